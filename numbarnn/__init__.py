@@ -1,0 +1,40 @@
+"""numbarnn: recurrent networks from scratch, every step a kernel one can read.
+
+One legend of dimensions holds for the whole package and is defined only here:
+
+    T  time steps          B  batch              I  input size         H  hidden size
+    P  projection size     G  gates of a cell    L  layers             D  directions (1 or 2)
+
+Arrays are row-major (last axis fastest) and time-major: x (T, B, I), y (T, B, D*H), states (L*D, B, H).
+Gate order is cuDNN's and PyTorch's: LSTM i f g o, GRU r z n.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+# name -> module that defines it; loaded on first use, so that `import numbarnn` needs neither CuPy nor a compiler.
+_PUBLIC = {
+    "LSTM": "numbarnn.layers",
+    "GRU": "numbarnn.layers",
+    "RNN": "numbarnn.layers",
+    "Gradients": "numbarnn.layers",
+    "functional": "numbarnn.functional",
+    "engines": "numbarnn.engines",
+    "cells": "numbarnn.cells",
+}
+
+__all__ = [*_PUBLIC, "__version__"]
+
+
+def __getattr__(name):
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'numbarnn' has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
+    module = import_module(_PUBLIC[name])
+    value = module if module.__name__ == f"numbarnn.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted(__all__)
