@@ -1,0 +1,42 @@
+"""Philox4x32-10, a counter-based random number generator.
+
+Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", doi:10.1145/2063384.2063405. Four
+random 32-bit words are a function of a 128-bit counter and a 64-bit key, so that a dropout mask needs no memory: whoever
+knows seed, layer, step and position can compute it again, on any engine. 32-bit words are carried in uint64 here, whose
+products do not overflow.
+"""
+
+import numpy as np
+
+MULTIPLIER_0, MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+WEYL_0, WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+WORD_MASK = np.uint64(0xFFFFFFFF)
+WORD_BITS = np.uint64(32)
+
+
+def philox(counter_0, counter_1, counter_2, counter_3, key_0, key_1):
+    """Four random words (uint64, each below 2^32) of a counter and a key of such words."""
+    for _ in range(10):
+        product_0 = MULTIPLIER_0 * counter_0
+        product_1 = MULTIPLIER_1 * counter_2
+        counter_0, counter_1, counter_2, counter_3 = (
+            (product_1 >> WORD_BITS) ^ counter_1 ^ key_0,
+            product_1 & WORD_MASK,
+            (product_0 >> WORD_BITS) ^ counter_3 ^ key_1,
+            product_0 & WORD_MASK,
+        )
+        key_0 = (key_0 + WEYL_0) & WORD_MASK
+        key_1 = (key_1 + WEYL_1) & WORD_MASK
+    return counter_0, counter_1, counter_2, counter_3
+
+
+def dropout_words(p, seed, layer, call):
+    """What a dropout kernel needs to know: (scale, threshold, key_0, key_1, stream_0, stream_1).
+
+    Element i of the (T, B, D*H) output of `layer` (0 is the first) in training call number `call` is kept, times
+    `scale` = 1 / (1 - p), where its random word is at least `threshold` = p 2^32. Its word is number i mod 4 of the
+    Philox of counter (i div 4 in two words, layer, call) under the key `seed` in two words. All but scale are uint64.
+    """
+    scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
+    words = (round(p * 2**32), seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF)
+    return (scale, *(np.uint64(word) for word in words))

@@ -1,0 +1,106 @@
+"""The scalar functions that cells are written in.
+
+They are plain Python over NumPy here, so that a cell's equations run on numbers and on arrays. For a compiled kernel
+`numbarnn.cells.specialise` makes a copy of them per dtype and target, in which every constant has the kernel's dtype
+(a Python literal would silently turn a float32 kernel into a float64 one: cells name their constants instead) and in
+which `exp` and `tanh` are the target's own (`TARGETS`).
+"""
+
+import math
+
+import numpy as np
+
+ZERO = 0.0
+HALF = 0.5
+ONE = 1.0
+
+exp = np.exp
+tanh = np.tanh
+
+
+def sigmoid(x):
+    """Logistic function 1 / (1 + e^-x)."""
+    return ONE / (ONE + exp(-x))
+
+
+def d_sigmoid(y):
+    """Derivative of the sigmoid, from its value y."""
+    return y * (ONE - y)
+
+
+def d_tanh(y):
+    """Derivative of tanh, from its value y."""
+    return ONE - y * y
+
+
+def relu(x):
+    """max(x, 0); NaN stays NaN."""
+    return np.maximum(x, ZERO)
+
+
+def d_relu(y):
+    """Derivative of ReLU from its value y; 0 at 0, as in cuDNN and PyTorch."""
+    return np.where(y > ZERO, ONE, ZERO)
+
+
+# ------------------------------------------------------------------------ what compiled targets use instead
+def relu_scalar(x):
+    """`relu` of one number."""
+    return ZERO if x < ZERO else x
+
+
+def d_relu_scalar(y):
+    """`d_relu` of one number."""
+    return ONE if y > ZERO else ZERO
+
+
+# exp and tanh of one float32 without a call or a branch, so that LLVM can vectorise the loop around them (libm's are a
+# call per element, ten times slower). The polynomials are our own least-maximum-error fits; tests/test_cells.py bounds
+# the error over the whole range: 2 units in the last place for exp, 2 for tanh.
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 0.693359375, -2.1219444005469057e-04  # their sum is ln 2; n * LN2_HIGH is exact for small n
+EXP_LOW, EXP_HIGH = -87.0, 88.0  # beyond these 2^n leaves float32's exponent
+ROUND_TO_INTEGER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the lowest bits
+E0, E1, E2, E3, E4 = 0.5, 0.16666576, 0.041666374, 0.008363235, 0.0013941217  # (e^r - 1 - r) / r^2, |r| <= ln(2) / 2
+TWO = 2.0
+TANH_SMALL = 0.625  # below it 1 - 2 / (e^2x + 1) would cancel
+T0, T1, T2, T3, T4 = -0.3333333, 0.13332775, -0.053851031, 0.020995526, -0.0060918923  # (tanh(x) - x) / x^3 in x^2
+
+
+def exp_float32(x):
+    """e^x of one float32: 2^n e^r with n the integer nearest to x / ln 2."""
+    x = EXP_LOW if x < EXP_LOW else x
+    x = EXP_HIGH if x > EXP_HIGH else x
+    shifted = x * LOG2_E + ROUND_TO_INTEGER
+    n = shifted - ROUND_TO_INTEGER
+    r = x - n * LN2_HIGH
+    r = r - n * LN2_LOW
+    p = (((E4 * r + E3) * r + E2) * r + E1) * r + E0
+    p = p * (r * r) + r + ONE
+    # multiply by 2^n: n stands in the low bits of `shifted`; move it into the exponent
+    exponent = np.int32(np.float32(shifted).view(np.int32) << np.int32(23))
+    return np.int32(np.float32(p).view(np.int32) + exponent).view(np.float32)
+
+
+def tanh_float32(x):
+    """tanh of one float32: 1 - 2 / (e^2|x| + 1) with the sign of x, or x + x^3 T(x^2) for small x."""
+    a = abs(x)
+    large = ONE - TWO / (exp_float32(a + a) + ONE)
+    large = -large if x < ZERO else large
+    s = x * x
+    small = x + x * s * ((((T4 * s + T3) * s + T2) * s + T1) * s + T0)
+    return large if a > TANH_SMALL else small
+
+
+_SCALAR = {"relu": relu_scalar, "d_relu": d_relu_scalar}
+_LIBM = {**_SCALAR, "exp": math.exp, "tanh": math.tanh}
+
+#: (target, dtype) -> the functions that stand in for those above.
+TARGETS = {
+    ("cpu", "float32"): {**_SCALAR, "exp": exp_float32, "tanh": tanh_float32},
+    ("cpu", "float64"): _LIBM,
+    ("cuda", "float32"): _LIBM,
+    ("cuda", "float64"): _LIBM,
+    ("python", "float32"): {},
+    ("python", "float64"): {},
+}
