@@ -1,0 +1,87 @@
+"""Where arrays live and kernels run: CUDA, simulated CUDA, CPU, behind one small interface (`base.Engine`)."""
+
+from functools import lru_cache
+from importlib.util import find_spec
+
+from numbarnn.engines.base import BackwardBuffers, Engine, ForwardBuffers
+
+__all__ = ["BackwardBuffers", "Engine", "ForwardBuffers", "available", "get", "why_not"]
+
+NAMES = ("cpu", "cuda", "sim")
+
+
+def _simulating():
+    from numba import config
+
+    return bool(config.ENABLE_CUDASIM)
+
+
+@lru_cache(maxsize=None)
+def _gpu_problem():
+    """Why no GPU can be used, with the cure; None if one can."""
+    if _simulating():
+        return "NUMBA_ENABLE_CUDASIM=1 is set, so kernels run in the simulator: unset it"
+    if find_spec("cupy") is None:
+        return 'CuPy is not installed: pip install "numbarnn[cuda12]" or "numbarnn[cuda13]", as your driver supports'
+    import cupy
+
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"CuPy finds no usable GPU ({error}): check the driver with nvidia-smi"
+    return None if count else "this machine has no NVIDIA GPU"
+
+
+def why_not(name):
+    """Why the engine of that name cannot run in this process, with the cure; None if it can."""
+    if name == "cpu":
+        return None if find_spec("scipy_openblas32") else "OpenBLAS is missing: pip install scipy-openblas32"
+    if name == "sim":
+        return None if _simulating() else "set NUMBA_ENABLE_CUDASIM=1 before Python starts"
+    return _gpu_problem()
+
+
+def available():
+    """Names of the engines that run in this process, of "cpu", "cuda" and "sim"."""
+    return [name for name in NAMES if why_not(name) is None]
+
+
+def get(device="auto"):
+    """The engine for a device; the same object for the same device.
+
+    Args:
+        device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", or "sim".
+
+    Raises:
+        ValueError: no such device name.
+        RuntimeError: the engine cannot run here; the message says why and what to do.
+    """
+    if isinstance(device, Engine):
+        return device
+    if device == "auto":
+        device = "cuda" if why_not("cuda") is None else "cpu"
+    name, _, ordinal = device.partition(":") if isinstance(device, str) else (None, "", "")
+    if name not in NAMES or (ordinal and (name != "cuda" or not ordinal.isdigit())):
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda', 'cuda:N' or 'sim', not {device!r}")
+    problem = why_not(name)
+    if problem:
+        raise RuntimeError(f"device {device!r} cannot be used: {problem}")
+    return _make(name, int(ordinal or 0))
+
+
+@lru_cache(maxsize=None)
+def _make(name, ordinal):
+    if name == "cpu":
+        from numbarnn.engines.cpu import CpuEngine
+
+        return CpuEngine()
+    from numbarnn.engines import device
+
+    if name == "sim":
+        return device.SimulatedEngine()
+    import cupy
+
+    count = cupy.cuda.runtime.getDeviceCount()
+    if ordinal >= count:
+        raise RuntimeError(f"device 'cuda:{ordinal}' does not exist: this machine has {count} GPU(s)")
+    return device.CudaEngine(ordinal)

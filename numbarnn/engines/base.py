@@ -1,0 +1,156 @@
+"""What every engine offers: arrays, products, and the steps of one layer and direction.
+
+Schedules call engines; engines know cells and kernels, not layers.
+"""
+
+from abc import ABC, abstractmethod
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numbarnn.cells import Cell
+
+
+@dataclass
+class ForwardBuffers:
+    """The arrays of one layer and direction in the forward pass. K values are saved per step and unit, N states are
+    private to the cell (LSTM: c).
+
+    Attributes:
+        direction: 0 forward in time, 1 backward.
+        save: training, in which `c` and `saved` keep every step.
+        h: (T + 2, B, D * H), the layer's output: slot t + 1 is step t; slots 0 and T + 1 hold the initial states of
+            the forward and the backward direction.
+        c: (T + 2, B, D * N * H) likewise, or (1, B, D * N * H) in inference.
+        saved: (T, B, max(K, G) * H) in training, may be `ax`.
+        ax: (T, B, >= G * H), x Wᵀ.
+        ah: (B, G * H), scratch.
+        R: (G * H, H). b_w, b_r: (G * H,).
+    """
+
+    cell: Cell
+    direction: int
+    save: bool
+    h: Any
+    c: Any
+    saved: Any
+    ax: Any
+    ah: Any
+    R: Any
+    b_w: Any
+    b_r: Any
+
+
+@dataclass
+class BackwardBuffers:
+    """The arrays of one layer and direction in the backward pass; see `ForwardBuffers`.
+
+    Attributes:
+        dh, dc: (B, H) and (B, N * H), the gradient of the state: at first of the final one, at last of the initial one.
+        dax, dah: (T, B, >= G * H) and (T, B, G * H), gradients of x Wᵀ and h Rᵀ; dax may be `saved`, and both are one
+            array if the cell's two gradients are the same.
+        dy: (T, B, D * H), the gradient of the layer's output.
+    """
+
+    cell: Cell
+    direction: int
+    dh: Any
+    dc: Any
+    dax: Any
+    dah: Any
+    dy: Any
+    saved: Any
+    h: Any
+    c: Any
+    R: Any
+
+
+class Engine(ABC):
+    """Where arrays live and kernels run.
+
+    Attributes:
+        name: "cpu", "cuda" or "sim".
+        array_module: numpy or cupy.
+        device: what the engine runs on, for people.
+    """
+
+    name: str
+    array_module: Any
+    device: str
+
+    def empty(self, shape, dtype):
+        """An array with unspecified contents."""
+        return self.array_module.empty(shape, dtype)
+
+    def zeros(self, shape, dtype):
+        """An array of zeros."""
+        return self.array_module.zeros(shape, dtype)
+
+    @abstractmethod
+    def asarray(self, value, name):
+        """`value` as this engine's array, not copied; TypeError naming `name` if it lives elsewhere."""
+
+    @abstractmethod
+    def from_host(self, array):
+        """A copy of a NumPy array on this engine."""
+
+    @abstractmethod
+    def to_host(self, array):
+        """A NumPy copy of this engine's array."""
+
+    def activate(self):
+        """A context in which this engine's device is the current one."""
+        return nullcontext()
+
+    def synchronize(self):  # noqa: B027 - most engines have nothing to wait for
+        """Wait until all work that was asked for is done."""
+
+    @abstractmethod
+    def copy(self, out, x):
+        """out = x, arrays of one shape with up to 3 axes, any strides."""
+
+    @abstractmethod
+    def dropout(self, out, x, p, seed, layer, call):
+        """out = dropout of x, contiguous, any shape; the mask depends on (seed, layer, call, position) alone."""
+
+    @abstractmethod
+    def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False):
+        """out = op(a) op(b), or +=: matrices as in `numbarnn.gemm.matmul`."""
+
+    @abstractmethod
+    def add_row_sums(self, out, x):
+        """out (N,) += x.sum(axis=0), x (M, N) with rows at any stride; a fixed order of summation."""
+
+    @abstractmethod
+    def forward_steps(self, buffers: ForwardBuffers):
+        """A function f(first, last) that runs steps [first, last) of a direction, in the order of the direction."""
+
+    @abstractmethod
+    def backward_steps(self, buffers: BackwardBuffers):
+        """A function f(first, last) that runs steps [first, last) of the walk back: step 0 is forward's last."""
+
+
+class HostEngine(Engine):
+    """An engine whose arrays are NumPy arrays."""
+
+    array_module = np
+
+    def asarray(self, value, name):
+        if isinstance(value, np.ndarray):
+            return value
+        if hasattr(value, "__cuda_array_interface__"):
+            raise TypeError(
+                f"{name} is on a GPU, this layer is not (device={self.name!r}): copy it with cupy.asnumpy({name}), or "
+                f"make the layer with device='cuda'"
+            )
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
+        raise TypeError(f"{name} must be a NumPy array, not {type(value).__module__}.{type(value).__qualname__}")
+
+    def from_host(self, array):
+        return np.array(array)
+
+    def to_host(self, array):
+        return np.array(array)

@@ -1,0 +1,97 @@
+"""The CPU engine: the cells compiled by Numba around OpenBLAS products, on all cores."""
+
+import platform
+
+from numbarnn import gemm
+from numbarnn.engines import cpu_loops
+from numbarnn.engines.base import HostEngine
+from numbarnn.engines.team import Team
+
+# Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
+SERIAL_WORK = 2_000_000
+
+
+class CpuEngine(HostEngine):
+    """The cells compiled for this CPU. One team of threads runs products and cells alike."""
+
+    name = "cpu"
+
+    def __init__(self):
+        gemm.openblas()
+        for dtype in ("float32", "float64"):
+            gemm.blas_function(dtype)  # registers the symbol that cached code calls
+        self.device = platform.processor() or platform.machine()
+        self.team = Team()
+        self._tags = {}
+
+    @property
+    def num_threads(self):
+        """Threads a call may use."""
+        return self.team.threads
+
+    def set_num_threads(self, threads):
+        """Let calls use this many threads (default: all CPUs this process may run on).
+
+        Raises:
+            ValueError: threads is not a positive int.
+        """
+        if not isinstance(threads, int) or threads < 1:
+            raise ValueError(f"threads must be a positive int, not {threads!r}")
+        self.team.resize(threads)
+
+    def _tag(self, cell):
+        if cell not in self._tags:
+            self._tags[cell] = cpu_loops.CellTag(cell)
+        return self._tags[cell]
+
+    def _threads(self, work, parts):
+        """Threads for `work` multiply-adds that can be cut into `parts`."""
+        if work < SERIAL_WORK:
+            return 1
+        return max(1, min(self.team.threads, parts // cpu_loops.UNITS))
+
+    def copy(self, out, x):
+        out[...] = x
+
+    def dropout(self, out, x, p, seed, layer, call):
+        from numbarnn.cells.philox import dropout_words
+
+        scale, *words = dropout_words(p, seed, layer, call)
+        out_flat, x_flat = out.reshape(-1), x.reshape(-1)
+        threads = self._threads(20 * x.size, x.size)
+        self.team.run(cpu_loops.dropout, threads, out_flat, x_flat, x.dtype.type(scale), *words)
+
+    def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False):
+        m, n = out.shape
+        threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
+        self.team.run(cpu_loops.multiply, threads, out, a, b, transpose_a, transpose_b, accumulate)
+
+    def add_row_sums(self, out, x):
+        threads = self._threads(x.size, x.shape[1])
+        self.team.run(cpu_loops.add_row_sums, threads, out, x)
+
+    def forward_steps(self, buffers):
+        b, tag = buffers, self._tag(buffers.cell)
+        steps, batch = b.ax.shape[:2]
+        threads = self._threads(steps * batch * b.R.size, b.R.shape[1])
+
+        def run(first, last):
+            self.team.run(
+                cpu_loops.forward_steps, threads, tag, b.h, b.c, b.saved, b.ax, b.ah, b.R, b.b_w, b.b_r,
+                b.direction, first, last, b.save,
+            )  # fmt: skip
+
+        return run
+
+    def backward_steps(self, buffers):
+        b, tag = buffers, self._tag(buffers.cell)
+        steps, batch = b.dy.shape[:2]
+        threads = self._threads(steps * batch * b.R.size, b.R.shape[1])
+
+        def run(first, last):
+            self.team.run(
+                cpu_loops.backward_steps, threads, tag, b.dh, b.dc, b.dax, b.dah, b.dy, b.saved, b.h, b.c, b.R,
+                b.direction, first, last,
+            )  # fmt: skip
+
+        return run

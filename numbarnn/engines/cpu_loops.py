@@ -1,0 +1,309 @@
+"""The CPU engine's compiled loops: all steps of one layer and direction, on several threads, around BLAS and a cell.
+
+Every function takes (thread, threads, counters, ...) first, see `team.Team`. Threads own slices of the units; they
+meet once per step, because the next step's product needs all of h. The cell arrives as a `CellTag`, a type that
+carries the cell's equations: so these functions are ordinary module-level ones that Numba compiles per cell and caches
+on disk.
+"""
+
+import hashlib
+import inspect
+import sys
+
+import numpy as np
+
+from numba import njit, types
+from numba.extending import models, overload, register_model, typeof_impl, unbox
+from numba.extending import NativeValue
+
+from numbarnn import gemm
+from numbarnn.cells import Cell, scalar, specialise, units
+from numbarnn.cells.definition import FAST_MATH
+from numbarnn.cells.philox import philox
+from numbarnn.engines.atomics import barrier
+
+UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
+SMALL_PRODUCT = 1_000_000  # M N K up to which OpenBLAS multiplies without first copying the matrices into its own layout
+_OPTIONS = dict(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
+_INLINE = dict(forceinline=True, fastmath=FAST_MATH, error_model="numpy")
+_ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
+
+
+# ------------------------------------------------------------------------------------------ a cell as a type
+class CellTag:
+    """A cell as an argument of a compiled function; equal cells make equal tags."""
+
+    def __init__(self, cell: Cell):
+        self.cell = cell
+        self.numba_type = CellTagType(cell)
+
+
+class CellTagType(types.Type):
+    """Numba's type of a `CellTag`: the cell's name and a digest of its equations, which keys the disk cache."""
+
+    def __init__(self, cell):
+        self.cell = cell
+        modules = {sys.modules[function.__module__] for function in (cell.forward, cell.backward)}
+        sources = sorted(inspect.getsource(module) for module in modules | {scalar, units})
+        digest = hashlib.sha256("".join(sources).encode()).hexdigest()[:16]
+        super().__init__(name=f"CellTag({cell.name}, {digest})")
+
+
+register_model(CellTagType)(models.OpaqueModel)
+
+
+@typeof_impl.register(CellTag)
+def _typeof_tag(value, context):
+    return value.numba_type
+
+
+@unbox(CellTagType)
+def _unbox_tag(typ, obj, c):
+    return NativeValue(c.context.get_dummy_value())
+
+
+def _per_cell(select):
+    """A function f(tag, *arguments) for compiled code that calls select(cell, dtype), the dtype that of its last
+    argument (a tuple of scalars, or an array)."""
+
+    def function(tag, *arguments):
+        raise NotImplementedError("only for compiled code")
+
+    @overload(function, jit_options=_INLINE)
+    def _typed(tag, *arguments):
+        dtype = str(getattr(arguments[-1], "dtype", None)) if arguments else None
+        device_function = select(tag.cell, dtype)
+
+        def call(tag, *arguments):
+            return device_function(*arguments)
+
+        return call
+
+    return function
+
+
+cell_forward = _per_cell(lambda cell, dtype: specialise(cell.forward, dtype, "cpu"))
+cell_backward = _per_cell(lambda cell, dtype: specialise(cell.backward, dtype, "cpu"))
+load_pre_activations = _per_cell(lambda cell, _: units.biased_loader(cell.num_gates, "cpu"))
+load_private = _per_cell(lambda cell, _: units.loader(cell.num_private, "cpu"))
+load_saved = _per_cell(lambda cell, _: units.loader(cell.num_saved, "cpu"))
+store_private = _per_cell(lambda cell, _: units.storer(cell.num_private, "cpu"))
+store_saved = _per_cell(lambda cell, _: units.storer(cell.num_saved, "cpu"))
+store_gates = _per_cell(lambda cell, _: units.storer(cell.num_gates, "cpu"))
+
+
+def _constant(attribute):
+    """A function f(tag) for compiled code that is an attribute of the cell."""
+
+    def function(tag):
+        raise NotImplementedError("only for compiled code")
+
+    @overload(function, jit_options=_INLINE)
+    def _typed(tag):
+        value = getattr(tag.cell, attribute)
+        return lambda tag: value
+
+    return function
+
+
+num_gates = _constant("num_gates")
+num_private = _constant("num_private")
+same_gradient = _constant("same_gradient")
+
+
+# ------------------------------------------------------------------------------------------ products
+def _blas(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
+    raise NotImplementedError("only for compiled code")
+
+
+@overload(_blas)
+def _blas_typed(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
+    function = gemm.blas_function(str(out.dtype))
+    one, zero = (getattr(np, str(out.dtype))(value) for value in (1, 0))
+
+    def call(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
+        function(
+            _ROW_MAJOR, _TRANS if transpose_a else _NO_TRANS, _TRANS if transpose_b else _NO_TRANS,
+            m, n, k, one, a, lda, b, ldb, one if accumulate else zero, c, ldc,
+        )  # fmt: skip
+
+    return call
+
+
+@njit(**_OPTIONS)
+def share(size, thread, threads):
+    """[first, last) of the thread's share of `size` units, cut at multiples of UNITS."""
+    blocks = (size + UNITS - 1) // UNITS
+    return min(size, blocks * thread // threads * UNITS), min(size, blocks * (thread + 1) // threads * UNITS)
+
+
+@njit(**_OPTIONS)
+def units_per_product(rows, inner, units):
+    """How many units one product of the time loop should cover."""
+    small = SMALL_PRODUCT // max(1, rows * inner) // UNITS * UNITS
+    return small if small >= 2 * UNITS else max(1, units)
+
+
+@njit(**_OPTIONS)
+def row_length(matrix):
+    """Elements between the starts of two rows, as BLAS wants it: at least the width, at least 1."""
+    return max(1, matrix.shape[1], matrix.strides[0] // matrix.itemsize)
+
+
+@njit(**_OPTIONS)
+def multiply(thread, threads, counters, out, a, b, transpose_a, transpose_b, accumulate):
+    """The thread's share of out (M, N) = op(a) op(b), or +=; the longer side of out is shared.
+
+    Rows of each matrix may be longer than it is wide.
+    """
+    item = out.itemsize
+    m, n = out.shape
+    k = a.shape[0] if transpose_a else a.shape[1]
+    m0, m1, n0, n1 = 0, m, 0, n
+    if m >= n:
+        m0, m1 = share(m, thread, threads)
+    else:
+        n0, n1 = share(n, thread, threads)
+    if m1 > m0 and n1 > n0:
+        lda, ldb, ldc = row_length(a), row_length(b), row_length(out)
+        a_start = a.ctypes.data + (m0 if transpose_a else m0 * lda) * item
+        b_start = b.ctypes.data + (n0 * ldb if transpose_b else n0) * item
+        c_start = out.ctypes.data + (m0 * ldc + n0) * item
+        _blas(
+            out, transpose_a, transpose_b, m1 - m0, n1 - n0, k, a_start, lda, b_start, ldb, accumulate, c_start, ldc
+        )
+
+
+# ------------------------------------------------------------------------------------------ forward
+@njit(**_OPTIONS)
+def _forward_units(tag, h, c, saved, ax, ah, b_w, b_r, h_before, c_before, start, stop, H, save):
+    """One step of units [start, stop) of one sequence; each array is the row of that sequence."""
+    H = np.uintp(H)
+    for j in range(np.uintp(start), np.uintp(stop)):
+        state = (h_before[j], *load_private(tag, c_before, j, H))
+        new_state, kept = cell_forward(
+            tag,
+            load_pre_activations(tag, ax, b_w, j, H),
+            load_pre_activations(tag, ah, b_r, j, H),
+            state,
+        )
+        h[j] = new_state[0]
+        store_private(tag, c, j, H, new_state[1:])
+        if save:
+            store_saved(tag, saved, j, H, kept)
+
+
+@njit(**_OPTIONS)
+def forward_steps(thread, threads, counters, tag, h, c, saved, ax, ah, R, b_w, b_r, direction, first, last, save):
+    """Steps [first, last) of one direction: its recurrent products and its cell.
+
+    Args:
+        h: (T + 2, B, D * H), slot t + 1 is step t; slot 0 or T + 1 is the initial state. Written.
+        c: the same with (T + 2, B, D * N * H) for N private states; (1, B, ...) without backward. Written.
+        saved: (T, B, K * H), written if `save`; may be `ax`.
+        ax: (T, B, >= G * H), x Wᵀ.  ah: (B, G * H), scratch.  R: (G * H, H).  b_w, b_r: (G * H,).
+        direction: 0 forward in time, 1 backward.
+    """
+    T, B, H, G = h.shape[0] - 2, h.shape[1], R.shape[1], num_gates(tag)
+    h_column, c_column = direction * H, direction * H * num_private(tag)
+    all_c = c.shape[0] > 1
+    u0, u1 = share(H, thread, threads)
+    chunk = units_per_product(B, H, u1 - u0)
+    item, ldh = h.itemsize, h.shape[2]
+    h_start, ah_start, R_start = h.ctypes.data + h_column * item, ah.ctypes.data, R.ctypes.data
+    for step in range(first, last):
+        t = step if direction == 0 else T - 1 - step
+        before = t if direction == 0 else t + 2
+        for start in range(u0, u1, chunk):
+            stop = min(u1, start + chunk)
+            for g in range(G):
+                row = g * H + start
+                _blas(
+                    ah, False, True, B, stop - start, H, h_start + before * B * ldh * item, ldh,
+                    R_start + row * H * item, H, False, ah_start + row * item, G * H,
+                )  # fmt: skip
+            for b in range(B):
+                _forward_units(
+                    tag, h[t + 1, b, h_column:], c[t + 1 if all_c else 0, b, c_column:], saved[t, b],
+                    ax[t, b], ah[b], b_w, b_r,
+                    h[before, b, h_column:], c[before if all_c else 0, b, c_column:], start, stop, H, save,
+                )  # fmt: skip
+        barrier(counters, thread, threads)
+
+
+# ------------------------------------------------------------------------------------------ backward
+@njit(**_OPTIONS)
+def _backward_units(tag, dh, dc, dax, dah, dy, saved, h, c, h_before, c_before, start, stop, H):
+    """One step backward of units [start, stop) of one sequence; each array is the row of that sequence."""
+    H = np.uintp(H)
+    for j in range(np.uintp(start), np.uintp(stop)):
+        state = (h_before[j], *load_private(tag, c_before, j, H))
+        new_state = (h[j], *load_private(tag, c, j, H))
+        d_state = (dy[j] + dh[j], *load_private(tag, dc, j, H))
+        d_ax, d_ah, d_before = cell_backward(tag, load_saved(tag, saved, j, H), state, new_state, d_state)
+        dh[j] = d_before[0]
+        store_private(tag, dc, j, H, d_before[1:])
+        store_gates(tag, dax, j, H, d_ax)
+        if not same_gradient(tag):
+            store_gates(tag, dah, j, H, d_ah)
+
+
+@njit(**_OPTIONS)
+def backward_steps(thread, threads, counters, tag, dh, dc, dax, dah, dy, saved, h, c, R, direction, first, last):
+    """Steps [first, last) of one direction's backward walk: the cell's backward and the product with R.
+
+    Args:
+        dh: (B, H), gradient of the walk's first h from beyond; then of h before its last step. In place.
+        dc: (B, N * H), likewise.
+        dax, dah: (T, B, >= G * H) and (T, B, G * H), written; dax may be `saved`, and is dah if the cell's two
+            gradients are the same.
+        dy: (T, B, D * H).  saved, h, c, R, direction: as in `forward_steps`; step 0 is the last one of forward.
+    """
+    T, B, H, G = h.shape[0] - 2, h.shape[1], R.shape[1], num_gates(tag)
+    h_column, c_column = direction * H, direction * H * num_private(tag)
+    u0, u1 = share(H, thread, threads)
+    item, ld = h.itemsize, dah.shape[2]
+    dh_start, dah_start, R_start = dh.ctypes.data, dah.ctypes.data, R.ctypes.data
+    for step in range(first, last):
+        t = T - 1 - step if direction == 0 else step
+        before = t if direction == 0 else t + 2
+        for b in range(B):
+            _backward_units(
+                tag, dh[b], dc[b], dax[t, b], dah[t, b], dy[t, b, h_column:], saved[t, b],
+                h[t + 1, b, h_column:], c[t + 1, b, c_column:],
+                h[before, b, h_column:], c[before, b, c_column:], u0, u1, H,
+            )  # fmt: skip
+        barrier(counters, thread, threads)
+        if u1 > u0:
+            _blas(
+                dh, False, False, B, u1 - u0, G * H, dah_start + t * B * ld * item, ld,
+                R_start + u0 * item, H, True, dh_start + u0 * item, H,
+            )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ the rest
+_philox = specialise(philox, "float32", "cpu")
+
+
+@njit(**_OPTIONS)
+def add_row_sums(thread, threads, counters, out, x):
+    """The thread's share of out (N,) += x.sum(axis=0), x (M, N); each sum in the order of the rows."""
+    n0, n1 = share(out.shape[0], thread, threads)
+    mine = out[n0:n1]
+    for m in range(x.shape[0]):
+        row = x[m, n0:n1]
+        for n in range(n1 - n0):
+            mine[n] += row[n]
+
+
+@njit(**_OPTIONS)
+def dropout(thread, threads, counters, out, x, scale, threshold, key_0, key_1, stream_0, stream_1):
+    """The thread's share of dropout, element by element as `kernels.dropout` does it; out and x (n,)."""
+    first, last = share(x.size, thread, threads)  # multiples of UNITS, so of the 4 elements of one Philox
+    for group in range(first // 4, (last + 3) // 4):
+        low, high = np.uint64(group) & np.uint64(0xFFFFFFFF), np.uint64(group) >> np.uint64(32)
+        words = _philox(low, high, stream_0, stream_1, key_0, key_1)
+        for k in range(4):
+            i = group * 4 + k
+            if i < last:
+                out[i] = x[i] * scale if words[k] >= threshold else scale - scale

@@ -1,0 +1,115 @@
+"""The engines that run CUDA kernels: on a GPU, and in Numba's simulator. They differ in where arrays live."""
+
+from numbarnn import gemm
+from numbarnn.engines.base import Engine, HostEngine
+
+
+class KernelEngine(Engine):
+    """Steps made of `@cuda.jit` kernels and products; the base of `CudaEngine` and `SimulatedEngine`."""
+
+    def copy(self, out, x):
+        from numbarnn.kernels import layout
+
+        if x.size:
+            layout.copy(out, x)
+
+    def dropout(self, out, x, p, seed, layer, call):
+        from numbarnn.kernels import dropout
+
+        dropout.dropout(out, x, p, seed, layer, call)
+
+    def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False):
+        gemm.matmul(out, a, b, transpose_a=transpose_a, transpose_b=transpose_b, accumulate=accumulate)
+
+    def add_row_sums(self, out, x):
+        from numbarnn.kernels import reduce
+
+        reduce.add_row_sums(out, x)
+
+    def forward_steps(self, buffers):
+        from numbarnn.kernels import pointwise
+
+        b = buffers
+        steps, H = b.ax.shape[0], b.R.shape[1]
+        columns = slice(b.direction * H, (b.direction + 1) * H)
+        product = gemm.step_product(b.ah, b.h[:, :, columns], b.R, transpose_b=True)
+        pointwise_step = pointwise.bind_forward(
+            b.cell, b.h, b.c, b.saved, b.ax, b.ah, b.b_w, b.b_r, b.direction, b.save
+        )
+
+        def run(first, last):
+            for step in range(first, last):
+                t = step if b.direction == 0 else steps - 1 - step
+                before = t if b.direction == 0 else t + 2
+                product(before)
+                pointwise_step(t, before)
+
+        return run
+
+    def backward_steps(self, buffers):
+        from numbarnn.kernels import pointwise
+
+        b = buffers
+        steps, H = b.dy.shape[0], b.R.shape[1]
+        product = gemm.step_product(b.dh, b.dah[:, :, : b.cell.num_gates * H], b.R, accumulate=True)
+        pointwise_step = pointwise.bind_backward(
+            b.cell, b.dh, b.dc, b.dax, b.dah, b.dy, b.saved, b.h, b.c, b.direction
+        )
+
+        def run(first, last):
+            for step in range(first, last):
+                t = steps - 1 - step if b.direction == 0 else step
+                pointwise_step(t, t if b.direction == 0 else t + 2)
+                product(t)
+
+        return run
+
+
+class SimulatedEngine(KernelEngine, HostEngine):
+    """Numba's CUDA simulator: the same kernels as Python threads on NumPy arrays, for tests and debuggers."""
+
+    name = "sim"
+    device = "Numba's CUDA simulator"
+
+
+class CudaEngine(KernelEngine):
+    """An NVIDIA GPU: Numba compiles the kernels; CuPy owns memory, streams and cuBLAS."""
+
+    name = "cuda"
+
+    def __init__(self, ordinal=0):
+        import cupy
+
+        self.array_module = cupy
+        self.ordinal = ordinal
+        properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
+        self.device = properties["name"].decode()
+
+    def asarray(self, value, name):
+        cupy = self.array_module
+        if isinstance(value, cupy.ndarray):
+            array = value
+        elif hasattr(value, "__cuda_array_interface__"):
+            array = cupy.asarray(value)
+        elif hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] in (2, 13):  # kDLCUDA, managed
+            array = cupy.from_dlpack(value)
+        else:
+            raise TypeError(
+                f"{name} must live on the GPU, as this layer does (device='cuda'), but is a "
+                f"{type(value).__module__}.{type(value).__qualname__}; copy it with cupy.asarray({name})"
+            )
+        if array.device.id != self.ordinal:
+            raise ValueError(f"{name} is on GPU {array.device.id}, this layer on GPU {self.ordinal}")
+        return array
+
+    def from_host(self, array):
+        return self.array_module.asarray(array)
+
+    def to_host(self, array):
+        return self.array_module.asnumpy(array)
+
+    def activate(self):
+        return self.array_module.cuda.Device(self.ordinal)
+
+    def synchronize(self):
+        self.array_module.cuda.get_current_stream().synchronize()

@@ -1,0 +1,124 @@
+"""The one place that multiplies matrices.
+
+    matmul(out, a, b, ...)            out = a b for CuPy arrays (cuBLAS) and NumPy arrays (NumPy's BLAS)
+    step_product(out, a, b, ...)      the same product prepared for many steps: a is indexed by step at each call
+    gemm(...)                         the same for code compiled for the CPU: OpenBLAS, one call, one thread
+
+Arrays are row-major; a row may be longer than the matrix is wide (a slice of columns needs no copy). Products are
+computed in the arrays' own precision: float32 stays float32, TF32 is never used.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+
+def matmul(out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False):
+    """out = op(a) op(b), or out += op(a) op(b); op(m) is m or mᵀ.
+
+    Args:
+        out: (M, N); each array float32 or float64, all of one dtype, last axis contiguous.
+        a: (M, K), or (K, M) with `transpose_a`.
+        b: (K, N), or (N, K) with `transpose_b`.
+        accumulate: add to out.
+    """
+    if isinstance(out, np.ndarray):
+        product = (a.T if transpose_a else a) @ (b.T if transpose_b else b)
+        if accumulate:
+            out += product
+        else:
+            out[...] = product
+    else:
+        _cublas_product(out, a, b, transpose_a, transpose_b, accumulate)(0)
+
+
+def step_product(out, a, b, *, transpose_b=False, accumulate=False):
+    """A function f(t) that computes out = a[t] op(b), or adds it, with all else prepared.
+
+    Args:
+        out: (M, N). a: (S, M, K), any stride between its S matrices. b: (K, N), or (N, K) with `transpose_b`.
+    """
+    if isinstance(out, np.ndarray):
+        return lambda t: matmul(out, a[t], b, transpose_b=transpose_b, accumulate=accumulate)
+    return _cublas_product(out, a, b, False, transpose_b, accumulate)
+
+
+def _leading_dimension(matrix):
+    """Elements between the starts of two rows of the matrix (the last two axes)."""
+    return max(1, matrix.shape[-1], matrix.strides[-2] // matrix.itemsize)
+
+
+def _cublas_product(out, a, b, transpose_a, transpose_b, accumulate):
+    """f(t): the product by cuBLAS on CuPy's current stream; t indexes the first axis of a 3-D a."""
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    # cuBLAS is column-major: a row-major product out = a b is the column-major outᵀ = bᵀ aᵀ, on the same memory.
+    call = {"f": cublas.sgemm, "d": cublas.dgemm}[out.dtype.char]
+    m, n = out.shape
+    k = a.shape[-2] if transpose_a else a.shape[-1]
+    scalars = np.array([1.0, 1.0 if accumulate else 0.0], dtype=out.dtype)  # cuBLAS reads alpha and beta from here
+    alpha, beta = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
+    operations = [cublas.CUBLAS_OP_T if flag else cublas.CUBLAS_OP_N for flag in (transpose_b, transpose_a)]
+    leading = [_leading_dimension(matrix) for matrix in (b, a, out)]
+    out_pointer, a_pointer, b_pointer = out.data.ptr, a.data.ptr, b.data.ptr
+    a_stride = a.strides[0] if a.ndim == 3 else 0
+    handle = device.get_cublas_handle()
+
+    def product(t):
+        call(
+            handle, *operations, n, m, k, alpha, b_pointer, leading[0],
+            a_pointer + t * a_stride, leading[1], beta, out_pointer, leading[2],
+        )  # fmt: skip
+
+    product.keeps = (out, a, b, scalars)  # raw pointers are used: keep what they point to
+    return product
+
+
+# ----------------------------------------------------------------------------------------------- compiled CPU code
+@lru_cache(maxsize=None)
+def openblas():
+    """OpenBLAS as a ctypes library, this package's own copy, set to one thread per call.
+
+    The engine splits products over its own threads (two pools in one loop would fight), which is why the copy that
+    NumPy uses, with its threads, is left alone. As every OpenBLAS, it reads OPENBLAS_CORETYPE once, when it is loaded.
+
+    Raises:
+        ImportError: scipy-openblas32 is not installed.
+    """
+    try:
+        import scipy_openblas32
+    except ImportError as error:
+        raise ImportError("the CPU engine needs OpenBLAS: pip install scipy-openblas32") from error
+    library = scipy_openblas32.dll
+    library.scipy_openblas_set_num_threads(1)
+    return library
+
+
+def core_name():
+    """Name of the CPU kernels that OpenBLAS chose, such as "SkylakeX"."""
+    import ctypes
+
+    function = openblas().scipy_openblas_get_corename
+    function.restype = ctypes.c_char_p
+    return function().decode()
+
+
+@lru_cache(maxsize=None)
+def blas_function(dtype):
+    """cblas_sgemm or cblas_dgemm as a function that compiled code can call (and Numba can cache).
+
+    Signature: (order, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), as in CBLAS, addresses
+    as integers.
+    """
+    import ctypes
+
+    import llvmlite.binding as llvm
+    from numba import types
+
+    name, scalar = {"float32": ("sgemm", types.float32), "float64": ("dgemm", types.float64)}[dtype]
+    address = ctypes.cast(getattr(openblas(), f"scipy_cblas_{name}"), ctypes.c_void_p).value
+    llvm.add_symbol(f"numbarnn_{name}", address)
+    i32, pointer = types.int32, types.intp
+    signature = types.void(*[i32] * 6, scalar, pointer, i32, pointer, i32, scalar, pointer, i32)
+    return types.ExternalFunction(f"numbarnn_{name}", signature)
