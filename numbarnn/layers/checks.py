@@ -1,0 +1,84 @@
+"""Checks of what users pass in: each names the argument, what came, what was expected, and the cure when there is one."""
+
+import math
+from numbers import Integral, Real
+
+DTYPES = ("float32", "float64")
+
+
+def positive_int(value, name):
+    """`value` as an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a positive int, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+    return int(value)
+
+
+def flag(value, name):
+    """`value` as a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def hidden_sizes(hidden_size, num_layers):
+    """H of each layer from PyTorch's two arguments, or from one int per layer."""
+    if isinstance(hidden_size, Integral) and not isinstance(hidden_size, bool):
+        return (positive_int(hidden_size, "hidden_size"),) * positive_int(num_layers or 1, "num_layers")
+    if not isinstance(hidden_size, list | tuple):
+        raise TypeError(f"hidden_size must be an int or a list of one int per layer, not {hidden_size!r}")
+    if not hidden_size:
+        raise ValueError("hidden_size must have at least one layer, but is empty")
+    sizes = tuple(positive_int(size, f"hidden_size[{layer}]") for layer, size in enumerate(hidden_size))
+    if num_layers is not None and positive_int(num_layers, "num_layers") not in (1, len(sizes)):
+        raise ValueError(f"num_layers is {num_layers}, but hidden_size has {len(sizes)} layers; leave num_layers out")
+    return sizes
+
+
+def probability(value, name):
+    """`value` as a float in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number in [0, 1], not {value!r}")
+    if math.isnan(value) or not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must be in [0, 1], not {value}")
+    return float(value)
+
+
+def dtype_name(dtype):
+    """ "float32" or "float64"."""
+    import numpy as np
+
+    try:
+        name = np.dtype(dtype).name
+    except TypeError as error:
+        raise TypeError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}") from error
+    if name not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {name!r}")
+    return name
+
+
+def array(engine, value, name, shape, dtype):
+    """`value` as a C-contiguous array of the engine, of the shape and dtype; copied only if it is not contiguous.
+
+    Args:
+        shape: one entry per axis: a size, or a str (the axis' letter) where any size of at least 1 will do.
+    """
+    result = engine.asarray(value, name)
+    expected = "(" + ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
+    if result.ndim != len(shape):
+        raise ValueError(
+            f"{name} must have {len(shape)} dimensions {expected}, but has {result.ndim}: shape {result.shape}"
+        )
+    for axis, size in enumerate(shape):
+        if isinstance(size, str):
+            if result.shape[axis] < 1:
+                raise ValueError(f"{name} must have {size} >= 1, but its shape {expected} is {result.shape}")
+        elif result.shape[axis] != size:
+            raise ValueError(f"{name} must have shape {expected}, but has {result.shape}")
+    if result.dtype != dtype:
+        raise TypeError(
+            f"{name} has dtype {result.dtype}, but this layer computes in {dtype}: pass {name}.astype({dtype!r}), or "
+            f"make the layer with dtype={result.dtype.name!r}"
+        )
+    return engine.array_module.ascontiguousarray(result)

@@ -1,0 +1,103 @@
+"""The three public layers. Arguments and defaults are those of torch.nn."""
+
+from numbarnn.layers.recurrent import Recurrent
+
+_ARGUMENTS = """
+
+    Args:
+        input_size: I.
+        hidden_size: H of all layers, or a list with one int per layer.
+        num_layers: L, where hidden_size is one int.{more}
+        bias: whether there are biases (two per layer and direction, as in cuDNN).
+        batch_first: x and y are (B, T, ...) instead of (T, B, ...); states are not affected.
+        dropout: probability of dropping an element of a layer's output, except the last's, in training.
+        bidirectional: a second direction runs backward in time; outputs are concatenated.
+        dtype: "float32" or "float64".
+        device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", "sim" (Numba's simulator).
+        schedule: "auto" or "stepwise".
+        seed: of the initial parameters and the dropout masks; None takes a new one.
+
+    Raises:
+        ValueError, TypeError: an argument is out of range or of the wrong type.
+        RuntimeError: the device cannot be used; the message says why.
+    """
+
+
+class LSTM(Recurrent):
+    __doc__ = "Long short-term memory; equations in `numbarnn.cells.lstm`. State: (h, c)." + _ARGUMENTS.format(more="")
+
+    def __init__(
+        self,
+        input_size,
+        hidden_size,
+        num_layers=None,
+        bias=True,
+        batch_first=False,
+        dropout=0.0,
+        bidirectional=False,
+        *,
+        dtype="float32",
+        device="auto",
+        schedule="auto",
+        seed=None,
+    ):
+        options = dict(dtype=dtype, device=device, schedule=schedule, seed=seed)
+        super().__init__(
+            "lstm", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, options
+        )
+
+
+class GRU(Recurrent):
+    __doc__ = "Gated recurrent unit, cuDNN's form; equations in `numbarnn.cells.gru`. State: h." + _ARGUMENTS.format(
+        more=""
+    )
+
+    def __init__(
+        self,
+        input_size,
+        hidden_size,
+        num_layers=None,
+        bias=True,
+        batch_first=False,
+        dropout=0.0,
+        bidirectional=False,
+        *,
+        dtype="float32",
+        device="auto",
+        schedule="auto",
+        seed=None,
+    ):
+        options = dict(dtype=dtype, device=device, schedule=schedule, seed=seed)
+        super().__init__(
+            "gru", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, options
+        )
+
+
+class RNN(Recurrent):
+    __doc__ = "The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h." + _ARGUMENTS.format(
+        more='\n        nonlinearity: "tanh" or "relu".'
+    )
+
+    def __init__(
+        self,
+        input_size,
+        hidden_size,
+        num_layers=None,
+        nonlinearity="tanh",
+        bias=True,
+        batch_first=False,
+        dropout=0.0,
+        bidirectional=False,
+        *,
+        dtype="float32",
+        device="auto",
+        schedule="auto",
+        seed=None,
+    ):
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"nonlinearity must be 'tanh' or 'relu', not {nonlinearity!r}")
+        options = dict(dtype=dtype, device=device, schedule=schedule, seed=seed)
+        super().__init__(
+            f"rnn_{nonlinearity}", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            options,
+        )  # fmt: skip

@@ -1,0 +1,253 @@
+"""LSTM, GRU and RNN as objects with parameters: PyTorch's arguments, shapes, initialisation and state_dict keys."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numbarnn.layers import checks
+from numbarnn.layers.stack import Stack, Tape
+
+
+@dataclass
+class Gradients:
+    """What `backward` returns.
+
+    Attributes:
+        x: (T, B, I), or (B, T, I) with `batch_first`.
+        state: gradients of the initial state, in the form in which states are given: (dhx, dcx) for the LSTM, else dhx.
+        params: name -> gradient, views of `weights`.
+        weights: the flat buffer of all parameters' gradients, laid out as the layer's `weights`.
+    """
+
+    x: Any
+    state: Any
+    params: dict
+    weights: Any
+
+
+class Recurrent:
+    """A stack of recurrent layers with parameters; the base of `LSTM`, `GRU` and `RNN`.
+
+    Calling it is inference: `y, state = layer(x, state)`. Training is `y, state, tape = layer.forward(x, state)` and
+    `grads = layer.backward(tape, dy, dstate)`.
+
+    Arrays are NumPy arrays on device "cpu" (and "sim"), CuPy arrays on "cuda" (there, anything with
+    `__cuda_array_interface__` or DLPack is taken); nothing is copied between devices. Non-contiguous arrays are copied
+    once.
+
+    Attributes:
+        weights: the flat buffer of all parameters in cuDNN's weight-space order.
+        parameters: name -> view of it. Write through these views (in place) to change parameters.
+        cell, engine, dtype, input_size, num_layers, bias, batch_first, dropout, bidirectional: as made.
+        hidden_size: tuple of one int per layer.
+    """
+
+    def __init__(self, cell, input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, options):
+        seed = options.pop("seed", None)
+        if seed is None:
+            seed = int(np.random.default_rng().integers(2**63))
+        elif isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            raise TypeError(f"seed must be a non-negative int or None, not {seed!r}")
+        elif not 0 <= seed < 2**64:
+            raise ValueError(f"seed must be in [0, 2^64), not {seed}")
+        self.batch_first = checks.flag(batch_first, "batch_first")
+        self.stack = Stack(
+            cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, seed=int(seed), **options
+        )
+        self.weights = self.engine.from_host(self._initial_weights(int(seed)))
+        self.parameters = self.stack.space.views(self.weights)
+        self._version = 0
+
+    def _initial_weights(self, seed):
+        """PyTorch's: every parameter of a layer uniform in ±1/√H."""
+        generator = np.random.default_rng(seed)
+        flat = np.empty(self.stack.space.size, dtype=self.dtype)
+        for part in self.stack.space.parameters:
+            bound = 1.0 / math.sqrt(self.hidden_size[part.layer])
+            flat[part.offset : part.offset + part.size] = generator.uniform(-bound, bound, part.size)
+        return flat
+
+    engine = property(lambda self: self.stack.engine, doc="The engine it runs on.")
+    cell = property(lambda self: self.stack.cell.name, doc="The cell's name.")
+    dtype = property(lambda self: self.stack.dtype, doc='"float32" or "float64".')
+    device = property(lambda self: self.engine.name, doc='"cpu", "cuda" or "sim".')
+    bias = property(lambda self: self.stack.bias, doc="Whether there are biases.")
+    dropout = property(lambda self: self.stack.dropout, doc="Dropout probability between layers.")
+    input_size = property(lambda self: self.stack.input_size, doc="I.")
+    hidden_size = property(lambda self: self.stack.hidden_sizes, doc="H of each layer.")
+    num_layers = property(lambda self: self.stack.num_layers, doc="L.")
+    bidirectional = property(lambda self: self.stack.directions == 2, doc="Whether there are two directions.")
+
+    def __repr__(self):
+        hidden = self.hidden_size[0] if self.stack.equal_sizes else list(self.hidden_size)
+        options = [f"{self.input_size}, {hidden}, num_layers={self.num_layers}"]
+        options += [f"{name}=True" for name in ("batch_first", "bidirectional") if getattr(self, name)]
+        options += [] if self.bias else ["bias=False"]
+        options += [f"dropout={self.dropout}"] if self.dropout else []
+        return f"{type(self).__name__}({', '.join(options)}, dtype={self.dtype!r}, device={self.device!r})"
+
+    # ---------------------------------------------------------------- the two calls
+    def __call__(self, x, state=None):
+        """Inference: nothing is kept for backward, nothing dropped out.
+
+        Args:
+            x: (T, B, I), or (B, T, I) with `batch_first`; T may be 1.
+            state: initial state; None is zero. (h, c) for the LSTM, else h; each (L*D, B, H), or a list with one
+                (D, B, H) per layer if sizes differ.
+
+        Returns:
+            y: (T, B, D*H) of the last layer, or (B, T, D*H).
+            state: after the last step, in the form of the argument: pass it on to continue.
+
+        Raises:
+            ValueError, TypeError: an argument has the wrong shape, dtype or device.
+        """
+        y, state, _ = self._run(x, state, training=False)
+        return y, state
+
+    def forward(self, x, state=None):
+        """Training: as a call, with dropout between layers, keeping what `backward` needs.
+
+        Returns:
+            y, state: as a call. y is a view of what the tape keeps, hence not writable on the CPU: copy it to change it.
+            tape: for one call of `backward`.
+        """
+        return self._run(x, state, training=True)
+
+    def _run(self, x, state, training):
+        x = self._time_major(x, "x", self.input_size)
+        hx, cx = self._split_state(state, "state", x.shape[1])
+        y, hy, cy, tape = self.stack.forward(x, hx, cx, self.weights, training, self._version)
+        if training and isinstance(y, np.ndarray):
+            y = y.view()
+            y.flags.writeable = False
+        return self._as_given(y), ((hy, cy) if self._has_c else hy), tape
+
+    def backward(self, tape, dy=None, dstate=None, *, dw=None):
+        """Gradients of all inputs and parameters.
+
+        Args:
+            tape: of one `forward` of this layer, with the weights unchanged since. It is used up.
+            dy: the gradient of y, of y's shape; None is zero.
+            dstate: the gradient of the final state, in its form; None is zero (also for one of the LSTM's two).
+            dw: a flat buffer laid out as `weights` (such as the `weights` of earlier `Gradients`) to which the
+                parameters' gradients are added; None starts from zero.
+
+        Raises:
+            ValueError, TypeError: an argument does not fit; the tape was used, or made by another layer or with other
+                weights.
+        """
+        self._check_tape(tape)
+        work = tape.forward
+        if dy is not None:
+            width = self.stack.directions * self.hidden_size[-1]
+            dy = self._time_major(dy, "dy", width, (work.steps, work.batch))
+        dhy, dcy = self._split_state(dstate, "dstate", work.batch)
+        if dw is None:
+            dw = self.engine.zeros(self.weights.shape, self.dtype)
+        elif self.engine.asarray(dw, "dw").shape != self.weights.shape or dw.dtype != self.dtype:
+            raise ValueError(
+                f"dw must be a flat buffer of shape {self.weights.shape} and dtype {self.dtype}, as `weights`, but has "
+                f"shape {dw.shape} and dtype {dw.dtype}"
+            )
+        tape.used = True
+        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw)
+        state = (dhx, dcx) if self._has_c else dhx
+        return Gradients(self._as_given(dx), state, self.stack.space.views(dw), dw)
+
+    def dropout_masks(self, tape):
+        """The dropout masks of a tape's call: a list of NumPy arrays (T, B, D*H), one per layer but the last; an
+        element is 0 or 1 / (1 - p)."""
+        work = tape.forward
+        masks = []
+        for layer in range(self.num_layers - 1):
+            ones = self.engine.zeros(work.output(layer).shape, self.dtype) + 1
+            if work.dropping:
+                self.engine.dropout(ones, ones, work.p, work.seed, layer, work.call)
+            masks.append(self.engine.to_host(ones))
+        return masks
+
+    def explain(self, shape):
+        """What a call with x of that shape does and why: the plans of its forward and backward pass, as text."""
+        if len(shape) != 3:
+            raise ValueError(f"shape must be that of x, three numbers, not {shape!r}")
+        steps = shape[1] if self.batch_first else shape[0]
+        arguments = (self.num_layers, self.stack.directions, steps, self.dropout > 0 and self.num_layers > 1)
+        plans = (self.stack.schedule.plan_forward(*arguments), self.stack.schedule.plan_backward(*arguments))
+        return "\n".join([f"{self!r} on {self.engine.device}", *(str(plan) for plan in plans)])
+
+    # ---------------------------------------------------------------- parameters
+    def state_dict(self):
+        """Name -> NumPy copy of each parameter, with PyTorch's names."""
+        return {name: self.engine.to_host(view) for name, view in self.parameters.items()}
+
+    def load_state_dict(self, state_dict):
+        """Copy parameters in; names, shapes and values are checked first, so that a mistake changes nothing.
+
+        Args:
+            state_dict: name -> array, as `state_dict` returns it, or torch's with tensors on the CPU.
+
+        Raises:
+            ValueError: a name is missing or unknown, or a shape is wrong.
+        """
+        missing = [name for name in self.parameters if name not in state_dict]
+        unknown = [name for name in state_dict if name not in self.parameters]
+        if missing or unknown:
+            raise ValueError(f"state_dict does not fit {self!r}: missing {missing}, unknown {unknown}")
+        arrays = {name: np.asarray(value, dtype=self.dtype) for name, value in state_dict.items()}
+        for name, array in arrays.items():
+            if array.shape != self.parameters[name].shape:
+                raise ValueError(
+                    f"state_dict[{name!r}] must have shape {self.parameters[name].shape}, but has {array.shape}"
+                )
+        for name, array in arrays.items():
+            self.parameters[name][...] = self.engine.from_host(array)
+        self._version += 1
+
+    # ---------------------------------------------------------------- forms
+    @property
+    def _has_c(self):
+        return self.stack.cell.num_private > 0
+
+    def _time_major(self, value, name, width, sizes=("T", "B")):
+        """An argument as (T, B, width), contiguous."""
+        if not self.batch_first:
+            return checks.array(self.engine, value, name, (*sizes, width), self.dtype)
+        value = checks.array(self.engine, value, name, (*sizes[::-1], width), self.dtype)
+        return self._swapped(value)
+
+    def _as_given(self, value):
+        """A (T, B, ...) result in the layer's layout."""
+        return self._swapped(value) if self.batch_first else value
+
+    def _swapped(self, value):
+        with self.engine.activate():
+            result = self.engine.empty((value.shape[1], value.shape[0], value.shape[2]), self.dtype)
+            self.engine.copy(result, value.transpose(1, 0, 2))
+        return result
+
+    def _split_state(self, state, name, batch):
+        """(h, c) parts of a state argument; see `Stack.split_state`."""
+        if not self._has_c:
+            return self.stack.split_state(state, name, batch), None
+        if state is None:
+            return None, None
+        if not isinstance(state, tuple | list) or len(state) != 2:
+            came = f"{len(state)} items" if isinstance(state, tuple | list) else f"a {type(state).__qualname__}"
+            raise TypeError(f"{name} of an LSTM must be a pair (h, c), not {came}")
+        return (
+            self.stack.split_state(state[0], f"{name}[0] (h)", batch),
+            self.stack.split_state(state[1], f"{name}[1] (c)", batch),
+        )
+
+    def _check_tape(self, tape):
+        if not isinstance(tape, Tape):
+            raise TypeError(f"tape must be what forward returned, not a {type(tape).__qualname__}")
+        if tape.stack is not self.stack:
+            raise ValueError("tape was made by another layer: call backward on the layer whose forward made it")
+        if tape.used:
+            raise ValueError("tape was already used: each needs a forward of its own, as backward overwrites it")
+        if tape.version != self._version:
+            raise ValueError("tape was made with other weights (load_state_dict since): call forward again")

@@ -1,0 +1,221 @@
+"""Executors: they walk a plan and call the engine. No cell maths here.
+
+`ForwardPass` and `BackwardPass` hold the arrays of one call; `run` does a plan's tasks in order.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from numbarnn.cells import Cell
+from numbarnn.engines import BackwardBuffers, Engine, ForwardBuffers
+
+
+@dataclass
+class ForwardPass:
+    """The arrays of a forward call; after training, the tape that backward reads.
+
+    Attributes:
+        x: (T, B, I).
+        weights: weights[layer][direction], a dict with "W", "R", "b_w", "b_r".
+        hidden_sizes: H of each layer.
+        training: keep what backward needs, and drop out.
+        p, seed, call: dropout between layers: probability, key, number of the training call.
+        h: h[layer] (T + 2, B, D * H), slot t + 1 is step t, slots 0 and T + 1 the initial states.
+        c: c[layer], likewise (T + 2, B, D * N * H); (1, B, D * N * H) in inference.
+        saved: saved[layer, direction] (T, B, K * H), what the cell saves. Backward overwrites it.
+    """
+
+    engine: Engine
+    cell: Cell
+    x: Any
+    weights: list
+    hidden_sizes: tuple
+    training: bool
+    p: float = 0.0
+    seed: int = 0
+    call: int = 0
+    h: list = field(default_factory=list)
+    c: list = field(default_factory=list)
+    saved: dict = field(default_factory=dict)
+    _inputs: dict = field(default_factory=dict)
+    _ax: dict = field(default_factory=dict)
+
+    @property
+    def steps(self):
+        """T."""
+        return self.x.shape[0]
+
+    @property
+    def batch(self):
+        """B."""
+        return self.x.shape[1]
+
+    @property
+    def directions(self):
+        """D."""
+        return len(self.weights[0])
+
+    @property
+    def dropping(self):
+        """Whether this call has dropout between layers."""
+        return self.training and self.p > 0 and len(self.weights) > 1
+
+    def output(self, layer):
+        """(T, B, D * H), the layer's output: a view."""
+        return self.h[layer][1:-1]
+
+    def input(self, layer):
+        """(T, B, I), what the layer reads: x, or the output of the layer below after dropout."""
+        if layer == 0:
+            return self.x
+        if not self.dropping:
+            return self.output(layer - 1)
+        if layer not in self._inputs:
+            below = self.output(layer - 1)
+            dropped = self.engine.empty(below.shape, below.dtype)
+            self.engine.dropout(dropped, below, self.p, self.seed, layer - 1, self.call)
+            self._inputs[layer] = dropped
+        return self._inputs[layer]
+
+    def forget_input(self, layer):
+        """Free the dropped-out copy of a layer's input; `input` makes it again."""
+        self._inputs.pop(layer, None)
+
+    def run(self, plan):
+        """Do the plan's tasks."""
+        do = {"dropout": self._dropout, "input": self._input_product, "steps": self._steps}
+        for task in plan.tasks:
+            do[task.kind](task)
+        self._inputs.clear()
+
+    def _dropout(self, task):
+        self.input(task.layer)
+
+    def _input_product(self, task):
+        """ax = x Wᵀ for all steps, into the place where the cell saves its gates if that is large enough."""
+        G, K, H = self.cell.num_gates, self.cell.num_saved, self.hidden_sizes[task.layer]
+        x, W = self.input(task.layer), self.weights[task.layer][task.direction]["W"]
+        width = (K if self.training and K >= G else G) * H
+        ax = self.engine.empty((self.steps, self.batch, width), x.dtype)
+        self.engine.multiply(rows(ax)[:, : G * H], rows(x), W, transpose_b=True)
+        self._ax[task.layer, task.direction] = ax
+
+    def _steps(self, task):
+        key, part = (task.layer, task.direction), self.weights[task.layer][task.direction]
+        G, K, H = self.cell.num_gates, self.cell.num_saved, self.hidden_sizes[task.layer]
+        ax = self._ax.pop(key)
+        saved = ax
+        if self.training and 0 < K < G:
+            saved = self.engine.empty((self.steps, self.batch, K * H), ax.dtype)
+        self.engine.forward_steps(
+            ForwardBuffers(
+                cell=self.cell,
+                direction=task.direction,
+                save=self.training,
+                h=self.h[task.layer],
+                c=self.c[task.layer],
+                saved=saved,
+                ax=ax,
+                ah=self.engine.empty((self.batch, G * H), ax.dtype),
+                R=part["R"],
+                b_w=part["b_w"],
+                b_r=part["b_r"],
+            )
+        )(task.first, task.last)
+        if self.training and K > 0:
+            self.saved[key] = saved
+
+
+@dataclass
+class BackwardPass:
+    """The arrays of a backward call.
+
+    Attributes:
+        tape: the forward call; its `saved` is overwritten.
+        dy: dy[layer] (T, B, D * H), the gradient of the layer's output; the last layer's at first.
+        dh, dc: [layer][direction] (B, H) and (B, N * H): the gradient of the final states, at last of the initial ones.
+        dw: dw[layer][direction], dicts like the weights', to which gradients are added.
+        dx: (T, B, I) when done.
+    """
+
+    tape: ForwardPass
+    dy: dict
+    dh: list
+    dc: list
+    dw: list | None = None
+    dx: Any = None
+    _dax: dict = field(default_factory=dict)
+    _dah: dict = field(default_factory=dict)
+
+    def run(self, plan):
+        """Do the plan's tasks."""
+        do = {"dropout": self._dropout, "input": self._input_gradient, "steps": self._steps, "weights": self._weights}
+        for task in plan.tasks:
+            do[task.kind](task)
+
+    def _steps(self, task):
+        tape, cell, key = self.tape, self.tape.cell, (task.layer, task.direction)
+        G, K, H = cell.num_gates, cell.num_saved, tape.hidden_sizes[task.layer]
+        shape, h = (tape.steps, tape.batch, G * H), tape.h[task.layer]
+        dax = tape.saved[key] if K >= G else tape.engine.empty(shape, h.dtype)
+        dah = dax if cell.same_gradient else tape.engine.empty(shape, h.dtype)
+        tape.engine.backward_steps(
+            BackwardBuffers(
+                cell=cell,
+                direction=task.direction,
+                dh=self.dh[task.layer][task.direction],
+                dc=self.dc[task.layer][task.direction],
+                dax=dax,
+                dah=dah,
+                dy=self.dy[task.layer],
+                saved=tape.saved.get(key, dax),
+                h=h,
+                c=tape.c[task.layer],
+                R=tape.weights[task.layer][task.direction]["R"],
+            )
+        )(task.first, task.last)
+        self._dax[key], self._dah[key] = dax, dah
+
+    def _gates(self, gradients, task, direction):
+        """(T * B, G * H) of a direction's pre-activation gradients."""
+        return rows(gradients[task.layer, direction])[
+            :, : self.tape.cell.num_gates * self.tape.hidden_sizes[task.layer]
+        ]
+
+    def _input_gradient(self, task):
+        """dx = dax W, summed over the directions: the gradient of the output of the layer below."""
+        tape = self.tape
+        W = [part["W"] for part in tape.weights[task.layer]]
+        dx = tape.engine.empty((tape.steps, tape.batch, W[0].shape[1]), tape.x.dtype)
+        for direction in range(tape.directions):
+            gates = self._gates(self._dax, task, direction)
+            tape.engine.multiply(rows(dx), gates, W[direction], accumulate=direction > 0)
+        if task.layer == 0:
+            self.dx = dx
+        else:
+            self.dy[task.layer - 1] = dx
+
+    def _dropout(self, task):
+        """The gradient through dropout: the same mask."""
+        tape, dy = self.tape, self.dy[task.layer - 1]
+        tape.engine.dropout(dy, dy, tape.p, tape.seed, task.layer - 1, tape.call)
+
+    def _weights(self, task):
+        """dW += daxᵀ x, dR += dahᵀ h_before, db_w += Σ dax, db_r += Σ dah."""
+        tape, engine, dw = self.tape, self.tape.engine, self.dw[task.layer][task.direction]
+        H, h = tape.hidden_sizes[task.layer], tape.h[task.layer]
+        h_before = h[:-2] if task.direction == 0 else h[2:]
+        columns = slice(task.direction * H, (task.direction + 1) * H)
+        dax, dah = (self._gates(part, task, task.direction) for part in (self._dax, self._dah))
+        engine.multiply(dw["W"], dax, rows(tape.input(task.layer)), transpose_a=True, accumulate=True)
+        engine.multiply(dw["R"], dah, rows(h_before)[:, columns], transpose_a=True, accumulate=True)
+        if "b_w" in dw:
+            engine.add_row_sums(dw["b_w"], dax)
+            engine.add_row_sums(dw["b_r"], dah)
+        if task.direction == tape.directions - 1:
+            tape.forget_input(task.layer)
+
+
+def rows(array):
+    """(T, B, N) as (T * B, N): a view, as all arrays here are contiguous."""
+    return array.reshape(-1, array.shape[-1])

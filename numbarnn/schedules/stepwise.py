@@ -1,0 +1,59 @@
+"""The plain schedule: layer after layer; one input product over all steps, then one product and one kernel per step."""
+
+from functools import lru_cache
+
+from numbarnn.schedules.plan import BOTH, Plan, Task
+
+NAME = "stepwise"
+REASON = "one input product per layer, then one recurrent product and one pointwise kernel per step; runs any size"
+
+
+@lru_cache(maxsize=256)
+def plan_forward(layers, directions, steps, dropout=False):
+    """The forward plan.
+
+    Args:
+        layers, directions, steps: L, D, T.
+        dropout: whether there is dropout between layers.
+    """
+    tasks, below = [], ()
+    for layer in range(layers):
+        if dropout and layer > 0:
+            tasks.append(Task("dropout", layer, BOTH, 0, steps, below))
+            below = (tasks[-1],)
+        done = []
+        for direction in range(directions):
+            tasks.append(Task("input", layer, direction, 0, steps, below))
+            tasks.append(Task("steps", layer, direction, 0, steps, (tasks[-1],)))
+            done.append(tasks[-1])
+        below = tuple(done)
+    return Plan(NAME, False, REASON, tuple(tasks))
+
+
+@lru_cache(maxsize=256)
+def plan_backward(layers, directions, steps, dropout=False, weights=True, input_gradient=True):
+    """The backward plan: data and, with `weights`, parameters. Without `input_gradient` dx of layer 0 is left out."""
+    tasks, above = [], ()
+    for layer in reversed(range(layers)):
+        walks = []
+        for direction in range(directions):
+            walks.append(Task("steps", layer, direction, 0, steps, above))
+        tasks += walks
+        if layer > 0 or input_gradient:
+            tasks.append(Task("input", layer, BOTH, 0, steps, tuple(walks)))
+            above = (tasks[-1],)
+        if weights:
+            tasks += [Task("weights", layer, walk.direction, 0, steps, (walk,)) for walk in walks]
+        if dropout and layer > 0:
+            tasks.append(Task("dropout", layer, BOTH, 0, steps, above))
+            above = (tasks[-1],)
+    return Plan(NAME, True, REASON, tuple(tasks))
+
+
+@lru_cache(maxsize=256)
+def plan_weights(layers, directions, steps):
+    """The plan of the parameters' gradients alone, after a backward pass without them."""
+    tasks = [
+        Task("weights", layer, direction, 0, steps) for layer in range(layers) for direction in range(directions)
+    ]
+    return Plan(NAME, True, REASON, tuple(tasks))
