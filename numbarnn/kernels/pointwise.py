@@ -1,0 +1,116 @@
+"""What a step does besides its matrix product: the cell, forward and backward, one thread per unit.
+
+The kernels are made per cell by a factory and know no cell's equations: these are the cell's scalar functions.
+"""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+
+from numbarnn.cells import specialise, units
+from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
+
+THREADS_PER_BLOCK = 128
+MAX_GRID_Y = 65535
+
+
+def launch_config(batch, hidden):
+    """One thread per unit where the grid allows: units along x, sequences along y."""
+    if TINY_LAUNCHES:  # in the simulator a thread is dear; several blocks, so that their boundaries are crossed
+        return LaunchConfig(grid=(min(2, hidden), min(2, batch)), block=min(4, hidden))
+    block = min(THREADS_PER_BLOCK, -(-hidden // 32) * 32)
+    return LaunchConfig(grid=(-(-hidden // block), min(batch, MAX_GRID_Y)), block=block)
+
+
+@cache
+def make_pointwise_forward(cell, dtype, save):
+    """The forward kernel of a cell; with `save` it keeps what backward needs (training)."""
+    forward = specialise(cell.forward, dtype, TARGET)
+    load_gates = units.biased_loader(cell.num_gates, TARGET)
+    load_private = units.loader(cell.num_private, TARGET)
+    store_private = units.storer(cell.num_private, TARGET)
+    store_saved = units.storer(cell.num_saved, TARGET)
+    G, N = cell.num_gates, cell.num_private
+
+    @cuda.jit
+    def pointwise_forward_kernel(h, c, saved, ax, ah, b_w, b_r, direction, t, before):
+        """One step of one direction after both products: the cell's forward equations.
+
+        Writes   h[t + 1] of h (T+2, B, D*H); private states c[t + 1] of c (T+2, B, D*N*H), or c[0] of
+                 (1, B, D*N*H) in inference; saved[t] of saved (T, B, >= K*H) in training
+        Reads    ax[t] of ax (T, B, >= G*H) = x Wᵀ; ah (B, G*H) = h[before] Rᵀ; b_w, b_r (G*H,);
+                 h[before], c[before] (or c[0])
+        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct
+        Aliases  saved may be ax
+        """
+        H = ah.shape[1] // G
+        for b in range(cuda.blockIdx.y, ah.shape[0], cuda.gridDim.y):
+            h_row, h_before = h[t + 1, b], h[before, b]
+            c_row, c_before = c[t + 1 if save else 0, b], c[before if save else 0, b]
+            ax_row, ah_row, saved_row = ax[t, b], ah[b], saved[t, b]
+            for j in range(cuda.grid(1), H, cuda.gridsize(1)):
+                h_unit, c_unit = direction * H + j, direction * N * H + j
+                state = (h_before[h_unit], *load_private(c_before, c_unit, H))
+                new_state, kept = forward(load_gates(ax_row, b_w, j, H), load_gates(ah_row, b_r, j, H), state)
+                h_row[h_unit] = new_state[0]
+                store_private(c_row, c_unit, H, new_state[1:])
+                if save:
+                    store_saved(saved_row, j, H, kept)
+
+    return Kernel(pointwise_forward_kernel, f"{cell.name}_pointwise_forward_{'training' if save else 'inference'}")
+
+
+@cache
+def make_pointwise_backward(cell, dtype):
+    """The backward kernel of a cell."""
+    backward = specialise(cell.backward, dtype, TARGET)
+    load_private = units.loader(cell.num_private, TARGET)
+    load_saved = units.loader(cell.num_saved, TARGET)
+    store_private = units.storer(cell.num_private, TARGET)
+    store_gates = units.storer(cell.num_gates, TARGET)
+    N, same_gradient = cell.num_private, cell.same_gradient
+
+    @cuda.jit
+    def pointwise_backward_kernel(dh, dc, dax, dah, dy, saved, h, c, direction, t, before):
+        """One step of one direction backward, before its product with R: the cell's backward equations.
+
+        Writes   dax[t] of dax (T, B, >= G*H), dah[t] of dah (T, B, G*H): gradients of x Wᵀ + b_w and h Rᵀ + b_r;
+                 dh (B, H), dc (B, N*H): the gradient of the state before the step but for its part through R
+        Reads    dh, dc: the gradient of the step's state from later steps; dy[t] of dy (T, B, D*H);
+                 saved[t] (T, B, >= K*H); states h (T+2, B, D*H), c (T+2, B, D*N*H) at t + 1 and `before`
+        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct
+        Aliases  dax may be saved; dah is dax (and not written) where the cell's two gradients are the same
+        """
+        H = dh.shape[1]
+        for b in range(cuda.blockIdx.y, dh.shape[0], cuda.gridDim.y):
+            h_row, h_before, c_row, c_before = h[t + 1, b], h[before, b], c[t + 1, b], c[before, b]
+            dy_row, dh_row, dc_row = dy[t, b], dh[b], dc[b]
+            dax_row, dah_row, saved_row = dax[t, b], dah[t, b], saved[t, b]
+            for j in range(cuda.grid(1), H, cuda.gridsize(1)):
+                h_unit, c_unit = direction * H + j, direction * N * H + j
+                state = (h_before[h_unit], *load_private(c_before, c_unit, H))
+                new_state = (h_row[h_unit], *load_private(c_row, c_unit, H))
+                d_state = (dy_row[h_unit] + dh_row[j], *load_private(dc_row, j, H))
+                d_ax, d_ah, d_before = backward(load_saved(saved_row, j, H), state, new_state, d_state)
+                dh_row[j] = d_before[0]
+                store_private(dc_row, j, H, d_before[1:])
+                store_gates(dax_row, j, H, d_ax)
+                if not same_gradient:
+                    store_gates(dah_row, j, H, d_ah)
+
+    return Kernel(pointwise_backward_kernel, f"{cell.name}_pointwise_backward")
+
+
+def bind_forward(cell, h, c, saved, ax, ah, b_w, b_r, direction, save):
+    """The forward kernel bound to its arrays: a function f(t, before) that launches it."""
+    kernel = make_pointwise_forward(cell, h.dtype.name, save)
+    config = launch_config(ah.shape[0], ah.shape[1] // cell.num_gates)
+    return kernel.bind(config, h, c, saved, ax, ah, b_w, b_r, np.int32(direction))
+
+
+def bind_backward(cell, dh, dc, dax, dah, dy, saved, h, c, direction):
+    """The backward kernel bound to its arrays: a function f(t, before) that launches it."""
+    kernel = make_pointwise_backward(cell, h.dtype.name)
+    return kernel.bind(launch_config(*dh.shape), dh, dc, dax, dah, dy, saved, h, c, np.int32(direction))

@@ -1,0 +1,52 @@
+"""Sums over rows: the gradients of biases. Deterministic: the order of the sum depends on the sizes alone."""
+
+from functools import cache
+
+import numba
+from numba import cuda
+
+from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.kernels.target import TINY_LAUNCHES
+
+ROWS, COLUMNS = (2, 4) if TINY_LAUNCHES else (16, 32)  # threads of a block
+
+
+@cache
+def make_add_row_sums(dtype):
+    """The kernel for one dtype."""
+    scalar = getattr(numba, dtype)
+
+    @cuda.jit
+    def add_row_sums_kernel(out, x):
+        """out += x.sum(axis=0)
+
+        Writes   out (N,)
+        Reads    out; x (M, N), rows at any stride
+        Launch   blocks of (COLUMNS, ROWS) threads, 1-D grid-stride over tiles of COLUMNS columns; any grid is correct
+        """
+        tile = cuda.shared.array((ROWS, COLUMNS), scalar)
+        row, column = cuda.threadIdx.y, cuda.threadIdx.x
+        M, N = x.shape
+        for first in range(cuda.blockIdx.x * COLUMNS, N, cuda.gridDim.x * COLUMNS):
+            n = first + column
+            active = n < N
+            total = scalar(0)
+            if active:
+                for m in range(row, M, ROWS):
+                    total += x[m, n]
+            tile[row, column] = total
+            cuda.syncthreads()
+            if active and row == 0:
+                total = out[n]
+                for r in range(ROWS):
+                    total += tile[r, column]
+                out[n] = total
+            cuda.syncthreads()
+
+    return Kernel(add_row_sums_kernel, "add_row_sums")
+
+
+def add_row_sums(out, x):
+    """out (N,) += x.sum(axis=0) for x (M, N)."""
+    blocks = min(-(-out.shape[0] // COLUMNS), 2 if TINY_LAUNCHES else 1024)
+    make_add_row_sums(out.dtype.name).bind(LaunchConfig(grid=blocks, block=(COLUMNS, ROWS)), out, x)()

@@ -1,0 +1,257 @@
+"""compile_kernel: what comes out, for which devices, and what is kept on disk."""
+
+import dataclasses
+import math
+import threading
+import warnings
+
+import numpy as np
+import pytest
+from numba import cuda, types
+
+from numbarnn.kernels import compiler, cubin_cache
+
+DEVICES = [(8, 0), (9, 0), (10, 0)]
+FLOAT_1D = types.Array(types.float32, 1, "C")
+FLOAT_2D = types.Array(types.float32, 2, "A")
+SIGNATURE = (FLOAT_1D, FLOAT_2D, types.float32, types.int32)
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(monkeypatch, tmp_path):
+    """An empty cache on disk, none in the process; skips where there is no CUDA compiler."""
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiler, "_compiled", {})
+    monkeypatch.setattr(cubin_cache, "_warned", False)
+    try:
+        compiler.toolchain()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    return tmp_path
+
+
+def make_kernel(activation=math.tanh, bias=0.5, **options):
+    """A kernel that closes over a device function, which closes over `activation` and a constant."""
+    bias = np.float32(bias)
+
+    @cuda.jit(device=True)
+    def squash(x):
+        return activation(x) * math.exp(x) + bias
+
+    @cuda.jit(**options)
+    def sample_kernel(out, x, scale, column):
+        i = cuda.grid(1)
+        if i < out.shape[0]:
+            out[i] = squash(x[i, column]) * scale + x[i, 0]
+
+    return sample_kernel
+
+
+def forget_process_cache():
+    """As a new process would find things."""
+    compiler._compiled.clear()
+
+
+# --------------------------------------------------------------------------------------------- what comes out
+@pytest.mark.parametrize("cc", DEVICES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+def test_compiles_for_any_device_without_spills(cc):
+    compiled = compiler.compile_kernel(make_kernel(), SIGNATURE, cc)
+    assert compiled.cubin[:4] == b"\x7fELF"
+    assert compiled.cc == cc
+    assert compiled.name == "sample_kernel"
+    assert compiled.entry.encode() in compiled.cubin
+    assert 0 < compiled.registers <= 64
+    assert (compiled.spill_bytes, compiled.stack_bytes, compiled.shared_bytes) == (0, 0, 0)
+    assert compiled.parameter_bytes == (8,) * 7 + (8,) * 9 + (4, 4)
+
+
+@pytest.mark.parametrize("cc", DEVICES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+def test_float32_kernel_has_no_double_instruction_and_contracts(cc):
+    text = compiler.ptx(make_kernel(), SIGNATURE, cc)
+    assert f".target sm_{cc[0]}{cc[1]}" in text
+    assert ".f64" not in text
+    assert "fma.rn.f32" in text
+
+
+def test_fastmath_is_asked_for_and_off_otherwise():
+    approximate = "fma.rn.ftz.f32"
+    assert approximate in compiler.ptx(make_kernel(), SIGNATURE, (9, 0), fastmath=True)
+    assert approximate not in compiler.ptx(make_kernel(), SIGNATURE, (9, 0))
+    decorated = compiler.ptx(make_kernel(fastmath=True), SIGNATURE, (9, 0))
+    assert approximate in decorated
+    assert approximate not in compiler.ptx(make_kernel(fastmath=True), SIGNATURE, (9, 0), fastmath=False)
+
+
+def test_resources_are_reported():
+    @cuda.jit(launch_bounds=128)
+    def shared_kernel(out):
+        tile = cuda.shared.array(256, types.float32)
+        i = cuda.threadIdx.x
+        tile[i] = out[i]
+        cuda.syncthreads()
+        out[i] = tile[255 - i]
+
+    @cuda.jit(max_registers=24)
+    def spilling_kernel(out):
+        values = cuda.local.array(96, types.float32)
+        for k in range(96):
+            values[k] = out[k]
+        cuda.syncthreads()
+        for k in range(96):
+            out[95 - k] = values[k] * values[95 - k]
+
+    assert compiler.compile_kernel(shared_kernel, (FLOAT_1D,), (9, 0)).shared_bytes == 1024
+    assert ".maxntid 128" in compiler.ptx(shared_kernel, (FLOAT_1D,), (9, 0))
+    spilling = compiler.compile_kernel(spilling_kernel, (FLOAT_1D,), (9, 0))
+    assert spilling.registers <= 24
+    assert spilling.spill_bytes + spilling.stack_bytes > 0
+
+
+def test_plain_function_and_its_dispatcher_give_the_same():
+    kernel = make_kernel()
+    compiled = compiler.compile_kernel(kernel, SIGNATURE, (9, 0))
+    assert compiler.compile_kernel(kernel.py_func, SIGNATURE, (9, 0)) == compiled
+
+
+def test_options_that_would_be_ignored_raise():
+    with pytest.raises(ValueError, match="debug"):
+        compiler.compile_kernel(make_kernel(debug=True, opt=False), SIGNATURE, (9, 0))
+
+
+def test_numba_is_left_as_it_was(monkeypatch):
+    from numba.cuda import dispatcher
+
+    def original():
+        return "the current device"
+
+    monkeypatch.setattr(dispatcher, "get_current_device", original)
+    names = set(dir(np))
+    answers = []
+    with compiler._device_for_numba((7, 7)):
+        assert dispatcher.get_current_device().compute_capability == (7, 7)
+        thread = threading.Thread(target=lambda: answers.append(dispatcher.get_current_device()))
+        thread.start()
+        thread.join()
+    assert answers == ["the current device"]  # other threads are not told a lie
+    with pytest.raises(KeyError), compiler._device_for_numba((7, 7)), compiler._numpy_for_numba():
+        raise KeyError
+    assert dispatcher.get_current_device is original
+    assert set(dir(np)) == names
+
+
+def test_device_newer_than_the_compiler():
+    with pytest.raises(RuntimeError, match=r"sample_kernel: the newest device .* sm_990; upgrade"):
+        compiler.compile_kernel(make_kernel(), SIGNATURE, (99, 0))
+
+
+def test_missing_toolchain_says_what_to_install(monkeypatch):
+    def not_found():
+        raise ImportError("libnvJitLink.so.12 not found")
+
+    monkeypatch.setattr(compiler, "_library_versions", not_found)
+    compiler.toolchain.cache_clear()
+    for function in (compiler.compile_kernel, compiler.ptx):
+        with pytest.raises(RuntimeError, match=r'libnvJitLink.*pip install "numbarnn\[cuda12\]".*\[cuda13\]'):
+            function(make_kernel(), SIGNATURE, (9, 0))
+
+
+# ------------------------------------------------------------------------------------------------- the cache
+def test_second_process_reads_from_disk(fresh_cache, monkeypatch):
+    compiled = compiler.compile_kernel(make_kernel(), SIGNATURE, (9, 0))
+    assert len(list(fresh_cache.glob("*.cubin"))) == 1
+    forget_process_cache()
+    monkeypatch.setattr(compiler, "_ptx", lambda *_: pytest.fail("compiled again"))
+    assert compiler.compile_kernel(make_kernel(), SIGNATURE, (9, 0)) == compiled
+
+
+def test_same_kernel_is_compiled_once_per_process(fresh_cache):
+    compiled = compiler.compile_kernel(make_kernel(), SIGNATURE, (9, 0))
+    for path in fresh_cache.iterdir():
+        path.unlink()
+    assert compiler.compile_kernel(make_kernel(), SIGNATURE, (9, 0)) is compiled
+
+
+def damage_nothing_left(path):
+    path.write_bytes(b"")
+
+
+def damage_cut_short(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def damage_one_bit(path):
+    data = bytearray(path.read_bytes())
+    data[-200] ^= 1
+    path.write_bytes(data)
+
+
+def damage_foreign_file(path):
+    path.write_bytes(b"[1, 2]\nnot a kernel")
+
+
+DAMAGES = [damage_nothing_left, damage_cut_short, damage_one_bit, damage_foreign_file]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_file_is_compiled_again_and_replaced(fresh_cache, damage):
+    compiled = compiler.compile_kernel(make_kernel(), SIGNATURE, (9, 0))
+    (path,) = fresh_cache.glob("*.cubin")
+    damage(path)
+    forget_process_cache()
+    again = compiler.compile_kernel(make_kernel(), SIGNATURE, (9, 0))
+    assert dataclasses.replace(again, entry="", cubin=b"") == dataclasses.replace(compiled, entry="", cubin=b"")
+    forget_process_cache()
+    assert compiler.compile_kernel(make_kernel(), SIGNATURE, (9, 0)) == again
+
+
+def test_unwritable_directory_warns_once(fresh_cache, monkeypatch):
+    blocked = fresh_cache / "a file"
+    blocked.write_text("")
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(blocked))
+    with pytest.warns(UserWarning, match="cannot be kept on disk.*NUMBARNN_CACHE_DIR"):
+        assert compiler.compile_kernel(make_kernel(), SIGNATURE, (9, 0)).registers > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiler.compile_kernel(make_kernel(), SIGNATURE, (8, 0))
+
+
+def test_no_file_is_left_behind_when_writing_fails(fresh_cache, monkeypatch):
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(cubin_cache.os, "replace", fail)
+    with pytest.warns(UserWarning, match="disk full"):
+        compiler.compile_kernel(make_kernel(), SIGNATURE, (9, 0))
+    assert list(fresh_cache.iterdir()) == []
+
+
+def key_of(kernel, source_key="", types_=SIGNATURE, cc=(9, 0), fastmath=None):
+    """The key under which this would be looked for."""
+    keys = []
+
+    def load(key):
+        keys.append(key)
+        return "found"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "_compiled", {})
+        patch.setattr(compiler, "_load", load)
+        compiler.compile_kernel(kernel, types_, cc, source_key=source_key, fastmath=fastmath)
+    (key,) = keys
+    return key
+
+
+def test_equal_kernels_share_a_key_and_different_ones_do_not():
+    base = key_of(make_kernel())
+    assert key_of(make_kernel()) == base
+    other = {
+        "source key": key_of(make_kernel(), source_key="gru"),
+        "function in a closure": key_of(make_kernel(activation=math.sin)),
+        "constant in a closure": key_of(make_kernel(bias=0.25)),
+        "options of the kernel": key_of(make_kernel(launch_bounds=64)),
+        "fastmath": key_of(make_kernel(), fastmath=True),
+        "device": key_of(make_kernel(), cc=(8, 0)),
+        "types": key_of(make_kernel(), types_=(FLOAT_1D, FLOAT_2D, types.float64, types.int32)),
+    }
+    assert len({base, *other.values()}) == 1 + len(other)
