@@ -8,7 +8,7 @@ Arrays are row-major; a row may be longer than the matrix is wide (a slice of co
 computed in the arrays' own precision: float32 stays float32, TF32 is never used.
 """
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -57,7 +57,9 @@ def _cublas_product(out, a, b, transpose_a, transpose_b, accumulate):
     call = {"f": cublas.sgemm, "d": cublas.dgemm}[out.dtype.char]
     m, n = out.shape
     k = a.shape[-2] if transpose_a else a.shape[-1]
-    scalars = np.array([1.0, 1.0 if accumulate else 0.0], dtype=out.dtype)  # cuBLAS reads alpha and beta from here
+    scalars = np.array(
+        [1.0, 1.0 if accumulate else 0.0], dtype=out.dtype
+    )  # cuBLAS reads alpha and beta from here
     alpha, beta = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
     operations = [cublas.CUBLAS_OP_T if flag else cublas.CUBLAS_OP_N for flag in (transpose_b, transpose_a)]
     leading = [_leading_dimension(matrix) for matrix in (b, a, out)]
@@ -76,7 +78,7 @@ def _cublas_product(out, a, b, transpose_a, transpose_b, accumulate):
 
 
 # ----------------------------------------------------------------------------------------------- compiled CPU code
-@lru_cache(maxsize=None)
+@cache
 def openblas():
     """OpenBLAS as a ctypes library, this package's own copy, set to one thread per call.
 
@@ -104,7 +106,7 @@ def core_name():
     return function().decode()
 
 
-@lru_cache(maxsize=None)
+@cache
 def blas_function(dtype):
     """cblas_sgemm or cblas_dgemm as a function that compiled code can call (and Numba can cache).
 

@@ -3,7 +3,7 @@
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def jit(function, target):
     return function
 
 
-@lru_cache(maxsize=None)
+@cache
 def specialise(function, dtype, target):
     """`function` compiled for one dtype and target: constants get the dtype, scalar functions become the target's.
 

@@ -4,12 +4,12 @@ Tuples need a length that is known when compiling, so the function for n values 
 carry no literals: an unsigned j and H stay unsigned, which lets LLVM see that they are not negative, and vectorise.
 """
 
-from functools import lru_cache
+from functools import cache
 
 from numbarnn.cells.definition import jit
 
 
-@lru_cache(maxsize=None)
+@cache
 def loader(count, target):
     """A device function load(row, j, H) -> (row[j], row[H + j], ...), `count` values of unit j."""
     if count == 0:
@@ -22,7 +22,7 @@ def loader(count, target):
     return jit(load, target)
 
 
-@lru_cache(maxsize=None)
+@cache
 def biased_loader(count, target):
     """A device function load(row, bias, j, H): as `loader`, each value with its bias added."""
     if count == 0:
@@ -35,7 +35,7 @@ def biased_loader(count, target):
     return jit(load, target)
 
 
-@lru_cache(maxsize=None)
+@cache
 def storer(count, target):
     """A device function store(row, j, H, values): row[k H + j] = values[k] for `count` values of unit j."""
     if count == 0:

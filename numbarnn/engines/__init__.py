@@ -1,25 +1,20 @@
 """Where arrays live and kernels run: CUDA, simulated CUDA, CPU, behind one small interface (`base.Engine`)."""
 
-from functools import lru_cache
+from functools import cache
 from importlib.util import find_spec
 
 from numbarnn.engines.base import BackwardBuffers, Engine, ForwardBuffers
+from numbarnn.kernels.compiler import simulated
 
 __all__ = ["BackwardBuffers", "Engine", "ForwardBuffers", "available", "get", "why_not"]
 
 NAMES = ("cpu", "cuda", "sim")
 
 
-def _simulating():
-    from numba import config
-
-    return bool(config.ENABLE_CUDASIM)
-
-
-@lru_cache(maxsize=None)
+@cache
 def _gpu_problem():
     """Why no GPU can be used, with the cure; None if one can."""
-    if _simulating():
+    if simulated():
         return "NUMBA_ENABLE_CUDASIM=1 is set, so kernels run in the simulator: unset it"
     if find_spec("cupy") is None:
         return 'CuPy is not installed: pip install "numbarnn[cuda12]" or "numbarnn[cuda13]", as your driver supports'
@@ -37,7 +32,7 @@ def why_not(name):
     if name == "cpu":
         return None if find_spec("scipy_openblas32") else "OpenBLAS is missing: pip install scipy-openblas32"
     if name == "sim":
-        return None if _simulating() else "set NUMBA_ENABLE_CUDASIM=1 before Python starts"
+        return None if simulated() else "set NUMBA_ENABLE_CUDASIM=1 before Python starts"
     return _gpu_problem()
 
 
@@ -69,7 +64,7 @@ def get(device="auto"):
     return _make(name, int(ordinal or 0))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _make(name, ordinal):
     if name == "cpu":
         from numbarnn.engines.cpu import CpuEngine

@@ -100,6 +100,10 @@ class Engine(ABC):
     def to_host(self, array):
         """A NumPy copy of this engine's array."""
 
+    @abstractmethod
+    def address(self, array):
+        """Where the array's first element stands in memory."""
+
     def activate(self):
         """A context in which this engine's device is the current one."""
         return nullcontext()
@@ -148,6 +152,9 @@ class HostEngine(Engine):
         if hasattr(value, "__array__"):
             return np.asarray(value)
         raise TypeError(f"{name} must be a NumPy array, not {type(value).__module__}.{type(value).__qualname__}")
+
+    def address(self, array):
+        return array.ctypes.data
 
     def from_host(self, array):
         return np.array(array)

@@ -11,10 +11,8 @@ import inspect
 import sys
 
 import numpy as np
-
 from numba import njit, types
-from numba.extending import models, overload, register_model, typeof_impl, unbox
-from numba.extending import NativeValue
+from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
 from numbarnn import gemm
 from numbarnn.cells import Cell, scalar, specialise, units
@@ -23,7 +21,9 @@ from numbarnn.cells.philox import philox
 from numbarnn.engines.atomics import barrier
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
-SMALL_PRODUCT = 1_000_000  # M N K up to which OpenBLAS multiplies without first copying the matrices into its own layout
+SMALL_PRODUCT = (
+    1_000_000  # M N K up to which OpenBLAS multiplies without first copying the matrices into its own layout
+)
 _OPTIONS = dict(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
 _INLINE = dict(forceinline=True, fastmath=FAST_MATH, error_model="numpy")
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
@@ -170,7 +170,19 @@ def multiply(thread, threads, counters, out, a, b, transpose_a, transpose_b, acc
         b_start = b.ctypes.data + (n0 * ldb if transpose_b else n0) * item
         c_start = out.ctypes.data + (m0 * ldc + n0) * item
         _blas(
-            out, transpose_a, transpose_b, m1 - m0, n1 - n0, k, a_start, lda, b_start, ldb, accumulate, c_start, ldc
+            out,
+            transpose_a,
+            transpose_b,
+            m1 - m0,
+            n1 - n0,
+            k,
+            a_start,
+            lda,
+            b_start,
+            ldb,
+            accumulate,
+            c_start,
+            ldc,
         )
 
 

@@ -52,9 +52,7 @@ class KernelEngine(Engine):
         b = buffers
         steps, H = b.dy.shape[0], b.R.shape[1]
         product = gemm.step_product(b.dh, b.dah[:, :, : b.cell.num_gates * H], b.R, accumulate=True)
-        pointwise_step = pointwise.bind_backward(
-            b.cell, b.dh, b.dc, b.dax, b.dah, b.dy, b.saved, b.h, b.c, b.direction
-        )
+        pointwise_step = pointwise.bind_backward(b.cell, b.dh, b.dc, b.dax, b.dah, b.dy, b.saved, b.h, b.c, b.direction)
 
         def run(first, last):
             for step in range(first, last):
@@ -91,7 +89,10 @@ class CudaEngine(KernelEngine):
             array = value
         elif hasattr(value, "__cuda_array_interface__"):
             array = cupy.asarray(value)
-        elif hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] in (2, 13):  # kDLCUDA, managed
+        elif hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] in (
+            2,
+            13,
+        ):  # kDLCUDA, managed
             array = cupy.from_dlpack(value)
         else:
             raise TypeError(
@@ -107,6 +108,9 @@ class CudaEngine(KernelEngine):
 
     def to_host(self, array):
         return self.array_module.asnumpy(array)
+
+    def address(self, array):
+        return array.data.ptr
 
     def activate(self):
         return self.array_module.cuda.Device(self.ordinal)

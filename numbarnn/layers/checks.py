@@ -1,7 +1,9 @@
-"""Checks of what users pass in: each names the argument, what came, what was expected, and the cure when there is one."""
+"""Checks of what users pass in: each names the argument, what came, what was expected, and the cure if there is one."""
 
 import math
 from numbers import Integral, Real
+
+import numpy as np
 
 DTYPES = ("float32", "float64")
 
@@ -45,10 +47,19 @@ def probability(value, name):
     return float(value)
 
 
+def seed(value):
+    """`value` as an int in [0, 2^64), a random one for None."""
+    if value is None:
+        return int(np.random.default_rng().integers(2**63))
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"seed must be a non-negative int or None, not {value!r}")
+    if not 0 <= value < 2**64:
+        raise ValueError(f"seed must be in [0, 2^64), not {value}")
+    return int(value)
+
+
 def dtype_name(dtype):
     """ "float32" or "float64"."""
-    import numpy as np
-
     try:
         name = np.dtype(dtype).name
     except TypeError as error:

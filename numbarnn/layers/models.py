@@ -7,7 +7,7 @@ _ARGUMENTS = """
     Args:
         input_size: I.
         hidden_size: H of all layers, or a list with one int per layer.
-        num_layers: L, where hidden_size is one int.{more}
+        num_layers: L, where hidden_size is one int (default 1).{more}
         bias: whether there are biases (two per layer and direction, as in cuDNN).
         batch_first: x and y are (B, T, ...) instead of (T, B, ...); states are not affected.
         dropout: probability of dropping an element of a layer's output, except the last's, in training.
@@ -20,57 +20,17 @@ _ARGUMENTS = """
     Raises:
         ValueError, TypeError: an argument is out of range or of the wrong type.
         RuntimeError: the device cannot be used; the message says why.
-    """
+"""
 
 
 class LSTM(Recurrent):
     __doc__ = "Long short-term memory; equations in `numbarnn.cells.lstm`. State: (h, c)." + _ARGUMENTS.format(more="")
-
-    def __init__(
-        self,
-        input_size,
-        hidden_size,
-        num_layers=None,
-        bias=True,
-        batch_first=False,
-        dropout=0.0,
-        bidirectional=False,
-        *,
-        dtype="float32",
-        device="auto",
-        schedule="auto",
-        seed=None,
-    ):
-        options = dict(dtype=dtype, device=device, schedule=schedule, seed=seed)
-        super().__init__(
-            "lstm", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, options
-        )
+    _cell = "lstm"
 
 
 class GRU(Recurrent):
-    __doc__ = "Gated recurrent unit, cuDNN's form; equations in `numbarnn.cells.gru`. State: h." + _ARGUMENTS.format(
-        more=""
-    )
-
-    def __init__(
-        self,
-        input_size,
-        hidden_size,
-        num_layers=None,
-        bias=True,
-        batch_first=False,
-        dropout=0.0,
-        bidirectional=False,
-        *,
-        dtype="float32",
-        device="auto",
-        schedule="auto",
-        seed=None,
-    ):
-        options = dict(dtype=dtype, device=device, schedule=schedule, seed=seed)
-        super().__init__(
-            "gru", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, options
-        )
+    __doc__ = "Gated recurrent unit, cuDNN's; equations in `numbarnn.cells.gru`. State: h." + _ARGUMENTS.format(more="")
+    _cell = "gru"
 
 
 class RNN(Recurrent):
@@ -78,26 +38,8 @@ class RNN(Recurrent):
         more='\n        nonlinearity: "tanh" or "relu".'
     )
 
-    def __init__(
-        self,
-        input_size,
-        hidden_size,
-        num_layers=None,
-        nonlinearity="tanh",
-        bias=True,
-        batch_first=False,
-        dropout=0.0,
-        bidirectional=False,
-        *,
-        dtype="float32",
-        device="auto",
-        schedule="auto",
-        seed=None,
-    ):
+    def __init__(self, input_size, hidden_size, num_layers=None, nonlinearity="tanh", bias=True, *args, **options):
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"nonlinearity must be 'tanh' or 'relu', not {nonlinearity!r}")
-        options = dict(dtype=dtype, device=device, schedule=schedule, seed=seed)
-        super().__init__(
-            f"rnn_{nonlinearity}", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            options,
-        )  # fmt: skip
+        self._cell = f"rnn_{nonlinearity}"
+        super().__init__(input_size, hidden_size, num_layers, bias, *args, **options)

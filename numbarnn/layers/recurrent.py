@@ -44,19 +44,29 @@ class Recurrent:
         hidden_size: tuple of one int per layer.
     """
 
-    def __init__(self, cell, input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, options):
-        seed = options.pop("seed", None)
-        if seed is None:
-            seed = int(np.random.default_rng().integers(2**63))
-        elif isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            raise TypeError(f"seed must be a non-negative int or None, not {seed!r}")
-        elif not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be in [0, 2^64), not {seed}")
+    _cell = None  # the cell's name, set by the public classes
+
+    def __init__(
+        self,
+        input_size,
+        hidden_size,
+        num_layers=None,
+        bias=True,
+        batch_first=False,
+        dropout=0.0,
+        bidirectional=False,
+        *,
+        dtype="float32",
+        device="auto",
+        schedule="auto",
+        seed=None,
+    ):
+        seed = checks.seed(seed)
         self.batch_first = checks.flag(batch_first, "batch_first")
         self.stack = Stack(
-            cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, seed=int(seed), **options
+            self._cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype, device, schedule, seed
         )
-        self.weights = self.engine.from_host(self._initial_weights(int(seed)))
+        self.weights = self.engine.from_host(self._initial_weights(seed))
         self.parameters = self.stack.space.views(self.weights)
         self._version = 0
 
@@ -111,7 +121,7 @@ class Recurrent:
         """Training: as a call, with dropout between layers, keeping what `backward` needs.
 
         Returns:
-            y, state: as a call. y is a view of what the tape keeps, hence not writable on the CPU: copy it to change it.
+            y, state: as a call. y is a view of what the tape keeps, so not writable on the CPU: copy it to change it.
             tape: for one call of `backward`.
         """
         return self._run(x, state, training=True)

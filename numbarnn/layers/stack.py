@@ -72,9 +72,7 @@ class Stack:
         self.schedule = schedules.choose(schedule)
         self.engine = engines.get(device)
         self.seed = seed
-        self.space = WeightSpace(
-            self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias
-        )
+        self.space = WeightSpace(self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias)
         self.calls = 0
         self._no_bias = {}
 

@@ -149,7 +149,12 @@ class BackwardPass:
 
     def run(self, plan):
         """Do the plan's tasks."""
-        do = {"dropout": self._dropout, "input": self._input_gradient, "steps": self._steps, "weights": self._weights}
+        do = {
+            "dropout": self._dropout,
+            "input": self._input_gradient,
+            "steps": self._steps,
+            "weights": self._weights,
+        }
         for task in plan.tasks:
             do[task.kind](task)
 

@@ -5,7 +5,9 @@ from functools import lru_cache
 from numbarnn.schedules.plan import BOTH, Plan, Task
 
 NAME = "stepwise"
-REASON = "one input product per layer, then one recurrent product and one pointwise kernel per step; runs any size"
+REASON = (
+    "one input product per layer, then one recurrent product and one pointwise kernel per step; runs any size"
+)
 
 
 @lru_cache(maxsize=256)
@@ -54,6 +56,8 @@ def plan_backward(layers, directions, steps, dropout=False, weights=True, input_
 def plan_weights(layers, directions, steps):
     """The plan of the parameters' gradients alone, after a backward pass without them."""
     tasks = [
-        Task("weights", layer, direction, 0, steps) for layer in range(layers) for direction in range(directions)
+        Task("weights", layer, direction, 0, steps)
+        for layer in range(layers)
+        for direction in range(directions)
     ]
     return Plan(NAME, True, REASON, tuple(tasks))
