@@ -8,9 +8,9 @@
     dx, dhx, dcx = backward_data(rnn, reserve, dy, dhy, dcy, w)        # cudnnRNNBackwardData_v8
     backward_weights(rnn, reserve, dw)                                 # cudnnRNNBackwardWeights_v8, adds to dw
 
-None means what NULL means in cuDNN: zero for an input. Outputs may be given as arrays to write into (`y=`, `hy=`, `cy=`,
-`dx=`, `dhx=`, `dcx=`); without them new ones are returned. Work space and reserve space are handled inside: `reserve` is
-an opaque object, good for one `backward_data` followed by any number of `backward_weights`.
+None means what NULL means in cuDNN: zero for an input. Outputs may be given as arrays to write into (`y=`, `hy=`,
+`cy=`, `dx=`, `dhx=`, `dcx=`); without them new ones are returned. Work space and reserve space are handled inside:
+`reserve` is an opaque object, good for one `backward_data` followed by any number of `backward_weights`.
 """
 
 from numbarnn.layers import checks

@@ -1,7 +1,7 @@
 """Philox4x32-10, a counter-based random number generator.
 
 Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", doi:10.1145/2063384.2063405. Four
-random 32-bit words are a function of a 128-bit counter and a 64-bit key, so that a dropout mask needs no memory: whoever
+random 32-bit words are a function of a 128-bit counter and a 64-bit key, so that a dropout mask needs no memory: who
 knows seed, layer, step and position can compute it again, on any engine. 32-bit words are carried in uint64 here, whose
 products do not overflow.
 """

@@ -164,26 +164,16 @@ def multiply(thread, threads, counters, out, a, b, transpose_a, transpose_b, acc
         m0, m1 = share(m, thread, threads)
     else:
         n0, n1 = share(n, thread, threads)
-    if m1 > m0 and n1 > n0:
-        lda, ldb, ldc = row_length(a), row_length(b), row_length(out)
-        a_start = a.ctypes.data + (m0 if transpose_a else m0 * lda) * item
-        b_start = b.ctypes.data + (n0 * ldb if transpose_b else n0) * item
-        c_start = out.ctypes.data + (m0 * ldc + n0) * item
+    lda, ldb, ldc = row_length(a), row_length(b), row_length(out)
+    chunk = units_per_product(m1 - m0, k, n1 - n0)
+    a_start = a.ctypes.data + (m0 if transpose_a else m0 * lda) * item
+    for start in range(n0, n1 if m1 > m0 else n0, chunk):
+        columns = min(n1, start + chunk) - start
+        b_start = b.ctypes.data + (start * ldb if transpose_b else start) * item
+        c_start = out.ctypes.data + (m0 * ldc + start) * item
         _blas(
-            out,
-            transpose_a,
-            transpose_b,
-            m1 - m0,
-            n1 - n0,
-            k,
-            a_start,
-            lda,
-            b_start,
-            ldb,
-            accumulate,
-            c_start,
-            ldc,
-        )
+            out, transpose_a, transpose_b, m1 - m0, columns, k, a_start, lda, b_start, ldb, accumulate, c_start, ldc
+        )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ forward

@@ -26,6 +26,7 @@ class Team:
     def __init__(self, threads=None):
         self.threads = 0
         self._pool = None
+        self._alone = np.zeros(SLOTS, dtype=np.int64)  # one thread waits for nobody, so that all such calls can share it
         self.resize(threads or usable_cpus())
 
     def resize(self, threads):
@@ -37,6 +38,9 @@ class Team:
 
     def run(self, function, threads, *arguments):
         """Run the function on `threads` threads (at most this team's) and return when all are done."""
+        if threads == 1:
+            function(0, 1, self._alone, *arguments)
+            return
         counters = np.zeros(threads * SLOTS, dtype=np.int64)
         workers = [self._pool.submit(function, i, threads, counters, *arguments) for i in range(1, threads)]
         function(0, threads, counters, *arguments)

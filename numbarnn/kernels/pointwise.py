@@ -1,6 +1,7 @@
 """What a step does besides its matrix product: the cell, forward and backward, one thread per unit.
 
-The kernels are made per cell by a factory and know no cell's equations: these are the cell's scalar functions.
+The kernels are made per cell by a factory and know no cell's equations: these are the cell's scalar functions. Unit
+indices are unsigned (np.uintp): one that could be negative would be checked for it, at the cost of half the registers.
 """
 
 from functools import cache
@@ -45,13 +46,14 @@ def make_pointwise_forward(cell, dtype, save):
         Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct
         Aliases  saved may be ax
         """
-        H = ah.shape[1] // G
+        H = np.uintp(ah.shape[1] // G)
+        h_first, c_first = np.uintp(direction) * H, np.uintp(direction * N) * H
         for b in range(cuda.blockIdx.y, ah.shape[0], cuda.gridDim.y):
             h_row, h_before = h[t + 1, b], h[before, b]
             c_row, c_before = c[t + 1 if save else 0, b], c[before if save else 0, b]
             ax_row, ah_row, saved_row = ax[t, b], ah[b], saved[t, b]
-            for j in range(cuda.grid(1), H, cuda.gridsize(1)):
-                h_unit, c_unit = direction * H + j, direction * N * H + j
+            for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
+                h_unit, c_unit = h_first + j, c_first + j
                 state = (h_before[h_unit], *load_private(c_before, c_unit, H))
                 new_state, kept = forward(load_gates(ax_row, b_w, j, H), load_gates(ah_row, b_r, j, H), state)
                 h_row[h_unit] = new_state[0]
@@ -83,13 +85,14 @@ def make_pointwise_backward(cell, dtype):
         Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct
         Aliases  dax may be saved; dah is dax (and not written) where the cell's two gradients are the same
         """
-        H = dh.shape[1]
+        H = np.uintp(dh.shape[1])
+        h_first, c_first = np.uintp(direction) * H, np.uintp(direction * N) * H
         for b in range(cuda.blockIdx.y, dh.shape[0], cuda.gridDim.y):
             h_row, h_before, c_row, c_before = h[t + 1, b], h[before, b], c[t + 1, b], c[before, b]
             dy_row, dh_row, dc_row = dy[t, b], dh[b], dc[b]
             dax_row, dah_row, saved_row = dax[t, b], dah[t, b], saved[t, b]
-            for j in range(cuda.grid(1), H, cuda.gridsize(1)):
-                h_unit, c_unit = direction * H + j, direction * N * H + j
+            for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
+                h_unit, c_unit = h_first + j, c_first + j
                 state = (h_before[h_unit], *load_private(c_before, c_unit, H))
                 new_state = (h_row[h_unit], *load_private(c_row, c_unit, H))
                 d_state = (dy_row[h_unit] + dh_row[j], *load_private(dc_row, j, H))

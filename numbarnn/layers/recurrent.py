@@ -155,15 +155,17 @@ class Recurrent:
             width = self.stack.directions * self.hidden_size[-1]
             dy = self._time_major(dy, "dy", width, (work.steps, work.batch))
         dhy, dcy = self._split_state(dstate, "dstate", work.batch)
-        if dw is None:
-            dw = self.engine.zeros(self.weights.shape, self.dtype)
+        accumulate = dw is not None
+        if not accumulate:
+            with self.engine.activate():
+                dw = self.engine.empty(self.weights.shape, self.dtype)
         elif self.engine.asarray(dw, "dw").shape != self.weights.shape or dw.dtype != self.dtype:
             raise ValueError(
                 f"dw must be a flat buffer of shape {self.weights.shape} and dtype {self.dtype}, as `weights`, but has "
                 f"shape {dw.shape} and dtype {dw.dtype}"
             )
         tape.used = True
-        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw)
+        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, accumulate)
         state = (dhx, dcx) if self._has_c else dhx
         return Gradients(self._as_given(dx), state, self.stack.space.views(dw), dw)
 

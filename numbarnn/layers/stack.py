@@ -74,7 +74,7 @@ class Stack:
         self.seed = seed
         self.space = WeightSpace(self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias)
         self.calls = 0
-        self._no_bias = {}
+        self._parts = (None, None)  # the last weight buffer and its views
 
     @property
     def num_layers(self):
@@ -94,15 +94,16 @@ class Stack:
         ]
 
     def weights_with_biases(self, flat):
-        """As `parts`, with zeros for biases that the stack does not have."""
-        parts = self.parts(flat)
-        if not self.bias:
-            for layer, hidden in enumerate(self.hidden_sizes):
-                if layer not in self._no_bias:
-                    self._no_bias[layer] = self.engine.zeros(self.cell.num_gates * hidden, self.dtype)
-                for part in parts[layer]:
-                    part["b_w"] = part["b_r"] = self._no_bias[layer]
-        return parts
+        """As `parts`, with zeros for biases that the stack does not have; the last buffer's are kept."""
+        if self._parts[0] is not flat:
+            parts = self.parts(flat)
+            if not self.bias:
+                for layer, hidden in enumerate(self.hidden_sizes):
+                    no_bias = self.engine.zeros(self.cell.num_gates * hidden, self.dtype)
+                    for part in parts[layer]:
+                        part["b_w"] = part["b_r"] = no_bias
+            self._parts = (flat, parts)
+        return self._parts[1]
 
     # ---------------------------------------------------------------- states: (L*D, B, H), or one (D, B, H) per layer
     def split_state(self, state, name, batch):
@@ -188,10 +189,11 @@ class Stack:
         return hy, cy
 
     # ---------------------------------------------------------------- backward
-    def backward_data(self, tape, dy, dhy, dcy, dw=None):
+    def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True):
         """dx (T, B, I), dhx, dcx (None without private states); with `dw`, a flat buffer, parameters' gradients too.
 
         Args:
+            accumulate: add to dw; without it dw is overwritten.
             dy: (T, B, D*H), or None for zero; dhy, dcy as `split_state` returns them. All are taken as checked.
         """
         work, engine = tape.forward, self.engine
@@ -206,7 +208,8 @@ class Stack:
                     engine.copy(parts[layer], given[layer])
             if not N:
                 dc = [engine.empty((self.directions, batch, 0), self.dtype)] * self.num_layers
-            walk = BackwardPass(work, {self.num_layers - 1: dy}, dh, dc, None if dw is None else self.parts(dw))
+            parts = None if dw is None else self.parts(dw)
+            walk = BackwardPass(work, {self.num_layers - 1: dy}, dh, dc, parts, accumulate)
             tape.walk = walk
             walk.run(
                 self.schedule.plan_backward(
@@ -218,5 +221,5 @@ class Stack:
     def backward_weights(self, tape, dw):
         """Add the parameters' gradients to the flat buffer dw, after `backward_data` without them."""
         with self.engine.activate():
-            tape.walk.dw = self.parts(dw)
+            tape.walk.dw, tape.walk.accumulate = self.parts(dw), True
             tape.walk.run(self.schedule.plan_weights(self.num_layers, self.directions, tape.forward.steps))

@@ -134,7 +134,8 @@ class BackwardPass:
         tape: the forward call; its `saved` is overwritten.
         dy: dy[layer] (T, B, D * H), the gradient of the layer's output; the last layer's at first.
         dh, dc: [layer][direction] (B, H) and (B, N * H): the gradient of the final states, at last of the initial ones.
-        dw: dw[layer][direction], dicts like the weights', to which gradients are added.
+        dw: dw[layer][direction], dicts like the weights', for the parameters' gradients.
+        accumulate: gradients are added to dw, not written over it.
         dx: (T, B, I) when done.
     """
 
@@ -143,6 +144,7 @@ class BackwardPass:
     dh: list
     dc: list
     dw: list | None = None
+    accumulate: bool = True
     dx: Any = None
     _dax: dict = field(default_factory=dict)
     _dah: dict = field(default_factory=dict)
@@ -206,17 +208,20 @@ class BackwardPass:
         tape.engine.dropout(dy, dy, tape.p, tape.seed, task.layer - 1, tape.call)
 
     def _weights(self, task):
-        """dW += daxᵀ x, dR += dahᵀ h_before, db_w += Σ dax, db_r += Σ dah."""
+        """dW (+)= daxᵀ x, dR (+)= dahᵀ h_before, db_w (+)= Σ dax, db_r (+)= Σ dah."""
         tape, engine, dw = self.tape, self.tape.engine, self.dw[task.layer][task.direction]
         H, h = tape.hidden_sizes[task.layer], tape.h[task.layer]
         h_before = h[:-2] if task.direction == 0 else h[2:]
         columns = slice(task.direction * H, (task.direction + 1) * H)
         dax, dah = (self._gates(part, task, task.direction) for part in (self._dax, self._dah))
-        engine.multiply(dw["W"], dax, rows(tape.input(task.layer)), transpose_a=True, accumulate=True)
-        engine.multiply(dw["R"], dah, rows(h_before)[:, columns], transpose_a=True, accumulate=True)
-        if "b_w" in dw:
-            engine.add_row_sums(dw["b_w"], dax)
-            engine.add_row_sums(dw["b_r"], dah)
+        add = self.accumulate
+        engine.multiply(dw["W"], dax, rows(tape.input(task.layer)), transpose_a=True, accumulate=add)
+        engine.multiply(dw["R"], dah, rows(h_before)[:, columns], transpose_a=True, accumulate=add)
+        for bias, gradient in (("b_w", dax), ("b_r", dah)):
+            if bias in dw:
+                if not add:
+                    dw[bias][...] = 0
+                engine.add_row_sums(dw[bias], gradient)
         if task.direction == tape.directions - 1:
             tape.forget_input(task.layer)
 
