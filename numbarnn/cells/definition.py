@@ -13,7 +13,7 @@ from numbarnn.cells import scalar
 FAST_MATH = {"contract", "nsz", "arcp", "afn"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
     """One recurrent cell: the equations of one unit at one step, forward and backward, as scalar functions.
 

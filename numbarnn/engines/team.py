@@ -26,7 +26,7 @@ class Team:
     def __init__(self, threads=None):
         self.threads = 0
         self._pool = None
-        self._alone = np.zeros(SLOTS, dtype=np.int64)  # one thread waits for nobody, so that all such calls can share it
+        self._alone = np.zeros(SLOTS, dtype=np.int64)  # one thread waits for nobody: all such calls share it
         self.resize(threads or usable_cpus())
 
     def resize(self, threads):

@@ -76,20 +76,25 @@ def array(engine, value, name, shape, dtype):
         shape: one entry per axis: a size, or a str (the axis' letter) where any size of at least 1 will do.
     """
     result = engine.asarray(value, name)
+    if result.shape != shape or result.dtype != dtype:
+        _check_array(result, name, shape, dtype)
+    return result if result.flags.c_contiguous else engine.array_module.ascontiguousarray(result)
+
+
+def _check_array(array, name, shape, dtype):
     expected = "(" + ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
-    if result.ndim != len(shape):
+    if array.ndim != len(shape):
         raise ValueError(
-            f"{name} must have {len(shape)} dimensions {expected}, but has {result.ndim}: shape {result.shape}"
+            f"{name} must have {len(shape)} dimensions {expected}, but has {array.ndim}: shape {array.shape}"
         )
     for axis, size in enumerate(shape):
         if isinstance(size, str):
-            if result.shape[axis] < 1:
-                raise ValueError(f"{name} must have {size} >= 1, but its shape {expected} is {result.shape}")
-        elif result.shape[axis] != size:
-            raise ValueError(f"{name} must have shape {expected}, but has {result.shape}")
-    if result.dtype != dtype:
+            if array.shape[axis] < 1:
+                raise ValueError(f"{name} must have {size} >= 1, but its shape {expected} is {array.shape}")
+        elif array.shape[axis] != size:
+            raise ValueError(f"{name} must have shape {expected}, but has {array.shape}")
+    if array.dtype != dtype:
         raise TypeError(
-            f"{name} has dtype {result.dtype}, but this layer computes in {dtype}: pass {name}.astype({dtype!r}), or "
-            f"make the layer with dtype={result.dtype.name!r}"
+            f"{name} has dtype {array.dtype}, but this layer computes in {dtype}: pass {name}.astype({dtype!r}), or "
+            f"make the layer with dtype={array.dtype.name!r}"
         )
-    return engine.array_module.ascontiguousarray(result)

@@ -65,6 +65,8 @@ class Stack:
         self.cell = cells.get(cell)
         self.input_size = checks.positive_int(input_size, "input_size")
         self.hidden_sizes = checks.hidden_sizes(hidden_size, num_layers)
+        self.num_layers = len(self.hidden_sizes)
+        self.equal_sizes = len(set(self.hidden_sizes)) == 1  # then states are one array
         self.bias = checks.flag(bias, "bias")
         self.dropout = checks.probability(dropout, "dropout")
         self.directions = 2 if checks.flag(bidirectional, "bidirectional") else 1
@@ -75,16 +77,6 @@ class Stack:
         self.space = WeightSpace(self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias)
         self.calls = 0
         self._parts = (None, None)  # the last weight buffer and its views
-
-    @property
-    def num_layers(self):
-        """L."""
-        return len(self.hidden_sizes)
-
-    @property
-    def equal_sizes(self):
-        """Whether all layers have one hidden size, so that states are one array."""
-        return len(set(self.hidden_sizes)) == 1
 
     def parts(self, flat):
         """[layer][direction] -> dict of the flat buffer's views "W", "R" and, with bias, "b_w", "b_r"."""
