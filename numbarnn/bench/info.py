@@ -1,0 +1,182 @@
+"""`numbarnn info`: versions, devices and engines; what is missing and how to get it."""
+
+import ctypes.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+
+import numbarnn
+from numbarnn.bench import report
+
+# What is looked for: the name shown -> distributions that bring it, the first one installed counts.
+PACKAGES = {
+    "numpy": ("numpy",),
+    "numba": ("numba",),
+    "numba-cuda": ("numba-cuda",),
+    "OpenBLAS wheel": ("scipy-openblas32",),
+    "CuPy": ("cupy-cuda12x", "cupy-cuda13x", "cupy"),
+    "cuDNN": ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
+    "PyTorch": ("torch",),
+    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
+    "rich": ("rich",),
+}
+INSTALL = {
+    "numba-cuda": "pip install numba-cuda",
+    "OpenBLAS wheel": "pip install scipy-openblas32",
+    "CuPy": 'pip install "numbarnn[cuda12]"  (or cuda13, to match the driver)',
+    "cuDNN": "pip install nvidia-cudnn-cu12",
+    "PyTorch": 'pip install "numbarnn[torch]"',
+    "onnxruntime": "pip install onnx onnxruntime",
+    "rich": 'pip install "numbarnn[cli]"',
+}
+GET_ENGINE = {
+    "cpu": "pip install scipy-openblas32",
+    "cuda": 'on a machine with an NVIDIA GPU: pip install "numbarnn[cuda12]"  (CUDA 13: "numbarnn[cuda13]")',
+    "sim": "set NUMBA_ENABLE_CUDASIM=1 before Python starts, or: numbarnn check --device sim",
+}
+
+
+def add_arguments(parser):
+    """Adds the arguments of `numbarnn info`."""
+    report.add_json_argument(parser, "all of it")
+
+
+def run(args):
+    """Prints what is here; returns 0, or 1 where not even the CPU engine runs."""
+    found = collect()
+    if args.json:
+        report.write_json(args.json, found)
+    print_versions(found)
+    print_devices(found)
+    rows = [
+        [name, "ok" if engine["runs"] else "no", engine["missing"] or "", engine["how"] or ""]
+        for name, engine in found["engines"].items()
+    ]
+    columns = ["engine", "runs here", "what is missing", "how to get it"]
+    report.print_table("Engines", columns, rows, wrap=columns[2:])
+    return 0 if found["engines"]["cpu"]["runs"] else 1
+
+
+def collect():
+    """All that `numbarnn info` knows, as a dict of plain values; benchmarks record it beside their times."""
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "numbarnn": numbarnn.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": versions(),
+        "cpu": {"model": cpu_model(), "cores": core_count(), "openblas_core": openblas_core()},
+        "gpus": gpus(),
+        "engines": engines_here(),
+    }
+
+
+def versions():
+    """Name -> version of each package in PACKAGES, None where it is not installed."""
+    found = {}
+    for name, distributions in PACKAGES.items():
+        found[name] = next((v for v in map(distribution_version, distributions) if v is not None), None)
+    if found["cuDNN"] is None:
+        found["cuDNN"] = ctypes.util.find_library("cudnn")
+    return found
+
+
+def distribution_version(distribution):
+    """The installed version of a distribution, None when it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cpu_model():
+    """The processor's name."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def core_count():
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def openblas_core():
+    """Which processor family OpenBLAS chose its kernels for; None where OpenBLAS is missing."""
+    from numbarnn import engines, gemm
+
+    return gemm.core_name() if engines.why_not("cpu") is None else None
+
+
+def gpus():
+    """NVIDIA GPUs: a list of dicts with name, compute_capability and memory_bytes."""
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+        properties = [cupy.cuda.runtime.getDeviceProperties(i) for i in range(count)]
+    except Exception:  # no CuPy, no driver or no device, each with an exception of its own
+        return gpus_of_the_driver()
+    return [
+        {
+            "name": p["name"].decode(),
+            "compute_capability": f"{p['major']}.{p['minor']}",
+            "memory_bytes": int(p["totalGlobalMem"]),
+        }
+        for p in properties
+    ]
+
+
+def gpus_of_the_driver():
+    """`gpus` as the driver's own tool tells it, where CuPy does not run."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    query = [tool, "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    rows = [line.rsplit(", ", 2) for line in answer.stdout.splitlines()] if answer.returncode == 0 else []
+    return [
+        {"name": row[0], "compute_capability": row[1], "memory_bytes": int(row[2]) * 2**20}
+        for row in rows
+        if len(row) == 3 and row[2].isdecimal()
+    ]
+
+
+def engines_here():
+    """Engine -> whether it runs in this process, what is missing and how to get it."""
+    from numbarnn import engines
+
+    found = {}
+    for name, how in GET_ENGINE.items():
+        missing = engines.why_not(name)
+        found[name] = {"runs": missing is None, "missing": missing, "how": None if missing is None else how}
+    return found
+
+
+def print_versions(found):
+    """The table of versions."""
+    rows = [["numbarnn", found["numbarnn"], ""], ["python", f"{found['python']}  {sys.executable}", ""]]
+    for name, version in found["versions"].items():
+        rows.append([name, version or "not installed", "" if version else INSTALL.get(name, "")])
+    report.print_table("Versions", ["package", "version", "how to get it"], rows, wrap=("version", "how to get it"))
+
+
+def print_devices(found):
+    """The table of devices."""
+    cpu = found["cpu"]
+    core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
+    rows = [["CPU", cpu["model"], f"{cpu['cores']} cores{core}"]]
+    for i, gpu in enumerate(found["gpus"]):
+        about = f"compute capability {gpu['compute_capability']}, {gpu['memory_bytes'] / 2**30:.0f} GiB"
+        rows.append([f"GPU {i}", gpu["name"], about])
+    if not found["gpus"]:
+        rows.append(["GPU", "none", "no NVIDIA GPU or driver was found"])
+    report.print_table("Devices", ["device", "name", "about it"], rows, wrap=("name", "about it"))

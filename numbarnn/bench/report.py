@@ -1,0 +1,187 @@
+"""What subcommands print and write: tables and progress bars (rich if installed, else plain text), JSON."""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+INSTALL_RICH = 'pip install "numbarnn[cli]"'
+WRAPPED = 7  # the narrowest that a column gets which may be wrapped
+
+
+class CannotRun(RuntimeError):
+    """A subcommand cannot do what it was asked for; the message says why and what helps."""
+
+
+class MissingPackage(CannotRun):
+    """A subcommand needs a package that is not installed; the message has the command that installs it."""
+
+    def __init__(self, package, purpose, extra):
+        super().__init__(f'{package} is not installed, and {purpose} needs it: pip install "numbarnn[{extra}]"')
+
+
+def have_rich():
+    """True when rich can be imported."""
+    return importlib.util.find_spec("rich") is not None
+
+
+def say(text="", error=False):
+    """Prints a line of plain text."""
+    print(text, file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def print_table(title, columns, rows, right=(), wrap=()):
+    """Prints a table.
+
+    columns   headings; rows: lists of strings, one per column
+    right     the headings of columns of numbers, aligned to the right
+    wrap      the headings of columns that give way on a narrow terminal
+    """
+    rows = [[str(cell) for cell in row] for row in rows]
+    if have_rich():
+        print_rich_table(title, columns, rows, right, wrap)
+    else:
+        print_plain_table(title, columns, rows, right)
+
+
+def print_rich_table(title, columns, rows, right, wrap):
+    """`print_table` with rich; a file or pipe gets as much width as the table wants."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    style = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
+    table = Table(title=title, title_justify="left", title_style="bold", **style)
+    for column in columns:
+        justify = "right" if column in right else "left"
+        table.add_column(
+            column,
+            justify=justify,
+            overflow="fold",
+            no_wrap=column not in wrap,
+            min_width=WRAPPED if column in wrap else None,
+        )
+    for row in rows:
+        style = {"FAILED": "bold red", "REFUSED": "bold red", "ok": "green"}
+        table.add_row(*(Text(cell, style=style.get(cell, "")) for cell in row))
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
+
+
+def print_plain_table(title, columns, rows, right):
+    """`print_table` in plain text."""
+    widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
+    say(title)
+    for row in [columns, ["-" * width for width in widths], *rows]:
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ]
+        say("  " + "  ".join(cells).rstrip())
+    say()
+
+
+class Progress:
+    """Progress bars on the error stream, one per task: `with Progress() as progress`.
+
+    style   "auto" shows bars with rich on a terminal; "lines" writes "progress DONE TOTAL" after each unit of
+            work, for a parent process to read; "none" shows nothing
+    """
+
+    def __init__(self, style="auto"):
+        self.style = style if style != "auto" or (have_rich() and sys.stderr.isatty()) else "none"
+        self.bars, self.counts = None, {}
+
+    def __enter__(self):
+        if self.style == "auto":
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bars
+
+            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+            self.bars = Bars(*columns, console=Console(stderr=True), transient=True)
+            self.bars.start()
+        return self
+
+    def __exit__(self, *exception):
+        if self.bars is not None:
+            self.bars.stop()
+
+    def start(self, name, total):
+        """Begins a task of `total` units; None where the number is not known yet."""
+        self.counts[name] = [0, total, None]
+        if self.bars is not None:
+            self.counts[name][2] = self.bars.add_task(name, total=total)
+
+    def update(self, name, done=None, total=None):
+        """Sets how much of a task is done (default: one unit more), and its total where that became known."""
+        count = self.counts[name]
+        count[0] = count[0] + 1 if done is None else done
+        count[1] = count[1] if total is None else total
+        if self.bars is not None:
+            self.bars.update(count[2], completed=count[0], total=count[1])
+        elif self.style == "lines":
+            say(f"progress {count[0]} {count[1]}", error=True)
+
+
+def json_path(text):
+    """An argparse type: a file that can be written, checked before the work starts."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a file to write, got the directory {text!r}")
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a file in a directory that exists, got {text!r}")
+    return path
+
+
+def add_json_argument(parser, what):
+    """Adds `--json FILE`."""
+    parser.add_argument("--json", type=json_path, metavar="FILE", help=f"also write {what} to FILE, as JSON")
+
+
+def write_json(path, data):
+    """Writes data as JSON; NaN and infinities, which JSON lacks, become null. The file is replaced whole."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(json.dumps(plain(data), indent=1, allow_nan=False) + "\n")
+    part.replace(path)
+
+
+def plain(data):
+    """Data of dicts, lists and numbers (Python's or NumPy's) in the types that JSON knows."""
+    if isinstance(data, dict):
+        return {str(key): plain(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [plain(value) for value in data]
+    if isinstance(data, np.ndarray):
+        return plain(data.tolist())
+    if isinstance(data, np.generic):
+        return plain(data.item())
+    if isinstance(data, float) and not np.isfinite(data):
+        return None
+    return data
+
+
+def comma_list(choices):
+    """An argparse type: one or more of `choices`, separated by commas, or "all"."""
+
+    def parse(text):
+        names = list(choices) if text == "all" else [name.strip() for name in text.split(",")]
+        unknown = [name for name in names if name not in choices]
+        if unknown:
+            raise argparse.ArgumentTypeError(
+                f"expected {', '.join(choices)}, several with commas between, or all; got {unknown[0]!r}"
+            )
+        return list(dict.fromkeys(names))
+
+    return parse
+
+
+def positive_int(text):
+    """An argparse type: a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)

@@ -1,0 +1,52 @@
+"""The command line: `numbarnn info | check | bench | demo`.
+
+Each subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only when
+it is the one that was asked for.
+"""
+
+import argparse
+import sys
+from importlib import import_module
+
+import numbarnn
+
+# subcommand -> (its module, what it does)
+COMMANDS = {
+    "info": ("numbarnn.bench.info", "show versions, devices and engines; what is missing and how to get it"),
+    "check": ("numbarnn.bench.check", "compare every engine that runs here with float64 and PyTorch"),
+    "bench": ("numbarnn.bench.speed", "time forward and backward against PyTorch and onnxruntime"),
+    "demo": ("numbarnn.bench.demo", "train a character model and let it write"),
+}
+
+
+def build_parser(command=None):
+    """The parser, with the arguments of `command` (a name in COMMANDS) filled in; returns (parser, run)."""
+    parser = argparse.ArgumentParser(prog="numbarnn", description="Recurrent networks in readable Numba kernels.")
+    parser.add_argument("--version", action="version", version=f"numbarnn {numbarnn.__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="{" + ",".join(COMMANDS) + "}", required=True)
+    run = None
+    for name, (module_name, purpose) in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=purpose, description=purpose[0].upper() + purpose[1:] + ".")
+        if name == command:
+            module = import_module(module_name)
+            module.add_arguments(subparser)
+            run = module.run
+    return parser, run
+
+
+def main(argv=None):
+    """Runs one subcommand; returns its exit code: 0 success, 1 failure. Bad arguments exit with 2."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    command = next((argument for argument in argv if not argument.startswith("-")), None)
+    parser, run = build_parser(command)
+    args = parser.parse_args(argv)
+    from numbarnn.bench.report import CannotRun
+
+    try:
+        return run(args)
+    except CannotRun as reason:
+        print(f"numbarnn {command}: {reason}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"numbarnn {command}: interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,256 @@
+"""`numbarnn check`: passes what is right, fails what is wrong, and swallows nothing."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from stub_layer import use_stub
+
+from numbarnn import cli, engines
+from numbarnn.bench import accuracy, cases, check, child, peers, report
+
+KEYS = {"cell", "options", "engine", "schedule", "quantity", "error", "limit", "ok"}
+OUTPUTS = {"lstm": {"y", "hy", "cy", "dx", "dhx", "dcx"}, "gru": {"y", "hy", "dx", "dhx"}}
+
+
+def run_check(tmp_path, *arguments):
+    path = tmp_path / "rows.json"
+    code = cli.main(["check", "--device", "cpu", "--json", str(path), *arguments])
+    return code, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("cell", cases.CELLS)
+def test_right_results_pass_in_every_case(cell, tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+    code, rows = run_check(tmp_path, "--cell", cell)
+    assert code == 0
+    assert all(row["ok"] and row.keys() >= KEYS for row in rows)
+    assert {row["options"] for row in rows} == {case.options for case in cases.spread(cell)}
+    assert {row["mode"] for row in rows} == {"inference", "single steps", "training"}
+    assert f"all {len(rows)} passed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cell", OUTPUTS)
+def test_rows_cover_every_quantity(cell, monkeypatch):
+    use_stub(monkeypatch)
+    for case in cases.spread(cell, "quick"):
+        rows = [row for row in check.check_case(case, "cpu") if row.mode == "training"]
+        expected = OUTPUTS[cell] | set(cases.parameter_shapes(case))
+        assert {row.quantity for row in rows} - {"dropout mask", "dropout rate"} == expected
+        assert len(rows) == len({row.quantity for row in rows})
+
+
+def quantities(cell):
+    return [*sorted(OUTPUTS[cell]), "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0_reverse"]
+
+
+@pytest.mark.parametrize("quantity", quantities("lstm"))
+def test_a_wrong_result_fails(quantity, tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch, lambda name, array: array + 1e-3 if name == quantity else array)
+    code, rows = run_check(tmp_path, "--quick", "--cell", "lstm")
+    assert code == 1
+    failed = [row for row in rows if not row["ok"]]
+    # a step by step run carries the wrong state on into other quantities
+    assert {row["quantity"] for row in failed if row["mode"] != "single steps"} == {quantity}
+    assert "FAILED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "spoil, words",
+    [
+        (lambda array: np.where(np.arange(array.size).reshape(array.shape) == 0, np.nan, array), "NaN"),
+        (lambda array: array.astype(np.float64 if array.dtype == np.float32 else np.float32), "dtype"),
+        (lambda array: array[:-1], "shape"),
+    ],
+)
+def test_what_is_no_number_or_has_the_wrong_shape_or_dtype_fails(spoil, words):
+    comparer = check.Comparer(cases.Case("gru", 2, 3, 4, (5,)), "cpu", "stepwise")
+    truth = {"y": np.ones((2, 3, 5))}
+    comparer.compare("training", {"y": spoil(np.ones((2, 3, 5), np.float32))}, truth, None)
+    assert [row.ok for row in comparer.comparisons] == [False]
+    assert words in comparer.comparisons[0].message
+
+
+def test_a_missing_or_unexpected_result_fails():
+    comparer = check.Comparer(cases.Case("gru", 2, 3, 4, (5,)), "cpu", "stepwise")
+    comparer.compare("training", {"z": np.ones(3)}, {"y": np.ones(3)}, None, needed=("y",))
+    assert [(row.quantity, row.ok) for row in comparer.comparisons] == [("y", False), ("z", False)]
+
+
+@pytest.mark.parametrize("method, mode", [("__call__", "inference"), ("backward", "training")])
+def test_an_exception_is_a_failed_row_that_names_it(method, mode, tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+
+    def broken(*arguments, **options):
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(f"stub_layer.StubLayer.{method}", broken)
+    code, rows = run_check(tmp_path, "--quick", "--cell", "gru")
+    assert code == 1
+    failed = [row for row in rows if not row["ok"]]
+    assert mode in {row["mode"] for row in failed}
+    assert all("ZeroDivisionError: on purpose" in row["message"] for row in failed)
+    assert "ZeroDivisionError" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "spoil, quantity",
+    [
+        (lambda mask: np.ones_like(mask), "dropout mask"),
+        (lambda mask: mask * 1.01, "dropout mask"),
+        (lambda mask: np.zeros_like(mask), "dropout rate"),
+    ],
+)
+def test_wrong_dropout_masks_fail(spoil, quantity, monkeypatch):
+    use_stub(monkeypatch, lambda name, array: spoil(array) if name == "dropout mask" else array)
+    case = cases.Case("gru", 7, 3, 4, (33, 5), dropout=0.3)
+    failed = {row.quantity for row in check.check_case(case, "cpu") if not row.ok}
+    assert quantity in failed
+
+
+def test_the_limit_is_twice_pytorchs_error_and_at_least_the_floor():
+    case = cases.Case("gru", 2, 3, 4, (60,))
+    floor = np.finfo(np.float32).eps * (accuracy.FUNCTION_ULPS + 8)
+    assert accuracy.floor(case) == pytest.approx(floor)
+    assert accuracy.limit(case) == accuracy.limit(case, 0.0) == accuracy.floor(case)
+    assert accuracy.limit(case, 1.0) == 2.0
+    assert accuracy.error(np.array([1.0, 30.0]), np.array([1.5, 20.0])) == 0.5
+    assert accuracy.error(np.array([0.1]), np.array([0.2])) == pytest.approx(0.1)
+
+
+def test_checks_without_pytorch(monkeypatch, tmp_path, capsys):
+    use_stub(monkeypatch)
+    monkeypatch.setattr(peers, "installed", lambda *modules: False)
+    code, rows = run_check(tmp_path, "--quick", "--cell", "rnn_relu")
+    assert code == 0
+    assert {row["torch_error"] for row in rows} == {None}
+    assert "PyTorch is not installed" in capsys.readouterr().out
+
+
+def test_pytorch_agrees_with_the_reference_in_float64():
+    pytest.importorskip("torch")
+    for cell in cases.CELLS:
+        for case in cases.spread(cell, "quick"):
+            problem = cases.make_problem(case).float64
+            truth = check.reference_results(problem)
+            for quantity, value in peers.torch_results(problem).items():
+                assert accuracy.error(value, truth[quantity]) < 1e-13, (case, quantity)
+
+
+def test_every_option_is_in_every_spread():
+    for size in ("full", "small", "quick"):
+        for cell in cases.CELLS:
+            chosen = cases.spread(cell, size)
+            for option in (
+                "bidirectional",
+                "bias",
+                "batch_first",
+                "state",
+                "accumulate",
+                "masked",
+                "equal_layers",
+            ):
+                assert {getattr(case, option) for case in chosen} == {True, False}, (size, option)
+            assert {case.dtype for case in chosen} == set(cases.DTYPES)
+            assert {case.L for case in chosen} >= {1, 2, 3}
+            assert {case.gradients for case in chosen} == set(cases.GRADIENTS) or size == "quick"
+
+
+def test_an_engine_that_does_not_start_is_a_failure(monkeypatch, capsys):
+    def get(device="auto"):
+        raise RuntimeError("no GPU here")
+
+    monkeypatch.setattr(engines, "available", lambda: ["cpu"], raising=False)
+    monkeypatch.setattr(engines, "get", get, raising=False)
+    assert cli.main(["check", "--device", "cuda"]) == 1
+    assert "no GPU here" in capsys.readouterr().out
+
+
+# ---- the simulator's process ----
+
+
+def child_that(monkeypatch, code):
+    """Replaces `python -m numbarnn` in the child process by Python code; `sys.argv[1:]` are its arguments."""
+    popen = child.subprocess.Popen
+
+    def start(command, **options):
+        return popen([command[0], "-c", code, *command[3:]], **options)
+
+    monkeypatch.setattr(child.subprocess, "Popen", start)
+    with child.SimulatorCheck(["gru"], True, report.Progress("none").__enter__()) as running:
+        return running.result()
+
+
+def test_the_simulators_rows_are_merged(monkeypatch):
+    row = accuracy.Comparison("gru", "T=1", "sim", "stepwise", "training", "y", 0.0, 1e-6, True).as_row()
+    code = (
+        "import sys, os, json; assert os.environ['NUMBA_ENABLE_CUDASIM'] == '1';"
+        "print('progress 1 2', file=sys.stderr);"
+        f"json.dump([json.loads('''{json.dumps(row)}''')], open(sys.argv[sys.argv.index('--json') + 1], 'w'))"
+    )
+    (comparison,) = child_that(monkeypatch, code)
+    assert comparison.ok and comparison.engine == "sim"
+
+
+@pytest.mark.parametrize(
+    "code, words",
+    [("raise SystemExit('no simulator')", "no simulator"), ("import os; os.abort()", "exit code -6")],
+)
+def test_a_simulator_that_does_not_start_is_a_failure(code, words, monkeypatch):
+    (comparison,) = child_that(monkeypatch, code)
+    assert not comparison.ok and comparison.engine == "sim"
+    assert words in comparison.message
+
+
+def test_a_simulator_that_hangs_is_stopped(monkeypatch):
+    monkeypatch.setattr(child, "TIMEOUT_S", 0.5)
+    (comparison,) = child_that(monkeypatch, "import time; time.sleep(600)")
+    assert not comparison.ok and "more than 0.5 s" in comparison.message
+
+
+def test_plan_devices(monkeypatch):
+    monkeypatch.setattr(engines, "available", lambda: ["cpu", "cuda"], raising=False)
+    assert check.plan_devices("all") == (["cpu", "cuda"], True)
+    assert check.plan_devices("sim") == ([], True)
+    assert check.plan_devices("cuda") == (["cuda"], False)
+    monkeypatch.setattr(engines, "available", lambda: ["cpu", "sim"], raising=False)
+    assert check.plan_devices("all") == (["cpu", "sim"], False)
+    assert check.plan_devices("sim") == (["sim"], False)
+
+
+# ---- the real engine ----
+
+
+def test_the_cpu_engine_passes(tmp_path, capsys):
+    code, rows = run_check(tmp_path, "--quick")
+    assert code == 0, [row for row in rows if not row["ok"]][:5]
+    assert {row["cell"] for row in rows} == set(cases.CELLS)
+
+
+def test_a_perturbed_engine_fails(tmp_path, monkeypatch, capsys):
+    make_layer = cases.make_layer
+
+    def perturbed(*arguments, **options):
+        layer = make_layer(*arguments, **options)
+        to_host = layer.engine.to_host
+        engine = SimpleNamespace(from_host=layer.engine.from_host, to_host=lambda array: to_host(array) * (1 + 1e-4))
+        return WithEngine(layer, engine)
+
+    monkeypatch.setattr(cases, "make_layer", perturbed)
+    code, rows = run_check(tmp_path, "--quick", "--cell", "gru")
+    assert code == 1
+    assert any(row["quantity"] == "y" and not row["ok"] for row in rows)
+
+
+class WithEngine:
+    """A layer with another engine."""
+
+    def __init__(self, layer, engine):
+        self.layer, self.engine = layer, engine
+
+    def __call__(self, *arguments):
+        return self.layer(*arguments)
+
+    def __getattr__(self, name):
+        return getattr(self.layer, name)

@@ -1,0 +1,123 @@
+"""The command line: what it prints, writes and returns."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from stub_layer import use_stub
+
+from numbarnn import cli
+from numbarnn.bench import info, report
+
+
+def test_import_is_quick_and_lazy():
+    code = "import sys, numbarnn.cli; print(*{'numba', 'numpy', 'torch', 'rich'}.intersection(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == []
+
+
+def test_python_dash_m():
+    answer = subprocess.run([sys.executable, "-m", "numbarnn", "--help"], capture_output=True, text=True, check=True)
+    for command in cli.COMMANDS:
+        assert command in answer.stdout
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        ([], ["required"]),
+        (["nope"], ["nope", "info", "check", "bench", "demo"]),
+        (["check", "--cell", "lstm,foo"], ["'foo'", "rnn_tanh"]),
+        (["check", "--device", "tpu"], ["'tpu'", "cuda"]),
+        (["check", "--json", "no/such/folder/x.json"], ["no/such/folder/x.json", "directory that exists"]),
+        (["bench", "--shape", "25,16"], ["T,B,I,H,L", "'25,16'"]),
+        (["bench", "--rounds", "0"], ["at least 1", "'0'"]),
+        (["bench", "--threads", "two"], ["whole number", "'two'"]),
+    ],
+)
+def test_bad_arguments_name_what_came_and_what_was_expected(argv, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(argv)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    for word in words:
+        assert word in said
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith("numbarnn 0.")
+
+
+def test_demo_is_hooked(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["demo", "--help"])
+    assert stop.value.code == 0
+    assert "--steps" in capsys.readouterr().out
+
+
+def test_info(tmp_path, capsys):
+    path = tmp_path / "info.json"
+    assert cli.main(["info", "--json", str(path)]) == 0
+    found = json.loads(path.read_text())
+    assert set(found["engines"]) == {"cpu", "cuda", "sim"}
+    for engine in found["engines"].values():
+        assert engine["runs"] == (engine["missing"] is None) == (engine["how"] is None)
+    assert found["engines"]["cpu"]["runs"]
+    assert found["versions"]["numba"] and found["cpu"]["cores"] >= 1
+    assert set(found) >= {"date", "python", "gpus", "platform"}
+    said = capsys.readouterr().out
+    if not found["engines"]["sim"]["runs"]:
+        assert "NUMBA_ENABLE_CUDASIM=1" in said
+    if not found["engines"]["cuda"]["runs"]:
+        assert "numbarnn[cuda12]" in said
+
+
+def test_info_says_when_not_even_the_cpu_engine_runs(monkeypatch, capsys):
+    monkeypatch.setattr("numbarnn.engines.why_not", lambda name: f"no {name} today")
+    assert cli.main(["info"]) == 1
+    assert "no cpu today" in capsys.readouterr().out
+
+
+def test_gpus_of_the_driver(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 9.0, 143771'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert info.gpus_of_the_driver() == [
+        {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 143771 * 2**20}
+    ]
+
+
+def test_missing_package_is_an_error_with_the_command(monkeypatch, capsys):
+    monkeypatch.setattr("numbarnn.bench.peers.installed", lambda *modules: False)
+    assert cli.main(["bench"]) == 1
+    assert 'pip install "numbarnn[torch]"' in capsys.readouterr().err
+
+
+def test_tables_without_rich(monkeypatch, capsys):
+    monkeypatch.setattr(report, "have_rich", lambda: False)
+    report.print_table("Title", ["name", "n"], [["a", 1], ["bb", 22]], right=("n",))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["Title", "  name   n", "  ----  --", "  a      1", "  bb    22", ""]
+    with report.Progress() as progress:
+        progress.start("work", 2)
+        progress.update("work")
+
+
+def test_check_runs_without_rich(monkeypatch, capsys):
+    monkeypatch.setattr(report, "have_rich", lambda: False)
+    use_stub(monkeypatch)
+    assert cli.main(["check", "--device", "cpu", "--quick", "--cell", "gru"]) == 0
+    assert "passed" in capsys.readouterr().out
+
+
+def test_json_has_no_nan(tmp_path):
+    path = tmp_path / "x.json"
+    report.write_json(path, {"a": [float("nan"), float("inf"), 1.5], "b": (1, None)})
+    assert json.loads(path.read_text()) == {"a": [None, None, 1.5], "b": [1, None]}
+    assert list(tmp_path.iterdir()) == [path]
