@@ -1,7 +1,8 @@
 """The CPU engine's threads: the caller and some workers run one compiled function together."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import weakref
 
 import numpy as np
 
@@ -15,6 +16,42 @@ def usable_cpus():
     return os.cpu_count() or 1
 
 
+class _Worker:
+    """A thread that runs one job at a time. Two locks wake it and tell that it is done: half the cost of a queue."""
+
+    def __init__(self, number):
+        self._job, self._error = None, None
+        self._wake, self._done = threading.Lock(), threading.Lock()
+        self._wake.acquire()
+        self._done.acquire()
+        threading.Thread(target=self._loop, name=f"numbarnn-{number}", daemon=True).start()
+
+    def start(self, job):
+        """Run `job()` on this thread; None ends the thread."""
+        self._job = job
+        self._wake.release()
+
+    def finish(self):
+        """Wait until the job is done; raise what it raised."""
+        self._done.acquire()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _loop(self):
+        while True:
+            self._wake.acquire()
+            job, self._job = self._job, None
+            if job is None:
+                return
+            try:
+                job()
+            except BaseException as error:
+                self._error = error
+            job = None  # the arrays it holds may be large
+            self._done.release()
+
+
 class Team:
     """Runs `function(thread, threads, counters, *arguments)` on every thread at once.
 
@@ -24,25 +61,47 @@ class Team:
     """
 
     def __init__(self, threads=None):
-        self.threads = 0
-        self._pool = None
+        self.threads = threads or usable_cpus()
+        self._workers = []
+        self._busy = threading.Lock()
         self._alone = np.zeros(SLOTS, dtype=np.int64)  # one thread waits for nobody: all such calls share it
-        self.resize(threads or usable_cpus())
+        if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
+            this = weakref.ref(self)
+            os.register_at_fork(after_in_child=lambda: this() and this()._forget_workers())
 
     def resize(self, threads):
         """Use this many threads from now on."""
-        if self._pool is not None:
-            self._pool.shutdown()
-        self.threads = threads
-        self._pool = ThreadPoolExecutor(threads - 1, "numbarnn") if threads > 1 else None
+        with self._busy:
+            for worker in self._workers:
+                worker.start(None)
+            self._workers = []
+            self.threads = threads
 
     def run(self, function, threads, *arguments):
-        """Run the function on `threads` threads (at most this team's) and return when all are done."""
-        if threads == 1:
+        """Run the function on `threads` threads (at most this team's) and return when all are done.
+
+        While another call is using the workers, this one does its work alone.
+        """
+        if threads == 1 or not self._busy.acquire(blocking=False):
             function(0, 1, self._alone, *arguments)
             return
+        try:
+            self._run_together(function, min(threads, self.threads), arguments)
+        finally:
+            self._busy.release()
+
+    def _run_together(self, function, threads, arguments):
+        while len(self._workers) < threads - 1:
+            self._workers.append(_Worker(len(self._workers) + 1))
         counters = np.zeros(threads * SLOTS, dtype=np.int64)
-        workers = [self._pool.submit(function, i, threads, counters, *arguments) for i in range(1, threads)]
-        function(0, threads, counters, *arguments)
-        for worker in workers:
-            worker.result()
+        helpers = self._workers[: threads - 1]
+        for number, worker in enumerate(helpers, 1):
+            worker.start(lambda number=number: function(number, threads, counters, *arguments))
+        try:
+            function(0, threads, counters, *arguments)
+        finally:
+            for worker in helpers:
+                worker.finish()
+
+    def _forget_workers(self):
+        self._workers, self._busy = [], threading.Lock()
