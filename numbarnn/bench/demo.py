@@ -1,0 +1,295 @@
+"""`numbarnn demo`: trains a character model on real text, and lets it write."""
+
+import importlib.util
+import math
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+
+import numpy as np
+
+from numbarnn import engines
+from numbarnn.bench.cases import CELLS
+from numbarnn.bench.checkpoint import Checkpoint, save
+from numbarnn.bench.report import MissingPackage, json_path, positive_int, say, write_json
+from numbarnn.bench.text import Corpus, load_text
+from numbarnn.bench.training import Config, Diverged, Trainer, sample
+
+DEFAULT_STEPS = 1200  # when neither --steps nor --minutes is given:
+DEFAULT_MINUTES = 2.5  # that many steps, but no longer than this
+DEFAULT_PLOT = "numbarnn_demo.png"
+SMOOTH = 50  # steps that the curve of the training loss is averaged over
+
+
+def add_arguments(parser):
+    """Options of `numbarnn demo`. Those of the model are None when not given: a checkpoint may say them."""
+    model = parser.add_argument_group("the model (with --resume: as in the checkpoint)")
+    _add(model, "cell", "kind of recurrent layer", choices=CELLS)
+    _add(model, "layers", "recurrent layers", type=positive_int, metavar="L")
+    _add(model, "hidden", "units in each", type=positive_int, metavar="H")
+    _add(model, "dropout", "probability, between layers", type=float, metavar="P")
+    _add(model, "batch", "streams of text in parallel", type=positive_int, metavar="B")
+    _add(model, "seq", "characters in a window", type=positive_int, metavar="T")
+    _add(model, "lr", "Adam's learning rate; may change on resuming", type=float)
+    _add(model, "seed", "of the parameters, the dropout and the sample", type=int)
+
+    work = parser.add_argument_group("the work")
+    work.add_argument("--text", metavar="FILE", help="UTF-8 text to learn (default: Python's documentation)")
+    work.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or sim (default: auto)")
+    steps = f"train until this step (default: {DEFAULT_STEPS}, or {DEFAULT_MINUTES} minutes if that is sooner)"
+    work.add_argument("--steps", type=positive_int, metavar="N", help=steps)
+    minutes = "train no longer than this (default with --steps: no limit)"
+    work.add_argument("--minutes", type=float, help=minutes)
+    length = "characters to write at the end (default: 600)"
+    work.add_argument("--sample", type=int, default=600, metavar="N", help=length)
+    temperature = "of the sample, 0 takes the likeliest characters (default: 0.7)"
+    work.add_argument("--temperature", type=float, default=0.7, help=temperature)
+    work.add_argument("--prompt", default="The ", help='text that the sample continues (default: "The ")')
+
+    files = parser.add_argument_group("files")
+    files.add_argument("--json", type=json_path, metavar="FILE", help="write the results to FILE, as JSON")
+    curve = f"loss curve to write, or none (default: {DEFAULT_PLOT})"
+    files.add_argument("--plot", type=_plot_path, default=DEFAULT_PLOT, metavar="FILE.png", help=curve)
+    files.add_argument("--save", type=json_path, metavar="FILE", help="keep a checkpoint in FILE (.npz)")
+    files.add_argument("--resume", metavar="FILE", help="go on from a checkpoint")
+
+
+def _add(group, name, purpose, **options):
+    """Adds an option of the model; None stands for what `Config` or the checkpoint says."""
+    group.add_argument(f"--{name}", help=f"{purpose} (default: {getattr(Config, name)})", **options)
+
+
+def _plot_path(text):
+    return None if text == "none" else json_path(text)
+
+
+def run(args):
+    """Trains, samples and reports; 0, or 1 with a message where that was not possible."""
+    if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise MissingPackage("matplotlib", "the loss curve (--plot none does without)", "cli")
+    started = time.perf_counter()
+    try:
+        steps, minutes = budget(args)
+        engine = engines.get(args.device)
+    except (ValueError, RuntimeError) as error:
+        return _fail(error)
+    with engine.activate():
+        try:
+            trainer = prepare(args, engine)
+        except ValueError as error:
+            return _fail(error)
+        _describe(trainer)
+        if trainer.step >= steps:
+            say(f"nothing to train: step {steps} is done; a larger --steps goes on")
+        try:
+            interrupted = _train(trainer, steps, started + 60 * minutes, args.save)
+        except Diverged as error:
+            return _fail(error)
+        _finish(args, trainer, interrupted)
+    return 0
+
+
+def _fail(error):
+    say(f"numbarnn demo: {error}", error=True)
+    return 1
+
+
+def budget(args):
+    """Steps and minutes to train for at most, after checking the options that argparse cannot check."""
+    if args.minutes is not None and not args.minutes > 0:
+        raise ValueError(f"minutes: expected a positive number, got {args.minutes}")
+    if args.sample < 0:
+        raise ValueError(f"sample: expected a number of characters of at least 0, got {args.sample}")
+    if not 0 <= args.temperature < math.inf:
+        raise ValueError(f"temperature: expected a number of at least 0, got {args.temperature}")
+    if args.steps is None and args.minutes is None:
+        return DEFAULT_STEPS, DEFAULT_MINUTES
+    return args.steps or math.inf, args.minutes or math.inf
+
+
+def prepare(args, engine):
+    """The trainer, from scratch or from a checkpoint, ready to go."""
+    given = {field.name: getattr(args, field.name) for field in fields(Config)}
+    given = {name: value for name, value in given.items() if value is not None}
+    checkpoint = Checkpoint(args.resume) if args.resume is not None else None
+    base = asdict(checkpoint.config) if checkpoint is not None else {}
+    config = Config(**base | given)
+    if checkpoint is not None:
+        checkpoint.check_config(config)
+    path = args.text if args.text is not None or checkpoint is None else checkpoint.text_path
+    corpus = Corpus.prepare(*load_text(path), config.batch, config.seq)
+    if checkpoint is not None:
+        checkpoint.check_corpus(corpus)
+    trainer = Trainer(config, corpus, engine)
+    if checkpoint is not None:
+        checkpoint.restore(trainer)
+    return trainer
+
+
+def _describe(trainer):
+    config, corpus, layer = trainer.config, trainer.corpus, trainer.model.layer
+    parameters = sum(weights.size for weights in trainer.model.buffers)
+    say(f"text    {corpus.name}: {corpus.characters:,} characters, {corpus.vocabulary.size - 1} different")
+    model = f"{config.layers} x {config.cell} of {config.hidden} units, {parameters:,} parameters"
+    say(f"model   {model}, on {layer.engine.name} ({layer.engine.device})")
+    say(f"step    {config.batch} streams x {config.seq} characters")
+    if trainer.step:
+        say(f"resumed at step {trainer.step}")
+
+
+# --------------------------------------------------------------------------------------------- training
+def _train(trainer, steps, deadline, save_path):
+    """Trains with a progress bar; saves at each evaluation and at the end. True when Ctrl-C ended it."""
+    with _progress_bar(trainer, steps) as bar, _interrupt_flag() as interrupted:
+
+        def on_step(trainer):
+            bar.update(trainer.step - bar.n)
+            bar.set_postfix_str(f"{trainer.recent_loss():.3f} bits per character", refresh=False)
+
+        def on_evaluated(trainer):
+            step, loss = trainer.held_out[-1]
+            bar.write(
+                f"step {step:6d}   {trainer.seconds:6.1f} s   bits per character: "
+                f"training {trainer.recent_loss():.3f}, held-out {loss:.3f}"
+            )
+            if save_path is not None:
+                save(save_path, trainer)
+
+        trainer.train(
+            steps,
+            deadline=deadline,
+            should_stop=interrupted.is_set,
+            on_step=on_step,
+            on_evaluated=on_evaluated,
+        )
+        return interrupted.is_set()
+
+
+@contextmanager
+def _interrupt_flag():
+    """An event that Ctrl-C sets, so that a step is never cut in two; a second Ctrl-C stops at once."""
+    flag = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # only that one may set signal handlers
+        yield flag
+        return
+    former = signal.getsignal(signal.SIGINT)
+
+    def on_signal(number, frame):
+        flag.set()
+        signal.signal(signal.SIGINT, former)
+
+    signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield flag
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+class _PlainProgress:
+    """What tqdm's bar does, without tqdm: only the lines."""
+
+    n = 0
+
+    def update(self, count):
+        self.n += count
+
+    def set_postfix_str(self, text, refresh):
+        """Nothing to show it on."""
+
+    def write(self, line):
+        say(line)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        return None
+
+
+def _progress_bar(trainer, steps):
+    if importlib.util.find_spec("tqdm") is None:
+        say(str(MissingPackage("tqdm", "a progress bar", "cli")), error=True)
+        return _PlainProgress()
+    from tqdm import tqdm
+
+    total = None if steps == math.inf else max(steps, trainer.step)
+    # disable=None: no bar where the error stream is not a terminal, but `write` works
+    return tqdm(total=total, initial=trainer.step, unit=" steps", dynamic_ncols=True, disable=None)
+
+
+# --------------------------------------------------------------------------------------------- reporting
+def _finish(args, trainer, interrupted):
+    if interrupted:
+        say(f"stopped by Ctrl-C at step {trainer.step}")
+    if args.sample:
+        options = {"temperature": args.temperature, "seed": trainer.config.seed, "prompt": args.prompt}
+        written = sample(trainer.model, trainer.corpus.vocabulary, args.sample, **options)
+        say(f"\n{args.prompt}{written}\n")
+    results = report(trainer, interrupted)
+    say(
+        f"{results['steps']} steps in {results['seconds']:.0f} s; bits per character: "
+        f"training {results['bits_per_character']:.3f}, held-out {results['held_out_bits_per_character']:.3f}"
+    )
+    repeated = trainer.corpus.held_out_repeated
+    if repeated >= 0.01:
+        say(f"({repeated:.0%} of the held-out passages also stand in the training text)")
+    if args.json is not None:
+        write_json(args.json, results)
+    if args.plot is not None:
+        plot(args.plot, trainer)
+        say(f"loss curve: {args.plot}")
+    if args.save is not None:
+        say(f"checkpoint: {args.save}")
+
+
+def report(trainer, interrupted=False):
+    """The results as a dict: what `--json` writes."""
+    corpus = trainer.corpus
+    steps, seconds = trainer.step, trainer.seconds
+    return {
+        "bits_per_character": trainer.recent_loss(),
+        "held_out_bits_per_character": trainer.held_out[-1][1],
+        "steps": steps,
+        "seconds": seconds,
+        "characters_per_second": steps * trainer.config.batch * trainer.config.seq / seconds,
+        "interrupted": interrupted,
+        "configuration": asdict(trainer.config),
+        "device": trainer.model.layer.device,
+        "device_name": trainer.model.layer.engine.device,
+        "parameters": sum(weights.size for weights in trainer.model.buffers),
+        "text": {
+            "name": corpus.name,
+            "sha256": corpus.digest,
+            "characters": corpus.characters,
+            "vocabulary": corpus.vocabulary.size,
+            "held_out_unknown": corpus.held_out_unknown,
+            "held_out_repeated": corpus.held_out_repeated,
+        },
+        "held_out_curve": [{"step": step, "bits_per_character": loss} for step, loss in trainer.held_out],
+    }
+
+
+def plot(path, trainer):
+    """Writes the loss curve: training loss of each step and smoothed, held-out loss."""
+    from matplotlib.figure import Figure
+
+    losses = np.array(trainer.losses)
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    steps = np.arange(1, losses.size + 1)
+    axes.plot(steps, losses, color="tab:blue", alpha=0.25, linewidth=0.8, label="training, each step")
+    if losses.size > SMOOTH:
+        mean = np.convolve(losses, np.full(SMOOTH, 1 / SMOOTH), mode="valid")
+        middle = steps[: mean.size] + (SMOOTH - 1) / 2
+        axes.plot(middle, mean, color="tab:blue", label=f"training, mean of {SMOOTH}")
+    if trainer.held_out:
+        axes.plot(*zip(*trainer.held_out, strict=True), "o-", color="tab:orange", label="held-out")
+    config = trainer.config
+    axes.set_title(f"{config.layers} × {config.cell}, {config.hidden} units, {trainer.corpus.name}")
+    axes.set_xlabel(f"step of {config.batch} × {config.seq} characters")
+    axes.set_ylabel("bits per character")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120, format="png")
