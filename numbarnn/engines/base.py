@@ -15,17 +15,16 @@ from numbarnn.cells import Cell
 
 @dataclass
 class ForwardBuffers:
-    """The arrays of one layer and direction in the forward pass. K values are saved per step and unit, N states are
-    private to the cell (LSTM: c).
+    """The arrays of one layer and direction in the forward pass. The cell saves K values per step and unit for backward
+    and has N states besides h (LSTM: c).
 
     Attributes:
         direction: 0 forward in time, 1 backward.
-        save: training, in which `c` and `saved` keep every step.
+        save: training: keep what backward needs.
         h: (T + 2, B, D * H), the layer's output: slot t + 1 is step t; slots 0 and T + 1 hold the initial states of
             the forward and the backward direction.
-        c: (T + 2, B, D * N * H) likewise, or (1, B, D * N * H) in inference.
-        saved: (T, B, max(K, G) * H) in training, may be `ax`.
-        ax: (T, B, >= G * H), x Wᵀ.
+        c: (T + 2, B, D * N * H) likewise; without `save` (2, B, D * N * H), slots modulo 2.
+        ax: (T, B, max(K, G) * H), x Wᵀ; with `save` replaced by what the cell saves. Without, (T, B, G * H).
         ah: (B, G * H), scratch.
         R: (G * H, H). b_w, b_r: (G * H,).
     """
@@ -35,7 +34,6 @@ class ForwardBuffers:
     save: bool
     h: Any
     c: Any
-    saved: Any
     ax: Any
     ah: Any
     R: Any
@@ -49,8 +47,8 @@ class BackwardBuffers:
 
     Attributes:
         dh, dc: (B, H) and (B, N * H), the gradient of the state: at first of the final one, at last of the initial one.
-        dax, dah: (T, B, >= G * H) and (T, B, G * H), gradients of x Wᵀ and h Rᵀ; dax may be `saved`, and both are one
-            array if the cell's two gradients are the same.
+        dax: (T, B, max(K, G) * H), what forward saved; replaced by the gradient of x Wᵀ.
+        dah: the gradient of h Rᵀ, (T, B, G * H); is dax if the cell's two gradients are the same.
         dy: (T, B, D * H), the gradient of the layer's output.
     """
 
@@ -61,7 +59,6 @@ class BackwardBuffers:
     dax: Any
     dah: Any
     dy: Any
-    saved: Any
     h: Any
     c: Any
     R: Any

@@ -77,7 +77,7 @@ class CpuEngine(HostEngine):
 
         def run(first, last):
             self.team.run(
-                cpu_loops.forward_steps, threads, tag, b.h, b.c, b.saved, b.ax, b.ah, b.R, b.b_w, b.b_r,
+                cpu_loops.forward_steps, threads, tag, b.h, b.c, b.ax, b.ah, b.R, b.b_w, b.b_r,
                 b.direction, first, last, b.save,
             )  # fmt: skip
 
@@ -90,7 +90,7 @@ class CpuEngine(HostEngine):
 
         def run(first, last):
             self.team.run(
-                cpu_loops.backward_steps, threads, tag, b.dh, b.dc, b.dax, b.dah, b.dy, b.saved, b.h, b.c, b.R,
+                cpu_loops.backward_steps, threads, tag, b.dh, b.dc, b.dax, b.dah, b.dy, b.h, b.c, b.R,
                 b.direction, first, last,
             )  # fmt: skip
 

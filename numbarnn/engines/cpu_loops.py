@@ -191,8 +191,11 @@ def multiply(thread, threads, counters, out, a, b, transpose_a, transpose_b, acc
 
 # ------------------------------------------------------------------------------------------ forward
 @njit(**_OPTIONS)
-def _forward_units(tag, h, c, saved, ax, ah, b_w, b_r, h_before, c_before, start, stop, H, save):
-    """One step of units [start, stop) of one sequence; each array is the row of that sequence."""
+def _forward_units(tag, h, c, ax, ah, b_w, b_r, h_before, c_before, start, stop, H, save):
+    """One step of units [start, stop) of one sequence; each array is the row of that sequence.
+
+    LLVM vectorises the loop if no row overlaps another (it checks): hence what is saved goes where ax was, by name.
+    """
     H = np.uintp(H)
     for j in range(np.uintp(start), np.uintp(stop)):
         state = (h_before[j], *load_private(tag, c_before, j, H))
@@ -205,23 +208,22 @@ def _forward_units(tag, h, c, saved, ax, ah, b_w, b_r, h_before, c_before, start
         h[j] = new_state[0]
         store_private(tag, c, j, H, new_state[1:])
         if save:
-            store_saved(tag, saved, j, H, kept)
+            store_saved(tag, ax, j, H, kept)
 
 
 @njit(**_OPTIONS)
-def forward_steps(thread, threads, counters, tag, h, c, saved, ax, ah, R, b_w, b_r, direction, first, last, save):
+def forward_steps(thread, threads, counters, tag, h, c, ax, ah, R, b_w, b_r, direction, first, last, save):
     """Steps [first, last) of one direction: its recurrent products and its cell.
 
     Args:
         h: (T + 2, B, D * H), slot t + 1 is step t; slot 0 or T + 1 is the initial state. Written.
-        c: the same with (T + 2, B, D * N * H) for N private states; (1, B, ...) without backward. Written.
-        saved: (T, B, K * H), written if `save`; may be `ax`.
-        ax: (T, B, >= G * H), x Wᵀ.  ah: (B, G * H), scratch.  R: (G * H, H).  b_w, b_r: (G * H,).
+        c: (S, B, D * N * H) for N private states, slot modulo S; S is T + 2, or 2 if backward will not follow. Written.
+        ax: (T, B, >= G * H), x Wᵀ; with `save` replaced by what the cell saves, (T, B, >= K * H).
+        ah: (B, G * H), scratch.  R: (G * H, H).  b_w, b_r: (G * H,).
         direction: 0 forward in time, 1 backward.
     """
     T, B, H, G = h.shape[0] - 2, h.shape[1], R.shape[1], num_gates(tag)
     h_column, c_column = direction * H, direction * H * num_private(tag)
-    all_c = c.shape[0] > 1
     u0, u1 = share(H, thread, threads)
     item, ldh = h.itemsize, h.shape[2]
     h_start, ah_start, R_start = h.ctypes.data + h_column * item, ah.ctypes.data, R.ctypes.data
@@ -236,23 +238,22 @@ def forward_steps(thread, threads, counters, tag, h, c, saved, ax, ah, R, b_w, b
             )  # fmt: skip
         for b in range(B):
             _forward_units(
-                tag, h[t + 1, b, h_column:], c[t + 1 if all_c else 0, b, c_column:], saved[t, b],
-                ax[t, b], ah[b], b_w, b_r,
-                h[before, b, h_column:], c[before if all_c else 0, b, c_column:], u0, u1, H, save,
+                tag, h[t + 1, b, h_column:], c[(t + 1) % c.shape[0], b, c_column:], ax[t, b], ah[b], b_w, b_r,
+                h[before, b, h_column:], c[before % c.shape[0], b, c_column:], u0, u1, H, save,
             )  # fmt: skip
         barrier(counters, thread, threads)
 
 
 # ------------------------------------------------------------------------------------------ backward
 @njit(**_OPTIONS)
-def _backward_units(tag, dh, dc, dax, dah, dy, saved, h, c, h_before, c_before, start, stop, H):
+def _backward_units(tag, dh, dc, dax, dah, dy, h, c, h_before, c_before, start, stop, H):
     """One step backward of units [start, stop) of one sequence; each array is the row of that sequence."""
     H = np.uintp(H)
     for j in range(np.uintp(start), np.uintp(stop)):
         state = (h_before[j], *load_private(tag, c_before, j, H))
         new_state = (h[j], *load_private(tag, c, j, H))
         d_state = (dy[j] + dh[j], *load_private(tag, dc, j, H))
-        d_ax, d_ah, d_before = cell_backward(tag, load_saved(tag, saved, j, H), state, new_state, d_state)
+        d_ax, d_ah, d_before = cell_backward(tag, load_saved(tag, dax, j, H), state, new_state, d_state)
         dh[j] = d_before[0]
         store_private(tag, dc, j, H, d_before[1:])
         store_gates(tag, dax, j, H, d_ax)
@@ -261,15 +262,15 @@ def _backward_units(tag, dh, dc, dax, dah, dy, saved, h, c, h_before, c_before, 
 
 
 @njit(**_OPTIONS)
-def backward_steps(thread, threads, counters, tag, dh, dc, dax, dah, dy, saved, h, c, R, direction, first, last):
+def backward_steps(thread, threads, counters, tag, dh, dc, dax, dah, dy, h, c, R, direction, first, last):
     """Steps [first, last) of one direction's backward walk: the cell's backward and the product with R.
 
     Args:
         dh: (B, H), gradient of the walk's first h from beyond; then of h before its last step. In place.
         dc: (B, N * H), likewise.
-        dax, dah: (T, B, >= G * H) and (T, B, G * H), written; dax may be `saved`, and is dah if the cell's two
-            gradients are the same.
-        dy: (T, B, D * H).  saved, h, c, R, direction: as in `forward_steps`; step 0 is the last one of forward.
+        dax: (T, B, >= G * H), what the cell saved (T, B, >= K * H); replaced by the gradient of x Wᵀ.
+        dah: (T, B, >= G * H), the gradient of h Rᵀ, written; is dax if the cell's two gradients are the same.
+        dy: (T, B, D * H).  h, c, R, direction: as in `forward_steps`; step 0 is the last one of forward.
     """
     T, B, H, G = h.shape[0] - 2, h.shape[1], R.shape[1], num_gates(tag)
     h_column, c_column = direction * H, direction * H * num_private(tag)
@@ -281,7 +282,7 @@ def backward_steps(thread, threads, counters, tag, dh, dc, dax, dah, dy, saved, 
         before = t if direction == 0 else t + 2
         for b in range(B):
             _backward_units(
-                tag, dh[b], dc[b], dax[t, b], dah[t, b], dy[t, b, h_column:], saved[t, b],
+                tag, dh[b], dc[b], dax[t, b], dah[t, b], dy[t, b, h_column:],
                 h[t + 1, b, h_column:], c[t + 1, b, c_column:],
                 h[before, b, h_column:], c[before, b, c_column:], u0, u1, H,
             )  # fmt: skip

@@ -33,9 +33,7 @@ class KernelEngine(Engine):
         steps, H = b.ax.shape[0], b.R.shape[1]
         columns = slice(b.direction * H, (b.direction + 1) * H)
         product = gemm.step_product(b.ah, b.h[:, :, columns], b.R, transpose_b=True)
-        pointwise_step = pointwise.bind_forward(
-            b.cell, b.h, b.c, b.saved, b.ax, b.ah, b.b_w, b.b_r, b.direction, b.save
-        )
+        pointwise_step = pointwise.bind_forward(b.cell, b.h, b.c, b.ax, b.ah, b.b_w, b.b_r, b.direction, b.save)
 
         def run(first, last):
             for step in range(first, last):
@@ -52,7 +50,7 @@ class KernelEngine(Engine):
         b = buffers
         steps, H = b.dy.shape[0], b.R.shape[1]
         product = gemm.step_product(b.dh, b.dah[:, :, : b.cell.num_gates * H], b.R, accumulate=True)
-        pointwise_step = pointwise.bind_backward(b.cell, b.dh, b.dc, b.dax, b.dah, b.dy, b.saved, b.h, b.c, b.direction)
+        pointwise_step = pointwise.bind_backward(b.cell, b.dh, b.dc, b.dax, b.dah, b.dy, b.h, b.c, b.direction)
 
         def run(first, last):
             for step in range(first, last):

@@ -36,22 +36,21 @@ def make_pointwise_forward(cell, dtype, save):
     G, N = cell.num_gates, cell.num_private
 
     @cuda.jit
-    def pointwise_forward_kernel(h, c, saved, ax, ah, b_w, b_r, direction, t, before):
+    def pointwise_forward_kernel(h, c, ax, ah, b_w, b_r, direction, t, before):
         """One step of one direction after both products: the cell's forward equations.
 
-        Writes   h[t + 1] of h (T+2, B, D*H); private states c[t + 1] of c (T+2, B, D*N*H), or c[0] of
-                 (1, B, D*N*H) in inference; saved[t] of saved (T, B, >= K*H) in training
-        Reads    ax[t] of ax (T, B, >= G*H) = x Wᵀ; ah (B, G*H) = h[before] Rᵀ; b_w, b_r (G*H,);
-                 h[before], c[before] (or c[0])
+        Writes   h[t + 1] of h (T+2, B, D*H); private states c[t + 1] of c (T+2, B, D*N*H); in training ax[t]
+        Reads    ax[t] of ax (T, B, max(K, G)*H) = x Wᵀ, replaced in training by what the cell saves;
+                 ah (B, G*H) = h[before] Rᵀ; b_w, b_r (G*H,); h[before], c[before]
         Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct
-        Aliases  saved may be ax
+        Inference: c is (2, B, D*N*H), its slots modulo 2
         """
         H = np.uintp(ah.shape[1] // G)
         h_first, c_first = np.uintp(direction) * H, np.uintp(direction * N) * H
         for b in range(cuda.blockIdx.y, ah.shape[0], cuda.gridDim.y):
             h_row, h_before = h[t + 1, b], h[before, b]
-            c_row, c_before = c[t + 1 if save else 0, b], c[before if save else 0, b]
-            ax_row, ah_row, saved_row = ax[t, b], ah[b], saved[t, b]
+            c_row, c_before = c[t + 1 if save else (t + 1) % 2, b], c[before if save else before % 2, b]
+            ax_row, ah_row = ax[t, b], ah[b]
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
                 h_unit, c_unit = h_first + j, c_first + j
                 state = (h_before[h_unit], *load_private(c_before, c_unit, H))
@@ -59,7 +58,7 @@ def make_pointwise_forward(cell, dtype, save):
                 h_row[h_unit] = new_state[0]
                 store_private(c_row, c_unit, H, new_state[1:])
                 if save:
-                    store_saved(saved_row, j, H, kept)
+                    store_saved(ax_row, j, H, kept)
 
     return Kernel(pointwise_forward_kernel, f"{cell.name}_pointwise_forward_{'training' if save else 'inference'}")
 
@@ -75,28 +74,28 @@ def make_pointwise_backward(cell, dtype):
     N, same_gradient = cell.num_private, cell.same_gradient
 
     @cuda.jit
-    def pointwise_backward_kernel(dh, dc, dax, dah, dy, saved, h, c, direction, t, before):
+    def pointwise_backward_kernel(dh, dc, dax, dah, dy, h, c, direction, t, before):
         """One step of one direction backward, before its product with R: the cell's backward equations.
 
-        Writes   dax[t] of dax (T, B, >= G*H), dah[t] of dah (T, B, G*H): gradients of x Wᵀ + b_w and h Rᵀ + b_r;
+        Writes   dax[t] of dax (T, B, max(K, G)*H), dah[t] of dah (T, B, G*H): gradients of x Wᵀ + b_w and h Rᵀ + b_r;
                  dh (B, H), dc (B, N*H): the gradient of the state before the step but for its part through R
-        Reads    dh, dc: the gradient of the step's state from later steps; dy[t] of dy (T, B, D*H);
-                 saved[t] (T, B, >= K*H); states h (T+2, B, D*H), c (T+2, B, D*N*H) at t + 1 and `before`
+        Reads    dax[t], at first what the cell saved; dh, dc: the gradient of the step's state from later steps;
+                 dy[t] of dy (T, B, D*H); states h (T+2, B, D*H), c (T+2, B, D*N*H) at t + 1 and `before`
         Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct
-        Aliases  dax may be saved; dah is dax (and not written) where the cell's two gradients are the same
+        Aliases  dah is dax (and not written) where the cell's two gradients are the same
         """
         H = np.uintp(dh.shape[1])
         h_first, c_first = np.uintp(direction) * H, np.uintp(direction * N) * H
         for b in range(cuda.blockIdx.y, dh.shape[0], cuda.gridDim.y):
             h_row, h_before, c_row, c_before = h[t + 1, b], h[before, b], c[t + 1, b], c[before, b]
             dy_row, dh_row, dc_row = dy[t, b], dh[b], dc[b]
-            dax_row, dah_row, saved_row = dax[t, b], dah[t, b], saved[t, b]
+            dax_row, dah_row = dax[t, b], dah[t, b]
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
                 h_unit, c_unit = h_first + j, c_first + j
                 state = (h_before[h_unit], *load_private(c_before, c_unit, H))
                 new_state = (h_row[h_unit], *load_private(c_row, c_unit, H))
                 d_state = (dy_row[h_unit] + dh_row[j], *load_private(dc_row, j, H))
-                d_ax, d_ah, d_before = backward(load_saved(saved_row, j, H), state, new_state, d_state)
+                d_ax, d_ah, d_before = backward(load_saved(dax_row, j, H), state, new_state, d_state)
                 dh_row[j] = d_before[0]
                 store_private(dc_row, j, H, d_before[1:])
                 store_gates(dax_row, j, H, d_ax)
@@ -106,14 +105,14 @@ def make_pointwise_backward(cell, dtype):
     return Kernel(pointwise_backward_kernel, f"{cell.name}_pointwise_backward")
 
 
-def bind_forward(cell, h, c, saved, ax, ah, b_w, b_r, direction, save):
+def bind_forward(cell, h, c, ax, ah, b_w, b_r, direction, save):
     """The forward kernel bound to its arrays: a function f(t, before) that launches it."""
     kernel = make_pointwise_forward(cell, h.dtype.name, save)
     config = launch_config(ah.shape[0], ah.shape[1] // cell.num_gates)
-    return kernel.bind(config, h, c, saved, ax, ah, b_w, b_r, np.int32(direction))
+    return kernel.bind(config, h, c, ax, ah, b_w, b_r, np.int32(direction))
 
 
-def bind_backward(cell, dh, dc, dax, dah, dy, saved, h, c, direction):
+def bind_backward(cell, dh, dc, dax, dah, dy, h, c, direction):
     """The backward kernel bound to its arrays: a function f(t, before) that launches it."""
     kernel = make_pointwise_backward(cell, h.dtype.name)
-    return kernel.bind(launch_config(*dh.shape), dh, dc, dax, dah, dy, saved, h, c, np.int32(direction))
+    return kernel.bind(launch_config(*dh.shape), dh, dc, dax, dah, dy, h, c, np.int32(direction))

@@ -146,10 +146,10 @@ class Stack:
             for layer, hidden in enumerate(self.hidden_sizes):
                 width, N = self.directions * hidden, cell.num_private
                 h = engine.empty((steps + 2, batch, width), self.dtype)
-                c = engine.empty((steps + 2 if training else 1, batch, N * width), self.dtype)
-                self._set_initial(h, hx[layer] if hx else None, hidden)
+                c = engine.empty((steps + 2 if training else 2, batch, N * width), self.dtype)
+                self._set_initial(h, hx[layer] if hx else None, hidden, steps)
                 if N:
-                    self._set_initial(c, cx[layer] if cx else None, N * hidden)
+                    self._set_initial(c, cx[layer] if cx else None, N * hidden, steps)
                 work.h.append(h)
                 work.c.append(c)
             work.run(self.schedule.plan_forward(self.num_layers, self.directions, steps, work.dropping))
@@ -157,10 +157,11 @@ class Stack:
         tape = Tape(self, weights, version, work) if training else None
         return work.output(self.num_layers - 1), hy, cy, tape
 
-    def _set_initial(self, buffer, initial, width):
+    def _set_initial(self, buffer, initial, width, steps):
         """Put a layer's initial state into its slots: the first of the forward direction, the last of the backward."""
         for direction in range(self.directions):
-            slot = buffer[0 if direction == 0 else -1][:, direction * width : (direction + 1) * width]
+            number = (0 if direction == 0 else steps + 1) % buffer.shape[0]
+            slot = buffer[number][:, direction * width : (direction + 1) * width]
             if initial is None:
                 slot[...] = 0
             else:
@@ -176,7 +177,7 @@ class Stack:
                 slot = work.steps if direction == 0 else 1
                 self.engine.copy(h_parts[layer][direction], work.h[layer][slot][:, columns])
                 if c_parts:
-                    slot = slot if work.training else 0
+                    slot %= work.c[layer].shape[0]
                     self.engine.copy(c_parts[layer][direction], work.c[layer][slot][:, columns])
         return hy, cy
 

@@ -21,8 +21,8 @@ class ForwardPass:
         training: keep what backward needs, and drop out.
         p, seed, call: dropout between layers: probability, key, number of the training call.
         h: h[layer] (T + 2, B, D * H), slot t + 1 is step t, slots 0 and T + 1 the initial states.
-        c: c[layer], likewise (T + 2, B, D * N * H); (1, B, D * N * H) in inference.
-        saved: saved[layer, direction] (T, B, K * H), what the cell saves. Backward overwrites it.
+        c: c[layer], likewise (T + 2, B, D * N * H); (2, B, D * N * H) in inference.
+        gates: gates[layer, direction] (T, B, max(K, G) * H): x Wᵀ, then, in training, what the cell saves.
     """
 
     engine: Engine
@@ -36,9 +36,8 @@ class ForwardPass:
     call: int = 0
     h: list = field(default_factory=list)
     c: list = field(default_factory=list)
-    saved: dict = field(default_factory=dict)
+    gates: dict = field(default_factory=dict)
     _inputs: dict = field(default_factory=dict)
-    _ax: dict = field(default_factory=dict)
 
     @property
     def steps(self):
@@ -92,21 +91,17 @@ class ForwardPass:
         self.input(task.layer)
 
     def _input_product(self, task):
-        """ax = x Wᵀ for all steps, into the place where the cell saves its gates if that is large enough."""
+        """x Wᵀ for all steps; in training into a buffer that also holds what the cell saves."""
         G, K, H = self.cell.num_gates, self.cell.num_saved, self.hidden_sizes[task.layer]
         x, W = self.input(task.layer), self.weights[task.layer][task.direction]["W"]
-        width = (K if self.training and K >= G else G) * H
+        width = (max(K, G) if self.training else G) * H
         ax = self.engine.empty((self.steps, self.batch, width), x.dtype)
         self.engine.multiply(rows(ax)[:, : G * H], rows(x), W, transpose_b=True)
-        self._ax[task.layer, task.direction] = ax
+        self.gates[task.layer, task.direction] = ax
 
     def _steps(self, task):
         key, part = (task.layer, task.direction), self.weights[task.layer][task.direction]
-        G, K, H = self.cell.num_gates, self.cell.num_saved, self.hidden_sizes[task.layer]
-        ax = self._ax.pop(key)
-        saved = ax
-        if self.training and 0 < K < G:
-            saved = self.engine.empty((self.steps, self.batch, K * H), ax.dtype)
+        ax = self.gates[key]
         self.engine.forward_steps(
             ForwardBuffers(
                 cell=self.cell,
@@ -114,16 +109,15 @@ class ForwardPass:
                 save=self.training,
                 h=self.h[task.layer],
                 c=self.c[task.layer],
-                saved=saved,
                 ax=ax,
-                ah=self.engine.empty((self.batch, G * H), ax.dtype),
+                ah=self.engine.empty((self.batch, self.cell.num_gates * self.hidden_sizes[task.layer]), ax.dtype),
                 R=part["R"],
                 b_w=part["b_w"],
                 b_r=part["b_r"],
             )
         )(task.first, task.last)
-        if self.training and K > 0:
-            self.saved[key] = saved
+        if not (self.training and self.cell.num_saved) and task.last == self.steps:
+            del self.gates[key]  # nothing in it is needed any more
 
 
 @dataclass
@@ -131,7 +125,7 @@ class BackwardPass:
     """The arrays of a backward call.
 
     Attributes:
-        tape: the forward call; its `saved` is overwritten.
+        tape: the forward call; its `gates` are overwritten.
         dy: dy[layer] (T, B, D * H), the gradient of the layer's output; the last layer's at first.
         dh, dc: [layer][direction] (B, H) and (B, N * H): the gradient of the final states, at last of the initial ones.
         dw: dw[layer][direction], dicts like the weights', for the parameters' gradients.
@@ -162,9 +156,9 @@ class BackwardPass:
 
     def _steps(self, task):
         tape, cell, key = self.tape, self.tape.cell, (task.layer, task.direction)
-        G, K, H = cell.num_gates, cell.num_saved, tape.hidden_sizes[task.layer]
-        shape, h = (tape.steps, tape.batch, G * H), tape.h[task.layer]
-        dax = tape.saved[key] if K >= G else tape.engine.empty(shape, h.dtype)
+        h = tape.h[task.layer]
+        shape = (tape.steps, tape.batch, cell.num_gates * tape.hidden_sizes[task.layer])
+        dax = tape.gates[key] if cell.num_saved else tape.engine.empty(shape, h.dtype)
         dah = dax if cell.same_gradient else tape.engine.empty(shape, h.dtype)
         tape.engine.backward_steps(
             BackwardBuffers(
@@ -175,7 +169,6 @@ class BackwardPass:
                 dax=dax,
                 dah=dah,
                 dy=self.dy[task.layer],
-                saved=tape.saved.get(key, dax),
                 h=h,
                 c=tape.c[task.layer],
                 R=tape.weights[task.layer][task.direction]["R"],

@@ -5,9 +5,7 @@ from functools import lru_cache
 from numbarnn.schedules.plan import BOTH, Plan, Task
 
 NAME = "stepwise"
-REASON = (
-    "one input product per layer, then one recurrent product and one pointwise kernel per step; runs any size"
-)
+REASON = "one input product per layer, then one recurrent product and one pointwise kernel per step; runs any size"
 
 
 @lru_cache(maxsize=256)
@@ -55,9 +53,5 @@ def plan_backward(layers, directions, steps, dropout=False, weights=True, input_
 @lru_cache(maxsize=256)
 def plan_weights(layers, directions, steps):
     """The plan of the parameters' gradients alone, after a backward pass without them."""
-    tasks = [
-        Task("weights", layer, direction, 0, steps)
-        for layer in range(layers)
-        for direction in range(directions)
-    ]
+    tasks = [Task("weights", layer, direction, 0, steps) for layer in range(layers) for direction in range(directions)]
     return Plan(NAME, True, REASON, tuple(tasks))
