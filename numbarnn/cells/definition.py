@@ -48,6 +48,11 @@ class Cell:
         return len(self.gates)
 
     @property
+    def num_states(self):
+        """Number of states, h among them."""
+        return len(self.states)
+
+    @property
     def num_private(self):
         """Number of states besides h (LSTM: 1, c)."""
         return len(self.states) - 1

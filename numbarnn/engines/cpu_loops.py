@@ -22,6 +22,7 @@ from numbarnn.engines.atomics import barrier
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
+TILE = 128  # units whose results a thread collects before it stores them
 FEW_ROWS = 40  # m up to which products are cut into such small ones
 _OPTIONS = dict(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
 _INLINE = dict(forceinline=True, fastmath=FAST_MATH, error_model="numpy")
@@ -86,7 +87,7 @@ cell_backward = _per_cell(lambda cell, dtype: specialise(cell.backward, dtype, "
 load_pre_activations = _per_cell(lambda cell, _: units.biased_loader(cell.num_gates, "cpu"))
 load_private = _per_cell(lambda cell, _: units.loader(cell.num_private, "cpu"))
 load_saved = _per_cell(lambda cell, _: units.loader(cell.num_saved, "cpu"))
-store_private = _per_cell(lambda cell, _: units.storer(cell.num_private, "cpu"))
+store_states = _per_cell(lambda cell, _: units.storer(len(cell.states), "cpu"))
 store_saved = _per_cell(lambda cell, _: units.storer(cell.num_saved, "cpu"))
 store_gates = _per_cell(lambda cell, _: units.storer(cell.num_gates, "cpu"))
 
@@ -107,6 +108,8 @@ def _constant(attribute):
 
 num_gates = _constant("num_gates")
 num_private = _constant("num_private")
+num_states = _constant("num_states")
+num_saved = _constant("num_saved")
 same_gradient = _constant("same_gradient")
 
 
@@ -191,24 +194,38 @@ def multiply(thread, threads, counters, out, a, b, transpose_a, transpose_b, acc
 
 # ------------------------------------------------------------------------------------------ forward
 @njit(**_OPTIONS)
-def _forward_units(tag, h, c, ax, ah, b_w, b_r, h_before, c_before, start, stop, H, save):
+def put(row, first, tile, number, n):
+    """row[first : first + n] = row `number` of a tile."""
+    target, source = row[first : first + n], tile[number * TILE :]
+    for i in range(n):
+        target[i] = source[i]
+
+
+@njit(**_OPTIONS)
+def _forward_units(tag, tile, h, c, ax, ah, b_w, b_r, h_before, c_before, start, stop, H, save):
     """One step of units [start, stop) of one sequence; each array is the row of that sequence.
 
-    LLVM vectorises the loop if no row overlaps another (it checks): hence what is saved goes where ax was, by name.
+    Results go through a tile, so that the loop stores to one place that it does not read: only then LLVM vectorises it.
     """
-    H = np.uintp(H)
-    for j in range(np.uintp(start), np.uintp(stop)):
-        state = (h_before[j], *load_private(tag, c_before, j, H))
-        new_state, kept = cell_forward(
-            tag,
-            load_pre_activations(tag, ax, b_w, j, H),
-            load_pre_activations(tag, ah, b_r, j, H),
-            state,
-        )
-        h[j] = new_state[0]
-        store_private(tag, c, j, H, new_state[1:])
-        if save:
-            store_saved(tag, ax, j, H, kept)
+    for first in range(start, stop, TILE):
+        n = min(TILE, stop - first)
+        j, rows = np.uintp(first), np.uintp(H)
+        for i in range(np.uintp(n)):
+            new_state, kept = cell_forward(
+                tag,
+                load_pre_activations(tag, ax, b_w, j, rows),
+                load_pre_activations(tag, ah, b_r, j, rows),
+                (h_before[j], *load_private(tag, c_before, j, rows)),
+            )
+            store_states(tag, tile, i, np.uintp(TILE), new_state)
+            if save:
+                store_saved(tag, tile, i + np.uintp(num_states(tag) * TILE), np.uintp(TILE), kept)
+            j += np.uintp(1)
+        put(h, first, tile, 0, n)
+        for k in range(1, num_states(tag)):
+            put(c, (k - 1) * H + first, tile, k, n)
+        for k in range(num_saved(tag) if save else 0):
+            put(ax, k * H + first, tile, num_states(tag) + k, n)
 
 
 @njit(**_OPTIONS)
@@ -225,6 +242,7 @@ def forward_steps(thread, threads, counters, tag, h, c, ax, ah, R, b_w, b_r, dir
     T, B, H, G = h.shape[0] - 2, h.shape[1], R.shape[1], num_gates(tag)
     h_column, c_column = direction * H, direction * H * num_private(tag)
     u0, u1 = share(H, thread, threads)
+    tile = np.empty((num_states(tag) + num_saved(tag)) * TILE, dtype=h.dtype)
     item, ldh = h.itemsize, h.shape[2]
     h_start, ah_start, R_start = h.ctypes.data + h_column * item, ah.ctypes.data, R.ctypes.data
     for step in range(first, last):
@@ -238,7 +256,7 @@ def forward_steps(thread, threads, counters, tag, h, c, ax, ah, R, b_w, b_r, dir
             )  # fmt: skip
         for b in range(B):
             _forward_units(
-                tag, h[t + 1, b, h_column:], c[(t + 1) % c.shape[0], b, c_column:], ax[t, b], ah[b], b_w, b_r,
+                tag, tile, h[t + 1, b, h_column:], c[(t + 1) % c.shape[0], b, c_column:], ax[t, b], ah[b], b_w, b_r,
                 h[before, b, h_column:], c[before % c.shape[0], b, c_column:], u0, u1, H, save,
             )  # fmt: skip
         barrier(counters, thread, threads)
@@ -246,19 +264,31 @@ def forward_steps(thread, threads, counters, tag, h, c, ax, ah, R, b_w, b_r, dir
 
 # ------------------------------------------------------------------------------------------ backward
 @njit(**_OPTIONS)
-def _backward_units(tag, dh, dc, dax, dah, dy, h, c, h_before, c_before, start, stop, H):
-    """One step backward of units [start, stop) of one sequence; each array is the row of that sequence."""
-    H = np.uintp(H)
-    for j in range(np.uintp(start), np.uintp(stop)):
-        state = (h_before[j], *load_private(tag, c_before, j, H))
-        new_state = (h[j], *load_private(tag, c, j, H))
-        d_state = (dy[j] + dh[j], *load_private(tag, dc, j, H))
-        d_ax, d_ah, d_before = cell_backward(tag, load_saved(tag, dax, j, H), state, new_state, d_state)
-        dh[j] = d_before[0]
-        store_private(tag, dc, j, H, d_before[1:])
-        store_gates(tag, dax, j, H, d_ax)
-        if not same_gradient(tag):
-            store_gates(tag, dah, j, H, d_ah)
+def _backward_units(tag, tile, dh, dc, dax, dah, dy, h, c, h_before, c_before, start, stop, H):
+    """One step backward of units [start, stop) of one sequence; arrays and tile as in `_forward_units`."""
+    for first in range(start, stop, TILE):
+        n = min(TILE, stop - first)
+        j, rows = np.uintp(first), np.uintp(H)
+        for i in range(np.uintp(n)):
+            d_ax, d_ah, d_before = cell_backward(
+                tag,
+                load_saved(tag, dax, j, rows),
+                (h_before[j], *load_private(tag, c_before, j, rows)),
+                (h[j], *load_private(tag, c, j, rows)),
+                (dy[j] + dh[j], *load_private(tag, dc, j, rows)),
+            )
+            store_states(tag, tile, i, np.uintp(TILE), d_before)
+            store_gates(tag, tile, i + np.uintp(num_states(tag) * TILE), np.uintp(TILE), d_ax)
+            if not same_gradient(tag):
+                store_gates(tag, tile, i + np.uintp((num_states(tag) + num_gates(tag)) * TILE), np.uintp(TILE), d_ah)
+            j += np.uintp(1)
+        put(dh, first, tile, 0, n)
+        for k in range(1, num_states(tag)):
+            put(dc, (k - 1) * H + first, tile, k, n)
+        for g in range(num_gates(tag)):
+            put(dax, g * H + first, tile, num_states(tag) + g, n)
+            if not same_gradient(tag):
+                put(dah, g * H + first, tile, num_states(tag) + num_gates(tag) + g, n)
 
 
 @njit(**_OPTIONS)
@@ -275,6 +305,7 @@ def backward_steps(thread, threads, counters, tag, dh, dc, dax, dah, dy, h, c, R
     T, B, H, G = h.shape[0] - 2, h.shape[1], R.shape[1], num_gates(tag)
     h_column, c_column = direction * H, direction * H * num_private(tag)
     u0, u1 = share(H, thread, threads)
+    tile = np.empty((num_states(tag) + 2 * G) * TILE, dtype=h.dtype)
     item, ld = h.itemsize, dah.shape[2]
     dh_start, dah_start, R_start = dh.ctypes.data, dah.ctypes.data, R.ctypes.data
     for step in range(first, last):
@@ -282,7 +313,7 @@ def backward_steps(thread, threads, counters, tag, dh, dc, dax, dah, dy, h, c, R
         before = t if direction == 0 else t + 2
         for b in range(B):
             _backward_units(
-                tag, dh[b], dc[b], dax[t, b], dah[t, b], dy[t, b, h_column:],
+                tag, tile, dh[b], dc[b], dax[t, b], dah[t, b], dy[t, b, h_column:],
                 h[t + 1, b, h_column:], c[t + 1, b, c_column:],
                 h[before, b, h_column:], c[before, b, c_column:], u0, u1, H,
             )  # fmt: skip
