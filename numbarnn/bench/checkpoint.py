@@ -44,7 +44,7 @@ def _about(trainer):
         "step": trainer.step,
         "window": trainer.window,
         "adam_steps": trainer.optimizer.steps,
-        "dropout_calls": trainer.model.layer.stack.calls,  # with the seed, the key of the next masks
+        "dropout_calls": trainer.model.layer.training_calls,  # with the seed, the key of the next masks
         "seconds": trainer.seconds,
     }
 
@@ -112,7 +112,7 @@ class Checkpoint:
         trainer.losses = self.arrays["losses"].tolist()
         trainer.held_out = [(int(step), loss) for step, loss in self.arrays["held_out"]]
         trainer.step, trainer.window = self.about["step"], self.about["window"]
-        trainer.model.layer.stack.calls = self.about["dropout_calls"]
+        trainer.model.layer.training_calls = self.about["dropout_calls"]
         trainer.optimizer.steps, trainer.seconds = self.about["adam_steps"], self.about["seconds"]
 
 

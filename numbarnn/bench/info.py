@@ -24,6 +24,8 @@ PACKAGES = {
     "PyTorch": ("torch",),
     "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
     "rich": ("rich",),
+    "tqdm": ("tqdm",),
+    "matplotlib": ("matplotlib",),
 }
 INSTALL = {
     "numba-cuda": "pip install numba-cuda",
@@ -33,6 +35,8 @@ INSTALL = {
     "PyTorch": 'pip install "numbarnn[torch]"',
     "onnxruntime": "pip install onnx onnxruntime",
     "rich": 'pip install "numbarnn[cli]"',
+    "tqdm": 'pip install "numbarnn[cli]"',
+    "matplotlib": 'pip install "numbarnn[cli]"',
 }
 GET_ENGINE = {
     "cpu": "pip install scipy-openblas32",
@@ -70,7 +74,7 @@ def collect():
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": versions(),
-        "cpu": {"model": cpu_model(), "cores": core_count(), "openblas_core": openblas_core()},
+        "cpu": {"model": cpu_model(), "cores": core_count(), "openblas_core": openblas_core(), "forced": forced_core()},
         "gpus": gpus(),
         "engines": engines_here(),
     }
@@ -114,6 +118,19 @@ def openblas_core():
     from numbarnn import engines, gemm
 
     return gemm.core_name() if engines.why_not("cpu") is None else None
+
+
+def forced_core():
+    """The processor family that the environment makes OpenBLAS take, None where it looks at the processor itself."""
+    return os.environ.get("OPENBLAS_CORETYPE")
+
+
+def forced_core_notice():
+    """What to tell about `forced_core`: a line, or None where there is nothing to tell."""
+    forced = forced_core()
+    if forced is None:
+        return None
+    return f"OPENBLAS_CORETYPE={forced} is set: unset it to let OpenBLAS choose its kernels for this processor"
 
 
 def gpus():
@@ -173,6 +190,7 @@ def print_devices(found):
     """The table of devices."""
     cpu = found["cpu"]
     core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
+    core += f" ({notice})" if (notice := forced_core_notice()) else ""
     rows = [["CPU", cpu["model"], f"{cpu['cores']} cores{core}"]]
     for i, gpu in enumerate(found["gpus"]):
         about = f"compute capability {gpu['compute_capability']}, {gpu['memory_bytes'] / 2**30:.0f} GiB"

@@ -3,7 +3,7 @@
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -42,22 +42,22 @@ class Cell:
     backward: Callable
     same_gradient: bool = True
 
-    @property
+    @cached_property
     def num_gates(self):
         """G."""
         return len(self.gates)
 
-    @property
+    @cached_property
     def num_states(self):
         """Number of states, h among them."""
         return len(self.states)
 
-    @property
+    @cached_property
     def num_private(self):
         """Number of states besides h (LSTM: 1, c)."""
         return len(self.states) - 1
 
-    @property
+    @cached_property
     def num_saved(self):
         """Values saved per step and unit for backward."""
         return len(self.saved)

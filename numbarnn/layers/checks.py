@@ -17,6 +17,13 @@ def positive_int(value, name):
     return int(value)
 
 
+def natural(value, name):
+    """`value` as an int of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+        raise ValueError(f"{name} must be an int of at least 0, not {value!r}")
+    return int(value)
+
+
 def flag(value, name):
     """`value` as a bool."""
     if not isinstance(value, bool):

@@ -90,6 +90,15 @@ class Recurrent:
     num_layers = property(lambda self: self.stack.num_layers, doc="L.")
     bidirectional = property(lambda self: self.stack.directions == 2, doc="Whether there are two directions.")
 
+    @property
+    def training_calls(self):
+        """Number of training calls so far: with the seed, the key of the next call's dropout masks. Set it to resume."""
+        return self.stack.calls
+
+    @training_calls.setter
+    def training_calls(self, value):
+        self.stack.calls = checks.natural(value, "training_calls")
+
     def __repr__(self):
         hidden = self.hidden_size[0] if self.stack.equal_sizes else list(self.hidden_size)
         options = [f"{self.input_size}, {hidden}, num_layers={self.num_layers}"]
