@@ -105,6 +105,12 @@ def add_arguments(parser):
         metavar="N",
         help="CPU threads for every contender; default all cores",
     )
+    parser.add_argument(
+        "--openblas-core",
+        metavar="NAME",
+        help="the CPU family numbarnn's OpenBLAS takes its kernels from, such as Haswell or SkylakeX; 'auto' looks at "
+        "the processor even if OPENBLAS_CORETYPE is set; default as the environment says",
+    )
     parser.add_argument("--rounds", type=report.positive_int, default=7, metavar="N", help="default 7")
     report.add_json_argument(parser, "times, ratios, agreement, device and versions")
 
@@ -113,6 +119,7 @@ def run(args):
     """Takes the times and prints them; returns 1 when a time was refused, else 0."""
     if not peers.installed("torch"):
         raise report.MissingPackage("PyTorch", "numbarnn bench", "torch")
+    choose_openblas_core(args.openblas_core)
     device = choose_device(args.device)
     threads = args.threads or info.core_count()
     set_threads(threads)
@@ -134,9 +141,19 @@ def run(args):
     if args.json:
         report.write_json(args.json, as_record(timings, args, device, threads, load))
     print_timings(timings, device, threads, args.dtype)
+    if device == "cpu" and (notice := info.forced_core_notice()):
+        report.say(notice)
     if load is not None and load > BUSY * info.core_count():
         report.say(f"the machine was busy with something else (load {load:.1f}): these times are not to be trusted")
     return 0 if all(timing.ok for timing in timings) else 1
+
+
+def choose_openblas_core(name):
+    """Set the environment variable that OpenBLAS reads when the CPU engine loads it; None leaves it as it is."""
+    if name == "auto":
+        os.environ.pop("OPENBLAS_CORETYPE", None)
+    elif name is not None:
+        os.environ["OPENBLAS_CORETYPE"] = name
 
 
 def load_average():

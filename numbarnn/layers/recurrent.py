@@ -92,7 +92,7 @@ class Recurrent:
 
     @property
     def training_calls(self):
-        """Number of training calls so far: with the seed, the key of the next call's dropout masks. Set it to resume."""
+        """Number of training calls so far; with the seed, the key of the next dropout masks. Set it to resume."""
         return self.stack.calls
 
     @training_calls.setter
