@@ -103,12 +103,15 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
         dy = checks.array(rnn.engine, dy, "dy", (work.steps, work.batch, width), rnn.dtype)
     dhy = rnn.split_state(dhy, "dhy", work.batch)
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
+    states = rnn.state_shapes(work.batch)
+    places = (
+        _place(rnn, dx, "dx", work.x.shape),
+        _place(rnn, dhx, "dhx", states),
+        _place(rnn, dcx, "dcx", states if rnn.cell.num_private else None),
+    )
     reserve.used = True
     results = rnn.backward_data(reserve, dy, dhy, dcy)
-    return tuple(
-        _deliver(rnn, result, given, name)
-        for result, given, name in zip(results, (dx, dhx, dcx), ("dx", "dhx", "dcx"), strict=True)
-    )
+    return tuple(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True))
 
 
 def backward_weights(rnn, reserve, dw):
@@ -122,18 +125,21 @@ def backward_weights(rnn, reserve, dw):
 
 
 def _forward(rnn, x, hx, cx, w, y, hy, cy, training):
+    _check_descriptor(rnn)
     if w is None:
         raise TypeError("w, the weight space, is missing")
     w = rnn._weights(w, "w")
     x = checks.array(rnn.engine, x, "x", ("T", "B", rnn.input_size), rnn.dtype)
     batch = x.shape[1]
     hx, cx = rnn.split_state(hx, "hx", batch), _split_c(rnn, cx, "cx", batch)
-    results = rnn.forward(x, hx, cx, w, training)
-    delivered = [
-        _deliver(rnn, result, given, name)
-        for result, given, name in zip(results[:3], (y, hy, cy), ("y", "hy", "cy"), strict=True)
-    ]
-    return (*delivered, results[3])
+    states = rnn.state_shapes(batch)
+    places = (
+        _place(rnn, y, "y", (*x.shape[:2], rnn.directions * rnn.hidden_sizes[-1])),
+        _place(rnn, hy, "hy", states),
+        _place(rnn, cy, "cy", states if rnn.cell.num_private else None),
+    )
+    *results, tape = rnn.forward(x, hx, cx, w, training)
+    return (*(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True)), tape)
 
 
 def _split_c(rnn, value, name, batch):
@@ -142,27 +148,38 @@ def _split_c(rnn, value, name, batch):
     return rnn.split_state(value, name, batch)
 
 
-def _deliver(rnn, result, given, name):
+def _place(rnn, given, name, shape):
+    """A caller's array for a result, checked (a list of them for a list of shapes); None stays None."""
+    if given is None:
+        return None
+    if shape is None:
+        raise ValueError(f"{name} must be None: a {rnn.cell.name} has no state besides h")
+    if not isinstance(shape, list):
+        checks.buffer(rnn.engine, given, name, shape, rnn.dtype, strided=True)
+        return given
+    if not isinstance(given, list | tuple) or len(given) != len(shape):
+        raise ValueError(f"{name} must be a list with one array per layer, of shapes {shape}")
+    return [_place(rnn, part, f"{name}[{layer}]", shape[layer]) for layer, part in enumerate(given)]
+
+
+def _deliver(rnn, result, place):
     """The result, or the caller's array after copying it there."""
-    if given is None or result is None:
+    if place is None:
         return result
-    if isinstance(result, list):
-        return [
-            _deliver(rnn, part, place, f"{name}[{layer}]")
-            for layer, (part, place) in enumerate(zip(result, given, strict=True))
-        ]
-    place = rnn.engine.asarray(given, name)
-    if place.shape != result.shape or place.dtype != result.dtype:
-        raise ValueError(
-            f"{name} must have shape {result.shape} and dtype {result.dtype} to be written into, but has "
-            f"{place.shape} and {place.dtype}"
-        )
+    if isinstance(place, list):
+        return [_deliver(rnn, *pair) for pair in zip(result, place, strict=True)]
     with rnn.engine.activate():
-        rnn.engine.copy(place, result)
-    return given
+        rnn.engine.copy(rnn.engine.asarray(place, "output"), result)
+    return place
+
+
+def _check_descriptor(rnn):
+    if not isinstance(rnn, Descriptor):
+        raise TypeError(f"rnn must be a Descriptor, not a {type(rnn).__qualname__}")
 
 
 def _check_reserve(rnn, reserve):
+    _check_descriptor(rnn)
     if not isinstance(reserve, Tape):
         raise TypeError(f"reserve must be what forward_training returned, not a {type(reserve).__qualname__}")
     if reserve.stack is not rnn:

@@ -57,9 +57,7 @@ def _cublas_product(out, a, b, transpose_a, transpose_b, accumulate):
     call = {"f": cublas.sgemm, "d": cublas.dgemm}[out.dtype.char]
     m, n = out.shape
     k = a.shape[-2] if transpose_a else a.shape[-1]
-    scalars = np.array(
-        [1.0, 1.0 if accumulate else 0.0], dtype=out.dtype
-    )  # cuBLAS reads alpha and beta from here
+    scalars = np.array([1.0, 1.0 if accumulate else 0.0], dtype=out.dtype)  # cuBLAS reads alpha and beta from here
     alpha, beta = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
     operations = [cublas.CUBLAS_OP_T if flag else cublas.CUBLAS_OP_N for flag in (transpose_b, transpose_a)]
     leading = [_leading_dimension(matrix) for matrix in (b, a, out)]

@@ -46,6 +46,4 @@ def gru_backward(saved, state, new_state, d_state):
     return (dr, dz, dn), (dr, dz, dq), (dh * z,)  # (7)
 
 
-GRU = Cell(
-    "gru", ("r", "z", "n"), ("h",), ("r", "z", "n", "q"), gru_forward, gru_backward, same_gradient=False
-)
+GRU = Cell("gru", ("r", "z", "n"), ("h",), ("r", "z", "n", "q"), gru_forward, gru_backward, same_gradient=False)

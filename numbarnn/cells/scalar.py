@@ -92,9 +92,9 @@ def exp_float32(x):
     r = r - n * LN2_LOW
     p = (((E4 * r + E3) * r + E2) * r + E1) * r + E0
     p = p * (r * r) + r + ONE
-    # multiply by 2^n: n stands in the low bits of `shifted`; move it into the exponent
-    exponent = np.int32(np.float32(shifted).view(np.int32) << np.int32(23))
-    return np.int32(np.float32(p).view(np.int32) + exponent).view(np.float32)
+    # 2^n: n stands in the low bits of `shifted`; move it, plus the exponent's bias, into the exponent
+    power = np.int32((np.float32(shifted).view(np.int32) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return p * power
 
 
 def tanh_float32(x):

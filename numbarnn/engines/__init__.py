@@ -55,8 +55,8 @@ def get(device="auto"):
         return device
     if device == "auto":
         device = "cuda" if why_not("cuda") is None else "cpu"
-    name, _, ordinal = device.partition(":") if isinstance(device, str) else (None, "", "")
-    if name not in NAMES or (ordinal and (name != "cuda" or not ordinal.isdigit())):
+    name, colon, ordinal = device.partition(":") if isinstance(device, str) else (None, "", "")
+    if name not in NAMES or (colon and (name != "cuda" or not ordinal.isdecimal())):
         raise ValueError(f"device must be 'auto', 'cpu', 'cuda', 'cuda:N' or 'sim', not {device!r}")
     problem = why_not(name)
     if problem:

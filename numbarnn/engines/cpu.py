@@ -35,7 +35,7 @@ class CpuEngine(HostEngine):
         Raises:
             ValueError: threads is not a positive int.
         """
-        if not isinstance(threads, int) or threads < 1:
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise ValueError(f"threads must be a positive int, not {threads!r}")
         self.team.resize(threads)
 

@@ -22,6 +22,7 @@ from numbarnn.engines.atomics import barrier
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
+SUM_ROWS = 16  # rows added up one after another
 TILE = 128  # units whose results a thread collects before it stores them
 FEW_ROWS = 40  # m up to which products are cut into such small ones
 _OPTIONS = dict(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
@@ -330,13 +331,38 @@ _philox = specialise(philox, "float32", "cpu")
 
 @njit(**_OPTIONS)
 def add_row_sums(thread, threads, counters, out, x):
-    """The thread's share of out (N,) += x.sum(axis=0), x (M, N); each sum in the order of the rows."""
+    """The thread's share of out (N,) += x.sum(axis=0), x (M, N).
+
+    Pairwise, so that the rounding error does not grow with M: sums of SUM_ROWS rows are added two by two, those sums
+    two by two, and so on; `waiting[k]` is a sum of 2^k of them that waits for its like.
+    """
     n0, n1 = share(out.shape[0], thread, threads)
-    mine = out[n0:n1]
-    for m in range(x.shape[0]):
-        row = x[m, n0:n1]
-        for n in range(n1 - n0):
-            mine[n] += row[n]
+    M, blocks = x.shape[0], (x.shape[0] + SUM_ROWS - 1) // SUM_ROWS
+    levels = 1
+    while blocks >> levels > 0:
+        levels += 1
+    waiting = np.zeros((levels + 1, n1 - n0), dtype=x.dtype)
+    for block in range(blocks):
+        total = x[block * SUM_ROWS, n0:n1].copy()
+        for m in range(block * SUM_ROWS + 1, min(M, (block + 1) * SUM_ROWS)):
+            _add(total, x[m, n0:n1])
+        level, likes = 0, block
+        while likes & 1:
+            _add(total, waiting[level])
+            waiting[level] = 0
+            level, likes = level + 1, likes >> 1
+        waiting[level] = total
+    level = 0
+    while blocks >> level > 1:
+        _add(waiting[level + 1], waiting[level])
+        level += 1
+    _add(out[n0:n1], waiting[level])
+
+
+@njit(**_OPTIONS)
+def _add(total, row):
+    for n in range(total.shape[0]):
+        total[n] += row[n]
 
 
 @njit(**_OPTIONS)

@@ -32,11 +32,10 @@ class _Worker:
         self._wake.release()
 
     def finish(self):
-        """Wait until the job is done; raise what it raised."""
+        """Wait until the job is done; returns what it raised, or None."""
         self._done.acquire()
         error, self._error = self._error, None
-        if error is not None:
-            raise error
+        return error
 
     def _loop(self):
         while True:
@@ -97,11 +96,15 @@ class Team:
         helpers = self._workers[: threads - 1]
         for number, worker in enumerate(helpers, 1):
             worker.start(lambda number=number: function(number, threads, counters, *arguments))
+        errors = []
         try:
             function(0, threads, counters, *arguments)
-        finally:
-            for worker in helpers:
-                worker.finish()
+        except BaseException as error:  # raised below, when no thread works on the arguments any more
+            errors.append(error)
+        errors += [worker.finish() for worker in helpers]
+        for error in errors:
+            if error is not None:
+                raise error
 
     def _forget_workers(self):
         self._workers, self._busy = [], threading.Lock()

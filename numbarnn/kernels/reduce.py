@@ -8,6 +8,7 @@ from numba import cuda
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 from numbarnn.kernels.target import TINY_LAUNCHES
 
+SUM_ROWS = 32  # rows a thread adds up before it adds their sum to others
 ROWS, COLUMNS = (2, 4) if TINY_LAUNCHES else (16, 32)  # threads of a block
 
 
@@ -32,15 +33,17 @@ def make_add_row_sums(dtype):
             active = n < N
             total = scalar(0)
             if active:
-                for m in range(row, M, ROWS):
-                    total += x[m, n]
+                for start in range(row, M, ROWS * SUM_ROWS):
+                    part = scalar(0)  # sums of sums round less than one long one
+                    for m in range(start, min(M, start + ROWS * SUM_ROWS), ROWS):
+                        part += x[m, n]
+                    total += part
             tile[row, column] = total
             cuda.syncthreads()
             if active and row == 0:
-                total = out[n]
-                for r in range(ROWS):
+                for r in range(1, ROWS):
                     total += tile[r, column]
-                out[n] = total
+                out[n] += total
             cuda.syncthreads()
 
     return Kernel(add_row_sums_kernel, "add_row_sums")

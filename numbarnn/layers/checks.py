@@ -34,7 +34,8 @@ def flag(value, name):
 def hidden_sizes(hidden_size, num_layers):
     """H of each layer from PyTorch's two arguments, or from one int per layer."""
     if isinstance(hidden_size, Integral) and not isinstance(hidden_size, bool):
-        return (positive_int(hidden_size, "hidden_size"),) * positive_int(num_layers or 1, "num_layers")
+        layers = 1 if num_layers is None else positive_int(num_layers, "num_layers")
+        return (positive_int(hidden_size, "hidden_size"),) * layers
     if not isinstance(hidden_size, list | tuple):
         raise TypeError(f"hidden_size must be an int or a list of one int per layer, not {hidden_size!r}")
     if not hidden_size:
@@ -68,7 +69,7 @@ def seed(value):
 def dtype_name(dtype):
     """ "float32" or "float64"."""
     try:
-        name = np.dtype(dtype).name
+        name = np.dtype(dtype).name if dtype is not None else None  # NumPy takes None for float64
     except TypeError as error:
         raise TypeError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}") from error
     if name not in DTYPES:
@@ -105,3 +106,27 @@ def _check_array(array, name, shape, dtype):
             f"{name} has dtype {array.dtype}, but this layer computes in {dtype}: pass {name}.astype({dtype!r}), or "
             f"make the layer with dtype={array.dtype.name!r}"
         )
+
+
+def buffer(engine, value, name, shape, dtype, strided=False):
+    """`value` as an array of the engine that results can be written into: never a copy; contiguous unless `strided`."""
+    result = engine.asarray(value, name)
+    _check_array(result, name, shape, dtype)
+    if not (strided or result.flags.c_contiguous):
+        raise ValueError(f"{name} must be contiguous, as results are written into it, but has strides {result.strides}")
+    if not getattr(result.flags, "writeable", True):
+        raise ValueError(f"{name} must be writable, as results are written into it, but is read-only")
+    return result
+
+
+def host_array(value, name, shape, dtype):
+    """`value` as a NumPy array of real numbers, of the shape, converted to the dtype."""
+    try:
+        result = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be an array of shape {shape}, not {value!r}: {error}") from error
+    if result.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must be an array of real numbers, but is {value!r} of dtype {result.dtype}")
+    if result.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, but has {result.shape}")
+    return result.astype(dtype)

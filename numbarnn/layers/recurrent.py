@@ -1,6 +1,7 @@
 """LSTM, GRU and RNN as objects with parameters: PyTorch's arguments, shapes, initialisation and state_dict keys."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,11 +169,8 @@ class Recurrent:
         if not accumulate:
             with self.engine.activate():
                 dw = self.engine.empty(self.weights.shape, self.dtype)
-        elif self.engine.asarray(dw, "dw").shape != self.weights.shape or dw.dtype != self.dtype:
-            raise ValueError(
-                f"dw must be a flat buffer of shape {self.weights.shape} and dtype {self.dtype}, as `weights`, but has "
-                f"shape {dw.shape} and dtype {dw.dtype}"
-            )
+        else:
+            dw = checks.buffer(self.engine, dw, "dw", self.weights.shape, self.dtype)
         tape.used = True
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, accumulate)
         state = (dhx, dcx) if self._has_c else dhx
@@ -181,6 +179,7 @@ class Recurrent:
     def dropout_masks(self, tape):
         """The dropout masks of a tape's call: a list of NumPy arrays (T, B, D*H), one per layer but the last; an
         element is 0 or 1 / (1 - p)."""
+        self._check_origin(tape)
         work = tape.forward
         masks = []
         for layer in range(self.num_layers - 1):
@@ -211,20 +210,21 @@ class Recurrent:
             state_dict: name -> array, as `state_dict` returns it, or torch's with tensors on the CPU.
 
         Raises:
-            ValueError: a name is missing or unknown, or a shape is wrong.
+            ValueError, TypeError: a name is missing or unknown, a shape is wrong, a value is no array of real numbers.
         """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"state_dict must map names to arrays, but is a {type(state_dict).__qualname__}")
         missing = [name for name in self.parameters if name not in state_dict]
         unknown = [name for name in state_dict if name not in self.parameters]
         if missing or unknown:
             raise ValueError(f"state_dict does not fit {self!r}: missing {missing}, unknown {unknown}")
-        arrays = {name: np.asarray(value, dtype=self.dtype) for name, value in state_dict.items()}
-        for name, array in arrays.items():
-            if array.shape != self.parameters[name].shape:
-                raise ValueError(
-                    f"state_dict[{name!r}] must have shape {self.parameters[name].shape}, but has {array.shape}"
-                )
-        for name, array in arrays.items():
-            self.parameters[name][...] = self.engine.from_host(array)
+        arrays = {
+            name: checks.host_array(state_dict[name], f"state_dict[{name!r}]", view.shape, self.dtype)
+            for name, view in self.parameters.items()
+        }
+        with self.engine.activate():
+            for name, array in arrays.items():
+                self.parameters[name][...] = self.engine.from_host(array)
         self._version += 1
 
     # ---------------------------------------------------------------- forms
@@ -263,11 +263,14 @@ class Recurrent:
             self.stack.split_state(state[1], f"{name}[1] (c)", batch),
         )
 
-    def _check_tape(self, tape):
+    def _check_origin(self, tape):
         if not isinstance(tape, Tape):
             raise TypeError(f"tape must be what forward returned, not a {type(tape).__qualname__}")
         if tape.stack is not self.stack:
             raise ValueError("tape was made by another layer: call backward on the layer whose forward made it")
+
+    def _check_tape(self, tape):
+        self._check_origin(tape)
         if tape.used:
             raise ValueError("tape was already used: each needs a forward of its own, as backward overwrites it")
         if tape.version != self._version:

@@ -117,13 +117,19 @@ class Stack:
             for layer, (part, hidden) in enumerate(zip(state, self.hidden_sizes, strict=True))
         ]
 
+    def state_shapes(self, batch):
+        """The shape of a state: (L*D, B, H), or a list of one (D, B, H) per layer."""
+        if self.equal_sizes:
+            return (self.num_layers * self.directions, batch, self.hidden_sizes[0])
+        return [(self.directions, batch, hidden) for hidden in self.hidden_sizes]
+
     def _new_state(self, batch, zeros=False):
         """(the state as callers see it, the list of its (D, B, H) parts)."""
-        D, make = self.directions, self.engine.zeros if zeros else self.engine.empty
+        D, make, shapes = self.directions, self.engine.zeros if zeros else self.engine.empty, self.state_shapes(batch)
         if self.equal_sizes:
-            whole = make((self.num_layers * D, batch, self.hidden_sizes[0]), self.dtype)
+            whole = make(shapes, self.dtype)
             return whole, [whole[layer * D : (layer + 1) * D] for layer in range(self.num_layers)]
-        parts = [make((D, batch, hidden), self.dtype) for hidden in self.hidden_sizes]
+        parts = [make(shape, self.dtype) for shape in shapes]
         return parts, parts
 
     # ---------------------------------------------------------------- forward

@@ -71,9 +71,7 @@ def read_network(cell, parameters):
     for layer in range(num_layers):
         directions, hidden_size = [], None
         for direction in range(num_directions):
-            one = _read_weights(
-                parameters, names[layer, direction], CELLS[cell].gates, input_size, hidden_size
-            )
+            one = _read_weights(parameters, names[layer, direction], CELLS[cell].gates, input_size, hidden_size)
             input_size, hidden_size = one.W.shape[1], one.R.shape[1]
             directions.append(one)
         weights.append(directions)
@@ -121,9 +119,7 @@ def read_input(x, network):
     array = np.array(x, dtype=np.float64)
     input_size = network.weights[0][0].W.shape[1]
     if array.ndim != 3 or array.shape[2] != input_size or 0 in array.shape:
-        raise ValueError(
-            f"x: expected shape (T, B, I) with I = {input_size} and T, B at least 1; got {array.shape}"
-        )
+        raise ValueError(f"x: expected shape (T, B, I) with I = {input_size} and T, B at least 1; got {array.shape}")
     return array
 
 

@@ -18,6 +18,6 @@ def choose(schedule):
     """
     if schedule == "auto":
         return stepwise
-    if schedule not in SCHEDULES:
+    if not isinstance(schedule, str) or schedule not in SCHEDULES:
         raise ValueError(f"schedule must be 'auto' or one of {', '.join(SCHEDULES)}, not {schedule!r}")
     return SCHEDULES[schedule]
