@@ -153,9 +153,7 @@ def test_one_unit_by_hand(cell):
     W, R = np.array([0.3, -0.5, 0.7, 0.2]), np.array([-0.4, 0.6, 0.9, -0.8])
     b_w, b_r = np.array([0.1, -0.2, 0.25, 0.4]), np.array([0.5, 0.15, -0.3, 0.05])
     G, xs, h, c = GATES[cell], [0.8, -1.1], 0.35, -0.45
-    parameters = dict(
-        weight_ih_l0=W[:G, None], weight_hh_l0=R[:G, None], bias_ih_l0=b_w[:G], bias_hh_l0=b_r[:G]
-    )
+    parameters = dict(weight_ih_l0=W[:G, None], weight_hh_l0=R[:G, None], bias_ih_l0=b_w[:G], bias_hh_l0=b_r[:G])
     states = [np.full((1, 1, 1), value) for value in ([h, c] if cell == "lstm" else [h])]
     result = reference.forward(cell, np.reshape(xs, (2, 1, 1)), parameters, *states)
     for t, x in enumerate(xs):

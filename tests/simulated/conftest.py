@@ -1,0 +1,9 @@
+"""Tests of the kernels in Numba's simulator. tests/test_simulator.py runs them in a process of their own, as
+NUMBA_ENABLE_CUDASIM=1 must be set before Numba is imported; by hand:
+
+    NUMBA_ENABLE_CUDASIM=1 python -m pytest tests/simulated
+"""
+
+from numba import config
+
+collect_ignore_glob = [] if config.ENABLE_CUDASIM else ["test_*.py"]

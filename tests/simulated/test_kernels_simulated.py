@@ -1,0 +1,231 @@
+"""Each kernel alone, in the simulator, against a line of NumPy. Launches are tiny here (several blocks of four threads,
+kernels/target.py), so that small arrays span several blocks and several turns of every grid-stride loop.
+
+Outputs start as NaN: an element that is not written shows, and one that must not be written stays NaN.
+"""
+
+import numpy as np
+import pytest
+from philox_reference import dropout_mask
+
+from numbarnn import cells
+from numbarnn.cells.philox import dropout_words
+from numbarnn.kernels import dropout, layout, pointwise, reduce
+from numbarnn.kernels.launch import LaunchConfig
+
+by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
+by_cell = pytest.mark.parametrize("cell", cells.CELLS.values(), ids=cells.CELLS)
+
+
+def normal(dtype, *shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def nans(dtype, *shape):
+    return np.full(shape, np.nan, dtype)
+
+
+# ------------------------------------------------------------------------------------------------------------ copy
+@by_dtype
+@pytest.mark.parametrize("axes", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (0, 2, 1)], ids=str)
+def test_copy_of_any_layout(axes, dtype):
+    x = normal(dtype, 3, 5, 9).transpose(axes)
+    out = nans(dtype, *x.shape)
+    layout.copy(out, x)
+    np.testing.assert_array_equal(out, x, strict=True)
+
+
+@by_dtype
+@pytest.mark.parametrize("shape", [(1,), (9,), (3, 9), (1, 1, 1)], ids=str)
+def test_copy_into_a_slice_writes_that_slice_only(shape, dtype):
+    out = nans(dtype, *shape[:-1], 2 * shape[-1] + 1)
+    x = normal(dtype, *shape)
+    layout.copy(out[..., 1::2], x)
+    np.testing.assert_array_equal(out[..., 1::2], x)
+    assert np.isnan(out[..., ::2]).all()
+
+
+# -------------------------------------------------------------------------------------------------------- row sums
+@by_dtype
+@pytest.mark.parametrize("rows", (1, 2, 3, 17))
+@pytest.mark.parametrize("columns", (1, 4, 5, 19))  # tiles have 4 columns, 2 rows, and there are 2 blocks
+def test_add_row_sums_over_several_tiles(columns, rows, dtype):
+    whole = normal(dtype, rows, 2 * columns + 3)
+    x = whole[:, 2 : 2 + columns]  # rows at a stride
+    start = normal(dtype, columns, seed=1)
+    out = start.copy()
+    reduce.add_row_sums(out, x)
+    # each of at most rows + 1 additions rounds a sum of at most rows * 4
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(
+        out, start + x.sum(axis=0, dtype=np.float64), rtol=0, atol=eps * 4 * rows * (rows + 1) / 2
+    )
+
+
+def test_add_row_sums_has_a_fixed_order():
+    x, out = normal("float32", 100, 7), [np.zeros(7, np.float32) for _ in range(2)]
+    for one in out:
+        reduce.add_row_sums(one, x)
+    np.testing.assert_array_equal(*out)
+
+
+@pytest.mark.parametrize("blocks", (1, 3))
+def test_add_row_sums_is_right_for_any_grid(blocks):
+    x, out, expected = normal("float64", 5, 11), np.zeros(11), np.zeros(11)
+    kernel = reduce.make_add_row_sums("float64")
+    kernel.bind(LaunchConfig(blocks, (reduce.COLUMNS, reduce.ROWS)), out, x)()
+    reduce.add_row_sums(expected, x)
+    np.testing.assert_array_equal(out, expected)
+
+
+# --------------------------------------------------------------------------------------------------------- dropout
+@by_dtype
+@pytest.mark.parametrize("p", (0.0, 0.3, 1.0))
+@pytest.mark.parametrize("n", (1, 4, 67))  # not a multiple of 4, the words of one Philox
+def test_dropout_is_the_mask_of_numpys_philox(n, p, dtype):
+    x, out = normal(dtype, n), nans(dtype, n)
+    dropout.dropout(out, x, p, 2**35 + 5, 2, 9)
+    mask = dropout_mask((n,), p, 2**35 + 5, 2, 9, dtype)
+    np.testing.assert_array_equal(out, x * mask, strict=True)
+    dropout.dropout(x, x, p, 2**35 + 5, 2, 9)  # in place
+    np.testing.assert_array_equal(x, out)
+
+
+@pytest.mark.parametrize("blocks, threads", [(1, 1), (3, 2)])
+def test_dropout_is_right_for_any_grid(blocks, threads):
+    x, out = normal("float32", 35), nans("float32", 35)
+    scale, *words = dropout_words(0.5, 1, 0, 0)
+    dropout.make_dropout("float32").bind(LaunchConfig(blocks, threads), out, x, np.float32(scale), *words)()
+    np.testing.assert_array_equal(out, x * dropout_mask((35,), 0.5, 1, 0, 0, "float32"))
+
+
+# ------------------------------------------------------------------------------------------------------- pointwise
+def split(row, parts):
+    """(B, parts * H) as `parts` arrays (B, H)."""
+    return np.split(row, parts, axis=-1) if parts else []
+
+
+class Step:
+    """Random arrays of one step of a layer with two directions, as the kernels take them, and what they should hold."""
+
+    T, B, H = 3, 3, 9  # two blocks of four threads cover the 9 units in two turns, two rows of blocks 3 sequences
+
+    def __init__(self, cell, dtype, direction):
+        self.cell, self.dtype, self.direction = cell, dtype, direction
+        T, B, H, G, N = self.T, self.B, self.H, cell.num_gates, cell.num_private
+        self.t = 1
+        self.before = self.t if direction == 0 else self.t + 2
+        self.h_columns = slice(direction * H, (direction + 1) * H)
+        self.c_columns = slice(direction * N * H, (direction + 1) * N * H)
+        self.h, self.c = nans(dtype, T + 2, B, 2 * H), nans(dtype, T + 2, B, 2 * N * H)
+        self.h[self.before, :, self.h_columns] = normal(dtype, B, H, seed=1)
+        self.c[self.before, :, self.c_columns] = normal(dtype, B, N * H, seed=2)
+        self.width = max(cell.num_saved, G) * H
+        self.ax = normal(dtype, T, B, self.width, seed=3)
+        self.ah = normal(dtype, B, G * H, seed=4)
+        self.b_w, self.b_r = normal(dtype, G * H, seed=5), normal(dtype, G * H, seed=6)
+
+    @property
+    def state_before(self):
+        """The state's arrays (B, H)."""
+        h, c = self.h[self.before, :, self.h_columns], self.c[self.before, :, self.c_columns]
+        return (h, *split(c, self.cell.num_private))
+
+    def expected(self):
+        """(new state, saved) by the cell's equations on whole arrays, in float64."""
+        G, H = self.cell.num_gates, self.H
+        ax = split(self.ax[self.t, :, : G * H].astype(np.float64) + self.b_w, G)
+        ah = split(self.ah.astype(np.float64) + self.b_r, G)
+        return self.cell.forward(ax, ah, tuple(part.astype(np.float64) for part in self.state_before))
+
+
+def assert_near(value, expected):
+    """A cell's arithmetic in the dtype: up to 8 operations on numbers below 8, some eps each."""
+    np.testing.assert_allclose(value, expected, rtol=0, atol=64 * np.finfo(value.dtype).eps)
+
+
+def assert_only_written(array, index, value):
+    """array[index] is near value, and what is not there is NaN."""
+    assert_near(array[index], value)
+    rest = array.copy()
+    rest[index] = np.nan
+    assert np.isnan(rest).all()
+
+
+@by_dtype
+@pytest.mark.parametrize("direction", (0, 1))
+@by_cell
+def test_pointwise_forward_of_training(cell, direction, dtype):
+    """h and c of the step are written, and what the cell saves in the place of x Wᵀ."""
+    s = Step(cell, dtype, direction)
+    new_state, saved = s.expected()
+    before, others = [part.copy() for part in s.state_before], s.ax[[0, 2]].copy()
+    pointwise.bind_forward(cell, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, direction, True)(s.t, s.before)
+    np.testing.assert_array_equal(s.state_before, before)
+    for array, columns, value in ((s.h, s.h_columns, new_state[:1]), (s.c, s.c_columns, new_state[1:])):
+        array[s.before] = np.nan  # was given
+        if value:
+            assert_only_written(array, (s.t + 1, slice(None), columns), np.concatenate(value, axis=1))
+    if saved:
+        assert_near(s.ax[s.t, :, : cell.num_saved * s.H], np.concatenate(saved, axis=1))
+    np.testing.assert_array_equal(s.ax[[0, 2]], others)
+
+
+@by_dtype
+@pytest.mark.parametrize("direction", (0, 1))
+@by_cell
+def test_pointwise_forward_of_inference(cell, direction, dtype):
+    """c has two slots, taken in turns; nothing is saved."""
+    s = Step(cell, dtype, direction)
+    new_state, _ = s.expected()
+    c, ax = nans(dtype, 2, *s.c.shape[1:]), s.ax.copy()
+    c[s.before % 2] = s.c[s.before]
+    pointwise.bind_forward(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, direction, False)(s.t, s.before)
+    assert_near(s.h[s.t + 1, :, s.h_columns], new_state[0])
+    np.testing.assert_array_equal(c[s.before % 2], s.c[s.before])
+    if cell.num_private:
+        c[s.before % 2] = np.nan
+        assert_only_written(c, ((s.t + 1) % 2, slice(None), s.c_columns), np.concatenate(new_state[1:], axis=1))
+    np.testing.assert_array_equal(s.ax, ax)
+
+
+@by_dtype
+@pytest.mark.parametrize("direction", (0, 1))
+@by_cell
+def test_pointwise_backward(cell, direction, dtype):
+    s = Step(cell, dtype, direction)
+    G, N, K, H = cell.num_gates, cell.num_private, cell.num_saved, s.H
+    new_state, saved = s.expected()
+    s.h[s.t + 1, :, s.h_columns] = new_state[0]
+    if N:
+        s.c[s.t + 1, :, s.c_columns] = np.concatenate(new_state[1:], axis=1)
+    dy = normal(dtype, s.T, s.B, 2 * H, seed=7)
+    dh, dc = normal(dtype, s.B, H, seed=8), normal(dtype, s.B, N * H, seed=9)
+    d_state = (dy[s.t, :, s.h_columns].astype(np.float64) + dh, *split(dc.astype(np.float64), N))
+    d_ax, d_ah, d_before = cell.backward(saved, s.state_before, new_state, d_state)
+
+    dax = nans(dtype, s.T, s.B, s.width)  # at first what forward saved
+    if K:
+        dax[s.t, :, : K * H] = np.concatenate(saved, axis=1)
+    dah = dax if cell.same_gradient else nans(dtype, s.T, s.B, G * H)
+    pointwise.bind_backward(cell, dh, dc, dax, dah, dy, s.h, s.c, direction)(s.t, s.before)
+    assert_near(dax[s.t, :, : G * H], np.concatenate(d_ax, axis=1))
+    assert np.isnan(dax[[0, 2]]).all()
+    if not cell.same_gradient:
+        assert_only_written(dah, s.t, np.concatenate(d_ah, axis=1))
+    assert_near(dh, np.broadcast_to(d_before[0], dh.shape))
+    if N:
+        assert_near(dc, np.concatenate(d_before[1:], axis=1))
+
+
+@by_cell
+def test_pointwise_is_right_for_any_grid(cell):
+    """One thread that does everything, and more threads than units."""
+    results = []
+    for config in (LaunchConfig(1, 1), LaunchConfig((1, 5), 16)):
+        s = Step(cell, "float64", 0)
+        kernel = pointwise.make_pointwise_forward(cell, "float64", True)
+        kernel.bind(config, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, np.int32(0))(s.t, s.before)
+        results.append((s.h, s.c, s.ax))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)

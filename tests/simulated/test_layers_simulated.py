@@ -1,0 +1,90 @@
+"""Layers made of the real kernels, in the simulator: every quantity against the float64 reference."""
+
+from itertools import cycle, product
+
+import numpy as np
+import pytest
+from helpers import CELLS, Case, assert_close, assert_same_bits, check_layer, infer, make_problem, train
+from shipped_kernels import shipped_kernels
+
+from numbarnn.kernels.arguments import Arguments
+from numbarnn.kernels.launch import Kernel
+
+# Every T, B and H, with directions, bias and dtype taking turns ...
+SIZES = tuple(product((1, 2, 7), (1, 3), (1, 5, 33)))
+TURNS = tuple(product((1, 2), (True, False), ("float32", "float64")))
+# ... and several layers, equal and unequal, and each option. A launch takes milliseconds here, so what is long is not
+# also deep.
+OPTIONS = (
+    dict(T=2, B=1, hidden=(33, 33), directions=2),
+    dict(T=7, B=3, hidden=(5, 1)),
+    dict(T=2, B=3, hidden=(5, 33, 1), directions=2, bias=False),
+    dict(T=1, B=3, hidden=(5, 5, 5), directions=2),
+    dict(T=2, B=3, hidden=(5, 3), dropout=0.4, directions=2),
+    dict(T=2, B=3, hidden=(33,), batch_first=True, state=False, given=("dy",)),
+    dict(T=2, B=1, hidden=(1, 1, 1), bias=False, given=("dhy",)),
+)
+
+
+def cases():
+    """Each cell with each of the sizes and options; the next cell with other turns."""
+    for turn, cell in enumerate(CELLS):
+        for number, (T, B, H) in enumerate(SIZES):
+            D, bias, dtype = TURNS[(3 * number + turn) % len(TURNS)]
+            yield Case(cell, T=T, B=B, hidden=(H,), directions=D, bias=bias, dtype=dtype)
+        dtypes = cycle(("float32", "float64")[:: 1 if turn % 2 else -1])
+        for options, dtype in zip(OPTIONS, dtypes, strict=False):
+            yield Case(cell, **options, dtype=dtype)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=str)
+def test_agrees_with_reference(case):
+    check_layer(case, "sim")
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_agrees_with_the_cpu_engine(cell):
+    """The same problem on both engines: the same dropout masks bit for bit, results within rounding."""
+    case = Case(cell, T=3, B=2, hidden=(5, 6, 3), dropout=0.5, directions=2)
+    problem = make_problem(case)
+    sim, sim_masks = train(problem.layer("sim", seed=11), problem)
+    cpu, cpu_masks = train(problem.layer("cpu", seed=11), problem)
+    for one, other in zip(sim_masks, cpu_masks, strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+    assert_close(case, sim, cpu, "sim against cpu")
+
+
+@pytest.mark.parametrize("cell", ("lstm", "gru"))
+def test_inference_equals_training_bit_for_bit(cell):
+    problem = make_problem(Case(cell, T=3, hidden=(5, 3)))
+    outputs = infer(problem.layer("sim"), problem)
+    values, _ = train(problem.layer("sim"), problem)
+    assert_same_bits(outputs, {name: values[name] for name in outputs})
+
+
+def test_weight_gradients_accumulate_into_dw():
+    case = Case("gru", T=2, hidden=(5,))
+    problem = make_problem(case)
+    layer = problem.layer("sim")
+    once = layer.backward(layer.forward(problem.x)[2], problem.dy)
+    single = {name: view.copy() for name, view in once.params.items()}
+    twice = layer.backward(layer.forward(problem.x)[2], problem.dy, dw=once.weights)
+    assert_close(case, twice.params, {name: 2 * value for name, value in single.items()})
+
+
+def test_layers_launch_only_what_is_compiled_for_gpus(monkeypatch):
+    """tests/test_kernels.py compiles the list in shipped_kernels.py: nothing else is launched."""
+    launched, bind = set(), Kernel.bind
+
+    def record(kernel, config, *arguments):
+        launched.add((kernel.name, Arguments(kernel.name, arguments).signature))
+        return bind(kernel, config, *arguments)
+
+    monkeypatch.setattr(Kernel, "bind", record)
+    for cell in CELLS:
+        problem = make_problem(Case(cell, T=2, B=2, I=1, hidden=(2, 3), directions=2, dropout=0.5, batch_first=True))
+        train(problem.layer("sim"), problem)
+        infer(problem.layer("sim"), problem)
+    compiled = {shipped.signature for shipped in shipped_kernels()}
+    assert launched <= compiled
+    assert {name for name, _ in launched} == {name for name, _ in compiled}

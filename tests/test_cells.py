@@ -1,0 +1,271 @@
+"""The cells' scalar functions: derivatives, float32 approximations, types, and the random number generator."""
+
+import numpy as np
+import pytest
+from numba import njit, types
+from philox_reference import philox4x32
+
+from numbarnn import cells
+from numbarnn.cells import scalar, specialise, units
+from numbarnn.cells.philox import dropout_words, philox
+
+by_cell = pytest.mark.parametrize("cell", cells.CELLS.values(), ids=cells.CELLS)
+by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
+
+
+# --------------------------------------------------------------------------------------------------------- equations
+def flat_forward(cell, point):
+    """New state and saved values as one vector, of (ax, ah, state) as one vector."""
+    G = cell.num_gates
+    new_state, saved = cell.forward(tuple(point[:G]), tuple(point[G : 2 * G]), tuple(point[2 * G :]))
+    return new_state, saved
+
+
+@by_cell
+@pytest.mark.parametrize("seed", range(5))
+def test_backward_is_the_derivative_of_forward(cell, seed):
+    """Central differences in float64. Their error is step² f'''/6 + 1e-16/step, some 1e-10 for functions of size 1."""
+    rng = np.random.default_rng(seed)
+    G, S, step = cell.num_gates, len(cell.states), 1e-5
+    point, d_state = rng.normal(size=2 * G + S), rng.normal(size=S)
+    if cell.name == "rnn_relu":
+        assert abs(point[0] + point[1]) > 10 * step  # not at the kink
+
+    def loss(point):
+        return sum(d * value for d, value in zip(d_state, flat_forward(cell, point)[0], strict=True))
+
+    numeric = []
+    for k in range(len(point)):
+        above, below = point.copy(), point.copy()
+        above[k] += step
+        below[k] -= step
+        numeric.append((loss(above) - loss(below)) / (2 * step))
+    new_state, saved = flat_forward(cell, point)
+    d_ax, d_ah, d_before = cell.backward(saved, tuple(point[2 * G :]), new_state, tuple(d_state))
+    np.testing.assert_allclose([*d_ax, *d_ah, *d_before], numeric, rtol=1e-6, atol=1e-9)
+    assert (d_ax == d_ah) or not cell.same_gradient
+
+
+@by_cell
+def test_tuples_have_the_lengths_the_cell_says(cell):
+    G, S = cell.num_gates, len(cell.states)
+    new_state, saved = flat_forward(cell, np.ones(2 * G + S))
+    assert (len(new_state), len(saved)) == (S, cell.num_saved)
+    d_ax, d_ah, d_before = cell.backward(saved, new_state, new_state, (1.0,) * S)
+    assert (len(d_ax), len(d_ah), len(d_before)) == (G, G, S)
+    assert cell.states[0] == "h" and cell.num_private == S - 1
+
+
+def test_known_cells():
+    assert {name: (cell.gates, cell.states) for name, cell in cells.CELLS.items()} == {
+        "lstm": (("i", "f", "g", "o"), ("h", "c")),
+        "gru": (("r", "z", "n"), ("h",)),
+        "rnn_tanh": (("h",), ("h",)),
+        "rnn_relu": (("h",), ("h",)),
+    }
+    for name, cell in cells.CELLS.items():
+        assert cells.get(name) is cell and cells.get(cell) is cell
+
+
+def test_relu_at_zero_and_nan():
+    """The derivative at 0 is 0, as in cuDNN and PyTorch; NaN stays NaN."""
+    for dtype in ("float32", "float64"):
+        for target in ("cpu", "python"):
+            relu, d_relu = (specialise(f, dtype, target) for f in (scalar.relu, scalar.d_relu))
+            relu_, d_relu_ = (njit(lambda x, f=f: f(x)) if target == "cpu" else f for f in (relu, d_relu))
+            zero, nan = np.dtype(dtype).type(0), np.dtype(dtype).type(np.nan)
+            assert (relu_(zero), d_relu_(zero), relu_(-1 + zero), relu_(2 + zero)) == (0, 0, 0, 2)
+            assert np.isnan(relu_(nan))
+
+
+# ------------------------------------------------------------------------------------------------------------- types
+def float_tuple(dtype, count):
+    return types.UniTuple(getattr(types, dtype), count)
+
+
+def scalars_of(numba_type):
+    """The scalar types in a (nested) tuple type."""
+    if isinstance(numba_type, types.BaseTuple):
+        return [scalar for part in numba_type for scalar in scalars_of(part)]
+    return [numba_type]
+
+
+@by_dtype
+@by_cell
+def test_compiled_cells_compute_in_their_dtype(cell, dtype):
+    """Numba's inferred types: one float64 literal would turn results of a float32 cell into float64."""
+    gates, state = float_tuple(dtype, cell.num_gates), float_tuple(dtype, len(cell.states))
+    saved = float_tuple(dtype, cell.num_saved) if cell.num_saved else types.Tuple(())
+    for function, arguments in (
+        (cell.forward, (gates, gates, state)),
+        (cell.backward, (saved, state, state, state)),
+    ):
+        compiled = specialise(function, dtype, "cpu")
+        compiled.compile(arguments)
+        (result,) = {overload.signature.return_type for overload in compiled.overloads.values()}
+        assert set(scalars_of(result)) == {getattr(types, dtype)}
+        inside = {str(name) for name in compiled.overloads[arguments].type_annotation.typemap.values()}
+        assert dtype == "float64" or "float64" not in inside
+
+
+@by_dtype
+@by_cell
+def test_simulated_cells_compute_in_their_dtype(cell, dtype):
+    one = np.dtype(dtype).type(0.5)
+    forward, backward = (specialise(f, dtype, "python") for f in (cell.forward, cell.backward))
+    gates, state = (one,) * cell.num_gates, (one,) * len(cell.states)
+    new_state, saved = forward(gates, gates, state)
+    parts = [*new_state, *saved, *[value for part in backward(saved, state, new_state, state) for value in part]]
+    assert {np.asarray(value).dtype.name for value in parts} == {dtype}
+
+
+@by_dtype
+@by_cell
+def test_compiled_cells_equal_the_plain_equations(cell, dtype):
+    rng = np.random.default_rng(0)
+    G, S = cell.num_gates, len(cell.states)
+    compiled = specialise(cell.forward, dtype, "cpu")
+    for _ in range(20):
+        point = rng.normal(size=2 * G + S).astype(dtype)
+        ours = compiled(tuple(point[:G]), tuple(point[G : 2 * G]), tuple(point[2 * G :]))
+        exact = flat_forward(cell, point.astype(np.float64))
+        # eight operations on numbers below 4, and one exp or tanh of 2.5 eps
+        for one, other in zip([*ours[0], *ours[1]], [*exact[0], *exact[1]], strict=True):
+            assert abs(one - other) <= 16 * np.finfo(dtype).eps
+
+
+def test_specialise_replaces_constants_and_functions_only():
+    assert specialise(scalar.sigmoid, "float32", "cpu") is specialise(scalar.sigmoid, "float32", "cpu")
+    plain = specialise(scalar.sigmoid, "float32", "python")
+    assert plain.__globals__["ONE"].dtype == np.float32 and scalar.ONE == 1.0 and isinstance(scalar.ONE, float)
+    assert plain.__doc__ == scalar.sigmoid.__doc__ and plain.__globals__["np"] is np
+
+
+# --------------------------------------------------------------------------------------------- exp and tanh in float32
+def every(step):
+    """Every step-th float32: all magnitudes and signs, infinities and NaNs too."""
+    return np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
+
+
+def mapped(function):
+    """The float32 version of a scalar function over an array, as the CPU engine's loops have it."""
+    device_function = specialise(function, "float32", "cpu")
+
+    @njit(error_model="numpy", fastmath=cells.definition.FAST_MATH)
+    def over(x, out):
+        for i in range(x.size):
+            out[i] = device_function(x[i])
+
+    def apply(x):
+        out = np.full_like(x, np.nan)
+        over(x, out)
+        return out
+
+    return apply
+
+
+TINY = float(np.finfo(np.float32).tiny)  # below it float32 loses digits, and processors may flush to zero
+X = every(1009)
+FINITE = X[np.isfinite(X)]
+
+
+def ulps(value, exact):
+    """Error in units of the last place of the exact result in float32."""
+    exact = np.asarray(exact, np.float64)
+    return np.max(np.abs(value - exact) / np.spacing(np.maximum(np.abs(exact), TINY).astype(np.float32)))
+
+
+def exact_sigmoid(x):
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x.astype(np.float64)))
+
+
+def test_exp_float32():
+    x = FINITE[(scalar.EXP_LOW <= FINITE) & (FINITE <= scalar.EXP_HIGH)]
+    x = np.concatenate([x, np.linspace(scalar.EXP_LOW, scalar.EXP_HIGH, 1_000_001, dtype=np.float32)])
+    assert ulps(mapped(scalar.exp_float32)(x), np.exp(x.astype(np.float64))) < 2
+    beyond = mapped(scalar.exp_float32)(np.float32([-np.inf, -1000, -88, 89, 1000, np.inf]))
+    assert (beyond[:3] < 2 * TINY).all() and (beyond[3:] > 1e38).all() and np.isfinite(beyond).all()
+
+
+def test_tanh_float32():
+    x = np.concatenate([FINITE, np.linspace(-10, 10, 1_000_001, dtype=np.float32)])
+    tanh = mapped(scalar.tanh_float32)
+    assert ulps(tanh(x), np.tanh(x.astype(np.float64))) < 2
+    assert (np.abs(tanh(x)) <= 1).all()
+    ends = tanh(np.float32([-np.inf, -1000, 0, 1000, np.inf]))
+    np.testing.assert_array_equal(ends, np.float32([-1, -1, 0, 1, 1]))
+
+
+def test_sigmoid_float32():
+    x = np.concatenate([FINITE, np.linspace(-20, 20, 1_000_001, dtype=np.float32)])
+    sigmoid = mapped(scalar.sigmoid)
+    normal = x[exact_sigmoid(x) >= TINY]
+    assert ulps(sigmoid(normal), exact_sigmoid(normal)) < 3
+    assert np.max(np.abs(sigmoid(x) - exact_sigmoid(x))) < 2 * np.finfo(np.float32).eps
+    ends = sigmoid(np.float32([-np.inf, -1000, 0, 1000, np.inf]))
+    np.testing.assert_allclose(ends, [0, 0, 0.5, 1, 1], rtol=0, atol=TINY)
+
+
+@pytest.mark.parametrize("function", (scalar.exp_float32, scalar.tanh_float32, scalar.sigmoid))
+def test_every_nan_stays_nan(function):
+    """Whatever its sign and payload."""
+    x = X[np.isnan(X)]
+    assert x.size > 10_000
+    assert np.isnan(mapped(function)(x)).all()
+
+
+@pytest.mark.parametrize("function, exact", [(scalar.tanh, np.tanh), (scalar.sigmoid, exact_sigmoid)])
+def test_float64_uses_the_target_own_functions(function, exact):
+    if function is scalar.tanh:
+        assert scalar.TARGETS["cpu", "float64"]["tanh"](0.5) == np.tanh(0.5)
+        return
+    device_function = specialise(function, "float64", "cpu")
+    x = np.linspace(-30, 30, 1001)
+    value = np.array([device_function(one) for one in x])
+    assert np.max(np.abs(value - exact(x)) / exact(x)) < 4 * np.finfo(np.float64).eps
+
+
+# ----------------------------------------------------------------------------------------------- memory and dropout
+@pytest.mark.parametrize("count", range(5))
+def test_units_in_memory(count):
+    """Value k of unit j stands at k H + j."""
+    H, j = 3, 1
+    row, bias = np.arange(20.0), 100 * np.arange(20.0)
+    places = [j + k * H for k in range(count)]
+    assert units.loader(count, "python")(row, j, H) == tuple(row[places])
+    assert units.biased_loader(count, "python")(row, bias, j, H) == tuple(row[places] + bias[places])
+    out = np.full(20, np.nan)
+    units.storer(count, "python")(out, j, H, tuple(range(count)))
+    assert [int(value) for value in out[places]] == list(range(count))
+    assert np.isnan(np.delete(out, places)).all()
+
+
+# Known answers of Random123 (kat_vectors, philox4x32 10): counter, key, result.
+ONES = 0xFFFFFFFF
+KNOWN = {
+    "zeros": ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    "ones": ((ONES,) * 4, (ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    "pi": (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+}
+
+
+@pytest.mark.parametrize("counter, key, known", KNOWN.values(), ids=KNOWN)
+def test_philox_known_answers(counter, key, known):
+    words = [np.uint64(word) for word in (*counter, *key)]
+    assert tuple(map(int, philox(*words))) == known
+    for dtype in ("float32", "float64"):
+        assert tuple(map(int, specialise(philox, dtype, "cpu")(*words))) == known
+    assert tuple(map(int, philox4x32(counter, key))) == known  # the tests' own
+
+
+@pytest.mark.parametrize("p, scale, threshold", [(0.0, 1, 0), (0.5, 2, 2**31), (0.25, 4 / 3, 2**30), (1.0, 0, 2**32)])
+def test_dropout_words(p, scale, threshold):
+    seed = 0x0123456789ABCDEF
+    words = dropout_words(p, seed, 3, 2**32 + 7)
+    assert words[0] == scale and all(isinstance(word, np.uint64) for word in words[1:])
+    assert [int(word) for word in words[1:]] == [threshold, 0x89ABCDEF, 0x01234567, 3, 7]

@@ -1,0 +1,319 @@
+"""The four calls in cuDNN's terms: against the layers, None as NULL, accumulation, outputs in place, errors."""
+
+import numpy as np
+import pytest
+from helpers import CELLS, Case, assert_same_bits, make_problem, nan_filled, train
+
+from numbarnn import functional as F
+
+by_cell = pytest.mark.parametrize("cell", CELLS)
+UNEQUAL = dict(hidden=(5, 3), directions=2)
+EQUAL = dict(hidden=(5, 5), directions=2)
+
+
+class Setup:
+    """A descriptor, its weights, and a layer with the same ones."""
+
+    def __init__(self, cell, **options):
+        self.case = Case(cell, **options)
+        self.problem = make_problem(self.case)
+        self.layer = self.problem.layer(seed=3)
+        self.rnn = F.Descriptor(
+            cell, self.case.I, self.case.hidden, bias=self.case.bias, dropout=self.case.dropout,
+            bidirectional=self.case.directions == 2, dtype=self.case.dtype, device="cpu", seed=3,
+        )  # fmt: skip
+        self.w = self.rnn.zeros_weights()
+        views = self.rnn.weight_params(self.w)
+        for name, value in self.problem.parameters.items():
+            views[name][...] = value
+
+    def forward(self, **outputs):
+        """forward_training of the problem."""
+        p = self.problem
+        with nan_filled(self.rnn.engine):
+            return F.forward_training(self.rnn, p.x, p.h, p.c, self.w, **outputs)
+
+    def gradients(self, reserve, dw=None, **outputs):
+        """(dx, dhx, dcx, dw) of the problem."""
+        p = self.problem
+        dw = self.rnn.zeros_weights() if dw is None else dw
+        with nan_filled(self.rnn.engine):
+            dx, dhx, dcx = F.backward_data(self.rnn, reserve, p.dy, p.dhy, p.dcy, self.w, **outputs)
+            assert F.backward_weights(self.rnn, reserve, dw) is dw
+        return dx, dhx, dcx, dw
+
+    def named(self, y, hy, cy, dx, dhx, dcx, dw):
+        """As helpers.train returns them."""
+        values = {"y": y, "hy": hy, "cy": cy, "dx": dx, "dhx": dhx, "dcx": dcx}
+        values |= {f"d{name}": view for name, view in self.rnn.weight_params(dw).items()}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+OPTIONS = {
+    "equal": EQUAL,
+    "unequal": UNEQUAL,
+    "dropout": dict(hidden=(5, 5, 5), dropout=0.5),
+    "no_bias-float64": dict(hidden=(33,), bias=False, dtype="float64"),
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@by_cell
+def test_four_calls_equal_the_layer(cell, options):
+    s = Setup(cell, **options)
+    expected, _ = train(s.layer, s.problem)
+    y, hy, cy, reserve = s.forward()
+    assert (cy is None) == (cell != "lstm")
+    assert_same_bits(s.named(y, hy, cy, *s.gradients(reserve)), expected)
+
+
+@pytest.mark.parametrize("options", (EQUAL, UNEQUAL), ids=("equal", "unequal"))
+@by_cell
+def test_inference_equals_training(cell, options):
+    s = Setup(cell, **options)
+    p = s.problem
+    with nan_filled(s.rnn.engine):
+        results = F.forward_inference(s.rnn, p.x, p.h, p.c, s.w)
+    assert len(results) == 3
+    for inference, training in zip(results, s.forward(), strict=False):
+        assert_same_bits({"": inference}, {"": training})
+
+
+@by_cell
+def test_none_is_zero(cell):
+    """hx, cx, dy, dhy, dcy: as NULL in cuDNN."""
+    s = Setup(cell, **EQUAL)
+    zeros = np.zeros_like(s.problem.h)
+    zero_c = zeros if cell == "lstm" else None
+    results = []
+    for h, c, dy in ((None, None, None), (zeros, zero_c, np.zeros_like(s.problem.dy))):
+        y, hy, cy, reserve = F.forward_training(s.rnn, s.problem.x, h, c, s.w)
+        dhy = np.ones_like(zeros)
+        data = F.backward_data(s.rnn, reserve, dy, dhy, c, s.w)
+        results.append(s.named(y, hy, cy, *data, F.backward_weights(s.rnn, reserve, s.rnn.zeros_weights())))
+    assert_same_bits(*results)
+
+
+@by_cell
+def test_no_gradient_at_all_gives_zeros(cell):
+    s = Setup(cell, **UNEQUAL)
+    reserve = s.forward()[3]
+    dx, dhx, dcx = F.backward_data(s.rnn, reserve, None, None, None, s.w)
+    dw = F.backward_weights(s.rnn, reserve, s.rnn.zeros_weights())
+    for value in [dx, *dhx, *(dcx or []), dw]:
+        assert not value.any()
+
+
+@pytest.mark.parametrize("options", (EQUAL, dict(hidden=(5, 3), dropout=0.5)), ids=("equal", "dropout"))
+@by_cell
+def test_dw_accumulates(cell, options):
+    """Two backward_weights calls of one reserve add the same gradients twice; a second reserve adds its own."""
+    s = Setup(cell, **options)
+    reserve = s.forward()[3]
+    once = s.gradients(reserve)[3]
+    start = np.random.default_rng(0).standard_normal(once.size).astype(once.dtype)
+    dw = start.copy()
+    for _ in range(2):
+        F.backward_weights(s.rnn, reserve, dw)
+    # each addition rounds a number below 2 (max |once| + max |start|)
+    size = 2 * np.abs(once).max() + np.abs(start).max()
+    np.testing.assert_allclose(dw, start + 2 * once, rtol=0, atol=8 * s.case.eps * size)
+
+
+@pytest.mark.parametrize("options", (EQUAL, UNEQUAL), ids=("equal", "unequal"))
+@by_cell
+def test_outputs_are_written_where_asked(cell, options):
+    s = Setup(cell, **options)
+    y, hy, cy, reserve = s.forward()
+    dx, dhx, dcx, _ = s.gradients(reserve)
+
+    def like(value):
+        if value is None:
+            return None
+        return (
+            [np.full_like(part, np.nan) for part in value] if isinstance(value, list) else np.full_like(value, np.nan)
+        )
+
+    outputs = {"y": like(y), "hy": like(hy), "cy": like(cy)}
+    results = s.forward(**outputs)
+    for name, value, expected in zip(outputs, results, (y, hy, cy), strict=False):
+        if value is not None:
+            assert_same_bits({name: outputs[name]}, {name: value})
+            assert_same_bits({name: value}, {name: expected})
+    assert results[0] is outputs["y"]
+    outputs = {"dx": like(dx), "dhx": like(dhx), "dcx": like(dcx)}
+    results = s.gradients(s.forward()[3], **outputs)
+    for name, expected in (("dx", dx), ("dhx", dhx), ("dcx", dcx)):
+        if expected is not None:
+            assert_same_bits({name: outputs[name]}, {name: expected})
+
+
+def test_outputs_may_be_strided():
+    s = Setup("gru", hidden=(5,))
+    y = np.full((7, 3, 10), np.nan, np.float32)
+    s.forward(y=y[:, :, ::2])
+    np.testing.assert_array_equal(y[:, :, ::2], s.forward()[0])
+    assert np.isnan(y[:, :, 1::2]).all()
+
+
+def test_weight_space():
+    rnn = F.Descriptor("lstm", 4, 5, num_layers=2, bidirectional=True, device="cpu")
+    assert rnn.weight_space_size == rnn.zeros_weights().size == 2 * (2 * 4 * 5) * (5 + 2) + 2 * 20 * (4 + 10)
+    w = rnn.zeros_weights()
+    assert not w.any() and w.dtype == np.float32
+    for view in rnn.weight_params(w).values():
+        view[...] = 1
+    assert w.all()
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+@pytest.fixture
+def setup():
+    return Setup("lstm", **EQUAL)
+
+
+def zeros(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
+def raises(error, *words):
+    return pytest.raises(error, match="(?s)" + ".*".join(words))
+
+
+BAD_FORWARD = {
+    "x": (ValueError, dict(x=zeros(7, 3, 5)), ("x", r"\(T, B, 4\)", r"\(7, 3, 5\)")),
+    "x dtype": (TypeError, dict(x=zeros(7, 3, 4, dtype=np.float64)), ("x", "float64", "float32")),
+    "hx": (ValueError, dict(hx=zeros(4, 2, 5)), ("hx", r"\(4, 3, 5\)", r"\(4, 2, 5\)")),
+    "cx": (ValueError, dict(cx=zeros(4, 3, 4)), ("cx", r"\(4, 3, 5\)", r"\(4, 3, 4\)")),
+    "w missing": (TypeError, dict(w=None), ("w", "missing")),
+    "w size": (ValueError, dict(w=zeros(7)), ("w", "weight space", r"\(7,\)")),
+    "w dtype": ((TypeError, ValueError), dict(w=zeros(7, dtype=np.float64)), ("w", "float32", "float64")),
+    "w list": (TypeError, dict(w=[0.0]), ("w", "NumPy array", "list")),
+}
+
+
+@pytest.mark.parametrize("call", (F.forward_inference, F.forward_training), ids=lambda call: call.__name__)
+@pytest.mark.parametrize("error, change, words", BAD_FORWARD.values(), ids=BAD_FORWARD)
+def test_forward_rejects(setup, call, error, change, words):
+    p = setup.problem
+    with raises(error, *words):
+        call(setup.rnn, **{"x": p.x, "hx": p.h, "cx": p.c, "w": setup.w, **change})
+
+
+def test_cells_without_c_reject_it():
+    s = Setup("gru", hidden=(5,))
+    with raises(ValueError, "cx", "None", "gru"):
+        F.forward_inference(s.rnn, s.problem.x, None, zeros(1, 3, 5), s.w)
+    reserve = s.forward()[3]
+    with raises(ValueError, "dcy", "None", "gru"):
+        F.backward_data(s.rnn, reserve, None, None, zeros(1, 3, 5), s.w)
+    s.gradients(reserve)
+
+
+BAD_BACKWARD = {
+    "dy": (ValueError, dict(dy=zeros(7, 3, 5)), ("dy", r"\(7, 3, 10\)", r"\(7, 3, 5\)")),
+    "dhy": (ValueError, dict(dhy=zeros(4, 3, 6)), ("dhy", r"\(4, 3, 5\)", r"\(4, 3, 6\)")),
+    "dcy": (TypeError, dict(dcy=zeros(4, 3, 5, dtype=np.float64)), ("dcy", "float64", "float32")),
+    "w missing": ((TypeError, ValueError), dict(w=None), ("w", "forward_training")),
+    "w another": (ValueError, dict(w=zeros(700)), ("w",)),
+    "dx": (ValueError, dict(dx=zeros(7, 3, 5)), ("dx", r"\(7, 3, 4\)", r"\(7, 3, 5\)")),
+    "dhx": (ValueError, dict(dhx=zeros(4, 3, 6)), ("dhx", r"\(4, 3, 5\)", r"\(4, 3, 6\)")),
+    "dcx": ((TypeError, ValueError), dict(dcx=zeros(4, 3, 5, dtype=np.float64)), ("dcx", "float32", "float64")),
+}
+
+
+@pytest.mark.parametrize("error, change, words", BAD_BACKWARD.values(), ids=BAD_BACKWARD)
+def test_backward_data_rejects_and_leaves_the_reserve_usable(setup, error, change, words):
+    reserve = setup.forward()[3]
+    with raises(error, *words):
+        F.backward_data(setup.rnn, reserve, **{"w": setup.w, **change})
+    expected, _ = train(setup.layer, setup.problem)
+    assert_same_bits({"dx": setup.gradients(reserve)[0]}, {"dx": expected["dx"]})
+
+
+def test_reserve_is_for_one_backward_data(setup):
+    reserve = setup.forward()[3]
+    with raises(ValueError, "reserve", "backward_data"):
+        F.backward_weights(setup.rnn, reserve, setup.rnn.zeros_weights())
+    setup.gradients(reserve)
+    with raises(ValueError, "reserve", "already used"):
+        setup.gradients(reserve)
+
+
+def test_reserve_of_another_descriptor_or_none_at_all(setup):
+    other = Setup("lstm", **EQUAL)
+    reserve = other.forward()[3]
+    with raises(ValueError, "reserve", "another descriptor"):
+        F.backward_data(setup.rnn, reserve, w=setup.w)
+    for nothing in (None, 3, "reserve"):
+        with raises(TypeError, "reserve", "forward_training", type(nothing).__name__):
+            F.backward_data(setup.rnn, nothing, w=setup.w)
+        with raises(TypeError, "reserve", "forward_training", type(nothing).__name__):
+            F.backward_weights(setup.rnn, nothing, setup.w)
+
+
+@pytest.mark.parametrize(
+    "dw, error, words",
+    [
+        (zeros(7), ValueError, ("dw", r"\(7,\)")),
+        (zeros(1, dtype=np.float64), (TypeError, ValueError), ("dw", "float64")),
+        ([0.0], TypeError, ("dw", "NumPy array", "list")),
+        (None, TypeError, ("dw", "NoneType")),
+    ],
+    ids=("shape", "dtype", "list", "None"),
+)
+def test_backward_weights_rejects_dw(setup, dw, error, words):
+    reserve = setup.forward()[3]
+    dw_ = setup.gradients(reserve)[3].copy()
+    with raises(error, *words):
+        F.backward_weights(setup.rnn, reserve, dw)
+    again = F.backward_weights(setup.rnn, reserve, setup.rnn.zeros_weights())
+    assert_same_bits({"dw": again}, {"dw": dw_})
+
+
+def test_strided_weight_spaces_are_rejected(setup):
+    """They would have to be copied, and a copy could not be written to."""
+    strided = np.repeat(setup.w, 2)[::2]
+    with raises(ValueError, "w", "contiguous"):
+        F.forward_inference(setup.rnn, setup.problem.x, None, None, strided)
+    with raises(ValueError, "contiguous"):
+        setup.rnn.weight_params(strided)
+
+
+BAD_OUTPUTS = {
+    "y shape": (dict(y=zeros(7, 3, 5)), ("y", r"\(7, 3, 10\)", r"\(7, 3, 5\)")),
+    "hy shape": (dict(hy=zeros(4, 3, 6)), ("hy", r"\(4, 3, 5\)", r"\(4, 3, 6\)")),
+    "cy dtype": (dict(cy=zeros(4, 3, 5, dtype=np.float64)), ("cy", "float32", "float64")),
+    "hy is a list": (dict(hy=[zeros(2, 3, 5)] * 2), ("hy", "NumPy array", "list")),
+}
+
+
+@pytest.mark.parametrize("outputs, words", BAD_OUTPUTS.values(), ids=BAD_OUTPUTS)
+def test_outputs_are_checked_before_anything_is_written(setup, outputs, words):
+    y = np.full((7, 3, 10), 5, np.float32)
+    with raises((TypeError, ValueError), *words):
+        setup.forward(**{"y": y, **outputs})
+    assert (y == 5).all()
+
+
+def test_outputs_of_unequal_layers_are_lists_of_one_per_layer():
+    s = Setup("gru", hidden=(5, 3))
+    with raises((TypeError, ValueError), "hy"):
+        s.forward(hy=[zeros(1, 3, 5)])
+    with raises((TypeError, ValueError), "hy"):
+        s.forward(hy=zeros(2, 3, 5))
+
+
+def test_descriptor_must_be_one(setup):
+    with raises(TypeError, "rnn", "Descriptor", "LSTM"):
+        F.forward_inference(setup.layer, setup.problem.x, None, None, setup.w)
+
+
+def test_final_state_may_replace_the_initial_one(setup):
+    """hy = hx and cy = cx: state carried in place; the reserve does not read them again."""
+    p = setup.problem
+    expected, _ = train(setup.layer, p)
+    hx, cx = p.h.copy(), p.c.copy()
+    y, hy, cy, reserve = F.forward_training(setup.rnn, p.x, hx, cx, setup.w, hy=hx, cy=cx)
+    assert hy is hx and cy is cx
+    assert_same_bits(setup.named(y, hy, cy, *setup.gradients(reserve)), expected)

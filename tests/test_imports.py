@@ -1,0 +1,161 @@
+"""Which part of the package may import which: cells -> kernels -> ... -> cli, and nothing heavy at first."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import numbarnn
+
+PACKAGE = Path(numbarnn.__file__).parent
+ROOT = PACKAGE.parent
+
+# A module may import parts of lower rank, and its own part. `reference` stands aside: see below.
+RANKS = {
+    "cells": 0,
+    "kernels": 1,
+    "gemm": 1,
+    "weights": 1,
+    "engines": 2,
+    "schedules": 3,
+    "layers": 4,
+    "functional": 5,
+    "adapters": 5,
+    "bench": 6,
+    "cli": 7,
+    "__main__": 8,
+}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(dotted):
+    """The part of the package that a dotted name belongs to: "numbarnn.cells.lstm" is in cells; numbarnn in ""."""
+    return [*dotted.split("."), ""][1]
+
+
+def dotted_name(path):
+    """numbarnn.cells.lstm of a file."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(source, module, is_package):
+    """Dotted names that a module's source imports from the package, anywhere in it, also inside functions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = module.split(".")[: len(module.split(".")) - node.level + is_package]
+                base = ".".join([*above, *([node.module] if node.module else [])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] == "numbarnn")
+
+
+def violations(source, module, is_package=False):
+    """What the module imports and may not."""
+    own = part_of(module)
+    for name in imported(source, module, is_package):
+        part = part_of(name)
+        if part == own:
+            continue
+        if part == "reference":
+            allowed = own == "bench"
+        elif own in ("reference", ""):
+            allowed = False
+        elif part not in RANKS:  # numbarnn itself, which leads to every layer; or its version
+            allowed = name == "numbarnn.__version__" or RANKS[own] >= RANKS["bench"]
+        else:
+            allowed = RANKS[part] < RANKS[own]
+        if not allowed:
+            yield f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=[dotted_name(path) for path in MODULES])
+def test_imports_only_what_it_may(path):
+    module = dotted_name(path)
+    assert part_of(module) in {*RANKS, "reference", ""}, f"{module} has no rank: add its part to RANKS"
+    found = list(violations(path.read_text(encoding="utf-8"), module, path.name == "__init__.py"))
+    assert not found, found
+
+
+@pytest.mark.parametrize(
+    "module, source",
+    [
+        ("numbarnn.cells.lstm", "from numbarnn.kernels import pointwise"),
+        ("numbarnn.kernels.reduce", "import numbarnn.gemm"),
+        ("numbarnn.engines.cpu", "def f():\n    from numbarnn import layers"),
+        ("numbarnn.schedules.plan", "from .. import functional"),
+        ("numbarnn.layers.stack", "from numbarnn.reference import loops"),
+        ("numbarnn.layers.stack", "import numbarnn"),
+        ("numbarnn.reference.loops", "from numbarnn.cells import scalar"),
+        ("numbarnn.functional", "from numbarnn.adapters import torch"),
+        ("numbarnn.bench.check", "from ..cli import main"),
+    ],
+)
+def test_a_wrong_import_would_be_found(module, source):
+    assert list(violations(source, module))
+
+
+@pytest.mark.parametrize(
+    "module, source",
+    [
+        ("numbarnn.reference.loops", "from .shapes import Network\nimport numpy"),
+        ("numbarnn.bench.check", "import numbarnn\nfrom numbarnn import reference, layers"),
+        ("numbarnn.layers.stack", "from numbarnn import cells, engines\nfrom . import checks"),
+        ("numbarnn.cli", "from numbarnn import __version__\nfrom numbarnn.bench import check"),
+    ],
+)
+def test_right_imports_pass(module, source):
+    assert not list(violations(source, module))
+
+
+def test_public_names_come_from_where_they_say():
+    for name, module in numbarnn._PUBLIC.items():
+        assert part_of(module) in RANKS
+        assert getattr(numbarnn, name) is not None
+    assert set(numbarnn.__all__) == {*numbarnn._PUBLIC, "__version__"} == set(dir(numbarnn))
+    with pytest.raises(AttributeError, match="no attribute 'Lstm'; it has LSTM"):
+        numbarnn.Lstm  # noqa: B018
+
+
+@pytest.mark.parametrize("module", ("numbarnn", "numbarnn.cli"))
+def test_import_is_light(module):
+    """Neither CuPy nor PyTorch nor the compiler before something is computed."""
+    program = f"import sys, {module}; print(*[name for name in ('cupy', 'torch', 'numba') if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert ran.stdout.split() == []
+
+
+def test_layers_run_without_cupy_and_torch():
+    program = """
+import sys
+sys.modules["cupy"] = sys.modules["torch"] = None
+import numpy, numbarnn
+layer = numbarnn.LSTM(4, 5, seed=0)
+y, state, tape = layer.forward(numpy.ones((2, 3, 4), numpy.float32))
+print(layer.backward(tape, y).x.shape, layer.device)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert ran.stdout.split() == ["(2,", "3,", "4)", "cpu"], ran.stderr
+
+
+def test_top_level_of_the_repository():
+    """pyproject.toml, the package, tests, notebooks, README.md, LICENSE, and dot files; nothing else."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("not in a git checkout")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    listed = subprocess.run(
+        ["git", "-c", f"safe.directory={ROOT}", "ls-files"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert listed.returncode == 0, listed.stderr
+    top = {line.split("/")[0] for line in listed.stdout.splitlines()}
+    allowed = {"pyproject.toml", "numbarnn", "tests", "notebooks", "README.md", "LICENSE"}
+    assert {name for name in top if not name.startswith(".")} <= allowed

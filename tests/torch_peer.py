@@ -1,0 +1,57 @@
+"""PyTorch's layers on a problem of helpers.py, and how far their errors bound ours."""
+
+from helpers import OUTPUTS, error
+
+FEW_ROUNDINGS = 4  # eps: where both err by less than this, which errs less is luck
+
+
+def layer(torch, problem, device="cpu"):
+    """torch.nn's layer with the problem's parameters."""
+    case = problem.case
+    options = dict(bias=case.bias, bidirectional=case.directions == 2, batch_first=case.batch_first)
+    if case.cell.startswith("rnn_"):
+        options["nonlinearity"] = case.cell.removeprefix("rnn_")
+    make = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(case.cell, torch.nn.RNN)
+    dtype = getattr(torch, case.dtype)
+    made = make(case.I, case.hidden[0], len(case.hidden), dtype=dtype, device=device, **options)
+    made.load_state_dict({name: torch.tensor(value) for name, value in problem.parameters.items()})
+    return made
+
+
+def values(torch, problem, device="cpu"):
+    """What PyTorch computes, name -> NumPy array, as `helpers.train` returns it; equal sizes, everything given."""
+
+    def tensor(array):
+        return torch.tensor(array, device=device)
+
+    model, has_c = layer(torch, problem, device), problem.case.has_c
+    given = [tensor(array).requires_grad_() for array in (problem.x, problem.h, problem.c) if array is not None]
+    y, state = model(given[0], tuple(given[1:]) if has_c else given[1])
+    outputs = [y, *(state if has_c else [state])]
+    gradients = [problem.dy, problem.dhy, problem.dcy][: len(outputs)]
+    torch.autograd.backward(outputs, [tensor(gradient) for gradient in gradients])
+    found = dict(zip(OUTPUTS, [output.detach() for output in outputs], strict=False))
+    found |= dict(zip(("dx", "dhx", "dcx"), [one.grad for one in given], strict=False))
+    found |= {f"d{name}": parameter.grad for name, parameter in model.named_parameters()}
+    return {name: value.cpu().numpy() for name, value in found.items()}
+
+
+def floor(case, name):
+    """The error that is allowed where PyTorch's is smaller still.
+
+    dW and dR are one BLAS product each over n = T B terms, and how many of them are added in one chain is the BLAS
+    library's affair: PyTorch's and OpenBLAS differ by up to sqrt(n) / 4 eps here. All else is this package's own.
+    """
+    terms = case.T * case.B if name.startswith("dweight") else 0
+    return case.eps * (FEW_ROUNDINGS + terms**0.5 / 4)
+
+
+def assert_at_most_twice_torchs_error(case, ours, theirs, expected):
+    """Every quantity is at most twice as far from float64 as PyTorch's, or within the floor."""
+    assert list(theirs) == list(ours)
+    problems = []
+    for name, value in ours.items():
+        found, torchs = error(value, expected[name]), error(theirs[name], expected[name])
+        if not found <= max(2 * torchs, floor(case, name)):
+            problems.append(f"{name}: {found / case.eps:.1f} eps, PyTorch {torchs / case.eps:.1f} eps")
+    assert not problems, f"{case}: {', '.join(problems)}"
