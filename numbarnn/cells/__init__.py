@@ -18,6 +18,6 @@ def get(cell):
     """
     if isinstance(cell, Cell):
         return cell
-    if cell not in CELLS:
+    if not isinstance(cell, str) or cell not in CELLS:
         raise ValueError(f"cell must be one of {', '.join(CELLS)} or a Cell, not {cell!r}")
     return CELLS[cell]

@@ -59,6 +59,8 @@ def barrier(counters, thread, threads):
     Args:
         counters: int64 (threads * SLOTS,), zero before the first call.
     """
+    if threads == 1:
+        return
     base = counters.ctypes.data
     turn = counters[thread * SLOTS] + 1
     store_release(base + thread * SLOTS * 8, turn)

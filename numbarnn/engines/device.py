@@ -81,6 +81,21 @@ class CudaEngine(KernelEngine):
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
         self.device = properties["name"].decode()
 
+    def empty(self, shape, dtype):
+        return self._allocate(self.array_module.empty, shape, dtype)
+
+    def zeros(self, shape, dtype):
+        return self._allocate(self.array_module.zeros, shape, dtype)
+
+    def _allocate(self, make, shape, dtype):
+        try:
+            return make(shape, dtype)
+        except self.array_module.cuda.memory.OutOfMemoryError as error:
+            raise MemoryError(
+                f"{self.device} (GPU {self.ordinal}) has no room for an array {shape} of {dtype}: take a smaller "
+                f"batch or fewer steps, delete tapes and arrays no longer needed, or use device='cpu' ({error})"
+            ) from error
+
     def asarray(self, value, name):
         cupy = self.array_module
         if isinstance(value, cupy.ndarray):

@@ -63,7 +63,7 @@ class Team:
         self.threads = threads or usable_cpus()
         self._workers = []
         self._busy = threading.Lock()
-        self._alone = np.zeros(SLOTS, dtype=np.int64)  # one thread waits for nobody: all such calls share it
+        self._alone = np.zeros(SLOTS, dtype=np.int64)  # not used by one thread alone, only passed
         if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
             this = weakref.ref(self)
             os.register_at_fork(after_in_child=lambda: this() and this()._forget_workers())

@@ -41,7 +41,7 @@ def hidden_sizes(hidden_size, num_layers):
     if not hidden_size:
         raise ValueError("hidden_size must have at least one layer, but is empty")
     sizes = tuple(positive_int(size, f"hidden_size[{layer}]") for layer, size in enumerate(hidden_size))
-    if num_layers is not None and positive_int(num_layers, "num_layers") not in (1, len(sizes)):
+    if num_layers is not None and positive_int(num_layers, "num_layers") != len(sizes):
         raise ValueError(f"num_layers is {num_layers}, but hidden_size has {len(sizes)} layers; leave num_layers out")
     return sizes
 

@@ -67,7 +67,8 @@ class Recurrent:
         self.stack = Stack(
             self._cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype, device, schedule, seed
         )
-        self.weights = self.engine.from_host(self._initial_weights(seed))
+        with self.engine.activate():
+            self.weights = self.engine.from_host(self._initial_weights(seed))
         self.parameters = self.stack.space.views(self.weights)
         self._version = 0
 
@@ -183,10 +184,11 @@ class Recurrent:
         work = tape.forward
         masks = []
         for layer in range(self.num_layers - 1):
-            ones = self.engine.zeros(work.output(layer).shape, self.dtype) + 1
-            if work.dropping:
-                self.engine.dropout(ones, ones, work.p, work.seed, layer, work.call)
-            masks.append(self.engine.to_host(ones))
+            with self.engine.activate():
+                ones = self.engine.zeros(work.output(layer).shape, self.dtype) + 1
+                if work.dropping:
+                    self.engine.dropout(ones, ones, work.p, work.seed, layer, work.call)
+                masks.append(self.engine.to_host(ones))
         return masks
 
     def explain(self, shape):
