@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from numbarnn import schedules
+from numbarnn.cells import CELLS
 from numbarnn.layers import Stack
 from numbarnn.schedules import Task, stepwise
 from numbarnn.schedules.plan import BOTH, KINDS
@@ -142,3 +143,44 @@ def test_tasks_are_known_by_what_they_do():
     one = Task("steps", 0, 0, 0, 7)
     assert one == Task("steps", 0, 0, 0, 7, needs=(Task("input", 0, 0, 0, 7),)) and hash(one) == hash(replace(one))
     assert one != replace(one, last=6)
+
+
+def cut(plan, size):
+    """The plan with its forward input products and all its steps cut into blocks of at most `size` steps."""
+    tasks = []
+    for task in plan.tasks:
+        whole = task.kind != "steps" and (plan.backward or task.kind == "dropout")
+        step = task.last if whole else size
+        for first in range(task.first, task.last, step):
+            block = Task(task.kind, task.layer, task.direction, first, min(task.last, first + step))
+            before = tuple(other for other in tasks if other.layer == task.layer and other.first < first)
+            tasks.append(replace(block, needs=before))
+    return replace(plan, tasks=tuple(tasks))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("size", (1, 3))
+def test_a_plan_of_blocks_gives_the_same_results(monkeypatch, cell, size):
+    """Executors take any cut of the steps: what the schedules to come are made of."""
+
+    def outputs():
+        layer = Stack(cell, 4, (5, 6), bidirectional=True, dropout=0.5, dtype="float64", device="cpu", seed=1)
+        w = np.random.default_rng(0).uniform(-0.5, 0.5, layer.space.size)
+        x = np.random.default_rng(1).standard_normal((7, 3, 4))
+        y, hy, cy, tape = layer.forward(x, None, None, w, training=True)
+        dw = np.zeros_like(w)
+        dx, dhx, dcx = layer.backward_data(tape, np.ones_like(y), None, None, dw)
+        return [y, *hy, *(cy or ()), dx, *dhx, *(dcx or ()), dw]
+
+    whole = outputs()
+    for name in ("plan_forward", "plan_backward"):
+        make = getattr(stepwise, name)
+
+        def make_cut(*arguments, make=make, **options):
+            plan = cut(make(*arguments, **options), size)
+            plan.check()
+            return plan
+
+        monkeypatch.setattr(stepwise, name, make_cut)
+    for expected, found in zip(whole, outputs(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)  # BLAS may add up in another order

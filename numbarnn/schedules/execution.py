@@ -38,26 +38,12 @@ class ForwardPass:
     c: list = field(default_factory=list)
     gates: dict = field(default_factory=dict)
     _inputs: dict = field(default_factory=dict)
+    _walks: dict = field(default_factory=dict)  # (layer, direction) -> the engine's function of [first, last)
 
-    @property
-    def steps(self):
-        """T."""
-        return self.x.shape[0]
-
-    @property
-    def batch(self):
-        """B."""
-        return self.x.shape[1]
-
-    @property
-    def directions(self):
-        """D."""
-        return len(self.weights[0])
-
-    @property
-    def dropping(self):
-        """Whether this call has dropout between layers."""
-        return self.training and self.p > 0 and len(self.weights) > 1
+    def __post_init__(self):
+        self.steps, self.batch, _ = self.x.shape  # T, B
+        self.directions = len(self.weights[0])  # D
+        self.dropping = self.training and self.p > 0 and len(self.weights) > 1  # between layers, in this call
 
     def output(self, layer):
         """(T, B, D * H), the layer's output: a view."""
@@ -91,18 +77,29 @@ class ForwardPass:
         self.input(task.layer)
 
     def _input_product(self, task):
-        """x Wᵀ for all steps; in training into a buffer that also holds what the cell saves."""
+        """x Wᵀ for the task's steps; in training into a buffer that also holds what the cell saves."""
         G, K, H = self.cell.num_gates, self.cell.num_saved, self.hidden_sizes[task.layer]
-        x, W = self.input(task.layer), self.weights[task.layer][task.direction]["W"]
-        width = (max(K, G) if self.training else G) * H
-        ax = self.engine.empty((self.steps, self.batch, width), x.dtype)
-        self.engine.multiply(rows(ax)[:, : G * H], rows(x), W, transpose_b=True)
-        self.gates[task.layer, task.direction] = ax
+        x, W, key = self.input(task.layer), self.weights[task.layer][task.direction]["W"], (task.layer, task.direction)
+        if key not in self.gates:
+            width = (max(K, G) if self.training else G) * H
+            self.gates[key] = self.engine.empty((self.steps, self.batch, width), x.dtype)
+        when = task.times(self.steps)
+        self.engine.multiply(rows(self.gates[key][when])[:, : G * H], rows(x[when]), W, transpose_b=True)
 
     def _steps(self, task):
-        key, part = (task.layer, task.direction), self.weights[task.layer][task.direction]
-        ax = self.gates[key]
-        self.engine.forward_steps(
+        key = (task.layer, task.direction)
+        if key not in self._walks:
+            self._walks[key] = self._walk(task)
+        self._walks[key](task.first, task.last)
+        if task.last == self.steps:
+            del self._walks[key]
+            if not (self.training and self.cell.num_saved):
+                del self.gates[key]  # nothing in it is needed any more
+
+    def _walk(self, task):
+        """The engine's function that runs steps [first, last) of the task's layer and direction."""
+        part, ax = self.weights[task.layer][task.direction], self.gates[task.layer, task.direction]
+        return self.engine.forward_steps(
             ForwardBuffers(
                 cell=self.cell,
                 direction=task.direction,
@@ -115,9 +112,7 @@ class ForwardPass:
                 b_w=part["b_w"],
                 b_r=part["b_r"],
             )
-        )(task.first, task.last)
-        if not (self.training and self.cell.num_saved) and task.last == self.steps:
-            del self.gates[key]  # nothing in it is needed any more
+        )
 
 
 @dataclass
@@ -142,6 +137,7 @@ class BackwardPass:
     dx: Any = None
     _dax: dict = field(default_factory=dict)
     _dah: dict = field(default_factory=dict)
+    _walks: dict = field(default_factory=dict)  # (layer, direction) -> the engine's function of [first, last)
 
     def run(self, plan):
         """Do the plan's tasks."""
@@ -155,12 +151,20 @@ class BackwardPass:
             do[task.kind](task)
 
     def _steps(self, task):
+        key = (task.layer, task.direction)
+        if key not in self._walks:
+            self._walks[key] = self._walk(task)
+        self._walks[key](task.first, task.last)
+
+    def _walk(self, task):
+        """The engine's function that runs steps [first, last) of the task's layer and direction, walking back."""
         tape, cell, key = self.tape, self.tape.cell, (task.layer, task.direction)
         h = tape.h[task.layer]
         shape = (tape.steps, tape.batch, cell.num_gates * tape.hidden_sizes[task.layer])
         dax = tape.gates[key] if cell.num_saved else tape.engine.empty(shape, h.dtype)
         dah = dax if cell.same_gradient else tape.engine.empty(shape, h.dtype)
-        tape.engine.backward_steps(
+        self._dax[key], self._dah[key] = dax, dah
+        return tape.engine.backward_steps(
             BackwardBuffers(
                 cell=cell,
                 direction=task.direction,
@@ -173,8 +177,7 @@ class BackwardPass:
                 c=tape.c[task.layer],
                 R=tape.weights[task.layer][task.direction]["R"],
             )
-        )(task.first, task.last)
-        self._dax[key], self._dah[key] = dax, dah
+        )
 
     def _gates(self, gradients, task, direction):
         """(T * B, G * H) of a direction's pre-activation gradients."""

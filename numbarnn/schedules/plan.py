@@ -16,7 +16,7 @@ class Task:
         kind: one of `KINDS`.
         layer: 0 is the first.
         direction: 0, 1, or `BOTH`.
-        first, last: steps [first, last) in the order the direction walks them.
+        first, last: steps [first, last) in the order the direction walks them; of a task for both, times.
         needs: the tasks it waits for.
     """
 
@@ -26,6 +26,10 @@ class Task:
     first: int
     last: int
     needs: tuple["Task", ...] = field(default=(), compare=False)  # a task is known by what it does
+
+    def times(self, steps):
+        """The slice of times 0 to T - 1 that the task's steps of the forward pass are, for T steps in all."""
+        return slice(steps - self.last, steps - self.first) if self.direction == 1 else slice(self.first, self.last)
 
     def __str__(self):
         arrow = {0: "→", 1: "←", BOTH: "↔"}[self.direction]
