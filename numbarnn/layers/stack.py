@@ -166,12 +166,16 @@ class Stack:
     def _set_initial(self, buffer, initial, width, steps):
         """Put a layer's initial state into its slots: the first of the forward direction, the last of the backward."""
         for direction in range(self.directions):
-            number = (0 if direction == 0 else steps + 1) % buffer.shape[0]
-            slot = buffer[number][:, direction * width : (direction + 1) * width]
+            number = (0 if direction == 0 else steps + 1) % len(buffer)
+            slot = self._columns(buffer[number], direction, width)
             if initial is None:
                 slot[...] = 0
             else:
                 self.engine.copy(slot, initial[direction])
+
+    def _columns(self, array, direction, width):
+        """The direction's columns of a (B, D * width) array."""
+        return array if self.directions == 1 else array[:, direction * width : (direction + 1) * width]
 
     def _final_states(self, work):
         """Copies of the states after each direction's last step."""
@@ -179,12 +183,12 @@ class Stack:
         cy, c_parts = self._new_state(work.batch) if self.cell.num_private else (None, [])
         for layer, hidden in enumerate(self.hidden_sizes):
             for direction in range(self.directions):
-                columns = slice(direction * hidden, (direction + 1) * hidden)
                 slot = work.steps if direction == 0 else 1
-                self.engine.copy(h_parts[layer][direction], work.h[layer][slot][:, columns])
+                h = self._columns(work.h[layer][slot], direction, hidden)
+                self.engine.copy(h_parts[layer][direction], h)
                 if c_parts:
-                    slot %= work.c[layer].shape[0]
-                    self.engine.copy(c_parts[layer][direction], work.c[layer][slot][:, columns])
+                    c = self._columns(work.c[layer][slot % len(work.c[layer])], direction, hidden)
+                    self.engine.copy(c_parts[layer][direction], c)
         return hy, cy
 
     # ---------------------------------------------------------------- backward
