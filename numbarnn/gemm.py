@@ -2,13 +2,15 @@
 
     matmul(out, a, b, ...)            out = a b for CuPy arrays (cuBLAS) and NumPy arrays (NumPy's BLAS)
     step_product(out, a, b, ...)      the same product prepared for many steps: a is indexed by step at each call
-    gemm(...)                         the same for code compiled for the CPU: OpenBLAS, one call, one thread
+    blas_function(dtype)              CBLAS's gemm for code compiled for the CPU: OpenBLAS, one thread per call
 
 Arrays are row-major; a row may be longer than the matrix is wide (a slice of columns needs no copy). Products are
 computed in the arrays' own precision: float32 stays float32, TF32 is never used.
 """
 
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
@@ -76,21 +78,29 @@ def _cublas_product(out, a, b, transpose_a, transpose_b, accumulate):
 
 
 # ----------------------------------------------------------------------------------------------- compiled CPU code
+_LIBRARY_SUFFIXES = (".so", ".dylib", ".dll")
+
+
 @cache
 def openblas():
     """OpenBLAS as a ctypes library, this package's own copy, set to one thread per call.
 
-    The engine splits products over its own threads (two pools in one loop would fight), which is why the copy that
-    NumPy uses, with its threads, is left alone. As every OpenBLAS, it reads OPENBLAS_CORETYPE once, when it is loaded.
+    The engine splits products over its own threads (two pools in one loop would fight), which is why the copies that
+    NumPy and SciPy use, with their threads, are left alone. Importing the package `scipy_openblas32` would not do: it
+    offers its functions to the whole process, where SciPy would find them under the names of its own. As every
+    OpenBLAS, this one reads OPENBLAS_CORETYPE when it is loaded.
 
     Raises:
         ImportError: scipy-openblas32 is not installed.
     """
-    try:
-        import scipy_openblas32
-    except ImportError as error:
-        raise ImportError("the CPU engine needs OpenBLAS: pip install scipy-openblas32") from error
-    library = scipy_openblas32.dll
+    import ctypes
+
+    package = find_spec("scipy_openblas32")
+    folders = package.submodule_search_locations if package else ()
+    found = [path for folder in folders for path in Path(folder, "lib").iterdir() if path.suffix in _LIBRARY_SUFFIXES]
+    if not found:
+        raise ImportError("the CPU engine needs OpenBLAS: pip install scipy-openblas32")
+    library = ctypes.CDLL(str(found[0]))  # visible through this handle only
     library.scipy_openblas_set_num_threads(1)
     return library
 

@@ -364,3 +364,15 @@ def test_engines_are_made_once_by_threads_too():
     for worker in workers:
         worker.join()
     assert {id(engine) for engine in found} == {id(engines.get("cpu"))}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no names that all libraries share")
+def test_openblas_stays_out_of_other_libraries_way():
+    """SciPy looks for functions of the same names: found in our one-thread copy, they would take its threads away."""
+    program = """
+        import ctypes
+        from numbarnn import engines
+        engines.get("cpu")
+        assert not hasattr(ctypes.CDLL(None), "scipy_cblas_sgemm")
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)

@@ -22,9 +22,9 @@ from numbarnn.engines.atomics import barrier
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
-SUM_ROWS = 16  # rows added up one after another
-TILE = 128  # units whose results a thread collects before it stores them
 FEW_ROWS = 40  # m up to which products are cut into such small ones
+TILE = 128  # units whose results a thread collects before it stores them
+SUM_ROWS = 16  # rows added up one after another
 _OPTIONS = dict(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
 _INLINE = dict(forceinline=True, fastmath=FAST_MATH, error_model="numpy")
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
