@@ -3,24 +3,19 @@
 What the kernels compute is tested in the simulator (tests/simulated) and on a GPU (tests/test_gpu.py).
 """
 
+import ast
 import os
-import re
+from pathlib import Path
 
 import numpy as np
 import pytest
-from shipped_kernels import shipped_kernels
 
-from numbarnn.kernels import compiler, cubin_cache, dropout, layout, pointwise, reduce
-from numbarnn.kernels.arguments import Arguments, numba_types
+from numbarnn import kernels
+from numbarnn.kernels import catalog, compiler, cubin_cache, pointwise
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
-KERNELS = list(shipped_kernels())
+KERNELS = list(catalog.shipped_kernels())
 REGISTERS = 65536  # of a multiprocessor; a quarter of its 2048 threads should at least fit
-THREADS = {
-    "dropout": dropout.THREADS_PER_BLOCK,
-    "copy": layout.THREADS_PER_BLOCK,
-    "add_row_sums": reduce.ROWS * reduce.COLUMNS,
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,11 +54,10 @@ def double_instructions(text):
 @pytest.mark.parametrize("cc", DEVICES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 @pytest.mark.parametrize("shipped", KERNELS, ids=str)
 def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped, cc):
-    compiled = shipped.kernel.compile(cc, *shipped.arguments)
+    compiled = shipped.compile(cc)
     assert compiled.cc == cc and compiled.cubin[:4] == b"\x7fELF"
     assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
-    block = THREADS.get(shipped.kernel.name, pointwise.THREADS_PER_BLOCK)
-    resident = REGISTERS // (compiled.registers * block) * block
+    resident = REGISTERS // (compiled.registers * shipped.threads) * shipped.threads
     assert resident >= 512, f"{compiled.registers} registers: a multiprocessor holds {resident} threads"
     (text,) = written_ptx
     assert f".target sm_{cc[0]}{cc[1]}" in text
@@ -73,28 +67,90 @@ def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped,
 
 def test_a_stray_double_would_be_found():
     """The same search finds float64 in a float64 kernel, so an empty list means something."""
-    shipped = next(one for one in KERNELS if one.kernel.name == "lstm_pointwise_backward" and one.dtype == "float64")
-    types = numba_types((*Arguments("k", shipped.arguments).signature, "int32", "int32"))
-    assert double_instructions(compiler.ptx(shipped.kernel.dispatcher, types, (9, 0)))
+    assert double_instructions(catalog.find("lstm_pointwise_backward-float64").ptx((9, 0)))
 
 
-def test_list_of_kernels_has_every_factory():
-    """A kernel added to the package must be added to shipped_kernels.py."""
-    modules = (dropout, layout, pointwise, reduce)
-    factories = {name for module in modules for name in vars(module) if re.match(r"make_\w+$", name)}
-    assert factories == {
-        "make_add_row_sums", "make_copy", "make_dropout", "make_pointwise_backward", "make_pointwise_forward",
-    }  # fmt: skip
-    assert len({str(shipped) for shipped in KERNELS}) == len(KERNELS) == 2 * (4 * 3 + 2 + 1 + 4)
+def kernels_in(source, module):
+    """(module, qualified name) of a source's kernels: what `@cuda.jit` decorates, device functions aside."""
+
+    def is_kernel(decorator):
+        call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
+        return ast.unparse(call.func) in ("cuda.jit", "jit") and "device" not in [word.arg for word in call.keywords]
+
+    def walk(node, prefix):
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.FunctionDef):
+                yield from walk(child, prefix)
+                continue
+            if any(map(is_kernel, child.decorator_list)):
+                yield module, prefix + child.name
+            yield from walk(child, f"{prefix}{child.name}.<locals>.")
+
+    return set(walk(ast.parse(source), ""))
+
+
+def test_catalog_has_every_kernel():
+    """A kernel added to the package must be added to numbarnn/kernels/catalog.py."""
+    folder, there = Path(kernels.__file__).parent, set()
+    for path in folder.rglob("*.py"):
+        module = ".".join(("numbarnn.kernels", *path.relative_to(folder).with_suffix("").parts))
+        there |= kernels_in(path.read_text(encoding="utf-8"), module)
+    listed = {(shipped.function.__module__, shipped.function.__qualname__) for shipped in KERNELS}
+    assert listed == there
+    assert ("numbarnn.kernels.layout", "make_copy.<locals>.copy_kernel") in there
+
+
+def test_a_missing_kernel_would_be_found():
+    source = """
+@cuda.jit(device=True)
+def helper(): ...
+
+@cuda.jit
+def plain(): ...
+
+def make(n):
+    if n:
+        @cuda.jit(max_registers=64)
+        def kernel(): ...
+"""
+    assert kernels_in(source, "m") == {("m", "plain"), ("m", "make.<locals>.kernel")}
+
+
+def test_catalog_names_are_unique_and_in_order():
+    names = list(map(str, KERNELS))
+    assert len(set(names)) == len(names) == 2 * (4 * 3 + 2 + 1 + 4)
+    assert len({shipped.signature for shipped in KERNELS}) == len(KERNELS)
+    assert names[0] == "lstm_pointwise_forward_training-float32"
+    assert names[-1] == "copy-float64-strided_from_strided"
+    assert [shipped.dtype for shipped in KERNELS] == sorted(shipped.dtype for shipped in KERNELS)
+
+
+def test_catalog_grows_by_appending(monkeypatch):
+    first = catalog.find("copy")
+    later = catalog.ShippedKernel(first.kernel, "float32", "later", 64, first.arguments)
+    monkeypatch.setattr(catalog, "LISTS", [*catalog.LISTS, lambda dtype: [later] if dtype == "float32" else []])
+    assert list(map(str, catalog.shipped_kernels())) == [
+        *[str(shipped) for shipped in KERNELS if shipped.dtype == "float32"],
+        "copy-float32-later",
+        *[str(shipped) for shipped in KERNELS if shipped.dtype == "float64"],
+    ]
+    assert catalog.find("copy-float32-later") is later
+
+
+def test_find():
+    assert str(catalog.find("add_row_sums")) == "add_row_sums-float32-contiguous"
+    assert str(catalog.find("add_row_sums-float64-columns")) == "add_row_sums-float64-columns"
+    with pytest.raises(ValueError, match=r"one of lstm_pointwise_forward_training, .*, copy; .* got 'kopy'"):
+        catalog.find("kopy")
 
 
 def test_second_use_compiles_nothing(written_ptx):
     shipped = KERNELS[0]
-    shipped.kernel.compile((9, 0), *shipped.arguments)
+    shipped.compile((9, 0))
     written_ptx.clear()
-    shipped.kernel.compile((9, 0), *shipped.arguments)
+    shipped.compile((9, 0))
     compiler._compiled.clear()  # as a new process
-    shipped.kernel.compile((9, 0), *shipped.arguments)
+    shipped.compile((9, 0))
     assert written_ptx == [] and any(cubin_cache.directory().iterdir())
 
 

@@ -5,8 +5,8 @@ from itertools import cycle, product
 import numpy as np
 import pytest
 from helpers import CELLS, Case, assert_close, assert_same_bits, check_layer, infer, make_problem, train
-from shipped_kernels import shipped_kernels
 
+from numbarnn.kernels import catalog
 from numbarnn.kernels.arguments import Arguments
 from numbarnn.kernels.launch import Kernel
 
@@ -73,7 +73,7 @@ def test_weight_gradients_accumulate_into_dw():
 
 
 def test_layers_launch_only_what_is_compiled_for_gpus(monkeypatch):
-    """tests/test_kernels.py compiles the list in shipped_kernels.py: nothing else is launched."""
+    """tests/test_kernels.py compiles the catalog: nothing else is launched."""
     launched, bind = set(), Kernel.bind
 
     def record(kernel, config, *arguments):
@@ -85,6 +85,6 @@ def test_layers_launch_only_what_is_compiled_for_gpus(monkeypatch):
         problem = make_problem(Case(cell, T=2, B=2, I=1, hidden=(2, 3), directions=2, dropout=0.5, batch_first=True))
         train(problem.layer("sim"), problem)
         infer(problem.layer("sim"), problem)
-    compiled = {shipped.signature for shipped in shipped_kernels()}
+    compiled = {shipped.signature for shipped in catalog.shipped_kernels()}
     assert launched <= compiled
     assert {name for name, _ in launched} == {name for name, _ in compiled}

@@ -1,0 +1,195 @@
+"""`numbarnn kernels`: every shipped kernel compiled, without a GPU: registers, spills, shared memory; PTX, source."""
+
+import argparse
+import inspect
+import re
+import textwrap
+import time
+from pathlib import Path
+
+from numbarnn.bench import report
+
+ARCHS = ("sm_80", "sm_90", "sm_100")  # what is compiled for where no --arch is given
+
+# How a multiprocessor hands out registers, from compute capability 7.0 on (CUDA's cuda_occupancy.h).
+REGISTERS = 65536  # in all, shared evenly by ...
+PARTITIONS = 4  # ... parts, each of which has its own warps
+WARP = 32  # threads
+REGISTERS_STEP = 256  # a warp gets a multiple of it
+RULE = (
+    f"blocks: how many blocks of so many threads the registers of a multiprocessor hold. Each of its {PARTITIONS} "
+    f"parts has {REGISTERS // PARTITIONS}; a warp of {WARP} threads takes {WARP} times the kernel's registers, rounded "
+    f"up to a multiple of {REGISTERS_STEP}: blocks = {PARTITIONS} * ({REGISTERS // PARTITIONS} // registers of a warp) "
+    "// warps of a block. The device's limits on threads and blocks, and shared memory, come on top."
+)
+COLUMNS = ["kernel", "dtype", "layouts", "arch", "regs", "shared", "spills", "stack", "threads", "blocks", ""]
+
+
+def add_arguments(parser):
+    """Adds the arguments of `numbarnn kernels`."""
+    parser.add_argument(
+        "--arch",
+        type=known_archs,
+        action="extend",
+        metavar="SM[,SM]",
+        help=f"what to compile for, such as sm_90; may be repeated; default {','.join(ARCHS)}",
+    )
+    output = parser.add_mutually_exclusive_group()
+    report.add_json_argument(output, "one row per kernel, dtype and arch")
+    output.add_argument(
+        "--ptx",
+        type=shipped_kernel,
+        metavar="NAME",
+        help="print a kernel's PTX instead, for the first arch; NAME as in the table, or NAME-DTYPE[-LAYOUTS]",
+    )
+    output.add_argument("--source", type=shipped_kernel, metavar="NAME", help="print a kernel's Python source instead")
+
+
+def run(args):
+    """Prints the table, PTX or source; returns 1 where a kernel spills or does not compile, else 0."""
+    if args.source is not None:
+        print_source(args.source)
+        return 0
+    require_toolchain()
+    archs = list(dict.fromkeys(args.arch or ARCHS))
+    if args.ptx is not None:
+        report.say(f"// {args.ptx}, {archs[0]}\n{args.ptx.ptx(capability(archs[0])).rstrip()}")
+        return 0
+    begin = time.perf_counter()
+    rows = compile_all(archs)
+    if args.json:
+        report.write_json(args.json, rows)
+    print_rows(rows)
+    failed = sum(not row["ok"] for row in rows)
+    verdict = f"{failed} FAILED" if failed else "no spills"
+    report.say(f"{len(rows)} kernels for {', '.join(archs)}: {verdict} ({time.perf_counter() - begin:.1f} s)")
+    return 1 if failed else 0
+
+
+# ------------------------------------------------------------------------------------------------- arguments
+def known_archs(text):
+    """An argparse type: one or more archs such as sm_90, separated by commas, that the installed compiler knows."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not re.fullmatch(r"sm_\d{2,3}", name):
+            raise argparse.ArgumentTypeError(f"expected an arch such as {', '.join(ARCHS)}, got {name!r}")
+    known = compiler_archs()
+    unknown = [name for name in names if known and name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"the installed CUDA compiler knows {', '.join(known)}; got {', '.join(map(repr, unknown))}"
+        )
+    return names
+
+
+def compiler_archs():
+    """What the installed compiler compiles for; empty where it is missing, which `run` reports."""
+    from numbarnn.kernels import compiler
+
+    try:
+        compiler.toolchain()
+    except RuntimeError:
+        return []
+    from cuda.bindings import nvrtc
+
+    return [f"sm_{number}" for number in sorted(nvrtc.nvrtcGetSupportedArchs()[1])]
+
+
+def shipped_kernel(name):
+    """An argparse type: a ShippedKernel by its name."""
+    from numbarnn.kernels import catalog
+
+    try:
+        return catalog.find(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def require_toolchain():
+    """Raises CannotRun where kernels cannot be compiled; the message says what is missing and how to get it."""
+    from numbarnn.kernels import compiler
+
+    try:
+        compiler.toolchain()
+    except RuntimeError as error:
+        raise report.CannotRun(str(error)) from error
+
+
+def capability(arch):
+    """The compute capability of an arch: "sm_90" is (9, 0), "sm_100" is (10, 0)."""
+    return divmod(int(arch.removeprefix("sm_")), 10)
+
+
+# ------------------------------------------------------------------------------------------------------ rows
+def compile_all(archs):
+    """The rows of all shipped kernels for the first arch, then for the next."""
+    from numbarnn.kernels import catalog
+
+    shipped_kernels, rows = list(catalog.shipped_kernels()), []
+    with report.Progress() as progress:
+        for arch in archs:
+            progress.start(arch, len(shipped_kernels))
+            for shipped in shipped_kernels:
+                rows.append(compile_row(shipped, arch))
+                progress.update(arch)
+    return rows
+
+
+def compile_row(shipped, arch):
+    """What is known of one kernel compiled for one arch: a dict; its numbers are None where they are not known."""
+    row = {
+        "name": shipped.kernel.name,
+        "dtype": shipped.dtype,
+        "layouts": shipped.layouts,
+        "arch": arch,
+        **dict.fromkeys(("registers", "shared_bytes", "spill_bytes", "stack_bytes")),
+        "threads_per_block": shipped.threads,
+        "blocks_by_registers": None,
+        "ok": False,
+        "error": None,
+    }
+    try:
+        compiled = shipped.compile(capability(arch))
+    except Exception as exception:  # whatever it is, it is this kernel's row that tells of it
+        return {**row, "error": f"{type(exception).__name__}: {exception}"}
+    row["shared_bytes"], row["stack_bytes"] = compiled.shared_bytes, compiled.stack_bytes
+    if compiled.registers < 0 or compiled.spill_bytes < 0:
+        return {**row, "error": "the linker did not tell the registers and spills"}
+    row["registers"], row["spill_bytes"] = compiled.registers, compiled.spill_bytes
+    row["blocks_by_registers"] = blocks_by_registers(compiled.registers, shipped.threads)
+    if compiled.spill_bytes:
+        return {**row, "error": f"{compiled.spill_bytes} bytes of registers are spilled to local memory"}
+    return {**row, "ok": True}
+
+
+def blocks_by_registers(registers, threads):
+    """How many blocks of so many threads the registers of a multiprocessor hold; see RULE."""
+    of_a_warp = -(-registers * WARP // REGISTERS_STEP) * REGISTERS_STEP
+    warps = REGISTERS // PARTITIONS // max(of_a_warp, REGISTERS_STEP) * PARTITIONS
+    return warps // -(-threads // WARP)
+
+
+# --------------------------------------------------------------------------------------------------- output
+def print_rows(rows):
+    """The table, the rule behind its last number, and what went wrong."""
+    hidden = {"ok", "error"}
+    cells = [
+        ["-" if value is None else value for key, value in row.items() if key not in hidden]
+        + ["ok" if row["ok"] else "FAILED"]
+        for row in rows
+    ]
+    report.print_table("Kernels (sizes in bytes)", COLUMNS, cells, right=COLUMNS[4:10], wrap=("kernel", "layouts"))
+    report.say(textwrap.fill(RULE, 110))
+    for row in rows:
+        if not row["ok"]:
+            words = (row[key] for key in ("name", "dtype", "layouts", "arch") if row[key])
+            report.say(f"FAILED {' '.join(words)}: {row['error']}")
+    report.say()
+
+
+def print_source(shipped):
+    """A kernel's Python source, below a comment that says where it is."""
+    lines, first = inspect.getsourcelines(shipped.function)
+    package = Path(__file__).resolve().parents[2]
+    path = Path(inspect.getsourcefile(shipped.function)).resolve().relative_to(package).as_posix()
+    report.say(f"# {path}, line {first}\n{textwrap.dedent(''.join(lines)).rstrip()}")

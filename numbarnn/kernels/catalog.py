@@ -1,0 +1,133 @@
+"""Every kernel of the package with arguments as layers pass them: what `numbarnn kernels` and the tests compile.
+
+What is launched on a GPU is listed here, with every combination of dtype and layout that it is launched with; a test
+holds layers to it. A module with new kernels gets a function dtype -> ShippedKernels here, appended to LISTS.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numbarnn import cells
+from numbarnn.kernels import compiler, dropout, layout, pointwise, reduce
+from numbarnn.kernels.arguments import Arguments, numba_types
+from numbarnn.kernels.launch import Kernel
+
+DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class ShippedKernel:
+    """A kernel and arguments like those that it is bound to.
+
+    Attributes:
+        kernel: the Kernel.
+        dtype: "float32" or "float64".
+        layouts: tells arguments apart that differ in layout alone; "" where there is one layout.
+        threads: per block, the most that it is launched with.
+        arguments: small NumPy arrays, scalars; the kernel's remaining parameters are ints.
+    """
+
+    kernel: Kernel
+    dtype: str
+    layouts: str
+    threads: int
+    arguments: tuple
+
+    def __str__(self):
+        return "-".join(word for word in (self.kernel.name, self.dtype, self.layouts) if word)
+
+    @property
+    def function(self):
+        """The Python function that is compiled."""
+        return self.kernel.dispatcher.py_func
+
+    @property
+    def signature(self):
+        """What compiling depends on: the kernel's name and its arguments' types and layouts."""
+        return self.kernel.name, Arguments(self.kernel.name, self.arguments).signature
+
+    def compile(self, cc):
+        """The CompiledKernel for a compute capability such as (9, 0)."""
+        return self.kernel.compile(cc, *self.arguments)
+
+    def ptx(self, cc):
+        """The kernel's PTX as text."""
+        num_ints = self.function.__code__.co_argcount - len(self.arguments)
+        types = numba_types((*self.signature[1], *["int32"] * num_ints))
+        return compiler.ptx(self.kernel.dispatcher, types, cc)
+
+
+def pointwise_kernels(dtype):
+    """Three kernels per cell; all arrays are contiguous."""
+    for cell in cells.CELLS.values():
+        yield from _pointwise_kernels_of(cell, dtype)
+
+
+def _pointwise_kernels_of(cell, dtype):
+    T, B, H, G, N = 3, 2, 5, cell.num_gates, cell.num_private
+    K = max(cell.num_saved, G)
+
+    def zeros(*shape):
+        return np.zeros(shape, dtype)
+
+    def shipped(kernel, *arguments):
+        return ShippedKernel(kernel, dtype, "", pointwise.THREADS_PER_BLOCK, (*arguments, np.int32(0)))
+
+    h, b_w, b_r = zeros(T + 2, B, H), zeros(G * H), zeros(G * H)
+    ax, ah = zeros(T, B, K * H), zeros(B, G * H)
+    for save in (True, False):
+        c = zeros(T + 2 if save else 2, B, N * H)
+        yield shipped(pointwise.make_pointwise_forward(cell, dtype, save), h, c, ax, ah, b_w, b_r)
+    dh, dc, dax, dah, dy = zeros(B, H), zeros(B, N * H), zeros(T, B, K * H), zeros(T, B, G * H), zeros(T, B, H)
+    c = zeros(T + 2, B, N * H)
+    yield shipped(pointwise.make_pointwise_backward(cell, dtype), dh, dc, dax, dah, dy, h, c)
+
+
+def reduce_kernels(dtype):
+    """Row sums of contiguous rows and of a range of their columns."""
+    rows, H = np.zeros((2, 10), dtype), 5
+    for layouts, x in (("contiguous", rows), ("columns", rows[:, :H])):
+        arguments = (np.zeros(x.shape[1], dtype), x)
+        yield ShippedKernel(reduce.make_add_row_sums(dtype), dtype, layouts, reduce.ROWS * reduce.COLUMNS, arguments)
+
+
+def dropout_kernels(dtype):
+    """Dropout, of flat contiguous arrays."""
+    flat, scale, word = np.zeros(5, dtype), np.dtype(dtype).type(1), np.uint64(1)
+    arguments = (flat, flat, scale, word, word, word, word, word)
+    yield ShippedKernel(dropout.make_dropout(dtype), dtype, "", dropout.THREADS_PER_BLOCK, arguments)
+
+
+def layout_kernels(dtype):
+    """Copies between contiguous and strided arrays."""
+    plain, strided = np.zeros((2, 3, 4), dtype), np.zeros((2, 3, 8), dtype)[:, :, :4]
+    for out_name, out in (("contiguous", plain), ("strided", strided)):
+        for x_name, x in (("contiguous", plain), ("strided", strided)):
+            layouts = f"{out_name}_from_{x_name}"
+            yield ShippedKernel(layout.make_copy(), dtype, layouts, layout.THREADS_PER_BLOCK, (out, x))
+
+
+# Functions dtype -> ShippedKernels. Kernels of later schedules are appended.
+LISTS = [pointwise_kernels, reduce_kernels, dropout_kernels, layout_kernels]
+
+
+def shipped_kernels():
+    """All of them, one dtype after the other, in the order of LISTS."""
+    for dtype in DTYPES:
+        for kernels_of in LISTS:
+            yield from kernels_of(dtype)
+
+
+def find(name):
+    """The first ShippedKernel of that name: "copy", or in full "copy-float64-contiguous_from_strided".
+
+    Raises:
+        ValueError: there is none; says which there are.
+    """
+    everything = list(shipped_kernels())
+    for shipped in everything:
+        if name in (shipped.kernel.name, str(shipped)):
+            return shipped
+    names = ", ".join(dict.fromkeys(shipped.kernel.name for shipped in everything))
+    raise ValueError(f"expected one of {names}; or in full, such as {everything[-1]}; got {name!r}")

@@ -1,0 +1,196 @@
+"""`numbarnn kernels`: its table, JSON, PTX and source, and how it fails."""
+
+import ast
+import json
+import os
+import re
+from dataclasses import replace
+
+import pytest
+
+from numbarnn import cli
+from numbarnn.bench import kernels
+from numbarnn.kernels import catalog, compiler
+
+EVERY = list(catalog.shipped_kernels())
+FEW = ("dropout", "add_row_sums-float32-columns", "copy-float64-contiguous_from_strided")
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A catalog of three kernels."""
+    found = [catalog.find(name) for name in FEW]
+    monkeypatch.setattr(catalog, "shipped_kernels", lambda: iter(found))
+    return found
+
+
+@pytest.fixture
+def toolchain(few, tmp_path, monkeypatch):
+    """The CUDA compiler, with a cache of its own. It is in the `test` extra: in CI it must be there."""
+    try:
+        compiler.toolchain()
+    except RuntimeError as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI must compile the kernels: {error}")
+        pytest.skip(str(error))
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path / "cubins"))
+    monkeypatch.setattr(compiler, "_compiled", {})
+
+
+@pytest.fixture
+def spilling(few, monkeypatch):
+    """As if the second kernel spilled, the third did not compile and the linker said nothing about a fourth."""
+
+    def compile_(shipped, cc):
+        if str(shipped) == str(few[2]):
+            raise RuntimeError("linking failed")
+        resources = dict(registers=48, spill_bytes=0, shared_bytes=2048, stack_bytes=0)
+        compiled = compiler.CompiledKernel("k", "k", b"", cc, (), **resources)
+        if shipped is few[3]:
+            return replace(compiled, registers=-1, spill_bytes=-1)
+        return replace(compiled, spill_bytes=24, stack_bytes=16) if shipped is few[1] else compiled
+
+    few.append(next(shipped for shipped in EVERY if shipped.kernel.name == "copy"))
+    monkeypatch.setattr(compiler, "toolchain", lambda: "a compiler")
+    monkeypatch.setattr(kernels, "compiler_archs", lambda: ["sm_80", "sm_90", "sm_100"])
+    monkeypatch.setattr(catalog.ShippedKernel, "compile", compile_)
+
+
+def test_table_and_json(toolchain, tmp_path, capsys):
+    path = tmp_path / "kernels.json"
+    assert cli.main(["kernels", "--arch", "sm_90", "--arch", "sm_80,sm_90", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())
+    names = [name.split("-")[0] for name in FEW]
+    assert [row["arch"] for row in rows] == ["sm_90"] * 3 + ["sm_80"] * 3
+    assert [row["name"] for row in rows] == names * 2
+    assert [row["dtype"] for row in rows[:3]] == ["float32", "float32", "float64"]
+    assert [row["layouts"] for row in rows[:3]] == ["", "columns", "contiguous_from_strided"]
+    for row in rows:
+        assert set(row) == {
+            "name", "dtype", "layouts", "arch", "registers", "shared_bytes", "spill_bytes", "stack_bytes",
+            "threads_per_block", "blocks_by_registers", "ok", "error",
+        }  # fmt: skip
+        assert 16 <= row["registers"] <= 255 and (row["spill_bytes"], row["stack_bytes"]) == (0, 0)
+        assert row["ok"] is True and row["error"] is None and row["blocks_by_registers"] >= 1
+        assert row["shared_bytes"] == (16 * 32 * 4 if row["name"] == "add_row_sums" else 0)
+    assert [row["threads_per_block"] for row in rows[:3]] == [256, 512, 128]
+    said = capsys.readouterr().out
+    for row in rows:
+        assert row["name"] in said and str(row["registers"]) in said
+    assert "6 kernels for sm_90, sm_80: no spills" in said and "multiprocessor hold" in said
+
+
+@pytest.mark.parametrize("argv, archs", [([], list(kernels.ARCHS)), (["--arch", "sm_80"], ["sm_80"])])
+def test_archs(spilling, tmp_path, argv, archs):
+    path = tmp_path / "kernels.json"
+    cli.main(["kernels", *argv, "--json", str(path)])
+    assert list(dict.fromkeys(row["arch"] for row in json.loads(path.read_text()))) == archs
+
+
+def test_spills_and_failures_are_told_and_exit_with_1(spilling, tmp_path, capsys):
+    path = tmp_path / "kernels.json"
+    assert cli.main(["kernels", "--arch", "sm_90", "--json", str(path)]) == 1
+    good, spills, broken, unknown = json.loads(path.read_text())
+    assert good["ok"] and not (spills["ok"] or broken["ok"] or unknown["ok"])
+    assert (spills["spill_bytes"], spills["stack_bytes"], spills["registers"]) == (24, 16, 48)
+    assert broken["registers"] is broken["spill_bytes"] is unknown["registers"] is unknown["spill_bytes"] is None
+    said = capsys.readouterr().out
+    assert "FAILED add_row_sums float32 columns sm_90: 24 bytes of registers are spilled" in said
+    assert "FAILED copy float64 contiguous_from_strided sm_90: RuntimeError: linking failed" in said
+    assert "FAILED copy float32 contiguous_from_contiguous sm_90: the linker did not tell" in said
+    assert "4 kernels for sm_90: 3 FAILED" in said and "no spills" not in said
+
+
+def test_a_kernel_that_really_spills(toolchain, few, tmp_path, monkeypatch):
+    """16 registers are too few for Philox: the linker spills, and says so."""
+    monkeypatch.setitem(few[0].kernel.dispatcher.targetoptions, "max_registers", 16)
+    few[1:] = []
+    path = tmp_path / "kernels.json"
+    assert cli.main(["kernels", "--arch", "sm_90", "--json", str(path)]) == 1
+    (row,) = json.loads(path.read_text())
+    assert row["spill_bytes"] > 0 and row["stack_bytes"] > 0 and "spilled" in row["error"]
+
+
+def test_missing_toolchain(few, monkeypatch, capsys):
+    def missing():
+        raise RuntimeError("the CUDA compiler was not found (nowhere); install it with pip")
+
+    monkeypatch.setattr(compiler, "toolchain", missing)
+    for argv in (["--arch", "sm_90"], ["--ptx", "dropout"]):
+        assert cli.main(["kernels", *argv]) == 1
+        said = capsys.readouterr()
+        assert said.err == "numbarnn kernels: the CUDA compiler was not found (nowhere); install it with pip\n"
+        assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (["--arch", "90"], ["sm_90", "'90'"]),
+        (["--arch", "sm_90,volta"], ["sm_90", "'volta'"]),
+        (["--ptx", "kopy"], ["'kopy'", "dropout, add_row_sums, copy"]),
+        (["--source", "lstm"], ["'lstm'", "dropout, add_row_sums, copy"]),
+        (["--source", "copy", "--ptx", "copy"], ["not allowed with"]),
+        (["--json", "no/such/folder/x.json"], ["directory that exists"]),
+    ],
+)
+def test_bad_arguments(few, argv, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["kernels", *argv])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    for word in words:
+        assert word in said
+
+
+def test_an_arch_that_the_compiler_does_not_know(toolchain, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["kernels", "--arch", "sm_80,sm_95"])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert "'sm_95'" in said and "sm_80, sm_86," in said
+
+
+def test_ptx(toolchain, capsys):
+    assert cli.main(["kernels", "--ptx", "copy-float64-contiguous_from_strided", "--arch", "sm_80"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "// copy-float64-contiguous_from_strided, sm_80"
+    assert ".target sm_80" in lines and any(".entry" in line for line in lines)
+    assert any(re.search(r"\bld\.(global\.)?[bfu]64", line) for line in lines)
+
+
+@pytest.mark.parametrize("shipped", EVERY[: len(EVERY) // 2], ids=str)
+def test_source(shipped, monkeypatch, capsys):
+    """It needs no compiler, is Python, and is the function that is compiled."""
+    monkeypatch.setattr(compiler, "toolchain", lambda: pytest.fail("not needed"))
+    assert cli.main(["kernels", "--source", str(shipped)]) == 0
+    said = capsys.readouterr().out
+    path, line = said.splitlines()[0].removeprefix("# ").split(", line ")
+    assert path == shipped.function.__module__.replace(".", "/") + ".py"
+    assert int(line) == shipped.function.__code__.co_firstlineno
+    (function,) = ast.parse(said).body
+    assert function.name == shipped.function.__name__ and ast.unparse(function.decorator_list[0]) == "cuda.jit"
+    assert ast.get_docstring(function)
+
+
+@pytest.mark.parametrize(
+    "registers, threads, blocks",
+    [
+        (32, 1024, 2),  # every thread of the 2048 that sm_90 holds
+        (33, 1024, 1),  # 40 registers each: 48 warps
+        (255, 256, 1),  # 8 warps at the largest number of registers
+        (65, 128, 7),  # 72 registers each: 7 warps in each part
+        (80, 128, 6),
+        (16, 32, 128),
+        (96, 1024, 0),
+    ],
+)
+def test_blocks_by_registers(registers, threads, blocks):
+    """Worked out by hand with the occupancy rules of the CUDA programming guide."""
+    assert kernels.blocks_by_registers(registers, threads) == blocks
+
+
+def test_capability():
+    assert [kernels.capability(arch) for arch in ("sm_80", "sm_90", "sm_100", "sm_121")] == [
+        (8, 0), (9, 0), (10, 0), (12, 1),
+    ]  # fmt: skip
