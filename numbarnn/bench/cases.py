@@ -97,8 +97,7 @@ def spread(cell, size="full"):
     """The cases for one cell.
 
     full    every option set with every (T, B) and dtype, and some longer problems
-    small   every option set once, (T, B) and dtype taking turns: for the simulator
-    quick   a few option sets that together use every option
+    quick   a few option sets that together use every option, (T, B) and dtype taking turns
     """
     if size == "full":
         cases = [
@@ -110,11 +109,12 @@ def spread(cell, size="full"):
         return cases + [Case(cell=cell, dtype=dtype, **sizes) for sizes in LONGER for dtype in DTYPES]
     turn = CELLS.index(cell)  # another (T, B) and dtype for the same options in each cell
     cases = []
-    for i, options in enumerate(OPTION_SETS):
+    for i in QUICK_OPTION_SETS:
+        options = OPTION_SETS[i]
         T, B = TIMES_AND_BATCHES[(i + turn) % len(TIMES_AND_BATCHES)]
         T = max(T, 2) if options.get("dropout") else T
         cases.append(Case(cell=cell, T=T, B=B, dtype=DTYPES[(i + turn) % 2], **options))
-    return cases if size == "small" else [cases[i] for i in QUICK_OPTION_SETS]
+    return cases
 
 
 @dataclass(frozen=True)

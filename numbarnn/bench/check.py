@@ -15,7 +15,6 @@ from numbarnn.bench import accuracy, cases, peers, report
 from numbarnn.bench.accuracy import Comparison
 
 DEVICES = ("cpu", "sim", "cuda")
-SPREADS = {"cpu": "full", "cuda": "full", "sim": "small"}  # the simulator takes milliseconds for each launch
 ROWS_SHOWN = 40  # failures printed one by one; --json has them all
 DROPOUT_SIGMAS = 5  # a right generator is further from its rate once in 1.7 million masks
 
@@ -88,7 +87,7 @@ def check_device(device, cells, quick, progress):
         engines.get(device)
     except Exception as exception:
         return [engine_failure(device, f"{type(exception).__name__}: {exception}")]
-    size = "quick" if quick else SPREADS[device]
+    size = "quick" if quick else "full"
     todo = [(case, schedule) for schedule in SCHEDULES for cell in cells for case in cases.spread(cell, size)]
     progress.start(device, len(todo))
     comparisons = []

@@ -32,7 +32,9 @@ def why_not(name):
     if name == "cpu":
         return None if find_spec("scipy_openblas32") else "OpenBLAS is missing: pip install scipy-openblas32"
     if name == "sim":
-        return None if simulated() else "set NUMBA_ENABLE_CUDASIM=1 before Python starts"
+        if not simulated():
+            return "set NUMBA_ENABLE_CUDASIM=1 before Python starts"
+        return None if find_spec("greenlet") else 'greenlet is not installed: pip install "numbarnn[sim]"'
     return _gpu_problem()
 
 

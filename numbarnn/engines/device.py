@@ -62,7 +62,7 @@ class KernelEngine(Engine):
 
 
 class SimulatedEngine(KernelEngine, HostEngine):
-    """Numba's CUDA simulator: the same kernels as Python threads on NumPy arrays, for tests and debuggers."""
+    """The same kernels as Python on NumPy arrays, all blocks at once, for tests and debuggers."""
 
     name = "sim"
     device = "Numba's CUDA simulator"

@@ -9,7 +9,7 @@ Binding does once what Numba's dispatcher does at every launch: types, compiling
 arguments. A call then writes its integers into the packed block and calls the driver: about a microsecond of
 host time.
 
-In Numba's simulator (NUMBA_ENABLE_CUDASIM=1) the same calls run the kernel on NumPy arrays.
+With NUMBA_ENABLE_CUDASIM=1 the same calls run the kernel on NumPy arrays, in `simulator`.
 """
 
 import struct
@@ -206,22 +206,16 @@ class BoundKernel:
 
 
 def _bind_simulated(kernel, config, arguments, num_ints):
-    """`Kernel.bind` in Numba's simulator: NumPy arrays, written in place."""
-    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+    """`Kernel.bind` in the simulator: NumPy arrays, written in place."""
+    from numbarnn.kernels import simulator
 
     Arguments(kernel.name, arguments)  # rejects what a GPU would not take either
-
-    # The simulator copies NumPy arrays in and out, one by one, so that two arguments on the same memory would
-    # differ and only contiguous arrays would do. Wrapped, they are used as they are.
-    def wrap(argument):
-        return FakeCUDAArray(argument) if isinstance(argument, np.ndarray) else argument
-
-    wrapped = tuple(wrap(argument) for argument in arguments)
+    function = kernel.dispatcher.py_func
 
     def launch(*ints):
         if len(ints) != num_ints:
             raise TypeError(f"kernel {kernel.name} takes {num_ints} more int32 at a launch, got {ints!r}")
-        configured = kernel.dispatcher[config.grid, config.block, 0, config.shared_bytes]
-        configured(*wrapped, *map(np.int32, ints))
+        values = (*arguments, *map(np.int32, ints))
+        simulator.launch(function, config.grid, config.block, values, config.shared_bytes, config.cooperative)
 
     return launch

@@ -4,6 +4,16 @@ NUMBA_ENABLE_CUDASIM=1 must be set before Numba is imported; by hand:
     NUMBA_ENABLE_CUDASIM=1 python -m pytest tests/simulated
 """
 
+import pytest
 from numba import config
 
 collect_ignore_glob = [] if config.ENABLE_CUDASIM else ["test_*.py"]
+
+
+@pytest.fixture(autouse=True)
+def random_order(request):
+    """Threads take turns in a random order, another one for each test, the same whenever it runs."""
+    from numbarnn.kernels import simulator
+
+    with simulator.schedule(seed=request.node.name):
+        yield

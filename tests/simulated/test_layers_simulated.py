@@ -13,8 +13,7 @@ from numbarnn.kernels.launch import Kernel
 # Every T, B and H, with directions, bias and dtype taking turns ...
 SIZES = tuple(product((1, 2, 7), (1, 3), (1, 5, 33)))
 TURNS = tuple(product((1, 2), (True, False), ("float32", "float64")))
-# ... and several layers, equal and unequal, and each option. A launch takes milliseconds here, so what is long is not
-# also deep.
+# ... and several layers, equal and unequal, and each option. What is long is not also deep.
 OPTIONS = (
     dict(T=2, B=1, hidden=(33, 33), directions=2),
     dict(T=7, B=3, hidden=(5, 1)),

@@ -1,0 +1,317 @@
+"""Kernels without a GPU: the whole grid on NumPy arrays, under NUMBA_ENABLE_CUDASIM=1.
+
+Numba's own simulator runs one block after another, an OS thread for each CUDA thread: kernels whose blocks wait for
+each other hang in it. Here all threads of all blocks take turns (`interleaving`), so that such kernels run, races
+show, and a wait that never ends is reported. What Numba's simulator has of device functions (`cuda.popc`, atomics, ...)
+is used; all that reaches into it is in this module.
+
+    with simulator.schedule(seed=3):
+        Kernel(wavefront_kernel).bind(LaunchConfig(4, 32, cooperative=True), x, flags)(100)
+
+Turns change at barriers, exchanges between lanes, atomics and `pause()`, nowhere else, so:
+- a loop that polls memory must call `pause()` (cuda.nanosleep does), else it never ends;
+- between these points a thread's loads and stores are one step, seen by all at once and in program order: missing
+  fences, and races within such a step, do not show;
+- an atomic that changes nothing counts as a poll: many of them and nothing else are taken for a livelock.
+Shared and local memory starts as NaN (all bits set), as what nobody wrote has no value.
+"""
+
+import sys
+import threading
+from contextlib import contextmanager
+from functools import partial, wraps
+from random import Random
+
+import numpy as np
+from numba import cuda
+from numba.cuda.simulator import kernel as numba_launcher
+from numba.cuda.simulator import kernelapi
+
+from numbarnn.kernels.compiler import simulated
+from numbarnn.kernels.interleaving import OF_BLOCK, OF_GRID, OF_WARP, WARP_SIZE, Interleaving
+
+PATIENCE = 200  # turns of each thread; with n threads a random order forgets one so long once in e^200 runs
+
+_THREAD_NAMES = ("threadIdx", "blockIdx", "laneid")
+_ALL_LANES = 0xFFFFFFFF
+_lock = threading.RLock()  # the names in numba.cuda are for one launch at a time
+_order = (None, PATIENCE)  # what schedule() chose: a Random or None, and the patience
+_running = None  # the _Launch under way
+
+
+@contextmanager
+def schedule(seed=None, patience=PATIENCE):
+    """Choose the order in which threads take turns, for the launches inside.
+
+    Args:
+        seed: of a random order (an int or text); None: all threads in turn, the default elsewhere.
+        patience: turns of each thread in which no memory changes before a livelock is reported. More than a kernel's
+            own bound on its waits, if that is to be seen at work.
+    """
+    global _order
+    before = _order
+    _order = (None if seed is None else Random(seed), patience)
+    try:
+        yield
+    finally:
+        _order = before
+
+
+def launch(function, grid, block, arguments, shared_bytes=0, cooperative=True):
+    """Run a kernel on NumPy arrays.
+
+    Args:
+        function: the kernel's Python function; names of `numba.cuda` in it and in what it calls mean the simulator.
+        grid, block: (x, y, z), as in a LaunchConfig.
+        arguments: NumPy arrays, used in place; NumPy scalars; tuples of these.
+        shared_bytes: dynamic shared memory per block.
+        cooperative: the kernel may synchronise the whole grid.
+
+    Raises:
+        RuntimeError: a thread raised (the message names it), or waits for ever.
+    """
+    global _running
+    if not simulated():
+        raise RuntimeError("kernels are simulated only with NUMBA_ENABLE_CUDASIM=1 set before Python starts")
+    with _lock:
+        if _running is not None:
+            raise RuntimeError("a kernel in the simulator cannot launch another")
+        dims = {"gridDim": kernelapi.Dim3(*grid), "blockDim": kernelapi.Dim3(*block)}
+        with _names_in_numba_cuda({**_NAMES, **dims}) as namespace:
+            try:
+                _running = _Launch(function, grid, block, arguments, shared_bytes, cooperative, namespace)
+                _running.run()
+            finally:
+                _running = None
+
+
+class _Launch(Interleaving):
+    """A launch under way: arguments as of `launch`."""
+
+    def __init__(self, function, grid, block, arguments, shared_bytes, cooperative, namespace):
+        self.arguments, self.shared_bytes, self.cooperative = arguments, shared_bytes, cooperative
+        random, patience = _order
+        super().__init__(function, arguments, grid, block, namespace=namespace, random=random, patience=patience)
+
+    def names_of(self, thread):
+        return {
+            "blockIdx": kernelapi.Dim3(*thread.block.index),
+            "threadIdx": kernelapi.Dim3(*thread.index),
+            "laneid": thread.lane,
+        }
+
+    def memory(self):
+        def contents(argument):
+            return tuple(map(contents, argument)) if isinstance(argument, tuple) else argument.tobytes()
+
+        shared = tuple(array.tobytes() for block in self.blocks for array in block.shared.values())
+        return hash((contents(self.arguments), shared))
+
+
+@contextmanager
+def _names_in_numba_cuda(names):
+    """Give the module numba.cuda, which has no device names in the simulator, these; yields its namespace.
+
+    Numba instead replaces `cuda` in a kernel's globals, and in a device function's at every call: other functions
+    would not see it, and with threads interleaved inside such calls, some versions restore it too early. The module
+    itself as "kernel context" makes that replacement do nothing.
+    """
+    namespace = vars(cuda)
+    before = {name: namespace[name] for name in (*names, *_THREAD_NAMES) if name in namespace}
+    namespace.update(names)
+    try:
+        with numba_launcher._push_kernel_context(cuda):
+            yield namespace
+    finally:
+        for name in (*names, *_THREAD_NAMES):
+            namespace.pop(name, None)
+        namespace.update(before)
+
+
+# ---- switch points -------------------------------------------------------------------------------------------------
+def pause(nanoseconds=0):
+    """Let other threads run: for loops that poll, and after a store that others poll for. Nothing outside a kernel."""
+    if _running is not None:
+        _running.pause()
+
+
+def exchange(mask, value):
+    """What every lane brings, when the lanes of a warp meet: for instructions that a whole warp executes together.
+
+    Args:
+        mask: bit mask of the lanes that take part; lanes that have ended are not waited for.
+        value: this lane's; not to be changed afterwards.
+
+    Returns:
+        {lane: value}.
+    """
+    return _running.meet(OF_WARP, int(mask) & _ALL_LANES, value).values
+
+
+def syncthreads():
+    """Wait for all threads of the block."""
+    _running.meet(OF_BLOCK)
+
+
+def syncwarp(mask=_ALL_LANES):
+    """Wait for the lanes in the mask."""
+    _running.meet(OF_WARP, int(mask) & _ALL_LANES)
+
+
+def _reduction(name, function):
+    """A barrier of the block that returns a function of all threads' predicates, which is computed once."""
+
+    def reduce(value):
+        meeting = _running.meet(OF_BLOCK, value=bool(value))
+        if meeting.result is None:
+            meeting.result = np.int32(function(meeting.values.values()))
+        return meeting.result
+
+    reduce.__name__ = name
+    return reduce
+
+
+def _atomic(operation):
+    """Numba's atomic, after which others may run."""
+
+    @wraps(operation)
+    def atomic(*arguments):
+        old = operation(*arguments)
+        _running.pause()
+        return old
+
+    return atomic
+
+
+class _Atomics:
+    """cuda.atomic."""
+
+    def __init__(self):
+        atomics = kernelapi.FakeCUDAAtomic()
+        for name in _public_names(atomics):
+            setattr(self, name, _atomic(getattr(atomics, name)))
+
+
+class _Groups:
+    """cuda.cg; `this_grid` returns it, as there is one method only."""
+
+    def this_grid(self):
+        return self
+
+    def sync(self):
+        """Wait for all threads of the grid."""
+        if not _running.cooperative:
+            raise RuntimeError("this_grid().sync() needs LaunchConfig(cooperative=True)")
+        _running.meet(OF_GRID)
+
+
+# ---- exchanges between lanes ---------------------------------------------------------------------------------------
+def _from_lane(values, lane):
+    if lane not in values:
+        raise RuntimeError(f"reads from lane {lane}, which has ended, is not in the mask or does not exist")
+    return values[lane]
+
+
+def shfl_sync(mask, value, lane):
+    """The value of that lane."""
+    return _from_lane(exchange(mask, value), int(lane) % WARP_SIZE)
+
+
+def shfl_up_sync(mask, value, delta):
+    """The value of the lane `delta` below; the own one where that would be below 0."""
+    values, lane = exchange(mask, value), _running.current.lane
+    return value if lane < delta else _from_lane(values, lane - int(delta))
+
+
+def shfl_down_sync(mask, value, delta):
+    """The value of the lane `delta` above; the own one where that would be above 31."""
+    values, lane = exchange(mask, value), _running.current.lane
+    return value if lane + delta >= WARP_SIZE else _from_lane(values, lane + int(delta))
+
+
+def shfl_xor_sync(mask, value, lane_mask):
+    """The value of the lane whose number is this one's xor `lane_mask`."""
+    return _from_lane(exchange(mask, value), _running.current.lane ^ int(lane_mask))
+
+
+def all_sync(mask, predicate):
+    """Whether the predicate holds in all lanes."""
+    return all(exchange(mask, bool(predicate)).values())
+
+
+def any_sync(mask, predicate):
+    """Whether the predicate holds in any lane."""
+    return any(exchange(mask, bool(predicate)).values())
+
+
+def ballot_sync(mask, predicate):
+    """Bit mask of the lanes in which the predicate holds."""
+    return np.uint32(sum(1 << lane for lane, holds in exchange(mask, bool(predicate)).items() if holds))
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+def _unwritten(shape, dtype):
+    """An array with all bits set: NaN in every float format."""
+    return np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
+
+
+def _numpy_dtype(dtype):
+    """np.dtype of a NumPy or Numba type."""
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return np.dtype(str(dtype))
+
+
+class _Local:
+    """cuda.local."""
+
+    def array(self, shape, dtype, alignment=None):
+        return _unwritten(shape, _numpy_dtype(dtype))
+
+
+class _Shared:
+    """cuda.shared: an array per block and place in the program; shape 0 is the dynamic shared memory."""
+
+    def array(self, shape, dtype, alignment=None):
+        shared, dtype = _running.current.block.shared, _numpy_dtype(dtype)
+        if shape == 0:
+            if None not in shared:
+                shared[None] = _unwritten(_running.shared_bytes, np.dtype(np.uint8))
+            return shared[None][: _running.shared_bytes // dtype.itemsize * dtype.itemsize].view(dtype)
+        caller = sys._getframe(1)
+        key = (id(caller.f_code), caller.f_lasti, shape, dtype)
+        if key not in shared:
+            shared[key] = _unwritten(shape, dtype)
+        return shared[key]
+
+
+# ---- all names -----------------------------------------------------------------------------------------------------
+def _public_names(thing):
+    return [name for name in dir(type(thing)) if not name.startswith("_")]
+
+
+def _all_names():
+    """What kernels find in `cuda`, besides the names of the thread and of the launch: Numba's, and ours over them."""
+    ours = {
+        "atomic": _Atomics(),
+        "cg": _Groups(),
+        "local": _Local(),
+        "shared": _Shared(),
+        "warpsize": WARP_SIZE,
+        "nanosleep": pause,
+        "syncthreads_count": _reduction("syncthreads_count", sum),
+        "syncthreads_and": _reduction("syncthreads_and", all),
+        "syncthreads_or": _reduction("syncthreads_or", any),
+        # these two read threadIdx and the like from their `self`, for which the module serves
+        "grid": partial(kernelapi.FakeCUDAModule.grid, cuda),
+        "gridsize": partial(kernelapi.FakeCUDAModule.gridsize, cuda),
+    }
+    plain = (syncthreads, syncwarp, shfl_sync, shfl_up_sync, shfl_down_sync, shfl_xor_sync)
+    ours |= {function.__name__: function for function in (*plain, all_sync, any_sync, ballot_sync)}
+    numbas = kernelapi.FakeCUDAModule((1, 1, 1), (1, 1, 1), 0)
+    names = [name for name in _public_names(numbas) if name not in ours and name not in _THREAD_NAMES]
+    return {name: getattr(numbas, name) for name in names} | ours
+
+
+_NAMES = _all_names()

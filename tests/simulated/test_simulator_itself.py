@@ -1,0 +1,477 @@
+"""The simulator: right kernels are right in any order of their threads, wrong ones are found out."""
+
+import re
+
+import numpy as np
+import pytest
+from numba import cuda, float32, float64, int32
+
+from numbarnn import engines
+from numbarnn.kernels import simulator
+from numbarnn.kernels.launch import Kernel, LaunchConfig
+
+SEEDS = range(5)
+any_order = pytest.mark.parametrize("seed", [None, *SEEDS])
+
+
+def launch(kernel, grid, block, *arguments, shared_bytes=0, cooperative=True):
+    Kernel(kernel).bind(LaunchConfig(grid, block, shared_bytes, cooperative), *arguments)()
+
+
+# ------------------------------------------------------------------------------- blocks that wait for each other
+LAYERS, STEPS, UNITS = 3, 6, 8
+
+
+def make_wavefront(without=""):
+    """A stack of layers, one block each, that runs as a wavefront; `without` names the synchronisation left out."""
+
+    @cuda.jit
+    def wavefront_kernel(x, done):
+        """x[l, t, i] = i + the sum of x[l - 1, :t + 1].
+
+        Writes   x[1:] of x (L+1, T, H); done (L+1,): steps finished
+        Reads    x[0], of which all steps are done
+        Launch   L blocks of H threads, all resident
+        """
+        tile = cuda.shared.array(UNITS, float64)
+        layer, i, total = cuda.blockIdx.x + 1, cuda.threadIdx.x, 0.0
+        for t in range(STEPS):
+            if i == 0 and without != "wait":
+                while done[layer - 1] <= t:
+                    cuda.nanosleep(20)
+            if without != "barrier after the wait":
+                cuda.syncthreads()
+            tile[i] = x[layer - 1, t, i]
+            if without != "barrier before the sum":
+                cuda.syncthreads()
+            for k in range(UNITS):
+                total += tile[k]
+            if without == "order of store and signal" and i == 0:
+                cuda.atomic.add(done, layer, 1)
+            x[layer, t, i] = total + i
+            if without != "barrier before the signal":
+                cuda.syncthreads()
+            if without != "order of store and signal" and i == 0:
+                cuda.threadfence()
+                cuda.atomic.add(done, layer, 1)
+
+    return wavefront_kernel
+
+
+def wavefront_is_right(seed, without=""):
+    x = np.full((LAYERS + 1, STEPS, UNITS), np.nan)  # sums of small integers: exact
+    x[0] = np.arange(STEPS * UNITS).reshape(STEPS, UNITS) % 5
+    done = np.array([STEPS] + [0] * LAYERS, np.int32)
+    with simulator.schedule(seed):
+        launch(make_wavefront(without), LAYERS, UNITS, x, done)
+    expected = x[:1]
+    for _ in range(LAYERS):
+        below = expected[-1].sum(axis=1).cumsum()
+        expected = np.concatenate([expected, (below[:, None] + np.arange(UNITS))[None]])
+    return np.array_equal(x, expected)
+
+
+@any_order
+def test_wavefront_of_blocks(seed):
+    assert wavefront_is_right(seed)
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        "wait",
+        "barrier after the wait",
+        "barrier before the sum",
+        "barrier before the signal",
+        "order of store and signal",
+    ],
+)
+def test_wavefront_without_one_synchronisation_is_wrong(without):
+    caught = [seed for seed in SEEDS if not wavefront_is_right(seed, without)]
+    assert caught == list(SEEDS), f"without {without} only {caught} of {list(SEEDS)} are wrong"
+
+
+def test_the_same_seed_is_the_same_order():
+    @cuda.jit
+    def order_kernel(order, turn):
+        for _ in range(3):
+            order[cuda.atomic.add(turn, 0, 1)] = cuda.grid(1)
+
+    def order(seed):
+        found = np.full(3 * 12, -1, np.int32)
+        with simulator.schedule(seed):
+            launch(order_kernel, 3, 4, found, np.zeros(1, np.int32))
+        return found.tolist()
+
+    assert order(None) == [*range(12)] * 3
+    assert order(1) == order(1) != order(2)
+    assert sorted(order(1)) == sorted([*range(12)] * 3)
+
+
+# --------------------------------------------------------------------------------------------------- endless waits
+@any_order
+def test_barrier_in_divergent_code_is_a_deadlock(seed):
+    @cuda.jit
+    def divergent_kernel(x):
+        if cuda.blockIdx.x == 1 and cuda.threadIdx.x < 3:
+            cuda.syncthreads()
+        x[cuda.grid(1)] = 1
+        cuda.syncthreads()
+
+    with simulator.schedule(seed), pytest.raises(RuntimeError, match="divergent_kernel: deadlock") as caught:
+        launch(divergent_kernel, 2, 4, np.zeros(8))
+    for waiting in ("3 of 4 threads of block (1, 0, 0) at syncthreads", "1 of 4 threads of block (1, 0, 0) at syncth"):
+        assert waiting in str(caught.value)
+    assert "block (0, 0, 0)" not in str(caught.value)
+    assert re.search(r"test_simulator_itself.py:\d+ in divergent_kernel", str(caught.value))
+
+
+@any_order
+def test_waiting_for_a_block_that_never_comes_is_a_livelock(seed):
+    @cuda.jit
+    def waiting_kernel(done):
+        if cuda.threadIdx.x == 0:
+            cuda.atomic.add(done, cuda.blockIdx.x, 1)
+            while done[cuda.blockIdx.x + 1] == 0:
+                cuda.nanosleep(20)
+        cuda.syncthreads()
+
+    with simulator.schedule(seed), pytest.raises(RuntimeError, match="waiting_kernel: livelock") as caught:
+        launch(waiting_kernel, 3, 8, np.zeros(4, np.int32))
+    assert "1 of 8 threads of block (2, 0, 0) at pause" in str(caught.value)
+    assert "7 of 8 threads of block (2, 0, 0) at syncthreads" in str(caught.value)
+    assert "block (0, 0, 0)" not in str(caught.value)  # it went on, as block 1 came
+
+
+def test_waiting_on_an_atomic_is_a_livelock_too():
+    @cuda.jit
+    def lock_kernel(lock):
+        while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+            pass
+
+    with pytest.raises(RuntimeError, match=r"livelock.* 1 of 1 threads of block .* at atomic"):
+        launch(lock_kernel, 2, 1, np.zeros(1, np.int32))  # who has the lock never gives it back
+
+
+def test_work_between_polls_is_no_livelock():
+    """Each thread polls more than is allowed in vain, but memory changes in between."""
+
+    @cuda.jit
+    def ticking_kernel(ticks):
+        for _ in range(1000):
+            simulator.pause()
+            ticks[cuda.grid(1)] += 1
+
+    ticks = np.zeros(4, np.int32)
+    with simulator.schedule(1, patience=20):
+        launch(ticking_kernel, 2, 2, ticks)
+    assert ticks.tolist() == [1000] * 4
+
+
+def test_patience_leaves_a_kernel_its_own_bound():
+    @cuda.jit
+    def bounded_kernel(flag, error):
+        for _ in range(1000):
+            if flag[0]:
+                return
+            cuda.nanosleep(20)
+        error[0] = 1
+
+    flag, error = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    with pytest.raises(RuntimeError, match="livelock"):
+        launch(bounded_kernel, 1, 2, flag, error)
+    with simulator.schedule(2, patience=2000):
+        launch(bounded_kernel, 1, 2, flag, error)
+    assert error[0] == 1
+
+
+# ------------------------------------------------------------------------------------------------ what threads raise
+@any_order
+def test_an_exception_names_block_and_thread(seed):
+    @cuda.jit
+    def failing_kernel(x):
+        cuda.syncthreads()
+        if cuda.blockIdx.y == 1 and cuda.threadIdx.x == 2:
+            x[99] = 0
+        cuda.syncthreads()
+
+    named = r"failing_kernel: block \(0, 1, 0\), thread \(2, 0, 0\) raised IndexError: .*99"
+    with simulator.schedule(seed), pytest.raises(RuntimeError, match=named) as caught:
+        launch(failing_kernel, (1, 2), 4, np.zeros(4))
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_after_an_error_threads_are_unwound_and_numba_is_as_before():
+    unwound, names = [], set(vars(cuda))
+
+    @cuda.jit
+    def unwinding_kernel(x):
+        try:
+            cuda.syncthreads()
+            if cuda.threadIdx.x == 0:
+                raise ValueError("on purpose")
+            cuda.syncthreads()
+        finally:
+            unwound.append(cuda.grid)
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        launch(unwinding_kernel, 1, 4, np.zeros(1))
+    assert len(unwound) == 4 and set(vars(cuda)) == names
+    assert wavefront_is_right(0)
+
+
+def test_a_launch_within_a_kernel_is_refused():
+    @cuda.jit
+    def outer_kernel(x):
+        launch(outer_kernel, 1, 1, x)
+
+    with pytest.raises(RuntimeError, match=r"outer_kernel: block .* cannot launch another"):
+        launch(outer_kernel, 1, 1, np.zeros(1))
+
+
+# -------------------------------------------------------------------------------------------------- barriers, grids
+@any_order
+def test_threads_that_ended_are_not_waited_for(seed):
+    @cuda.jit
+    def leaving_kernel(out):
+        i = cuda.threadIdx.x
+        if i >= 3:
+            return
+        for step in range(3):
+            out[step, i] = cuda.syncthreads_count(i != step)
+
+    out = np.zeros((3, 3), np.int32)
+    with simulator.schedule(seed):
+        launch(leaving_kernel, 1, 40, out)
+    assert (out == 2).all()
+
+
+@any_order
+def test_reductions_over_a_block(seed):
+    @cuda.jit
+    def reduction_kernel(out):
+        b, i = cuda.blockIdx.x, cuda.threadIdx.x
+        out[b, 0, i] = cuda.syncthreads_count(i < 2 * b)
+        out[b, 1, i] = cuda.syncthreads_and(i < 3 * b)
+        out[b, 2, i] = cuda.syncthreads_or(i < b)
+
+    out = np.full((3, 3, 6), -1)
+    with simulator.schedule(seed):
+        launch(reduction_kernel, 3, 6, out)
+    assert (out == np.array([[0, 0, 0], [2, 0, 1], [4, 1, 1]])[:, :, None]).all()
+
+
+@any_order
+def test_grid_barrier(seed):
+    @cuda.jit
+    def turning_kernel(x):
+        i, n = cuda.grid(1), cuda.gridsize(1)
+        grid = cuda.cg.this_grid()
+        for _ in range(3):
+            value = x[(i + 1) % n]
+            grid.sync()
+            x[i] = value
+            grid.sync()
+
+    x = np.arange(12)
+    with simulator.schedule(seed):
+        launch(turning_kernel, 3, 4, x)
+    np.testing.assert_array_equal(x, np.roll(np.arange(12), -3))
+    with pytest.raises(RuntimeError, match=r"needs LaunchConfig\(cooperative=True\)"):
+        launch(turning_kernel, 3, 4, x, cooperative=False)
+
+
+def test_indices_of_three_dimensions():
+    @cuda.jit
+    def index_kernel(out):
+        x, y, z = cuda.grid(3)
+        out[z, y, x] += 1 + cuda.blockIdx.x + 10 * cuda.threadIdx.y + 100 * cuda.blockIdx.z + 1000 * cuda.laneid
+        assert cuda.gridsize(3) == out.shape[::-1] and cuda.warpsize == 32
+        assert (cuda.gridDim.x, cuda.blockDim.z) == (3, 2)
+
+    out = np.zeros((2 * 2, 1 * 5, 3 * 4), np.int64)
+    launch(index_kernel, (3, 1, 2), (4, 5, 2), out)
+    z, y, x = np.indices(out.shape)
+    lane = (x % 4 + 4 * (y % 5) + 20 * (z % 2)) % 32
+    np.testing.assert_array_equal(out, 1 + x // 4 + 10 * (y % 5) + 100 * (z // 2) + 1000 * lane)
+
+
+# ------------------------------------------------------------------------------------------------------------- warps
+@any_order
+def test_shuffles(seed):
+    @cuda.jit
+    def shuffle_kernel(out):
+        i = cuda.threadIdx.x
+        value, everybody = 100 * (i // 32) + i % 32, 0xFFFFFFFF
+        out[0, i] = cuda.shfl_sync(everybody, value, 35)  # modulo 32
+        out[1, i] = cuda.shfl_up_sync(everybody, value, 2)
+        out[2, i] = cuda.shfl_down_sync(everybody, value, 3)
+        out[3, i] = cuda.shfl_xor_sync(everybody, value, 5)
+        out[4, i] = cuda.ballot_sync(everybody, i % 32 in (1, 31))
+        out[5, i] = 2 * cuda.all_sync(everybody, i < 32) + cuda.any_sync(everybody, i == 40)
+
+    out, lane, first = np.full((6, 64), -1), np.arange(64) % 32, np.arange(64) // 32 * 100
+    with simulator.schedule(seed):
+        launch(shuffle_kernel, 1, 64, out)
+    expected = (3, np.where(lane < 2, lane, lane - 2), np.where(lane > 28, lane, lane + 3), lane ^ 5)
+    np.testing.assert_array_equal(out[:4], [first + value for value in expected])
+    assert (out[4] == (1 << 31 | 2)).all() and out[5].tolist() == [2] * 32 + [1] * 32
+
+
+@any_order
+def test_a_part_of_a_warp_can_meet(seed):
+    @cuda.jit
+    def half_kernel(out):
+        i = cuda.threadIdx.x
+        if i < 4:
+            total = i
+            for offset in (2, 1):
+                total += cuda.shfl_xor_sync(0xF, total, offset)
+            out[i] = total
+        cuda.syncwarp()
+        if i >= 4:
+            out[i] = out[i - 4]
+
+    out = np.zeros(8, np.int32)
+    with simulator.schedule(seed):
+        launch(half_kernel, 1, 8, out)
+    assert out.tolist() == [6] * 8
+
+
+@pytest.mark.parametrize(
+    "mask, source, message",
+    [
+        (0xFFFFFFFF, 8, "reads from lane 8, which"),
+        (0x7F, 0, r"thread \(7, 0, 0\) raised .* lane 7 takes part, but the mask 0x7f leaves it out"),
+    ],
+)
+def test_shuffles_with_lanes_that_take_no_part(mask, source, message):
+    @cuda.jit
+    def beyond_kernel(out):
+        out[cuda.threadIdx.x] = cuda.shfl_sync(mask, out[cuda.threadIdx.x], source)
+
+    with pytest.raises(RuntimeError, match=message):
+        launch(beyond_kernel, 1, 8, np.zeros(8))
+
+
+def test_lanes_exchange_anything():
+    @cuda.jit
+    def exchange_kernel(out):
+        i = cuda.threadIdx.x
+        values = simulator.exchange(0xF, (i, 10 * i))
+        out[i] = sum(a + b for a, b in values.values())
+
+    out = np.zeros(4)
+    launch(exchange_kernel, 1, 4, out)
+    assert out.tolist() == [66] * 4
+
+
+# ------------------------------------------------------------------------------------------------------------ memory
+@cuda.jit(device=True)
+def reverse(values, i):
+    """A device function with a barrier: `cuda` must mean the simulator in it, whoever else is inside."""
+    mine = values[cuda.blockDim.x - 1 - i]
+    cuda.syncthreads()
+    values[i] = mine
+    cuda.syncthreads()
+
+
+@any_order
+def test_shared_memory_is_per_block_and_place(seed):
+    @cuda.jit
+    def shared_kernel(out):
+        i, b = cuda.threadIdx.x, cuda.blockIdx.x
+        one, two = cuda.shared.array(4, float32), cuda.shared.array((4,), np.int32)
+        dynamic, also_dynamic = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
+        local = cuda.local.array(2, float64)
+        assert np.isnan(local).all() and len(dynamic) == len(also_dynamic) == 4
+        one[i], two[i], dynamic[i], local[0] = i, 10 * i, 100 * b, i
+        cuda.syncthreads()
+        reverse(one, i)
+        reverse(two, i)
+        out[b, i] = one[i] + two[i] + dynamic[3 - i] + also_dynamic.view(np.float32)[i] + local[0]
+
+    out = np.full((3, 4), np.nan)
+    with simulator.schedule(seed):
+        launch(shared_kernel, 3, 4, out, shared_bytes=18)
+    i, b = np.arange(4), np.arange(3)[:, None]
+    np.testing.assert_array_equal(out, 11 * (3 - i) + 200 * b + i)
+
+
+def test_what_nobody_wrote_is_nan():
+    @cuda.jit
+    def unwritten_kernel(out):
+        out[0] = cuda.shared.array(2, float32)[0]
+        out[1] = cuda.shared.array(0, float64)[1]
+        out[2] = cuda.local.array((2, 2), float32)[1, 1]
+
+    out = np.zeros(3)
+    launch(unwritten_kernel, 1, 1, out, shared_bytes=16)
+    assert np.isnan(out).all()
+
+
+@any_order
+def test_atomics(seed):
+    @cuda.jit
+    def atomic_kernel(numbers, taken):
+        i = cuda.grid(1)
+        cuda.atomic.add(numbers, 0, i)
+        cuda.atomic.max(numbers, 1, i)
+        cuda.atomic.min(numbers, 2, i)
+        cuda.atomic.or_(numbers, 3, 1 << i)
+        taken[cuda.atomic.inc(numbers, 4, 100)] += 1
+        while cuda.atomic.cas(numbers, 5, 0, 1) != 0:
+            pass
+        before = numbers[6]
+        cuda.nanosleep(20)
+        numbers[6] = before + 1
+        cuda.atomic.exch(numbers, 5, 0)
+
+    numbers, taken = np.zeros(7, np.int32), np.zeros(12, np.int32)
+    with simulator.schedule(seed):
+        launch(atomic_kernel, 3, 4, numbers, taken)
+    assert numbers.tolist() == [66, 11, 0, 2**12 - 1, 12, 0, 12] and (taken == 1).all()
+
+
+def test_a_lost_update_shows():
+    @cuda.jit
+    def racing_kernel(count):
+        before = count[0]
+        cuda.nanosleep(20)
+        count[0] = before + 1
+
+    for seed in SEEDS:
+        count = np.zeros(1, np.int32)
+        with simulator.schedule(seed):
+            launch(racing_kernel, 2, 4, count)
+        assert count[0] < 8
+
+
+# ------------------------------------------------------------------------------------------------------------ around
+def test_errstate_holds_in_kernels():
+    @cuda.jit
+    def overflowing_kernel(x):
+        x[0] = x[0] * x[0]
+
+    with np.errstate(over="raise"), pytest.raises(RuntimeError, match="FloatingPointError"):
+        launch(overflowing_kernel, 1, 1, np.full(1, 1e300))
+
+
+def test_pause_outside_a_kernel_does_nothing():
+    simulator.pause()
+
+
+def test_schedules_nest():
+    with simulator.schedule(1):
+        inside = simulator._order
+        with pytest.raises(KeyError), simulator.schedule(None):
+            assert simulator._order == (None, simulator.PATIENCE)
+            raise KeyError
+        assert simulator._order is inside
+
+
+def test_without_greenlet_the_engine_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    assert 'pip install "numbarnn[sim]"' in engines.why_not("sim")
+    with pytest.raises(RuntimeError, match=r'device \'sim\' cannot be used: greenlet .* "numbarnn\[sim\]"'):
+        engines.get("sim")
