@@ -27,6 +27,7 @@ class ForwardBuffers:
         ax: (T, B, max(K, G) * H), x Wᵀ; with `save` replaced by what the cell saves. Without, (T, B, G * H).
         ah: (B, G * H), scratch.
         R: (G * H, H). b_w, b_r: (G * H,).
+        x, W: (T, B, I) and (G * H, I), for engines that multiply them themselves (`Engine.fuses_input`); else None.
     """
 
     cell: Cell
@@ -39,6 +40,8 @@ class ForwardBuffers:
     R: Any
     b_w: Any
     b_r: Any
+    x: Any = None
+    W: Any = None
 
 
 @dataclass
@@ -71,11 +74,14 @@ class Engine(ABC):
         name: "cpu", "cuda" or "sim".
         array_module: numpy or cupy.
         device: what the engine runs on, for people.
+        fuses_input: `forward_steps` computes x Wᵀ of its steps too, from the buffers' x and W, so that a plan's
+            "input" tasks leave nothing to do but to make room.
     """
 
     name: str
     array_module: Any
     device: str
+    fuses_input = False
 
     def empty(self, shape, dtype):
         """An array with unspecified contents."""
@@ -123,6 +129,22 @@ class Engine(ABC):
     @abstractmethod
     def add_row_sums(self, out, x):
         """out (N,) += x.sum(axis=0), x (M, N) with rows at any stride; a fixed order of summation."""
+
+    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate):
+        """dW (+)= daxᵀ x, dR (+)= dahᵀ h_before, db_w (+)= Σ dax, db_r (+)= Σ dah.
+
+        Args:
+            dw: {"W": (G * H, I), "R": (G * H, H)} and, with bias, {"b_w": (G * H,), "b_r": (G * H,)}.
+            dax, dah: (T * B, G * H). x: (T * B, I). h_before: (T * B, H). Rows at any stride.
+            accumulate: add to dw instead of writing over it.
+        """
+        self.multiply(dw["W"], dax, x, transpose_a=True, accumulate=accumulate)
+        self.multiply(dw["R"], dah, h_before, transpose_a=True, accumulate=accumulate)
+        for bias, gradient in (("b_w", dax), ("b_r", dah)):
+            if bias in dw:
+                if not accumulate:
+                    dw[bias][...] = 0
+                self.add_row_sums(dw[bias], gradient)
 
     @abstractmethod
     def forward_steps(self, buffers: ForwardBuffers):

@@ -15,6 +15,7 @@ class CpuEngine(HostEngine):
     """The cells compiled for this CPU. One team of threads runs products and cells alike."""
 
     name = "cpu"
+    fuses_input = True
 
     def __init__(self):
         gemm.openblas()
@@ -70,14 +71,23 @@ class CpuEngine(HostEngine):
         threads = self._threads(x.size, x.shape[1])
         self.team.run(cpu_loops.add_row_sums, threads, out, x)
 
+    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate):
+        none = dw["W"][0, :0]  # no bias: an array without elements
+        threads = self._threads(len(x) * (dw["W"].size + dw["R"].size), len(dw["W"]))
+        self.team.run(
+            cpu_loops.weight_gradients, threads, dw["W"], dw["R"], dw.get("b_w", none), dw.get("b_r", none),
+            dax, dah, x, h_before, accumulate,
+        )  # fmt: skip
+
     def forward_steps(self, buffers):
         b, tag = buffers, self._tag(buffers.cell)
         steps, batch = b.ax.shape[:2]
-        threads = self._threads(steps * batch * b.R.size, b.R.shape[1])
+        x, W = (b.x, b.W) if b.x is not None else (b.h[:0], b.R)  # without x, ax is there already
+        threads = self._threads(steps * batch * (b.R.size + (W.size if len(x) else 0)), b.R.shape[1])
 
         def run(first, last):
             self.team.run(
-                cpu_loops.forward_steps, threads, tag, b.h, b.c, b.ax, b.ah, b.R, b.b_w, b.b_r,
+                cpu_loops.forward_steps, threads, tag, b.h, b.c, b.ax, b.ah, x, W, b.R, b.b_w, b.b_r,
                 b.direction, first, last, b.save,
             )  # fmt: skip
 

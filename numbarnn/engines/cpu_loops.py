@@ -22,6 +22,7 @@ from numbarnn.engines.atomics import barrier
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
+CHAIN = 128  # terms that a product adds up one after another
 FEW_ROWS = 40  # m up to which products are cut into such small ones
 TILE = 128  # units whose results a thread collects before it stores them
 SUM_ROWS = 16  # rows added up one after another
@@ -141,22 +142,24 @@ def share(size, thread, threads):
 
 
 @njit(**_OPTIONS)
-def product(out, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
-    """c (m, n) = a (m, k) op(b), or +=; addresses, with `out` for the dtype.
+def product(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
+    """c (m, n) = op(a) op(b), k terms each, or +=; addresses, with `out` for the dtype.
 
-    OpenBLAS first copies both matrices into a layout of its own, unless the product is small. With few rows that copy
-    of b takes longer than the product: hence many small products instead of one, up to 3 times faster.
+    In pieces, for two reasons. OpenBLAS adds up as many as 500 terms one after another; sums of CHAIN terms, added up,
+    have half the rounding error and cost nothing. And unless a product is small, OpenBLAS first copies both matrices
+    into a layout of its own; with few rows that takes longer than the product: small pieces are up to 3 times faster.
     """
-    width, depth = n, k
-    if m <= FEW_ROWS:
+    width, depth = max(1, n), CHAIN
+    if m <= FEW_ROWS and not transpose_a:
         width = 2 * UNITS if transpose_b else 4 * UNITS
-        depth = min(k, SMALL_PRODUCT // (m * width))
+        depth = min(2 * CHAIN if transpose_b else CHAIN, SMALL_PRODUCT // (max(1, m) * width))
     item = out.itemsize
     for i in range(0, n, width):
         for j in range(0, k, depth):
+            a_start = a + (j * lda if transpose_a else j) * item
             b_start = b + ((i * ldb + j) if transpose_b else (j * ldb + i)) * item
             _blas(
-                out, False, transpose_b, m, min(width, n - i), min(depth, k - j), a + j * item, lda,
+                out, transpose_a, transpose_b, m, min(width, n - i), min(depth, k - j), a_start, lda,
                 b_start, ldb, accumulate or j > 0, c + i * item, ldc,
             )  # fmt: skip
 
@@ -187,10 +190,7 @@ def multiply(thread, threads, counters, out, a, b, transpose_a, transpose_b, acc
     c_start = out.ctypes.data + (m0 * ldc + n0) * item
     m, n = m1 - m0, n1 - n0
     if m > 0 and n > 0:
-        if transpose_a:
-            _blas(out, True, transpose_b, m, n, k, a_start, lda, b_start, ldb, accumulate, c_start, ldc)
-        else:
-            product(out, transpose_b, m, n, k, a_start, lda, b_start, ldb, accumulate, c_start, ldc)
+        product(out, transpose_a, transpose_b, m, n, k, a_start, lda, b_start, ldb, accumulate, c_start, ldc)
 
 
 # ------------------------------------------------------------------------------------------ forward
@@ -230,13 +230,26 @@ def _forward_units(tag, tile, h, c, ax, ah, b_w, b_r, h_before, c_before, start,
 
 
 @njit(**_OPTIONS)
-def forward_steps(thread, threads, counters, tag, h, c, ax, ah, R, b_w, b_r, direction, first, last, save):
-    """Steps [first, last) of one direction: its recurrent products and its cell.
+def _input_products(ax, x, W, G, H, t0, t1, u0, u1):
+    """x Wᵀ of times [t0, t1) and units [u0, u1), into ax; as in `forward_steps`."""
+    B, I, item, ld = x.shape[1], x.shape[2], x.itemsize, ax.shape[2]  # noqa: E741 - the legend's letter
+    for g in range(G):
+        row = g * H + u0
+        product(
+            ax, False, True, (t1 - t0) * B, u1 - u0, I, x.ctypes.data + t0 * B * I * item, I,
+            W.ctypes.data + row * I * item, I, False, ax.ctypes.data + (t0 * B * ld + row) * item, ld,
+        )  # fmt: skip
+
+
+@njit(**_OPTIONS)
+def forward_steps(thread, threads, counters, tag, h, c, ax, ah, x, W, R, b_w, b_r, direction, first, last, save):
+    """Steps [first, last) of one direction: its products and its cell.
 
     Args:
         h: (T + 2, B, D * H), slot t + 1 is step t; slot 0 or T + 1 is the initial state. Written.
         c: (S, B, D * N * H) for N private states, slot modulo S; S is T + 2, or 2 if backward will not follow. Written.
-        ax: (T, B, >= G * H), x Wᵀ; with `save` replaced by what the cell saves, (T, B, >= K * H).
+        ax: (T, B, >= G * H), place for x Wᵀ; with `save` replaced by what the cell saves, (T, B, >= K * H).
+        x: (T, B, I) and W: (G * H, I), or x of no steps, if ax is x Wᵀ already.
         ah: (B, G * H), scratch.  R: (G * H, H).  b_w, b_r: (G * H,).
         direction: 0 forward in time, 1 backward.
     """
@@ -246,13 +259,16 @@ def forward_steps(thread, threads, counters, tag, h, c, ax, ah, R, b_w, b_r, dir
     tile = np.empty((num_states(tag) + num_saved(tag)) * TILE, dtype=h.dtype)
     item, ldh = h.itemsize, h.shape[2]
     h_start, ah_start, R_start = h.ctypes.data + h_column * item, ah.ctypes.data, R.ctypes.data
+    if x.shape[0] > 0:  # every thread for its own units, which need nothing of the others'
+        t0, t1 = (first, last) if direction == 0 else (T - last, T - first)
+        _input_products(ax, x, W, G, H, t0, t1, u0, u1)
     for step in range(first, last):
         t = step if direction == 0 else T - 1 - step
         before = t if direction == 0 else t + 2
         for g in range(G):
             row = g * H + u0
             product(
-                ah, True, B, u1 - u0, H, h_start + before * B * ldh * item, ldh,
+                ah, False, True, B, u1 - u0, H, h_start + before * B * ldh * item, ldh,
                 R_start + row * H * item, H, False, ah_start + row * item, G * H,
             )  # fmt: skip
         for b in range(B):
@@ -320,7 +336,7 @@ def backward_steps(thread, threads, counters, tag, dh, dc, dax, dah, dy, h, c, R
             )  # fmt: skip
         barrier(counters, thread, threads)
         product(
-            dh, False, B, u1 - u0, G * H, dah_start + t * B * ld * item, ld,
+            dh, False, False, B, u1 - u0, G * H, dah_start + t * B * ld * item, ld,
             R_start + u0 * item, H, True, dh_start + u0 * item, H,
         )  # fmt: skip
 
@@ -357,6 +373,20 @@ def add_row_sums(thread, threads, counters, out, x):
         _add(waiting[level + 1], waiting[level])
         level += 1
     _add(out[n0:n1], waiting[level])
+
+
+@njit(**_OPTIONS)
+def weight_gradients(thread, threads, counters, dW, dR, db_w, db_r, dax, dah, x, h_before, accumulate):
+    """The thread's share of a direction's gradients: see `Engine.weight_gradients`; biases may have no elements."""
+    multiply(thread, threads, counters, dW, dax, x, True, False, accumulate)
+    multiply(thread, threads, counters, dR, dah, h_before, True, False, accumulate)
+    if db_w.shape[0] > 0:
+        n0, n1 = share(db_w.shape[0], thread, threads)
+        if not accumulate:
+            db_w[n0:n1] = 0
+            db_r[n0:n1] = 0
+        add_row_sums(thread, threads, counters, db_w, dax)
+        add_row_sums(thread, threads, counters, db_r, dah)
 
 
 @njit(**_OPTIONS)

@@ -79,15 +79,13 @@ class Team:
     def run(self, function, threads, *arguments):
         """Run the function on `threads` threads (at most this team's) and return when all are done.
 
-        While another call is using the workers, this one does its work alone.
+        A call from another Python thread waits for its turn: on fewer threads its results could differ in the last bit.
         """
-        if threads == 1 or not self._busy.acquire(blocking=False):
+        if threads == 1:
             function(0, 1, self._alone, *arguments)
             return
-        try:
+        with self._busy:
             self._run_together(function, min(threads, self.threads), arguments)
-        finally:
-            self._busy.release()
 
     def _run_together(self, function, threads, arguments):
         while len(self._workers) < threads - 1:

@@ -83,6 +83,8 @@ class ForwardPass:
         if key not in self.gates:
             width = (max(K, G) if self.training else G) * H
             self.gates[key] = self.engine.empty((self.steps, self.batch, width), x.dtype)
+        if self.engine.fuses_input:
+            return
         when = task.times(self.steps)
         self.engine.multiply(rows(self.gates[key][when])[:, : G * H], rows(x[when]), W, transpose_b=True)
 
@@ -99,6 +101,7 @@ class ForwardPass:
     def _walk(self, task):
         """The engine's function that runs steps [first, last) of the task's layer and direction."""
         part, ax = self.weights[task.layer][task.direction], self.gates[task.layer, task.direction]
+        fused = {"x": self.input(task.layer), "W": part["W"]} if self.engine.fuses_input else {}
         return self.engine.forward_steps(
             ForwardBuffers(
                 cell=self.cell,
@@ -111,6 +114,7 @@ class ForwardPass:
                 R=part["R"],
                 b_w=part["b_w"],
                 b_r=part["b_r"],
+                **fused,
             )
         )
 
@@ -204,20 +208,14 @@ class BackwardPass:
         tape.engine.dropout(dy, dy, tape.p, tape.seed, task.layer - 1, tape.call)
 
     def _weights(self, task):
-        """dW (+)= daxᵀ x, dR (+)= dahᵀ h_before, db_w (+)= Σ dax, db_r (+)= Σ dah."""
-        tape, engine, dw = self.tape, self.tape.engine, self.dw[task.layer][task.direction]
+        """The gradients of the parameters of one layer and direction."""
+        tape, dw = self.tape, self.dw[task.layer][task.direction]
         H, h = tape.hidden_sizes[task.layer], tape.h[task.layer]
         h_before = h[:-2] if task.direction == 0 else h[2:]
         columns = slice(task.direction * H, (task.direction + 1) * H)
         dax, dah = (self._gates(part, task, task.direction) for part in (self._dax, self._dah))
-        add = self.accumulate
-        engine.multiply(dw["W"], dax, rows(tape.input(task.layer)), transpose_a=True, accumulate=add)
-        engine.multiply(dw["R"], dah, rows(h_before)[:, columns], transpose_a=True, accumulate=add)
-        for bias, gradient in (("b_w", dax), ("b_r", dah)):
-            if bias in dw:
-                if not add:
-                    dw[bias][...] = 0
-                engine.add_row_sums(dw[bias], gradient)
+        x, h_before = rows(tape.input(task.layer)), rows(h_before)[:, columns]
+        tape.engine.weight_gradients(dw, dax, dah, x, h_before, self.accumulate)
         if task.direction == tape.directions - 1:
             tape.forget_input(task.layer)
 
