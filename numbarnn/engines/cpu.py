@@ -8,7 +8,7 @@ from numbarnn.engines.base import HostEngine
 from numbarnn.engines.team import Team
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
-SERIAL_WORK = 2_000_000
+SERIAL_WORK = 3_000_000
 
 
 class CpuEngine(HostEngine):

@@ -152,7 +152,8 @@ def product(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, 
     width, depth = max(1, n), CHAIN
     if m <= FEW_ROWS and not transpose_a:
         width = 2 * UNITS if transpose_b else 4 * UNITS
-        depth = min(2 * CHAIN if transpose_b else CHAIN, SMALL_PRODUCT // (max(1, m) * width))
+        lanes = 8 if transpose_b else 1  # rows by rows: OpenBLAS adds the terms up in several lanes anyway
+        depth = min(lanes * CHAIN, SMALL_PRODUCT // (max(1, m) * width))
     item = out.itemsize
     for i in range(0, n, width):
         for j in range(0, k, depth):
