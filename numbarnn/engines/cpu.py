@@ -5,6 +5,7 @@ import platform
 from numbarnn import gemm
 from numbarnn.engines import cpu_loops
 from numbarnn.engines.base import HostEngine
+from numbarnn.engines.cell_tag import CellTag
 from numbarnn.engines.team import Team
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
@@ -42,7 +43,7 @@ class CpuEngine(HostEngine):
 
     def _tag(self, cell):
         if cell not in self._tags:
-            self._tags[cell] = cpu_loops.CellTag(cell)
+            self._tags[cell] = CellTag(cell)
         return self._tags[cell]
 
     def _threads(self, work, parts):

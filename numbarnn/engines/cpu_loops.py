@@ -1,24 +1,34 @@
 """The CPU engine's compiled loops: all steps of one layer and direction, on several threads, around BLAS and a cell.
 
 Every function takes (thread, threads, counters, ...) first, see `team.Team`. Threads own slices of the units; they
-meet once per step, because the next step's product needs all of h. The cell arrives as a `CellTag`, a type that
-carries the cell's equations: so these functions are ordinary module-level ones that Numba compiles per cell and caches
-on disk.
+meet once per step, because the next step's product needs all of h. The cell arrives as a tag, see `cell_tag`. Functions
+that call each other stand in this one file, as Numba's disk cache notices changes of the calling function's file only.
 """
 
-import hashlib
-import inspect
-import sys
-
 import numpy as np
-from numba import njit, types
-from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
+from numba import njit
+from numba.extending import overload
 
 from numbarnn import gemm
-from numbarnn.cells import Cell, scalar, specialise, units
+from numbarnn.cells import specialise
 from numbarnn.cells.definition import FAST_MATH
 from numbarnn.cells.philox import philox
 from numbarnn.engines.atomics import barrier
+from numbarnn.engines.cell_tag import (
+    cell_backward,
+    cell_forward,
+    load_pre_activations,
+    load_private,
+    load_saved,
+    num_gates,
+    num_private,
+    num_saved,
+    num_states,
+    same_gradient,
+    store_gates,
+    store_saved,
+    store_states,
+)
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
@@ -27,92 +37,7 @@ FEW_ROWS = 40  # m up to which products are cut into such small ones
 TILE = 128  # units whose results a thread collects before it stores them
 SUM_ROWS = 16  # rows added up one after another
 _OPTIONS = dict(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
-_INLINE = dict(forceinline=True, fastmath=FAST_MATH, error_model="numpy")
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
-
-
-# ------------------------------------------------------------------------------------------ a cell as a type
-class CellTag:
-    """A cell as an argument of a compiled function."""
-
-    def __init__(self, cell: Cell):
-        self.cell = cell
-        self._numba_type_ = CellTagType(cell)  # where Numba's fast path looks for the type of an argument
-
-
-class CellTagType(types.Type):
-    """Numba's type of a `CellTag`: the cell's name and a digest of its equations, which keys the disk cache."""
-
-    def __init__(self, cell):
-        self.cell = cell
-        modules = {sys.modules[function.__module__] for function in (cell.forward, cell.backward)}
-        sources = sorted(inspect.getsource(module) for module in modules | {scalar, units})
-        digest = hashlib.sha256("".join(sources).encode()).hexdigest()[:16]
-        super().__init__(name=f"CellTag({cell.name}, {digest})")
-
-
-register_model(CellTagType)(models.OpaqueModel)
-
-
-@typeof_impl.register(CellTag)
-def _typeof_tag(value, context):
-    return value._numba_type_
-
-
-@unbox(CellTagType)
-def _unbox_tag(typ, obj, c):
-    return NativeValue(c.context.get_dummy_value())
-
-
-def _per_cell(select):
-    """A function f(tag, *arguments) for compiled code that calls select(cell, dtype), the dtype that of its last
-    argument (a tuple of scalars, or an array)."""
-
-    def function(tag, *arguments):
-        raise NotImplementedError("only for compiled code")
-
-    @overload(function, jit_options=_INLINE)
-    def _typed(tag, *arguments):
-        dtype = str(getattr(arguments[-1], "dtype", None)) if arguments else None
-        device_function = select(tag.cell, dtype)
-
-        def call(tag, *arguments):
-            return device_function(*arguments)
-
-        return call
-
-    return function
-
-
-cell_forward = _per_cell(lambda cell, dtype: specialise(cell.forward, dtype, "cpu"))
-cell_backward = _per_cell(lambda cell, dtype: specialise(cell.backward, dtype, "cpu"))
-load_pre_activations = _per_cell(lambda cell, _: units.biased_loader(cell.num_gates, "cpu"))
-load_private = _per_cell(lambda cell, _: units.loader(cell.num_private, "cpu"))
-load_saved = _per_cell(lambda cell, _: units.loader(cell.num_saved, "cpu"))
-store_states = _per_cell(lambda cell, _: units.storer(len(cell.states), "cpu"))
-store_saved = _per_cell(lambda cell, _: units.storer(cell.num_saved, "cpu"))
-store_gates = _per_cell(lambda cell, _: units.storer(cell.num_gates, "cpu"))
-
-
-def _constant(attribute):
-    """A function f(tag) for compiled code that is an attribute of the cell."""
-
-    def function(tag):
-        raise NotImplementedError("only for compiled code")
-
-    @overload(function, jit_options=_INLINE)
-    def _typed(tag):
-        value = getattr(tag.cell, attribute)
-        return lambda tag: value
-
-    return function
-
-
-num_gates = _constant("num_gates")
-num_private = _constant("num_private")
-num_states = _constant("num_states")
-num_saved = _constant("num_saved")
-same_gradient = _constant("same_gradient")
 
 
 # ------------------------------------------------------------------------------------------ products
