@@ -2,7 +2,7 @@
 
     matmul(out, a, b, ...)            out = a b for CuPy arrays (cuBLAS) and NumPy arrays (NumPy's BLAS)
     step_product(out, a, b, ...)      the same product prepared for many steps: a is indexed by step at each call
-    blas_function(dtype)              CBLAS's gemm for code compiled for the CPU: OpenBLAS, one thread per call
+    blas_function(dtype, name)        CBLAS's gemm and gemv for code compiled for the CPU: OpenBLAS, one thread per call
 
 Arrays are row-major; a row may be longer than the matrix is wide (a slice of columns needs no copy). Products are
 computed in the arrays' own precision: float32 stays float32, TF32 is never used.
@@ -115,20 +115,23 @@ def core_name():
 
 
 @cache
-def blas_function(dtype):
-    """cblas_sgemm or cblas_dgemm as a function that compiled code can call (and Numba can cache).
+def blas_function(dtype, name="gemm"):
+    """CBLAS's gemm or gemv for a dtype as a function that compiled code can call (and Numba can cache).
 
-    Signature: (order, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), as in CBLAS, addresses
-    as integers.
+    Signatures as in CBLAS, addresses as integers:
+        gemm(order, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
+        gemv(order, transpose_a, m, n, alpha, a, lda, x, incx, beta, y, incy)
     """
     import ctypes
 
     import llvmlite.binding as llvm
     from numba import types
 
-    name, scalar = {"float32": ("sgemm", types.float32), "float64": ("dgemm", types.float64)}[dtype]
-    address = ctypes.cast(getattr(openblas(), f"scipy_cblas_{name}"), ctypes.c_void_p).value
-    llvm.add_symbol(f"numbarnn_{name}", address)
+    letter, scalar = {"float32": ("s", types.float32), "float64": ("d", types.float64)}[dtype]
+    symbol = f"numbarnn_{letter}{name}"
+    address = ctypes.cast(getattr(openblas(), f"scipy_cblas_{letter}{name}"), ctypes.c_void_p).value
+    llvm.add_symbol(symbol, address)
     i32, pointer = types.int32, types.intp
-    signature = types.void(*[i32] * 6, scalar, pointer, i32, pointer, i32, scalar, pointer, i32)
-    return types.ExternalFunction(f"numbarnn_{name}", signature)
+    sizes = {"gemm": 6, "gemv": 4}[name]
+    signature = types.void(*[i32] * sizes, scalar, pointer, i32, pointer, i32, scalar, pointer, i32)
+    return types.ExternalFunction(symbol, signature)

@@ -21,7 +21,8 @@ class CpuEngine(HostEngine):
     def __init__(self):
         gemm.openblas()
         for dtype in ("float32", "float64"):
-            gemm.blas_function(dtype)  # registers the symbol that cached code calls
+            for name in ("gemm", "gemv"):
+                gemm.blas_function(dtype, name)  # registers the symbol that cached code calls
         self.device = platform.processor() or platform.machine()
         self.team = Team()
         self._tags = {}
