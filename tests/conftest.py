@@ -1,8 +1,11 @@
 """What all tests share: the `gpu` marker skips itself, and kernels can be run in the simulator."""
 
+import os
+
 import pytest
 
 from numbarnn import engines
+from numbarnn.kernels import compiler
 
 
 def pytest_collection_modifyitems(items):
@@ -11,3 +14,19 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason=problem))
+
+
+@pytest.fixture(scope="session")
+def toolchain_installed():
+    """The CUDA compiler. It is in the `test` extra: in CI it must be there."""
+    try:
+        compiler.toolchain()
+    except RuntimeError as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI must compile the kernels: {error}")
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def cupy():
+    return pytest.importorskip("cupy")

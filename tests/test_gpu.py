@@ -35,11 +35,6 @@ BLOCK = 128  # threads of a block of the pointwise kernels
 
 
 @pytest.fixture
-def cupy():
-    return pytest.importorskip("cupy")
-
-
-@pytest.fixture
 def engine():
     return engines.get("cuda")
 

@@ -12,11 +12,6 @@ by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 
 
 @pytest.fixture
-def cupy():
-    return pytest.importorskip("cupy")
-
-
-@pytest.fixture
 def engine():
     return engines.get("cuda")
 

@@ -4,7 +4,6 @@ What the kernels compute is tested in the simulator (tests/simulated) and on a G
 """
 
 import ast
-import os
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +18,8 @@ REGISTERS = 65536  # of a multiprocessor; a quarter of its 2048 threads should a
 
 
 @pytest.fixture(scope="module", autouse=True)
-def toolchain(tmp_path_factory):
-    """The CUDA compiler, with a cache of its own. It is in the `test` extra: in CI it must be there."""
-    try:
-        compiler.toolchain()
-    except RuntimeError as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI must compile the kernels: {error}")
-        pytest.skip(str(error))
+def toolchain(toolchain_installed, tmp_path_factory):
+    """The CUDA compiler, with a cache of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path_factory.mktemp("cubins")))
         patch.setattr(compiler, "_compiled", {})

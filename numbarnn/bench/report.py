@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-INSTALL_RICH = 'pip install "numbarnn[cli]"'
 WRAPPED = 7  # the narrowest that a column gets which may be wrapped
 
 

@@ -11,7 +11,6 @@ import math
 import numpy as np
 
 ZERO = 0.0
-HALF = 0.5
 ONE = 1.0
 
 exp = np.exp

@@ -12,7 +12,7 @@ from numba import types
 from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
 from numbarnn import gemm
-from numbarnn.cells import Cell, scalar, specialise, units
+from numbarnn.cells import Cell, definition, scalar, specialise, units
 from numbarnn.cells.definition import FAST_MATH
 from numbarnn.engines import atomics
 
@@ -37,7 +37,7 @@ class CellTagType(types.Type):
     def __init__(self, cell):
         self.cell = cell
         modules = {sys.modules[function.__module__] for function in (cell.forward, cell.backward)}
-        modules |= {scalar, units, gemm, atomics, sys.modules[__name__]}
+        modules |= {definition, scalar, units, gemm, atomics, sys.modules[__name__]}
         sources = sorted(inspect.getsource(module) for module in modules)
         digest = hashlib.sha256("".join(sources).encode()).hexdigest()[:16]
         super().__init__(name=f"CellTag({cell.name}, {digest})")
@@ -81,7 +81,7 @@ cell_backward = _per_cell(lambda cell, dtype: specialise(cell.backward, dtype, "
 load_pre_activations = _per_cell(lambda cell, _: units.biased_loader(cell.num_gates, "cpu"))
 load_private = _per_cell(lambda cell, _: units.loader(cell.num_private, "cpu"))
 load_saved = _per_cell(lambda cell, _: units.loader(cell.num_saved, "cpu"))
-store_states = _per_cell(lambda cell, _: units.storer(len(cell.states), "cpu"))
+store_states = _per_cell(lambda cell, _: units.storer(cell.num_states, "cpu"))
 store_saved = _per_cell(lambda cell, _: units.storer(cell.num_saved, "cpu"))
 store_gates = _per_cell(lambda cell, _: units.storer(cell.num_gates, "cpu"))
 

@@ -1,7 +1,9 @@
-"""The engines that run CUDA kernels: on a GPU, and in Numba's simulator. They differ in where arrays live."""
+"""The engines that run CUDA kernels: on a GPU, and in the simulator. They differ in where arrays live."""
 
 from numbarnn import gemm
 from numbarnn.engines.base import Engine, HostEngine
+
+DLPACK_CUDA = (2, 13)  # DLPack's device types for CUDA memory: plain and managed
 
 
 class KernelEngine(Engine):
@@ -65,7 +67,7 @@ class SimulatedEngine(KernelEngine, HostEngine):
     """The same kernels as Python on NumPy arrays, all blocks at once, for tests and debuggers."""
 
     name = "sim"
-    device = "Numba's CUDA simulator"
+    device = "simulator of the whole grid"
 
 
 class CudaEngine(KernelEngine):
@@ -102,10 +104,7 @@ class CudaEngine(KernelEngine):
             array = value
         elif hasattr(value, "__cuda_array_interface__"):
             array = cupy.asarray(value)
-        elif hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] in (
-            2,
-            13,
-        ):  # kDLCUDA, managed
+        elif hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] in DLPACK_CUDA:
             array = cupy.from_dlpack(value)
         else:
             raise TypeError(

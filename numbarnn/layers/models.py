@@ -13,7 +13,7 @@ _ARGUMENTS = """
         dropout: probability of dropping an element of a layer's output, except the last's, in training.
         bidirectional: a second direction runs backward in time; outputs are concatenated.
         dtype: "float32" or "float64".
-        device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", "sim" (Numba's simulator).
+        device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", "sim" (simulator).
         schedule: "auto" or "stepwise".
         seed: of the initial parameters and the dropout masks; None takes a new one.
 
