@@ -28,6 +28,7 @@ import numbarnn
 from numbarnn import reference
 
 ROUNDINGS = 12
+CALLS = 4  # of one layer with one problem, for `check_schedule`: eager, recorded, replayed, replayed again
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 OUTPUTS = ("y", "hy", "cy")
@@ -172,21 +173,34 @@ class Problem:
         layer.load_state_dict(self.parameters)
         return layer
 
-    def reference(self, masks=None):
+    def reference(self, masks=None, exact=False):
         """The reference's forward result."""
-        x = self.case.layout(self.x)
-        return reference.forward(self.case.cell, x, self.parameters, self.h, self.c, masks=masks)
+        x, parameters, h, c = widest([self.case.layout(self.x), self.parameters, self.h, self.c], exact)
+        return reference.forward(self.case.cell, x, parameters, h, c, masks=masks)
 
-    def expected(self, masks=None):
-        """Name -> what the reference computes, float64, in the form in which layers return it."""
-        case, result = self.case, self.reference(masks)
+    def expected(self, masks=None, exact=False):
+        """Name -> what the reference computes, float64, in the form in which layers return it.
+
+        exact: in NumPy's longdouble (slow), for judging which of two float64 results errs less: the reference's own
+        float64 error is as large as theirs.
+        """
+        case, result = self.case, self.reference(masks, exact)
         assert kink_distance(case, result) > KINKS * case.eps, "a ReLU is at its kink: choose another problem"
-        gradients = reference.backward(result, case.layout(self.dy), self.dhy, self.dcy)
+        gradients = reference.backward(result, *widest([case.layout(self.dy), self.dhy, self.dcy], exact))
         values = {"y": case.layout(result.y), "hy": case.packed(result.hy), "cy": case.packed(result.cy)}
         values["dx"] = case.layout(gradients.dx)
         values |= {"dhx": case.packed(gradients.dhx), "dcx": case.packed(gradients.dcx)}
         values |= {f"d{name}": gradients.params[name] for name in self.parameters}
         return {name: value for name, value in values.items() if value is not None}
+
+
+def widest(value, exact):
+    """Nested lists and dicts of arrays, as they are or, if `exact`, in longdouble."""
+    if isinstance(value, dict):
+        return {name: widest(part, exact) for name, part in value.items()}
+    if isinstance(value, list):
+        return [widest(part, exact) for part in value]
+    return value if value is None or not exact else value.astype(np.longdouble)
 
 
 # A ReLU whose pre-activation is nearer to 0 than its error may fall on the other side than the reference's, and then
@@ -283,9 +297,9 @@ def error(value, expected):
 
 
 def flat(value):
-    """An array, or a list of arrays, as one float64 vector."""
+    """An array, or a list of arrays, as one vector, float64 or longdouble."""
     parts = value if isinstance(value, list) else [value]
-    return np.concatenate([np.asarray(part, np.float64).ravel() for part in parts])
+    return np.concatenate([np.asarray(part, np.result_type(part, np.float64)).ravel() for part in parts])
 
 
 def shapes(value):
@@ -331,3 +345,30 @@ def check_layer(case, device):
     values, masks = train(layer, problem)
     assert len(masks) == len(case.hidden) - 1
     assert_close(case, values, problem.expected(masks) if case.dropout else expected, "training")
+
+
+def check_schedule(case, device, schedule):
+    """A schedule's first calls and later ones, which may replay what the first recorded: right, and the same bits.
+
+    Returns the planner's reason where the schedule cannot run the case, else None.
+    """
+    problem = make_problem(case)
+    layer = problem.layer(device, schedule=schedule)
+    try:
+        layer.explain(problem.x.shape)
+    except RuntimeError as reason:
+        return str(reason)
+    outputs, *others = [infer(layer, problem) for _ in range(CALLS)]
+    for other in others:
+        assert_same_bits(outputs, other, "inference")
+    runs = []
+    for _ in range(CALLS):
+        layer.training_calls = 0  # the same dropout masks
+        runs.append(train(layer, problem))
+    values, masks = runs[0]
+    for other, _ in runs[1:]:
+        assert_same_bits(values, other, "training")
+    expected = problem.expected()
+    assert_close(case, outputs, {name: expected[name] for name in outputs}, "inference")
+    assert_close(case, values, problem.expected(masks) if case.dropout else expected, "training")
+    return None

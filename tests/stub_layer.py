@@ -31,6 +31,9 @@ class StubLayer:
         self.weights = {name: array.astype(np.float64) for name, array in parameters.items()}
         self.spoil = spoil or (lambda quantity, array: array)
 
+    def explain(self, shape):
+        return "a stub\nstepwise forward: it can do no other"
+
     def __call__(self, x, state=None):
         result = self._run(x, state, None)
         return self._outputs(result)

@@ -1,6 +1,8 @@
 """`numbarnn check`: passes what is right, fails what is wrong, and swallows nothing."""
 
+import importlib.util
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -78,6 +80,48 @@ def test_a_missing_or_unexpected_result_fails():
     assert [(row.quantity, row.ok) for row in comparer.comparisons] == [("y", False), ("z", False)]
 
 
+def test_every_schedule_is_checked_and_can_be_chosen(tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+    monkeypatch.setattr("numbarnn.schedules.SCHEDULES", {"one": None, "two": None})
+    code, rows = run_check(tmp_path, "--quick", "--cell", "gru")
+    assert code == 0 and {row["schedule"] for row in rows} == {"one", "two"}
+    code, rows = run_check(tmp_path, "--quick", "--cell", "gru", "--schedule", "two")
+    assert code == 0 and {row["schedule"] for row in rows} == {"two"}
+    with pytest.raises(SystemExit):
+        run_check(tmp_path, "--schedule", "three")
+    assert "expected auto, one, two" in capsys.readouterr().err
+
+
+def test_half_precision_is_checked_on_engines_that_have_it(tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+    _, rows = run_check(tmp_path, "--quick")
+    assert not any("float16" in row["options"] for row in rows)
+    monkeypatch.setattr(check, "HALF_DEVICES", ("cpu",))
+    code, rows = run_check(tmp_path, "--quick")
+    half = [row for row in rows if "float16" in row["options"]]
+    assert code == 0 and {row["cell"] for row in half} == set(cases.CELLS) - {"rnn_relu"}
+    words = {word for row in half for word in row["options"].split() if "float16" in word}
+    assert words == {"float16", "bfloat16"} if importlib.util.find_spec("ml_dtypes") else {"float16"}
+
+
+@pytest.mark.parametrize("least, code", [(2, 0), (9, 1)])
+def test_cases_that_a_schedule_refuses_are_counted(least, code, tmp_path, monkeypatch, capsys):
+    """They are no failures; but a check that compares nothing does not pass."""
+    use_stub(monkeypatch)
+
+    def explain(self, shape):
+        if self.case.T < least:
+            raise RuntimeError(f"T={self.case.T} is too short")
+        return "a stub\nstepwise"
+
+    monkeypatch.setattr("stub_layer.StubLayer.explain", explain)
+    found, rows = run_check(tmp_path, "--quick", "--cell", "lstm", "--schedule", "stepwise")
+    refused = [row for row in rows if row["mode"] == accuracy.REFUSED]
+    assert found == code and refused and all(row["ok"] and row["message"].endswith("too short") for row in refused)
+    said = capsys.readouterr().out
+    assert f"stepwise refuses {len(refused)} cases" in said and f"all {len(rows) - len(refused)} passed" in said
+
+
 @pytest.mark.parametrize("method, mode", [("__call__", "inference"), ("backward", "training")])
 def test_an_exception_is_a_failed_row_that_names_it(method, mode, tmp_path, monkeypatch, capsys):
     use_stub(monkeypatch)
@@ -115,6 +159,9 @@ def test_the_limit_is_twice_pytorchs_error_and_at_least_the_floor():
     assert accuracy.floor(case) == pytest.approx(floor)
     assert accuracy.limit(case) == accuracy.limit(case, 0.0) == accuracy.floor(case)
     assert accuracy.limit(case, 1.0) == 2.0
+    assert accuracy.floor(replace(case, dtype="float64")) == pytest.approx(floor * 2**-29)
+    half = accuracy.floor(replace(case, dtype="bfloat16"))  # stored in bfloat16, summed in float32
+    assert half == pytest.approx(2**-7 * accuracy.FUNCTION_ULPS + 8 * np.finfo(np.float32).eps)
     assert accuracy.error(np.array([1.0, 30.0]), np.array([1.5, 20.0])) == 0.5
     assert accuracy.error(np.array([0.1]), np.array([0.2])) == pytest.approx(0.1)
 
@@ -178,7 +225,7 @@ def child_that(monkeypatch, code):
         return popen([command[0], "-c", code, *command[3:]], **options)
 
     monkeypatch.setattr(child.subprocess, "Popen", start)
-    with child.SimulatorCheck(["gru"], True, report.Progress("none").__enter__()) as running:
+    with child.SimulatorCheck(["gru"], ["stepwise"], True, report.Progress("none").__enter__()) as running:
         return running.result()
 
 

@@ -7,7 +7,7 @@ import pytest
 from stub_layer import use_stub
 
 from numbarnn import cli
-from numbarnn.bench import cases, peers, speed
+from numbarnn.bench import cases, info, peers, speed, timing
 
 torch = pytest.importorskip("torch")
 
@@ -17,8 +17,9 @@ SMALL = ["bench", "--device", "cpu", "--shape", "3,2,4,5,1", "--rounds", "2", "-
 @pytest.fixture(autouse=True)
 def short_turns(monkeypatch):
     """Turns of a millisecond, and PyTorch's number of threads as it was."""
-    monkeypatch.setattr(speed, "TURN_S", 1e-3)
-    monkeypatch.setattr(speed, "GAP_S", 0.0)
+    monkeypatch.setattr(timing, "TURN_S", 1e-3)
+    monkeypatch.setattr(timing, "GPU_TURN_S", 1e-3)
+    monkeypatch.setattr(timing, "GAP_S", 0.0)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -34,11 +35,14 @@ def test_times_ratios_and_where_they_come_from(tmp_path, monkeypatch, capsys):
     use_stub(monkeypatch)
     code, record = run_bench(tmp_path, "--shape", "2,1,3,4,2", "--cell", ",".join(cases.CELLS))
     assert code == 0
-    assert {"date", "device", "device_name", "environment", "method", "results"} <= record.keys()
+    assert {"date", "commit", "driver", "device", "device_name", "environment", "method", "results"} <= record.keys()
+    assert record["method"]["torch"]["allow_tf32"] is False
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
     assert record["environment"]["versions"]["PyTorch"].startswith(torch.__version__.split("+")[0])
     assert len(record["results"]) == 4 * 2 * 2
     for row in record["results"]:
-        assert row["ok"] and row["refusal"] is None
+        assert row["ok"] and row["refusal"] is None and row["schedule"] == "auto"
+        assert row["plan"].startswith("stepwise") and row["device_seconds"] == row["device_median_s"] == {}
         names = {"numbarnn", "torch"}
         if row["what"] == speed.FORWARD and peers.installed("onnx", "onnxruntime"):
             names |= {"onnxruntime"}
@@ -90,6 +94,82 @@ def test_a_wrong_onnx_graph_is_refused(tmp_path, monkeypatch, capsys):
     assert "onnxruntime's" in record["results"][0]["refusal"]
 
 
+def test_a_schedule_that_refuses_is_a_row(tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+    make_layer = peers.make_layer
+
+    def choosy(case, device, parameters, schedule="auto", seed=0):
+        layer = make_layer(case, device, parameters, schedule, seed)
+        if schedule == "stepwise":
+
+            def explain(shape):
+                raise RuntimeError("H=5 does not fit")
+
+            layer.explain = explain
+        return layer
+
+    monkeypatch.setattr(peers, "make_layer", choosy)
+    code, record = run_bench(tmp_path, "--cell", "gru", "--schedule", "auto,stepwise")
+    assert code == 1
+    rows = [(row["what"], row["schedule"], row["refusal"]) for row in record["results"]]
+    reason = "RuntimeError: H=5 does not fit"
+    assert rows == [(what, *rest) for what in speed.SHORT for rest in (("auto", None), ("stepwise", reason))]
+    assert "REFUSED: RuntimeError: H=5" in capsys.readouterr().out
+
+
+def test_several_dtypes_and_schedules_take_turns(tmp_path, monkeypatch, capsys):
+    """PyTorch has one turn per round for all schedules, so all rows of a pass show the same times of it."""
+    pytest.importorskip("ml_dtypes")
+    use_stub(monkeypatch)
+    code, record = run_bench(tmp_path, "--cell", "gru", "--schedule", "auto,stepwise", "--dtype", "float64,bfloat16")
+    assert code == 0, [row["refusal"] for row in record["results"]]
+    rows = record["results"]
+    assert [row["dtype"] for row in rows] == ["float64"] * 4 + ["bfloat16"] * 4
+    for one, other in zip(rows[::2], rows[1::2], strict=True):
+        assert (one["schedule"], other["schedule"]) == ("auto", "stepwise")
+        assert one["seconds"]["torch"] == other["seconds"]["torch"]
+        assert one["seconds"]["numbarnn"] != other["seconds"]["numbarnn"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_goes_to_pytorch_and_back_bit_for_bit(dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    problem = cases.make_problem(cases.Case("gru", 2, 3, 4, (5,), dtype=dtype))
+    tensor = peers.numpy_to_torch(problem.x)
+    assert tensor.dtype == getattr(torch, dtype)
+    back = peers.torch_to_numpy(tensor)
+    assert back.dtype == problem.x.dtype == dtype and (back == problem.x).all()
+    np.testing.assert_array_equal(tensor.double().numpy(), problem.float64.x)
+
+
+def test_what_is_nearer_to_float64_than_pytorch_is_never_refused():
+    case = cases.Case("gru", 2, 3, 4, (5,))
+    truth, torchs = {"y": np.zeros(3)}, {"y": np.full(3, 1e-3, np.float32)}
+
+    def judged(value):
+        contender = peers.Contender("other", lambda: None, lambda _: {"y": np.full(3, value, np.float32)})
+        return speed.disagreement(speed.compare(case, contender, truth, torchs))
+
+    assert judged(0.0) is judged(1.9e-3) is None
+    assert "other's y: is 2.1e-03 from float64, more than 2.0e-03" in judged(2.1e-3)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--schedule", "fast"], "expected auto, stepwise"),
+        (["--dtype", "float8"], "expected float32, float64"),
+        (["--set", "mine"], "invalid choice: 'mine'"),
+        (["--set", "schedules", "--shape", "1,1,1,1,1"], "not allowed with"),
+    ],
+)
+def test_unknown_names(arguments, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["bench", *arguments])
+    assert stop.value.code == 2 and words in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "1,2,3,4", "1,2,3,4,5,6", "1,2,3,4,0", "1,2,3,4,-1", "a,b,c,d,e", "1.5,2,3,4,5"])
 def test_malformed_shapes(text, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -104,18 +184,64 @@ def test_shapes_are_parsed():
     assert str(speed.Shape(1, 2, 3, 4, 5)) == "1,2,3,4,5"
 
 
-def test_turns_alternate_and_calls_fill_a_turn(monkeypatch):
+def test_turns_alternate(monkeypatch):
     order = []
 
     def one_turn(contender, samples, at_once):
         order.append(contender.name)
         return 1.0
 
-    monkeypatch.setattr(speed, "one_turn", one_turn)
+    monkeypatch.setattr(timing, "one_turn", one_turn)
     contenders = [peers.Contender(name, lambda: None, None) for name in "abc"]
-    seconds = speed.take_turns(contenders, 3)
+    turns = timing.take_turns(contenders, 3)
     assert "".join(order) == "abccbaabc"
-    assert seconds == {"a": [1.0] * 3, "b": [1.0] * 3, "c": [1.0] * 3}
+    assert turns == {name: timing.Turns([1.0] * 3) for name in "abc"}
+
+
+def test_calls_of_a_turn_on_a_gpu_are_made_back_to_back(monkeypatch):
+    """One sample, which waits for the device once at its end; the GPU's clock gets as many calls."""
+    did = []
+    contender = peers.Contender("a", lambda: did.append("call"), None, lambda: did.append("wait"))
+    assert timing.calls_per_turn(contender, gpu=True)[0] == 1
+    did.clear()
+    timing.timed(contender, 3)
+    assert did == ["wait", "call", "call", "call", "wait"]
+    clocked = []
+    monkeypatch.setattr(timing, "device_time", lambda contender, calls, call_s: clocked.append(calls) or 0.5)
+    turns = timing.take_turns([contender], 2, gpu=True)["a"]
+    assert turns.device == [0.5, 0.5] and len(turns.call) == 2 and min(clocked) >= 1
+
+
+def test_the_gpus_clock_runs_around_calls_with_a_head_start(monkeypatch):
+    did = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            did.append("event")
+
+        def synchronize(self):
+            did.append("wait")
+
+        def elapsed_time(self, end):
+            return 6.0  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: did.append(cycles / timing.GPU_CLOCK_HZ))
+    contender = peers.Contender("a", lambda: did.append("call"), None)
+    assert timing.device_time(contender, calls=100, call_s=timing.HEAD_START_S / 3) == pytest.approx(2e-3)
+    assert did == [pytest.approx(timing.HEAD_START_S), "event", "call", "call", "call", "event", "wait"]
+    did.clear()
+    assert timing.device_time(contender, calls=100, call_s=1.0) == pytest.approx(6e-3)
+    assert did == [timing.HEAD_START_S, "event", "call", "event", "wait"]
+
+
+def test_commit_is_that_of_numbarnns_own_tree(tmp_path, monkeypatch):
+    assert info.commit() == "unknown" or len(info.commit().removesuffix("-dirty")) == 40
+    monkeypatch.setattr("numbarnn.__file__", str(tmp_path / "site-packages" / "numbarnn" / "__init__.py"))
+    assert info.commit() == "unknown"
 
 
 def test_cuda_is_refused_where_it_is_missing(monkeypatch, capsys):
@@ -127,3 +253,17 @@ def test_cuda_is_refused_where_it_is_missing(monkeypatch, capsys):
 def test_the_cpu_engine_agrees(tmp_path, capsys):
     code, record = run_bench(tmp_path)
     assert code == 0, [row["refusal"] for row in record["results"]]
+
+
+@pytest.mark.gpu
+def test_both_clocks_on_a_gpu(tmp_path):
+    """The GPU needs no longer than the caller waits, but for the scatter of such short calls."""
+    arguments = ["bench", "--device", "cuda", "--shape", "20,4,64,64,1", "--rounds", "3", "--schedule", "stepwise"]
+    path = tmp_path / "bench.json"
+    assert cli.main([*arguments, "--cell", "lstm,gru", "--json", str(path)]) == 0
+    record = json.loads(path.read_text())
+    assert record["driver"] and record["device_name"] == record["environment"]["gpus"][0]["name"]
+    for row in record["results"]:
+        assert set(row["seconds"]) == set(row["device_seconds"]) == {"numbarnn", "torch"}
+        for name, seconds in row["device_median_s"].items():
+            assert 0 < seconds < 1.5 * row["median_s"][name]

@@ -17,6 +17,7 @@ from helpers import (
     assert_close,
     assert_same_bits,
     check_layer,
+    check_schedule,
     infer,
     make_problem,
     named_gradients,
@@ -27,6 +28,7 @@ from helpers import (
 
 import numbarnn as nr
 from numbarnn import engines
+from numbarnn.schedules import SCHEDULES
 
 pytestmark = pytest.mark.gpu
 by_cell = pytest.mark.parametrize("cell", CELLS)
@@ -54,7 +56,8 @@ def covering_sizes():
 OPTIONS = {
     "several_blocks": dict(T=3, B=2, hidden=(BLOCK + 1, 300)),
     "one_block_less_one": dict(T=3, hidden=(BLOCK - 1,), directions=2),
-    "large": dict(T=20, B=64, I=256, hidden=(512,)),
+    "large": dict(T=3, B=64, I=256, hidden=(512,)),  # with more steps hardly any ReLU problem is free of kinks
+    "many_steps": dict(T=60, B=4, I=16, hidden=(64,)),
     "batch_first": dict(hidden=(33, 5), batch_first=True, directions=2),
     "no_initial_state": dict(hidden=(33,), state=False),
     "dy_only": dict(hidden=(33, 5), given=("dy",), directions=2),
@@ -77,6 +80,25 @@ def test_options_agree_with_reference(cell, options, dtype):
     check_layer(Case(cell, **options, dtype=dtype), "cuda")
 
 
+SCHEDULED = {
+    "one_layer": dict(T=25, hidden=(BLOCK + 5,)),
+    "three_layers": dict(T=40, hidden=(33, 64, 33)),
+    "both_directions": dict(T=17, hidden=(33, 65), directions=2),
+    "dropout": dict(T=20, hidden=(64, 64), dropout=0.3),
+    "one_step": dict(T=1, B=1, hidden=(33, 33)),
+    "large": dict(T=3, B=64, I=256, hidden=(256, 256)),
+    "float64": dict(T=20, hidden=(64, 33), dtype="float64"),
+}
+
+
+@pytest.mark.parametrize("options", SCHEDULED.values(), ids=SCHEDULED)
+@by_cell
+@pytest.mark.parametrize("schedule", ("auto", *SCHEDULES))
+def test_every_schedule_is_right_and_repeats_its_bits(schedule, cell, options):
+    if refusal := check_schedule(Case(cell, **options), "cuda", schedule):
+        pytest.skip(refusal)
+
+
 @by_dtype
 @by_cell
 def test_agrees_with_the_cpu_engine(cell, dtype):
@@ -94,7 +116,7 @@ def test_agrees_with_the_cpu_engine(cell, dtype):
 @pytest.mark.parametrize("sizes", [dict(hidden=(33, 33), directions=2), dict(T=30, B=16, I=64, hidden=(128,))], ids=str)
 @by_cell
 def test_error_is_at_most_twice_cudnns(cell, sizes, dtype):
-    """PyTorch's layers on a GPU are cuDNN's."""
+    """PyTorch's layers on a GPU are cuDNN's. Both are judged by what is more exact than they are."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this PyTorch was built without CUDA")
@@ -103,7 +125,7 @@ def test_error_is_at_most_twice_cudnns(cell, sizes, dtype):
     problem = make_problem(case)
     values, _ = train(problem.layer("cuda"), problem)
     theirs = torch_peer.values(torch, problem, "cuda")
-    torch_peer.assert_at_most_twice_torchs_error(case, values, theirs, problem.expected())
+    torch_peer.assert_at_most_twice_torchs_error(case, values, theirs, problem.expected(exact=dtype == "float64"))
 
 
 @by_cell

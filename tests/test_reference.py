@@ -458,3 +458,19 @@ def test_imports_nothing_else_of_numbarnn():
                 imports.add("." * node.level + (node.module or ""))
         allowed = {"numpy", "dataclasses", "collections.abc", ".cells", ".loops", ".shapes"}
         assert imports <= allowed, file.name
+
+
+def test_longdouble_is_computed_in_longdouble():
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return rng.standard_normal(shape).astype(np.longdouble)
+
+    parameters = {"weight_ih_l0": normal(12, 3), "weight_hh_l0": normal(12, 4)}
+    parameters |= {"bias_ih_l0": normal(12), "bias_hh_l0": normal(12)}
+    result = reference.forward("gru", normal(5, 2, 3), parameters, normal(1, 2, 4))
+    gradients = reference.backward(result, normal(5, 2, 4), normal(1, 2, 4))
+    for array in (result.y, gradients.dx, *gradients.params.values()):
+        assert array.dtype == np.longdouble
+    if np.finfo(np.longdouble).eps < np.finfo(np.float64).eps:
+        assert (result.y != result.y.astype(np.float64)).any()

@@ -1,35 +1,40 @@
 """How far a result is from float64, and how far it may be.
 
     error(value, expected) = max |value - expected| / max(1, max |expected|)
-    floor(case)            = eps(dtype) * (FUNCTION_ULPS + sqrt(longest sum))
+    floor(case)            = eps(dtype) * FUNCTION_ULPS + eps(compute dtype) * sqrt(longest sum)
     limit                  = max(floor, 2 * PyTorch's own error in the same dtype)
 
 The inputs and gradients of a problem are of size 1, so errors are relative to the largest element or to 1,
 whichever is larger. Rounding errors of a sum of n terms grow like sqrt(n) when they are independent; the longest
 sums are those of a product over the inputs and the hidden units, and of the weight gradients over steps and
 batch. FUNCTION_ULPS stands for the sigmoids and tanhs around the sums, right to an ulp or so each, and for the
-rounding of float64's own reference. Where PyTorch is missing the floor alone is the limit.
+rounding of float64's own reference. Half precision is storage: its sums are float32's. Where PyTorch is missing the
+floor alone is the limit.
 """
 
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from numbarnn.cells import precision
+
 FUNCTION_ULPS = 3
+REFUSED = "refused"  # the mode of a case that a schedule cannot run
+FRACTION_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One row of `numbarnn check`: one quantity of one run against float64.
 
-    `error` is None when nothing could be compared; `message` then says why, and `ok` is False.
+    `error` is None when nothing could be compared; `message` then says why, and `ok` is False unless it was refused.
     """
 
     cell: str
     options: str
     engine: str
     schedule: str
-    mode: str  # "inference", "single steps" or "training"
+    mode: str  # "inference", "single steps", "training" or REFUSED
     quantity: str
     error: float | None
     limit: float | None
@@ -40,6 +45,11 @@ class Comparison:
     def as_row(self):
         """The comparison as a dict for JSON."""
         return asdict(self)
+
+    @property
+    def refused(self):
+        """Whether the schedule refused the case: nothing was compared, and nothing is wrong."""
+        return self.mode == REFUSED
 
     @property
     def share(self):
@@ -63,11 +73,17 @@ def flat(value):
     return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in parts])
 
 
+def eps(dtype):
+    """Distance from 1 to the next number of the dtype (a name)."""
+    return 2.0 ** -FRACTION_BITS[dtype]
+
+
 def floor(case):
     """The error that is always allowed: see the module's docstring."""
     widest = max(case.layer_input_size(k) + H for k, H in enumerate(case.hidden))
     longest_sum = max(widest, case.T * case.B)
-    return float(np.finfo(case.dtype).eps) * (FUNCTION_ULPS + float(np.sqrt(longest_sum)))
+    summing = eps(precision.compute_dtype(case.dtype)) * float(np.sqrt(longest_sum))
+    return eps(case.dtype) * FUNCTION_ULPS + summing
 
 
 def limit(case, torch_error=None):
@@ -76,7 +92,7 @@ def limit(case, torch_error=None):
 
 
 def shape_problem(value, expected, dtype):
-    """What is wrong with the shape or dtype of a result, in words; None when nothing is."""
+    """What is wrong with the shape or dtype (a name) of a result, in words; None when nothing is."""
     values = value if isinstance(value, (list, tuple)) else [value]
     wanted = expected if isinstance(expected, (list, tuple)) else [expected]
     if any(part is None for part in values):
@@ -85,4 +101,4 @@ def shape_problem(value, expected, dtype):
     if got_shapes != shapes:
         return f"shape {got_shapes}, expected {shapes}"
     dtypes = {str(part.dtype) for part in values}
-    return f"dtype {', '.join(sorted(dtypes))}, expected {dtype}" if dtypes != {str(np.dtype(dtype))} else None
+    return f"dtype {', '.join(sorted(dtypes))}, expected {dtype}" if dtypes != {dtype} else None

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 
 import numpy as np
+
+from numbarnn.cells import precision
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 CELLS = tuple(GATES)
@@ -117,6 +120,17 @@ def spread(cell, size="full"):
     return cases
 
 
+def half_precision(cell):
+    """The quick cases for one cell in float16 and, where it is installed, bfloat16, in turns.
+
+    None for the ReLU: where its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
+    """
+    if cell == "rnn_relu":
+        return []
+    dtypes = [dtype for dtype in precision.HALVES if dtype != "bfloat16" or find_spec("ml_dtypes")]
+    return [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread(cell, "quick"))]
+
+
 @dataclass(frozen=True)
 class Problem:
     """The arrays of a case, C-contiguous, of the case's dtype. States are lists: per layer (D, B, H_l).
@@ -163,10 +177,10 @@ def parameter_shapes(case):
 
 def make_problem(case, seed=0):
     """Random arrays for a case: weights U(-1/sqrt(H), 1/sqrt(H)), PyTorch's start; the rest normal."""
-    random = np.random.default_rng(seed)
+    random, dtype = np.random.default_rng(seed), precision.numpy_dtype(case.dtype)
 
     def normal(*shape, scale=1.0):
-        return (scale * random.standard_normal(shape)).astype(case.dtype)
+        return (scale * random.standard_normal(shape)).astype(dtype)
 
     def states(wanted, scale=1.0):
         return [normal(case.D, case.B, H, scale=scale) for H in case.hidden] if wanted else None
@@ -175,7 +189,7 @@ def make_problem(case, seed=0):
     for name, shape in parameter_shapes(case).items():
         layer = int(name.split("_l")[1].split("_")[0])
         bound = 1 / np.sqrt(case.hidden[layer])
-        parameters[name] = random.uniform(-bound, bound, shape).astype(case.dtype)
+        parameters[name] = random.uniform(-bound, bound, shape).astype(dtype)
     has_c = case.cell == "lstm"
     state_gradients = case.gradients != "y"
     return Problem(

@@ -1,8 +1,8 @@
 """`numbarnn check`: every engine that runs here, forward and backward, against float64 and PyTorch.
 
-A case is run in up to three modes: inference, single steps (inference, one call per step, the state carried
-from call to call) and training. Every quantity of every mode is one comparison. An exception becomes a failed
-comparison.
+A case is run by every schedule in up to three modes: inference, single steps (inference, one call per step, the state
+carried from call to call) and training. Every quantity of every mode is one comparison. An exception becomes a failed
+comparison; a case that a schedule's planner refuses (a RuntimeError with the reason) is counted, and is no failure.
 """
 
 import time
@@ -13,14 +13,18 @@ import numpy as np
 
 from numbarnn.bench import accuracy, cases, peers, report
 from numbarnn.bench.accuracy import Comparison
+from numbarnn.cells import precision
 
 DEVICES = ("cpu", "sim", "cuda")
+HALF_DEVICES = ("sim", "cuda")  # whose engines take float16 and bfloat16
 ROWS_SHOWN = 40  # failures printed one by one; --json has them all
 DROPOUT_SIGMAS = 5  # a right generator is further from its rate once in 1.7 million masks
 
 
 def add_arguments(parser):
     """Adds the arguments of `numbarnn check`."""
+    from numbarnn.schedules import SCHEDULES
+
     parser.add_argument(
         "--device",
         choices=[*DEVICES, "all"],
@@ -33,6 +37,13 @@ def add_arguments(parser):
         default=list(cases.CELLS),
         metavar="CELL[,CELL]",
         help=f"from {', '.join(cases.CELLS)}; default all",
+    )
+    parser.add_argument(
+        "--schedule",
+        type=report.comma_list(("auto", *SCHEDULES)),
+        default=list(SCHEDULES),
+        metavar="SCHEDULE[,SCHEDULE]",
+        help=f"from auto, {', '.join(SCHEDULES)}; default all but auto, which takes one of them",
     )
     parser.add_argument("--quick", action="store_true", help="a small subset that still uses every option")
     parser.add_argument("--verbose", action="store_true", help="print the worst comparison of every case")
@@ -53,10 +64,11 @@ def run(args):
     here, simulator = plan_devices(args.device)
     # At these sizes more threads only wait for each other.
     with report.Progress(args.progress) as progress, peers.torch_threads(1):
-        with SimulatorCheck(args.cell, args.quick, progress) if simulator else nullcontext() as child:
+        child_check = SimulatorCheck(args.cell, args.schedule, args.quick, progress) if simulator else nullcontext()
+        with child_check as child:
             comparisons = []
             for device in here:
-                comparisons += check_device(device, args.cell, args.quick, progress)
+                comparisons += check_device(device, args.cell, args.schedule, args.quick, progress)
             if child is not None:
                 comparisons += child.result()
     if args.json:
@@ -64,7 +76,7 @@ def run(args):
     print_comparisons(comparisons, args.verbose)
     failed = sum(not comparison.ok for comparison in comparisons)
     print_summary(comparisons, failed, time.perf_counter() - begin)
-    return 1 if failed or not comparisons else 0
+    return 1 if failed or all(comparison.refused for comparison in comparisons) else 0
 
 
 def plan_devices(wanted):
@@ -78,17 +90,20 @@ def plan_devices(wanted):
     return ([], True) if wanted == "sim" and "sim" not in available else ([wanted], False)
 
 
-def check_device(device, cells, quick, progress):
-    """Every comparison of one device."""
+def check_device(device, cells, schedules, quick, progress):
+    """Every comparison of one device. The simulator is slow: there schedules after the first get the quick cases."""
     from numbarnn import engines
-    from numbarnn.schedules import SCHEDULES
 
     try:
         engines.get(device)
     except Exception as exception:
         return [engine_failure(device, f"{type(exception).__name__}: {exception}")]
-    size = "quick" if quick else "full"
-    todo = [(case, schedule) for schedule in SCHEDULES for cell in cells for case in cases.spread(cell, size)]
+    todo = []
+    for schedule in schedules:
+        size = "quick" if quick or (device == "sim" and schedule != schedules[0]) else "full"
+        todo += [(case, schedule) for cell in cells for case in cases.spread(cell, size)]
+        if device in HALF_DEVICES:
+            todo += [(case, schedule) for cell in cells for case in cases.half_precision(cell)]
     progress.start(device, len(todo))
     comparisons = []
     for case, schedule in todo:
@@ -108,6 +123,8 @@ def check_case(case, device, schedule="auto"):
     with comparer.catching("inference"):
         problem = cases.make_problem(case)
         layer = cases.make_layer(case, device, problem.parameters, schedule)
+        if comparer.refuses(layer, problem):
+            return comparer.comparisons
         truth, torch = expected_results(problem)
         comparer.compare("inference", run_inference(layer, problem), truth, torch)
         if case.T > 1 and not case.bidirectional:
@@ -138,6 +155,16 @@ class Comparer:
             message = "the result holds NaN"
         about = self.case.cell, self.case.options, self.device, self.schedule, mode, quantity
         self.comparisons.append(Comparison(*about, error, limit, ok, torch_error, message))
+
+    def refuses(self, layer, problem):
+        """Whether the schedule cannot run the problem; then that is the case's only comparison, with the reason."""
+        try:
+            layer.explain(peers.input_shape(problem))
+        except RuntimeError as reason:
+            about = self.case.cell, self.case.options, self.device, self.schedule, accuracy.REFUSED, "plan"
+            self.comparisons.append(Comparison(*about, None, None, ok=True, message=str(reason)))
+            return True
+        return False
 
     @contextmanager
     def catching(self, mode):
@@ -172,7 +199,7 @@ class Comparer:
         keep = 1 - self.case.dropout
         values = accuracy.flat(masks)
         wrong = np.minimum(np.abs(values), np.abs(values * keep - 1))
-        self.add("training", "dropout mask", float(wrong.max()), float(np.finfo(self.case.dtype).eps))
+        self.add("training", "dropout mask", float(wrong.max()), accuracy.eps(self.case.dtype))
         error = abs(float(np.mean(values != 0)) - keep)
         self.add(
             "training",
@@ -265,13 +292,15 @@ def print_comparisons(comparisons, verbose=False):
     """A row per cell, engine, schedule and dtype (per case when verbose); then a table of failures."""
     groups = {}
     for comparison in comparisons:
-        what = comparison.options if verbose else next((d for d in cases.DTYPES if d in comparison.options), "-")
+        words = comparison.options.split()
+        what = comparison.options if verbose else next((d for d in precision.DTYPES if d in words), "-")
+        what = f"{what}, refused" if comparison.refused else what
         groups.setdefault((comparison.cell, comparison.engine, comparison.schedule, what), []).append(comparison)
     rows = []
     for key, group in groups.items():
         worst = max(group, key=lambda c: (not c.ok, not c.quantity.startswith("dropout"), c.share))
         failed = sum(not comparison.ok for comparison in group)
-        result = "FAILED" if failed else "ok"
+        result = "FAILED" if failed else "refused" if worst.refused else "ok"
         rows.append([*key, len(group), number(worst.error), number(worst.limit), worst.quantity, result])
     options = "options" if verbose else "dtype"
     columns = ["cell", "engine", "schedule", options, "checks", "worst", "limit", "at", "result"]
@@ -301,9 +330,14 @@ def number(value):
 
 
 def print_summary(comparisons, failed, seconds):
-    """The last line."""
+    """The last lines: what schedules refused, and the verdict."""
     engines = sorted({comparison.engine for comparison in comparisons})
+    refused = [comparison for comparison in comparisons if comparison.refused]
+    for schedule in dict.fromkeys(comparison.schedule for comparison in refused):
+        own = [comparison for comparison in refused if comparison.schedule == schedule]
+        report.say(f"{schedule} refuses {len(own)} cases, such as {own[0].cell} {own[0].options}: {own[0].message}")
+    total = len(comparisons) - len(refused)
     against = "float64 and PyTorch" if peers.installed("torch") else "float64 (PyTorch is not installed)"
-    verdict = f"{failed} of {len(comparisons)} comparisons FAILED" if failed else f"all {len(comparisons)} passed"
+    verdict = f"{failed} of {total} comparisons FAILED" if failed else f"all {total} passed"
     on = ", ".join(engines) or "no engine"
     report.say(f"numbarnn check: {verdict}, on {on}, against {against}, in {seconds:.0f} s")

@@ -18,9 +18,9 @@ LINES_KEPT = 30  # of what the child wrote to its error stream, for the message 
 class SimulatorCheck:
     """`numbarnn check --device sim` beside this process: `with SimulatorCheck(...)`, then `result()`."""
 
-    def __init__(self, cells, quick, progress):
+    def __init__(self, cells, schedules, quick, progress):
         self.progress = progress
-        self.arguments = ["--cell", ",".join(cells)] + (["--quick"] if quick else [])
+        self.arguments = ["--cell", ",".join(cells), "--schedule", ",".join(schedules)] + (["--quick"] if quick else [])
         self.lines = deque(maxlen=LINES_KEPT)
 
     def __enter__(self):

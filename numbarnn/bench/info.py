@@ -73,11 +73,13 @@ def collect():
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "numbarnn": numbarnn.__version__,
+        "commit": commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": versions(),
         "cpu": {"model": cpu_model(), "cores": core_count(), "openblas_core": openblas_core(), "forced": forced_core()},
         "gpus": gpus(),
+        "driver": driver(),
         "engines": engines_here(),
     }
 
@@ -98,6 +100,24 @@ def distribution_version(distribution):
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def commit():
+    """The commit of numbarnn's own working tree, with "-dirty" where files have changed since; "unknown" elsewhere."""
+    root = str(Path(numbarnn.__file__).resolve().parents[1])
+    if run_tool("git", "-C", root, "rev-parse", "--show-toplevel") != [root]:
+        return "unknown"
+    described = run_tool("git", "-C", root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    return described[0] if described else "unknown"
+
+
+def run_tool(name, *arguments):
+    """The lines that a program prints; none where it is missing or fails."""
+    tool = shutil.which(name)
+    if tool is None:
+        return []
+    answer = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    return answer.stdout.splitlines() if answer.returncode == 0 else []
 
 
 def cpu_model():
@@ -156,17 +176,19 @@ def gpus():
 
 def gpus_of_the_driver():
     """`gpus` as the driver's own tool tells it, where CuPy does not run."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    query = [tool, "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    rows = [line.rsplit(", ", 2) for line in answer.stdout.splitlines()] if answer.returncode == 0 else []
+    query = ("--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
+    rows = [line.rsplit(", ", 2) for line in run_tool("nvidia-smi", *query)]
     return [
         {"name": row[0], "compute_capability": row[1], "memory_bytes": int(row[2]) * 2**20}
         for row in rows
         if len(row) == 3 and row[2].isdecimal()
     ]
+
+
+def driver():
+    """The version of the NVIDIA driver, None where there is none."""
+    lines = run_tool("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return lines[0].strip() if lines else None
 
 
 def engines_here():

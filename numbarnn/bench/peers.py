@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numbarnn.bench.cases import GATES, make_layer, pack_states, unpack_states
+from numbarnn.cells import precision
 
 # numbarnn and PyTorch order gates i f g o and r z n (h for n in ONNX); ONNX has i o f c and z r h.
 ONNX_GATE_ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
@@ -27,6 +28,7 @@ class Contender:
     call: Callable
     results: Callable
     synchronize: Callable = lambda: None
+    plan: str | None = None  # what numbarnn runs, and why
 
 
 def installed(*modules):
@@ -75,7 +77,7 @@ def torch_module(problem, layers, device="cpu"):
     for name, array in problem.parameters.items():
         layer = "_l" + name.split("_l")[1].split("_")[0]
         if layer in own_name:
-            state[name.replace(layer, own_name[layer])] = torch.from_numpy(array)
+            state[name.replace(layer, own_name[layer])] = numpy_to_torch(array)
     module.load_state_dict(state)
     return module
 
@@ -91,7 +93,7 @@ def torch_results(problem, masks=None):
 
     case = problem.case
     modules = [torch_module(problem, range(k, k + 1)) for k in range(case.L)]
-    x = torch.from_numpy(problem.x).requires_grad_()
+    x = numpy_to_torch(problem.x).requires_grad_()
     h0 = torch_states(case, problem.h0)
     c0 = torch_states(case, problem.c0) if case.cell == "lstm" else None
     y, hy, cy = x, [], []
@@ -100,11 +102,11 @@ def torch_results(problem, masks=None):
         hy.append(state if c0 is None else state[0])
         cy += [] if c0 is None else [state[1]]
         if masks is not None and k < case.L - 1:
-            y = y * torch.from_numpy(np.asarray(masks[k], dtype=case.dtype))
+            y = y * numpy_to_torch(np.asarray(masks[k], dtype=case.dtype))
     given = [(y, problem.dy)] if problem.dy is not None else []
     given += [pair for pair in zip(hy, problem.dhy or (), strict=False)]
     given += [pair for pair in zip(cy, problem.dcy or (), strict=False)]
-    torch.autograd.backward([output for output, _ in given], [torch.from_numpy(array) for _, array in given])
+    torch.autograd.backward([output for output, _ in given], [numpy_to_torch(array) for _, array in given])
     results = {"y": y, "hy": hy, "dx": x.grad, "dhx": [h.grad for h in h0]}
     results |= {"cy": cy, "dcx": [c.grad for c in c0]} if c0 is not None else {}
     for k, module in enumerate(modules):
@@ -114,18 +116,30 @@ def torch_results(problem, masks=None):
 
 def torch_states(case, states):
     """Per-layer initial states as leaf tensors; zeros where none are given."""
-    import torch
-
     if states is None:
         states = [np.zeros((case.D, case.B, H), case.dtype) for H in case.hidden]
-    return [torch.from_numpy(state).requires_grad_() for state in states]
+    return [numpy_to_torch(state).requires_grad_() for state in states]
 
 
 def torch_to_numpy(value):
     """A tensor, or a list of tensors, as NumPy arrays."""
+    import torch
+
     if isinstance(value, list):
         return [torch_to_numpy(part) for part in value]
-    return value.detach().cpu().numpy()
+    value = value.detach().cpu()
+    if value.dtype != torch.bfloat16:
+        return value.numpy()
+    return value.contiguous().view(torch.int16).numpy().view(precision.numpy_dtype("bfloat16"))
+
+
+def numpy_to_torch(array, device="cpu"):
+    """An array as a tensor; PyTorch does not know NumPy's bfloat16, but its bits."""
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(device)
+    return torch.from_numpy(array).to(device)
 
 
 def torch_contender(problem, train, device="cpu"):
@@ -134,10 +148,9 @@ def torch_contender(problem, train, device="cpu"):
 
     case = problem.case
     module = torch_module(problem, range(case.L), device)
-    place = {"device": device}
-    inputs = [torch.from_numpy(problem.x).to(**place)]
-    inputs += [torch.from_numpy(pack_states(case, s)).to(**place) for s in (problem.h0, problem.c0) if s]
-    dy = torch.from_numpy(problem.dy).to(**place)
+    inputs = [numpy_to_torch(problem.x, device)]
+    inputs += [numpy_to_torch(pack_states(case, s), device) for s in (problem.h0, problem.c0) if s]
+    dy = numpy_to_torch(problem.dy, device)
     for tensor in inputs:
         tensor.requires_grad_(train)
     x, state = inputs[0], inputs[1] if len(inputs) == 2 else tuple(inputs[1:])
@@ -175,10 +188,11 @@ def torch_contender(problem, train, device="cpu"):
 # ---- numbarnn ----
 
 
-def numbarnn_contender(problem, train, device="cpu"):
+def numbarnn_contender(problem, train, device="cpu", schedule="auto"):
     """A numbarnn layer at what `torch_contender` does: train gives dx, dhx, dcx and all weight gradients."""
     case = problem.case
-    layer = make_layer(case, device, problem.parameters)
+    layer = make_layer(case, device, problem.parameters, schedule)
+    forward_plan = layer.explain(input_shape(problem)).splitlines()[1]  # the schedule and its reason
     x, dy = to_engine(layer, case, problem.x), to_engine(layer, case, problem.dy)
     state = to_engine_state(layer, case, problem.h0, problem.c0)
 
@@ -194,7 +208,14 @@ def numbarnn_contender(problem, train, device="cpu"):
         return found | numbarnn_gradients(layer, case, returned[2]) if train else found
 
     synchronize = getattr(layer.engine, "synchronize", lambda: None)
-    return Contender("numbarnn", forward_and_backward if train else forward, results, synchronize)
+    call = forward_and_backward if train else forward
+    return Contender(f"numbarnn {schedule}", call, results, synchronize, forward_plan)
+
+
+def input_shape(problem):
+    """The shape of x as layers take it."""
+    T, B, width = problem.x.shape
+    return (B, T, width) if problem.case.batch_first else (T, B, width)
 
 
 def to_engine(layer, case, array):

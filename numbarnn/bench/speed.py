@@ -1,32 +1,33 @@
-"""`numbarnn bench`: times against PyTorch and, for inference on the CPU, onnxruntime.
+"""`numbarnn bench`: times against PyTorch (cuDNN, on a GPU) and, for inference on the CPU, onnxruntime.
 
-Contenders take turns within each of several rounds, in alternating order, with a gap before each turn in
-which the others' threads go to sleep. A round gives each contender the median over its calls; a time is
-the median over rounds, and a ratio the median over rounds of the ratio within a round, so that a slow
-moment of the machine hits both sides. Results are compared with PyTorch's before any time is taken, and
-where they differ there is no time.
+A row is a cell, a shape, a dtype, a pass and a schedule; the schedules of a problem and its peers take turns
+(`timing`). A time is the median over rounds, and a ratio the median over rounds of the ratio within a round, so that a
+slow moment of the machine hits both sides. Results are compared before any time is taken, and where they are wrong
+there is no time: each may be at most twice as far as PyTorch's from what PyTorch computes in float64, or as far as
+`accuracy.floor`. A schedule that cannot run a problem is a row that says why.
 """
 
 import argparse
 import os
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.bench import accuracy, info, peers, report
-from numbarnn.bench.cases import CELLS, DTYPES, Case, make_problem
+from numbarnn.bench import accuracy, info, peers, report, timing
+from numbarnn.bench.cases import CELLS, Case, make_problem
+from numbarnn.cells import precision
 
 FORWARD, TRAINING = "forward", "forward+backward"
+ROUNDS = {"cpu": 7, "cuda": 5}
 SHORT = {FORWARD: "fwd", TRAINING: "fwd+bwd"}  # in the table
-GAP_S = 0.03  # after this, the threads of the other libraries have stopped spinning
-WARM_S = 0.004  # calls before a turn's timed ones, so that threads and caches are awake again
-TURN_S = 0.08  # timed calls per turn take about this long, and are at least one
-CALLS_PER_TURN = (1, 2000)
-SHORT_CALL_S, SHORT_CALLS_AT_ONCE = 1e-4, 10  # calls below this are timed ten at a time, for the clock's sake
 BUSY = 0.3  # load average per core before the start, above which times are marked as not to be trusted
-AGREEMENT_FLOORS = 1  # results agree when they differ by at most this many error floors
+# What PyTorch is asked for, as recorded with the times.
+TORCH_METHOD = {
+    FORWARD: "module.eval() under torch.no_grad(): on a GPU cuDNN's inference call",
+    TRAINING: "module.train(): forward and y.backward(dy), which gives dx, dhx, dcx and all weight gradients",
+    "allow_tf32": False,
+}
 
 
 class Shape(NamedTuple):
@@ -42,22 +43,38 @@ class Shape(NamedTuple):
         return ",".join(map(str, self))
 
 
-DEFAULT_SHAPES = (
-    Shape(25, 16, 512, 512, 1),
-    Shape(50, 64, 512, 512, 1),
-    Shape(100, 1, 256, 256, 1),
-    Shape(8, 128, 1024, 1024, 3),
-    Shape(3, 1, 255, 20, 2),
-    Shape(1, 1, 512, 512, 1),
-    Shape(50, 32, 128, 128, 2),
-)
+#: Name -> shapes.
+SETS = {
+    "default": (
+        Shape(25, 16, 512, 512, 1),
+        Shape(50, 64, 512, 512, 1),
+        Shape(100, 1, 256, 256, 1),
+        Shape(8, 128, 1024, 1024, 3),
+        Shape(3, 1, 255, 20, 2),
+        Shape(1, 1, 512, 512, 1),
+        Shape(50, 32, 128, 128, 2),
+    ),
+    "schedules": (  # where schedules differ: long or short, one layer or several
+        Shape(1024, 16, 768, 768, 1),
+        Shape(25, 16, 512, 512, 1),
+        Shape(25, 32, 512, 512, 1),
+        Shape(25, 64, 512, 512, 1),
+        Shape(25, 64, 1024, 1024, 1),
+        Shape(150, 16, 256, 256, 1),
+        Shape(100, 64, 512, 512, 4),
+        Shape(8, 128, 1024, 1024, 3),
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One row: a cell, shape and pass; `refusal` says why there are no times.
+    """One row; `refusal` says why there are no times.
 
-    seconds   contender -> its time in each round;  median_s, ratio: over rounds (ratio: numbarnn / contender)
+    plan                          what numbarnn ran, and why
+    seconds, device_seconds       contender -> its time per call in each round: the host's clock, the GPU's
+    median_s, device_median_s     their medians
+    ratio                         contender -> median over rounds of numbarnn's time per call / the contender's
     """
 
     cell: str
@@ -65,12 +82,16 @@ class Timing:
     dtype: str
     device: str
     what: str
+    schedule: str
     ok: bool
     refusal: str | None
     agreement: list
-    seconds: dict
-    median_s: dict
-    ratio: dict
+    plan: str | None = None
+    seconds: dict = field(default_factory=dict)
+    device_seconds: dict = field(default_factory=dict)
+    median_s: dict = field(default_factory=dict)
+    device_median_s: dict = field(default_factory=dict)
+    ratio: dict = field(default_factory=dict)
 
 
 def parse_shape(text):
@@ -78,26 +99,38 @@ def parse_shape(text):
     parts = text.split(",")
     if len(parts) != 5 or not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
         raise argparse.ArgumentTypeError(
-            f"expected T,B,I,H,L, five whole numbers of at least 1 such as {DEFAULT_SHAPES[0]}; got {text!r}"
+            f"expected T,B,I,H,L, five whole numbers of at least 1 such as {SETS['default'][0]}; got {text!r}"
         )
     return Shape(*map(int, parts))
 
 
 def add_arguments(parser):
     """Adds the arguments of `numbarnn bench`."""
-    parser.add_argument(
+    from numbarnn.schedules import SCHEDULES
+
+    shapes = parser.add_mutually_exclusive_group()
+    shapes.add_argument(
         "--shape",
         type=parse_shape,
         action="append",
         metavar="T,B,I,H,L",
-        help="steps, batch, input size, hidden size, layers; may be given several times; default: "
-        + " ".join(map(str, DEFAULT_SHAPES)),
+        help="steps, batch, input size, hidden size, layers; may be given several times",
     )
-    cells = f"from {', '.join(CELLS)}; default lstm,gru"
-    parser.add_argument(
-        "--cell", type=report.comma_list(CELLS), default=["lstm", "gru"], metavar="CELL[,CELL]", help=cells
-    )
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    described = "; ".join(f"{name}: {' '.join(map(str, shapes))}" for name, shapes in SETS.items())
+    shapes.add_argument("--set", choices=SETS, default="default", help=f"named shapes; {described}")
+
+    def add_list(option, choices, default):
+        parser.add_argument(
+            option,
+            type=report.comma_list(choices),
+            default=default,
+            metavar=f"{option[2:].upper()}[,...]",
+            help=f"from {', '.join(choices)}; default {','.join(default)}",
+        )
+
+    add_list("--cell", CELLS, ["lstm", "gru"])
+    add_list("--dtype", precision.DTYPES, ["float32"])
+    add_list("--schedule", ("auto", *SCHEDULES), ["auto"])
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument(
         "--threads",
@@ -111,7 +144,8 @@ def add_arguments(parser):
         help="the CPU family numbarnn's OpenBLAS takes its kernels from, such as Haswell or SkylakeX; 'auto' looks at "
         "the processor even if OPENBLAS_CORETYPE is set; default as the environment says",
     )
-    parser.add_argument("--rounds", type=report.positive_int, default=7, metavar="N", help="default 7")
+    rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
+    parser.add_argument("--rounds", type=report.positive_int, metavar="N", help=f"default {rounds}")
     report.add_json_argument(parser, "times, ratios, agreement, device and versions")
 
 
@@ -121,26 +155,22 @@ def run(args):
         raise report.MissingPackage("PyTorch", "numbarnn bench", "torch")
     choose_openblas_core(args.openblas_core)
     device = choose_device(args.device)
-    threads = args.threads or info.core_count()
-    set_threads(threads)
+    threads, rounds = args.threads or info.core_count(), args.rounds or ROUNDS[device]
+    set_up_torch_and_engine(device, threads)
     load = load_average()
     if device == "cpu" and not peers.installed("onnx", "onnxruntime"):
         report.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
-    todo = [
-        (cell, shape, what)
-        for cell in args.cell
-        for shape in args.shape or DEFAULT_SHAPES
-        for what in (FORWARD, TRAINING)
-    ]
+    shapes = args.shape or SETS[args.set]
+    todo = [(cell, shape, dtype) for cell in args.cell for shape in shapes for dtype in args.dtype]
     timings = []
     with report.Progress() as progress:
         progress.start(f"bench on {device}", len(todo))
-        for cell, shape, what in todo:
-            timings.append(time_one(cell, shape, args.dtype, device, what, threads, args.rounds))
+        for cell, shape, dtype in todo:
+            timings += time_problem(cell, shape, dtype, device, args.schedule, threads, rounds)
             progress.update(f"bench on {device}")
     if args.json:
-        report.write_json(args.json, as_record(timings, args, device, threads, load))
-    print_timings(timings, device, threads, args.dtype)
+        report.write_json(args.json, as_record(timings, rounds, device, threads, load))
+    print_timings(timings, device, threads)
     if device == "cpu" and (notice := info.forced_core_notice()):
         report.say(notice)
     if load is not None and load > BUSY * info.core_count():
@@ -174,31 +204,83 @@ def choose_device(wanted):
     return "cuda" if wanted != "cpu" and ours and theirs else "cpu"
 
 
-def set_threads(threads):
-    """The same number of CPU threads for PyTorch and numbarnn; onnxruntime takes it per session."""
+def set_up_torch_and_engine(device, threads):
+    """The same for both: a number of CPU threads (onnxruntime takes it per session), and float32 that is float32."""
     import torch
 
     from numbarnn import engines
 
     torch.set_num_threads(threads)
-    engines.get("cpu").set_num_threads(threads)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    if device == "cpu":
+        engines.get("cpu").set_num_threads(threads)
 
 
-def time_one(cell, shape, dtype, device, what, threads, rounds):
-    """One row: the contenders at one problem, refused when numbarnn or onnxruntime differs from PyTorch."""
+def time_problem(cell, shape, dtype, device, schedules, threads, rounds):
+    """The rows of one problem, a row per pass and schedule."""
     case = Case(cell, shape.T, shape.B, shape.I, (shape.H,) * shape.L, gradients="y", dtype=dtype)
-    about = {"cell": cell, "shape": shape._asdict(), "dtype": dtype, "device": device, "what": what}
+    about = {"cell": cell, "shape": shape._asdict(), "dtype": dtype, "device": device}
     try:
-        contenders = line_up(make_problem(case), device, what, threads)
-        agreement = compare(case, contenders)
+        problem = make_problem(case)
+        exact = peers.torch_contender(problem.float64, train=True, device=device)
+        truth = exact.results(exact.call())
     except Exception as exception:
-        return refused(about, f"{type(exception).__name__}: {exception}", [])
-    wrong = [row for row in agreement if not row["ok"]]
-    if wrong:
-        worst = max(wrong, key=lambda row: row["error"] if row["error"] == row["error"] else float("inf"))
-        said = worst["message"] or f"differs by {worst['error']:.1e}, more than {worst['limit']:.1e}"
-        return refused(about, f"{worst['contender']}'s {worst['quantity']}: {said}", agreement)
-    seconds = take_turns(contenders, rounds)
+        reason = said(exception)
+        return [refused(about | {"what": w, "schedule": s}, reason) for w in SHORT for s in schedules]
+    timings = []
+    for what in SHORT:
+        timings += time_pass(problem, truth, about | {"what": what}, schedules, threads, rounds)
+    return timings
+
+
+def time_pass(problem, truth, about, schedules, threads, rounds):
+    """The rows of one pass of a problem, a row per schedule."""
+    train, device = about["what"] == TRAINING, about["device"]
+    try:
+        rivals, torch, rival_agreement = line_up(problem, truth, train, device, threads)
+        if reason := disagreement(rival_agreement):
+            raise ArithmeticError(reason)
+    except Exception as exception:
+        return [refused(about | {"schedule": schedule}, said(exception)) for schedule in schedules]
+    contenders, agreements, refusals = {}, {}, {}
+    for schedule in schedules:
+        agreements[schedule] = list(rival_agreement)
+        try:
+            ours = peers.numbarnn_contender(problem, train, device, schedule)
+            agreements[schedule] += compare(problem.case, ours, truth, torch)
+        except Exception as exception:
+            refusals[schedule] = said(exception)
+            continue
+        if reason := disagreement(agreements[schedule]):
+            refusals[schedule] = reason
+        else:
+            contenders[schedule] = ours
+    turns = timing.take_turns([*contenders.values(), *rivals], rounds, device == "cuda") if contenders else {}
+    rows = []
+    for schedule in schedules:
+        row = about | {"schedule": schedule}
+        if schedule in refusals:
+            rows.append(refused(row, refusals[schedule], agreements[schedule]))
+        else:
+            own = {"numbarnn": turns[contenders[schedule].name]} | {rival.name: turns[rival.name] for rival in rivals}
+            rows.append(timed_row(row | {"plan": contenders[schedule].plan}, own, agreements[schedule]))
+    return rows
+
+
+def said(exception):
+    """An exception as a refusal."""
+    return f"{type(exception).__name__}: {exception}"
+
+
+def refused(about, reason, agreement=()):
+    """A row without times."""
+    return Timing(**about, ok=False, refusal=reason, agreement=list(agreement))
+
+
+def timed_row(about, turns, agreement):
+    """A row with the times of its contenders, numbarnn among them."""
+    seconds = {name: turn.call for name, turn in turns.items()}
+    device_seconds = {name: turn.device for name, turn in turns.items() if turn.device}
     ours = np.array(seconds["numbarnn"])
     return Timing(
         **about,
@@ -206,119 +288,90 @@ def time_one(cell, shape, dtype, device, what, threads, rounds):
         refusal=None,
         agreement=agreement,
         seconds=seconds,
+        device_seconds=device_seconds,
         median_s={name: float(np.median(times)) for name, times in seconds.items()},
+        device_median_s={name: float(np.median(times)) for name, times in device_seconds.items()},
         ratio={name: float(np.median(ours / np.array(times))) for name, times in seconds.items() if name != "numbarnn"},
     )
 
 
-def refused(about, reason, agreement):
-    """A row without times."""
-    return Timing(**about, ok=False, refusal=reason, agreement=agreement, seconds={}, median_s={}, ratio={})
+def line_up(problem, truth, train, device, threads):
+    """PyTorch and, for float32 inference on the CPU, onnxruntime: contenders, PyTorch's results, onnxruntime's rows."""
+    torch = peers.torch_contender(problem, train, device)
+    results = torch.results(torch.call())
+    if device == "cuda" or train or problem.case.dtype != "float32" or not peers.installed("onnx", "onnxruntime"):
+        return [torch], results, []
+    onnxruntime = peers.onnxruntime_contender(problem, threads)
+    return [torch, onnxruntime], results, compare(problem.case, onnxruntime, truth, results)
 
 
-def line_up(problem, device, what, threads):
-    """The contenders for a problem: numbarnn, PyTorch and, for float32 inference on the CPU, onnxruntime."""
-    import torch
+def compare(case, contender, truth, torch):
+    """A contender's results against float64: rows with contender, quantity, error, PyTorch's error, limit, ok, message.
 
-    if device == "cuda":
-        torch.backends.cudnn.allow_tf32 = False  # numbarnn's float32 is float32; so is PyTorch's then
-    train = what == TRAINING
-    contenders = [
-        peers.numbarnn_contender(problem, train, device),
-        peers.torch_contender(problem, train, device),
-    ]
-    single = problem.case.dtype == "float32"
-    if device == "cpu" and single and not train and peers.installed("onnx", "onnxruntime"):
-        contenders.append(peers.onnxruntime_contender(problem, threads))
-    return contenders
-
-
-def compare(case, contenders):
-    """Each contender against PyTorch: rows with contender, quantity, error, limit, ok, message."""
-    results = {contender.name: contender.results(contender.call()) for contender in contenders}
-    expected, rows = results.pop("torch"), []
-    limit = AGREEMENT_FLOORS * accuracy.floor(case)
-    for name, found in results.items():
-        for quantity, value in expected.items():
-            missing = quantity not in found
-            message = "no result" if missing else accuracy.shape_problem(found[quantity], value, case.dtype)
-            error = float("nan") if message else accuracy.error(found[quantity], value)
-            row = {"contender": name, "quantity": quantity, "error": error, "limit": limit}
-            rows.append(row | {"ok": error <= limit, "message": message})
+    Args:
+        truth: PyTorch's results in float64; torch: in the case's dtype, with the quantities that are wanted.
+    """
+    found, rows = contender.results(contender.call()), []
+    for quantity, value in torch.items():
+        missing = quantity not in found
+        message = "no result" if missing else accuracy.shape_problem(found[quantity], value, case.dtype)
+        error = float("nan") if message else accuracy.error(found[quantity], truth[quantity])
+        torch_error = accuracy.error(value, truth[quantity])
+        limit = accuracy.limit(case, torch_error)
+        row = {"contender": contender.name, "quantity": quantity, "error": error, "torch_error": torch_error}
+        rows.append(row | {"limit": limit, "ok": error <= limit, "message": message})
     return rows
 
 
-def take_turns(contenders, rounds):
-    """Contender -> seconds per call in each round."""
-    calls = {contender.name: calls_per_turn(contender) for contender in contenders}
-    seconds = {contender.name: [] for contender in contenders}
-    for i in range(rounds):
-        for contender in contenders if i % 2 == 0 else contenders[::-1]:
-            time.sleep(GAP_S)
-            seconds[contender.name].append(one_turn(contender, *calls[contender.name]))
-    return seconds
+def disagreement(agreement):
+    """The worst of the rows that are wrong, in words; None where none is."""
+    wrong = [row for row in agreement if not row["ok"]]
+    if not wrong:
+        return None
+    worst = max(wrong, key=lambda row: row["error"] if row["error"] == row["error"] else float("inf"))
+    how = worst["message"] or f"is {worst['error']:.1e} from float64, more than {worst['limit']:.1e}"
+    return f"{worst['contender']}'s {worst['quantity']}: {how}"
 
 
-def calls_per_turn(contender):
-    """How many samples a turn takes, and how many calls each sample times at once."""
-    begin = time.perf_counter()
-    timed(contender, 1)
-    enough = 1 + int(TURN_S / 4 / max(time.perf_counter() - begin, 1e-7))
-    per_call = timed(contender, min(enough, CALLS_PER_TURN[1])) / min(enough, CALLS_PER_TURN[1])
-    calls = int(np.clip(TURN_S / per_call, *CALLS_PER_TURN))
-    at_once = SHORT_CALLS_AT_ONCE if per_call < SHORT_CALL_S else 1
-    return max(1, calls // at_once), at_once
-
-
-def one_turn(contender, samples, at_once):
-    """Median over samples of the seconds per call, after a few calls that are not timed."""
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < WARM_S:
-        timed(contender, at_once)
-    return float(np.median([timed(contender, at_once) / at_once for _ in range(samples)]))
-
-
-def timed(contender, calls):
-    """Seconds for some calls, from an idle device to an idle device."""
-    contender.synchronize()
-    begin = time.perf_counter()
-    for _ in range(calls):
-        contender.call()
-    contender.synchronize()
-    return time.perf_counter() - begin
-
-
-def as_record(timings, args, device, threads, load):
+def as_record(timings, rounds, device, threads, load):
     """Everything measured, and what it was measured on."""
     found = info.collect()
     method = {
         "load_average_before": load,
-        "rounds": args.rounds,
-        "gap_s": GAP_S,
-        "turn_s": TURN_S,
+        "rounds": rounds,
+        "turn_s": timing.GPU_TURN_S if device == "cuda" else timing.TURN_S,
         "threads": threads,
-        "dtype": args.dtype,
+        "torch": TORCH_METHOD,
     }
     name = found["gpus"][0]["name"] if device == "cuda" and found["gpus"] else found["cpu"]["model"]
-    where = {"date": found["date"], "device": device, "device_name": name, "environment": found}
-    return where | {"method": method, "results": [asdict(timing) for timing in timings]}
+    where = {key: found[key] for key in ("date", "commit", "driver")} | {"device": device, "device_name": name}
+    return where | {"environment": found, "method": method, "results": [asdict(timing) for timing in timings]}
 
 
-def print_timings(timings, device, threads, dtype):
+def print_timings(timings, device, threads):
     """The table of times, refusals in their place, and a summary line."""
-    peer_names = [name for name in ("torch", "onnxruntime") if any(name in t.median_s for t in timings)]
-    shown = [name.replace("onnxruntime", "onnxrt") for name in peer_names]
-    columns = ["cell", "T,B,I,H,L", "pass", "numbarnn", *shown, *(f"/ {name}" for name in shown)]
-    columns += ["result"]
+    shown = {"numbarnn": "numbarnn"} | {
+        name: label
+        for name, label in (("torch", "torch"), ("onnxruntime", "onnxrt"))
+        if any(name in t.median_s for t in timings)
+    }
+    rival_labels = {name: label for name, label in shown.items() if name != "numbarnn"}
+    gpu = device == "cuda"
+    columns = ["cell", "T,B,I,H,L", "dtype", "pass", "schedule", *shown.values()]
+    columns += [*(f"/ {label}" for label in rival_labels.values()), "us/step"]
+    columns += [*(f"{label} on GPU" for label in shown.values())] if gpu else []
     rows = []
     for t in timings:
-        cells = [t.cell, ",".join(map(str, t.shape.values())), SHORT[t.what]]
-        cells += [milliseconds(t.median_s.get(name)) for name in ("numbarnn", *peer_names)]
-        cells += [f"{t.ratio[name]:.2f}" if name in t.ratio else "-" for name in peer_names]
+        schedule = f"auto: {t.plan.split()[0]}" if t.schedule == "auto" and t.plan else t.schedule
+        cells = [t.cell, ",".join(map(str, t.shape.values())), t.dtype, SHORT[t.what], schedule]
+        cells += [milliseconds(t.median_s.get(name)) for name in shown]
+        cells += [f"{t.ratio[name]:.2f}" if name in t.ratio else "-" for name in rival_labels]
+        cells += [f"{t.median_s['numbarnn'] * 1e6 / t.shape['T']:.1f}" if t.ok else "-"]
+        cells += [milliseconds(t.device_median_s.get(name)) for name in shown] if gpu else []
         rows.append([*cells, "ok" if t.ok else f"REFUSED: {t.refusal}"])
-    where = f"{threads} CPU threads" if device == "cpu" else "the GPU"
-    title = f"Milliseconds per call, {dtype}, {where}; a ratio below 1: numbarnn is faster"
-    report.print_table(title, columns, rows, right=columns[3:-1], wrap=("pass", "result"))
+    where = "the GPU, float32 without TF32" if gpu else f"{threads} CPU threads"
+    title = f"Milliseconds per call, {where}; a ratio below 1: numbarnn is faster; us/step: numbarnn's call / T"
+    report.print_table(title, [*columns, "result"], rows, right=columns[5:], wrap=("pass", "result"))
     refusals = sum(not t.ok for t in timings)
     verdict = f"{refusals} of {len(timings)} REFUSED" if refusals else f"all {len(timings)} agree with PyTorch"
     report.say(f"numbarnn bench: {verdict}")

@@ -83,9 +83,10 @@ def forward(cell, x, parameters, h0=None, c0=None, *, masks=None):
     masks        dropout: None, or a list of L-1 arrays (T, B, D*H_l), already scaled by 1/(1-p), multiplied
                  into the output of layer l on its way to layer l+1 (never into x, y or the states)
 
-    Any float dtype is taken, and all work is in float64. The reverse direction walks from t = T-1 to 0;
-    y[t] holds the forward direction's h[t], then the reverse direction's, on the last axis; a final state
-    is the state after the last step walked, which for the reverse direction is t = 0.
+    Any float dtype is taken, and all work is in float64, or in longdouble where all arrays are longdouble.
+    The reverse direction walks from t = T-1 to 0; y[t] holds the forward direction's h[t], then the reverse
+    direction's, on the last axis; a final state is the state after the last step walked, which for the
+    reverse direction is t = 0.
     """
     network = read_network(cell, parameters)
     x = read_input(x, network)
@@ -170,7 +171,7 @@ def _direction_forward(cell, weights, x, h, c, times):
     state, and the steps for the tape.
     """
     T, B, _ = x.shape
-    y = np.empty((T, B, h.shape[1]))
+    y = np.empty((T, B, h.shape[1]), x.dtype)
     steps = [None] * T
     for t in times:
         ax = x[t] @ weights.W.T + weights.b_w

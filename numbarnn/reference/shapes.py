@@ -106,9 +106,15 @@ def _read_weights(parameters, names, gates, input_size, hidden_size):
     return Weights(W, R, *(read_array(name, parameters[name], (rows,)) for name in names[2:]))
 
 
+def copied(value):
+    """A copy in float64, or in longdouble where that is what came."""
+    wide = getattr(value, "dtype", None) == np.longdouble
+    return np.array(value, dtype=np.longdouble if wide else np.float64)
+
+
 def read_array(name, value, shape):
     """A float64 copy of `value`, which must have exactly this shape."""
-    array = np.array(value, dtype=np.float64)
+    array = copied(value)
     if array.shape != shape:
         raise ValueError(f"{name}: expected shape {shape}; got {array.shape}")
     return array
@@ -116,7 +122,7 @@ def read_array(name, value, shape):
 
 def read_input(x, network):
     """x as a float64 copy (T, B, I), with T and B at least 1."""
-    array = np.array(x, dtype=np.float64)
+    array = copied(x)
     input_size = network.weights[0][0].W.shape[1]
     if array.ndim != 3 or array.shape[2] != input_size or 0 in array.shape:
         raise ValueError(f"x: expected shape (T, B, I) with I = {input_size} and T, B at least 1; got {array.shape}")

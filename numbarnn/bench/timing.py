@@ -1,0 +1,106 @@
+"""How contenders are timed: in turns, by the host's clock and, on a GPU, by the GPU's as well.
+
+Contenders take turns within each of several rounds, in alternating order. Where they run on CPU threads, there is a gap
+before each turn in which the others' threads go to sleep. Two times are taken:
+
+    call     the host's clock from an idle device to an idle device, over the calls in between: what a caller waits for.
+             On the CPU every sample is a call (or ten short ones), and a turn is their median. On a GPU the calls of a
+             turn are made back to back, waiting once at the end, as a training loop does.
+    device   a GPU's clock (CUDA events) around calls made back to back while the GPU is kept busy with something else,
+             so that the host is ahead of it and launching costs nothing: what the GPU needs. A call that waits for the
+             GPU itself, or that makes more launches than the driver's queue holds, gives up that head start.
+
+A call time far above the device time is the host's: Python, launches, allocations.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+GAP_S = 0.03  # after this, the threads of the other libraries have stopped spinning
+WARM_S = 0.004  # calls before a turn's timed ones, so that threads, caches and clocks are awake again
+TURN_S = 0.08  # timed calls per turn take about this long, and are at least one
+GPU_TURN_S = 0.03  # the same on a GPU, whose times scatter less
+CALLS_PER_TURN = (1, 2000)
+SHORT_CALL_S, SHORT_CALLS_AT_ONCE = 1e-4, 10  # calls below this are timed ten at a time, for the clock's sake
+HEAD_START_S = 0.02  # for how long, at most, the GPU is kept busy before the calls timed by its own clock
+GPU_CLOCK_HZ = 2e9  # no GPU's clock is much faster
+
+
+@dataclass
+class Turns:
+    """Seconds per call of one contender, a number per round: `call` and, on a GPU, `device`."""
+
+    call: list = field(default_factory=list)
+    device: list = field(default_factory=list)
+
+
+def take_turns(contenders, rounds, gpu=False):
+    """Contender's name -> its `Turns`.
+
+    Args:
+        contenders: as `peers.Contender`, with different names.
+        rounds: how often each has a turn.
+        gpu: they run on a GPU, on the default stream of PyTorch and CuPy.
+    """
+    plans = {contender.name: calls_per_turn(contender, gpu) for contender in contenders}
+    turns = {contender.name: Turns() for contender in contenders}
+    for number in range(rounds):
+        for contender in contenders if number % 2 == 0 else contenders[::-1]:
+            if not gpu:
+                time.sleep(GAP_S)
+            samples, at_once = plans[contender.name]
+            turn = turns[contender.name]
+            turn.call.append(one_turn(contender, samples, at_once))
+            if gpu:
+                turn.device.append(device_time(contender, at_once, turn.call[-1]))
+    return turns
+
+
+def calls_per_turn(contender, gpu=False):
+    """How many samples a turn takes, and how many calls each sample times at once."""
+    turn_s = GPU_TURN_S if gpu else TURN_S
+    begin = time.perf_counter()
+    timed(contender, 1)
+    enough = 1 + int(turn_s / 4 / max(time.perf_counter() - begin, 1e-7))
+    per_call = timed(contender, min(enough, CALLS_PER_TURN[1])) / min(enough, CALLS_PER_TURN[1])
+    calls = int(np.clip(turn_s / per_call, *CALLS_PER_TURN))
+    if gpu:
+        return 1, calls
+    at_once = SHORT_CALLS_AT_ONCE if per_call < SHORT_CALL_S else 1
+    return max(1, calls // at_once), at_once
+
+
+def one_turn(contender, samples, at_once):
+    """Median over samples of the seconds per call, after a few calls that are not timed."""
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < WARM_S:
+        timed(contender, 1)
+    return float(np.median([timed(contender, at_once) / at_once for _ in range(samples)]))
+
+
+def timed(contender, calls):
+    """Seconds for some calls, from an idle device to an idle device."""
+    contender.synchronize()
+    begin = time.perf_counter()
+    for _ in range(calls):
+        contender.call()
+    contender.synchronize()
+    return time.perf_counter() - begin
+
+
+def device_time(contender, calls, call_s):
+    """Seconds per call by the GPU's clock, with as many calls as the host makes during its head start."""
+    import torch
+
+    calls = int(np.clip(HEAD_START_S / call_s, 1, calls))
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    contender.synchronize()
+    torch.cuda._sleep(int(min(HEAD_START_S, calls * call_s) * GPU_CLOCK_HZ))  # the only kernel that just takes time
+    begin.record()
+    for _ in range(calls):
+        contender.call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e-3 / calls
