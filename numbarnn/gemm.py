@@ -1,11 +1,13 @@
 """The one place that multiplies matrices.
 
-    matmul(out, a, b, ...)            out = a b for CuPy arrays (cuBLAS) and NumPy arrays (NumPy's BLAS)
+    matmul(out, a, b, ...)            out = a b for CuPy arrays (`numbarnn.cublas`) and NumPy arrays (NumPy's BLAS)
     step_product(out, a, b, ...)      the same product prepared for many steps: a is indexed by step at each call
+    prepare()                         what CuPy's current stream needs before products on it are captured in a graph
     blas_function(dtype, name)        CBLAS's gemm and gemv for code compiled for the CPU: OpenBLAS, one thread per call
 
-Arrays are row-major; a row may be longer than the matrix is wide (a slice of columns needs no copy). Products are
-computed in the arrays' own precision: float32 stays float32, TF32 is never used.
+Arrays are row-major; a row may be longer than the matrix is wide (a slice of columns needs no copy). a and b are of one
+dtype: float64, float32, float16 or bfloat16. out is of the same dtype, or float32 where a and b have 16 bits. Sums are
+float64's or float32's, rounded once to out's dtype; float32 stays float32, TF32 is used only where it is allowed.
 """
 
 from functools import cache
@@ -14,67 +16,65 @@ from pathlib import Path
 
 import numpy as np
 
+from numbarnn import cublas
+from numbarnn.cells.precision import is_half
 
-def matmul(out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False):
+
+def matmul(out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
     """out = op(a) op(b), or out += op(a) op(b); op(m) is m or mᵀ.
 
     Args:
-        out: (M, N); each array float32 or float64, all of one dtype, last axis contiguous.
+        out: (M, N), last axis contiguous, as of a and b.
         a: (M, K), or (K, M) with `transpose_a`.
         b: (K, N), or (N, K) with `transpose_b`.
         accumulate: add to out.
+        allow_tf32: on a GPU, float32 products by tensor cores, which read 10 bits of each mantissa: faster, coarser.
+
+    Raises:
+        TypeError: the dtypes do not go together.
     """
+    _require_dtypes(out, a, b)
+    options = {"transpose_a": transpose_a, "transpose_b": transpose_b, "accumulate": accumulate}
     if isinstance(out, np.ndarray):
-        product = (a.T if transpose_a else a) @ (b.T if transpose_b else b)
-        if accumulate:
-            out += product
-        else:
-            out[...] = product
+        _numpy_product(out, a, b, **options)
     else:
-        _cublas_product(out, a, b, transpose_a, transpose_b, accumulate)(0)
+        cublas.product(out, a, b, **options, allow_tf32=allow_tf32)()
 
 
-def step_product(out, a, b, *, transpose_b=False, accumulate=False):
+def step_product(out, a, b, *, transpose_b=False, accumulate=False, allow_tf32=False):
     """A function f(t) that computes out = a[t] op(b), or adds it, with all else prepared.
 
     Args:
         out: (M, N). a: (S, M, K), any stride between its S matrices. b: (K, N), or (N, K) with `transpose_b`.
     """
+    _require_dtypes(out, a, b)
+    options = {"transpose_b": transpose_b, "accumulate": accumulate}
     if isinstance(out, np.ndarray):
-        return lambda t: matmul(out, a[t], b, transpose_b=transpose_b, accumulate=accumulate)
-    return _cublas_product(out, a, b, False, transpose_b, accumulate)
+        return lambda t: _numpy_product(out, a[t], b, **options)
+    return cublas.product(out, a, b, **options, allow_tf32=allow_tf32)
 
 
-def _leading_dimension(matrix):
-    """Elements between the starts of two rows of the matrix (the last two axes)."""
-    return max(1, matrix.shape[-1], matrix.strides[-2] // matrix.itemsize)
+def prepare():
+    """Make the cuBLAS handle of CuPy's current stream, so that products on it can be captured in a CUDA graph.
+
+    A product should also have run once before it is captured: cuBLAS loads its kernels at their first use.
+    """
+    cublas.handle()
 
 
-def _cublas_product(out, a, b, transpose_a, transpose_b, accumulate):
-    """f(t): the product by cuBLAS on CuPy's current stream; t indexes the first axis of a 3-D a."""
-    from cupy.cuda import device
-    from cupy_backends.cuda.libs import cublas
+def _require_dtypes(out, a, b):
+    if a.dtype != b.dtype or (out.dtype != a.dtype and not (is_half(a.dtype.name) and out.dtype == np.float32)):
+        raise TypeError(
+            "a product's a and b must be of one dtype, and out of it too (or float32, for a and b of 16 bits), but "
+            f"they are {a.dtype}, {b.dtype} and {out.dtype}: convert one"
+        )
 
-    # cuBLAS is column-major: a row-major product out = a b is the column-major outᵀ = bᵀ aᵀ, on the same memory.
-    call = {"f": cublas.sgemm, "d": cublas.dgemm}[out.dtype.char]
-    m, n = out.shape
-    k = a.shape[-2] if transpose_a else a.shape[-1]
-    scalars = np.array([1.0, 1.0 if accumulate else 0.0], dtype=out.dtype)  # cuBLAS reads alpha and beta from here
-    alpha, beta = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
-    operations = [cublas.CUBLAS_OP_T if flag else cublas.CUBLAS_OP_N for flag in (transpose_b, transpose_a)]
-    leading = [_leading_dimension(matrix) for matrix in (b, a, out)]
-    out_pointer, a_pointer, b_pointer = out.data.ptr, a.data.ptr, b.data.ptr
-    a_stride = a.strides[0] if a.ndim == 3 else 0
-    handle = device.get_cublas_handle()
 
-    def product(t):
-        call(
-            handle, *operations, n, m, k, alpha, b_pointer, leading[0],
-            a_pointer + t * a_stride, leading[1], beta, out_pointer, leading[2],
-        )  # fmt: skip
-
-    product.keeps = (out, a, b, scalars)  # raw pointers are used: keep what they point to
-    return product
+def _numpy_product(out, a, b, transpose_a=False, transpose_b=False, accumulate=False):
+    if is_half(a.dtype.name):
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    product = (a.T if transpose_a else a) @ (b.T if transpose_b else b)
+    out[...] = out + product if accumulate else product
 
 
 # ----------------------------------------------------------------------------------------------- compiled CPU code

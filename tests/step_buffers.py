@@ -4,12 +4,19 @@ from dataclasses import fields
 
 import numpy as np
 
+from numbarnn.cells.philox import dropout_masks
 from numbarnn.engines import BackwardBuffers, ForwardBuffers
 
 
 def normal(dtype, *shape, seed=0):
     """Standard normal numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def mask_words(p, seed, layer, call):
+    """(mask, scale) of a layer's dropout."""
+    scale, masks = dropout_masks(p, seed, layer + 1, call)
+    return masks[layer], scale
 
 
 def forward_buffers(cell, direction, T=7, B=3, H=33, save=True, dtype="float32"):

@@ -17,6 +17,7 @@ ROOT = PACKAGE.parent
 # A module may import parts of lower rank, and its own part. `reference` stands aside: see below.
 RANKS = {
     "cells": 0,
+    "cublas": 0,
     "kernels": 1,
     "gemm": 1,
     "weights": 1,

@@ -31,7 +31,7 @@ def philox(counter_0, counter_1, counter_2, counter_3, key_0, key_1):
 
 
 def dropout_words(p, seed, layer, call):
-    """What a dropout kernel needs to know: (scale, threshold, key_0, key_1, stream_0, stream_1).
+    """What dropout of a layer's output needs to know: (scale, threshold, key_0, key_1, stream_0, stream_1).
 
     Element i of the (T, B, D*H) output of `layer` (0 is the first) in training call number `call` is kept, times
     `scale` = 1 / (1 - p), where its random word is at least `threshold` = p 2^32. Its word is number i mod 4 of the
@@ -40,3 +40,12 @@ def dropout_words(p, seed, layer, call):
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
     words = (round(p * 2**32), seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF)
     return (scale, *(np.uint64(word) for word in words))
+
+
+def dropout_masks(p, seed, layers, call):
+    """(scale, a uint64 array (layers, 5) with the words of each layer): `dropout_words` of the first layers.
+
+    The words travel in memory, so that a recorded CUDA graph takes those of each call.
+    """
+    rows = [dropout_words(p, seed, layer, call) for layer in range(layers)]
+    return rows[0][0], np.array([words for _, *words in rows], np.uint64)

@@ -2,6 +2,8 @@
 
 Tuples need a length that is known when compiling, so the function for n values is built on the one for n - 1. Indices
 carry no literals: an unsigned j and H stay unsigned, which lets LLVM see that they are not negative, and vectorise.
+Where numbers are stored otherwise than they are computed (float16), a device function `widen` is applied to each that
+is loaded, and `narrow` to each that is stored; None leaves them as they are.
 """
 
 from functools import cache
@@ -10,40 +12,56 @@ from numbarnn.cells.definition import jit
 
 
 @cache
-def loader(count, target):
+def unchanged(target):
+    """The device function value -> value."""
+    return jit(lambda value: value, target)
+
+
+@cache
+def loader(count, target, widen=None):
     """A device function load(row, j, H) -> (row[j], row[H + j], ...), `count` values of unit j."""
     if count == 0:
         return jit(lambda row, j, H: (), target)
-    load_rest = loader(count - 1, target)
+    load_rest, convert = loader(count - 1, target, widen), widen or unchanged(target)
 
     def load(row, j, H):
-        return (row[j], *load_rest(row, j + H, H))
+        return (convert(row[j]), *load_rest(row, j + H, H))
 
     return jit(load, target)
 
 
 @cache
-def biased_loader(count, target):
+def biased_loader(count, target, widen=None, widen_bias=None):
     """A device function load(row, bias, j, H): as `loader`, each value with its bias added."""
     if count == 0:
         return jit(lambda row, bias, j, H: (), target)
-    load_rest = biased_loader(count - 1, target)
+    load_rest = biased_loader(count - 1, target, widen, widen_bias)
+    convert, convert_bias = widen or unchanged(target), widen_bias or unchanged(target)
 
     def load(row, bias, j, H):
-        return (row[j] + bias[j], *load_rest(row, bias, j + H, H))
+        return (convert(row[j]) + convert_bias(bias[j]), *load_rest(row, bias, j + H, H))
 
     return jit(load, target)
 
 
 @cache
-def storer(count, target):
+def storer(count, target, narrow=None):
     """A device function store(row, j, H, values): row[k H + j] = values[k] for `count` values of unit j."""
     if count == 0:
         return jit(lambda row, j, H, values: None, target)
-    store_rest = storer(count - 1, target)
+    store_rest, convert = storer(count - 1, target, narrow), narrow or unchanged(target)
 
     def store(row, j, H, values):
-        row[j] = values[0]
+        row[j] = convert(values[0])
         store_rest(row, j + H, H, values[1:])
 
     return jit(store, target)
+
+
+@cache
+def adder(count, target):
+    """A device function add(a, b): the sums of two tuples' values."""
+    if count == 0:
+        return jit(lambda a, b: (), target)
+    add_rest = adder(count - 1, target)
+    return jit(lambda a, b: (a[0] + b[0], *add_rest(a[1:], b[1:])), target)

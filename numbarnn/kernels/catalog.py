@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from numbarnn import cells
+from numbarnn.cells.precision import DTYPES, compute_dtype, is_half
 from numbarnn.kernels import compiler, dropout, layout, pointwise, reduce
 from numbarnn.kernels.arguments import Arguments, numba_types
 from numbarnn.kernels.launch import Kernel
-
-DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class ShippedKernel:
 
     Attributes:
         kernel: the Kernel.
-        dtype: "float32" or "float64".
+        dtype: of the layer's arrays; arguments of 16 bits are uint16 (`numbarnn.kernels.storage`).
         layouts: tells arguments apart that differ in layout alone; "" where there is one layout.
         threads: per block, the most that it is launched with.
         arguments: small NumPy arrays, scalars; the kernel's remaining parameters are ints.
@@ -58,6 +57,11 @@ class ShippedKernel:
         return compiler.ptx(self.kernel.dispatcher, types, cc)
 
 
+def _zeros(dtype, *shape):
+    """An array of a dtype as kernels take it."""
+    return np.zeros(shape, "uint16" if is_half(dtype) else dtype)
+
+
 def pointwise_kernels(dtype):
     """Three kernels per cell; all arrays are contiguous."""
     for cell in cells.CELLS.values():
@@ -69,43 +73,56 @@ def _pointwise_kernels_of(cell, dtype):
     K = max(cell.num_saved, G)
 
     def zeros(*shape):
-        return np.zeros(shape, dtype)
+        return _zeros(dtype, *shape)
+
+    def accumulated(*shape):
+        return _zeros(compute_dtype(dtype), *shape)
 
     def shipped(kernel, *arguments):
         return ShippedKernel(kernel, dtype, "", pointwise.THREADS_PER_BLOCK, (*arguments, np.int32(0)))
 
     h, b_w, b_r = zeros(T + 2, B, H), zeros(G * H), zeros(G * H)
-    ax, ah = zeros(T, B, K * H), zeros(B, G * H)
+    ax, ah = zeros(T, B, K * H), accumulated(B, G * H)
     for save in (True, False):
-        c = zeros(T + 2 if save else 2, B, N * H)
+        c = accumulated(T + 2 if save else 2, B, N * H)
         yield shipped(pointwise.make_pointwise_forward(cell, dtype, save), h, c, ax, ah, b_w, b_r)
-    dh, dc, dax, dah, dy = zeros(B, H), zeros(B, N * H), zeros(T, B, K * H), zeros(T, B, G * H), zeros(T, B, H)
-    c = zeros(T + 2, B, N * H)
+    dh, dc = accumulated(B, H), accumulated(B, N * H)
+    dax, dah, dy, c = zeros(T, B, K * H), zeros(T, B, G * H), zeros(T, B, H), accumulated(T + 2, B, N * H)
     yield shipped(pointwise.make_pointwise_backward(cell, dtype), dh, dc, dax, dah, dy, h, c)
 
 
 def reduce_kernels(dtype):
     """Row sums of contiguous rows and of a range of their columns."""
-    rows, H = np.zeros((2, 10), dtype), 5
+    rows, H = _zeros(dtype, 2, 10), 5
     for layouts, x in (("contiguous", rows), ("columns", rows[:, :H])):
-        arguments = (np.zeros(x.shape[1], dtype), x)
+        arguments = (_zeros(dtype, x.shape[1]), x)
         yield ShippedKernel(reduce.make_add_row_sums(dtype), dtype, layouts, reduce.ROWS * reduce.COLUMNS, arguments)
 
 
 def dropout_kernels(dtype):
     """Dropout, of flat contiguous arrays."""
-    flat, scale, word = np.zeros(5, dtype), np.dtype(dtype).type(1), np.uint64(1)
-    arguments = (flat, flat, scale, word, word, word, word, word)
+    flat, mask, scale = _zeros(dtype, 5), np.zeros(5, np.uint64), np.dtype(compute_dtype(dtype)).type(1)
+    arguments = (flat, flat, mask, scale, np.uint64(0))
     yield ShippedKernel(dropout.make_dropout(dtype), dtype, "", dropout.THREADS_PER_BLOCK, arguments)
 
 
 def layout_kernels(dtype):
-    """Copies between contiguous and strided arrays."""
-    plain, strided = np.zeros((2, 3, 4), dtype), np.zeros((2, 3, 8), dtype)[:, :, :4]
-    for out_name, out in (("contiguous", plain), ("strided", strided)):
-        for x_name, x in (("contiguous", plain), ("strided", strided)):
+    """Copies between contiguous and strided arrays of a dtype; of 16 bits also from float32 and to it."""
+    if dtype != "bfloat16":  # a copy of float16 is one of 16 bits
+        yield from _copies(layout.make_copy(), dtype, dtype, dtype)
+    if is_half(dtype):
+        for out, x in ((dtype, "float32"), ("float32", dtype)):
+            yield from _copies(layout.make_copy(out, x), dtype, out, x)
+
+
+def _copies(kernel, dtype, out_dtype, x_dtype):
+    arrays = []
+    for each in (out_dtype, x_dtype):
+        arrays.append({"contiguous": _zeros(each, 2, 3, 4), "strided": _zeros(each, 2, 3, 8)[:, :, :4]})
+    for out_name, out in arrays[0].items():
+        for x_name, x in arrays[1].items():
             layouts = f"{out_name}_from_{x_name}"
-            yield ShippedKernel(layout.make_copy(), dtype, layouts, layout.THREADS_PER_BLOCK, (out, x))
+            yield ShippedKernel(kernel, dtype, layouts, layout.THREADS_PER_BLOCK, (out, x))
 
 
 # Functions dtype -> ShippedKernels. Kernels of later schedules are appended.

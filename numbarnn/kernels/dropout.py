@@ -1,4 +1,4 @@
-"""Dropout between layers. The mask is a function of (seed, layer, call, position), so backward computes it again."""
+"""Dropout between layers. The mask is a function of a few words and the position: backward computes it again."""
 
 from functools import cache
 
@@ -6,7 +6,9 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.cells import specialise
-from numbarnn.cells.philox import dropout_words, philox
+from numbarnn.cells.philox import philox
+from numbarnn.cells.precision import compute_dtype
+from numbarnn.kernels import storage
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
 
@@ -17,35 +19,46 @@ MAX_BLOCKS = 4096
 @cache
 def make_dropout(dtype):
     """The kernel for one dtype."""
-    random_words = specialise(philox, dtype, TARGET)
-    zero = np.dtype(dtype).type(0)
+    random_words = specialise(philox, compute_dtype(dtype), TARGET)
+    widen, narrow = storage.widen(dtype), storage.narrow(dtype)
+    zero = np.dtype(compute_dtype(dtype)).type(0)
 
     @cuda.jit
-    def dropout_kernel(out, x, scale, threshold, key_0, key_1, stream_0, stream_1):
+    def dropout_kernel(out, x, mask, scale, position):
         """out = x * mask; an element is kept, times `scale`, where its random word is at least `threshold`.
 
-        Writes   out (n,)
-        Reads    x (n,); scale = 1 / (1 - p), of x's dtype; threshold = p 2^32, key and stream words: uint64.
-                 Words 4 k to 4 k + 3 are Philox of counter (k mod 2^32, k div 2^32, stream_0, stream_1)
-        Launch   1-D, grid-stride over groups of four elements; any grid is correct
+        Writes   out (n,), elements `position` to position + n - 1 of the whole
+        Reads    x (n,); mask (5,) uint64: threshold = p 2^32, two key and two stream words; scale = 1 / (1 - p);
+                 position: uint64. Random words 4 k to 4 k + 3 of the whole are Philox of (k mod 2^32, k div 2^32,
+                 stream words)
+        Launch   1-D, grid-stride over groups of four elements of the whole; any grid is correct
         Aliases  out may be x
         """
         n = x.shape[0]
-        for group in range(cuda.grid(1), (n + 3) // 4, cuda.gridsize(1)):
-            low, high = np.uint64(group) & np.uint64(0xFFFFFFFF), np.uint64(group) >> np.uint64(32)
+        threshold, key_0, key_1, stream_0, stream_1 = mask[0], mask[1], mask[2], mask[3], mask[4]
+        first_group, skipped = np.int64(position >> np.uint64(2)), np.int64(position & np.uint64(3))
+        for group in range(cuda.grid(1), (skipped + n + 3) // 4, cuda.gridsize(1)):
+            counter = np.uint64(first_group + group)
+            low, high = counter & np.uint64(0xFFFFFFFF), counter >> np.uint64(32)
             words = random_words(low, high, stream_0, stream_1, key_0, key_1)
             for k in range(4):
-                i = group * 4 + k
-                if i < n:
-                    out[i] = x[i] * scale if words[k] >= threshold else zero
+                i = group * 4 + k - skipped
+                if 0 <= i and i < n:
+                    out[i] = narrow(widen(x[i]) * scale if words[k] >= threshold else zero)
 
     return Kernel(dropout_kernel, "dropout")
 
 
-def dropout(out, x, p, seed, layer, call):
-    """out = dropout of x, contiguous arrays of one shape; see `numbarnn.cells.philox.dropout_words`."""
-    n = x.size
+def dropout(out, x, mask, scale, position=0):
+    """out = dropout of x, contiguous arrays of one shape.
+
+    Args:
+        mask, scale: a row of the array that `numbarnn.cells.philox.dropout_masks` returns, and its scale.
+        position: index of x's first element in the whole flat output of the layer, where x is a part of it.
+    """
+    n, dtype = x.size, x.dtype.name
     blocks = 2 if TINY_LAUNCHES else max(1, min(MAX_BLOCKS, -(-n // (4 * THREADS_PER_BLOCK))))
     config = LaunchConfig(grid=blocks, block=4 if TINY_LAUNCHES else THREADS_PER_BLOCK)
-    scale, *words = dropout_words(p, seed, layer, call)
-    make_dropout(x.dtype.name).bind(config, out.reshape(n), x.reshape(n), x.dtype.type(scale), *words)()
+    flat_out, flat_x = (storage.stored(array.reshape(n)) for array in (out, x))
+    factor = np.dtype(compute_dtype(dtype)).type(scale)
+    make_dropout(dtype).bind(config, flat_out, flat_x, mask, factor, np.uint64(position))()

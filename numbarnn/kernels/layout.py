@@ -1,25 +1,30 @@
-"""Copies between layouts: batch-major and time-major, states in and out of their slots."""
+"""Copies between layouts and dtypes: batch-major and time-major, states in and out of their slots."""
 
 from functools import cache
 
 from numba import cuda
 
+from numbarnn.cells import units
+from numbarnn.kernels import storage
 from numbarnn.kernels.launch import Kernel, LaunchConfig
-from numbarnn.kernels.target import TINY_LAUNCHES
+from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
 
 THREADS_PER_BLOCK = 128
 MAX_GRID_Y = 65535
 
 
 @cache
-def make_copy():
-    """The kernel; one for all dtypes."""
+def make_copy(out_dtype=None, x_dtype=None):
+    """The kernel from one dtype to another, of which one has 16 bits and one is float32; without, for any one dtype."""
+    same = out_dtype == x_dtype
+    widen = units.unchanged(TARGET) if same else storage.widen(x_dtype)
+    narrow = units.unchanged(TARGET) if same else storage.narrow(out_dtype)
 
     @cuda.jit
     def copy_kernel(out, x):
         """out = x
 
-        Writes   out (X, Y, Z), any strides
+        Writes   out (X, Y, Z), any strides; rounded to nearest even where it has 16 bits and x has 32
         Reads    x (X, Y, Z), any strides: a transpose is a copy of a view
         Launch   2-D, grid-stride over z (x of the grid) and y (y of the grid), loop over x; any grid is correct
         """
@@ -27,13 +32,14 @@ def make_copy():
         for i in range(X):
             for j in range(cuda.blockIdx.y, Y, cuda.gridDim.y):
                 for k in range(cuda.grid(1), Z, cuda.gridsize(1)):
-                    out[i, j, k] = x[i, j, k]
+                    out[i, j, k] = narrow(widen(x[i, j, k]))
 
-    return Kernel(copy_kernel, "copy")
+    return Kernel(copy_kernel, "copy" if same else f"copy_{x_dtype}_to_{out_dtype}")
 
 
 def copy(out, x):
-    """out = x, arrays of one shape and dtype with up to 3 axes and any strides."""
+    """out = x, arrays of one shape with up to 3 axes and any strides, of one dtype or as `make_copy` says."""
+    dtypes = () if out.dtype == x.dtype else (out.dtype.name, x.dtype.name)
     while out.ndim < 3:
         out, x = out[None], x[None]
     _, rows, columns = x.shape
@@ -41,4 +47,4 @@ def copy(out, x):
         config = LaunchConfig(grid=(2, min(2, rows)), block=min(4, columns))
     else:
         config = LaunchConfig(grid=(-(-columns // THREADS_PER_BLOCK), min(rows, MAX_GRID_Y)), block=THREADS_PER_BLOCK)
-    make_copy().bind(config, out, x)()
+    make_copy(*dtypes).bind(config, storage.stored(out), storage.stored(x))()

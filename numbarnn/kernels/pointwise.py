@@ -2,6 +2,8 @@
 
 The kernels are made per cell by a factory and know no cell's equations: these are the cell's scalar functions. Unit
 indices are unsigned (np.uintp): one that could be negative would be checked for it, at the cost of half the registers.
+
+With arrays of 16 bits (`numbarnn.kernels.storage`) equations are float32's, and c, ah, dh, dc are float32 in memory.
 """
 
 from functools import cache
@@ -10,6 +12,8 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.cells import specialise, units
+from numbarnn.cells.precision import compute_dtype
+from numbarnn.kernels import storage
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
 
@@ -27,12 +31,14 @@ def launch_config(batch, hidden):
 
 @cache
 def make_pointwise_forward(cell, dtype, save):
-    """The forward kernel of a cell; with `save` it keeps what backward needs (training)."""
-    forward = specialise(cell.forward, dtype, TARGET)
-    load_gates = units.biased_loader(cell.num_gates, TARGET)
+    """The forward kernel of a cell for arrays of a dtype; with `save` it keeps what backward needs (training)."""
+    forward = specialise(cell.forward, compute_dtype(dtype), TARGET)
+    widen, narrow = storage.widen(dtype), storage.narrow(dtype)
+    load_ax = units.biased_loader(cell.num_gates, TARGET, widen, widen)
+    load_ah = units.biased_loader(cell.num_gates, TARGET, None, widen)
     load_private = units.loader(cell.num_private, TARGET)
     store_private = units.storer(cell.num_private, TARGET)
-    store_saved = units.storer(cell.num_saved, TARGET)
+    store_saved = units.storer(cell.num_saved, TARGET, narrow)
     G, N = cell.num_gates, cell.num_private
 
     @cuda.jit
@@ -53,9 +59,9 @@ def make_pointwise_forward(cell, dtype, save):
             ax_row, ah_row = ax[t, b], ah[b]
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
                 h_unit, c_unit = h_first + j, c_first + j
-                state = (h_before[h_unit], *load_private(c_before, c_unit, H))
-                new_state, kept = forward(load_gates(ax_row, b_w, j, H), load_gates(ah_row, b_r, j, H), state)
-                h_row[h_unit] = new_state[0]
+                state = (widen(h_before[h_unit]), *load_private(c_before, c_unit, H))
+                new_state, kept = forward(load_ax(ax_row, b_w, j, H), load_ah(ah_row, b_r, j, H), state)
+                h_row[h_unit] = narrow(new_state[0])
                 store_private(c_row, c_unit, H, new_state[1:])
                 if save:
                     store_saved(ax_row, j, H, kept)
@@ -65,12 +71,13 @@ def make_pointwise_forward(cell, dtype, save):
 
 @cache
 def make_pointwise_backward(cell, dtype):
-    """The backward kernel of a cell."""
-    backward = specialise(cell.backward, dtype, TARGET)
+    """The backward kernel of a cell for arrays of a dtype."""
+    backward = specialise(cell.backward, compute_dtype(dtype), TARGET)
+    widen, narrow = storage.widen(dtype), storage.narrow(dtype)
     load_private = units.loader(cell.num_private, TARGET)
-    load_saved = units.loader(cell.num_saved, TARGET)
+    load_saved = units.loader(cell.num_saved, TARGET, widen)
     store_private = units.storer(cell.num_private, TARGET)
-    store_gates = units.storer(cell.num_gates, TARGET)
+    store_gates = units.storer(cell.num_gates, TARGET, narrow)
     N, same_gradient = cell.num_private, cell.same_gradient
 
     @cuda.jit
@@ -92,9 +99,9 @@ def make_pointwise_backward(cell, dtype):
             dax_row, dah_row = dax[t, b], dah[t, b]
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
                 h_unit, c_unit = h_first + j, c_first + j
-                state = (h_before[h_unit], *load_private(c_before, c_unit, H))
-                new_state = (h_row[h_unit], *load_private(c_row, c_unit, H))
-                d_state = (dy_row[h_unit] + dh_row[j], *load_private(dc_row, j, H))
+                state = (widen(h_before[h_unit]), *load_private(c_before, c_unit, H))
+                new_state = (widen(h_row[h_unit]), *load_private(c_row, c_unit, H))
+                d_state = (widen(dy_row[h_unit]) + dh_row[j], *load_private(dc_row, j, H))
                 d_ax, d_ah, d_before = backward(load_saved(dax_row, j, H), state, new_state, d_state)
                 dh_row[j] = d_before[0]
                 store_private(dc_row, j, H, d_before[1:])
@@ -109,10 +116,12 @@ def bind_forward(cell, h, c, ax, ah, b_w, b_r, direction, save):
     """The forward kernel bound to its arrays: a function f(t, before) that launches it."""
     kernel = make_pointwise_forward(cell, h.dtype.name, save)
     config = launch_config(ah.shape[0], ah.shape[1] // cell.num_gates)
-    return kernel.bind(config, h, c, ax, ah, b_w, b_r, np.int32(direction))
+    arrays = (storage.stored(array) for array in (h, c, ax, ah, b_w, b_r))
+    return kernel.bind(config, *arrays, np.int32(direction))
 
 
 def bind_backward(cell, dh, dc, dax, dah, dy, h, c, direction):
     """The backward kernel bound to its arrays: a function f(t, before) that launches it."""
     kernel = make_pointwise_backward(cell, h.dtype.name)
-    return kernel.bind(launch_config(*dh.shape), dh, dc, dax, dah, dy, h, c, np.int32(direction))
+    arrays = (storage.stored(array) for array in (dh, dc, dax, dah, dy, h, c))
+    return kernel.bind(launch_config(*dh.shape), *arrays, np.int32(direction))

@@ -5,6 +5,8 @@ from functools import cache
 import numba
 from numba import cuda
 
+from numbarnn.cells.precision import compute_dtype
+from numbarnn.kernels import storage
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 from numbarnn.kernels.target import TINY_LAUNCHES
 
@@ -15,7 +17,8 @@ ROWS, COLUMNS = (2, 4) if TINY_LAUNCHES else (16, 32)  # threads of a block
 @cache
 def make_add_row_sums(dtype):
     """The kernel for one dtype."""
-    scalar = getattr(numba, dtype)
+    scalar = getattr(numba, compute_dtype(dtype))
+    widen, narrow = storage.widen(dtype), storage.narrow(dtype)
 
     @cuda.jit
     def add_row_sums_kernel(out, x):
@@ -36,14 +39,14 @@ def make_add_row_sums(dtype):
                 for start in range(row, M, ROWS * SUM_ROWS):
                     part = scalar(0)  # sums of sums round less than one long one
                     for m in range(start, min(M, start + ROWS * SUM_ROWS), ROWS):
-                        part += x[m, n]
+                        part += widen(x[m, n])
                     total += part
             tile[row, column] = total
             cuda.syncthreads()
             if active and row == 0:
                 for r in range(1, ROWS):
                     total += tile[r, column]
-                out[n] += total
+                out[n] = narrow(widen(out[n]) + total)
             cuda.syncthreads()
 
     return Kernel(add_row_sums_kernel, "add_row_sums")
@@ -52,4 +55,5 @@ def make_add_row_sums(dtype):
 def add_row_sums(out, x):
     """out (N,) += x.sum(axis=0) for x (M, N)."""
     blocks = min(-(-out.shape[0] // COLUMNS), 2 if TINY_LAUNCHES else 1024)
-    make_add_row_sums(out.dtype.name).bind(LaunchConfig(grid=blocks, block=(COLUMNS, ROWS)), out, x)()
+    config = LaunchConfig(grid=blocks, block=(COLUMNS, ROWS))
+    make_add_row_sums(out.dtype.name).bind(config, storage.stored(out), storage.stored(x))()

@@ -5,7 +5,9 @@ from numbers import Integral, Real
 
 import numpy as np
 
-DTYPES = ("float32", "float64")
+from numbarnn.cells.precision import DTYPES, is_half, numpy_dtype
+
+CUPY_WITH_BFLOAT16 = 14  # major version
 
 
 def positive_int(value, name):
@@ -67,7 +69,9 @@ def seed(value):
 
 
 def dtype_name(dtype):
-    """ "float32" or "float64"."""
+    """The name of a dtype that layers have, one of DTYPES."""
+    if dtype == "bfloat16":  # NumPy does not know it before ml_dtypes is imported
+        return numpy_dtype(dtype).name
     try:
         name = np.dtype(dtype).name if dtype is not None else None  # NumPy takes None for float64
     except TypeError as error:
@@ -75,6 +79,22 @@ def dtype_name(dtype):
     if name not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {name!r}")
     return name
+
+
+def dtype_on(engine, dtype):
+    """Raise ValueError, or RuntimeError where an upgrade helps, if the engine has no arrays of the dtype (a name)."""
+    if is_half(dtype) and engine.name == "cpu":
+        raise ValueError(
+            f"dtype {dtype!r} runs on device 'cuda' and in the simulator ('sim'), not on 'cpu', which would be slower "
+            "with it than with 'float32': pass device='cuda' or dtype='float32'"
+        )
+    if dtype == "bfloat16" and engine.name == "cuda":
+        version = engine.array_module.__version__
+        if int(version.split(".")[0]) < CUPY_WITH_BFLOAT16:
+            raise RuntimeError(
+                f"dtype 'bfloat16' needs CuPy {CUPY_WITH_BFLOAT16} or newer, but this is CuPy {version}: "
+                'pip install "cupy-cuda12x>=14" (or cupy-cuda13x), or use dtype="float16"'
+            )
 
 
 def array(engine, value, name, shape, dtype):
@@ -124,8 +144,9 @@ def host_array(value, name, shape, dtype):
     try:
         result = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be an array of shape {shape}, not {value!r}: {error}") from error
-    if result.dtype.kind not in "fiub":
+        cure = "; NumPy cannot take PyTorch's bfloat16: pass its .float()" if "BFloat16" in str(error) else ""
+        raise TypeError(f"{name} must be an array of shape {shape}, not {value!r}: {error}{cure}") from error
+    if result.dtype.kind not in "fiub" and result.dtype.name != "bfloat16":
         raise TypeError(f"{name} must be an array of real numbers, but is {value!r} of dtype {result.dtype}")
     if result.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, but has {result.shape}")

@@ -12,7 +12,8 @@ _ARGUMENTS = """
         batch_first: x and y are (B, T, ...) instead of (T, B, ...); states are not affected.
         dropout: probability of dropping an element of a layer's output, except the last's, in training.
         bidirectional: a second direction runs backward in time; outputs are concatenated.
-        dtype: "float32" or "float64".
+        dtype: "float32" or "float64"; on "cuda" and "sim" also "float16" or "bfloat16", for what is stored: arithmetic,
+            c and the gradients of states are float32 then.
         device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", "sim" (simulator).
         schedule: "auto" or "stepwise".
         seed: of the initial parameters and the dropout masks; None takes a new one.

@@ -83,7 +83,7 @@ class Recurrent:
 
     engine = property(lambda self: self.stack.engine, doc="The engine it runs on.")
     cell = property(lambda self: self.stack.cell.name, doc="The cell's name.")
-    dtype = property(lambda self: self.stack.dtype, doc='"float32" or "float64".')
+    dtype = property(lambda self: self.stack.dtype, doc='"float32", "float64", "float16" or "bfloat16".')
     device = property(lambda self: self.engine.name, doc='"cpu", "cuda" or "sim".')
     bias = property(lambda self: self.stack.bias, doc="Whether there are biases.")
     dropout = property(lambda self: self.stack.dropout, doc="Dropout probability between layers.")
@@ -185,9 +185,9 @@ class Recurrent:
         masks = []
         for layer in range(self.num_layers - 1):
             with self.engine.activate():
-                ones = self.engine.zeros(work.output(layer).shape, self.dtype) + 1
+                ones = self.engine.from_host(np.ones(work.output(layer).shape, self.dtype))
                 if work.dropping:
-                    self.engine.dropout(ones, ones, work.p, work.seed, layer, work.call)
+                    self.engine.dropout(ones, ones, work.masks[layer], work.scale)
                 masks.append(self.engine.to_host(ones))
         return masks
 
@@ -195,9 +195,9 @@ class Recurrent:
         """What a call with x of that shape does and why: the plans of its forward and backward pass, as text."""
         if len(shape) != 3:
             raise ValueError(f"shape must be that of x, three numbers, not {shape!r}")
-        steps = shape[1] if self.batch_first else shape[0]
-        arguments = (self.num_layers, self.stack.directions, steps, self.dropout > 0 and self.num_layers > 1)
-        plans = (self.stack.schedule.plan_forward(*arguments), self.stack.schedule.plan_backward(*arguments))
+        batch, steps = shape[:2] if self.batch_first else shape[1::-1]
+        problem = self.stack.problem(steps, batch, training=True)
+        plans = (self.stack.schedule.plan_forward(problem), self.stack.schedule.plan_backward(problem))
         return "\n".join([f"{self!r} on {self.engine.device}", *(str(plan) for plan in plans)])
 
     # ---------------------------------------------------------------- parameters

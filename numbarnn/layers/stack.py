@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbarnn import cells, engines, schedules
+from numbarnn.cells.precision import compute_dtype
 from numbarnn.layers import checks
-from numbarnn.schedules import BackwardPass, ForwardPass
+from numbarnn.schedules import BackwardPass, ForwardPass, Problem
 from numbarnn.weights import WeightSpace
 
 
@@ -42,7 +43,7 @@ class Stack:
         hidden_size: H of all layers, or one int per layer.
         num_layers: L.
         bias, dropout, bidirectional: as in torch.nn.LSTM.
-        dtype: "float32" or "float64".
+        dtype: "float32", "float64", or, on "cuda" and "sim", "float16" or "bfloat16" (see `numbarnn.cells.precision`).
         device: see `numbarnn.engines.get`.
         schedule: "auto" or a name in `numbarnn.schedules.SCHEDULES`.
         seed: key of the dropout masks, a non-negative int below 2^64.
@@ -71,8 +72,10 @@ class Stack:
         self.dropout = checks.probability(dropout, "dropout")
         self.directions = 2 if checks.flag(bidirectional, "bidirectional") else 1
         self.dtype = checks.dtype_name(dtype)
+        self.state_dtype = compute_dtype(self.dtype)
         self.schedule = schedules.choose(schedule)
         self.engine = engines.get(device)
+        checks.dtype_on(self.engine, self.dtype)
         self.seed = seed
         self.space = WeightSpace(self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias)
         self.calls = 0
@@ -123,16 +126,48 @@ class Stack:
             return (self.num_layers * self.directions, batch, self.hidden_sizes[0])
         return [(self.directions, batch, hidden) for hidden in self.hidden_sizes]
 
-    def _new_state(self, batch, zeros=False):
+    def _new_state(self, batch, dtype, zeros=False):
         """(the state as callers see it, the list of its (D, B, H) parts)."""
         D, make, shapes = self.directions, self.engine.zeros if zeros else self.engine.empty, self.state_shapes(batch)
         if self.equal_sizes:
-            whole = make(shapes, self.dtype)
+            whole = make(shapes, dtype)
             return whole, [whole[layer * D : (layer + 1) * D] for layer in range(self.num_layers)]
-        parts = [make(shape, self.dtype) for shape in shapes]
+        parts = [make(shape, dtype) for shape in shapes]
         return parts, parts
 
+    def _accumulated_state(self, batch, given):
+        """`_new_state` in the dtype in which states accumulate: a copy of the parts that were given, or zeros."""
+        whole, parts = self._new_state(batch, self.state_dtype, zeros=given is None)
+        for part, value in zip(parts, given or (), strict=False):
+            self.engine.copy(part, value)
+        return whole, parts
+
+    def _as_stored(self, batch, whole, parts):
+        """An accumulated state, given as `_new_state` gives it, in the stack's dtype."""
+        if self.state_dtype == self.dtype:
+            return whole
+        stored, stored_parts = self._new_state(batch, self.dtype)
+        for out, part in zip(stored_parts, parts, strict=True):
+            self.engine.copy(out, part)
+        return stored
+
     # ---------------------------------------------------------------- forward
+    def problem(self, steps, batch, training):
+        """The `Problem` of a call, for schedules."""
+        return Problem(
+            engine=self.engine.name,
+            cell=self.cell,
+            dtype=self.dtype,
+            input_size=self.input_size,
+            hidden_sizes=self.hidden_sizes,
+            directions=self.directions,
+            steps=steps,
+            batch=batch,
+            training=training,
+            dropout=self.dropout,
+            profile=self.engine.profile,
+        )
+
     def forward(self, x, hx, cx, weights, training, version=0):
         """y (T, B, D*H), hy, cy (None without private states) and, in training, the tape (else None).
 
@@ -145,20 +180,18 @@ class Stack:
         with engine.activate():
             call = self.calls
             self.calls += training
-            work = ForwardPass(
-                engine, cell, x, self.weights_with_biases(weights), self.hidden_sizes, training,
-                self.dropout, self.seed, call,
-            )  # fmt: skip
+            problem = self.problem(steps, batch, training)
+            work = ForwardPass(engine, problem, x, self.weights_with_biases(weights), weights, self.seed, call)
             for layer, hidden in enumerate(self.hidden_sizes):
                 width, N = self.directions * hidden, cell.num_private
                 h = engine.empty((steps + 2, batch, width), self.dtype)
-                c = engine.empty((steps + 2 if training else 2, batch, N * width), self.dtype)
+                c = engine.empty((steps + 2 if training else 2, batch, N * width), self.state_dtype)
                 self._set_initial(h, hx[layer] if hx else None, hidden, steps)
                 if N:
                     self._set_initial(c, cx[layer] if cx else None, N * hidden, steps)
                 work.h.append(h)
                 work.c.append(c)
-            work.run(self.schedule.plan_forward(self.num_layers, self.directions, steps, work.dropping))
+            self.schedule.run_forward(work)
             hy, cy = self._final_states(work)
         tape = Tape(self, weights, version, work) if training else None
         return work.output(self.num_layers - 1), hy, cy, tape
@@ -179,8 +212,8 @@ class Stack:
 
     def _final_states(self, work):
         """Copies of the states after each direction's last step."""
-        hy, h_parts = self._new_state(work.batch)
-        cy, c_parts = self._new_state(work.batch) if self.cell.num_private else (None, [])
+        hy, h_parts = self._new_state(work.batch, self.dtype)
+        cy, c_parts = self._new_state(work.batch, self.dtype) if self.cell.num_private else (None, [])
         for layer, hidden in enumerate(self.hidden_sizes):
             for direction in range(self.directions):
                 slot = work.steps if direction == 0 else 1
@@ -204,25 +237,21 @@ class Stack:
         with engine.activate():
             if dy is None:
                 dy = engine.zeros((steps, batch, self.directions * self.hidden_sizes[-1]), self.dtype)
-            dhx, dh = self._new_state(batch, zeros=dhy is None)
-            dcx, dc = self._new_state(batch, zeros=dcy is None) if N else (None, None)
-            for given, parts in ((dhy, dh), (dcy, dc)):
-                for layer in range(self.num_layers if given else 0):
-                    engine.copy(parts[layer], given[layer])
-            if not N:
-                dc = [engine.empty((self.directions, batch, 0), self.dtype)] * self.num_layers
+            dhx, dh = self._accumulated_state(batch, dhy)
+            if N:
+                dcx, dc = self._accumulated_state(batch, dcy)
+            else:
+                dcx, dc = None, [engine.empty((self.directions, batch, 0), self.state_dtype)] * self.num_layers
             parts = None if dw is None else self.parts(dw)
             walk = BackwardPass(work, {self.num_layers - 1: dy}, dh, dc, parts, accumulate)
             tape.walk = walk
-            walk.run(
-                self.schedule.plan_backward(
-                    self.num_layers, self.directions, steps, work.dropping, weights=dw is not None
-                )
-            )
+            self.schedule.run_backward(walk, weights=dw is not None)
+            dhx = self._as_stored(batch, dhx, dh)
+            dcx = self._as_stored(batch, dcx, dc) if N else None
         return walk.dx, dhx, dcx
 
     def backward_weights(self, tape, dw):
         """Add the parameters' gradients to the flat buffer dw, after `backward_data` without them."""
         with self.engine.activate():
             tape.walk.dw, tape.walk.accumulate = self.parts(dw), True
-            tape.walk.run(self.schedule.plan_weights(self.num_layers, self.directions, tape.forward.steps))
+            self.schedule.run_weights(tape.walk)

@@ -7,9 +7,9 @@ Outputs start as NaN: an element that is not written shows, and one that must no
 import numpy as np
 import pytest
 from philox_reference import dropout_mask
+from step_buffers import mask_words
 
 from numbarnn import cells
-from numbarnn.cells.philox import dropout_words
 from numbarnn.kernels import dropout, layout, pointwise, reduce
 from numbarnn.kernels.launch import LaunchConfig
 
@@ -84,18 +84,27 @@ def test_add_row_sums_is_right_for_any_grid(blocks):
 @pytest.mark.parametrize("n", (1, 4, 67))  # not a multiple of 4, the words of one Philox
 def test_dropout_is_the_mask_of_numpys_philox(n, p, dtype):
     x, out = normal(dtype, n), nans(dtype, n)
-    dropout.dropout(out, x, p, 2**35 + 5, 2, 9)
+    dropout.dropout(out, x, *mask_words(p, 2**35 + 5, 2, 9))
     mask = dropout_mask((n,), p, 2**35 + 5, 2, 9, dtype)
     np.testing.assert_array_equal(out, x * mask, strict=True)
-    dropout.dropout(x, x, p, 2**35 + 5, 2, 9)  # in place
+    dropout.dropout(x, x, *mask_words(p, 2**35 + 5, 2, 9))  # in place
     np.testing.assert_array_equal(x, out)
+
+
+@pytest.mark.parametrize("first, last", [(0, 5), (3, 30), (4, 8), (7, 8), (33, 67)])
+def test_dropout_of_a_part_is_that_part_of_the_mask(first, last):
+    x, out = normal("float32", 67), nans("float32", 67)
+    dropout.dropout(out[first:last], x[first:last], *mask_words(0.4, 3, 1, 2), position=first)
+    np.testing.assert_array_equal(out[first:last], (x * dropout_mask((67,), 0.4, 3, 1, 2, "float32"))[first:last])
+    assert np.isnan(out[:first]).all() and np.isnan(out[last:]).all()
 
 
 @pytest.mark.parametrize("blocks, threads", [(1, 1), (3, 2)])
 def test_dropout_is_right_for_any_grid(blocks, threads):
     x, out = normal("float32", 35), nans("float32", 35)
-    scale, *words = dropout_words(0.5, 1, 0, 0)
-    dropout.make_dropout("float32").bind(LaunchConfig(blocks, threads), out, x, np.float32(scale), *words)()
+    mask, scale = mask_words(0.5, 1, 0, 0)
+    config = LaunchConfig(blocks, threads)
+    dropout.make_dropout("float32").bind(config, out, x, mask, np.float32(scale), np.uint64(0))()
     np.testing.assert_array_equal(out, x * dropout_mask((35,), 0.5, 1, 0, 0, "float32"))
 
 

@@ -4,8 +4,10 @@ from itertools import cycle, product
 
 import numpy as np
 import pytest
-from helpers import CELLS, Case, assert_close, assert_same_bits, check_layer, infer, make_problem, train
+from half_cases import HalfCase
+from helpers import CELLS, Case, Problem, assert_close, assert_same_bits, check_layer, infer, make_problem, train
 
+from numbarnn.cells.precision import HALVES
 from numbarnn.kernels import catalog
 from numbarnn.kernels.arguments import Arguments
 from numbarnn.kernels.launch import Kernel
@@ -80,8 +82,10 @@ def test_layers_launch_only_what_is_compiled_for_gpus(monkeypatch):
         return bind(kernel, config, *arguments)
 
     monkeypatch.setattr(Kernel, "bind", record)
-    for cell in CELLS:
-        problem = make_problem(Case(cell, T=2, B=2, I=1, hidden=(2, 3), directions=2, dropout=0.5, batch_first=True))
+    kinds = [(Case, "float32"), *((HalfCase, dtype) for dtype in HALVES)]
+    for cell, (kind, dtype) in product(CELLS, kinds):
+        sizes = dict(T=2, B=2, I=1, hidden=(2, 3), directions=2, dropout=0.5, batch_first=True)
+        problem = Problem(kind(cell, **sizes, dtype=dtype))
         train(problem.layer("sim"), problem)
         infer(problem.layer("sim"), problem)
     compiled = {shipped.signature for shipped in catalog.shipped_kernels()}

@@ -1,0 +1,41 @@
+"""Data types: what numbers are stored in, and what they are computed in.
+
+float16 and bfloat16 are for storage alone. What is loaded is widened to float32, all arithmetic is float32's, and what
+is stored is rounded once, to nearest even. What accumulates from step to step (private states such as the LSTM's c,
+gradients of states, results of recurrent products) stays float32 in memory too.
+"""
+
+import numpy as np
+
+HALVES = ("float16", "bfloat16")
+DTYPES = ("float32", "float64", *HALVES)
+
+
+def is_half(dtype):
+    """Whether arrays of this dtype (a name) hold numbers of 16 bits."""
+    return dtype in HALVES
+
+
+def compute_dtype(dtype):
+    """The dtype (a name) in which numbers stored as `dtype` are computed, and in which states accumulate."""
+    return "float32" if is_half(dtype) else dtype
+
+
+def numpy_dtype(dtype):
+    """NumPy's dtype of that name; bfloat16 is that of the package ml_dtypes.
+
+    From then on NumPy and CuPy know the name "bfloat16" too.
+
+    Raises:
+        RuntimeError: ml_dtypes is not installed.
+    """
+    if dtype == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise RuntimeError(
+                "dtype 'bfloat16' needs the package ml_dtypes, as NumPy has no such type: "
+                'pip install "numbarnn[bfloat16]", or use dtype="float16"'
+            ) from error
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)

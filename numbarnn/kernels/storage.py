@@ -1,0 +1,85 @@
+"""Numbers of 16 bits in kernels: arrays of bits in memory, float32 in registers.
+
+    widen, narrow = storage.widen(dtype), storage.narrow(dtype)   # device functions, for the kernel to close over
+    y[i] = narrow(widen(x[i]) * factor)                           # in the kernel
+    kernel.bind(config, storage.stored(y), storage.stored(x))     # float16 and bfloat16 go in as uint16
+
+Numba's own float16 needs a library that NVCC builds, and it has no bfloat16 arrays; bits need neither, on any device.
+"""
+
+from functools import cache
+
+import numpy as np
+
+from numbarnn.cells import units
+from numbarnn.cells.definition import jit
+from numbarnn.kernels.target import TARGET
+
+
+def stored(array):
+    """The array as kernels take it: a view of its bits (uint16) where its numbers have 16, else the array itself."""
+    return array.view(np.uint16) if array.dtype.itemsize == 2 else array
+
+
+@cache
+def widen(dtype):
+    """A device function: a number as it is stored in arrays of `dtype` -> the number to compute with."""
+    if dtype == "float16":
+        return _float16_to_float32()
+    return jit(bfloat16_to_float32, TARGET) if dtype == "bfloat16" else units.unchanged(TARGET)
+
+
+@cache
+def narrow(dtype):
+    """A device function: a computed number -> what is stored for it in arrays of `dtype`, rounded to nearest even."""
+    if dtype == "float16":
+        return _float32_to_float16()
+    return jit(float32_to_bfloat16, TARGET) if dtype == "bfloat16" else units.unchanged(TARGET)
+
+
+# ---------------------------------------------------------------------------------------------------------- bfloat16
+# The upper half of a float32, so that a few instructions on integers do it on any device.
+def bfloat16_to_float32(bits):
+    """The float32 of a bfloat16's bits."""
+    return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
+
+
+def float32_to_bfloat16(value):
+    """The bits of the nearest bfloat16, of two the even one; NaN stays NaN, what is too large becomes infinite."""
+    bits = np.float32(value).view(np.uint32)
+    upper = np.uint32(bits >> np.uint32(16))
+    if np.uint32(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000):  # NaN: must not turn into infinity
+        return np.uint16(upper | np.uint32(0x40))
+    nearest = np.uint32(np.uint32(bits + np.uint32(0x7FFF)) + np.uint32(upper & np.uint32(1)))
+    return np.uint16(np.uint32(nearest >> np.uint32(16)))
+
+
+# ----------------------------------------------------------------------------------------------------------- float16
+def _float16_to_float32():
+    if TARGET == "python":
+        return lambda bits: np.float32(bits.view(np.float16))
+    return _conversion("cvt.f32.f16 $0, $1;", "=f,h", "float32", "uint16")
+
+
+def _float32_to_float16():
+    if TARGET == "python":
+        return lambda value: np.float32(value).astype(np.float16).view(np.uint16)
+    return _conversion("cvt.rn.f16.f32 $0, $1;", "=h,f", "uint16", "float32")
+
+
+def _conversion(instruction, constraint, result, argument):
+    """A device function of one number that is one PTX instruction."""
+    from llvmlite import ir
+    from numba import types
+    from numba.cuda.extending import intrinsic
+
+    result, argument = getattr(types, result), getattr(types, argument)
+
+    def convert(typing_context, value):
+        def generate(context, builder, signature, values):
+            function = ir.FunctionType(context.get_value_type(result), [context.get_value_type(argument)])
+            return builder.call(ir.InlineAsm(function, instruction, constraint), values)
+
+        return result(argument), generate
+
+    return intrinsic(convert)
