@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numba import njit
 from philox_reference import dropout_mask
-from step_buffers import backward_buffers, forward_buffers, normal
+from step_buffers import backward_buffers, forward_buffers, mask_words, normal
 
 from numbarnn import cells, engines
 from numbarnn.engines import atomics, cpu, cpu_loops, team
@@ -298,10 +298,23 @@ def test_add_row_sums_of_many_rows_stays_exact():
 def test_dropout(engine, shape, threads, dtype):
     engine.set_num_threads(threads)
     x, out = normal(dtype, *shape), np.full(shape, np.nan, dtype)
-    engine.dropout(out, x, 0.3, 2**40 + 1, 2, 5)
+    engine.dropout(out, x, *mask_words(0.3, 2**40 + 1, 2, 5))
     np.testing.assert_array_equal(out, x * dropout_mask(shape, 0.3, 2**40 + 1, 2, 5, dtype), strict=True)
-    engine.dropout(x, x, 0.3, 2**40 + 1, 2, 5)
+    engine.dropout(x, x, *mask_words(0.3, 2**40 + 1, 2, 5))
     np.testing.assert_array_equal(x, out)
+
+
+@by_threads
+def test_dropout_of_a_part_is_the_part_of_dropout(engine, threads):
+    engine.set_num_threads(threads)
+    x, whole = normal("float32", 200), np.empty(200, np.float32)
+    mask, scale = mask_words(0.3, 1, 2, 5)
+    engine.dropout(whole, x, mask, scale)
+    for first, last in ((0, 200), (4, 100), (5, 6), (7, 199), (99, 132)):
+        out = np.full(200, np.nan, np.float32)
+        engine.dropout(out[first:last], x[first:last], mask, scale, first)
+        np.testing.assert_array_equal(out[first:last], whole[first:last])
+        assert np.isnan(out[:first]).all() and np.isnan(out[last:]).all()
 
 
 def test_copy(engine):

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from helpers import Case, assert_close, assert_same_bits, make_problem, on_engine, train
 from philox_reference import dropout_mask
-from step_buffers import backward_buffers, forward_buffers, moved, normal
+from step_buffers import backward_buffers, forward_buffers, mask_words, moved, normal
 
 from numbarnn import cells, engines
 
@@ -55,7 +56,8 @@ def test_add_row_sums(engine, rows, columns, dtype):
 def test_dropout(engine, shape, dtype):
     x = normal(dtype, *shape)
     out = engine.from_host(np.full(shape, np.nan, dtype))
-    engine.dropout(out, engine.from_host(x), 0.3, 2**40 + 1, 2, 5)
+    mask, scale = mask_words(0.3, 2**40 + 1, 2, 5)
+    engine.dropout(out, engine.from_host(x), engine.from_host(mask), scale)
     np.testing.assert_array_equal(
         engine.to_host(out), x * dropout_mask(shape, 0.3, 2**40 + 1, 2, 5, dtype), strict=True
     )
@@ -104,6 +106,70 @@ def test_time_loops_neither_allocate_nor_wait(cupy, engine, cell, direction):
     for result, value in zip(results, wanted, strict=True):
         # gates and states of size 1, sums of 33 terms on both engines: tests/helpers.py
         np.testing.assert_allclose(engine.to_host(result), value, rtol=0, atol=64 * np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize("directions", (1, 2))
+@pytest.mark.parametrize("dropout", (0.0, 0.4))
+@pytest.mark.parametrize("cell", ("lstm", "gru", "rnn_tanh"))
+def test_wavefront_gives_the_same_bits_on_streams_and_in_graphs(engine, cell, dropout, directions):
+    """The first call runs on streams, the later ones are replays: the same bits for the same masks."""
+    case = Case(cell, T=19, B=5, hidden=(33, 70, 20), directions=directions, dropout=dropout)
+    problem = make_problem(case)
+    step = train(problem.layer("cuda", schedule="stepwise", seed=3), problem)[0]
+    layer = problem.layer("cuda", schedule="wavefront", seed=3)
+    x, state, dy, dstate = on_engine(engine, [problem.x, problem.state, problem.dy, problem.dstate])
+    dw, replays, runs = engine.zeros(layer.weights.shape, "float32"), engine.streams.replays, []
+    for _ in range(6):
+        layer.training_calls = 0  # the same dropout masks
+        dw.fill(0)
+        y, _, tape = layer.forward(x, state)
+        gradients = layer.backward(tape, dy, dstate, dw=dw)
+        runs.append({"y": engine.to_host(y), "dx": engine.to_host(gradients.x)})
+        runs[-1] |= {f"d{name}": engine.to_host(view) for name, view in gradients.params.items()}
+        del y, tape, gradients  # so that the next call gets the same memory
+    assert_close(case, runs[0], {name: step[name] for name in runs[0]})
+    for values in runs[1:]:
+        assert_same_bits(values, runs[0])
+    assert engine.streams.replays > replays
+
+
+def test_a_training_loop_comes_to_replay_its_graphs(cupy, engine):
+    """Parameters change in place, arrays of the last turn live on through the next one, and addresses come round."""
+    problem = make_problem(Case("lstm", T=16, B=4, hidden=(32, 32)))
+    layers = [problem.layer("cuda", schedule=schedule) for schedule in ("wavefront", "stepwise")]
+    x, dy = on_engine(engine, [problem.x, problem.dy])
+    replays = engine.streams.replays
+    for _ in range(20):
+        losses = []
+        for layer in layers:
+            y, _, tape = layer.forward(x)
+            gradients = layer.backward(tape, y - dy)
+            layer.weights -= 0.01 * gradients.weights
+            losses.append(float(((y - dy) ** 2).sum()))
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)  # rounding, over 20 turns
+    assert engine.streams.replays - replays >= 20  # of 40 calls
+
+
+@pytest.mark.parametrize("own_stream", (False, True))
+def test_wavefront_keeps_to_the_callers_stream(cupy, engine, own_stream):
+    """Work that the caller gave its stream before comes first, what it gives afterwards comes last."""
+    problem = make_problem(Case("gru", T=40, B=8, hidden=(128, 128, 128)))
+    layer = problem.layer("cuda", schedule="wavefront")
+    big, expected = cupy.ones((3000, 3000), "float32"), None
+    cupy.cuda.Device().synchronize()
+    with cupy.cuda.Stream(non_blocking=True) if own_stream else cupy.cuda.Stream.null:
+        x = cupy.zeros(problem.x.shape, "float32")
+        for turn in range(6):
+            x.fill(0)
+            for _ in range(20):
+                big = big @ big / 3000  # keeps the stream busy
+            x += engine.from_host(problem.x) * big[0, 0]
+            y = layer(x)[0]
+            total = y.copy()
+            y.fill(np.nan)
+            expected = engine.to_host(total) if expected is None else expected
+            np.testing.assert_array_equal(engine.to_host(total), expected, err_msg=f"turn {turn}")
+    assert np.isfinite(expected).all() and np.abs(expected).max() > 0.1
 
 
 def device_arrays(buffers):

@@ -8,19 +8,29 @@ import pytest
 
 from numbarnn import schedules
 from numbarnn.cells import CELLS
+from numbarnn.cells.order import step_time
+from numbarnn.engines import Engine
 from numbarnn.layers import Stack
-from numbarnn.schedules import Task, stepwise
+from numbarnn.schedules import Problem, Task, stepwise, wavefront
 from numbarnn.schedules.plan import BOTH, KINDS
 
-SIZES = list(product((1, 2, 3), (1, 2), (1, 7), (False, True)))  # L, D, T, dropout
+SIZES = list(product((1, 2, 3), (1, 2), (1, 7, 19), (False, True)))  # L, D, T, dropout
+by_size = pytest.mark.parametrize("layers, directions, steps, dropout", SIZES)
+by_schedule = pytest.mark.parametrize("schedule", (stepwise, wavefront), ids=lambda module: module.NAME)
 
 
-def all_plans(layers, directions, steps, dropout):
+def all_plans(schedule, layers, directions, steps, dropout):
     """Every plan that the schedule makes for a problem."""
-    yield stepwise.plan_forward(layers, directions, steps, dropout)
+    yield schedule.plan_forward(layers, directions, steps, dropout)
     for weights, input_gradient in product((True, False), repeat=2):
-        yield stepwise.plan_backward(layers, directions, steps, dropout, weights, input_gradient)
-    yield stepwise.plan_weights(layers, directions, steps)
+        yield schedule.plan_backward(layers, directions, steps, dropout, weights, input_gradient)
+    yield schedule.plan_weights(layers, directions, steps, dropout)
+
+
+def problem(**options):
+    """A problem of one LSTM layer on the CPU, but for the options."""
+    sizes = dict(input_size=4, hidden_sizes=(5,), directions=1, steps=7, batch=3)
+    return Problem(**{"engine": "cpu", "cell": CELLS["lstm"], "dtype": "float32", "training": True, **sizes, **options})
 
 
 def listed(plan):
@@ -30,15 +40,66 @@ def listed(plan):
     ]
 
 
-@pytest.mark.parametrize("layers, directions, steps, dropout", SIZES)
-def test_plans_are_sound(layers, directions, steps, dropout):
-    for plan in all_plans(layers, directions, steps, dropout):
+@by_schedule
+@by_size
+def test_plans_are_sound(schedule, layers, directions, steps, dropout):
+    """Every task is one there is, and each step of each layer and direction is done once by each kind of task."""
+    for plan in all_plans(schedule, layers, directions, steps, dropout):
         plan.check()
-        assert plan.schedule == "stepwise" and plan.reason
+        assert plan.schedule == schedule.NAME and plan.reason and plan.concurrent == (schedule is wavefront)
+        done = {}
         for task in plan.tasks:
             assert task.kind in KINDS and task.layer in range(layers)
             assert task.direction in (BOTH, *range(directions))
-            assert (task.first, task.last) == (0, steps)
+            times = task.times(steps, plan.backward)
+            assert times.stop - times.start == task.last - task.first
+            done.setdefault((task.kind, task.layer, task.direction), []).extend(range(steps)[times])
+        assert all(sorted(times) == list(range(steps)) for times in done.values())
+        if schedule is stepwise:
+            assert len(plan.tasks) == len(done)  # no blocks
+
+
+def touched(task, plan, directions, steps):
+    """(what the task reads, what it writes), as sets of (buffer, layer, direction, time)."""
+    when, every, layer = range(steps)[task.times(steps, plan.backward)], range(steps), task.layer
+    both, own = range(directions), [task.direction]
+
+    def part(buffer, layer, directions, times):
+        return {(buffer, layer, direction, time) for direction in directions for time in times}
+
+    if task.kind == "remake":
+        return set(), part("dropped", layer, both, every)
+    if not plan.backward:
+        y = part("h", layer - 1, both, when) if layer else set()
+        return {
+            "dropout": (y, part("dropped", layer, both, when)),
+            "input": (y | part("dropped", layer, both, when), part("ax", layer, own, when)),
+            "steps": (set(), part("ax", layer, own, when) | part("h", layer, own, when) | {("state", layer, *own)}),
+        }[task.kind]
+    dx = part("dy", layer - 1, both, when)
+    return {
+        "steps": (part("dy", layer, both, when), part("dax", layer, own, when) | {("state", layer, *own)}),
+        "input": (part("dax", layer, both, when), dx),
+        "dropout": (set(), dx),
+        "weights": (part("dax", layer, own, every) | part("dropped", layer, both, every), {("dw", layer, *own)}),
+    }[task.kind]
+
+
+@by_schedule
+@by_size
+def test_tasks_wait_for_all_that_touches_what_they_touch(schedule, layers, directions, steps, dropout):
+    """Of two tasks that use the same memory, one writing it, the later one in the plan needs the earlier, if not
+    directly. So any order that keeps needs is right, and so is any overlap."""
+    for plan in all_plans(schedule, layers, directions, steps, dropout):
+        needed = []  # positions of all that a task needs, directly or not
+        uses = [touched(task, plan, directions, steps) for task in plan.tasks]
+        for number, needs in enumerate(plan.needs):
+            needed.append(set(needs).union(*(needed[need] for need in needs)))
+            reads, writes = uses[number]
+            for earlier in set(range(number)) - needed[number]:
+                earlier_reads, earlier_writes = uses[earlier]
+                shared = (writes & (earlier_reads | earlier_writes)) | (reads & earlier_writes)
+                assert not shared, f"{plan.tasks[number]} and {plan.tasks[earlier]} share {shared}"
 
 
 def test_expected_forward_tasks():
@@ -55,10 +116,11 @@ def test_expected_backward_tasks():
     assert listed(stepwise.plan_backward(1, 1, 5, weights=False)) == ["steps-l0-d0", "input-l0"]
     assert listed(stepwise.plan_backward(1, 1, 5, input_gradient=False)) == ["steps-l0-d0", "weights-l0-d0"]
     assert listed(stepwise.plan_backward(2, 2, 5, dropout=True)) == [
-        "steps-l1-d0", "steps-l1-d1", "input-l1", "weights-l1-d0", "weights-l1-d1", "dropout-l1",
+        "steps-l1-d0", "steps-l1-d1", "input-l1", "remake-l1", "weights-l1-d0", "weights-l1-d1", "dropout-l1",
         "steps-l0-d0", "steps-l0-d1", "input-l0", "weights-l0-d0", "weights-l0-d1",
     ]  # fmt: skip
     assert listed(stepwise.plan_weights(2, 1, 5)) == ["weights-l0-d0", "weights-l1-d0"]
+    assert listed(stepwise.plan_weights(2, 1, 5, True)) == ["weights-l0-d0", "remake-l1", "weights-l1-d0"]
 
 
 def test_tasks_wait_for_what_they_read():
@@ -70,21 +132,25 @@ def test_tasks_wait_for_what_they_read():
     backward = {str(task): task for task in stepwise.plan_backward(2, 2, 5, dropout=True).tasks}
     assert [str(n) for n in backward["steps    layer 0 ← steps 0..5"].needs] == ["dropout  layer 1 ↔ steps 0..5"]
     assert [str(n) for n in backward["weights  layer 0 ← steps 0..5"].needs] == ["steps    layer 0 ← steps 0..5"]
+    names = [str(need) for need in backward["weights  layer 1 ← steps 0..5"].needs]
+    assert names == ["remake   layer 1 ↔ steps 0..5", "steps    layer 1 ← steps 0..5"]
     assert len(backward["input    layer 1 ↔ steps 0..5"].needs) == 2
 
 
-@pytest.mark.parametrize("layers, directions, steps, dropout", SIZES)
-def test_check_refuses_a_task_twice(layers, directions, steps, dropout):
-    for plan in all_plans(layers, directions, steps, dropout):
+@by_schedule
+@by_size
+def test_check_refuses_a_task_twice(schedule, layers, directions, steps, dropout):
+    for plan in all_plans(schedule, layers, directions, steps, dropout):
         for task in plan.tasks:
             with pytest.raises(ValueError, match=f"twice: {task}"):
                 replace(plan, tasks=(*plan.tasks, task)).check()
 
 
-@pytest.mark.parametrize("layers, directions, steps, dropout", SIZES)
-def test_check_refuses_every_missing_or_late_task(layers, directions, steps, dropout):
+@by_schedule
+@by_size
+def test_check_refuses_every_missing_or_late_task(schedule, layers, directions, steps, dropout):
     refused = 0
-    for plan in all_plans(layers, directions, steps, dropout):
+    for plan in all_plans(schedule, layers, directions, steps, dropout):
         needed = {need for task in plan.tasks for need in task.needs}
         for position, task in enumerate(plan.tasks):
             others = plan.tasks[:position] + plan.tasks[position + 1 :]
@@ -110,77 +176,93 @@ def test_plans_are_made_once():
     assert stepwise.plan_forward(3, 2, 9, True) is stepwise.plan_forward(3, 2, 9, True)
 
 
+def test_timeline():
+    """One after another without lanes; with them as early as needs and lanes allow."""
+    plan = stepwise.plan_forward(1, 2, 7)
+    assert [(span.start, span.end) for span in plan.timeline()] == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    tasks = [(0, 1), (1, 2), (0, 1), (1, 2)]
+    assert [(span.start, span.end) for span in replace(plan, concurrent=True).timeline()] == tasks
+    spans = replace(plan, concurrent=True).timeline(lambda task: 5 if task.kind == "steps" else 0.5)
+    assert [(span.start, span.end) for span in spans] == [(0, 0.5), (0.5, 5.5)] * 2
+    assert [span.task for span in spans] == list(plan.tasks)
+    one_lane = replace(plan, tasks=(Task("input", 0, 0, 0, 3), Task("input", 0, 0, 3, 7)), concurrent=True)
+    assert [span.start for span in one_lane.timeline()] == [0, 1]
+
+
+def test_step_time():
+    """Step -> (time, slot of h before it), of three steps: slot t + 1 is time t, 0 and 4 are the initial states."""
+    expected = {
+        (0, False): [(0, 0), (1, 1), (2, 2)],
+        (1, False): [(2, 4), (1, 3), (0, 2)],
+        (0, True): [(2, 2), (1, 1), (0, 0)],
+        (1, True): [(0, 2), (1, 3), (2, 4)],
+    }
+    for (direction, backward), times in expected.items():
+        assert [step_time(step, 3, direction, backward) for step in range(3)] == times
+
+
+def test_times_of_a_task():
+    """Forward, direction 1 goes back in time; in the backward pass direction 0 does."""
+    assert Task("steps", 0, 0, 0, 3).times(10) == Task("steps", 0, 1, 0, 3).times(10, backward=True) == slice(0, 3)
+    assert Task("steps", 0, 1, 0, 3).times(10) == Task("steps", 0, 0, 0, 3).times(10, backward=True) == slice(7, 10)
+    assert Task("input", 0, BOTH, 2, 3).times(10) == Task("input", 0, BOTH, 2, 3).times(10, True) == slice(2, 3)
+
+
 def test_choose():
-    assert schedules.choose("auto") is schedules.choose("stepwise") is stepwise
-    for module in schedules.SCHEDULES.values():
-        assert all(hasattr(module, name) for name in ("NAME", "plan_forward", "plan_backward", "plan_weights"))
+    assert schedules.choose("stepwise") is stepwise.SCHEDULE and schedules.choose("wavefront") is wavefront.SCHEDULE
+    for name, schedule in schedules.SCHEDULES.items():
+        assert schedule.name == name and isinstance(schedule, schedules.Schedule)
+    with pytest.raises(ValueError, match=r"schedule must be 'auto' or one of stepwise, wavefront.*, not 'fast'"):
+        schedules.choose("fast")
+
+
+def test_auto_says_what_it_took_and_why():
+    auto = schedules.choose("auto")
+    for options, taken in (
+        (dict(engine="cpu", hidden_sizes=(5, 5)), "stepwise"),
+        (dict(engine="sim", directions=2), "stepwise"),
+        (dict(engine="cuda"), "stepwise"),
+        (dict(engine="cuda", directions=2), "wavefront"),
+        (dict(engine="cuda", hidden_sizes=(5, 6)), "wavefront"),
+    ):
+        case = problem(**options)
+        schedule, why = auto.pick(case)
+        assert schedule.name == taken and why
+        for name in ("plan_forward", "plan_backward", "plan_weights"):
+            plan = getattr(auto, name)(case)
+            assert plan.schedule == taken and plan.reason.endswith(f"(auto: {why})")
+            assert plan.tasks == getattr(schedule, name)(case).tasks
+
+
+def test_problems_say_whether_they_drop_out():
+    assert not problem(dropout=0.5).dropping and problem(dropout=0.5, hidden_sizes=(5, 5)).dropping
+    assert not problem(dropout=0.5, hidden_sizes=(5, 5), training=False).dropping
+    assert problem().layers == 1 and hash(problem()) == hash(problem()) and problem() == problem()
 
 
 # ------------------------------------------------------------------------------------------------------- executors
-def test_executor_follows_the_plan(monkeypatch):
-    """What runs is what the plan lists, task by task and in its order."""
+@by_schedule
+def test_executor_follows_the_plan(monkeypatch, schedule):
+    """What runs is what the plan lists, task by task and, on one thread, in its order."""
     done = []
     for executor in (schedules.ForwardPass, schedules.BackwardPass):
-        for name in ("_dropout", "_input_product", "_input_gradient", "_steps", "_weights"):
-            if hasattr(executor, name):
-                original = getattr(executor, name)
 
-                def record(self, task, original=original):
-                    done.append(task)
-                    return original(self, task)
+        def bind(self, task, original=executor.bind):
+            run = original(self, task)
+            return lambda: (done.append(task), run())
 
-                monkeypatch.setattr(executor, name, record)
-    stack = Stack("gru", 4, (5, 3), dropout=0.5, bidirectional=True, device="cpu")
+        monkeypatch.setattr(executor, "bind", bind)
+    stack = Stack("gru", 4, (5, 3), dropout=0.5, bidirectional=True, device="cpu", schedule=schedule.NAME)
+    monkeypatch.setattr(stack.engine, "run_jobs", lambda *arguments: Engine.run_jobs(stack.engine, *arguments))
     weights = np.zeros(stack.space.size, np.float32)
     _, _, _, tape = stack.forward(np.ones((7, 3, 4), np.float32), None, None, weights, training=True)
-    assert tuple(done) == stepwise.plan_forward(2, 2, 7, True).tasks
+    assert tuple(done) == schedule.plan_forward(2, 2, 7, True).tasks
     done.clear()
     stack.backward_data(tape, None, None, None, np.zeros_like(weights))
-    assert tuple(done) == stepwise.plan_backward(2, 2, 7, True).tasks
+    assert tuple(done) == schedule.plan_backward(2, 2, 7, True).tasks
 
 
 def test_tasks_are_known_by_what_they_do():
     one = Task("steps", 0, 0, 0, 7)
     assert one == Task("steps", 0, 0, 0, 7, needs=(Task("input", 0, 0, 0, 7),)) and hash(one) == hash(replace(one))
     assert one != replace(one, last=6)
-
-
-def cut(plan, size):
-    """The plan with its forward input products and all its steps cut into blocks of at most `size` steps."""
-    tasks = []
-    for task in plan.tasks:
-        whole = task.kind != "steps" and (plan.backward or task.kind == "dropout")
-        step = task.last if whole else size
-        for first in range(task.first, task.last, step):
-            block = Task(task.kind, task.layer, task.direction, first, min(task.last, first + step))
-            before = tuple(other for other in tasks if other.layer == task.layer and other.first < first)
-            tasks.append(replace(block, needs=before))
-    return replace(plan, tasks=tuple(tasks))
-
-
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("size", (1, 3))
-def test_a_plan_of_blocks_gives_the_same_results(monkeypatch, cell, size):
-    """Executors take any cut of the steps: what the schedules to come are made of."""
-
-    def outputs():
-        layer = Stack(cell, 4, (5, 6), bidirectional=True, dropout=0.5, dtype="float64", device="cpu", seed=1)
-        w = np.random.default_rng(0).uniform(-0.5, 0.5, layer.space.size)
-        x = np.random.default_rng(1).standard_normal((7, 3, 4))
-        y, hy, cy, tape = layer.forward(x, None, None, w, training=True)
-        dw = np.zeros_like(w)
-        dx, dhx, dcx = layer.backward_data(tape, np.ones_like(y), None, None, dw)
-        return [y, *hy, *(cy or ()), dx, *dhx, *(dcx or ()), dw]
-
-    whole = outputs()
-    for name in ("plan_forward", "plan_backward"):
-        make = getattr(stepwise, name)
-
-        def make_cut(*arguments, make=make, **options):
-            plan = cut(make(*arguments, **options), size)
-            plan.check()
-            return plan
-
-        monkeypatch.setattr(stepwise, name, make_cut)
-    for expected, found in zip(whole, outputs(), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)  # BLAS may add up in another order

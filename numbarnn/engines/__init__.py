@@ -3,10 +3,10 @@
 from functools import cache
 from importlib.util import find_spec
 
-from numbarnn.engines.base import BackwardBuffers, Engine, ForwardBuffers
+from numbarnn.engines.base import BackwardBuffers, Engine, ForwardBuffers, Job
 from numbarnn.kernels.compiler import simulated
 
-__all__ = ["BackwardBuffers", "Engine", "ForwardBuffers", "available", "get", "why_not"]
+__all__ = ["BackwardBuffers", "Engine", "ForwardBuffers", "Job", "available", "get", "why_not"]
 
 NAMES = ("cpu", "cuda", "sim")
 

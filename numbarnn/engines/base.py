@@ -4,9 +4,10 @@ Schedules call engines; engines know cells and kernels, not layers.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,6 +68,21 @@ class BackwardBuffers:
     R: Any
 
 
+class Job(NamedTuple):
+    """A piece of work for `Engine.run_jobs`.
+
+    Attributes:
+        lane: hashable; jobs of one lane run in the order of the list.
+        needs: positions in the list of the jobs that must be done before.
+        bind: gets everything ready (compiles, packs arguments; makes no arrays) and returns the function, without
+            arguments, that does the job.
+    """
+
+    lane: Any
+    needs: tuple[int, ...]
+    bind: Callable[[], Callable[[], None]]
+
+
 class Engine(ABC):
     """Where arrays live and kernels run.
 
@@ -76,12 +92,14 @@ class Engine(ABC):
         device: what the engine runs on, for people.
         fuses_input: `forward_steps` computes x Wᵀ of its steps too, from the buffers' x and W, so that a plan's
             "input" tasks leave nothing to do but to make room.
+        profile: what planners know of the device, hashable; None if there is nothing to know.
     """
 
     name: str
     array_module: Any
     device: str
     fuses_input = False
+    profile: Any = None
 
     def empty(self, shape, dtype):
         """An array with unspecified contents."""
@@ -119,8 +137,13 @@ class Engine(ABC):
         """out = x, arrays of one shape with up to 3 axes, any strides."""
 
     @abstractmethod
-    def dropout(self, out, x, p, seed, layer, call):
-        """out = dropout of x, contiguous, any shape; the mask depends on (seed, layer, call, position) alone."""
+    def dropout(self, out, x, mask, scale, position=0):
+        """out = dropout of x, contiguous, any shape.
+
+        Args:
+            mask, scale: a row of what `numbarnn.cells.philox.dropout_masks` returns, as this engine's array; its scale.
+            position: number of the first element in the whole array, of which x may be a part.
+        """
 
     @abstractmethod
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False):
@@ -153,6 +176,18 @@ class Engine(ABC):
     @abstractmethod
     def backward_steps(self, buffers: BackwardBuffers):
         """A function f(first, last) that runs steps [first, last) of the walk back: step 0 is forward's last."""
+
+    def run_jobs(self, make_jobs, key, arrays):
+        """Do jobs, those that do not wait for each other at the same time where the engine can.
+
+        Args:
+            make_jobs: function without arguments that makes the list of `Job`s, in an order in which they may run.
+            key: hashable; of two calls with equal keys whose arrays have the same addresses the second does the very
+                same work, so that an engine may replay what it recorded.
+            arrays: all that the jobs work on, made for the caller's stream; kept until their work is done.
+        """
+        for job in make_jobs():
+            job.bind()()
 
 
 class HostEngine(Engine):

@@ -12,7 +12,7 @@ from numba import types
 from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
 from numbarnn import gemm
-from numbarnn.cells import Cell, definition, scalar, specialise, units
+from numbarnn.cells import Cell, definition, order, scalar, specialise, units
 from numbarnn.cells.definition import FAST_MATH
 from numbarnn.engines import atomics
 
@@ -37,7 +37,7 @@ class CellTagType(types.Type):
     def __init__(self, cell):
         self.cell = cell
         modules = {sys.modules[function.__module__] for function in (cell.forward, cell.backward)}
-        modules |= {definition, scalar, units, gemm, atomics, sys.modules[__name__]}
+        modules |= {definition, order, scalar, units, gemm, atomics, sys.modules[__name__]}
         sources = sorted(inspect.getsource(module) for module in modules)
         digest = hashlib.sha256("".join(sources).encode()).hexdigest()[:16]
         super().__init__(name=f"CellTag({cell.name}, {digest})")

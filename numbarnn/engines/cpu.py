@@ -56,13 +56,10 @@ class CpuEngine(HostEngine):
     def copy(self, out, x):
         out[...] = x
 
-    def dropout(self, out, x, p, seed, layer, call):
-        from numbarnn.cells.philox import dropout_words
-
-        scale, *words = dropout_words(p, seed, layer, call)
+    def dropout(self, out, x, mask, scale, position=0):
         out_flat, x_flat = out.reshape(-1), x.reshape(-1)
         threads = self._threads(20 * x.size, x.size)
-        self.team.run(cpu_loops.dropout, threads, out_flat, x_flat, x.dtype.type(scale), *words)
+        self.team.run(cpu_loops.dropout, threads, out_flat, x_flat, mask, x.dtype.type(scale), position)
 
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False):
         m, n = out.shape
@@ -107,3 +104,6 @@ class CpuEngine(HostEngine):
             )  # fmt: skip
 
         return run
+
+    def run_jobs(self, make_jobs, key, arrays):
+        self.team.run_jobs(make_jobs())

@@ -12,6 +12,7 @@ from numba.extending import overload
 from numbarnn import gemm
 from numbarnn.cells import specialise
 from numbarnn.cells.definition import FAST_MATH
+from numbarnn.cells.order import step_time
 from numbarnn.cells.philox import philox
 from numbarnn.engines.atomics import barrier
 from numbarnn.engines.cell_tag import (
@@ -37,6 +38,7 @@ FEW_ROWS = 40  # m up to which products are cut into such small ones
 TILE = 128  # units whose results a thread collects before it stores them
 SUM_ROWS = 16  # rows added up one after another
 _OPTIONS = dict(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
+_step_time = njit(**_OPTIONS)(step_time)
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
 
 
@@ -191,12 +193,11 @@ def forward_steps(thread, threads, counters, tag, h, c, ax, ah, x, W, R, b_w, b_
     tile = np.empty((num_states(tag) + num_saved(tag)) * TILE, dtype=h.dtype)
     item, ldh = h.itemsize, h.shape[2]
     h_start, ah_start, R_start = h.ctypes.data + h_column * item, ah.ctypes.data, R.ctypes.data
-    if x.shape[0] > 0:  # every thread for its own units, which need nothing of the others'
-        t0, t1 = (first, last) if direction == 0 else (T - last, T - first)
-        _input_products(ax, x, W, G, H, t0, t1, u0, u1)
+    if x.shape[0] > 0 and first < last:  # every thread for its own units, which need nothing of the others'
+        t0, t1 = _step_time(first, T, direction, False)[0], _step_time(last - 1, T, direction, False)[0]
+        _input_products(ax, x, W, G, H, min(t0, t1), max(t0, t1) + 1, u0, u1)
     for step in range(first, last):
-        t = step if direction == 0 else T - 1 - step
-        before = t if direction == 0 else t + 2
+        t, before = _step_time(step, T, direction, False)
         for g in range(G):
             row = g * H + u0
             product(
@@ -258,8 +259,7 @@ def backward_steps(thread, threads, counters, tag, dh, dc, dax, dah, dy, h, c, R
     item, ld = h.itemsize, dah.shape[2]
     dh_start, dah_start, R_start = dh.ctypes.data, dah.ctypes.data, R.ctypes.data
     for step in range(first, last):
-        t = T - 1 - step if direction == 0 else step
-        before = t if direction == 0 else t + 2
+        t, before = _step_time(step, T, direction, True)
         for b in range(B):
             _backward_units(
                 tag, tile, dh[b], dc[b], dax[t, b], dah[t, b], dy[t, b, h_column:],
@@ -328,13 +328,15 @@ def _add(total, row):
 
 
 @njit(**_OPTIONS)
-def dropout(thread, threads, counters, out, x, scale, threshold, key_0, key_1, stream_0, stream_1):
-    """The thread's share of dropout, element by element as `kernels.dropout` does it; out and x (n,)."""
-    first, last = share(x.size, thread, threads)  # multiples of UNITS, so of the 4 elements of one Philox
-    for group in range(first // 4, (last + 3) // 4):
+def dropout(thread, threads, counters, out, x, mask, scale, position):
+    """The thread's share of dropout, element by element as `kernels.dropout` does it; out and x (n,), the elements from
+    number `position` on."""
+    first, last = share(x.size, thread, threads)
+    threshold, key_0, key_1, stream_0, stream_1 = mask[0], mask[1], mask[2], mask[3], mask[4]
+    for group in range((position + first) // 4, (position + last + 3) // 4):
         low, high = np.uint64(group) & np.uint64(0xFFFFFFFF), np.uint64(group) >> np.uint64(32)
         words = _philox(low, high, stream_0, stream_1, key_0, key_1)
         for k in range(4):
-            i = group * 4 + k
-            if i < last:
+            i = group * 4 + k - position
+            if first <= i < last:
                 out[i] = x[i] * scale if words[k] >= threshold else scale - scale

@@ -1,7 +1,14 @@
 """The engines that run CUDA kernels: on a GPU, and in the simulator. They differ in where arrays live."""
 
+from functools import cached_property
+
+import numpy as np
+
 from numbarnn import gemm
+from numbarnn.cells.order import step_time
+from numbarnn.engines import profiles
 from numbarnn.engines.base import Engine, HostEngine
+from numbarnn.engines.streams import Streams
 
 DLPACK_CUDA = (2, 13)  # DLPack's device types for CUDA memory: plain and managed
 
@@ -9,16 +16,52 @@ DLPACK_CUDA = (2, 13)  # DLPack's device types for CUDA memory: plain and manage
 class KernelEngine(Engine):
     """Steps made of `@cuda.jit` kernels and products; the base of `CudaEngine` and `SimulatedEngine`."""
 
+    def constant(self, array):
+        """A copy of a NumPy array on this engine that nobody may change; the same one for equal arrays, kept for good."""
+        key = (array.shape, array.dtype, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = self.from_host(array)
+        return self._constants[key]
+
+    @cached_property
+    def _constants(self):
+        return {}
+
+    @cached_property
+    def _trouble(self):
+        """(one int64 as kernels take it, the same as NumPy array)."""
+        word = np.zeros(1, np.int64)
+        return word, word
+
+    @property
+    def trouble(self):
+        """One int64 to which a persistent kernel writes where it waited in vain."""
+        return self._trouble[0]
+
+    def require_no_trouble(self):
+        """Raise RuntimeError if a persistent kernel that has ended gave up; does not wait for any."""
+        _, word = self._trouble
+        if word[0]:
+            from numbarnn.kernels import persistent
+
+            code = int(word[0])
+            word[0] = 0
+            raise RuntimeError(persistent.explain_trouble(code))
+
+    def mark_unwritten(self, array):
+        """Set all bits of a contiguous array, as blocks that wait for its numbers expect."""
+        array.view(np.uint8)[...] = 0xFF
+
     def copy(self, out, x):
         from numbarnn.kernels import layout
 
         if x.size:
             layout.copy(out, x)
 
-    def dropout(self, out, x, p, seed, layer, call):
+    def dropout(self, out, x, mask, scale, position=0):
         from numbarnn.kernels import dropout
 
-        dropout.dropout(out, x, p, seed, layer, call)
+        dropout.dropout(out, x, mask, scale, position)
 
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False):
         gemm.matmul(out, a, b, transpose_a=transpose_a, transpose_b=transpose_b, accumulate=accumulate)
@@ -39,8 +82,7 @@ class KernelEngine(Engine):
 
         def run(first, last):
             for step in range(first, last):
-                t = step if b.direction == 0 else steps - 1 - step
-                before = t if b.direction == 0 else t + 2
+                t, before = step_time(step, steps, b.direction, False)
                 product(before)
                 pointwise_step(t, before)
 
@@ -56,8 +98,8 @@ class KernelEngine(Engine):
 
         def run(first, last):
             for step in range(first, last):
-                t = steps - 1 - step if b.direction == 0 else step
-                pointwise_step(t, t if b.direction == 0 else t + 2)
+                t, before = step_time(step, steps, b.direction, True)
+                pointwise_step(t, before)
                 product(t)
 
         return run
@@ -68,6 +110,7 @@ class SimulatedEngine(KernelEngine, HostEngine):
 
     name = "sim"
     device = "simulator of the whole grid"
+    profile = profiles.SIMULATOR
 
 
 class CudaEngine(KernelEngine):
@@ -80,8 +123,15 @@ class CudaEngine(KernelEngine):
 
         self.array_module = cupy
         self.ordinal = ordinal
+        with self.activate():
+            self.streams = Streams(cupy)
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
         self.device = properties["name"].decode()
+        self.profile = profiles.of_device(cupy.cuda.Device(ordinal).attributes, self.device, self._capability(properties))
+
+    @staticmethod
+    def _capability(properties):
+        return properties["major"], properties["minor"]
 
     def empty(self, shape, dtype):
         return self._allocate(self.array_module.empty, shape, dtype)
@@ -119,7 +169,9 @@ class CudaEngine(KernelEngine):
         return self.array_module.asarray(array)
 
     def to_host(self, array):
-        return self.array_module.asnumpy(array)
+        host = self.array_module.asnumpy(array)  # waits for all that came before
+        self.require_no_trouble()
+        return host
 
     def address(self, array):
         return array.data.ptr
@@ -127,5 +179,24 @@ class CudaEngine(KernelEngine):
     def activate(self):
         return self.array_module.cuda.Device(self.ordinal)
 
+    def run_jobs(self, make_jobs, key, arrays):
+        self.streams.run_jobs(make_jobs, (key, *map(self.address, arrays)))
+
+    @cached_property
+    def _trouble(self):
+        # Memory of the host that kernels write to, so that reading it waits for nothing.
+        cuda, size = self.array_module.cuda, np.dtype(np.int64).itemsize
+        with self.activate():
+            memory = cuda.alloc_pinned_memory(size)
+            pointer = cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, size, memory, self.ordinal), 0)
+            word = np.frombuffer(memory, np.int64, 1)
+            word[0] = 0
+            return self.array_module.ndarray((1,), np.int64, pointer), word
+
+    def mark_unwritten(self, array):
+        stream = self.array_module.cuda.get_current_stream()
+        self.array_module.cuda.runtime.memsetAsync(array.data.ptr, 0xFF, array.nbytes, stream.ptr)
+
     def synchronize(self):
         self.array_module.cuda.get_current_stream().synchronize()
+        self.require_no_trouble()

@@ -135,6 +135,11 @@ def pause(nanoseconds=0):
         _running.pause()
 
 
+def lane():
+    """The number of the running thread in its warp."""
+    return _running.current.lane
+
+
 def exchange(mask, value):
     """What every lane brings, when the lanes of a warp meet: for instructions that a whole warp executes together.
 

@@ -1,6 +1,13 @@
 """Whether kernels are compiled or run in Numba's simulator (`NUMBA_ENABLE_CUDASIM=1`)."""
 
+from numba import cuda
+
 from numbarnn.kernels.compiler import simulated
 
 TARGET = "python" if simulated() else "cuda"  # what device functions are made for, see cells.specialise
 TINY_LAUNCHES = simulated()  # there a thread is dear: few, but several blocks, so that their boundaries are crossed
+
+
+def kernel(**options):
+    """`numba.cuda.jit` with options that only its compiler knows, such as launch_bounds."""
+    return cuda.jit if simulated() else cuda.jit(**options)

@@ -1,23 +1,26 @@
 """Which (layer, direction, steps) runs when: plans as data, and their executors."""
 
-from numbarnn.schedules import stepwise
+from numbarnn.schedules import persistent, stepwise, wavefront
+from numbarnn.schedules.auto import AUTO
+from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.execution import BackwardPass, ForwardPass
-from numbarnn.schedules.plan import Plan, Task
+from numbarnn.schedules.plan import Plan, Span, Task
+from numbarnn.schedules.problem import Problem
 
-#: Name -> module with plan_forward, plan_backward and plan_weights.
-SCHEDULES = {stepwise.NAME: stepwise}
+#: Name -> `Schedule`.
+SCHEDULES = {schedule.name: schedule for schedule in (stepwise.SCHEDULE, wavefront.SCHEDULE, persistent.SCHEDULE)}
 
-__all__ = ["SCHEDULES", "BackwardPass", "ForwardPass", "Plan", "Task", "choose"]
+__all__ = ["SCHEDULES", "BackwardPass", "ForwardPass", "Plan", "Problem", "Schedule", "Span", "Task", "choose"]
 
 
 def choose(schedule):
-    """The schedule of that name; "auto" is the fastest that runs the problem, at present always "stepwise".
+    """The schedule of that name; "auto" takes for each problem the one expected to be the fastest.
 
     Raises:
         ValueError: no such schedule.
     """
-    if schedule == "auto":
-        return stepwise
+    if schedule == AUTO.name:
+        return AUTO
     if not isinstance(schedule, str) or schedule not in SCHEDULES:
         raise ValueError(f"schedule must be 'auto' or one of {', '.join(SCHEDULES)}, not {schedule!r}")
     return SCHEDULES[schedule]

@@ -1,10 +1,15 @@
 """Plans: which (layer, direction, steps) runs when, as plain data. Executors walk them; tests and people read them."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
-# Forward: "dropout" of a layer's input, "input" product of all its steps, "steps": the recurrence.
-# Backward: "steps", "input": the gradient of the layer's input, "weights": of its parameters, "dropout".
-KINDS = ("dropout", "input", "steps", "weights")
+from numbarnn.cells.order import step_time
+
+# Forward: "dropout" of a layer's input, "input" product of its steps, "steps": the recurrence.
+# Backward: "steps", "input": the gradient of the layer's input, "dropout" of that gradient, "weights": the gradients of
+# the layer's parameters, "remake": the layer's dropped-out input once more for them, as forward does not keep it.
+KINDS = ("dropout", "input", "steps", "remake", "weights")
 BOTH = -1  # the direction of a task that serves all directions of its layer
 
 
@@ -16,7 +21,8 @@ class Task:
         kind: one of `KINDS`.
         layer: 0 is the first.
         direction: 0, 1, or `BOTH`.
-        first, last: steps [first, last) in the order the direction walks them; of a task for both, times.
+        first, last: steps [first, last) in the order in which the direction walks in this pass; of a task for both
+            directions, times.
         needs: the tasks it waits for.
     """
 
@@ -27,30 +33,51 @@ class Task:
     last: int
     needs: tuple["Task", ...] = field(default=(), compare=False)  # a task is known by what it does
 
-    def times(self, steps):
-        """The slice of times 0 to T - 1 that the task's steps of the forward pass are, for T steps in all."""
-        return slice(steps - self.last, steps - self.first) if self.direction == 1 else slice(self.first, self.last)
+    @property
+    def lane(self):
+        """(layer, direction, "steps" or "products"): tasks of one lane never run at the same time.
+
+        A direction's recurrence has a lane of its own, so that it does not wait for products that others need.
+        """
+        return self.layer, max(self.direction, 0), "steps" if self.kind == "steps" else "products"
+
+    def times(self, steps, backward=False):
+        """The slice of times 0 to T - 1 that the task's steps of the forward or backward pass are, for T steps."""
+        if self.direction == BOTH:
+            return slice(self.first, self.last)
+        ends = [step_time(step, steps, self.direction, backward)[0] for step in (self.first, self.last - 1)]
+        return slice(min(ends), max(ends) + 1)
 
     def __str__(self):
         arrow = {0: "→", 1: "←", BOTH: "↔"}[self.direction]
         return f"{self.kind:<8} layer {self.layer} {arrow} steps {self.first}..{self.last}"
 
 
-@dataclass(frozen=True)
+class Span(NamedTuple):
+    """When a task runs, in the unit of its cost."""
+
+    task: Task
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """Tasks in an order in which they may run.
+    """Tasks in an order in which they may run. A plan is equal to itself only.
 
     Attributes:
         schedule: name of the schedule that made it.
         backward: whether it is the plan of the backward pass.
         reason: why this schedule was taken.
         tasks: every task once, each after those it needs.
+        concurrent: tasks of different lanes may run at the same time; else one after another.
     """
 
     schedule: str
     backward: bool
     reason: str
     tasks: tuple[Task, ...]
+    concurrent: bool = False
 
     def check(self):
         """Raise ValueError unless every task stands once and after those it needs."""
@@ -63,6 +90,42 @@ class Plan:
                     raise ValueError(f"the plan runs '{task}' before '{need}', which it needs")
             done.add(task)
 
+    @cached_property
+    def needs(self):
+        """For each task the positions in `tasks` of those it needs."""
+        position = {task: number for number, task in enumerate(self.tasks)}
+        return tuple(tuple(position[need] for need in task.needs) for task in self.tasks)
+
+    @cached_property
+    def last_of_each(self):
+        """The last task of each kind, layer and direction."""
+        return tuple({(task.kind, task.layer, task.direction): task for task in self.tasks}.values())
+
+    def timeline(self, cost=lambda task: 1):
+        """A list of one `Span` per task, in the plan's order: the earliest that needs and lanes allow.
+
+        Args:
+            cost: function task -> how long it takes.
+        """
+        spans, free = [], {}
+        for task, needs in zip(self.tasks, self.needs, strict=True):
+            lane = task.lane if self.concurrent else None
+            start = max([free.get(lane, 0), *(spans[need].end for need in needs)])
+            spans.append(Span(task, start, start + cost(task)))
+            free[lane] = spans[-1].end
+        return spans
+
     def __str__(self):
         head = f"{self.schedule} {'backward' if self.backward else 'forward'}: {self.reason}"
         return "\n".join([head, *(f"  {number:3d}  {task}" for number, task in enumerate(self.tasks))])
+
+
+def weight_tasks(layer, directions, steps, dropout, needs=((), ())):
+    """The tasks for the gradients of a layer's parameters, one per direction over all steps.
+
+    Args:
+        dropout: whether the layer's input was dropped out.
+        needs: per direction, the tasks that give the gradients of the pre-activations.
+    """
+    remake = [Task("remake", layer, BOTH, 0, steps)] if dropout and layer > 0 else []
+    return remake + [Task("weights", layer, d, 0, steps, (*remake, *needs[d])) for d in range(directions)]

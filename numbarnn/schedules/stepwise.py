@@ -2,7 +2,8 @@
 
 from functools import lru_cache
 
-from numbarnn.schedules.plan import BOTH, Plan, Task
+from numbarnn.schedules.base import SizedSchedule
+from numbarnn.schedules.plan import BOTH, Plan, Task, weight_tasks
 
 NAME = "stepwise"
 REASON = "one input product per layer, then one recurrent product and one pointwise kernel per step; runs any size"
@@ -35,15 +36,13 @@ def plan_backward(layers, directions, steps, dropout=False, weights=True, input_
     """The backward plan: data and, with `weights`, parameters. Without `input_gradient` dx of layer 0 is left out."""
     tasks, above = [], ()
     for layer in reversed(range(layers)):
-        walks = []
-        for direction in range(directions):
-            walks.append(Task("steps", layer, direction, 0, steps, above))
+        walks = [Task("steps", layer, direction, 0, steps, above) for direction in range(directions)]
         tasks += walks
         if layer > 0 or input_gradient:
             tasks.append(Task("input", layer, BOTH, 0, steps, tuple(walks)))
             above = (tasks[-1],)
         if weights:
-            tasks += [Task("weights", layer, walk.direction, 0, steps, (walk,)) for walk in walks]
+            tasks += weight_tasks(layer, directions, steps, dropout, [(walk,) for walk in walks])
         if dropout and layer > 0:
             tasks.append(Task("dropout", layer, BOTH, 0, steps, above))
             above = (tasks[-1],)
@@ -51,7 +50,10 @@ def plan_backward(layers, directions, steps, dropout=False, weights=True, input_
 
 
 @lru_cache(maxsize=256)
-def plan_weights(layers, directions, steps):
+def plan_weights(layers, directions, steps, dropout=False):
     """The plan of the parameters' gradients alone, after a backward pass without them."""
-    tasks = [Task("weights", layer, direction, 0, steps) for layer in range(layers) for direction in range(directions)]
+    tasks = [task for layer in range(layers) for task in weight_tasks(layer, directions, steps, dropout)]
     return Plan(NAME, True, REASON, tuple(tasks))
+
+
+SCHEDULE = SizedSchedule(NAME, plan_forward, plan_backward, plan_weights)

@@ -1,0 +1,115 @@
+"""Jobs on a GPU: a stream per lane with events between them, recorded as a CUDA graph at the second sight.
+
+A graph holds the addresses it was recorded with. So it is found again by the addresses of all arrays, which come round
+in a steady loop, as CuPy's memory pool gives the same ones to the same calls; nothing is copied, and a graph keeps no
+memory of its own. A first sight is not recorded: recording takes longer than running, and most addresses that do not
+come back soon never do.
+"""
+
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+
+from numbarnn import gemm
+
+GRAPHS = 32  # calls remembered, the least recently used forgotten first; a graph takes about 1 KB per kernel
+_NEW, _SEEN = object(), object()
+
+
+class Streams:
+    """Runs jobs on the streams of one device.
+
+    Their work comes after what the caller's stream was given before, and before what it is given afterwards. Calls from
+    different streams or threads run one after another: they share the lanes' streams and cuBLAS's work spaces.
+    """
+
+    def __init__(self, cupy):
+        self._cuda = cupy.cuda
+        self._lanes = {}  # lane -> stream
+        self._events = []  # one per job number, used again by every call
+        self._calls = OrderedDict()  # key -> _SEEN or graph
+        self._lock = threading.Lock()
+        self._over = self._cuda.Event(disable_timing=True)  # the call before is done
+        self.replays = 0  # number of calls that were a replay, for tests and reports
+
+    def run_jobs(self, make_jobs, key):
+        """Run jobs and return while they run.
+
+        Args:
+            make_jobs: as for `Engine.run_jobs`.
+            key: hashable; equal keys mean the very same work on the same addresses.
+        """
+        with self._lock:
+            caller = self._cuda.get_current_stream()
+            if caller.ptr and caller.is_capturing():  # the jobs become part of the caller's graph
+                self._spread(self._bound(make_jobs()), caller)
+                return
+            caller.wait_event(self._over)
+            call = self._calls.pop(key, _NEW)
+            if call is _NEW:
+                self._spread(self._bound(make_jobs()), caller)
+                call = _SEEN
+            else:
+                if call is _SEEN:
+                    call = self._record(self._bound(make_jobs()))
+                call.launch(caller)
+                self.replays += 1
+            caller.record(self._over)
+            self._calls[key] = call
+            if len(self._calls) > GRAPHS:
+                self._calls.popitem(last=False)
+
+    def _bound(self, jobs):
+        """(stream, needs, function) of each job: bound before any runs, so that nothing compiles in a recording."""
+        bound = []
+        for job in jobs:
+            stream = self._lane(job.lane)
+            with stream:
+                bound.append((stream, job.needs, job.bind()))
+        return bound
+
+    def _lane(self, lane):
+        """The lane's stream."""
+        if lane not in self._lanes:
+            self._lanes[lane] = self._cuda.Stream(non_blocking=True)
+        return self._lanes[lane]
+
+    def _record(self, bound):
+        """A graph of the jobs, which do not run."""
+        origin = self._lane(None)
+        for stream, _, _ in bound:
+            with stream:
+                gemm.prepare()  # no memory may be asked for while recording
+        origin.begin_capture()
+        try:
+            self._spread(bound, origin)
+        except BaseException:
+            with suppress(RuntimeError):  # the recording may have broken; it must be over in any case
+                origin.end_capture()
+            raise
+        return origin.end_capture()
+
+    def _spread(self, bound, origin):
+        """Give the jobs to their streams, between what `origin` was given before and what it will be given."""
+        while len(self._events) < len(bound) + 1:
+            self._events.append(self._cuda.Event(disable_timing=True))
+        start, *done = self._events
+        awaited = {need for stream, needs, _ in bound for need in needs if bound[need][0] is not stream}
+        origin.record(start)
+        forked = []
+        try:
+            for number, (stream, needs, run) in enumerate(bound):
+                if stream not in forked:
+                    stream.wait_event(start)
+                    forked.append(stream)
+                for need in needs:
+                    if bound[need][0] is not stream:
+                        stream.wait_event(done[need])
+                with stream:
+                    run()
+                if number in awaited:
+                    stream.record(done[number])
+        finally:  # also after an error: the caller may free the arrays
+            for stream in forked:
+                stream.record(start)
+                origin.wait_event(start)

@@ -1,0 +1,397 @@
+"""Persistent kernels: one cooperative launch runs all steps of several layers, forward or backward.
+
+Every block owns some units of one layer and direction, keeps their weights on the chip (`slices`), and at each step
+
+    loads what its own units need besides products                     (not waiting for anybody)
+    waits for the state before the step, and for the layer's input     `gather`
+    multiplies them with its weights                                   `multiply`
+    runs the cell's equations for its units                            `specialise(cell.forward)`
+    publishes its units' part of the new state                         `publish`
+
+Nobody waits for a whole grid: a block waits for the numbers that it multiplies, so layer l + 1 follows one step behind
+layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is cooperative.
+
+Which block does what stands in two tables, `blocks` here and `warps` in `slices`, that `numbarnn.schedules.persistent`
+fills. A kernel that waits in vain writes where to `trouble` and leaves, and so do all others that wait for it.
+"""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+
+from numbarnn.cells import specialise, units
+from numbarnn.cells.definition import jit
+from numbarnn.cells.philox import philox
+from numbarnn.cells.precision import compute_dtype
+from numbarnn.kernels import ptx, slices, storage
+from numbarnn.kernels.launch import Kernel
+from numbarnn.kernels.slices import (
+    COLUMN,
+    COLUMN_STRIDE,
+    COUNT,
+    GROUP_STRIDE,
+    KIND,
+    RECURRENT,
+    SHIFT,
+    UNIT_STRIDE,
+    VECTOR,
+    WEIGHTS,
+    WIDTH,
+)
+from numbarnn.kernels.target import TARGET, kernel
+
+# The columns of the table `blocks` (int64).
+LAYER = 0  # among the layers of this launch
+DIRECTION = 1
+UNIT, UNITS = 2, 3  # the block's first unit of the layer, and how many it owns
+HIDDEN = 4  # H of the layer
+GATES_WIDTH = 5  # elements of a row of `gates`
+BIAS_W, BIAS_R = 6, 7  # where its layer's biases begin in `biases`
+RECURRENT_WARPS = 8  # the first warps multiply the state before, the next ones the layer's input
+WORKING_WARPS = 9  # both together; the others idle
+READS_GATES = 10  # forward: x Wᵀ stands in `gates`; backward: dy stands in `dy`
+MASK = 11  # row of `masks` for dropout between the layer and the next of this launch; -1: none
+TROUBLE = 12  # `trouble_code` of the block
+BLOCK_COLUMNS = 13
+
+STEPS_PER_PLACE = 1 << 40
+PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps ahead
+
+
+def explain_trouble(code):
+    """What the word `trouble` says that a kernel left, as text."""
+    place, step = divmod(code, STEPS_PER_PLACE)
+    layer, backward, direction = place // 4 - 1, place // 2 % 2, place % 2
+    return (
+        f"a persistent kernel gave up: layer {layer}, direction {direction}, waited in vain for what it needs at step "
+        f"{step} of the {'backward' if backward else 'forward'} pass; the results are not valid. The device may be shared "
+        f"with work that stopped it for long: try again, or use schedule='stepwise'. If it happens again, please report it"
+    )
+
+
+def trouble_code(layer, direction, backward):
+    """What a block adds its step to, to tell where it waited in vain: positive, `explain_trouble` reads it."""
+    return ((layer + 1) * 4 + backward * 2 + direction) * STEPS_PER_PLACE
+
+
+@cache
+def make_dropout_factor(dtype):
+    """A device function factor(position, masks, mask, scale): 0 or `scale`, as `numbarnn.kernels.dropout` has it.
+
+    masks, scale: what `numbarnn.cells.philox.dropout_masks` returns; mask: the row.
+    """
+    random_words = specialise(philox, compute_dtype(dtype), TARGET)
+    zero, low_bits, high_bits = np.dtype(compute_dtype(dtype)).type(0), np.uint64(0xFFFFFFFF), np.uint64(32)
+
+    def factor(position, masks, mask, scale):
+        group = np.uint64(position // 4)
+        words = random_words(
+            group & low_bits, group >> high_bits, masks[mask, 3], masks[mask, 4], masks[mask, 1], masks[mask, 2]
+        )
+        return scale if words[position % 4] >= masks[mask, 0] else zero
+
+    return jit(factor, TARGET)
+
+
+@cache
+def make_forward(cell, cut, save, inputs, drops):
+    """The forward kernel.
+
+    Args:
+        cell: any `Cell`.
+        cut: the `slices.Slice` of all blocks.
+        save: training: keep all private states, and what the cell saves.
+        inputs: whether some layers multiply their input themselves (all but the first of the launch).
+        drops: whether there is dropout between layers.
+    """
+    dtype, U, P, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.threads, cut.sequences
+    G, N, K = cell.num_gates, cell.num_private, cell.num_saved
+    number = np.dtype(compute_dtype(dtype)).type
+    forward = specialise(cell.forward, compute_dtype(dtype), TARGET)
+    widen, narrow = storage.widen(dtype), storage.narrow(dtype)
+    product, sums = slices.make_product(cut), slices.make_sums(cut, G)
+    load_weights, multiply = product.load, product.step
+    publish, prefetch, dropout_factor = slices.make_publish(dtype, cut.aligned), ptx.prefetch, make_dropout_factor(dtype)
+    load_gates, store_saved = units.loader(G, TARGET, widen), units.storer(K, TARGET, narrow)
+    load_tuple, store_tuple, add = units.loader(G, TARGET), units.storer(G, TARGET), units.adder(G, TARGET)
+    load_private, store_private = units.loader(N, TARGET), units.storer(N, TARGET)
+    fragment_words = max(1, cut.fragment_words) if cut.resident == "registers" else 1
+    gathered, tiles, PG = cut.gathered, cut.tiles, P * G
+    row_stride, partials, between_warps = cut.row_stride, cut.partials, cut.between_warps  # in shared memory
+    bias_w, bias_r, states = cut.biases, cut.biases + G * U, cut.states
+
+    @kernel(launch_bounds=(THREADS, 1))
+    def persistent_forward_kernel(
+        vectors, c, gates, weights, biases, masks, scale, blocks, warps, trouble, directions, steps, batch, limit
+    ):
+        """All steps of some layers forward.
+
+        Writes   vectors[l] (T+2, B, D*H), layer l's h, times 0 to T-1; vectors[L + l] (T, B, D*H), the same dropped out,
+                 if there is dropout above l; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and only the last;
+                 gates[l D + d] (T, B, width) with `save`; trouble (1,) if a wait came to nothing
+        Reads    gates[d] of the first layer = x Wᵀ; initial states in vectors[l] and c[l]; weights, biases; the tables
+        Launch   cooperative, one block per row of `blocks`; all arrays flat; h and dropped-out h full of UNWRITTEN
+        """
+        shared, failed = cuda.shared.array(0, number), cuda.shared.array(1, np.int32)
+        fragments = cuda.local.array(fragment_words, np.uint32)
+        words = cuda.local.array((tiles, gathered, 4), np.uint32)
+        now = cuda.local.array(PG, number)  # x Wᵀ of the thread's pairs
+
+        thread, block = cuda.threadIdx.x, cuda.blockIdx.x
+        warp = thread // 32
+        layer, direction, hidden = blocks[block, LAYER], blocks[block, DIRECTION], blocks[block, HIDDEN]
+        first_unit, num_units = blocks[block, UNIT], blocks[block, UNITS]
+        gates_width, reads_gates = blocks[block, GATES_WIDTH], blocks[block, READS_GATES] != 0
+        split, working = np.int32(blocks[block, RECURRENT_WARPS]), np.int32(blocks[block, WORKING_WARPS])
+        mask = blocks[block, MASK]
+        h, layer_c, layer_gates = vectors[layer], c[layer], gates[layer * directions + direction]
+        width, private_row = directions * hidden, directions * N * hidden
+        own_h, own_c = direction * hidden + first_unit, direction * N * hidden + first_unit  # columns of unit 0
+        vector = vectors[warps[block, warp, VECTOR]]
+        shift, vector_width = warps[block, warp, SHIFT], warps[block, warp, WIDTH]
+        column, count = warps[block, warp, COLUMN], np.int32(warps[block, warp, COUNT])
+        recurrent = warps[block, warp, KIND] == RECURRENT
+
+        if thread == 0:
+            failed[0] = 0
+        load_weights(
+            fragments, weights, shared, warps[block, warp, WEIGHTS], num_units, warps[block, warp, GROUP_STRIDE],
+            warps[block, warp, UNIT_STRIDE], warps[block, warp, COLUMN_STRIDE], count,
+        )  # fmt: skip
+        cuda.syncthreads()  # weights may have passed through where biases and states go
+        for row in range(thread, G * U, THREADS):
+            j = row // U * hidden + first_unit + row % U
+            if row % U < num_units:
+                shared[bias_w + row] = widen(biases[blocks[block, BIAS_W] + j])
+                shared[bias_r + row] = widen(biases[blocks[block, BIAS_R] + j])
+        initial = 0 if direction == 0 else steps + 1
+        initial_c = initial if save else initial % 2
+        for pair in range(thread, batch * U, THREADS):
+            unit, b = pair % U, pair // U
+            if unit < num_units:
+                at = states + pair * (1 + N)
+                shared[at] = widen(h[(initial * batch + b) * width + own_h + unit])
+                private = load_private(layer_c, (initial_c * batch + b) * private_row + own_c + unit, hidden)
+                store_private(shared, at + 1, 1, private)
+        cuda.syncthreads()
+
+        for step in range(steps):
+            t = step if direction == 0 else steps - 1 - step
+            for first in range(0, batch, SEQUENCES):
+                # 1. What the cell needs besides products
+                if reads_gates:
+                    for i in range(P):
+                        pair = thread + i * THREADS
+                        unit, b = pair % U, first + pair // U
+                        if pair < U * SEQUENCES and unit < num_units and b < batch:
+                            at = (t * batch + b) * gates_width + first_unit + unit
+                            store_tuple(now, i * G, 1, load_gates(layer_gates, at, hidden))
+                            if step + PREFETCH_STEPS < steps:
+                                ahead = (PREFETCH_STEPS if direction == 0 else -PREFETCH_STEPS) * batch * gates_width
+                                for g in range(G):
+                                    prefetch(layer_gates, at + ahead + g * hidden)
+                # 2. The products, each warp its part
+                if count > 0:
+                    wait = 0 if recurrent and step == 0 else 1
+                    if not multiply(
+                        fragments, words, shared, partials + warp * between_warps, vector, t + shift, batch, first,
+                        vector_width, column, count, wait, limit,
+                    ):  # fmt: skip
+                        trouble[0] = blocks[block, TROUBLE] + step
+                        failed[0] = 1
+                cuda.syncthreads()
+                if failed[0] != 0:
+                    return
+                # 3. The cell, for the block's units
+                for i in range(P):
+                    pair = thread + i * THREADS
+                    unit, b = pair % U, first + pair // U
+                    valid = pair < U * SEQUENCES and unit < num_units and b < batch
+                    new_h, position, own = number(0), np.int64(0), states + (first * U + pair) * (1 + N)
+                    if valid:
+                        at = partials + pair // U * row_stride + unit
+                        ah = add(sums(shared, at, 0, split), load_tuple(shared, bias_r + unit, U))
+                        ax = load_tuple(now, i * G, 1)
+                        if inputs and not reads_gates:
+                            ax = sums(shared, at, split, working)
+                        ax = add(ax, load_tuple(shared, bias_w + unit, U))
+                        new_state, kept = forward(ax, ah, (shared[own], *load_private(shared, own + 1, 1)))
+                        new_h, position = new_state[0], (t * batch + b) * width + own_h + unit
+                    stored = narrow(new_h)
+                    publish(h, position + batch * width, stored, valid)
+                    if drops and mask >= 0:
+                        factor = dropout_factor(position, masks, mask, scale)
+                        publish(vectors[len(c) + layer], position, narrow(widen(stored) * factor), valid)
+                    if valid:
+                        shared[own] = widen(stored)
+                        store_private(shared, own + 1, 1, new_state[1:])
+                        if save:
+                            at = (t * batch + b) * gates_width + first_unit + unit
+                            store_saved(layer_gates, at, hidden, kept)
+                        if save or step == steps - 1:
+                            slot = t + 1 if save else (t + 1) % 2
+                            store_private(layer_c, (slot * batch + b) * private_row + own_c + unit, hidden, new_state[1:])
+                cuda.syncthreads()
+
+    kind = "training" if save else "inference"
+    return Kernel(
+        persistent_forward_kernel, f"{cell.name}_persistent_forward_{kind}", source_key=f"{cut} {inputs} {drops}"
+    )
+
+
+@cache
+def make_backward(cell, cut, inputs, drops):
+    """The backward kernel: the same walk in reverse, with the transposed weights. Arguments as for `make_forward`."""
+    dtype, U, P, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.threads, cut.sequences
+    G, N, K, same_gradient = cell.num_gates, cell.num_private, cell.num_saved, cell.same_gradient
+    number = np.dtype(compute_dtype(dtype)).type
+    backward = specialise(cell.backward, compute_dtype(dtype), TARGET)
+    widen = storage.widen(dtype)
+    product, sums = slices.make_product(cut), slices.make_sums(cut, 1)
+    load_weights, multiply = product.load, product.step
+    publish_all, prefetch = slices.make_publish_all(dtype, cut.aligned, G), ptx.prefetch
+    dropout_factor, nothing = make_dropout_factor(dtype), _make_zeros(G, dtype)
+    load_saved, load_kept, keep_saved = units.loader(K, TARGET, widen), units.loader(K, TARGET), units.storer(K, TARGET)
+    load_private, store_private = units.loader(N, TARGET), units.storer(N, TARGET)
+    fragment_words = max(1, cut.fragment_words) if cut.resident == "registers" else 1
+    gathered, tiles = cut.gathered, cut.tiles
+    PK, PS = max(1, P * K), 2 * P * (1 + N)  # sizes of local arrays: constants, and at least 1
+    row_stride, partials, between_warps, states = cut.row_stride, cut.partials, cut.between_warps, cut.states
+
+    @kernel(launch_bounds=(THREADS, 1))
+    def persistent_backward_kernel(
+        vectors, h, c, gates, dy, dh, dc, weights, masks, scale, blocks, warps, trouble, directions, steps, batch, limit
+    ):
+        """All steps of some layers backward.
+
+        Writes   vectors[l D + d] (T, B, G*H), the gradient of h Rᵀ; vectors[(L + l) D + d], that of x Wᵀ, if the cell's two
+                 differ; dh[l D + d] (B, H), dc[l D + d] (B, N*H), first the gradient of the final state, then of the initial
+                 one; trouble (1,) if a wait came to nothing
+        Reads    dy (T, B, D*H) of the last layer; what forward left in h, c, gates; weights; the tables
+        Launch   cooperative, one block per row of `blocks`; all arrays flat; vectors full of UNWRITTEN
+        """
+        shared, failed = cuda.shared.array(0, number), cuda.shared.array(1, np.int32)
+        fragments = cuda.local.array(fragment_words, np.uint32)
+        words = cuda.local.array((tiles, gathered, 4), np.uint32)
+        # Of the thread's pairs: what the cell saved, states before and after the step, the gradient of the output.
+        saved, around, above = cuda.local.array(PK, number), cuda.local.array(PS, number), cuda.local.array(P, number)
+
+        thread, block = cuda.threadIdx.x, cuda.blockIdx.x
+        warp = thread // 32
+        layer, direction, hidden = blocks[block, LAYER], blocks[block, DIRECTION], blocks[block, HIDDEN]
+        first_unit, num_units = blocks[block, UNIT], blocks[block, UNITS]
+        gates_width, reads_dy = blocks[block, GATES_WIDTH], blocks[block, READS_GATES] != 0
+        split, working = np.int32(blocks[block, RECURRENT_WARPS]), np.int32(blocks[block, WORKING_WARPS])
+        mask = blocks[block, MASK]
+        place = layer * directions + direction
+        layer_h, layer_c, layer_gates, layer_dh, layer_dc = h[layer], c[layer], gates[place], dh[place], dc[place]
+        width, private_row = directions * hidden, directions * N * hidden
+        own_h, own_c = direction * hidden + first_unit, direction * N * hidden + first_unit  # columns of unit 0
+        vector = vectors[warps[block, warp, VECTOR]]
+        shift, vector_width = warps[block, warp, SHIFT], warps[block, warp, WIDTH]
+        column, count = warps[block, warp, COLUMN], np.int32(warps[block, warp, COUNT])
+        recurrent = warps[block, warp, KIND] == RECURRENT
+
+        if thread == 0:
+            failed[0] = 0
+        load_weights(
+            fragments, weights, shared, warps[block, warp, WEIGHTS], num_units, warps[block, warp, GROUP_STRIDE],
+            warps[block, warp, UNIT_STRIDE], warps[block, warp, COLUMN_STRIDE], count,
+        )  # fmt: skip
+        cuda.syncthreads()  # weights may have passed through where gradients go
+        for pair in range(thread, batch * U, THREADS):  # the gradient of the state, so far
+            unit, b = pair % U, pair // U
+            if unit < num_units:
+                at = states + pair * (1 + N)
+                shared[at] = layer_dh[b * hidden + first_unit + unit]
+                store_private(shared, at + 1, 1, load_private(layer_dc, b * N * hidden + first_unit + unit, hidden))
+        cuda.syncthreads()
+
+        for step in range(steps + 1):  # the last one only carries the gradient to the initial state
+            t = step if direction == 1 else steps - 1 - step
+            for first in range(0, batch, SEQUENCES):
+                # 1. What the cell needs besides products
+                for i in range(P):
+                    pair = thread + i * THREADS
+                    unit, b = pair % U, first + pair // U
+                    if step < steps and pair < U * SEQUENCES and unit < num_units and b < batch:
+                        before, after = (t + 2 * direction) * batch + b, (t + 1) * batch + b
+                        at = (t * batch + b) * gates_width + first_unit + unit
+                        keep_saved(saved, i * K, 1, load_saved(layer_gates, at, hidden))
+                        own = 2 * i * (1 + N)
+                        around[own] = widen(layer_h[before * width + own_h + unit])
+                        private = load_private(layer_c, before * private_row + own_c + unit, hidden)
+                        store_private(around, own + 1, 1, private)
+                        own += 1 + N
+                        around[own] = widen(layer_h[after * width + own_h + unit])
+                        private = load_private(layer_c, after * private_row + own_c + unit, hidden)
+                        store_private(around, own + 1, 1, private)
+                        if reads_dy:
+                            above[i] = widen(dy[(t * batch + b) * width + own_h + unit])
+                        if step + PREFETCH_STEPS < steps:
+                            ahead = (PREFETCH_STEPS if direction == 1 else -PREFETCH_STEPS) * batch * gates_width
+                            for k in range(K):
+                                prefetch(layer_gates, at + ahead + k * hidden)
+                # 2. The products, each warp its part: none from later steps at first, none from above at last
+                if count > 0 and ((recurrent and step > 0) or (not recurrent and step < steps)):
+                    if not multiply(
+                        fragments, words, shared, partials + warp * between_warps, vector, t + shift, batch, first,
+                        vector_width, column, count, 1, limit,
+                    ):  # fmt: skip
+                        trouble[0] = blocks[block, TROUBLE] + step
+                        failed[0] = 1
+                cuda.syncthreads()
+                if failed[0] != 0:
+                    return
+                # 3. The cell, for the block's units
+                for i in range(P):
+                    pair = thread + i * THREADS
+                    unit, b = pair % U, first + pair // U
+                    valid = pair < U * SEQUENCES and unit < num_units and b < batch
+                    d_ax, d_ah, own = nothing(), nothing(), states + (first * U + pair) * (1 + N)
+                    at = partials + pair // U * row_stride + unit
+                    if valid:
+                        d_h = shared[own]
+                        if step > 0:
+                            d_h += sums(shared, at, 0, split)[0]
+                        shared[own] = d_h
+                        if step < steps:
+                            output = above[i]
+                            if inputs and not reads_dy:
+                                output = sums(shared, at, split, working)[0]
+                                if drops and mask >= 0:
+                                    position = (t * batch + b) * width + own_h + unit
+                                    output *= dropout_factor(position, masks, mask, scale)
+                            of = 2 * i * (1 + N)
+                            state = (around[of], *load_private(around, of + 1, 1))
+                            of += 1 + N
+                            new_state = (around[of], *load_private(around, of + 1, 1))
+                            d_state = (d_h + output, *load_private(shared, own + 1, 1))
+                            d_ax, d_ah, d_before = backward(load_kept(saved, i * K, 1), state, new_state, d_state)
+                            shared[own] = d_before[0]
+                            store_private(shared, own + 1, 1, d_before[1:])
+                    if step < steps:
+                        at = (t * batch + b) * G * hidden + first_unit + unit
+                        publish_all(vectors[place], at, hidden, d_ah, valid)
+                        if not same_gradient:
+                            publish_all(vectors[len(gates) + place], at, hidden, d_ax, valid)
+                cuda.syncthreads()
+
+        for pair in range(thread, batch * U, THREADS):
+            unit, b = pair % U, pair // U
+            if unit < num_units:
+                at = states + pair * (1 + N)
+                layer_dh[b * hidden + first_unit + unit] = shared[at]
+                store_private(layer_dc, b * N * hidden + first_unit + unit, hidden, load_private(shared, at + 1, 1))
+
+    return Kernel(persistent_backward_kernel, f"{cell.name}_persistent_backward", source_key=f"{cut} {inputs} {drops}")
+
+
+@cache
+def _make_zeros(count, dtype):
+    """A device function () -> a tuple of `count` zeros."""
+    if count == 0:
+        return jit(lambda: (), TARGET)
+    rest, zero = _make_zeros(count - 1, dtype), np.dtype(compute_dtype(dtype)).type(0)
+    return jit(lambda: (zero, *rest()), TARGET)

@@ -1,0 +1,237 @@
+"""PTX instructions that Numba has no name for, as functions that kernels call; in the simulator their twins in Python.
+
+    words = ptx.load_words(h, index)                # 16 bytes at h[index], seen as other blocks wrote them
+    ptx.store(h, index, value)                      # visible to all blocks at once
+    sums = ptx.mma_float16(a, b, sums)              # the tensor cores, all lanes of a warp together
+
+Arrays are one-dimensional and contiguous, in the form of `numbarnn.kernels.storage.stored`. A word is a uint32.
+"Relaxed" loads and stores go to the L2 cache, where all blocks meet, and are indivisible per element; they order
+nothing else. Instructions are from NVIDIA's "PTX ISA", sections on ld, st, prefetch, mma and cvt.
+"""
+
+from numbarnn.kernels.compiler import simulated
+
+__all__ = [
+    "as_float32",
+    "as_float64",
+    "as_word",
+    "load",
+    "load_shared",
+    "load_shared_words",
+    "load_weight_words",
+    "load_words",
+    "mma_bfloat16",
+    "mma_float16",
+    "mma_tf32",
+    "pack_halves",
+    "prefetch",
+    "sleep",
+    "store",
+    "store_shared",
+    "store_shared_words",
+    "store_word",
+    "to_tf32",
+]
+
+if simulated():
+    from numbarnn.kernels.ptx_simulated import *  # noqa: F403
+else:
+    from llvmlite import ir
+    from numba import types
+    from numba.cuda.extending import intrinsic
+
+    WORD, FLOAT32 = types.uint32, types.float32
+    _LETTERS = {types.uint16: "h", types.uint32: "r", types.int32: "r", types.float32: "f", types.float64: "d"}
+
+    def _call(context, builder, text, results, operands, *, memory):
+        """Emit the instruction; operands: (LLVM value, constraint letter). Returns one value per result."""
+        result_types = [context.get_value_type(result) for result in results]
+        returned = (
+            ir.VoidType()
+            if not results
+            else result_types[0]
+            if len(results) == 1
+            else ir.LiteralStructType(result_types)
+        )
+        constraints = [f"={_LETTERS[result]}" for result in results] + [letter for _, letter in operands]
+        function = ir.FunctionType(returned, [value.type for value, _ in operands])
+        # mma is collective: it must not be moved into a branch. Memory operations must keep their place.
+        assembly = ir.InlineAsm(
+            function, text, ",".join(constraints + ["~{memory}"] * memory), side_effect=memory or ".sync" in text
+        )
+        value = builder.call(assembly, [value for value, _ in operands])
+        if len(results) < 2:
+            return [value] * len(results)
+        return [builder.extract_value(value, number) for number in range(len(results))]
+
+    def _address(context, builder, array_type, array, index, shared=False):
+        """The address of array[index] as an operand."""
+        pointer = builder.gep(context.make_array(array_type)(context, builder, value=array).data, [index])
+        if shared:
+            pointer = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, addrspace=3))
+            return builder.ptrtoint(pointer, ir.IntType(32)), "r"
+        return builder.ptrtoint(pointer, ir.IntType(64)), "l"
+
+    def _result(context, builder, signature, values):
+        if not values:
+            return context.get_dummy_value()
+        return values[0] if len(values) == 1 else context.make_tuple(builder, signature.return_type, values)
+
+    def _typed(results):
+        if not results:
+            return types.void
+        return results[0] if len(results) == 1 else types.UniTuple(results[0], len(results))
+
+    def _memory_instruction(name, forms, *, values=0, shared=False):
+        """An intrinsic name(array, index[, value]).
+
+        Args:
+            forms: array's element type -> (text, result types); $n counts the results, the address, then the value's
+                parts.
+            values: 0: no value; 1: a scalar; n: a tuple of n.
+        """
+
+        def generate_for(array, text, results, parts):
+            def generate(context, builder, signature, arguments):
+                index = context.cast(builder, arguments[1], signature.args[1], types.int64)
+                operands = [_address(context, builder, array, arguments[0], index, shared)]
+                if values == 1:
+                    operands.append((arguments[2], _LETTERS[parts[0]]))
+                elif values:
+                    operands += [
+                        (builder.extract_value(arguments[2], k), _LETTERS[part]) for k, part in enumerate(parts)
+                    ]
+                return _result(
+                    context, builder, signature, _call(context, builder, text, results, operands, memory=True)
+                )
+
+            return generate
+
+        def typed(typing_context, array, index, value=None):
+            if not isinstance(array, types.Array) or array.ndim != 1 or array.dtype not in forms:
+                return None
+            text, results, *parts = forms[array.dtype]
+            parts = parts[0] if parts else ()
+            arguments = (array, index) if not values else (array, index, _typed(parts))
+            return _typed(results)(*arguments), generate_for(array, text, results, parts)
+
+        if values:
+            typed_exactly = lambda typing_context, array, index, value: typed(typing_context, array, index, value)  # noqa: E731
+        else:
+            typed_exactly = lambda typing_context, array, index: typed(typing_context, array, index)  # noqa: E731
+        typed_exactly.__name__ = name
+        return intrinsic(typed_exactly)
+
+    def _instruction(name, text, results, parameters):
+        """An intrinsic of scalars and tuples; parameters: lists of types, one list per argument."""
+
+        def generate(context, builder, signature, arguments):
+            operands = []
+            for argument, parts in zip(arguments, parameters, strict=True):
+                values = (
+                    [argument] if len(parts) == 1 else [builder.extract_value(argument, k) for k in range(len(parts))]
+                )
+                operands += [(value, _LETTERS[part]) for value, part in zip(values, parts, strict=True)]
+            return _result(context, builder, signature, _call(context, builder, text, results, operands, memory=False))
+
+        signature = _typed(results)(*map(_typed, parameters))
+        functions = {
+            1: lambda typing_context, a: (signature, generate),
+            2: lambda typing_context, a, b: (signature, generate),
+            3: lambda typing_context, a, b, c: (signature, generate),
+        }
+        function = functions[len(parameters)]
+        function.__name__ = name
+        return intrinsic(function)
+
+    _STORED = {types.uint16: ("u16", "h"), types.float32: ("f32", "f"), types.float64: ("f64", "d")}
+    _FOUR_WORDS = "{$0, $1, $2, $3}"
+    # Two float64 as four words: the loads must be of 64 bits, as the stores are.
+    _TWO_DOUBLES = "{{ .reg .b64 low, high; ld{0}.v2.b64 {{low, high}}, [$4]; mov.b64 {{$0, $1}}, low; mov.b64 {{$2, $3}}, high; }}"
+
+    def _load_four_words(qualifiers):
+        text = f"ld{qualifiers}.v4.u32 {_FOUR_WORDS}, [$4];"
+        return {
+            types.uint16: (text, [WORD] * 4),
+            types.float32: (text, [WORD] * 4),
+            types.float64: (_TWO_DOUBLES.format(qualifiers), [WORD] * 4),
+        }
+
+    # ---- memory that blocks share
+    load_words = _memory_instruction("load_words", _load_four_words(".relaxed.gpu.global"))
+    load = _memory_instruction(
+        "load", {kind: (f"ld.relaxed.gpu.global.{name} $0, [$1];", [kind]) for kind, (name, _) in _STORED.items()}
+    )
+    store = _memory_instruction(
+        "store",
+        {kind: (f"st.relaxed.gpu.global.{name} [$0], $1;", [], [kind]) for kind, (name, _) in _STORED.items()},
+        values=1,
+    )
+    store_word = _memory_instruction(
+        "store_word", {types.uint16: ("st.relaxed.gpu.global.u32 [$0], $1;", [], [WORD])}, values=1
+    )
+    load_weight_words = _memory_instruction("load_weight_words", _load_four_words(".global.nc"))
+    prefetch = _memory_instruction("prefetch", {kind: ("prefetch.global.L2 [$0];", []) for kind in _STORED})
+
+    # ---- shared memory, 16 bytes (two times 16 for four float64) at a time
+    load_shared = _memory_instruction(
+        "load_shared",
+        {
+            types.float32: (f"ld.shared.v4.f32 {_FOUR_WORDS}, [$4];", [types.float32] * 4),
+            types.float64: (
+                "ld.shared.v2.f64 {$0, $1}, [$4]; ld.shared.v2.f64 {$2, $3}, [$4+16];",
+                [types.float64] * 4,
+            ),
+        },
+        shared=True,
+    )
+    store_shared = _memory_instruction(
+        "store_shared",
+        {
+            types.float32: ("st.shared.v4.f32 [$0], {$1, $2, $3, $4};", [], [types.float32] * 4),
+            types.float64: (
+                "st.shared.v2.f64 [$0], {$1, $2}; st.shared.v2.f64 [$0+16], {$3, $4};",
+                [],
+                [types.float64] * 4,
+            ),
+        },
+        values=4,
+        shared=True,
+    )
+    load_shared_words = _memory_instruction(
+        "load_shared_words", {types.float32: (f"ld.shared.v4.u32 {_FOUR_WORDS}, [$4];", [WORD] * 4)}, shared=True
+    )
+    store_shared_words = _memory_instruction(
+        "store_shared_words",
+        {types.float32: ("st.shared.v4.u32 [$0], {$1, $2, $3, $4};", [], [WORD] * 4)},
+        values=4,
+        shared=True,
+    )
+
+    # ---- the tensor cores: 16 x K by K x 8, float32 sums; lane layouts as in the PTX ISA, "Matrix Fragments"
+    def _mma(name, shape_and_types):
+        text = (
+            f"mma.sync.aligned.{shape_and_types} {_FOUR_WORDS}, {{$4, $5, $6, $7}}, {{$8, $9}}, {{$10, $11, $12, $13}};"
+        )
+        return _instruction(name, text, [FLOAT32] * 4, [[WORD] * 4, [WORD] * 2, [FLOAT32] * 4])
+
+    mma_float16 = _mma("mma_float16", "m16n8k16.row.col.f32.f16.f16.f32")
+    mma_bfloat16 = _mma("mma_bfloat16", "m16n8k16.row.col.f32.bf16.bf16.f32")
+    mma_tf32 = _mma("mma_tf32", "m16n8k8.row.col.f32.tf32.tf32.f32")
+
+    # ---- bits
+    to_tf32 = _instruction("to_tf32", "cvt.rna.tf32.f32 $0, $1;", [WORD], [[WORD]])
+    as_float32 = _instruction("as_float32", "mov.b32 $0, $1;", [FLOAT32], [[WORD]])
+    as_word = _instruction("as_word", "mov.b32 $0, $1;", [WORD], [[FLOAT32]])
+    as_float64 = _instruction("as_float64", "mov.b64 $0, {$1, $2};", [types.float64], [[WORD], [WORD]])
+    pack_halves = _instruction("pack_halves", "mov.b32 $0, {$1, $2};", [WORD], [[types.uint16], [types.uint16]])
+
+    @intrinsic
+    def sleep(typing_context, nanoseconds):
+        """Let others run for about that time."""
+
+        def generate(context, builder, signature, arguments):
+            _call(context, builder, "nanosleep.u32 $0;", [], [(arguments[0], "r")], memory=True)
+            return context.get_dummy_value()
+
+        return types.void(types.uint32), generate

@@ -1,0 +1,160 @@
+"""The functions of `ptx` in Python on NumPy arrays, for the simulator. Loads that poll let other threads run first."""
+
+import numpy as np
+
+from numbarnn.kernels import simulator
+
+__all__ = [
+    "as_float32",
+    "as_float64",
+    "as_word",
+    "load",
+    "load_shared",
+    "load_shared_words",
+    "load_weight_words",
+    "load_words",
+    "mma_bfloat16",
+    "mma_float16",
+    "mma_tf32",
+    "pack_halves",
+    "prefetch",
+    "sleep",
+    "store",
+    "store_shared",
+    "store_shared_words",
+    "store_word",
+    "to_tf32",
+]
+
+_ALL_LANES = 0xFFFFFFFF
+
+
+def _sixteen_bytes(array, index):
+    """Four words at array[index]; at an address that a device could load 16 bytes from."""
+    count = 16 // array.itemsize
+    part = array[index : index + count]
+    if index < 0 or len(part) < count:
+        raise IndexError(f"16 bytes at element {index} of {len(array)}")
+    if index * array.itemsize % 16:
+        raise ValueError(f"element {index} of an array of {array.dtype} is not at a multiple of 16 bytes")
+    return tuple(part.view(np.uint32))
+
+
+def _element(array, index):
+    if not 0 <= index < len(array):
+        raise IndexError(f"element {index} of {len(array)}")
+    return array[index]
+
+
+def load_words(array, index):
+    return _sixteen_bytes(array, index)
+
+
+def load(array, index):
+    return _element(array, index)
+
+
+def store(array, index, value):
+    _element(array, index)
+    array[index] = value
+
+
+def store_word(array, index, word):
+    if index % 2 or not 0 <= index < len(array) - 1:
+        raise IndexError(f"a word at element {index} of {len(array)}")
+    array[index], array[index + 1] = word & np.uint32(0xFFFF), word >> np.uint32(16)
+
+
+load_weight_words = load_words
+
+
+def prefetch(array, index):
+    _element(array, index)
+
+
+def load_shared(array, index):
+    if index % 4 or not 0 <= index <= len(array) - 4:
+        raise IndexError(f"four elements at {index} of {len(array)}")
+    return tuple(array[index : index + 4])
+
+
+def store_shared(array, index, values):
+    if index % 4 or not 0 <= index <= len(array) - 4:
+        raise IndexError(f"four elements at {index} of {len(array)}")
+    array[index : index + 4] = values
+
+
+def load_shared_words(array, index):
+    return tuple(np.array(load_shared(array, index), array.dtype).view(np.uint32))
+
+
+def store_shared_words(array, index, words):
+    store_shared(array.view(np.uint32), index, words)
+
+
+# ---- the tensor cores
+_ROW, _PAIR = np.arange(32) // 4, np.arange(32) % 4  # of a lane: PTX calls them groupID and threadID_in_group
+
+
+def _mma(a, b, sums, numbers_per_word):
+    """D = A B + C by all lanes of the warp: 16 x K, K x 8; numbers_per_word: words -> (n, words) float32."""
+    lanes = simulator.exchange(_ALL_LANES, (a, b, sums))
+    if len(lanes) != 32:
+        raise RuntimeError(f"mma needs all 32 lanes of the warp, {len(lanes)} came")
+    a, b, c = (np.array([lanes[lane][k] for lane in range(32)]) for k in range(3))
+    a, b = numbers_per_word(a), numbers_per_word(b)  # (n, 32, 4), (n, 32, 2)
+    n = len(a)
+    A, B, D = np.zeros((16, 8 * n), np.float32), np.zeros((8 * n, 8), np.float32), np.zeros((16, 8), np.float32)
+    for k in range(n):
+        for register in range(4):
+            A[_ROW + 8 * (register % 2), n * _PAIR + k + 4 * n * (register // 2)] = a[k, :, register]
+        for register in range(2):
+            B[n * _PAIR + k + 4 * n * register, _ROW] = b[k, :, register]
+    for register in range(4):
+        D[_ROW + 8 * (register // 2), 2 * _PAIR + register % 2] = c[:, register]
+    D = D + A @ B
+    own = simulator.lane()
+    return tuple(D[_ROW[own] + 8 * (register // 2), 2 * _PAIR[own] + register % 2] for register in range(4))
+
+
+def mma_float16(a, b, sums):
+    return _mma(
+        a, b, sums, lambda words: np.moveaxis(words.view(np.float16).reshape(*words.shape, 2), -1, 0).astype(np.float32)
+    )
+
+
+def mma_bfloat16(a, b, sums):
+    def halves(words):
+        return np.stack([(words << np.uint32(16)).view(np.float32), (words & np.uint32(0xFFFF0000)).view(np.float32)])
+
+    return _mma(a, b, sums, halves)
+
+
+def mma_tf32(a, b, sums):
+    return _mma(a, b, sums, lambda words: words.view(np.float32)[None])
+
+
+# ---- bits
+def to_tf32(word):
+    """Rounded to 10 bits of mantissa, to nearest, ties away from zero."""
+    return np.uint32((np.uint32(word) + np.uint32(0x1000)) & np.uint32(0xFFFFE000))
+
+
+def as_float32(word):
+    return np.uint32(word).view(np.float32)
+
+
+def as_word(value):
+    return np.float32(value).view(np.uint32)
+
+
+def as_float64(low, high):
+    return np.array([low, high], np.uint32).view(np.float64)[0]
+
+
+def pack_halves(low, high):
+    return np.uint32(low) | np.uint32(high) << np.uint32(16)
+
+
+def sleep(nanoseconds):
+    simulator.pause()

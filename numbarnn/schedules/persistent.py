@@ -1,0 +1,423 @@
+"""The persistent schedule: all steps of several layers in one cooperative launch; see `numbarnn.kernels.persistent`.
+
+What runs where is the planner's (`planner.plan_launches`). Here its launches become plans, tables and kernel calls, on
+the arrays of a pass. Products over all steps (x Wᵀ of a launch's first layer, dx, dW) stay tasks of their own.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+
+from numbarnn.cells.precision import compute_dtype
+from numbarnn.engines import Job
+from numbarnn.kernels import persistent
+from numbarnn.kernels.launch import LaunchConfig
+from numbarnn.kernels.slices import INPUT, RECURRENT
+from numbarnn.kernels.storage import stored
+from numbarnn.schedules import planner
+from numbarnn.schedules.base import Schedule
+from numbarnn.schedules.plan import BOTH, Plan, Task, weight_tasks
+
+NAME = "persistent"
+PARTS = 8  # blocks of steps that a plan shows of each layer and direction; the kernel knows only steps
+POLLS = 1 << 20  # looks at missing data before a kernel gives up, at least: about a second
+POLLS_PER_STEP = 64  # more of them, as the first wait may be for all steps of other layers
+
+
+def profile_of(problem):
+    """The DeviceProfile to plan for.
+
+    Raises:
+        planner.DoesNotFit: the engine has no kernels.
+    """
+    if problem.engine == "cpu":
+        raise planner.DoesNotFit(
+            "schedule 'persistent' runs kernels on a GPU (device='cuda'), not on the CPU: use schedule='auto'"
+        )
+    return problem.profile
+
+
+class Persistent(Schedule):
+    """All steps of as many layers as fit in one launch."""
+
+    name = NAME
+
+    def launches(self, problem, backward):
+        """The `planner.Launch`es of a pass.
+
+        Raises:
+            planner.DoesNotFit: with the numbers.
+        """
+        return planner.plan_launches(problem, profile_of(problem), backward)
+
+    def plan_forward(self, problem):
+        return _plan_forward(problem, self.launches(problem, False))
+
+    def plan_backward(self, problem, weights=True, input_gradient=True):
+        return _plan_backward(problem, self.launches(problem, True), weights, input_gradient)
+
+    def plan_weights(self, problem):
+        tasks = [
+            task
+            for layer in range(problem.layers)
+            for task in weight_tasks(layer, problem.directions, problem.steps, problem.dropping)
+        ]
+        return Plan(NAME, True, "one product per matrix", tuple(tasks))
+
+    def run_forward(self, work):
+        self._run(work, self.plan_forward(work.problem), self.launches(work.problem, False), _ForwardLaunch)
+
+    def run_backward(self, walk, weights=True):
+        self._run(walk, self.plan_backward(walk.problem, weights), self.launches(walk.problem, True), _BackwardLaunch)
+
+    def _run(self, work, plan, launches, kind):
+        """The plan's tasks as jobs of the engine; all "steps" of a launch's layers are one."""
+        work.engine.require_no_trouble()
+        calls = [kind(work, launch) for launch in launches]
+        for task in plan.last_of_each:
+            if task.kind != "steps":
+                work.make_room(task)
+        for call in calls:
+            call.make_room()
+        key = (plan, *work.facts())
+        work.engine.run_jobs(lambda: _jobs(work, plan, calls), key, work.arrays())
+        work.engine.require_no_trouble()
+        for call in calls:
+            call.forget()
+        work.finish()
+
+
+def _jobs(work, plan, calls):
+    """A `Job` per task of the plan, but one per launch for all "steps" tasks of its layers."""
+    launch_of = {layer: n for n, call in enumerate(calls) for layer in range(call.launch.first, call.launch.last)}
+    jobs, job_of_task, job_of_launch = [], {}, {}
+    for task in plan.tasks:
+        if task.kind != "steps":
+            job_of_task[task] = len(jobs)
+            needs = tuple(dict.fromkeys(job_of_task[need] for need in task.needs))
+            jobs.append(Job(task.lane, needs, partial(work.bind, task)))
+        elif launch_of[task.layer] not in job_of_launch:
+            number = launch_of[task.layer]
+            steps = [task for task in plan.tasks if task.kind == "steps" and launch_of[task.layer] == number]
+            needs = {job_of_task[need] for task in steps for need in task.needs if need not in steps}
+            job_of_launch[number] = len(jobs)
+            job_of_task |= dict.fromkeys(steps, len(jobs))
+            jobs.append(Job(("launches",), tuple(sorted(needs)), calls[number].bind))
+    return jobs
+
+
+SCHEDULE = Persistent()
+
+
+# ------------------------------------------------------------------------------------------------------------ plans
+@lru_cache(maxsize=256)
+def _plan_forward(problem, launches):
+    """The forward plan: per launch the first layer's input product, then its layers' steps, block by block."""
+    tasks, outputs = [], {}  # (layer, direction) -> its tasks
+    for launch in launches:
+        below = tuple(outputs[launch.first - 1, d][-1] for d in range(problem.directions)) if launch.first else ()
+        if problem.dropping and launch.first:
+            tasks.append(Task("dropout", launch.first, BOTH, 0, problem.steps, below))
+            below = (tasks[-1],)
+        products = [Task("input", launch.first, d, 0, problem.steps, below) for d in range(problem.directions)]
+        tasks += products
+        waits = {(launch.first, d): (product,) for d, product in enumerate(products)}
+        tasks += _steps(problem, range(launch.first, launch.last), False, outputs, waits)
+    return Plan(NAME, False, _reason(launches), tuple(tasks), concurrent=True)
+
+
+@lru_cache(maxsize=256)
+def _plan_backward(problem, launches, weights, input_gradient):
+    """The backward plan: per launch its layers' steps, from the last layer down, then products over all steps."""
+    tasks, outputs, above = [], {}, ()
+    for launch in launches:
+        layers, waits = range(launch.last - 1, launch.first - 1, -1), {}
+        waits = {(launch.last - 1, d): above for d in range(problem.directions)}
+        tasks += _steps(problem, layers, True, outputs, waits)
+        walked = tuple(outputs[launch.first, d][-1] for d in range(problem.directions))
+        if launch.first > 0 or input_gradient:
+            tasks.append(Task("input", launch.first, BOTH, 0, problem.steps, walked))
+            above = (tasks[-1],)
+        if problem.dropping and launch.first:
+            tasks.append(Task("dropout", launch.first, BOTH, 0, problem.steps, above))
+            above = (tasks[-1],)
+        for layer in layers if weights else ():
+            needs = tuple((outputs[layer, d][-1],) for d in range(problem.directions))
+            tasks += weight_tasks(layer, problem.directions, problem.steps, problem.dropping, needs)
+    return Plan(NAME, True, _reason(launches), tuple(tasks), concurrent=True)
+
+
+def _steps(problem, layers, backward, outputs, waits):
+    """The "steps" tasks of one launch, in an order in which they may run; notes them in `outputs`.
+
+    A layer's block of steps needs the block before, and of the layer that it reads those that cover the same times.
+    """
+    size = max(1, -(-problem.steps // PARTS))
+    firsts = range(0, problem.steps, size)
+    for layer in layers:
+        other = layer + 1 if backward else layer - 1  # the layer that it reads
+        for direction in range(problem.directions):
+            made = outputs[layer, direction] = []
+            for first in firsts:
+                last = min(first + size, problem.steps)
+                needs = made[-1:] + list(waits.get((layer, direction), ()))
+                if other in layers:
+                    times = Task("steps", layer, direction, first, last).times(problem.steps, backward)
+                    needs += [_covering(problem, outputs[other, d], times, backward) for d in range(problem.directions)]
+                made.append(Task("steps", layer, direction, first, last, tuple(needs)))
+    tasks = [task for layer in layers for d in range(problem.directions) for task in outputs[layer, d]]
+    if problem.directions == 1:  # as they run: along the anti-diagonals
+        tasks.sort(key=lambda task: (task.first // size + list(layers).index(task.layer), task.first))
+    return tasks
+
+
+def _covering(problem, tasks, times, backward):
+    """The last of these tasks, in their order, that works on one of the times."""
+    covering = [task for task in tasks if _overlap(task.times(problem.steps, backward), times)]
+    return covering[-1]
+
+
+def _overlap(a, b):
+    return a.start < b.stop and b.start < a.stop
+
+
+def _reason(launches):
+    count = "one launch" if len(launches) == 1 else f"{len(launches)} launches"
+    return f"{count}; " + "; ".join(map(str, launches))
+
+
+# ----------------------------------------------------------------------------------------------------------- tables
+@dataclass(frozen=True)
+class _Place:
+    """Where the weights of a layer and direction stand in the flat buffer, in elements."""
+
+    W: int
+    R: int
+    b_w: int
+    b_r: int
+
+
+def make_tables(problem, launch, places):
+    """The tables `blocks` and `warps` of a launch, as `numbarnn.kernels.persistent` and `slices` describe them.
+
+    Args:
+        places: places[layer, direction], a `_Place`.
+
+    Returns:
+        int64 arrays (blocks, BLOCK_COLUMNS) and (blocks, warps, WARP_COLUMNS).
+    """
+    make_warps = _backward_warp if launch.backward else _forward_warp
+    blocks, warps = [], []
+    for layer in range(launch.first, launch.last):
+        hidden = problem.hidden_sizes[layer]
+        shares = planner.share(
+            planner.sources(problem, launch.first, layer, launch.last, launch.backward), launch.cut.warps, launch.cut
+        )
+        recurrent = sum(1 for one in shares if one and one[0].kind == RECURRENT)
+        working = sum(1 for one in shares if one)
+        for direction in range(problem.directions):
+            place = places[layer, direction]
+            alone = layer == (launch.last - 1 if launch.backward else launch.first)
+            mask = layer if problem.dropping and layer < launch.last - 1 else -1
+            width = max(problem.cell.num_saved, problem.cell.num_gates) if problem.training else problem.cell.num_gates
+            for unit in range(0, hidden, launch.cut.units):
+                count = min(launch.cut.units, hidden - unit)
+                blocks.append(
+                    (
+                        layer - launch.first, direction, unit, count, hidden, width * hidden, place.b_w, place.b_r,
+                        recurrent, working, int(alone), mask,
+                        persistent.trouble_code(layer, direction, launch.backward),
+                    )
+                )  # fmt: skip
+                warps.append([make_warps(problem, launch, places, layer, direction, unit, one) for one in shares])
+    return np.array(blocks, np.int64), np.array(warps, np.int64)
+
+
+_IDLE = (0,) * 9 + (INPUT,)
+
+
+def _forward_warp(problem, launch, places, layer, direction, unit, share):
+    """The row of `warps` for a share of `planner.share`, forward."""
+    if share is None:
+        return _IDLE
+    source, first, count = share
+    hidden, place = problem.hidden_sizes[layer], places[layer, direction]
+    number, layers = layer - launch.first, launch.last - launch.first
+    if source.kind == RECURRENT:
+        at = place.R + unit * hidden + first
+        width, column = problem.directions * hidden, direction * hidden + first
+        return number, 2 * direction, width, column, count, at, hidden * hidden, hidden, 1, RECURRENT
+    inputs = source.columns
+    vector, shift = (layers + number - 1, 0) if problem.dropping else (number - 1, 1)
+    at = place.W + unit * inputs + first
+    return vector, shift, inputs, first, count, at, hidden * inputs, inputs, 1, INPUT
+
+
+def _backward_warp(problem, launch, places, layer, direction, unit, share):
+    """The row of `warps` for a share of `planner.share`, backward."""
+    if share is None:
+        return _IDLE
+    source, first, count = share
+    hidden, D, number = problem.hidden_sizes[layer], problem.directions, layer - launch.first
+    if source.kind == RECURRENT:
+        at = places[layer, direction].R + first * hidden + unit
+        shift = 1 if direction == 0 else -1
+        return number * D + direction, shift, source.columns, first, count, at, 0, 1, hidden, RECURRENT
+    vector = (number + 1) * D + source.direction
+    if not problem.cell.same_gradient:
+        vector += (launch.last - launch.first) * D
+    inputs = D * hidden  # columns of the W above
+    at = places[layer + 1, source.direction].W + first * inputs + direction * hidden + unit
+    return vector, 0, source.columns, first, count, at, 0, 1, inputs, INPUT
+
+
+# --------------------------------------------------------------------------------------------------------- launching
+def _weight_places(work):
+    """(layer, direction) -> _Place of the pass's weights, the flat buffer, and the buffer that biases stand in."""
+    engine, flat = work.engine, work.flat
+    start, size = engine.address(flat), flat.dtype.itemsize
+
+    def offset(view):
+        return (engine.address(view) - start) // size
+
+    first = work.weights[0][0]["b_w"]
+    has_bias = 0 <= offset(first) < flat.size
+    places = {}
+    for layer, parts in enumerate(work.weights):
+        for direction, part in enumerate(parts):
+            b_w, b_r = (offset(part["b_w"]), offset(part["b_r"])) if has_bias else (0, 0)
+            places[layer, direction] = _Place(offset(part["W"]), offset(part["R"]), b_w, b_r)
+    if has_bias:
+        return places, flat
+    no_bias = np.zeros(work.problem.cell.num_gates * max(work.problem.hidden_sizes), flat.dtype)
+    return places, engine.constant(no_bias)
+
+
+def _masks(work):
+    """(scale, words) of dropout, as kernels take them."""
+    number = np.dtype(compute_dtype(work.problem.dtype)).type
+    if work.masks is None:
+        return number(0), work.engine.constant(np.zeros((1, 5), np.uint64))
+    return number(work.scale), work.masks
+
+
+class _Launch:
+    """A `planner.Launch` on the arrays of a pass.
+
+    Attributes:
+        launch, problem, engine: see there.
+        layers: its layers; places: their (layer, direction) pairs, in order.
+    """
+
+    def __init__(self, work, launch):
+        self.work, self.launch, self.problem, self.engine = work, launch, work.problem, work.engine
+        self.layers = range(launch.first, launch.last)
+        self.places = [(layer, d) for layer in self.layers for d in range(self.problem.directions)]
+
+    def make_room(self):
+        """Make the arrays that the kernel writes, on the caller's stream."""
+        raise NotImplementedError
+
+    def bind(self):
+        """A function without arguments that runs the kernel."""
+        raise NotImplementedError
+
+    def forget(self):
+        """Let go of what is needed no more once the kernel was launched."""
+
+    def _bind(self, kernel, exchanged, tape, vectors, *arrays):
+        """The kernel bound to its arrays; what is exchanged is marked before each call.
+
+        Args:
+            exchanged: arrays whose numbers blocks wait for.
+            tape: the ForwardPass, with the weights.
+            vectors, arrays: the kernel's first arguments, arrays or lists of arrays; then come weights and the rest.
+        """
+        problem, launch, engine = self.problem, self.launch, self.engine
+        places, biases = _weight_places(tape)
+        tables = make_tables(problem, launch, places)
+        scale, masks = _masks(tape)
+        weights = (tape.flat,) if launch.backward else (tape.flat, biases)
+        bound = kernel.bind(
+            LaunchConfig(launch.blocks, launch.cut.threads, launch.shared_bytes, cooperative=True),
+            *(_flat(array) for array in (vectors, *arrays, *weights)),
+            masks, scale, *map(engine.constant, tables), engine.trouble,
+        )  # fmt: skip
+        sizes = problem.directions, problem.steps, problem.batch, _limit(problem)
+
+        def run():
+            for array in exchanged:
+                engine.mark_unwritten(array)
+            bound(*sizes)
+
+        return run
+
+    def _kernel(self, make, *options):
+        several = len(self.layers) > 1
+        return make(self.problem.cell, self.launch.cut, *options, several, several and self.problem.dropping)
+
+
+class _ForwardLaunch(_Launch):
+    """Of a `ForwardPass`."""
+
+    @property
+    def _keeps(self):
+        return self.problem.training and self.problem.cell.num_saved > 0
+
+    def _dropped(self):
+        """The dropped-out outputs that the launch makes: layer below -> array."""
+        return {layer - 1: self.work.input(layer) for layer in self.layers[1:]} if self.problem.dropping else {}
+
+    def make_room(self):
+        self._dropped()
+        for place in self.places:
+            if self._keeps or place[0] == self.launch.first:
+                self.work.gates_of(*place)
+
+    def bind(self):
+        work, dropped = self.work, self._dropped()
+        nothing = work.flat[:0]
+        outputs = [work.output(layer) for layer in self.layers]
+        vectors = [work.h[layer] for layer in self.layers] + [dropped.get(layer, nothing) for layer in self.layers]
+        gates = [work.gates.get(place, nothing) for place in self.places]
+        kernel = self._kernel(persistent.make_forward, self.problem.training)
+        states = [work.c[layer] for layer in self.layers]
+        return self._bind(kernel, [*outputs, *dropped.values()], work, vectors, states, gates)
+
+    def forget(self):
+        for place in self.places:
+            if not self._keeps:
+                self.work.gates.pop(place, None)
+
+
+class _BackwardLaunch(_Launch):
+    """Of a `BackwardPass`."""
+
+    def make_room(self):
+        for place in self.places:
+            self.work.separate_gradients(*place)
+
+    def bind(self):
+        walk, tape = self.work, self.work.tape
+        gradients = [walk.separate_gradients(*place) for place in self.places]
+        vectors = [array for both in zip(*gradients, strict=True) for array in both]  # those of h Rᵀ first
+        nothing = tape.flat[:0]
+        gates = [tape.gates.get(place, nothing) for place in self.places]
+        states = [getattr(tape, name)[layer] for name in "hc" for layer in self.layers]
+        count = len(self.layers)
+        d_states = [state[layer][d] for state in (walk.dh, walk.dc) for layer, d in self.places]
+        return self._bind(
+            self._kernel(persistent.make_backward), vectors, tape, vectors, states[:count], states[count:], gates,
+            walk.dy[self.launch.last - 1], d_states[: len(self.places)], d_states[len(self.places) :],
+        )  # fmt: skip
+
+
+def _flat(array):
+    """An array, or a list of arrays as a tuple, as kernels take them: one-dimensional, halves as their bits."""
+    return tuple(map(_flat, array)) if isinstance(array, list) else stored(array.reshape(-1))
+
+
+def _limit(problem):
+    """How often a kernel looks for missing data before it gives up."""
+    return min(POLLS + POLLS_PER_STEP * problem.steps * problem.layers, 2**31 - 1)

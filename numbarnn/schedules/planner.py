@@ -1,0 +1,289 @@
+"""The planner of the persistent schedule: how a problem is cut into launches, blocks and slices, or why it cannot be.
+
+A pure function of numbers: a `Problem` and a `DeviceProfile`. A launch runs consecutive layers, all that fit on the
+device together (or fewer, where that is estimated to be faster); each of its blocks owns the same number of units of one
+layer and direction. Estimates are of one step: bytes over bandwidth, multiply-adds over rate, and the exchange.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+
+import numpy as np
+
+from numbarnn.cells.precision import compute_dtype, is_half
+from numbarnn.kernels.slices import CHUNK_BYTES, INPUT, RECURRENT, Slice
+
+UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
+WARPS = (8, 16)
+MAX_PARAMETER_BYTES = 4096  # of a kernel launch, before compute capability 7.0 with CUDA 12.1 and for all of ours
+STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
+# Registers of a thread that are not weights, gathered words or sums, as the compiled kernels have them.
+OTHER_REGISTERS = {8: 95, 16: 60}
+LAUNCH_US = 8.0  # a launch, and loading weights into it
+
+
+class DoesNotFit(RuntimeError):
+    """The problem cannot run as persistent kernels on this device; the message says why, with the numbers."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A matrix and the vector that it multiplies at each step.
+
+    Attributes:
+        kind: `RECURRENT` or `INPUT`.
+        direction: of the layer above whose input it was, backward; else 0.
+        columns: elements of the vector per sequence.
+    """
+
+    kind: int
+    direction: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Microseconds of one step, and what they are made of.
+
+    Attributes:
+        exchange: storing a block's part of the state and having all others' parts.
+        read_bytes: of the vectors, by one block.
+        read: reading them from the L2 cache.
+        multiply: the products of one block.
+        add: adding the warps' partial sums and the cell.
+    """
+
+    exchange: float
+    read_bytes: int
+    read: float
+    multiply: float
+    add: float
+
+    @property
+    def step(self):
+        """All together: they follow each other."""
+        return self.exchange + self.read + self.multiply + self.add
+
+    @property
+    def bound(self):
+        """What takes the most time."""
+        return max(("exchange", "read", "multiply", "add"), key=lambda part: getattr(self, part))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One cooperative launch.
+
+    Attributes:
+        first, last: layers [first, last).
+        cut: the slice of every block.
+        blocks: number of blocks.
+        weight_bytes: of weights that stay in each block.
+        shared_bytes: dynamic shared memory of each block.
+        estimate: of one step.
+        steps: T.
+        backward: whether it is of the backward pass.
+    """
+
+    first: int
+    last: int
+    cut: Slice
+    blocks: int
+    weight_bytes: int
+    shared_bytes: int
+    estimate: Estimate
+    steps: int
+    backward: bool
+
+    @property
+    def microseconds(self):
+        """Estimated time of the launch."""
+        return LAUNCH_US + (self.steps + self.last - self.first - 1) * self.estimate.step
+
+    def __str__(self):
+        cut, estimate = self.cut, self.estimate
+        layers = f"layer {self.first}" if self.last == self.first + 1 else f"layers {self.first} to {self.last - 1}"
+        home = "shared memory" if cut.math == "fma" else cut.resident.replace("shared", "shared memory")
+        return (
+            f"{layers}: {self.blocks} blocks of {cut.threads} threads, {cut.units} units each, by {cut.math}; "
+            f"{self.weight_bytes / 1024:.0f} KiB of weights per block in {home}, "
+            f"{self.shared_bytes / 1024:.0f} KiB shared memory; "
+            f"{estimate.step:.2f} µs per step, most of it {estimate.bound} (exchange {estimate.exchange:.2f}, "
+            f"read {estimate.read:.2f} for {estimate.read_bytes / 1024:.0f} KiB, multiply {estimate.multiply:.2f}, "
+            f"add {estimate.add:.2f})"
+        )
+
+
+def sources(problem, first, layer, last, backward):
+    """What a block of `layer` multiplies at each step, in a launch of the layers [first, last)."""
+    gates, hidden = problem.cell.num_gates, problem.hidden_sizes
+    if not backward:
+        own = [Source(RECURRENT, 0, hidden[layer])]
+        return own + [Source(INPUT, 0, problem.directions * hidden[layer - 1])] * (layer > first)
+    own = [Source(RECURRENT, 0, gates * hidden[layer])]
+    if layer + 1 == last:
+        return own
+    return own + [Source(INPUT, direction, gates * hidden[layer + 1]) for direction in range(problem.directions)]
+
+
+def share(sources, warps, cut):
+    """Warps of a block shared among its sources: per warp (source, first column, number of columns); None for a warp
+    without work.
+
+    Args:
+        sources: see `sources`.
+        warps: number of warps.
+        cut: the Slice, for its chunks per warp.
+    """
+    shares = []
+    for source in sources:
+        size = cut.chunks * cut.chunk_elements
+        shares += [(source, first, min(size, source.columns - first)) for first in range(0, source.columns, size)]
+    return shares + [None] * (warps - len(shares))
+
+
+@lru_cache(maxsize=256)
+def plan_launches(problem, profile, backward):
+    """The launches of a pass, in their order.
+
+    Raises:
+        DoesNotFit: not even a single layer of it fits; says which, with the numbers.
+    """
+    if not profile.cooperative:
+        raise DoesNotFit(f"{profile.name} has no cooperative launches, which persistent kernels need")
+    plan, end = [], problem.layers
+    first = 0
+    while first < end:
+        alone = _best_launch(problem, profile, first, first + 1, backward)
+        best, spent = alone, alone.microseconds
+        for last in range(first + 2, end + 1):
+            try:
+                together = _best_launch(problem, profile, first, last, backward)
+            except DoesNotFit:
+                break
+            spent += _best_launch(problem, profile, last - 1, last, backward).microseconds
+            if together.microseconds < spent:
+                best, spent = together, together.microseconds
+        plan.append(best)
+        first = best.last
+    return tuple(reversed(plan)) if backward else tuple(plan)
+
+
+@lru_cache(maxsize=1024)
+def _best_launch(problem, profile, first, last, backward):
+    """The launch of the layers [first, last) that is estimated to be fastest."""
+    launches, refusals = [], []
+    for units in UNITS:
+        for warps in WARPS:
+            launch = _launch(problem, profile, first, last, backward, units, warps)
+            (refusals if isinstance(launch, str) else launches).append(launch)
+    if not launches:
+        raise DoesNotFit(_refusal(problem, profile, first, last, refusals))
+    return min(launches, key=lambda launch: launch.microseconds)
+
+
+def _refusal(problem, profile, first, last, refusals):
+    """Why no cut fits, as text."""
+    hidden = problem.hidden_sizes[first:last]
+    sizes = ", ".join(map(str, hidden))
+    itemsize = 2 if is_half(problem.dtype) else np.dtype(problem.dtype).itemsize
+    total = sum(problem.directions * problem.cell.num_gates * size * size * itemsize for size in hidden)
+    room = profile.multiprocessors * profile.shared_bytes
+    return (
+        f"{problem.cell.name} with hidden size {sizes} in {problem.dtype}, batch {problem.batch}, does not fit on "
+        f"{profile.name}: its recurrent weights are {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
+        f"{profile.shared_bytes / 1024:.0f} KiB of shared memory each hold {room / 2**20:.1f} MiB, besides what the "
+        f"steps need; closest: {refusals[-1]}. Use schedule='wavefront' or 'stepwise'"
+    )
+
+
+def _math(problem, profile):
+    """How products are computed: "mma" and "tf32" on the tensor cores, or "fma"."""
+    if is_half(problem.dtype) and profile.tensor_cores:
+        return "mma"
+    if problem.dtype == "float32" and getattr(problem, "allow_tf32", False) and profile.tensor_cores:
+        return "tf32"
+    return "fma"
+
+
+def _launch(problem, profile, first, last, backward, units, warps):
+    """The Launch with that many units and warps per block, or why not, as text."""
+    hidden, D, batch = problem.hidden_sizes[first:last], problem.directions, problem.batch
+    blocks = sum(D * ceil(size / units) for size in hidden)
+    if blocks > profile.multiprocessors:
+        return f"{units} units per block make {blocks} blocks, for {profile.multiprocessors} SMs"
+    math = _math(problem, profile)
+    all_sources = [sources(problem, first, layer, last, backward) for layer in range(first, last)]
+    itemsize = 2 if is_half(problem.dtype) else np.dtype(problem.dtype).itemsize
+    chunks = _chunks_per_warp(all_sources, warps, CHUNK_BYTES // itemsize)
+    if chunks is None:
+        return f"{max(map(len, all_sources))} products for {warps} warps"
+    tiles = 1 if batch <= 8 else 2
+    aligned = all(size * itemsize % 16 == 0 for size in problem.hidden_sizes) and units * itemsize % 4 == 0
+    groups = 1 if backward else problem.cell.num_gates
+    gathered = _gathered(math, warps, chunks, tiles)
+    chunks = ceil(chunks / gathered) * gathered
+    cut = Slice(problem.dtype, math, groups, units, warps, chunks, gathered, tiles, aligned)
+    if math != "fma" and not _fits_registers(cut, profile):
+        cut = Slice(problem.dtype, math, groups, units, warps, chunks, gathered, tiles, aligned, "shared")
+    shared_bytes = cut.shared_bytes(batch, problem.cell.num_states)
+    if shared_bytes + STATIC_SHARED_BYTES > profile.shared_bytes:
+        return (
+            f"{blocks} blocks of {units} units with {warps} warps need {shared_bytes / 1024:.0f} KiB of shared memory "
+            f"each, of {profile.shared_bytes / 1024:.0f} KiB"
+        )
+    columns = max(sum(source.columns for source in each) for each in all_sources)
+    estimate = _estimate(problem, profile, cut, blocks, columns)
+    weight_bytes = groups * units * columns * itemsize
+    return Launch(first, last, cut, blocks, weight_bytes, shared_bytes, estimate, problem.steps, backward)
+
+
+def _chunks_per_warp(all_sources, warps, chunk_elements):
+    """Fewest chunks per warp with which the warps of a block can share all of its products; None if they cannot."""
+    if max(map(len, all_sources)) > warps:
+        return None
+    needed = [[ceil(source.columns / chunk_elements) for source in each] for each in all_sources]
+    chunks = 1
+    while any(sum(ceil(number / chunks) for number in each) > warps for each in needed):
+        chunks += 1
+    return chunks
+
+
+def _gathered(math, warps, chunks, tiles):
+    """Chunks that a warp loads at once: what is on its way takes registers, what is not takes another trip."""
+    most = (6 if warps == 8 else 3) * (2 if math == "fma" and warps == 8 else 1) // tiles or 1
+    most = max(most, 3 if warps == 8 else 2)
+    return ceil(chunks / ceil(chunks / most))
+
+
+def _fits_registers(cut, profile):
+    """Whether the weights can stay in registers."""
+    most = min(255, profile.registers // cut.threads)
+    words = cut.tiles * cut.gathered * 4
+    sums = cut.rows // 16 * cut.tiles * 4
+    pairs = cut.pairs * (2 * max(1, cut.groups))
+    return cut.fragment_words + words + sums + pairs + OTHER_REGISTERS[cut.warps] <= most
+
+
+def _estimate(problem, profile, cut, blocks, columns):
+    """The Estimate of a step."""
+    batch, itemsize = problem.batch, 2 if is_half(problem.dtype) else np.dtype(problem.dtype).itemsize
+    read_bytes = batch * columns * itemsize
+    clock = profile.clock_ghz * 1e3  # per microsecond
+    passes = ceil(batch / cut.sequences) * (cut.chunks // cut.gathered)
+    own_bandwidth = 64 * clock  # bytes per microsecond that an SM takes from the L2 cache
+    latency = 0.35 * (passes - 1)  # of loads that wait for registers
+    read = max(read_bytes / own_bandwidth, blocks * read_bytes / (profile.l2_gb_s * 1e3)) + latency
+    rate = {
+        "mma": profile.mma_per_clock,
+        "tf32": profile.mma_per_clock / 2,
+        "fma": profile.double_per_clock if problem.dtype == "float64" else 0.6 * profile.fma_per_clock,
+    }[cut.math]
+    padded = ceil(batch / cut.sequences) * cut.sequences
+    multiply = cut.rows * columns * padded / rate / clock
+    if cut.resident == "shared" and cut.math != "fma":
+        multiply += cut.rows * columns * itemsize * (padded / cut.sequences) / 128 / clock
+    groups = max(1, cut.groups)
+    add = 0.12 + (cut.warps * groups * cut.pairs * cut.warps + 60 * cut.pairs * cut.warps / 4) / clock
+    return Estimate(profile.exchange_us, read_bytes, read, multiply, add)

@@ -1,0 +1,133 @@
+"""Anti-diagonals of (layer, block of steps): while a layer works on a block of steps, the one above works on the block
+before.
+
+Each block has an input product, a dropout mask and a stretch of the recurrence of its own; the gradients of a layer's
+parameters are one task per direction over all steps, so that they are summed in the same order as in "stepwise", and
+run while the layers below walk back. With two directions a layer's first block needs all of the layer below, so that
+layers hardly overlap; the two directions do, and input products with the recurrence below them.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from numbarnn.schedules import stepwise
+from numbarnn.schedules.base import SizedSchedule
+from numbarnn.schedules.plan import BOTH, Plan, Task, weight_tasks
+
+NAME = "wavefront"
+
+# Blocks per layer, for each layer above the first. L layers of n blocks take as long as n + L - 1 blocks of one: with
+# n = FILL (L - 1) the ends of the wavefront, where some layers have nothing to do, cost 1 / FILL of one layer's time.
+# More blocks mean smaller, less efficient input products.
+FILL = 8
+
+
+def block_steps(layers, steps):
+    """Steps per block: T in FILL (L - 1) blocks, or in as many as there are steps; all T if there is one layer."""
+    blocks = max(1, min(steps, FILL * (layers - 1)))
+    return -(-steps // blocks)
+
+
+def _blocks(layers, steps):
+    """[first, last) of each block."""
+    size = block_steps(layers, steps)
+    return [(first, min(first + size, steps)) for first in range(0, steps, size)]
+
+
+def _reason(layers, steps):
+    size = block_steps(layers, steps)
+    return f"{-(-steps // size)} blocks of {size} steps per layer and direction, side by side where their data allow"
+
+
+def _covering(tasks, times, steps, backward):
+    """Those of the tasks that work on any of the times."""
+    spans = ((task, task.times(steps, backward)) for task in tasks)
+    return tuple(task for task, span in spans if span.start < times.stop and times.start < span.stop)
+
+
+def _by_diagonals(plan):
+    """The plan with its tasks in the order in which their needs are met, if all tasks took the same time."""
+    levels = []
+    for needs in plan.needs:
+        levels.append(1 + max((levels[need] for need in needs), default=-1))
+    order = sorted(range(len(levels)), key=levels.__getitem__)
+    return replace(plan, tasks=tuple(plan.tasks[number] for number in order))
+
+
+def _walk(layer, direction, blocks, needs):
+    """The "steps" tasks of a layer and direction, each after the one before and after needs(first, last)."""
+    tasks = []
+    for first, last in blocks:
+        tasks.append(Task("steps", layer, direction, first, last, (*tasks[-1:], *needs(first, last))))
+    return tasks
+
+
+@lru_cache(maxsize=256)
+def plan_forward(layers, directions, steps, dropout=False):
+    """The forward plan; arguments as in `stepwise.plan_forward`."""
+    blocks = _blocks(layers, steps)
+    tasks, below = [], []  # below: what gives the layer's input
+    for layer in range(layers):
+        if dropout and layer > 0:
+            below = [
+                Task("dropout", layer, BOTH, first, last, _covering(below, slice(first, last), steps, False))
+                for first, last in blocks
+            ]
+            tasks += below
+        walks = []
+        for direction in range(directions):
+            products = {}
+            for first, last in blocks:
+                product = Task("input", layer, direction, first, last)
+                needs = _covering(below, product.times(steps), steps, False)
+                products[first, last] = replace(product, needs=needs)
+            tasks += products.values()
+            walks += _walk(layer, direction, blocks, lambda first, last, products=products: (products[first, last],))
+        tasks += walks
+        below = walks
+    return _by_diagonals(Plan(NAME, False, _reason(layers, steps), tuple(tasks), concurrent=True))
+
+
+@lru_cache(maxsize=256)
+def plan_backward(layers, directions, steps, dropout=False, weights=True, input_gradient=True):
+    """The backward plan; arguments as in `stepwise.plan_backward`."""
+    blocks = _blocks(layers, steps)
+    tasks, above = [], []  # above: what gives the gradient of the layer's output
+    for layer in reversed(range(layers)):
+        walks = []
+        for direction in range(directions):
+
+            def needs(first, last, layer=layer, direction=direction, above=above):
+                times = Task("steps", layer, direction, first, last).times(steps, backward=True)
+                return _covering(above, times, steps, True)
+
+            walks.append(_walk(layer, direction, blocks, needs))
+        tasks += [task for walk in walks for task in walk]
+        if layer > 0 or input_gradient:
+            above = _input_gradients(layer, [(steps - last, steps - first) for first, last in blocks], walks, steps)
+            tasks += above
+        if dropout and layer > 0:
+            above = [replace(gradient, kind="dropout", needs=(gradient,)) for gradient in above]
+            tasks += above
+        if weights:
+            tasks += weight_tasks(layer, directions, steps, dropout, [walk[-1:] for walk in walks])
+    return _by_diagonals(Plan(NAME, True, _reason(layers, steps), tuple(tasks), concurrent=True))
+
+
+def _input_gradients(layer, blocks, walks, steps):
+    """The tasks for the gradient of a layer's input, one per block of times."""
+    tasks = []
+    for first, last in blocks:
+        needs = [task for walk in walks for task in _covering(walk, slice(first, last), steps, True)]
+        tasks.append(Task("input", layer, BOTH, first, last, tuple(needs)))
+    return tasks
+
+
+@lru_cache(maxsize=256)
+def plan_weights(layers, directions, steps, dropout=False):
+    """The plan of the parameters' gradients alone: all of them side by side."""
+    plan = stepwise.plan_weights(layers, directions, steps, dropout)
+    return replace(plan, schedule=NAME, reason=_reason(layers, steps), concurrent=True)
+
+
+SCHEDULE = SizedSchedule(NAME, plan_forward, plan_backward, plan_weights)
