@@ -86,13 +86,13 @@ def specialise(function, dtype, target):
         dtype: "float32" or "float64".
         target: "cpu" (numba.njit), "cuda" (cuda.jit(device=True)) or "python" (not compiled: for the simulator).
     """
-    replacements = scalar.TARGETS[target, dtype]
+    replacements = scalar.functions_of(target, dtype)
     namespace = dict(function.__globals__)
     for name in namespace.keys() & set(function.__code__.co_names):
         value = replacements.get(name, namespace[name])
         if isinstance(value, float):
             value = np.dtype(dtype).type(value)
-        elif isinstance(value, types.FunctionType):
+        elif isinstance(value, types.FunctionType) and not value.__module__.startswith("numba."):
             value = specialise(value, dtype, target)
         namespace[name] = value
     copy = types.FunctionType(

@@ -5,6 +5,8 @@ is stored is rounded once, to nearest even. What accumulates from step to step (
 gradients of states, results of recurrent products) stays float32 in memory too.
 """
 
+from functools import cache
+
 import numpy as np
 
 HALVES = ("float16", "bfloat16")
@@ -21,6 +23,7 @@ def compute_dtype(dtype):
     return "float32" if is_half(dtype) else dtype
 
 
+@cache
 def numpy_dtype(dtype):
     """NumPy's dtype of that name; bfloat16 is that of the package ml_dtypes.
 

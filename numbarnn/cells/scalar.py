@@ -3,10 +3,11 @@
 They are plain Python over NumPy here, so that a cell's equations run on numbers and on arrays. For a compiled kernel
 `numbarnn.cells.specialise` makes a copy of them per dtype and target, in which every constant has the kernel's dtype
 (a Python literal would silently turn a float32 kernel into a float64 one: cells name their constants instead) and in
-which `exp` and `tanh` are the target's own (`TARGETS`).
+which `exp`, `tanh` and division are the target's own (`functions_of`).
 """
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -17,9 +18,14 @@ exp = np.exp
 tanh = np.tanh
 
 
+def divide(a, b):
+    """a / b."""
+    return a / b
+
+
 def sigmoid(x):
     """Logistic function 1 / (1 + e^-x)."""
-    return ONE / (ONE + exp(-x))
+    return divide(ONE, ONE + exp(-x))
 
 
 def d_sigmoid(y):
@@ -99,22 +105,61 @@ def exp_float32(x):
 def tanh_float32(x):
     """tanh of one float32: 1 - 2 / (e^2|x| + 1) with the sign of x, or x + x^3 T(x^2) for small x."""
     a = abs(x)
-    large = ONE - TWO / (exp_float32(a + a) + ONE)
+    large = ONE - divide(TWO, exp_float32(a + a) + ONE)
     large = -large if x < ZERO else large
     s = x * x
     small = x + x * s * ((((T4 * s + T3) * s + T2) * s + T1) * s + T0)
     return large if a > TANH_SMALL else small
 
 
+# The same on a GPU, where 2^x is one instruction, whose error is at most 2 units in the last place.
+LOG2_E_LOW = 1.9259629911e-08  # what LOG2_E lacks as a float32
+LN2 = 0.6931471805599453
+
+
+def exp_cuda(x):
+    """e^x of one float32: 2^t with t = x / ln 2 rounded, times 1 + r ln 2 for what rounding left out."""
+    x = EXP_LOW if x < EXP_LOW else x
+    x = EXP_HIGH if x > EXP_HIGH else x
+    t = x * LOG2_E
+    r = fma(x, LOG2_E, -t) + x * LOG2_E_LOW
+    power = exp2(t)
+    return fma(power, r * LN2, power)
+
+
+def fma(a, b, c):
+    """a b + c, rounded once."""
+    return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
+
+
+exp2 = np.exp2
+
 _SCALAR = {"relu": relu_scalar, "d_relu": d_relu_scalar}
 _LIBM = {**_SCALAR, "exp": math.exp, "tanh": math.tanh}
 
-#: (target, dtype) -> the functions that stand in for those above.
-TARGETS = {
-    ("cpu", "float32"): {**_SCALAR, "exp": exp_float32, "tanh": tanh_float32},
-    ("cpu", "float64"): _LIBM,
-    ("cuda", "float32"): _LIBM,
-    ("cuda", "float64"): _LIBM,
-    ("python", "float32"): {},
-    ("python", "float64"): {},
-}
+
+@cache
+def functions_of(target, dtype):
+    """What stands in for functions of this module in code for a target and dtype: name -> function.
+
+    Args:
+        target: "cpu", "cuda" or "python".
+        dtype: "float32" or "float64".
+    """
+    if target == "python":
+        return {}
+    if dtype == "float64":
+        return _LIBM
+    if target == "cpu":
+        return {**_SCALAR, "exp": exp_float32, "tanh": tanh_float32}
+    from numba.cuda import libdevice
+
+    return {
+        **_SCALAR,
+        "exp": exp_cuda,
+        "exp_float32": exp_cuda,  # in tanh
+        "tanh": tanh_float32,
+        "divide": libdevice.fast_fdividef,
+        "exp2": libdevice.exp2f,
+        "fma": libdevice.fmaf_rn,
+    }

@@ -23,7 +23,7 @@ from numba import cuda
 from numbarnn.cells import specialise, units
 from numbarnn.cells.definition import jit
 from numbarnn.cells.philox import philox
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.cells.precision import compute_dtype, is_half
 from numbarnn.kernels import ptx, slices, storage
 from numbarnn.kernels.launch import Kernel
 from numbarnn.kernels.slices import (
@@ -53,7 +53,8 @@ WORKING_WARPS = 9  # both together; the others idle
 READS_GATES = 10  # forward: x Wᵀ stands in `gates`; backward: dy stands in `dy`
 MASK = 11  # row of `masks` for dropout between the layer and the next of this launch; -1: none
 TROUBLE = 12  # `trouble_code` of the block
-BLOCK_COLUMNS = 13
+SEQUENCE, END = 13, 14  # the block's sequences [SEQUENCE, END) of the batch
+BLOCK_COLUMNS = 15
 
 STEPS_PER_PLACE = 1 << 40
 PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps ahead
@@ -95,6 +96,42 @@ def make_dropout_factor(dtype):
 
 
 @cache
+def _make_fetch(cut, count):
+    """A device function fetch(into, rows, t, first, end, batch, width, hidden, first_unit, units): `count` numbers of each of the
+    thread's pairs, as they are stored, from row t of rows (T, B, width), without waiting for them."""
+    load, store, U, P, THREADS, SEQUENCES = (
+        units.loader(count, TARGET), units.storer(count, TARGET), cut.units, cut.pairs, cut.threads, cut.sequences,
+    )  # fmt: skip
+
+    def fetch(into, rows, t, first, end, batch, width, hidden, first_unit, num_units):
+        for i in range(P):
+            pair = cuda.threadIdx.x + i * THREADS
+            unit, b = pair % U, first + pair // U
+            if pair < U * SEQUENCES and unit < num_units and b < end:
+                store(into, i * count, 1, load(rows, (t * batch + b) * width + first_unit + unit, hidden))
+
+    return jit(fetch, TARGET)
+
+
+@cache
+def _make_prefetch(cut, count):
+    """A device function with the arguments of `_make_fetch`'s but the first, that brings the same numbers to the L2
+    cache."""
+    ask, U, P, THREADS, SEQUENCES = ptx.prefetch, cut.units, cut.pairs, cut.threads, cut.sequences
+
+    def prefetch(rows, t, first, end, batch, width, hidden, first_unit, num_units):
+        for i in range(P):
+            pair = cuda.threadIdx.x + i * THREADS
+            unit, b = pair % U, first + pair // U
+            if pair < U * SEQUENCES and unit == 0 and b < end:  # the block's units are neighbours
+                at = (t * batch + b) * width + first_unit
+                for k in range(count):
+                    ask(rows, at + k * hidden)
+
+    return jit(prefetch, TARGET)
+
+
+@cache
 def make_forward(cell, cut, save, inputs, drops):
     """The forward kernel.
 
@@ -105,16 +142,18 @@ def make_forward(cell, cut, save, inputs, drops):
         inputs: whether some layers multiply their input themselves (all but the first of the launch).
         drops: whether there is dropout between layers.
     """
-    dtype, U, P, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.threads, cut.sequences
+    dtype, U, P, WARPS, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.warps, cut.threads, cut.sequences
     G, N, K = cell.num_gates, cell.num_private, cell.num_saved
     number = np.dtype(compute_dtype(dtype)).type
     forward = specialise(cell.forward, compute_dtype(dtype), TARGET)
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
-    product, sums = slices.make_product(cut), slices.make_sums(cut, G)
+    product, sums = slices.make_product(cut), slices.make_sums(cut, G, inputs)
     load_weights, multiply = product.load, product.step
-    publish, prefetch, dropout_factor = slices.make_publish(dtype, cut.aligned), ptx.prefetch, make_dropout_factor(dtype)
+    publish, dropout_factor = slices.make_publish(dtype, cut.aligned), make_dropout_factor(dtype)
+    stored_number = np.uint16 if is_half(dtype) else number
     load_gates, store_saved = units.loader(G, TARGET, widen), units.storer(K, TARGET, narrow)
-    load_tuple, store_tuple, add = units.loader(G, TARGET), units.storer(G, TARGET), units.adder(G, TARGET)
+    load_tuple, add, fetch = units.loader(G, TARGET), units.adder(G, TARGET), _make_fetch(cut, G)
+    prefetch = _make_prefetch(cut, G)
     load_private, store_private = units.loader(N, TARGET), units.storer(N, TARGET)
     fragment_words = max(1, cut.fragment_words) if cut.resident == "registers" else 1
     gathered, tiles, PG = cut.gathered, cut.tiles, P * G
@@ -136,7 +175,7 @@ def make_forward(cell, cut, save, inputs, drops):
         shared, failed = cuda.shared.array(0, number), cuda.shared.array(1, np.int32)
         fragments = cuda.local.array(fragment_words, np.uint32)
         words = cuda.local.array((tiles, gathered, 4), np.uint32)
-        now = cuda.local.array(PG, number)  # x Wᵀ of the thread's pairs
+        now = cuda.local.array(PG, stored_number)  # x Wᵀ of the thread's pairs
 
         thread, block = cuda.threadIdx.x, cuda.blockIdx.x
         warp = thread // 32
@@ -144,7 +183,7 @@ def make_forward(cell, cut, save, inputs, drops):
         first_unit, num_units = blocks[block, UNIT], blocks[block, UNITS]
         gates_width, reads_gates = blocks[block, GATES_WIDTH], blocks[block, READS_GATES] != 0
         split, working = np.int32(blocks[block, RECURRENT_WARPS]), np.int32(blocks[block, WORKING_WARPS])
-        mask = blocks[block, MASK]
+        mask, begin, end = blocks[block, MASK], blocks[block, SEQUENCE], blocks[block, END]
         h, layer_c, layer_gates = vectors[layer], c[layer], gates[layer * directions + direction]
         width, private_row = directions * hidden, directions * N * hidden
         own_h, own_c = direction * hidden + first_unit, direction * N * hidden + first_unit  # columns of unit 0
@@ -159,7 +198,9 @@ def make_forward(cell, cut, save, inputs, drops):
             fragments, weights, shared, warps[block, warp, WEIGHTS], num_units, warps[block, warp, GROUP_STRIDE],
             warps[block, warp, UNIT_STRIDE], warps[block, warp, COLUMN_STRIDE], count,
         )  # fmt: skip
-        cuda.syncthreads()  # weights may have passed through where biases and states go
+        cuda.syncthreads()  # weights may have passed through where biases, sums and states go
+        for at in range(thread, WARPS * between_warps, THREADS):
+            shared[partials + at] = number(0)
         for row in range(thread, G * U, THREADS):
             j = row // U * hidden + first_unit + row % U
             if row % U < num_units:
@@ -167,35 +208,28 @@ def make_forward(cell, cut, save, inputs, drops):
                 shared[bias_r + row] = widen(biases[blocks[block, BIAS_R] + j])
         initial = 0 if direction == 0 else steps + 1
         initial_c = initial if save else initial % 2
-        for pair in range(thread, batch * U, THREADS):
-            unit, b = pair % U, pair // U
+        for pair in range(thread, (end - begin) * U, THREADS):
+            unit, b = pair % U, begin + pair // U
             if unit < num_units:
                 at = states + pair * (1 + N)
                 shared[at] = widen(h[(initial * batch + b) * width + own_h + unit])
                 private = load_private(layer_c, (initial_c * batch + b) * private_row + own_c + unit, hidden)
                 store_private(shared, at + 1, 1, private)
+        t = 0 if direction == 0 else steps - 1
+        if reads_gates:
+            fetch(now, layer_gates, t, begin, end, batch, gates_width, hidden, first_unit, num_units)
         cuda.syncthreads()
 
+        move = 1 - 2 * direction  # in time, from step to step
+        t -= move
         for step in range(steps):
-            t = step if direction == 0 else steps - 1 - step
-            for first in range(0, batch, SEQUENCES):
-                # 1. What the cell needs besides products
-                if reads_gates:
-                    for i in range(P):
-                        pair = thread + i * THREADS
-                        unit, b = pair % U, first + pair // U
-                        if pair < U * SEQUENCES and unit < num_units and b < batch:
-                            at = (t * batch + b) * gates_width + first_unit + unit
-                            store_tuple(now, i * G, 1, load_gates(layer_gates, at, hidden))
-                            if step + PREFETCH_STEPS < steps:
-                                ahead = (PREFETCH_STEPS if direction == 0 else -PREFETCH_STEPS) * batch * gates_width
-                                for g in range(G):
-                                    prefetch(layer_gates, at + ahead + g * hidden)
-                # 2. The products, each warp its part
+            t += move
+            for first in range(begin, end, SEQUENCES):
+                # 1. The products, each warp its part
                 if count > 0:
                     wait = 0 if recurrent and step == 0 else 1
                     if not multiply(
-                        fragments, words, shared, partials + warp * between_warps, vector, t + shift, batch, first,
+                        fragments, words, shared, partials + warp * between_warps, vector, t + shift, batch, first, end,
                         vector_width, column, count, wait, limit,
                     ):  # fmt: skip
                         trouble[0] = blocks[block, TROUBLE] + step
@@ -203,16 +237,16 @@ def make_forward(cell, cut, save, inputs, drops):
                 cuda.syncthreads()
                 if failed[0] != 0:
                     return
-                # 3. The cell, for the block's units
+                # 2. The cell, for the block's units
                 for i in range(P):
                     pair = thread + i * THREADS
                     unit, b = pair % U, first + pair // U
-                    valid = pair < U * SEQUENCES and unit < num_units and b < batch
-                    new_h, position, own = number(0), np.int64(0), states + (first * U + pair) * (1 + N)
+                    valid = pair < U * SEQUENCES and unit < num_units and b < end
+                    new_h, position, own = number(0), np.int64(0), states + ((first - begin) * U + pair) * (1 + N)
                     if valid:
                         at = partials + pair // U * row_stride + unit
                         ah = add(sums(shared, at, 0, split), load_tuple(shared, bias_r + unit, U))
-                        ax = load_tuple(now, i * G, 1)
+                        ax = load_gates(now, i * G, 1)
                         if inputs and not reads_gates:
                             ax = sums(shared, at, split, working)
                         ax = add(ax, load_tuple(shared, bias_w + unit, U))
@@ -231,7 +265,23 @@ def make_forward(cell, cut, save, inputs, drops):
                             store_saved(layer_gates, at, hidden, kept)
                         if save or step == steps - 1:
                             slot = t + 1 if save else (t + 1) % 2
-                            store_private(layer_c, (slot * batch + b) * private_row + own_c + unit, hidden, new_state[1:])
+                            store_private(
+                                layer_c, (slot * batch + b) * private_row + own_c + unit, hidden, new_state[1:]
+                            )
+                # 3. What the cell will need next besides products
+                if reads_gates:
+                    last = first + SEQUENCES >= end
+                    next_step, next_first = (step + 1, begin) if last else (step, first + SEQUENCES)
+                    if next_step < steps:
+                        next_t = t + move if last else t
+                        fetch(
+                            now, layer_gates, next_t, next_first, end, batch, gates_width, hidden, first_unit, num_units
+                        )
+                        ahead = next_t + PREFETCH_STEPS * move
+                        if 0 <= ahead and ahead < steps:
+                            prefetch(
+                                layer_gates, ahead, next_first, end, batch, gates_width, hidden, first_unit, num_units
+                            )
                 cuda.syncthreads()
 
     kind = "training" if save else "inference"
@@ -243,20 +293,39 @@ def make_forward(cell, cut, save, inputs, drops):
 @cache
 def make_backward(cell, cut, inputs, drops):
     """The backward kernel: the same walk in reverse, with the transposed weights. Arguments as for `make_forward`."""
-    dtype, U, P, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.threads, cut.sequences
+    dtype, U, P, WARPS, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.warps, cut.threads, cut.sequences
     G, N, K, same_gradient = cell.num_gates, cell.num_private, cell.num_saved, cell.same_gradient
     number = np.dtype(compute_dtype(dtype)).type
     backward = specialise(cell.backward, compute_dtype(dtype), TARGET)
     widen = storage.widen(dtype)
-    product, sums = slices.make_product(cut), slices.make_sums(cut, 1)
+    product, sums = slices.make_product(cut), slices.make_sums(cut, 1, inputs)
     load_weights, multiply = product.load, product.step
-    publish_all, prefetch = slices.make_publish_all(dtype, cut.aligned, G), ptx.prefetch
+    publish_all = slices.make_publish_all(dtype, cut.aligned, G)
     dropout_factor, nothing = make_dropout_factor(dtype), _make_zeros(G, dtype)
-    load_saved, load_kept, keep_saved = units.loader(K, TARGET, widen), units.loader(K, TARGET), units.storer(K, TARGET)
+    load_saved, fetch, prefetch = units.loader(K, TARGET, widen), _make_fetch(cut, K), _make_prefetch(cut, K)
+    fetch_one = _make_fetch(cut, 1)
+    stored_number = np.uint16 if is_half(dtype) else number
     load_private, store_private = units.loader(N, TARGET), units.storer(N, TARGET)
     fragment_words = max(1, cut.fragment_words) if cut.resident == "registers" else 1
     gathered, tiles = cut.gathered, cut.tiles
-    PK, PS = max(1, P * K), 2 * P * (1 + N)  # sizes of local arrays: constants, and at least 1
+    PK, PN = max(1, P * K), max(1, P * N)  # sizes of local arrays: constants, and at least 1
+    fetch_private = _make_fetch(cut, N)
+
+    def fetch_all(own, rows, t, direction, first, end, batch, sizes, columns, num_units, reads_dy):
+        saved, h_before, h_after, before, after, above = own
+        layer_gates, layer_h, layer_c, dy = rows
+        gates_width, width, private_row, hidden = sizes
+        first_unit, own_h, own_c = columns
+        slot = t + 2 * direction
+        fetch(saved, layer_gates, t, first, end, batch, gates_width, hidden, first_unit, num_units)
+        fetch_one(h_before, layer_h, slot, first, end, batch, width, hidden, own_h, num_units)
+        fetch_one(h_after, layer_h, t + 1, first, end, batch, width, hidden, own_h, num_units)
+        fetch_private(before, layer_c, slot, first, end, batch, private_row, hidden, own_c, num_units)
+        fetch_private(after, layer_c, t + 1, first, end, batch, private_row, hidden, own_c, num_units)
+        if reads_dy:
+            fetch_one(above, dy, t, first, end, batch, width, hidden, own_h, num_units)
+
+    fetch_all = jit(fetch_all, TARGET)
     row_stride, partials, between_warps, states = cut.row_stride, cut.partials, cut.between_warps, cut.states
 
     @kernel(launch_bounds=(THREADS, 1))
@@ -275,7 +344,9 @@ def make_backward(cell, cut, inputs, drops):
         fragments = cuda.local.array(fragment_words, np.uint32)
         words = cuda.local.array((tiles, gathered, 4), np.uint32)
         # Of the thread's pairs: what the cell saved, states before and after the step, the gradient of the output.
-        saved, around, above = cuda.local.array(PK, number), cuda.local.array(PS, number), cuda.local.array(P, number)
+        saved, above = cuda.local.array(PK, stored_number), cuda.local.array(P, stored_number)
+        h_before, h_after = cuda.local.array(P, stored_number), cuda.local.array(P, stored_number)
+        before, after = cuda.local.array(PN, number), cuda.local.array(PN, number)
 
         thread, block = cuda.threadIdx.x, cuda.blockIdx.x
         warp = thread // 32
@@ -283,7 +354,7 @@ def make_backward(cell, cut, inputs, drops):
         first_unit, num_units = blocks[block, UNIT], blocks[block, UNITS]
         gates_width, reads_dy = blocks[block, GATES_WIDTH], blocks[block, READS_GATES] != 0
         split, working = np.int32(blocks[block, RECURRENT_WARPS]), np.int32(blocks[block, WORKING_WARPS])
-        mask = blocks[block, MASK]
+        mask, begin, end = blocks[block, MASK], blocks[block, SEQUENCE], blocks[block, END]
         place = layer * directions + direction
         layer_h, layer_c, layer_gates, layer_dh, layer_dc = h[layer], c[layer], gates[place], dh[place], dc[place]
         width, private_row = directions * hidden, directions * N * hidden
@@ -299,44 +370,31 @@ def make_backward(cell, cut, inputs, drops):
             fragments, weights, shared, warps[block, warp, WEIGHTS], num_units, warps[block, warp, GROUP_STRIDE],
             warps[block, warp, UNIT_STRIDE], warps[block, warp, COLUMN_STRIDE], count,
         )  # fmt: skip
-        cuda.syncthreads()  # weights may have passed through where gradients go
-        for pair in range(thread, batch * U, THREADS):  # the gradient of the state, so far
-            unit, b = pair % U, pair // U
+        cuda.syncthreads()  # weights may have passed through where sums and gradients go
+        for at in range(thread, WARPS * between_warps, THREADS):
+            shared[partials + at] = number(0)
+        for pair in range(thread, (end - begin) * U, THREADS):  # the gradient of the state, so far
+            unit, b = pair % U, begin + pair // U
             if unit < num_units:
                 at = states + pair * (1 + N)
                 shared[at] = layer_dh[b * hidden + first_unit + unit]
                 store_private(shared, at + 1, 1, load_private(layer_dc, b * N * hidden + first_unit + unit, hidden))
+        mine = (saved, h_before, h_after, before, after, above)
+        rows, sizes = (layer_gates, layer_h, layer_c, dy), (gates_width, width, private_row, hidden)
+        columns = (first_unit, own_h, own_c)
+        t = 0 if direction == 1 else steps - 1
+        fetch_all(mine, rows, t, direction, begin, end, batch, sizes, columns, num_units, reads_dy)
         cuda.syncthreads()
 
+        move = 2 * direction - 1  # in time, from step to step
+        t -= move
         for step in range(steps + 1):  # the last one only carries the gradient to the initial state
-            t = step if direction == 1 else steps - 1 - step
-            for first in range(0, batch, SEQUENCES):
-                # 1. What the cell needs besides products
-                for i in range(P):
-                    pair = thread + i * THREADS
-                    unit, b = pair % U, first + pair // U
-                    if step < steps and pair < U * SEQUENCES and unit < num_units and b < batch:
-                        before, after = (t + 2 * direction) * batch + b, (t + 1) * batch + b
-                        at = (t * batch + b) * gates_width + first_unit + unit
-                        keep_saved(saved, i * K, 1, load_saved(layer_gates, at, hidden))
-                        own = 2 * i * (1 + N)
-                        around[own] = widen(layer_h[before * width + own_h + unit])
-                        private = load_private(layer_c, before * private_row + own_c + unit, hidden)
-                        store_private(around, own + 1, 1, private)
-                        own += 1 + N
-                        around[own] = widen(layer_h[after * width + own_h + unit])
-                        private = load_private(layer_c, after * private_row + own_c + unit, hidden)
-                        store_private(around, own + 1, 1, private)
-                        if reads_dy:
-                            above[i] = widen(dy[(t * batch + b) * width + own_h + unit])
-                        if step + PREFETCH_STEPS < steps:
-                            ahead = (PREFETCH_STEPS if direction == 1 else -PREFETCH_STEPS) * batch * gates_width
-                            for k in range(K):
-                                prefetch(layer_gates, at + ahead + k * hidden)
-                # 2. The products, each warp its part: none from later steps at first, none from above at last
+            t += move
+            for first in range(begin, end, SEQUENCES):
+                # 1. The products, each warp its part: none from later steps at first, none from above at last
                 if count > 0 and ((recurrent and step > 0) or (not recurrent and step < steps)):
                     if not multiply(
-                        fragments, words, shared, partials + warp * between_warps, vector, t + shift, batch, first,
+                        fragments, words, shared, partials + warp * between_warps, vector, t + shift, batch, first, end,
                         vector_width, column, count, 1, limit,
                     ):  # fmt: skip
                         trouble[0] = blocks[block, TROUBLE] + step
@@ -344,12 +402,12 @@ def make_backward(cell, cut, inputs, drops):
                 cuda.syncthreads()
                 if failed[0] != 0:
                     return
-                # 3. The cell, for the block's units
+                # 2. The cell, for the block's units
                 for i in range(P):
                     pair = thread + i * THREADS
                     unit, b = pair % U, first + pair // U
-                    valid = pair < U * SEQUENCES and unit < num_units and b < batch
-                    d_ax, d_ah, own = nothing(), nothing(), states + (first * U + pair) * (1 + N)
+                    valid = pair < U * SEQUENCES and unit < num_units and b < end
+                    d_ax, d_ah, own = nothing(), nothing(), states + ((first - begin) * U + pair) * (1 + N)
                     at = partials + pair // U * row_stride + unit
                     if valid:
                         d_h = shared[own]
@@ -357,18 +415,16 @@ def make_backward(cell, cut, inputs, drops):
                             d_h += sums(shared, at, 0, split)[0]
                         shared[own] = d_h
                         if step < steps:
-                            output = above[i]
+                            output = widen(above[i])
                             if inputs and not reads_dy:
                                 output = sums(shared, at, split, working)[0]
                                 if drops and mask >= 0:
                                     position = (t * batch + b) * width + own_h + unit
                                     output *= dropout_factor(position, masks, mask, scale)
-                            of = 2 * i * (1 + N)
-                            state = (around[of], *load_private(around, of + 1, 1))
-                            of += 1 + N
-                            new_state = (around[of], *load_private(around, of + 1, 1))
+                            state = (widen(h_before[i]), *load_private(before, i * N, 1))
+                            new_state = (widen(h_after[i]), *load_private(after, i * N, 1))
                             d_state = (d_h + output, *load_private(shared, own + 1, 1))
-                            d_ax, d_ah, d_before = backward(load_kept(saved, i * K, 1), state, new_state, d_state)
+                            d_ax, d_ah, d_before = backward(load_saved(saved, i * K, 1), state, new_state, d_state)
                             shared[own] = d_before[0]
                             store_private(shared, own + 1, 1, d_before[1:])
                     if step < steps:
@@ -376,10 +432,21 @@ def make_backward(cell, cut, inputs, drops):
                         publish_all(vectors[place], at, hidden, d_ah, valid)
                         if not same_gradient:
                             publish_all(vectors[len(gates) + place], at, hidden, d_ax, valid)
+                # 3. What the cell will need next besides products
+                last = first + SEQUENCES >= end
+                next_step, next_first = (step + 1, begin) if last else (step, first + SEQUENCES)
+                if next_step < steps:
+                    next_t = t + move if last else t
+                    fetch_all(
+                        mine, rows, next_t, direction, next_first, end, batch, sizes, columns, num_units, reads_dy
+                    )
+                    ahead = next_t + PREFETCH_STEPS * move
+                    if 0 <= ahead and ahead < steps:
+                        prefetch(layer_gates, ahead, next_first, end, batch, gates_width, hidden, first_unit, num_units)
                 cuda.syncthreads()
 
-        for pair in range(thread, batch * U, THREADS):
-            unit, b = pair % U, pair // U
+        for pair in range(thread, (end - begin) * U, THREADS):
+            unit, b = pair % U, begin + pair // U
             if unit < num_units:
                 at = states + pair * (1 + N)
                 layer_dh[b * hidden + first_unit + unit] = shared[at]

@@ -15,6 +15,7 @@ __all__ = [
     "as_float32",
     "as_float64",
     "as_word",
+    "largest",
     "load",
     "load_shared",
     "load_shared_words",
@@ -224,6 +225,7 @@ else:
     as_float32 = _instruction("as_float32", "mov.b32 $0, $1;", [FLOAT32], [[WORD]])
     as_word = _instruction("as_word", "mov.b32 $0, $1;", [WORD], [[FLOAT32]])
     as_float64 = _instruction("as_float64", "mov.b64 $0, {$1, $2};", [types.float64], [[WORD], [WORD]])
+    largest = _instruction("largest", "max.u32 $0, $1, $2;", [WORD], [[WORD], [WORD]])
     pack_halves = _instruction("pack_halves", "mov.b32 $0, {$1, $2};", [WORD], [[types.uint16], [types.uint16]])
 
     @intrinsic

@@ -8,6 +8,7 @@ __all__ = [
     "as_float32",
     "as_float64",
     "as_word",
+    "largest",
     "load",
     "load_shared",
     "load_shared_words",
@@ -150,6 +151,10 @@ def as_word(value):
 
 def as_float64(low, high):
     return np.array([low, high], np.uint32).view(np.float64)[0]
+
+
+def largest(a, b):
+    return max(a, b)
 
 
 def pack_halves(low, high):

@@ -64,6 +64,7 @@ class Slice:
         gathered: chunks that a warp loads at once; a divisor of `chunks`.
         tiles: sets of 8 sequences that are multiplied at once, 1 or 2.
         aligned: rows and slices start at multiples of 16 bytes, so that lanes load 16 bytes at once.
+        whole: every warp multiplies exactly `chunks` chunks, so that nothing has to be left out.
         resident: "registers" or "shared": where the weights stay ("fma": always shared).
     """
 
@@ -76,6 +77,7 @@ class Slice:
     gathered: int
     tiles: int
     aligned: bool
+    whole: bool = False
     resident: str = "registers"
 
     @cached_property
@@ -168,7 +170,7 @@ class Slice:
         through it too.
 
         Args:
-            batch: B.
+            batch: sequences of the block.
             states: numbers that a unit keeps from step to step.
         """
         return max(self.states + batch * self.units * states, self.threads * self.fragment_words)
@@ -180,43 +182,54 @@ class Slice:
 
 # ---------------------------------------------------------------------------------------------------- the exchange
 @cache
-def make_is_unwritten(dtype, aligned):
-    """A device function of four words: whether one of them, or a half of one, is not there yet."""
-    unwritten = np.uint32(UNWRITTEN)
+def make_newest(dtype, aligned):
+    """A device function of four words: `UNWRITTEN` if one of them, or a half of one, is not there yet; else less.
+
+    Without branches, so that the loads before it do not wait for each other.
+    """
+    largest = ptx.largest
     if is_half(dtype) and not aligned:
-        low, high = np.uint32(0xFFFF), np.uint32(0xFFFF0000)
+        low, high = np.uint32(0x0000FFFF), np.uint32(0xFFFF0000)
 
-        def half_unwritten(word):
-            return (word & low) == low or (word & high) == high
-
-        half_is_unwritten = jit(half_unwritten, TARGET)
-
-        def is_unwritten(words):
-            first, second = half_is_unwritten(words[0]), half_is_unwritten(words[1])
-            return first or second or half_is_unwritten(words[2]) or half_is_unwritten(words[3])
+        def newest(words):
+            found = np.uint32(0)
+            for word in words:
+                found = largest(found, largest(word | low, word | high))
+            return found
 
     elif dtype == "float64":
 
-        def is_unwritten(words):  # the upper halves: a float64 is written at once
-            return words[1] == unwritten or words[3] == unwritten
+        def newest(words):  # the upper words: a float64 is written at once
+            return largest(words[1], words[3])
 
     else:
 
-        def is_unwritten(words):
-            return max(max(words[0], words[1]), max(words[2], words[3])) == unwritten
+        def newest(words):
+            return largest(largest(words[0], words[1]), largest(words[2], words[3]))
 
-    return jit(is_unwritten, TARGET)
+    return jit(newest, TARGET)
 
 
 @cache
-def make_load(dtype, aligned):
-    """A device function load(array, index, left): 16 bytes as four words; zero from the `left`-th element on."""
+def make_load(dtype, aligned, whole):
+    """A device function load(array, index, left, valid): 16 bytes as four words; zero from the `left`-th element on, unless
+    they are known to be `whole`.
+
+    valid: an index from which 16 bytes can be loaded in any case: a load that is always done needs no branch.
+    """
     zero = np.uint32(0)
     load_words, load_element = ptx.load_words, ptx.load
-    if aligned:
+    if aligned and whole:
 
-        def load(array, index, left):
-            return load_words(array, index) if left > 0 else (zero, zero, zero, zero)
+        def load(array, index, left, valid):
+            return load_words(array, index)
+
+    elif aligned:
+
+        def load(array, index, left, valid):
+            words = load_words(array, index if left > 0 else valid)
+            mask = np.uint32(UNWRITTEN) if left > 0 else zero
+            return words[0] & mask, words[1] & mask, words[2] & mask, words[3] & mask
 
     elif is_half(dtype):
         pack, none = ptx.pack_halves, np.uint16(0)
@@ -227,14 +240,14 @@ def make_load(dtype, aligned):
 
         pair = jit(load_pair, TARGET)
 
-        def load(array, index, left):
+        def load(array, index, left, valid):
             first, second = pair(array, index, left), pair(array, index + 2, left - 2)
             return first, second, pair(array, index + 4, left - 4), pair(array, index + 6, left - 6)
 
     elif dtype == "float64":
         low_word, high_word = _words_of_float64()
 
-        def load(array, index, left):
+        def load(array, index, left, valid):
             first = load_element(array, index) if left > 0 else 0.0
             second = load_element(array, index + 1) if left > 1 else 0.0
             return low_word(first), high_word(first), low_word(second), high_word(second)
@@ -247,7 +260,7 @@ def make_load(dtype, aligned):
 
         one = jit(load_one, TARGET)
 
-        def load(array, index, left):
+        def load(array, index, left, valid):
             first, second = one(array, index, left), one(array, index + 1, left - 1)
             return first, second, one(array, index + 2, left - 2), one(array, index + 3, left - 3)
 
@@ -304,36 +317,38 @@ def make_publish(dtype, aligned):
 def make_gather(cut, group):
     """The device function that waits for one group of chunks of a vector and loads it.
 
-    gather(words, vector, row, batch, first, width, column, count, wait, limit) -> whether all came within the limit
+    gather(words, vector, row, batch, first, end, width, column, count, wait, limit) -> whether all came within the limit
 
         words: local (tiles, gathered, 4) uint32, written.
-        vector: rows of `width` elements; rows row * batch ... are read, of the sequences from `first` on.
+        vector: rows of `width` elements; rows row * batch ... are read, of the sequences from `first` on, before `end`.
         column, count: the warp's first column and number of columns.
         wait: 0 if what is there is valid in any case.
         limit: times to look, at most.
     """
-    is_unwritten, sleep, sleep_ns = make_is_unwritten(cut.dtype, cut.aligned), ptx.sleep, np.uint32(SLEEP_NS)
-    load, tiles, gathered = make_load(cut.dtype, cut.aligned), cut.tiles, cut.gathered
+    newest, largest = make_newest(cut.dtype, cut.aligned), ptx.largest
+    sleep, sleep_ns = ptx.sleep, np.uint32(SLEEP_NS)
+    load, tiles, gathered = make_load(cut.dtype, cut.aligned, cut.whole), cut.tiles, cut.gathered
     vector_elements, chunk_elements = cut.vector_elements, cut.chunk_elements
     skipped, in_simulator = group * cut.gathered * cut.chunk_elements, TARGET == "python"
 
-    def gather(words, vector, row, batch, first, width, column, count, wait, limit):
+    def gather(words, vector, row, batch, first, end, width, column, count, wait, limit):
         lane = cuda.threadIdx.x % 32
         own = skipped + lane % 4 * vector_elements
         polls = 0
         while True:
             if in_simulator:
                 sleep(sleep_ns)  # others run before this thread looks
-            missing = False
+            found = np.uint32(0)
             for tile in range(tiles):
-                b = min(first + tile * 8 + lane // 4, batch - 1)
-                start = (row * batch + b) * width + column + own
+                b = min(first + tile * 8 + lane // 4, end - 1)
+                valid = (row * batch + b) * width + column
                 for chunk in range(gathered):
-                    four = load(vector, start + chunk * chunk_elements, count - chunk * chunk_elements - own)
-                    missing = missing or is_unwritten(four)
+                    skip = own + chunk * chunk_elements
+                    four = load(vector, valid + skip, count - skip, valid)
+                    found = largest(found, newest(four))
                     for k in range(4):
                         words[tile, chunk, k] = four[k]
-            if wait == 0 or not missing:
+            if wait == 0 or found != UNWRITTEN:
                 return True
             polls += 1
             if polls > limit:
@@ -353,7 +368,7 @@ def make_product(cut):
         A namespace of
         load(fragments, weights, shared, at, units, group_stride, unit_stride, column_stride, count): once per call: the
             warp's part of the weights to where it stays; a barrier of the block must follow.
-        step(fragments, words, shared, partial, vector, row, batch, first, width, column, count, wait, limit): gathers
+        step(fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit): gathers
             the warp's part of the vector and multiplies it; partial sums at `partial`. Whether all came in time.
     """
     return _make_fma_product(cut) if cut.math == "fma" else _make_mma_product(cut)
@@ -445,14 +460,14 @@ def _make_mma_product(cut):
         tuple(_make_group(make_gather(cut, group), multiply[group]) for group in range(chunks // gathered))
     )
 
-    def step(fragments, words, shared, partial, vector, row, batch, first, width, column, count, wait, limit):
+    def step(fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit):
         lane = cuda.threadIdx.x % 32
         sums = cuda.local.array((row_tiles, tiles, 4), np.float32)
         for tile in range(row_tiles):
             for n in range(tiles):
                 for k in range(4):
                     sums[tile, n, k] = zero
-        where = (vector, row, batch, first, width, column, count, wait, limit)
+        where = (vector, row, batch, first, end, width, column, count, wait, limit)
         done = gather_and_multiply(fragments, sums, words, shared, where)
         for tile in range(row_tiles):
             for n in range(tiles):
@@ -559,13 +574,13 @@ def _make_fma_product(cut):
         )
     )
 
-    def step(fragments, words, shared, partial, vector, row, batch, first, width, column, count, wait, limit):
+    def step(fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit):
         lane = cuda.threadIdx.x % 32
         sums = cuda.local.array((own_rows, own_batch), number)
         for i in range(own_rows):
             for j in range(own_batch):
                 sums[i, j] = zero
-        where = (vector, row, batch, first, width, column, count, wait, limit)
+        where = (vector, row, batch, first, end, width, column, count, wait, limit)
         done = gather_and_multiply(fragments, sums, words, shared, where)
         at = partial + lane // row_lanes * row_stride + lane % row_lanes
         for i in range(own_rows):
@@ -599,10 +614,20 @@ def _make_fma_group(cut, group):
     row_lanes, batch_lanes, own_rows, own_batch = (
         rectangle.row_lanes, rectangle.batch_lanes, rectangle.rows, rectangle.sequences,
     )  # fmt: skip
-    rows, weight_stride, stride, columns = cut.rows, cut.weight_stride, cut.staged_stride, cut.gathered * cut.chunk_elements
+    rows, weight_stride, stride, columns = (
+        cut.rows,
+        cut.weight_stride,
+        cut.staged_stride,
+        cut.gathered * cut.chunk_elements,
+    )
     put, get, tiles, gathered = _make_put(cut.dtype), ptx.load_shared, cut.tiles, cut.gathered
-    chunk_elements, vector_elements, staged, sequences = cut.chunk_elements, cut.vector_elements, cut.weight_elements, cut.sequences
-    skipped = group * columns
+    chunk_elements, vector_elements, staged, sequences = (
+        cut.chunk_elements,
+        cut.vector_elements,
+        cut.weight_elements,
+        cut.sequences,
+    )
+    skipped, unrolled = group * columns, 2  # loads of the next columns go on during the sums of these
 
     def multiply(fragments, sums, words, shared):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
@@ -616,18 +641,20 @@ def _make_fma_group(cut, group):
         vectors = cuda.local.array((own_batch, 4), number)
         own_weights = (warp * rows + lane % row_lanes) * weight_stride + skipped
         own_stage = stage + lane // row_lanes * stride
-        for at in range(0, columns, 4):
-            for j in range(own_batch):
-                four = get(shared, own_stage + j * batch_lanes * stride + at)
-                for k in range(4):
-                    vectors[j, k] = four[k]
-            for i in range(own_rows):
-                weight = get(shared, own_weights + i * row_lanes * weight_stride + at)
+        for first in range(0, columns, 4 * unrolled):
+            for part in range(unrolled):
+                at = first + 4 * part
                 for j in range(own_batch):
-                    total = sums[i, j]
+                    four = get(shared, own_stage + j * batch_lanes * stride + at)
                     for k in range(4):
-                        total += weight[k] * vectors[j, k]
-                    sums[i, j] = total
+                        vectors[j, k] = four[k]
+                for i in range(own_rows):
+                    weight = get(shared, own_weights + i * row_lanes * weight_stride + at)
+                    for j in range(own_batch):
+                        total = sums[i, j]
+                        for k in range(4):
+                            total += weight[k] * vectors[j, k]
+                        sums[i, j] = total
         return True
 
     return jit(multiply, TARGET)
@@ -663,21 +690,21 @@ def _make_put(dtype):
 
 
 @cache
-def make_sums(cut, count):
-    """A device function sums(shared, at, first, last): `count` numbers of one (unit, sequence), added over warps.
+def make_sums(cut, count, ranges):
+    """A device function sums(shared, at, first, last): `count` numbers of one (unit, sequence), each added over warps.
 
     at: where warp 0's partial sum of the unit's first row stands; first, last: the warps [first, last) are added, in this
-    order.
+    order; without `ranges` all are (warps that have nothing to multiply leave zeros).
     """
     if count == 0:
         return jit(lambda shared, at, first, last: (), TARGET)
-    rest, warps, units, between = make_sums(cut, count - 1), cut.warps, cut.units, cut.between_warps
+    rest, warps, units, between = make_sums(cut, count - 1, ranges), cut.warps, cut.units, cut.between_warps
     zero = np.dtype(compute_dtype(cut.dtype)).type(0)
 
     def sums(shared, at, first, last):
         total = zero
         for warp in range(warps):
-            if first <= warp and warp < last:
+            if not ranges or (first <= warp and warp < last):
                 total += shared[at + warp * between]
         return (total, *rest(shared, at + units, first, last))
 

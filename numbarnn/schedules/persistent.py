@@ -6,6 +6,7 @@ the arrays of a pass. Products over all steps (x Wᵀ of a launch's first layer,
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import product
 
 import numpy as np
 
@@ -58,18 +59,13 @@ class Persistent(Schedule):
         return _plan_backward(problem, self.launches(problem, True), weights, input_gradient)
 
     def plan_weights(self, problem):
-        tasks = [
-            task
-            for layer in range(problem.layers)
-            for task in weight_tasks(layer, problem.directions, problem.steps, problem.dropping)
-        ]
-        return Plan(NAME, True, "one product per matrix", tuple(tasks))
+        return _plan_weights(problem)
 
     def run_forward(self, work):
-        self._run(work, self.plan_forward(work.problem), self.launches(work.problem, False), _ForwardLaunch)
+        self._run(work, *_planned(work.problem, False), _ForwardLaunch)
 
     def run_backward(self, walk, weights=True):
-        self._run(walk, self.plan_backward(walk.problem, weights), self.launches(walk.problem, True), _BackwardLaunch)
+        self._run(walk, *_planned(walk.problem, True, weights), _BackwardLaunch)
 
     def _run(self, work, plan, launches, kind):
         """The plan's tasks as jobs of the engine; all "steps" of a launch's layers are one."""
@@ -89,7 +85,7 @@ class Persistent(Schedule):
 
 
 def _jobs(work, plan, calls):
-    """A `Job` per task of the plan, but one per launch for all "steps" tasks of its layers."""
+    """A `Job` per task of the plan, but one per launch for all "steps" tasks of its layers; and the pass's copies."""
     launch_of = {layer: n for n, call in enumerate(calls) for layer in range(call.launch.first, call.launch.last)}
     jobs, job_of_task, job_of_launch = [], {}, {}
     for task in plan.tasks:
@@ -104,10 +100,17 @@ def _jobs(work, plan, calls):
             job_of_launch[number] = len(jobs)
             job_of_task |= dict.fromkeys(steps, len(jobs))
             jobs.append(Job(("launches",), tuple(sorted(needs)), calls[number].bind))
-    return jobs
+    return work.between_copies(jobs, sorted(job_of_launch.values()))
 
 
 SCHEDULE = Persistent()
+
+
+@lru_cache(maxsize=256)
+def _planned(problem, backward, weights=True):
+    """(plan, launches) of a pass."""
+    plan = SCHEDULE.plan_backward(problem, weights) if backward else SCHEDULE.plan_forward(problem)
+    return plan, SCHEDULE.launches(problem, backward)
 
 
 # ------------------------------------------------------------------------------------------------------------ plans
@@ -146,6 +149,14 @@ def _plan_backward(problem, launches, weights, input_gradient):
             needs = tuple((outputs[layer, d][-1],) for d in range(problem.directions))
             tasks += weight_tasks(layer, problem.directions, problem.steps, problem.dropping, needs)
     return Plan(NAME, True, _reason(launches), tuple(tasks), concurrent=True)
+
+
+@lru_cache(maxsize=256)
+def _plan_weights(problem):
+    """The plan of the parameters' gradients alone."""
+    layers, directions = range(problem.layers), problem.directions
+    tasks = [task for layer in layers for task in weight_tasks(layer, directions, problem.steps, problem.dropping)]
+    return Plan(NAME, True, "one product per matrix", tuple(tasks))
 
 
 def _steps(problem, layers, backward, outputs, waits):
@@ -221,13 +232,14 @@ def make_tables(problem, launch, places):
             alone = layer == (launch.last - 1 if launch.backward else launch.first)
             mask = layer if problem.dropping and layer < launch.last - 1 else -1
             width = max(problem.cell.num_saved, problem.cell.num_gates) if problem.training else problem.cell.num_gates
-            for unit in range(0, hidden, launch.cut.units):
-                count = min(launch.cut.units, hidden - unit)
+            code = persistent.trouble_code(layer, direction, launch.backward)
+            owned = product(range(0, problem.batch, launch.sequences), range(0, hidden, launch.cut.units))
+            for sequence, unit in owned:
+                count, end = min(launch.cut.units, hidden - unit), min(sequence + launch.sequences, problem.batch)
                 blocks.append(
                     (
                         layer - launch.first, direction, unit, count, hidden, width * hidden, place.b_w, place.b_r,
-                        recurrent, working, int(alone), mask,
-                        persistent.trouble_code(layer, direction, launch.backward),
+                        recurrent, working, int(alone), mask, code, sequence, end,
                     )
                 )  # fmt: skip
                 warps.append([make_warps(problem, launch, places, layer, direction, unit, one) for one in shares])

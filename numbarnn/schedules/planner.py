@@ -1,25 +1,29 @@
 """The planner of the persistent schedule: how a problem is cut into launches, blocks and slices, or why it cannot be.
 
 A pure function of numbers: a `Problem` and a `DeviceProfile`. A launch runs consecutive layers, all that fit on the
-device together (or fewer, where that is estimated to be faster); each of its blocks owns the same number of units of one
-layer and direction. Estimates are of one step: bytes over bandwidth, multiply-adds over rate, and the exchange.
+device together (or fewer, where that is estimated to be faster); each of its blocks owns the same number of units of
+one layer and direction. Estimates are of one step: bytes over bandwidth, multiply-adds over rate, and the exchange.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
 import numpy as np
 
 from numbarnn.cells.precision import compute_dtype, is_half
-from numbarnn.kernels.slices import CHUNK_BYTES, INPUT, RECURRENT, Slice
+from numbarnn.kernels.slices import CHUNK_BYTES, INPUT, RECURRENT, TILE_BATCH, Slice
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 WARPS = (8, 16)
+SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
 MAX_PARAMETER_BYTES = 4096  # of a kernel launch, before compute capability 7.0 with CUDA 12.1 and for all of ours
 STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
 # Registers of a thread that are not weights, gathered words or sums, as the compiled kernels have them.
 OTHER_REGISTERS = {8: 95, 16: 60}
+# Clocks, as profiled on an H200: of a trip to the L2 cache, and of a turn's instructions besides loads and products.
+L2_CLOCKS, TURN_CLOCKS = 600, 1300
+FMA_EFFICIENCY = 0.45  # of the peak rate: operands come from shared memory
 LAUNCH_US = 8.0  # a launch, and loading weights into it
 
 
@@ -79,10 +83,11 @@ class Launch:
         first, last: layers [first, last).
         cut: the slice of every block.
         blocks: number of blocks.
-        weight_bytes: of weights that stay in each block.
+        sequences: of the batch, most of a block: blocks with the same units share the batch.
         shared_bytes: dynamic shared memory of each block.
         estimate: of one step.
         steps: T.
+        directions: D.
         backward: whether it is of the backward pass.
     """
 
@@ -90,28 +95,46 @@ class Launch:
     last: int
     cut: Slice
     blocks: int
-    weight_bytes: int
+    sequences: int
     shared_bytes: int
     estimate: Estimate
     steps: int
+    directions: int
     backward: bool
 
     @property
     def microseconds(self):
         """Estimated time of the launch."""
-        return LAUNCH_US + (self.steps + self.last - self.first - 1) * self.estimate.step
+        layers = self.last - self.first
+        # A layer of two directions waits for the whole layer that it reads: nothing overlaps.
+        steps = self.steps + layers - 1 if self.directions == 1 else self.steps * layers
+        return LAUNCH_US + steps * self.estimate.step
+
+    @property
+    def layers(self):
+        """Its layers, as text."""
+        return f"layer {self.first}" if self.last == self.first + 1 else f"layers {self.first} to {self.last - 1}"
+
+    @property
+    def home(self):
+        """Where the weights stay, as text."""
+        return "shared memory" if self.cut.math == "fma" or self.cut.resident == "shared" else "registers"
+
+    @property
+    def details(self):
+        """How it is cut and what a step is expected to take, as text."""
+        cut, estimate = self.cut, self.estimate
+        return (
+            f"{self.blocks} blocks of {cut.threads} threads, {cut.units} units each, by {cut.math}; weights in "
+            f"{self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; a step: exchange "
+            f"{estimate.exchange:.2f} µs, read {estimate.read:.2f} for {estimate.read_bytes / 1024:.3g} KiB, multiply "
+            f"{estimate.multiply:.2f}, add {estimate.add:.2f}; {self.microseconds:.0f} µs in all"
+        )
 
     def __str__(self):
-        cut, estimate = self.cut, self.estimate
-        layers = f"layer {self.first}" if self.last == self.first + 1 else f"layers {self.first} to {self.last - 1}"
-        home = "shared memory" if cut.math == "fma" else cut.resident.replace("shared", "shared memory")
         return (
-            f"{layers}: {self.blocks} blocks of {cut.threads} threads, {cut.units} units each, by {cut.math}; "
-            f"{self.weight_bytes / 1024:.0f} KiB of weights per block in {home}, "
-            f"{self.shared_bytes / 1024:.0f} KiB shared memory; "
-            f"{estimate.step:.2f} µs per step, most of it {estimate.bound} (exchange {estimate.exchange:.2f}, "
-            f"read {estimate.read:.2f} for {estimate.read_bytes / 1024:.0f} KiB, multiply {estimate.multiply:.2f}, "
-            f"add {estimate.add:.2f})"
+            f"{self.layers} in {self.blocks} blocks of {self.cut.units} units, {self.estimate.step:.2f} µs per step, "
+            f"most of it {self.estimate.bound}"
         )
 
 
@@ -176,25 +199,35 @@ def _best_launch(problem, profile, first, last, backward):
     launches, refusals = [], []
     for units in UNITS:
         for warps in WARPS:
-            launch = _launch(problem, profile, first, last, backward, units, warps)
-            (refusals if isinstance(launch, str) else launches).append(launch)
+            for slices in SLICES:
+                launch = _launch(problem, profile, first, last, backward, units, warps, slices)
+                if not isinstance(launch, str):
+                    launches.append(launch)
+                elif slices == 1:
+                    refusals.append(launch)
     if not launches:
         raise DoesNotFit(_refusal(problem, profile, first, last, refusals))
     return min(launches, key=lambda launch: launch.microseconds)
 
 
 def _refusal(problem, profile, first, last, refusals):
-    """Why no cut fits, as text."""
+    """Why no cut fits, as text. `refusals` has one for each number of units and warps, in their order."""
     hidden = problem.hidden_sizes[first:last]
     sizes = ", ".join(map(str, hidden))
-    itemsize = 2 if is_half(problem.dtype) else np.dtype(problem.dtype).itemsize
+    kept = compute_dtype(problem.dtype) if _math(problem, profile) == "fma" else problem.dtype  # "fma" keeps no halves
+    itemsize = 2 if is_half(kept) else np.dtype(kept).itemsize
     total = sum(problem.directions * problem.cell.num_gates * size * size * itemsize for size in hidden)
     room = profile.multiprocessors * profile.shared_bytes
+    few_enough = [
+        sum(problem.directions * ceil(size / units) for size in hidden) <= profile.multiprocessors
+        for units in UNITS for _ in WARPS
+    ]  # fmt: skip
+    closest = refusals[few_enough.index(True) if any(few_enough) else -1]  # the smallest slices for these SMs
     return (
         f"{problem.cell.name} with hidden size {sizes} in {problem.dtype}, batch {problem.batch}, does not fit on "
-        f"{profile.name}: its recurrent weights are {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
+        f"{profile.name}: its recurrent weights take {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
         f"{profile.shared_bytes / 1024:.0f} KiB of shared memory each hold {room / 2**20:.1f} MiB, besides what the "
-        f"steps need; closest: {refusals[-1]}. Use schedule='wavefront' or 'stepwise'"
+        f"steps need; closest: {closest}. Use schedule='wavefront' or 'stepwise'"
     )
 
 
@@ -207,36 +240,38 @@ def _math(problem, profile):
     return "fma"
 
 
-def _launch(problem, profile, first, last, backward, units, warps):
-    """The Launch with that many units and warps per block, or why not, as text."""
+def _launch(problem, profile, first, last, backward, units, warps, slices):
+    """The Launch with that many units and warps per block and slices of the batch, or why not, as text."""
     hidden, D, batch = problem.hidden_sizes[first:last], problem.directions, problem.batch
-    blocks = sum(D * ceil(size / units) for size in hidden)
+    sequences = ceil(ceil(batch / TILE_BATCH) / slices) * TILE_BATCH
+    blocks = sum(D * ceil(size / units) for size in hidden) * ceil(batch / sequences)
     if blocks > profile.multiprocessors:
         return f"{units} units per block make {blocks} blocks, for {profile.multiprocessors} SMs"
     math = _math(problem, profile)
     all_sources = [sources(problem, first, layer, last, backward) for layer in range(first, last)]
     itemsize = 2 if is_half(problem.dtype) else np.dtype(problem.dtype).itemsize
-    chunks = _chunks_per_warp(all_sources, warps, CHUNK_BYTES // itemsize)
+    chunk_elements = CHUNK_BYTES // itemsize
+    chunks = _chunks_per_warp(all_sources, warps, chunk_elements)
     if chunks is None:
         return f"{max(map(len, all_sources))} products for {warps} warps"
-    tiles = 1 if batch <= 8 else 2
+    tiles = 1 if min(batch, sequences) <= TILE_BATCH else 2
     aligned = all(size * itemsize % 16 == 0 for size in problem.hidden_sizes) and units * itemsize % 4 == 0
     groups = 1 if backward else problem.cell.num_gates
     gathered = _gathered(math, warps, chunks, tiles)
     chunks = ceil(chunks / gathered) * gathered
-    cut = Slice(problem.dtype, math, groups, units, warps, chunks, gathered, tiles, aligned)
+    whole = all(source.columns % (chunks * chunk_elements) == 0 for each in all_sources for source in each)
+    cut = Slice(problem.dtype, math, groups, units, warps, chunks, gathered, tiles, aligned, whole)
     if math != "fma" and not _fits_registers(cut, profile):
-        cut = Slice(problem.dtype, math, groups, units, warps, chunks, gathered, tiles, aligned, "shared")
-    shared_bytes = cut.shared_bytes(batch, problem.cell.num_states)
+        cut = replace(cut, resident="shared")
+    shared_bytes = cut.shared_bytes(min(batch, sequences), problem.cell.num_states)
     if shared_bytes + STATIC_SHARED_BYTES > profile.shared_bytes:
         return (
             f"{blocks} blocks of {units} units with {warps} warps need {shared_bytes / 1024:.0f} KiB of shared memory "
             f"each, of {profile.shared_bytes / 1024:.0f} KiB"
         )
     columns = max(sum(source.columns for source in each) for each in all_sources)
-    estimate = _estimate(problem, profile, cut, blocks, columns)
-    weight_bytes = groups * units * columns * itemsize
-    return Launch(first, last, cut, blocks, weight_bytes, shared_bytes, estimate, problem.steps, backward)
+    estimate = _estimate(problem, profile, cut, blocks, columns, min(batch, sequences))
+    return Launch(first, last, cut, blocks, sequences, shared_bytes, estimate, problem.steps, D, backward)
 
 
 def _chunks_per_warp(all_sources, warps, chunk_elements):
@@ -266,24 +301,24 @@ def _fits_registers(cut, profile):
     return cut.fragment_words + words + sums + pairs + OTHER_REGISTERS[cut.warps] <= most
 
 
-def _estimate(problem, profile, cut, blocks, columns):
-    """The Estimate of a step."""
-    batch, itemsize = problem.batch, 2 if is_half(problem.dtype) else np.dtype(problem.dtype).itemsize
-    read_bytes = batch * columns * itemsize
+def _estimate(problem, profile, cut, blocks, columns, sequences):
+    """The Estimate of a step: of `turns` through the block's sequences, each a chain of loads, products and sums."""
+    itemsize = 2 if is_half(problem.dtype) else np.dtype(problem.dtype).itemsize
     clock = profile.clock_ghz * 1e3  # per microsecond
-    passes = ceil(batch / cut.sequences) * (cut.chunks // cut.gathered)
-    own_bandwidth = 64 * clock  # bytes per microsecond that an SM takes from the L2 cache
-    latency = 0.35 * (passes - 1)  # of loads that wait for registers
-    read = max(read_bytes / own_bandwidth, blocks * read_bytes / (profile.l2_gb_s * 1e3)) + latency
+    turns = ceil(sequences / cut.sequences)
+    read_bytes = sequences * columns * itemsize
+    groups = cut.chunks // cut.gathered
+    together = blocks * read_bytes / (profile.l2_gb_s * 1e3)
+    read = turns * groups * L2_CLOCKS / clock + max(read_bytes / (64 * clock), together)
     rate = {
         "mma": profile.mma_per_clock,
         "tf32": profile.mma_per_clock / 2,
-        "fma": profile.double_per_clock if problem.dtype == "float64" else 0.6 * profile.fma_per_clock,
+        "fma": FMA_EFFICIENCY * (profile.double_per_clock if problem.dtype == "float64" else profile.fma_per_clock),
     }[cut.math]
-    padded = ceil(batch / cut.sequences) * cut.sequences
-    multiply = cut.rows * columns * padded / rate / clock
+    multiply = cut.rows * columns * turns * cut.sequences / rate / clock
     if cut.resident == "shared" and cut.math != "fma":
-        multiply += cut.rows * columns * itemsize * (padded / cut.sequences) / 128 / clock
-    groups = max(1, cut.groups)
-    add = 0.12 + (cut.warps * groups * cut.pairs * cut.warps + 60 * cut.pairs * cut.warps / 4) / clock
-    return Estimate(profile.exchange_us, read_bytes, read, multiply, add)
+        multiply += turns * cut.rows * columns * itemsize / 128 / clock
+    sums = cut.warps * cut.groups * cut.pairs * cut.warps / 4 * 4  # loads from shared memory, four clocks each per SM
+    add = turns * (TURN_CLOCKS + sums) / clock
+    exchange = max(profile.exchange_us - (turns - 1) / turns * (read + multiply + add), 0.0)
+    return Estimate(exchange, read_bytes, read, multiply, add)
