@@ -1,4 +1,4 @@
-"""The command line: `numbarnn info | check | bench | demo | kernels`.
+"""The command line: `numbarnn info | check | bench | demo | plan | kernels`.
 
 Each subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only when
 it is the one that was asked for.
@@ -16,6 +16,7 @@ COMMANDS = {
     "check": ("numbarnn.bench.check", "compare every engine that runs here with float64 and PyTorch"),
     "bench": ("numbarnn.bench.speed", "time forward and backward against PyTorch and onnxruntime"),
     "demo": ("numbarnn.bench.demo", "train a character model and let it write"),
+    "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
     "kernels": ("numbarnn.bench.kernels", "compile every kernel, without a GPU: registers, spills; PTX and source"),
 }
 

@@ -101,7 +101,7 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
     if dy is not None:
         width = rnn.directions * rnn.hidden_sizes[-1]
         dy = checks.array(rnn.engine, dy, "dy", (work.steps, work.batch, width), rnn.dtype)
-    dhy = rnn.split_state(dhy, "dhy", work.batch)
+    dhy = rnn.check_state(dhy, "dhy", work.batch)
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
     states = rnn.state_shapes(work.batch)
     places = (
@@ -131,7 +131,7 @@ def _forward(rnn, x, hx, cx, w, y, hy, cy, training):
     w = rnn._weights(w, "w")
     x = checks.array(rnn.engine, x, "x", ("T", "B", rnn.input_size), rnn.dtype)
     batch = x.shape[1]
-    hx, cx = rnn.split_state(hx, "hx", batch), _split_c(rnn, cx, "cx", batch)
+    hx, cx = rnn.check_state(hx, "hx", batch), _split_c(rnn, cx, "cx", batch)
     states = rnn.state_shapes(batch)
     places = (
         _place(rnn, y, "y", (*x.shape[:2], rnn.directions * rnn.hidden_sizes[-1])),
@@ -145,7 +145,7 @@ def _forward(rnn, x, hx, cx, w, y, hy, cy, training):
 def _split_c(rnn, value, name, batch):
     if value is not None and not rnn.cell.num_private:
         raise ValueError(f"{name} must be None: a {rnn.cell.name} has no state besides h")
-    return rnn.split_state(value, name, batch)
+    return rnn.check_state(value, name, batch)
 
 
 def _place(rnn, given, name, shape):

@@ -84,8 +84,15 @@ def test_unknown_cell(name):
 
 
 def test_unknown_schedule():
-    with raises(ValueError, "schedule", "stepwise", "'persistent'"):
-        schedules.choose("persistent")
+    with raises(ValueError, "schedule", "stepwise", "persistent", "'fast'"):
+        schedules.choose("fast")
+
+
+@pytest.mark.parametrize("call", ("inference", "forward", "explain"))
+def test_persistent_on_the_cpu(call):
+    layer, x = nr.LSTM(4, 5, device="cpu", schedule="persistent"), np.ones((2, 3, 4), np.float32)
+    with raises(RuntimeError, "schedule 'persistent'", "device='cuda'", "not on the CPU", "schedule='auto'"):
+        {"inference": layer, "forward": layer.forward, "explain": lambda x: layer.explain(x.shape)}[call](x)
 
 
 def test_seed_of_any_integer_type_and_numpy_sizes_are_taken():

@@ -35,6 +35,7 @@ def test_python_dash_m():
         (["bench", "--shape", "25,16"], ["T,B,I,H,L", "'25,16'"]),
         (["bench", "--rounds", "0"], ["at least 1", "'0'"]),
         (["bench", "--threads", "two"], ["whole number", "'two'"]),
+        (["plan"], ["required", "--hidden", "--batch", "--steps"]),
     ],
 )
 def test_bad_arguments_name_what_came_and_what_was_expected(argv, words, capsys):

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from numbarnn import kernels
-from numbarnn.kernels import catalog, compiler, cubin_cache, pointwise
+from numbarnn.bench import planned
+from numbarnn.bench.kernels import shipped_kernels
+from numbarnn.kernels import catalog, compiler, cubin_cache, persistent, pointwise
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 KERNELS = list(catalog.shipped_kernels())
-REGISTERS = 65536  # of a multiprocessor; a quarter of its 2048 threads should at least fit
+REGISTERS = 65536  # of a multiprocessor
+THREADS = 512  # of its 2048, that should at least fit
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,14 +47,24 @@ def double_instructions(text):
     return [line.strip() for line in text.splitlines() if ".f64" in line]
 
 
-@pytest.mark.parametrize("cc", DEVICES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
-@pytest.mark.parametrize("shipped", KERNELS, ids=str)
+def everything():
+    """Every kernel for every device: those of the catalog, and those that are cut for the device."""
+    for cc in DEVICES:
+        for shipped in shipped_kernels(cc):
+            is_planned = shipped.function.__module__ == persistent.__name__
+            marks = [pytest.mark.slow] if is_planned and cc != (9, 0) else []
+            yield pytest.param(shipped, cc, id=f"{shipped}-sm_{cc[0]}{cc[1]}", marks=marks)
+
+
+@pytest.mark.parametrize("shipped, cc", list(everything()))
 def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped, cc):
     compiled = shipped.compile(cc)
     assert compiled.cc == cc and compiled.cubin[:4] == b"\x7fELF"
     assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
     resident = REGISTERS // (compiled.registers * shipped.threads) * shipped.threads
-    assert resident >= 512, f"{compiled.registers} registers: a multiprocessor holds {resident} threads"
+    least = shipped.threads if shipped.function.__module__ == persistent.__name__ else THREADS  # one block of these
+    assert resident >= least, f"{compiled.registers} registers: a multiprocessor holds {resident} threads"
+    assert compiled.shared_bytes + shipped.dynamic_shared_bytes <= planned.profile_for(cc).shared_bytes
     (text,) = written_ptx
     assert f".target sm_{cc[0]}{cc[1]}" in text
     if shipped.dtype != "float64":
@@ -60,7 +73,7 @@ def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped,
 
 def test_a_stray_double_would_be_found():
     """The same search finds float64 in a float64 kernel, so an empty list means something."""
-    assert double_instructions(catalog.find("lstm_pointwise_backward-float64").ptx((9, 0)))
+    assert double_instructions(catalog.find("lstm_pointwise_backward-float64", KERNELS).ptx((9, 0)))
 
 
 def kernels_in(source, module):
@@ -68,7 +81,9 @@ def kernels_in(source, module):
 
     def is_kernel(decorator):
         call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
-        return ast.unparse(call.func) in ("cuda.jit", "jit") and "device" not in [word.arg for word in call.keywords]
+        return ast.unparse(call.func) in ("cuda.jit", "jit", "kernel") and "device" not in [
+            word.arg for word in call.keywords
+        ]
 
     def walk(node, prefix):
         for child in ast.iter_child_nodes(node):
@@ -83,12 +98,12 @@ def kernels_in(source, module):
 
 
 def test_catalog_has_every_kernel():
-    """A kernel added to the package must be added to numbarnn/kernels/catalog.py."""
+    """A kernel added to the package must be added to numbarnn/kernels/catalog.py, or to bench/planned.py."""
     folder, there = Path(kernels.__file__).parent, set()
     for path in folder.rglob("*.py"):
         module = ".".join(("numbarnn.kernels", *path.relative_to(folder).with_suffix("").parts))
         there |= kernels_in(path.read_text(encoding="utf-8"), module)
-    listed = {(shipped.function.__module__, shipped.function.__qualname__) for shipped in KERNELS}
+    listed = {(shipped.function.__module__, shipped.function.__qualname__) for shipped in shipped_kernels((9, 0))}
     assert listed == there
     assert ("numbarnn.kernels.layout", "make_copy.<locals>.copy_kernel") in there
 
@@ -101,12 +116,15 @@ def helper(): ...
 @cuda.jit
 def plain(): ...
 
+@kernel(launch_bounds=(256, 1))
+def planned(): ...
+
 def make(n):
     if n:
         @cuda.jit(max_registers=64)
         def kernel(): ...
 """
-    assert kernels_in(source, "m") == {("m", "plain"), ("m", "make.<locals>.kernel")}
+    assert kernels_in(source, "m") == {("m", "plain"), ("m", "planned"), ("m", "make.<locals>.kernel")}
 
 
 def test_catalog_names_are_unique_and_in_order():
@@ -121,7 +139,7 @@ def test_catalog_names_are_unique_and_in_order():
 
 
 def test_catalog_grows_by_appending(monkeypatch):
-    first = catalog.find("copy")
+    first = catalog.find("copy", KERNELS)
     later = catalog.ShippedKernel(first.kernel, "float32", "later", 64, first.arguments)
     monkeypatch.setattr(catalog, "LISTS", [*catalog.LISTS, lambda dtype: [later] if dtype == "float32" else []])
     assert list(map(str, catalog.shipped_kernels())) == [
@@ -129,14 +147,31 @@ def test_catalog_grows_by_appending(monkeypatch):
         "copy-float32-later",
         *[str(shipped) for shipped in KERNELS if shipped.dtype != "float32"],
     ]
-    assert catalog.find("copy-float32-later") is later
+    assert catalog.find("copy-float32-later", list(catalog.shipped_kernels())) is later
 
 
 def test_find():
-    assert str(catalog.find("add_row_sums")) == "add_row_sums-float32-contiguous"
-    assert str(catalog.find("add_row_sums-float64-columns")) == "add_row_sums-float64-columns"
+    assert str(catalog.find("add_row_sums", KERNELS)) == "add_row_sums-float32-contiguous"
+    assert str(catalog.find("add_row_sums-float64-columns", KERNELS)) == "add_row_sums-float64-columns"
     with pytest.raises(ValueError, match=r"one of lstm_pointwise_forward_training, .*, copy, .* got 'kopy'"):
-        catalog.find("kopy")
+        catalog.find("kopy", KERNELS)
+
+
+@pytest.mark.parametrize("cc", DEVICES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+def test_planned_kernels_cover_what_there_is(cc):
+    """Every dtype and cell's file, ways to multiply, places of weights, layers, directions, dropout or not."""
+    found = planned.persistent_kernels(cc)
+    names, words = [shipped.kernel.name for shipped in found], [shipped.layouts for shipped in found]
+    assert len(set(map(str, found))) == len(found)
+    assert {name.split("_persistent_")[0] for name in names} == {"lstm", "gru", "rnn_relu", "rnn_tanh"}
+    assert {name.split("_persistent_")[1] for name in names} == {"forward_training", "forward_inference", "backward"}
+    assert {shipped.dtype for shipped in found} == set(catalog.DTYPES)
+    launches = [shipped.kernel.source_key for shipped in found]
+    for word in ("math='fma'", "math='mma'", "'registers'", "'shared'", "aligned=True", "aligned=False", "tiles=1"):
+        assert any(word in key for key in launches), word
+    for several, drops in ((False, False), (True, False), (True, True)):
+        assert any(key.endswith(f" {several} {drops}") for key in launches), (several, drops)
+    assert any("bidirectional" in word for word in words)
 
 
 def test_second_use_compiles_nothing(written_ptx):

@@ -186,12 +186,16 @@ def results(layer, problem):
     return {name: value.copy() for name, value in values.items()}
 
 
-@pytest.mark.parametrize("directions", (1, 2))
+@pytest.mark.parametrize("options", ({}, {"directions": 2}, {"batch_first": True}), ids=str)
+@pytest.mark.parametrize("schedule", ("wavefront", "stepwise"))
 @pytest.mark.parametrize("cell", ("lstm", "gru", "rnn_tanh"))
-def test_replays_compute_what_the_first_call_computes(monkeypatch, device, cell, directions):
-    """With what the arrays hold then: inputs and weights change between the calls, in place."""
-    problem = Problem(Case(cell, T=9, hidden=(5, 3, 4), directions=directions))
-    layer = problem.layer("cpu", schedule="wavefront")
+def test_replays_compute_what_the_first_call_computes(monkeypatch, device, cell, schedule, options):
+    """With what the arrays hold then: inputs and weights change between the calls, in place. A schedule whose tasks run
+    one after another is recorded too."""
+    monkeypatch.setattr(device.engine, "records_jobs", True)
+    problem = Problem(Case(cell, T=9, hidden=(5, 3, 4), **options))
+    problem.x, problem.dy = map(np.ascontiguousarray, (problem.x, problem.dy))  # else copied, to other places
+    layer = problem.layer("cpu", schedule=schedule)
     start_again = same_places(monkeypatch, device.engine)
     for turn in range(5):
         generator = np.random.default_rng(turn)
@@ -246,6 +250,7 @@ def test_replays_drop_out_other_elements_each_time(monkeypatch, device):
 
 def test_no_more_calls_are_remembered_than_allowed(monkeypatch, device):
     monkeypatch.setattr(streams_module, "GRAPHS", 2)
+    monkeypatch.setattr(streams_module, "SIGHTS", 2)
     done = []
 
     def call(key):
@@ -253,9 +258,9 @@ def test_no_more_calls_are_remembered_than_allowed(monkeypatch, device):
 
     for key in "abcabcccab":
         call(key)
-        assert len(device.streams._calls) <= 2
+        assert len(device.streams._graphs) <= 2 and len(device.streams._seen) <= 2
     assert "".join(done) == "abcabcccab"
-    assert device.streams.replays == 2  # of "ccc" the second and third: a and b were forgotten
+    assert device.streams.replays == 3  # of "ccc" the second and third, and the last b: it was seen two calls before
 
 
 def test_a_failure_while_recording_ends_the_recording(device):
@@ -307,6 +312,8 @@ def test_a_missing_event_would_be_found(monkeypatch, device, missing):
     device.on, wrong = True, 0
     for _ in range(10):
         problem.x.fill(0)
+        for _ in range(20):
+            device.caller.add(lambda: None)  # the caller's stream is busy for a while
         device.caller.add(lambda: np.copyto(problem.x, x))  # the caller's stream writes x before the layer reads it
         try:
             assert_same_bits(results(layer, problem), expected)

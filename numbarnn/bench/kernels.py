@@ -22,7 +22,9 @@ RULE = (
     f"up to a multiple of {REGISTERS_STEP}: blocks = {PARTITIONS} * ({REGISTERS // PARTITIONS} // registers of a warp) "
     "// warps of a block. The device's limits on threads and blocks, and shared memory, come on top."
 )
-COLUMNS = ["kernel", "dtype", "layouts", "arch", "regs", "shared", "spills", "stack", "threads", "blocks", ""]
+COLUMNS = [
+    "kernel", "dtype", "layouts", "arch", "regs", "shared", "dynamic", "spills", "stack", "threads", "blocks", "",
+]  # fmt: skip
 
 
 def add_arguments(parser):
@@ -95,12 +97,20 @@ def compiler_archs():
     return [f"sm_{number}" for number in sorted(nvrtc.nvrtcGetSupportedArchs()[1])]
 
 
+def shipped_kernels(cc):
+    """The list of all ShippedKernels for a compute capability: the catalog's, then those that a planner cuts."""
+    from numbarnn.bench import planned
+    from numbarnn.kernels import catalog
+
+    return [*catalog.shipped_kernels(), *planned.persistent_kernels(cc)]
+
+
 def shipped_kernel(name):
-    """An argparse type: a ShippedKernel by its name."""
+    """An argparse type: a ShippedKernel by its name; cut for the newest of ARCHS."""
     from numbarnn.kernels import catalog
 
     try:
-        return catalog.find(name)
+        return catalog.find(name, shipped_kernels(capability(ARCHS[-1])))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -123,13 +133,12 @@ def capability(arch):
 # ------------------------------------------------------------------------------------------------------ rows
 def compile_all(archs):
     """The rows of all shipped kernels for the first arch, then for the next."""
-    from numbarnn.kernels import catalog
-
-    shipped_kernels, rows = list(catalog.shipped_kernels()), []
+    rows = []
     with report.Progress() as progress:
         for arch in archs:
-            progress.start(arch, len(shipped_kernels))
-            for shipped in shipped_kernels:
+            everything = shipped_kernels(capability(arch))
+            progress.start(arch, len(everything))
+            for shipped in everything:
                 rows.append(compile_row(shipped, arch))
                 progress.update(arch)
     return rows
@@ -142,7 +151,9 @@ def compile_row(shipped, arch):
         "dtype": shipped.dtype,
         "layouts": shipped.layouts,
         "arch": arch,
-        **dict.fromkeys(("registers", "shared_bytes", "spill_bytes", "stack_bytes")),
+        **dict.fromkeys(("registers", "shared_bytes")),
+        "dynamic_shared_bytes": shipped.dynamic_shared_bytes,
+        **dict.fromkeys(("spill_bytes", "stack_bytes")),
         "threads_per_block": shipped.threads,
         "blocks_by_registers": None,
         "ok": False,
@@ -178,7 +189,7 @@ def print_rows(rows):
         + ["ok" if row["ok"] else "FAILED"]
         for row in rows
     ]
-    report.print_table("Kernels (sizes in bytes)", COLUMNS, cells, right=COLUMNS[4:10], wrap=("kernel", "layouts"))
+    report.print_table("Kernels (sizes in bytes)", COLUMNS, cells, right=COLUMNS[4:11], wrap=("kernel", "layouts"))
     report.say(textwrap.fill(RULE, 110))
     for row in rows:
         if not row["ok"]:

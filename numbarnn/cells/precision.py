@@ -23,7 +23,6 @@ def compute_dtype(dtype):
     return "float32" if is_half(dtype) else dtype
 
 
-@cache
 def numpy_dtype(dtype):
     """NumPy's dtype of that name; bfloat16 is that of the package ml_dtypes.
 
@@ -42,3 +41,7 @@ def numpy_dtype(dtype):
             ) from error
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(dtype)
+
+
+#: The same, each looked up once: that takes NumPy longer than a whole call may.
+known_dtype = cache(numpy_dtype)

@@ -92,6 +92,7 @@ class Engine(ABC):
         device: what the engine runs on, for people.
         fuses_input: `forward_steps` computes x Wᵀ of its steps too, from the buffers' x and W, so that a plan's
             "input" tasks leave nothing to do but to make room.
+        records_jobs: `run_jobs` gets faster when a call comes again, so that all plans run by it.
         profile: what planners know of the device, hashable; None if there is nothing to know.
     """
 
@@ -99,6 +100,7 @@ class Engine(ABC):
     array_module: Any
     device: str
     fuses_input = False
+    records_jobs = False
     profile: Any = None
 
     def empty(self, shape, dtype):
@@ -108,6 +110,19 @@ class Engine(ABC):
     def zeros(self, shape, dtype):
         """An array of zeros."""
         return self.array_module.zeros(shape, dtype)
+
+    def rooms(self, kind):
+        """A function (name, shape, dtype) that makes the arrays of a call, with unspecified contents.
+
+        Args:
+            kind: hashable; of calls of one kind arrays of one name have one shape and dtype. An engine that records
+                jobs gives them the memory of earlier ones, so that it can replay.
+        """
+        return lambda name, shape, dtype: self.empty(shape, dtype)
+
+    def from_host_into(self, rooms, name, array):
+        """A copy of a NumPy array on this engine, made by what `rooms` returned, under that name."""
+        return self.from_host(array)
 
     @abstractmethod
     def asarray(self, value, name):
@@ -135,6 +150,10 @@ class Engine(ABC):
     @abstractmethod
     def copy(self, out, x):
         """out = x, arrays of one shape with up to 3 axes, any strides."""
+
+    def zero(self, out):
+        """out = 0, a contiguous array."""
+        out[...] = 0
 
     @abstractmethod
     def dropout(self, out, x, mask, scale, position=0):
@@ -166,7 +185,7 @@ class Engine(ABC):
         for bias, gradient in (("b_w", dax), ("b_r", dah)):
             if bias in dw:
                 if not accumulate:
-                    dw[bias][...] = 0
+                    self.zero(dw[bias])
                 self.add_row_sums(dw[bias], gradient)
 
     @abstractmethod

@@ -1,13 +1,15 @@
 """The engines that run CUDA kernels: on a GPU, and in the simulator. They differ in where arrays live."""
 
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from numbarnn import gemm
 from numbarnn.cells.order import step_time
+from numbarnn.cells.precision import known_dtype
 from numbarnn.engines import profiles
 from numbarnn.engines.base import Engine, HostEngine
+from numbarnn.engines.shelf import SHARE, Shelf
 from numbarnn.engines.streams import Streams
 
 DLPACK_CUDA = (2, 13)  # DLPack's device types for CUDA memory: plain and managed
@@ -17,7 +19,7 @@ class KernelEngine(Engine):
     """Steps made of `@cuda.jit` kernels and products; the base of `CudaEngine` and `SimulatedEngine`."""
 
     def constant(self, array):
-        """A copy of a NumPy array on this engine that nobody may change; the same one for equal arrays, kept for good."""
+        """A copy of a NumPy array on this engine that nobody may change; one for all equal arrays, kept for good."""
         key = (array.shape, array.dtype, array.tobytes())
         if key not in self._constants:
             self._constants[key] = self.from_host(array)
@@ -117,6 +119,7 @@ class CudaEngine(KernelEngine):
     """An NVIDIA GPU: Numba compiles the kernels; CuPy owns memory, streams and cuBLAS."""
 
     name = "cuda"
+    records_jobs = True
 
     def __init__(self, ordinal=0):
         import cupy
@@ -125,9 +128,12 @@ class CudaEngine(KernelEngine):
         self.ordinal = ordinal
         with self.activate():
             self.streams = Streams(cupy)
+            self.shelf = Shelf(cupy, ordinal, cupy.cuda.runtime.memGetInfo()[1] // SHARE)
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
         self.device = properties["name"].decode()
-        self.profile = profiles.of_device(cupy.cuda.Device(ordinal).attributes, self.device, self._capability(properties))
+        self.profile = profiles.of_device(
+            cupy.cuda.Device(ordinal).attributes, self.device, self._capability(properties)
+        )
 
     @staticmethod
     def _capability(properties):
@@ -139,10 +145,19 @@ class CudaEngine(KernelEngine):
     def zeros(self, shape, dtype):
         return self._allocate(self.array_module.zeros, shape, dtype)
 
+    def rooms(self, kind):
+        make = self.shelf.rooms(kind)
+        return lambda name, shape, dtype: self._allocate(partial(make, name), shape, dtype)
+
     def _allocate(self, make, shape, dtype):
+        out_of_memory = self.array_module.cuda.memory.OutOfMemoryError
         try:
-            return make(shape, dtype)
-        except self.array_module.cuda.memory.OutOfMemoryError as error:
+            return make(shape, known_dtype(dtype))
+        except out_of_memory:
+            self.shelf.clear()
+        try:
+            return make(shape, known_dtype(dtype))
+        except out_of_memory as error:
             raise MemoryError(
                 f"{self.device} (GPU {self.ordinal}) has no room for an array {shape} of {dtype}: take a smaller "
                 f"batch or fewer steps, delete tapes and arrays no longer needed, or use device='cpu' ({error})"
@@ -154,6 +169,8 @@ class CudaEngine(KernelEngine):
             array = value
         elif hasattr(value, "__cuda_array_interface__"):
             array = cupy.asarray(value)
+            if array.dtype.kind == "V" and hasattr(value, "__dlpack__"):  # PyTorch's bfloat16 has a name in DLPack only
+                array = cupy.from_dlpack(value)
         elif hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] in DLPACK_CUDA:
             array = cupy.from_dlpack(value)
         else:
@@ -161,12 +178,17 @@ class CudaEngine(KernelEngine):
                 f"{name} must live on the GPU, as this layer does (device='cuda'), but is a "
                 f"{type(value).__module__}.{type(value).__qualname__}; copy it with cupy.asarray({name})"
             )
-        if array.device.id != self.ordinal:
+        if array.data.device_id != self.ordinal:
             raise ValueError(f"{name} is on GPU {array.device.id}, this layer on GPU {self.ordinal}")
         return array
 
     def from_host(self, array):
         return self.array_module.asarray(array)
+
+    def from_host_into(self, rooms, name, array):
+        copy = rooms(name, array.shape, array.dtype)
+        copy.set(array, self.array_module.cuda.get_current_stream())
+        return copy
 
     def to_host(self, array):
         host = self.array_module.asnumpy(array)  # waits for all that came before
@@ -180,7 +202,7 @@ class CudaEngine(KernelEngine):
         return self.array_module.cuda.Device(self.ordinal)
 
     def run_jobs(self, make_jobs, key, arrays):
-        self.streams.run_jobs(make_jobs, (key, *map(self.address, arrays)))
+        self.streams.run_jobs(make_jobs, (key, *[array.data.ptr for array in arrays]))
 
     @cached_property
     def _trouble(self):
@@ -194,8 +216,14 @@ class CudaEngine(KernelEngine):
             return self.array_module.ndarray((1,), np.int64, pointer), word
 
     def mark_unwritten(self, array):
-        stream = self.array_module.cuda.get_current_stream()
-        self.array_module.cuda.runtime.memsetAsync(array.data.ptr, 0xFF, array.nbytes, stream.ptr)
+        self._set_bytes(array, 0xFF)
+
+    def zero(self, out):
+        self._set_bytes(out, 0)
+
+    def _set_bytes(self, array, value):
+        cuda = self.array_module.cuda
+        cuda.runtime.memsetAsync(array.data.ptr, value, array.nbytes, cuda.get_current_stream().ptr)
 
     def synchronize(self):
         self.array_module.cuda.get_current_stream().synchronize()

@@ -43,13 +43,11 @@ class DeviceProfile:
         return self.compute_capability >= (8, 0)
 
 
-# Sizes from NVIDIA's data sheets and "CUDA C++ Programming Guide", table of compute capabilities. Bandwidth and exchange
-# were measured on the H200 (bench/results/probe.json) and scaled by clock and SMs for the others.
+# Sizes from NVIDIA's data sheets and "CUDA C++ Programming Guide", table of compute capabilities. Bandwidth and
+# exchange were measured on the H200 (bench/results/probe.json) and scaled by clock and SMs for the others.
 KIB = 1024
 PROFILES = {
-    "a100": DeviceProfile(
-        "NVIDIA A100", (8, 0), 108, 163 * KIB, 65536, 40 * KIB**2, 1.41, 64, 32, 1024, 4400.0, 1.0
-    ),
+    "a100": DeviceProfile("NVIDIA A100", (8, 0), 108, 163 * KIB, 65536, 40 * KIB**2, 1.41, 64, 32, 1024, 4400.0, 1.0),
     "h100": DeviceProfile("NVIDIA H100", (9, 0), 132, 227 * KIB, 65536, 50 * KIB**2, 1.75, 128, 64, 1300, 6500.0, 0.75),
     "h200": DeviceProfile("NVIDIA H200", (9, 0), 132, 227 * KIB, 65536, 60 * KIB**2, 1.85, 128, 64, 1300, 7200.0, 0.7),
     "rtx4090": DeviceProfile(
@@ -59,19 +57,37 @@ PROFILES = {
 }
 _PER_CAPABILITY = {(7, 5): "t4", (8, 0): "a100", (8, 6): "rtx4090", (8, 9): "rtx4090", (9, 0): "h200"}
 UNKNOWN = "h100"  # what devices of other capabilities are taken for, but for what they say of themselves
+DEVICE = "device"  # the name that stands for the GPU of this machine
 
 
 def get(name):
-    """The profile of that name.
+    """The profile of that name; "device" is that of this machine's GPU.
 
     Raises:
         ValueError: there is none; says which there are.
+        RuntimeError: "device", and no GPU can be used here; says why, with the cure.
     """
     if isinstance(name, DeviceProfile):
         return name
-    if name not in PROFILES:
-        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, or 'device' for this machine's, not {name!r}")
+    if name == DEVICE:
+        return _of_this_machine()
+    if not isinstance(name, str) or name not in PROFILES:
+        raise ValueError(
+            f"profile must be one of {', '.join(PROFILES)}, or '{DEVICE}' for this machine's, not {name!r}"
+        )
     return PROFILES[name]
+
+
+def _of_this_machine():
+    from numbarnn import engines
+
+    problem = engines.why_not("cuda")
+    if problem:
+        raise RuntimeError(
+            f"profile '{DEVICE}' is that of this machine's GPU, but there is none to ask: {problem}. "
+            f"Name one of {', '.join(PROFILES)} instead"
+        )
+    return engines.get("cuda").profile
 
 
 def of_device(attributes, name, compute_capability):

@@ -4,6 +4,8 @@ A graph holds the addresses it was recorded with. So it is found again by the ad
 in a steady loop, as CuPy's memory pool gives the same ones to the same calls; nothing is copied, and a graph keeps no
 memory of its own. A first sight is not recorded: recording takes longer than running, and most addresses that do not
 come back soon never do.
+
+A replay is two calls of the driver: the graph's launch, and an event for a caller on another stream.
 """
 
 import threading
@@ -12,8 +14,8 @@ from contextlib import suppress
 
 from numbarnn import gemm
 
-GRAPHS = 32  # calls remembered, the least recently used forgotten first; a graph takes about 1 KB per kernel
-_NEW, _SEEN = object(), object()
+GRAPHS = 32  # kept, the least recently used forgotten first; a graph takes about 1 KB per kernel
+SIGHTS = 1024  # calls seen once that are remembered, likewise
 
 
 class Streams:
@@ -27,9 +29,11 @@ class Streams:
         self._cuda = cupy.cuda
         self._lanes = {}  # lane -> stream
         self._events = []  # one per job number, used again by every call
-        self._calls = OrderedDict()  # key -> _SEEN or graph
+        self._graphs = OrderedDict()  # key -> graph
+        self._seen = OrderedDict()  # keys of calls without a graph
         self._lock = threading.Lock()
         self._over = self._cuda.Event(disable_timing=True)  # the call before is done
+        self._last = None  # (stream, thread) of the call before
         self.replays = 0  # number of calls that were a replay, for tests and reports
 
     def run_jobs(self, make_jobs, key):
@@ -44,20 +48,35 @@ class Streams:
             if caller.ptr and caller.is_capturing():  # the jobs become part of the caller's graph
                 self._spread(self._bound(make_jobs()), caller)
                 return
+            self._come_after_the_last(caller)
+            try:
+                graph = self._graph(make_jobs, key)
+                if graph is None:
+                    self._spread(self._bound(make_jobs()), caller)
+                    _remember(self._seen, key, None, SIGHTS)
+                else:
+                    graph.launch(caller)
+                    self.replays += 1
+            finally:
+                caller.record(self._over)
+
+    def _come_after_the_last(self, caller):
+        """Let the caller's stream wait for the call before, if that came from another."""
+        thread = threading.get_ident()  # each thread has a default stream of its own, under one address
+        if self._last is None or (self._last[0].ptr, self._last[1]) != (caller.ptr, thread):
             caller.wait_event(self._over)
-            call = self._calls.pop(key, _NEW)
-            if call is _NEW:
-                self._spread(self._bound(make_jobs()), caller)
-                call = _SEEN
-            else:
-                if call is _SEEN:
-                    call = self._record(self._bound(make_jobs()))
-                call.launch(caller)
-                self.replays += 1
-            caller.record(self._over)
-            self._calls[key] = call
-            if len(self._calls) > GRAPHS:
-                self._calls.popitem(last=False)
+            self._last = caller, thread
+
+    def _graph(self, make_jobs, key):
+        """The graph of a call that was seen before; None for the first sight."""
+        graph = self._graphs.get(key)
+        if graph is not None:
+            self._graphs.move_to_end(key)
+        elif key in self._seen:
+            del self._seen[key]
+            graph = self._record(self._bound(make_jobs()))
+            _remember(self._graphs, key, graph, GRAPHS)
+        return graph
 
     def _bound(self, jobs):
         """(stream, needs, function) of each job: bound before any runs, so that nothing compiles in a recording."""
@@ -113,3 +132,10 @@ class Streams:
             for stream in forked:
                 stream.record(start)
                 origin.wait_event(start)
+
+
+def _remember(calls, key, value, most):
+    """Put an entry into an OrderedDict, and let the oldest go where there are more than that."""
+    calls[key] = value
+    if len(calls) > most:
+        calls.popitem(last=False)

@@ -8,8 +8,9 @@ Every block owns some units of one layer and direction, keeps their weights on t
     runs the cell's equations for its units                            `specialise(cell.forward)`
     publishes its units' part of the new state                         `publish`
 
-Nobody waits for a whole grid: a block waits for the numbers that it multiplies, so layer l + 1 follows one step behind
-layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is cooperative.
+Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`), so layer l + 1 follows one
+step behind layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
+cooperative.
 
 Which block does what stands in two tables, `blocks` here and `warps` in `slices`, that `numbarnn.schedules.persistent`
 fills. A kernel that waits in vain writes where to `trouble` and leaves, and so do all others that wait for it.
@@ -24,7 +25,7 @@ from numbarnn.cells import specialise, units
 from numbarnn.cells.definition import jit
 from numbarnn.cells.philox import philox
 from numbarnn.cells.precision import compute_dtype, is_half
-from numbarnn.kernels import ptx, slices, storage
+from numbarnn.kernels import exchange, products, ptx, storage
 from numbarnn.kernels.launch import Kernel
 from numbarnn.kernels.slices import (
     COLUMN,
@@ -66,8 +67,9 @@ def explain_trouble(code):
     layer, backward, direction = place // 4 - 1, place // 2 % 2, place % 2
     return (
         f"a persistent kernel gave up: layer {layer}, direction {direction}, waited in vain for what it needs at step "
-        f"{step} of the {'backward' if backward else 'forward'} pass; the results are not valid. The device may be shared "
-        f"with work that stopped it for long: try again, or use schedule='stepwise'. If it happens again, please report it"
+        f"{step} of the {'backward' if backward else 'forward'} pass; the results are not valid. The device may be "
+        f"shared with work that stopped it for long: try again, or use schedule='stepwise'. If it happens again, "
+        f"please report it"
     )
 
 
@@ -97,8 +99,11 @@ def make_dropout_factor(dtype):
 
 @cache
 def _make_fetch(cut, count):
-    """A device function fetch(into, rows, t, first, end, batch, width, hidden, first_unit, units): `count` numbers of each of the
-    thread's pairs, as they are stored, from row t of rows (T, B, width), without waiting for them."""
+    """A device function fetch(into, rows, t, first, end, batch, width, hidden, first_unit, units).
+
+    It loads `count` numbers of each of the thread's pairs, as they are stored, from row t of rows (T, B, width), and
+    does nothing with them, so that nothing waits for them.
+    """
     load, store, U, P, THREADS, SEQUENCES = (
         units.loader(count, TARGET), units.storer(count, TARGET), cut.units, cut.pairs, cut.threads, cut.sequences,
     )  # fmt: skip
@@ -147,9 +152,9 @@ def make_forward(cell, cut, save, inputs, drops):
     number = np.dtype(compute_dtype(dtype)).type
     forward = specialise(cell.forward, compute_dtype(dtype), TARGET)
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
-    product, sums = slices.make_product(cut), slices.make_sums(cut, G, inputs)
+    product, sums = products.make_product(cut), products.make_sums(cut, G, inputs)
     load_weights, multiply = product.load, product.step
-    publish, dropout_factor = slices.make_publish(dtype, cut.aligned), make_dropout_factor(dtype)
+    publish, dropout_factor = exchange.make_publish(dtype, cut.aligned), make_dropout_factor(dtype)
     stored_number = np.uint16 if is_half(dtype) else number
     load_gates, store_saved = units.loader(G, TARGET, widen), units.storer(K, TARGET, narrow)
     load_tuple, add, fetch = units.loader(G, TARGET), units.adder(G, TARGET), _make_fetch(cut, G)
@@ -166,8 +171,8 @@ def make_forward(cell, cut, save, inputs, drops):
     ):
         """All steps of some layers forward.
 
-        Writes   vectors[l] (T+2, B, D*H), layer l's h, times 0 to T-1; vectors[L + l] (T, B, D*H), the same dropped out,
-                 if there is dropout above l; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and only the last;
+        Writes   vectors[l] (T+2, B, D*H), layer l's h, times 0 to T-1; vectors[L + l] (T, B, D*H), the same dropped
+                 out, if there is dropout above l; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and only the last;
                  gates[l D + d] (T, B, width) with `save`; trouble (1,) if a wait came to nothing
         Reads    gates[d] of the first layer = x Wᵀ; initial states in vectors[l] and c[l]; weights, biases; the tables
         Launch   cooperative, one block per row of `blocks`; all arrays flat; h and dropped-out h full of UNWRITTEN
@@ -298,9 +303,9 @@ def make_backward(cell, cut, inputs, drops):
     number = np.dtype(compute_dtype(dtype)).type
     backward = specialise(cell.backward, compute_dtype(dtype), TARGET)
     widen = storage.widen(dtype)
-    product, sums = slices.make_product(cut), slices.make_sums(cut, 1, inputs)
+    product, sums = products.make_product(cut), products.make_sums(cut, 1, inputs)
     load_weights, multiply = product.load, product.step
-    publish_all = slices.make_publish_all(dtype, cut.aligned, G)
+    publish_all = exchange.make_publish_all(dtype, cut.aligned, G)
     dropout_factor, nothing = make_dropout_factor(dtype), _make_zeros(G, dtype)
     load_saved, fetch, prefetch = units.loader(K, TARGET, widen), _make_fetch(cut, K), _make_prefetch(cut, K)
     fetch_one = _make_fetch(cut, 1)
@@ -334,9 +339,9 @@ def make_backward(cell, cut, inputs, drops):
     ):
         """All steps of some layers backward.
 
-        Writes   vectors[l D + d] (T, B, G*H), the gradient of h Rᵀ; vectors[(L + l) D + d], that of x Wᵀ, if the cell's two
-                 differ; dh[l D + d] (B, H), dc[l D + d] (B, N*H), first the gradient of the final state, then of the initial
-                 one; trouble (1,) if a wait came to nothing
+        Writes   vectors[l D + d] (T, B, G*H), the gradient of h Rᵀ; vectors[(L + l) D + d], that of x Wᵀ, if the
+                 cell's two differ; dh[l D + d] (B, H), dc[l D + d] (B, N*H), first the gradient of the final state,
+                 then of the initial one; trouble (1,) if a wait came to nothing
         Reads    dy (T, B, D*H) of the last layer; what forward left in h, c, gates; weights; the tables
         Launch   cooperative, one block per row of `blocks`; all arrays flat; vectors full of UNWRITTEN
         """

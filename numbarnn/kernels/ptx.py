@@ -148,7 +148,10 @@ else:
     _STORED = {types.uint16: ("u16", "h"), types.float32: ("f32", "f"), types.float64: ("f64", "d")}
     _FOUR_WORDS = "{$0, $1, $2, $3}"
     # Two float64 as four words: the loads must be of 64 bits, as the stores are.
-    _TWO_DOUBLES = "{{ .reg .b64 low, high; ld{0}.v2.b64 {{low, high}}, [$4]; mov.b64 {{$0, $1}}, low; mov.b64 {{$2, $3}}, high; }}"
+    _TWO_DOUBLES = (
+        "{{ .reg .b64 low, high; ld{0}.v2.b64 {{low, high}}, [$4]; "
+        "mov.b64 {{$0, $1}}, low; mov.b64 {{$2, $3}}, high; }}"
+    )
 
     def _load_four_words(qualifiers):
         text = f"ld{qualifiers}.v4.u32 {_FOUR_WORDS}, [$4];"

@@ -15,12 +15,14 @@ _ARGUMENTS = """
         dtype: "float32" or "float64"; on "cuda" and "sim" also "float16" or "bfloat16", for what is stored: arithmetic,
             c and the gradients of states are float32 then.
         device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", "sim" (simulator).
-        schedule: "auto" or "stepwise".
+        schedule: which task runs when: "stepwise", "wavefront", "persistent" (see `numbarnn.schedules`), or "auto",
+            which takes one of them; `explain` says which and why.
         seed: of the initial parameters and the dropout masks; None takes a new one.
 
     Raises:
         ValueError, TypeError: an argument is out of range or of the wrong type.
-        RuntimeError: the device cannot be used; the message says why.
+        RuntimeError: the device cannot be used; the message says why. A schedule that cannot run a problem raises it
+            when the layer is called, with the numbers.
 """
 
 

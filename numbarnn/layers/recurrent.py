@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from numbarnn.layers import checks
 from numbarnn.layers.stack import Stack, Tape
+from numbarnn.schedules.explain import explain
+from numbarnn.weights import WeightSpace
 
 
 @dataclass
@@ -18,14 +21,18 @@ class Gradients:
     Attributes:
         x: (T, B, I), or (B, T, I) with `batch_first`.
         state: gradients of the initial state, in the form in which states are given: (dhx, dcx) for the LSTM, else dhx.
-        params: name -> gradient, views of `weights`.
         weights: the flat buffer of all parameters' gradients, laid out as the layer's `weights`.
+        params: name -> gradient, views of `weights`, made when asked for.
     """
 
     x: Any
     state: Any
-    params: dict
     weights: Any
+    _space: WeightSpace = field(repr=False)
+
+    @cached_property
+    def params(self):
+        return self._space.views(self.weights)
 
 
 class Recurrent:
@@ -138,13 +145,13 @@ class Recurrent:
         return self._run(x, state, training=True)
 
     def _run(self, x, state, training):
-        x = self._time_major(x, "x", self.input_size)
-        hx, cx = self._split_state(state, "state", x.shape[1])
-        y, hy, cy, tape = self.stack.forward(x, hx, cx, self.weights, training, self._version)
-        if training and isinstance(y, np.ndarray):
+        x = self._checked(x, "x", self.input_size)
+        hx, cx = self._check_states(state, "state", x.shape[0 if self.batch_first else 1])
+        y, hy, cy, tape = self.stack.forward(x, hx, cx, self.weights, training, self._version, self.batch_first)
+        if training and isinstance(y, np.ndarray) and not self.batch_first:
             y = y.view()
             y.flags.writeable = False
-        return self._as_given(y), ((hy, cy) if self._has_c else hy), tape
+        return y, ((hy, cy) if self._has_c else hy), tape
 
     def backward(self, tape, dy=None, dstate=None, *, dw=None):
         """Gradients of all inputs and parameters.
@@ -164,18 +171,18 @@ class Recurrent:
         work = tape.forward
         if dy is not None:
             width = self.stack.directions * self.hidden_size[-1]
-            dy = self._time_major(dy, "dy", width, (work.steps, work.batch))
-        dhy, dcy = self._split_state(dstate, "dstate", work.batch)
+            dy = self._checked(dy, "dy", width, (work.steps, work.batch))
+        dhy, dcy = self._check_states(dstate, "dstate", work.batch)
         accumulate = dw is not None
         if not accumulate:
             with self.engine.activate():
-                dw = self.engine.empty(self.weights.shape, self.dtype)
+                dw = work.room_for_gradients()("dw", self.weights.shape, self.dtype)
         else:
             dw = checks.buffer(self.engine, dw, "dw", self.weights.shape, self.dtype)
         tape.used = True
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, accumulate)
         state = (dhx, dcx) if self._has_c else dhx
-        return Gradients(self._as_given(dx), state, self.stack.space.views(dw), dw)
+        return Gradients(dx, state, dw, self.stack.space)
 
     def dropout_masks(self, tape):
         """The dropout masks of a tape's call: a list of NumPy arrays (T, B, D*H), one per layer but the last; an
@@ -192,13 +199,19 @@ class Recurrent:
         return masks
 
     def explain(self, shape):
-        """What a call with x of that shape does and why: the plans of its forward and backward pass, as text."""
+        """What a training call with x of that shape does, and backward, and why, as text: the schedule, what others
+        would do, launches and where weights live, and the plan.
+
+        Raises:
+            ValueError: not the shape of an x.
+            RuntimeError: the schedule cannot run it; says why, with the numbers.
+        """
         if len(shape) != 3:
             raise ValueError(f"shape must be that of x, three numbers, not {shape!r}")
         batch, steps = shape[:2] if self.batch_first else shape[1::-1]
         problem = self.stack.problem(steps, batch, training=True)
-        plans = (self.stack.schedule.plan_forward(problem), self.stack.schedule.plan_backward(problem))
-        return "\n".join([f"{self!r} on {self.engine.device}", *(str(plan) for plan in plans)])
+        passes = (explain(self.stack.schedule, problem, backward) for backward in (False, True))
+        return "\n".join([f"{self!r} on {self.engine.device}", *map(str, passes)])
 
     # ---------------------------------------------------------------- parameters
     def state_dict(self):
@@ -234,35 +247,23 @@ class Recurrent:
     def _has_c(self):
         return self.stack.cell.num_private > 0
 
-    def _time_major(self, value, name, width, sizes=("T", "B")):
-        """An argument as (T, B, width), contiguous."""
-        if not self.batch_first:
-            return checks.array(self.engine, value, name, (*sizes, width), self.dtype)
-        value = checks.array(self.engine, value, name, (*sizes[::-1], width), self.dtype)
-        return self._swapped(value)
+    def _checked(self, value, name, width, sizes=("T", "B")):
+        """An argument as (T, B, width), or (B, T, width) with `batch_first`: checked, contiguous."""
+        shape = (*sizes[::-1], width) if self.batch_first else (*sizes, width)
+        return checks.array(self.engine, value, name, shape, self.dtype)
 
-    def _as_given(self, value):
-        """A (T, B, ...) result in the layer's layout."""
-        return self._swapped(value) if self.batch_first else value
-
-    def _swapped(self, value):
-        with self.engine.activate():
-            result = self.engine.empty((value.shape[1], value.shape[0], value.shape[2]), self.dtype)
-            self.engine.copy(result, value.transpose(1, 0, 2))
-        return result
-
-    def _split_state(self, state, name, batch):
-        """(h, c) parts of a state argument; see `Stack.split_state`."""
+    def _check_states(self, state, name, batch):
+        """h and c of a state argument; see `Stack.check_state`."""
         if not self._has_c:
-            return self.stack.split_state(state, name, batch), None
+            return self.stack.check_state(state, name, batch), None
         if state is None:
             return None, None
         if not isinstance(state, tuple | list) or len(state) != 2:
             came = f"{len(state)} items" if isinstance(state, tuple | list) else f"a {type(state).__qualname__}"
             raise TypeError(f"{name} of an LSTM must be a pair (h, c), not {came}")
         return (
-            self.stack.split_state(state[0], f"{name}[0] (h)", batch),
-            self.stack.split_state(state[1], f"{name}[1] (c)", batch),
+            self.stack.check_state(state[0], f"{name}[0] (h)", batch),
+            self.stack.check_state(state[1], f"{name}[1] (c)", batch),
         )
 
     def _check_origin(self, tape):

@@ -2,8 +2,9 @@
 
 from numbarnn.schedules import persistent, stepwise, wavefront
 from numbarnn.schedules.auto import AUTO
+from numbarnn.schedules.backward_pass import BackwardPass
 from numbarnn.schedules.base import Schedule
-from numbarnn.schedules.execution import BackwardPass, ForwardPass
+from numbarnn.schedules.forward_pass import ForwardPass
 from numbarnn.schedules.plan import Plan, Span, Task
 from numbarnn.schedules.problem import Problem
 

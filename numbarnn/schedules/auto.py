@@ -1,9 +1,29 @@
 """The schedule "auto": for each problem the one that is expected to be the fastest, and why."""
 
 from dataclasses import replace
+from functools import lru_cache
 
-from numbarnn.schedules import stepwise, wavefront
+from numbarnn.schedules import persistent, planner, stepwise, wavefront
 from numbarnn.schedules.base import Schedule
+
+
+@lru_cache(maxsize=1024)
+def _pick(problem):
+    """(schedule, why) for a problem."""
+    if problem.engine != "cuda":
+        return stepwise.SCHEDULE, f"{problem.engine} works on one layer and direction at a time"
+    several = problem.layers * problem.directions > 1
+    other = wavefront.SCHEDULE if several else stepwise.SCHEDULE
+    passes = (False, True) if problem.training else (False,)
+    try:
+        launches = [one for backward in passes for one in persistent.SCHEDULE.launches(problem, backward)]
+    except planner.DoesNotFit as reason:
+        return other, f"persistent cannot run it: {reason}"
+    ours = sum(launch.microseconds for launch in launches)
+    theirs = len(passes) * planner.step_products_us(problem)
+    if ours > theirs:
+        return other, f"persistent would take {ours:.0f} µs for all steps, a product per step {theirs:.0f} µs"
+    return persistent.SCHEDULE, f"{ours:.0f} µs for all steps, with a product per step {theirs:.0f} µs"
 
 
 class Auto(Schedule):
@@ -13,11 +33,7 @@ class Auto(Schedule):
 
     def pick(self, problem):
         """(schedule, why): depends on the problem alone, so that backward takes what forward took."""
-        if problem.engine == "cuda" and problem.layers * problem.directions > 1:
-            return wavefront.SCHEDULE, "several layers or directions on a GPU"
-        if problem.engine == "cuda":
-            return stepwise.SCHEDULE, "one layer and direction"
-        return stepwise.SCHEDULE, f"{problem.engine} works on one layer and direction at a time"
+        return _pick(problem)
 
     def plan_forward(self, problem):
         return self._explained(problem, lambda schedule: schedule.plan_forward(problem))

@@ -30,12 +30,14 @@ def profile_of(problem):
     """The DeviceProfile to plan for.
 
     Raises:
-        planner.DoesNotFit: the engine has no kernels.
+        planner.DoesNotFit: the engine has no kernels, or nothing is known of its device.
     """
     if problem.engine == "cpu":
         raise planner.DoesNotFit(
             "schedule 'persistent' runs kernels on a GPU (device='cuda'), not on the CPU: use schedule='auto'"
         )
+    if problem.profile is None:
+        raise planner.DoesNotFit("nothing is known of the device: the problem has no profile")
     return problem.profile
 
 

@@ -17,13 +17,16 @@ from numbarnn.kernels.slices import CHUNK_BYTES, INPUT, RECURRENT, TILE_BATCH, S
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 WARPS = (8, 16)
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
-MAX_PARAMETER_BYTES = 4096  # of a kernel launch, before compute capability 7.0 with CUDA 12.1 and for all of ours
+MAX_PARAMETER_BYTES = 4096  # of a kernel launch
 STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
-# Registers of a thread that are not weights, gathered words or sums, as the compiled kernels have them.
-OTHER_REGISTERS = {8: 95, 16: 60}
+# Of a thread, by warps per block: words that it loads at once, and registers that are not weights, words or sums.
+WORDS_ON_THE_WAY = {8: 32, 16: 16}
+OTHER_REGISTERS = {8: 104, 16: 60}
 # Clocks, as profiled on an H200: of a trip to the L2 cache, and of a turn's instructions besides loads and products.
 L2_CLOCKS, TURN_CLOCKS = 600, 1300
-FMA_EFFICIENCY = 0.45  # of the peak rate: operands come from shared memory
+FMA_EFFICIENCY = {"registers": 0.7, "shared": 0.25}  # of the peak rate: where weights come from
+# A step by cuBLAS: two kernels and their gaps in a CUDA graph, and what small products reach of the peak rate.
+BLAS_STEP_US, BLAS_EFFICIENCY = 6.0, 0.4
 LAUNCH_US = 8.0  # a launch, and loading weights into it
 
 
@@ -83,7 +86,8 @@ class Launch:
         first, last: layers [first, last).
         cut: the slice of every block.
         blocks: number of blocks.
-        sequences: of the batch, most of a block: blocks with the same units share the batch.
+        slices: of the batch: so many blocks have the same units, each for its own sequences.
+        sequences: most sequences of a block.
         shared_bytes: dynamic shared memory of each block.
         estimate: of one step.
         steps: T.
@@ -95,6 +99,7 @@ class Launch:
     last: int
     cut: Slice
     blocks: int
+    slices: int
     sequences: int
     shared_bytes: int
     estimate: Estimate
@@ -105,10 +110,7 @@ class Launch:
     @property
     def microseconds(self):
         """Estimated time of the launch."""
-        layers = self.last - self.first
-        # A layer of two directions waits for the whole layer that it reads: nothing overlaps.
-        steps = self.steps + layers - 1 if self.directions == 1 else self.steps * layers
-        return LAUNCH_US + steps * self.estimate.step
+        return LAUNCH_US + self.steps_in_all * self.estimate.step
 
     @property
     def layers(self):
@@ -118,23 +120,31 @@ class Launch:
     @property
     def home(self):
         """Where the weights stay, as text."""
-        return "shared memory" if self.cut.math == "fma" or self.cut.resident == "shared" else "registers"
+        return "shared memory" if self.cut.resident == "shared" else "registers"
+
+    @property
+    def steps_in_all(self):
+        """Steps that follow each other."""
+        layers = self.last - self.first
+        # A layer of two directions waits for the whole layer that it reads: nothing overlaps.
+        return self.steps + layers - 1 if self.directions == 1 else self.steps * layers
 
     @property
     def details(self):
         """How it is cut and what a step is expected to take, as text."""
         cut, estimate = self.cut, self.estimate
         return (
-            f"{self.blocks} blocks of {cut.threads} threads, {cut.units} units each, by {cut.math}; weights in "
-            f"{self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; a step: exchange "
-            f"{estimate.exchange:.2f} µs, read {estimate.read:.2f} for {estimate.read_bytes / 1024:.3g} KiB, multiply "
-            f"{estimate.multiply:.2f}, add {estimate.add:.2f}; {self.microseconds:.0f} µs in all"
+            f"{self.blocks} blocks of {cut.threads} threads, each {cut.units} units of {self.sequences} sequences, by "
+            f"{cut.math}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; "
+            f"a step: exchange {estimate.exchange:.2f} µs, read {estimate.read:.2f} for "
+            f"{estimate.read_bytes / 1024:.3g} KiB, multiply {estimate.multiply:.2f}, add {estimate.add:.2f}; "
+            f"{self.microseconds:.0f} µs in all"
         )
 
     def __str__(self):
         return (
-            f"{self.layers} in {self.blocks} blocks of {self.cut.units} units, {self.estimate.step:.2f} µs per step, "
-            f"most of it {self.estimate.bound}"
+            f"{self.layers} in {self.blocks} blocks of {self.cut.units} units and {self.sequences} sequences, "
+            f"{self.estimate.step:.2f} µs per step, most of it {self.estimate.bound}"
         )
 
 
@@ -243,10 +253,16 @@ def _math(problem, profile):
 def _launch(problem, profile, first, last, backward, units, warps, slices):
     """The Launch with that many units and warps per block and slices of the batch, or why not, as text."""
     hidden, D, batch = problem.hidden_sizes[first:last], problem.directions, problem.batch
-    sequences = ceil(ceil(batch / TILE_BATCH) / slices) * TILE_BATCH
-    blocks = sum(D * ceil(size / units) for size in hidden) * ceil(batch / sequences)
+    sequences = ceil(ceil(batch / TILE_BATCH) / slices) * TILE_BATCH  # whole tiles
+    slices, sequences = ceil(batch / sequences), min(batch, sequences)
+    blocks = sum(D * ceil(size / units) for size in hidden) * slices
     if blocks > profile.multiprocessors:
         return f"{units} units per block make {blocks} blocks, for {profile.multiprocessors} SMs"
+    parameters = _parameter_bytes(problem, last - first, backward)
+    if parameters > MAX_PARAMETER_BYTES:
+        return (
+            f"the arrays of {last - first} layers are {parameters} bytes of parameters, at most {MAX_PARAMETER_BYTES}"
+        )
     math = _math(problem, profile)
     all_sources = [sources(problem, first, layer, last, backward) for layer in range(first, last)]
     itemsize = 2 if is_half(problem.dtype) else np.dtype(problem.dtype).itemsize
@@ -254,24 +270,35 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
     chunks = _chunks_per_warp(all_sources, warps, chunk_elements)
     if chunks is None:
         return f"{max(map(len, all_sources))} products for {warps} warps"
-    tiles = 1 if min(batch, sequences) <= TILE_BATCH else 2
+    tiles = 1 if sequences <= TILE_BATCH else 2
     aligned = all(size * itemsize % 16 == 0 for size in problem.hidden_sizes) and units * itemsize % 4 == 0
     groups = 1 if backward else problem.cell.num_gates
-    gathered = _gathered(math, warps, chunks, tiles)
-    chunks = ceil(chunks / gathered) * gathered
-    whole = all(source.columns % (chunks * chunk_elements) == 0 for each in all_sources for source in each)
-    cut = Slice(problem.dtype, math, groups, units, warps, chunks, gathered, tiles, aligned, whole)
-    if math != "fma" and not _fits_registers(cut, profile):
-        cut = replace(cut, resident="shared")
-    shared_bytes = cut.shared_bytes(min(batch, sequences), problem.cell.num_states)
+    cut = Slice(problem.dtype, math, groups, units, warps, chunks, 1, tiles, aligned)
+    cut = _with_chunks(cut)
+    if problem.dtype == "float64" or not _fits_registers(cut, profile):
+        cut = _with_chunks(replace(cut, chunks=chunks, resident="shared"))
+    size = cut.chunks * chunk_elements
+    cut = replace(cut, whole=all(source.columns % size == 0 for each in all_sources for source in each))
+    shared_bytes = cut.shared_bytes(sequences, problem.cell.num_states)
     if shared_bytes + STATIC_SHARED_BYTES > profile.shared_bytes:
         return (
             f"{blocks} blocks of {units} units with {warps} warps need {shared_bytes / 1024:.0f} KiB of shared memory "
             f"each, of {profile.shared_bytes / 1024:.0f} KiB"
         )
     columns = max(sum(source.columns for source in each) for each in all_sources)
-    estimate = _estimate(problem, profile, cut, blocks, columns, min(batch, sequences))
-    return Launch(first, last, cut, blocks, sequences, shared_bytes, estimate, problem.steps, D, backward)
+    estimate = _estimate(problem, profile, cut, blocks, columns, sequences)
+    return Launch(first, last, cut, blocks, slices, sequences, shared_bytes, estimate, problem.steps, D, backward)
+
+
+def _parameter_bytes(problem, layers, backward):
+    """Bytes of a kernel's parameters: each array is an address, its sizes and strides."""
+    places = layers * problem.directions
+    if backward:
+        exchanged = places if problem.cell.same_gradient else 2 * places
+        arrays = exchanged + 2 * layers + 3 * places + 2
+    else:
+        arrays = 3 * layers + places + 2
+    return 8 * (7 * (arrays + 1) + 9 + 9 + 11 + 1 + 4)  # one-dimensional; then masks, both tables, scale and sizes
 
 
 def _chunks_per_warp(all_sources, warps, chunk_elements):
@@ -285,20 +312,35 @@ def _chunks_per_warp(all_sources, warps, chunk_elements):
     return chunks
 
 
-def _gathered(math, warps, chunks, tiles):
-    """Chunks that a warp loads at once: what is on its way takes registers, what is not takes another trip."""
-    most = (6 if warps == 8 else 3) * (2 if math == "fma" and warps == 8 else 1) // tiles or 1
-    most = max(most, 3 if warps == 8 else 2)
-    return ceil(chunks / ceil(chunks / most))
+def _with_chunks(cut):
+    """The Slice with its chunks rounded up, and loaded at once as many as registers allow: what is on its way takes
+    registers, what is not takes another trip to the L2 cache."""
+    chunks = ceil(cut.chunks / cut.whole_chunks) * cut.whole_chunks
+    most = WORDS_ON_THE_WAY[cut.warps] // (4 * cut.tiles)
+    while True:
+        gathered = max(number for number in range(1, most + 1) if chunks % number == 0)
+        if gathered * 2 > most or gathered == chunks:  # few trips
+            return replace(cut, chunks=chunks, gathered=gathered)
+        chunks += cut.whole_chunks
 
 
 def _fits_registers(cut, profile):
     """Whether the weights can stay in registers."""
     most = min(255, profile.registers // cut.threads)
     words = cut.tiles * cut.gathered * 4
-    sums = cut.rows // 16 * cut.tiles * 4
-    pairs = cut.pairs * (2 * max(1, cut.groups))
-    return cut.fragment_words + words + sums + pairs + OTHER_REGISTERS[cut.warps] <= most
+    sums = cut.rows // cut.row_lanes * 2 if cut.math == "fma" else cut.rows // 16 * cut.tiles * 4
+    return cut.fragment_words + words + sums + OTHER_REGISTERS[cut.warps] <= most
+
+
+def step_products_us(problem):
+    """Estimated microseconds of one pass with a product by cuBLAS and a kernel per step, layer after layer."""
+    profile, half = problem.profile, is_half(problem.dtype)
+    per_clock = profile.double_per_clock if problem.dtype == "float64" else profile.fma_per_clock
+    if half and profile.tensor_cores:
+        per_clock = profile.mma_per_clock
+    rate = BLAS_EFFICIENCY * per_clock * profile.multiprocessors * profile.clock_ghz * 1e3
+    work = [problem.batch * problem.cell.num_gates * hidden**2 / rate for hidden in problem.hidden_sizes]
+    return problem.steps * problem.directions * sum(BLAS_STEP_US + product for product in work)
 
 
 def _estimate(problem, profile, cut, blocks, columns, sequences):
@@ -313,8 +355,10 @@ def _estimate(problem, profile, cut, blocks, columns, sequences):
     rate = {
         "mma": profile.mma_per_clock,
         "tf32": profile.mma_per_clock / 2,
-        "fma": FMA_EFFICIENCY * (profile.double_per_clock if problem.dtype == "float64" else profile.fma_per_clock),
+        "fma": FMA_EFFICIENCY[cut.resident] * profile.fma_per_clock,
     }[cut.math]
+    if problem.dtype == "float64":
+        rate *= profile.double_per_clock / profile.fma_per_clock
     multiply = cut.rows * columns * turns * cut.sequences / rate / clock
     if cut.resident == "shared" and cut.math != "fma":
         multiply += turns * cut.rows * columns * itemsize / 128 / clock

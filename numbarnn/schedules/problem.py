@@ -1,9 +1,11 @@
 """What a schedule is asked to run: sizes and options, no arrays."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from numbarnn.cells import Cell
+from numbarnn.cells.precision import compute_dtype
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,13 @@ class Problem:
     dropout: float = 0.0
     profile: Any = None
 
+    def __hash__(self):
+        return self._hash
+
+    @cached_property
+    def _hash(self):  # plans and graphs are looked up by problems at each call
+        return hash(tuple(getattr(self, item.name) for item in fields(self)))
+
     @property
     def layers(self):
         """L."""
@@ -42,3 +51,20 @@ class Problem:
     def dropping(self):
         """Whether there is dropout between layers in this call."""
         return self.training and self.dropout > 0 and self.layers > 1
+
+    @cached_property
+    def state_dtype(self):
+        """The dtype in which states accumulate."""
+        return compute_dtype(self.dtype)
+
+    @cached_property
+    def state_shapes(self):
+        """The shape of a state: (L * D, B, H), or if sizes differ a list of one (D, B, H) per layer."""
+        return state_shapes(self.hidden_sizes, self.directions, self.batch)
+
+
+def state_shapes(hidden_sizes, directions, batch):
+    """The shape of a state of layers of these sizes; see `Problem.state_shapes`."""
+    if len(set(hidden_sizes)) == 1:
+        return (len(hidden_sizes) * directions, batch, hidden_sizes[0])
+    return [(directions, batch, hidden) for hidden in hidden_sizes]

@@ -1,0 +1,109 @@
+"""The picture of a plan: when each task runs, one row per layer and direction, one colour per kind of task."""
+
+from numbarnn.bench import report
+from numbarnn.cells.precision import is_half
+from numbarnn.schedules.plan import BOTH, Span
+
+COLOURS = {
+    "steps": "tab:blue",
+    "input": "tab:orange",
+    "dropout": "tab:green",
+    "remake": "tab:olive",
+    "weights": "tab:purple",
+}
+STEPS_BAR, PRODUCT_BAR = (0.0, 0.43), (-0.4, 0.35)  # (bottom, height) in a row; rows are 1 apart, layer 0 the lowest
+# For schedules whose steps nobody estimates: what a product costs for each of its steps, if a step costs 1. A drawing
+# convention that keeps products visible, no more.
+PRODUCT_SHARE = 0.2
+EFFICIENCY = 0.7  # of the peak rate that a product over all steps is taken to reach
+ROW_INCHES, WIDTH_INCHES = 0.45, 10
+
+
+def product_us(task, problem):
+    """Estimated microseconds of a task that is a product over its steps, at `EFFICIENCY` of the peak rate; 0 for
+    dropout, which is small beside it."""
+    if task.kind not in ("input", "weights"):
+        return 0.0
+    hidden, D, gates = problem.hidden_sizes[task.layer], problem.directions, problem.cell.num_gates
+    inputs = D * problem.hidden_sizes[task.layer - 1] if task.layer else problem.input_size
+    columns = inputs + hidden if task.kind == "weights" else inputs
+    count = (task.last - task.first) * problem.batch * gates * hidden * columns * (D if task.direction == BOTH else 1)
+    profile, half = problem.profile, is_half(problem.dtype) and problem.profile.tensor_cores
+    rate = profile.double_per_clock if problem.dtype == "float64" else profile.fma_per_clock
+    per_us = (profile.mma_per_clock if half else rate) * profile.multiprocessors * profile.clock_ghz * 1e3
+    return count / per_us / EFFICIENCY
+
+
+def timeline(option, problem):
+    """(Spans of the tasks, what they are measured in) of a `numbarnn.schedules.explain.Option`.
+
+    Persistent launches are drawn as the planner expects them. A plan shows blocks of their steps, but layers of one
+    launch follow each other one step, not one block, behind; and what comes after a launch waits for all of it.
+    """
+    plan = option.plan
+    if not option.launches:
+        return plan.timeline(_steps_cost), "steps of one layer"
+    launch_of = {layer: launch for launch in option.launches for layer in range(launch.first, launch.last)}
+    spans, free, ended = [], {}, {}
+    for task, needs in zip(plan.tasks, plan.needs, strict=True):
+        launch, walks, start = launch_of[task.layer], task.kind == "steps", free.get(task.lane, 0.0)
+        for other, begin, end in (spans[need] for need in needs):
+            if other.kind == "steps" and not walks:
+                end = ended[launch_of[other.layer]]
+            elif other.kind == "steps" and other.layer != task.layer and other.direction == task.direction:
+                end = begin + launch.estimate.step
+            start = max(start, end)
+        cost = (task.last - task.first) * launch.estimate.step if walks else product_us(task, problem)
+        spans.append(Span(task, start, start + cost))
+        free[task.lane] = start + cost
+        if walks:
+            ended[launch] = max(ended.get(launch, 0.0), start + cost)
+    return spans, "µs, estimated"
+
+
+def _steps_cost(task):
+    return (task.last - task.first) * (1 if task.kind == "steps" else PRODUCT_SHARE)
+
+
+def draw(axis, plan, spans=None, unit="steps of one layer"):
+    """Draw a plan on a matplotlib axis: above, the steps of each layer and direction; below, its products.
+
+    Args:
+        spans, unit: as `timeline` returns them; None takes the same time for every step.
+    """
+    spans = plan.timeline(_steps_cost) if spans is None else spans
+    lanes = sorted({task.lane[:2] for task in plan.tasks})
+    bars = {}
+    for task, start, end in spans:
+        bars.setdefault((task.kind, lanes.index(task.lane[:2])), []).append((start, end - start))
+    for (kind, row), ranges in bars.items():
+        bottom, height = STEPS_BAR if kind == "steps" else PRODUCT_BAR
+        axis.broken_barh(ranges, (row + bottom, height), facecolor=COLOURS[kind], edgecolor="white", linewidth=0.3)
+    for kind in COLOURS:
+        if any(drawn == kind for drawn, _ in bars):
+            axis.broken_barh([], (0, 0), facecolor=COLOURS[kind], label=kind)
+    both = any(direction for _, direction in lanes)
+    names = [f"layer {layer}" + (f" {'→←'[direction]}" if both else "") for layer, direction in lanes]
+    axis.set(yticks=range(len(lanes)), yticklabels=names, ylim=(-0.5, len(lanes) - 0.5), xlabel=unit, xlim=(0, None))
+    axis.set_title(f"{plan.schedule}, {'backward' if plan.backward else 'forward'}", loc="left")
+    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+
+
+def figure(explanations):
+    """A matplotlib figure with one picture below the other, for each `numbarnn.schedules.explain.Explanation`.
+
+    Raises:
+        report.MissingPackage: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise report.MissingPackage("matplotlib", "a picture of the plan", "cli") from error
+
+    rows = explanations[0].problem.layers * explanations[0].problem.directions
+    height = len(explanations) * (1.2 + ROW_INCHES * rows)
+    picture = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    axes = picture.subplots(len(explanations), squeeze=False)[:, 0]
+    for axis, explanation in zip(axes, explanations, strict=True):
+        draw(axis, explanation.taken.plan, *timeline(explanation.taken, explanation.problem))
+    return picture

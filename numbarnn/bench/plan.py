@@ -1,0 +1,265 @@
+"""`numbarnn plan`: what a schedule would do with a problem on a GPU, and why; needs no GPU."""
+
+import argparse
+from dataclasses import asdict
+
+from numbarnn.bench import gantt, report
+from numbarnn.cells import CELLS
+from numbarnn.cells.precision import DTYPES
+from numbarnn.engines import profiles
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def add_arguments(parser):
+    """Adds the arguments of `numbarnn plan`."""
+    from numbarnn.schedules import SCHEDULES
+
+    parser.add_argument("--cell", choices=CELLS, default="lstm", help="default lstm")
+    parser.add_argument(
+        "--hidden", type=sizes, required=True, metavar="H[,H]", help="hidden size of each layer, such as 1024,1024,512"
+    )
+    parser.add_argument("--batch", type=report.positive_int, required=True, metavar="B", help="sequences")
+    parser.add_argument("--steps", type=report.positive_int, required=True, metavar="T", help="time steps")
+    parser.add_argument(
+        "--profile",
+        choices=[*profiles.PROFILES, profiles.DEVICE],
+        default=profiles.DEVICE,
+        help=f"the GPU; {profiles.DEVICE} (the default) is the one in this machine",
+    )
+    parser.add_argument(
+        "--input-size", type=report.positive_int, metavar="I", help="default: the first layer's hidden size"
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default float32")
+    parser.add_argument("--bidirectional", action="store_true", help="a second direction, backward in time")
+    parser.add_argument(
+        "--dropout", type=probability, default=0.0, metavar="P", help="probability between layers, in training"
+    )
+    passes = parser.add_mutually_exclusive_group()
+    passes.add_argument("--inference", action="store_true", help="keep nothing for a backward pass")
+    passes.add_argument("--backward", action="store_true", help="show the backward pass too")
+    parser.add_argument(
+        "--schedule", choices=("auto", *SCHEDULES), default="auto", help="default auto, which takes one of the others"
+    )
+    parser.add_argument(
+        "--plot", type=picture_path, metavar="FILE", help=f"also draw the plan ({', '.join(PICTURES)}; matplotlib)"
+    )
+    report.add_json_argument(parser, "the answer")
+
+
+def run(args):
+    """Prints the answer; returns 0. A schedule that cannot run the problem is a `report.CannotRun` with its reason."""
+    from numbarnn.schedules import choose
+    from numbarnn.schedules.explain import explain
+
+    try:
+        problem = problem_of(args)
+        explanations = [explain(choose(args.schedule), problem, back) for back in (False, True)[: 1 + args.backward]]
+    except RuntimeError as reason:
+        raise report.CannotRun(str(reason)) from reason
+    picture = gantt.figure(explanations) if args.plot else None
+    report.say(f"{describe(problem)}\non {problem.profile.name}: {describe_profile(problem.profile)}")
+    for explanation in explanations:
+        print_pass(explanation)
+    if args.json:
+        report.write_json(args.json, as_json(problem, explanations))
+    if picture:
+        picture.savefig(args.plot, dpi=150)
+        report.say(f"picture: {args.plot}")
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------- arguments
+def sizes(text):
+    """An argparse type: "1024,512" -> (1024, 512)."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"expected whole numbers of at least 1 with commas between, such as 1024,1024,512; got {text!r}"
+        )
+    return tuple(map(int, parts))
+
+
+def probability(text):
+    """An argparse type: a dropout probability, as layers take it."""
+    from numbarnn.layers import checks
+
+    try:
+        return checks.probability(float(text), "--dropout")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a probability, got {text!r} ({error})") from error
+
+
+def picture_path(text):
+    """An argparse type: a file that can be written, of a kind that matplotlib draws."""
+    path = report.json_path(text)
+    if path.suffix.lower() not in PICTURES:
+        raise argparse.ArgumentTypeError(f"expected a file that ends in {', '.join(PICTURES)}; got {text!r}")
+    return path
+
+
+def problem_of(args):
+    """The `numbarnn.schedules.Problem` that was asked about.
+
+    Raises:
+        RuntimeError: it is about the GPU of this machine, and there is none.
+    """
+    from numbarnn.schedules import Problem
+
+    return Problem(
+        engine="cuda",
+        cell=CELLS[args.cell],
+        dtype=args.dtype,
+        input_size=args.input_size or args.hidden[0],
+        hidden_sizes=args.hidden,
+        directions=1 + args.bidirectional,
+        steps=args.steps,
+        batch=args.batch,
+        training=not args.inference,
+        dropout=args.dropout,
+        profile=profiles.get(args.profile),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- output
+def describe(problem):
+    """A problem in one line."""
+    words = [f"{problem.cell.name}: I={problem.input_size} H={','.join(map(str, problem.hidden_sizes))}"]
+    words += [f"B={problem.batch} T={problem.steps} {problem.dtype}"]
+    words += ["bidirectional"] if problem.directions == 2 else []
+    words += [f"dropout={problem.dropout}"] if problem.dropping else []
+    return " ".join([*words, "training" if problem.training else "inference"])
+
+
+def describe_profile(profile):
+    """What limits a persistent kernel on a device."""
+    return (
+        f"{profile.multiprocessors} SMs at {profile.clock_ghz:.2f} GHz, each with {profile.shared_bytes / 1024:.0f} "
+        f"KiB of shared memory and {profile.registers} registers; L2 cache {profile.l2_gb_s / 1e3:.1f} TB/s"
+    )
+
+
+def print_pass(explanation):
+    """The schedule of a pass and why; all schedules; launches, where weights live, steps; the plan."""
+    from numbarnn.schedules.explain import task_lines
+
+    problem, taken = explanation.problem, explanation.taken
+    report.say()
+    why = "asked for by name" if explanation.why is None else f"auto: {explanation.why}"
+    report.say(f"{'Backward' if explanation.backward else 'Forward'}: {taken.schedule} ({why})\n")
+    rows = [
+        [option.schedule, "taken" if option is taken else "" if option.plan else "REFUSED", _us(option), option.reason]
+        for option in (taken, *explanation.others)
+    ]
+    report.print_table(
+        "Schedules", ["schedule", "", "launches µs", "what or why not"], rows, ("launches µs",), ("what or why not",)
+    )
+    if taken.launches:
+        print_launches(problem, taken.launches)
+        products = sum(gantt.product_us(task, problem) for task in taken.plan.tasks)
+        report.say(
+            f"Expected: {taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products over all "
+            f"steps (at {gantt.EFFICIENCY:.0%} of the peak rate).\n"
+        )
+    report.say("\n".join([f"Plan ({len(taken.plan.tasks)} tasks)", *task_lines(taken.plan), ""]))
+
+
+def _us(option):
+    return "-" if option.microseconds is None else f"{option.microseconds:.0f}"
+
+
+def print_launches(problem, launches):
+    """The tables of launches, of where weights live, and of the expected time per step."""
+    from numbarnn.schedules.explain import residences
+
+    columns = ["launch", "blocks", "threads", "registers at most", "shared KiB", "by", "sequences at once", "µs"]
+    rows = [
+        [
+            launch.layers, launch.blocks, launch.cut.threads, max_registers(launch, problem.profile),
+            f"{launch.shared_bytes / 1024:.1f}", launch.cut.math, launch.cut.sequences, f"{launch.microseconds:.0f}",
+        ]
+        for launch in launches
+    ]  # fmt: skip
+    report.print_table("Launches", columns, rows, right={*columns} - {"launch", "by"})
+    columns = ["layer", "blocks per direction", "units", "slice of R", "slice of W", "KiB per block", "MiB", "in"]
+    rows = [
+        [
+            one.layer, one.blocks, one.units, _shape(one.R), _shape(one.W), f"{one.block_bytes / 1024:.1f}",
+            f"{one.total_bytes / 2**20:.2f}", one.home,
+        ]
+        for launch in launches for one in residences(problem, launch)
+    ]  # fmt: skip
+    report.print_table("Weights that stay on the chip", columns, rows, right=columns[:7])
+    parts = ("exchange", "read", "multiply", "add")
+    columns = ["launch", "a step", "most of it", *parts, "KiB read per block", "steps"]
+    rows = [
+        [
+            launch.layers, f"{launch.estimate.step:.2f}", launch.estimate.bound,
+            *(f"{getattr(launch.estimate, part):.2f}" for part in parts),
+            f"{launch.estimate.read_bytes / 1024:.1f}", launch.steps_in_all,
+        ]
+        for launch in launches
+    ]  # fmt: skip
+    report.print_table("Expected time of a step, µs", columns, rows, right={*columns} - {"launch", "most of it"})
+
+
+def _shape(shape):
+    return "-" if shape is None else f"{shape[0]} x {shape[1]}"
+
+
+def max_registers(launch, profile):
+    """Registers of a thread, at most: what the compiler is held to by the kernel's launch bounds."""
+    return min(255, profile.registers // launch.cut.threads)
+
+
+def as_json(problem, explanations):
+    """Everything that is printed, and all tasks with the numbers of those they need."""
+    described = {name: getattr(problem, name) for name in ("dtype", "input_size", "hidden_sizes", "directions")}
+    described |= {name: getattr(problem, name) for name in ("steps", "batch", "training", "dropout")}
+    described |= {"cell": problem.cell.name, "profile": asdict(problem.profile)}
+    return {"problem": described, "passes": [_pass_as_json(explanation) for explanation in explanations]}
+
+
+def _pass_as_json(explanation):
+    taken, problem = explanation.taken, explanation.problem
+    fields = ("kind", "layer", "direction", "first", "last")
+    return {
+        "pass": "backward" if explanation.backward else "forward",
+        "schedule": taken.schedule,
+        "why": explanation.why,
+        "reason": taken.reason,
+        "launches_us": taken.microseconds,
+        "launches": [_launch_as_json(problem, launch) for launch in taken.launches],
+        "others": [
+            {
+                "schedule": option.schedule,
+                "runs": option.plan is not None,
+                "reason": option.reason,
+                "launches_us": option.microseconds,
+            }
+            for option in explanation.others
+        ],
+        "tasks": [
+            {name: getattr(task, name) for name in fields} | {"needs": needs}
+            for task, needs in zip(taken.plan.tasks, taken.plan.needs, strict=True)
+        ],
+    }
+
+
+def _launch_as_json(problem, launch):
+    from numbarnn.schedules.explain import residences
+
+    return {
+        "first": launch.first,
+        "last": launch.last,
+        "blocks": launch.blocks,
+        "threads": launch.cut.threads,
+        "max_registers": max_registers(launch, problem.profile),
+        "shared_bytes": launch.shared_bytes,
+        "cut": asdict(launch.cut),
+        "weights": [one._asdict() for one in residences(problem, launch)],
+        "step_us": launch.estimate.step,
+        "bound": launch.estimate.bound,
+        "estimate": asdict(launch.estimate),
+        "microseconds": launch.microseconds,
+    }

@@ -1,0 +1,76 @@
+"""Memory that calls used and will want again, so that a steady loop comes back to the same few addresses soon.
+
+CUDA graphs are found again by addresses (`streams`). CuPy's pool alone gives the same ones only after dozens of turns
+of a training loop, if ever: it cuts and joins pieces, so that what one array gets depends on all others before. Here an
+array comes back to the very place that one of the same name in a call of the same kind left: two calls alive at a time,
+two sets of addresses.
+"""
+
+from collections import OrderedDict
+from math import prod
+from threading import get_ident
+
+KINDS = 32  # kinds of calls whose memory is kept, the least recently used given back first
+SHARE = 8  # of the device's memory at most one part in this many is kept for calls that are not the latest
+
+
+class Shelf:
+    """Kept memory of one device; where there is none, it comes from CuPy's pool, and goes back there when given up.
+
+    Args:
+        cupy: the module, or what stands in for it.
+        ordinal: the device.
+        limit: bytes kept for kinds besides the latest.
+    """
+
+    def __init__(self, cupy, ordinal, limit):
+        self._cupy, self._ordinal, self._limit = cupy, ordinal, limit
+        self._kinds = OrderedDict()  # (kind, stream, thread) -> Rooms
+
+    def rooms(self, kind):
+        """The `Rooms` of a kind of call (hashable) on CuPy's current stream: what another stream left may be in use."""
+        key = kind, self._cupy.cuda.get_current_stream().ptr, get_ident()  # a thread's default stream is its own
+        rooms = self._kinds.get(key)
+        if rooms is None:
+            rooms = self._kinds[key] = Rooms(self._cupy, self._ordinal)
+            while len(self._kinds) > 1 and (len(self._kinds) > KINDS or self.kept_bytes() > self._limit):
+                self._kinds.popitem(last=False)
+        else:
+            self._kinds.move_to_end(key)
+        return rooms
+
+    def kept_bytes(self):
+        """Bytes that no array uses now."""
+        return sum(memory.mem.size for rooms in self._kinds.values() for kept in rooms.free.values() for memory in kept)
+
+    def clear(self):
+        """Give all of it back to CuPy's pool."""
+        self._kinds.clear()
+
+
+class Rooms:
+    """Memory for the arrays of one kind of call. An array's size depends on its name alone."""
+
+    def __init__(self, cupy, ordinal):
+        self._cupy, self._ordinal = cupy, ordinal
+        self.free = {}  # name -> list of memory that no array uses
+
+    def __call__(self, name, shape, dtype):
+        """An array with unspecified contents."""
+        kept = self.free.setdefault(name, [])
+        memory = kept.pop() if kept else self._cupy.cuda.alloc(prod(shape) * dtype.itemsize)
+        cuda, size = self._cupy.cuda, memory.mem.size
+        pointer = cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, size, _Loan(kept, memory), self._ordinal), 0)
+        return self._cupy.ndarray(shape, dtype, pointer)
+
+
+class _Loan:
+    """Lives as long as an array's memory is used, by views too; then the memory is free again."""
+
+    __slots__ = ("_kept", "_memory")
+
+    def __init__(self, kept, memory):
+        self._kept, self._memory = kept, memory
+
+    def __del__(self):  # in any thread, between any two instructions: no locks
+        self._kept.append(self._memory)

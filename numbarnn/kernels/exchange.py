@@ -1,0 +1,214 @@
+"""How blocks of a persistent kernel exchange numbers: data are their own flags.
+
+What blocks exchange is written once and never changed, in buffers that were filled with `UNWRITTEN` bits before. A
+number is there as soon as it is anything else: one trip through the L2 cache per step, not three (store, flag, load).
+Numbers that happen to have these bits, a NaN that no arithmetic yields, are stored as the usual NaN. Every wait is
+bounded.
+"""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+
+from numbarnn.cells.definition import jit
+from numbarnn.cells.precision import is_half
+from numbarnn.kernels import ptx, storage
+from numbarnn.kernels.target import TARGET
+
+UNWRITTEN = 0xFFFFFFFF  # a word that nobody has written yet (0xFFFF where numbers are exchanged one by one)
+POLLS_BEFORE_SLEEP, SLEEP_NS = 256, 100
+
+
+@cache
+def make_newest(dtype, aligned):
+    """A device function of four words: `UNWRITTEN` if one of them, or a half of one, is not there yet; else less.
+
+    Without branches, so that the loads before it do not wait for each other.
+    """
+    largest = ptx.largest
+    if is_half(dtype) and not aligned:
+        low, high = np.uint32(0x0000FFFF), np.uint32(0xFFFF0000)
+
+        def newest(words):
+            found = np.uint32(0)
+            for word in words:
+                found = largest(found, largest(word | low, word | high))
+            return found
+
+    elif dtype == "float64":
+
+        def newest(words):  # the upper words: a float64 is written at once
+            return largest(words[1], words[3])
+
+    else:
+
+        def newest(words):
+            return largest(largest(words[0], words[1]), largest(words[2], words[3]))
+
+    return jit(newest, TARGET)
+
+
+@cache
+def make_load(dtype, aligned, whole):
+    """A device function load(array, index, left, valid): 16 bytes as four words.
+
+    They are zero from the `left`-th element on, unless they are known to be `whole`.
+
+    valid: an index from which 16 bytes can be loaded in any case: a load that is always done needs no branch.
+    """
+    zero = np.uint32(0)
+    load_words, load_element = ptx.load_words, ptx.load
+    if aligned and whole:
+
+        def load(array, index, left, valid):
+            return load_words(array, index)
+
+    elif aligned:
+
+        def load(array, index, left, valid):
+            words = load_words(array, index if left > 0 else valid)
+            mask = np.uint32(UNWRITTEN) if left > 0 else zero
+            return words[0] & mask, words[1] & mask, words[2] & mask, words[3] & mask
+
+    elif is_half(dtype):
+        pack, none = ptx.pack_halves, np.uint16(0)
+
+        def load_pair(array, index, left):
+            low = load_element(array, index) if left > 0 else none
+            return pack(low, load_element(array, index + 1) if left > 1 else none)
+
+        pair = jit(load_pair, TARGET)
+
+        def load(array, index, left, valid):
+            first, second = pair(array, index, left), pair(array, index + 2, left - 2)
+            return first, second, pair(array, index + 4, left - 4), pair(array, index + 6, left - 6)
+
+    elif dtype == "float64":
+        low_word, high_word = _words_of_float64()
+
+        def load(array, index, left, valid):
+            first = load_element(array, index) if left > 0 else 0.0
+            second = load_element(array, index + 1) if left > 1 else 0.0
+            return low_word(first), high_word(first), low_word(second), high_word(second)
+
+    else:
+        as_word = ptx.as_word
+
+        def load_one(array, index, left):
+            return as_word(load_element(array, index)) if left > 0 else zero
+
+        one = jit(load_one, TARGET)
+
+        def load(array, index, left, valid):
+            first, second = one(array, index, left), one(array, index + 1, left - 1)
+            return first, second, one(array, index + 2, left - 2), one(array, index + 3, left - 3)
+
+    return jit(load, TARGET)
+
+
+def _words_of_float64():
+    """Device functions: the lower and the upper word of a float64."""
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+    def low(value):
+        return np.uint32(np.float64(value).view(np.uint64) & mask)
+
+    def high(value):
+        return np.uint32(np.float64(value).view(np.uint64) >> shift)
+
+    return jit(low, TARGET), jit(high, TARGET)
+
+
+@cache
+def make_publish(dtype, aligned):
+    """A device function publish(array, index, stored, valid): a number that others wait for, as `storage` stores it.
+
+    All lanes of a warp call it together; it stores where `valid`. Where others look at words of two halves, two lanes
+    store them together.
+    """
+    store, store_word, pack = ptx.store, ptx.store_word, ptx.pack_halves
+    unwritten, usual_nan = np.uint16(0xFFFF), np.uint16(0x7FFF)
+    if is_half(dtype) and aligned:
+
+        def publish(array, index, stored, valid):
+            own = usual_nan if stored == unwritten else stored
+            other = np.uint16(cuda.shfl_xor_sync(0xFFFFFFFF, np.int32(own), 1))
+            if valid and cuda.threadIdx.x % 2 == 0:
+                store_word(array, index, pack(own, other))
+
+    elif is_half(dtype):
+
+        def publish(array, index, stored, valid):
+            if valid:
+                store(array, index, usual_nan if stored == unwritten else stored)
+
+    else:
+        nan = np.dtype(dtype).type(np.nan)
+
+        def publish(array, index, stored, valid):
+            if valid:
+                store(array, index, nan if stored != stored else stored)
+
+    return jit(publish, TARGET)
+
+
+@cache
+def make_publish_all(dtype, aligned, count):
+    """A device function publish_all(array, index, between, stored, valid): `publish` for a tuple of `count` numbers."""
+    if count == 0:
+        return jit(lambda array, index, between, stored, valid: None, TARGET)
+    publish, rest = make_publish(dtype, aligned), make_publish_all(dtype, aligned, count - 1)
+    narrow = storage.narrow(dtype)
+
+    def publish_all(array, index, between, values, valid):
+        publish(array, index, narrow(values[0]), valid)
+        rest(array, index + between, between, values[1:], valid)
+
+    return jit(publish_all, TARGET)
+
+
+@cache
+def make_gather(cut, group):
+    """The device function that waits for one group of chunks of a vector and loads it.
+
+    gather(words, vector, row, batch, first, end, width, column, count, wait, limit) -> whether all came in time
+
+        words: local (tiles, gathered, 4) uint32, written.
+        vector: rows of `width` elements; rows row * batch ... are read, of the sequences from `first` on, before `end`.
+        column, count: the warp's first column and number of columns.
+        wait: 0 if what is there is valid in any case.
+        limit: times to look, at most.
+    """
+    newest, largest = make_newest(cut.dtype, cut.aligned), ptx.largest
+    sleep, sleep_ns = ptx.sleep, np.uint32(SLEEP_NS)
+    load, tiles, gathered = make_load(cut.dtype, cut.aligned, cut.whole), cut.tiles, cut.gathered
+    vector_elements, chunk_elements = cut.vector_elements, cut.chunk_elements
+    skipped, in_simulator = group * cut.gathered * cut.chunk_elements, TARGET == "python"
+
+    def gather(words, vector, row, batch, first, end, width, column, count, wait, limit):
+        lane = cuda.threadIdx.x % 32
+        own = skipped + lane % 4 * vector_elements
+        polls = 0
+        while True:
+            if in_simulator:
+                sleep(sleep_ns)  # others run before this thread looks
+            found = np.uint32(0)
+            for tile in range(tiles):
+                b = min(first + tile * 8 + lane // 4, end - 1)
+                valid = (row * batch + b) * width + column
+                for chunk in range(gathered):
+                    skip = own + chunk * chunk_elements
+                    four = load(vector, valid + skip, count - skip, valid)
+                    found = largest(found, newest(four))
+                    for k in range(4):
+                        words[tile, chunk, k] = four[k]
+            if wait == 0 or found != UNWRITTEN:
+                return True
+            polls += 1
+            if polls > limit:
+                return False
+            if polls > POLLS_BEFORE_SLEEP:
+                sleep(sleep_ns)
+
+    return jit(gather, TARGET)

@@ -1,0 +1,226 @@
+"""The arrays of a backward call, and its tasks on them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+from numbarnn.engines import BackwardBuffers
+from numbarnn.schedules.execution import (
+    Pass,
+    arrays_of_state,
+    form_of_state,
+    new_state,
+    part_of_state,
+    rows,
+    state_copies,
+)
+from numbarnn.schedules.forward_pass import ForwardPass
+
+
+@dataclass
+class BackwardPass(Pass):
+    """The arrays of a backward call.
+
+    Attributes:
+        tape: the forward call; its `gates` are overwritten.
+        dy_last: the gradient of the last layer's output, of the shape of the tape's `y`; None is zero.
+        dhy, dcy: the gradients of the final states, like ForwardPass.hx; None is zero.
+        parts: function of `dw`: parts(dw)[layer][direction], dicts like the weights'.
+        dw: a buffer for the parameters' gradients, laid out as the weights.
+        accumulate: gradients are added to dw, not written over it.
+        dy: dy[layer] (T, B, D * H), the gradient of the layer's output.
+        dh, dc: [layer][direction] (B, H) and (B, N * H): the gradient of the final states, at last of the initial ones.
+        dx: (T, B, I) when done. dx_given: the same in the form in which x was given.
+        dhx, dcx: the gradients of the initial states, when done; dcx is None without private states.
+    """
+
+    tape: ForwardPass
+    dy_last: Any
+    dhy: Any
+    dcy: Any
+    parts: Callable
+    dw: Any = None
+    accumulate: bool = True
+    dy: dict = field(default_factory=dict)
+    dx: Any = None
+    dhx: Any = None
+    dcx: Any = None
+    _dax: dict = field(default_factory=dict)
+    _dah: dict = field(default_factory=dict)
+    _walks: dict = field(default_factory=dict)  # (layer, direction) -> the engine's function of [first, last)
+
+    engine = property(lambda self: self.tape.engine)
+    problem = property(lambda self: self.tape.problem)
+    batch_major = property(lambda self: self.tape.batch_major)
+    dx_given = property(lambda self: self._dx_copy if self.batch_major else self.dx)
+
+    def __post_init__(self):
+        problem, last = self.problem, self.dy_last
+        make = self._room = self.tape.room_for_gradients()
+        self._dx_copy = None
+        if self.batch_major:
+            self._dx_copy = make("dx copy", self.tape.x_given.shape, problem.dtype)
+        if last is None or self.batch_major:
+            width = problem.directions * problem.hidden_sizes[-1]
+            last = make("dy", (problem.steps, problem.batch, width), problem.dtype)
+        self.dy[problem.layers - 1] = last
+        private, rounded = problem.cell.num_private, problem.dtype != problem.state_dtype
+        self._dh_sum = self.dhx = new_state(make, "dh", problem, problem.state_dtype)
+        self._dc_sum = self.dcx = new_state(make, "dc", problem, problem.state_dtype) if private else None
+        if rounded:  # what accumulates is rounded once, at the end
+            self.dhx = new_state(make, "dhx", problem, problem.dtype)
+            self.dcx = new_state(make, "dcx", problem, problem.dtype) if private else None
+
+    @cached_property
+    def dh(self):
+        return [part_of_state(self.problem, self._dh_sum, layer) for layer in range(self.problem.layers)]
+
+    @cached_property
+    def dc(self):
+        problem = self.problem
+        if self._dc_sum is None:
+            nothing = self.engine.empty((problem.directions, problem.batch, 0), problem.state_dtype)
+            return [nothing] * problem.layers
+        return [part_of_state(problem, self._dc_sum, layer) for layer in range(problem.layers)]
+
+    def dax_of(self, layer, direction):
+        """The gradient of x Wᵀ: (T, B, max(K, G) * H), in the place of what the cell saved; (T, B, G * H) if it saved
+        nothing."""
+        if self.problem.cell.num_saved and (layer, direction) not in self._dax:
+            return self.tape.gates[layer, direction]
+        return self._gradient("dax", self._dax, layer, direction)
+
+    def separate_gradients(self, layer, direction):
+        """From now on `dax_of` and `dah_of` are arrays (T, B, G * H) apart from what the cell saved; returns these: one
+        or, where the cell's two gradients differ, two (dah first)."""
+        dax = self._gradient("dax", self._dax, layer, direction)
+        return (dax,) if self.problem.cell.same_gradient else (self.dah_of(layer, direction), dax)
+
+    def dah_of(self, layer, direction):
+        """The gradient of h Rᵀ, (T, B, G * H): the same array as `dax_of` where the cell's two gradients are equal."""
+        if self.problem.cell.same_gradient:
+            return self.dax_of(layer, direction)
+        return self._gradient("dah", self._dah, layer, direction)
+
+    def _gradient(self, name, arrays, layer, direction):
+        key = (layer, direction)
+        if key not in arrays:
+            width = self.problem.cell.num_gates * self.problem.hidden_sizes[layer]
+            shape = (self.tape.steps, self.tape.batch, width)
+            arrays[key] = self._room((name, key), shape, self.problem.dtype)
+        return arrays[key]
+
+    def dx_of(self, layer):
+        """(T, B, I), the gradient of the layer's input: `dx`, or `dy` of the layer below."""
+        made = self.dx if layer == 0 else self.dy.get(layer - 1)
+        if made is None:
+            width = self.tape.weights[layer][0]["W"].shape[1]
+            made = self._room(("dx", layer), (self.tape.steps, self.tape.batch, width), self.problem.dtype)
+            if layer == 0:
+                self.dx = made
+            else:
+                self.dy[layer - 1] = made
+        return made
+
+    def make_room(self, task):
+        if task.kind == "steps":
+            self.dah_of(task.layer, task.direction)
+        elif task.kind == "input":
+            self.dx_of(task.layer)
+        elif task.kind == "remake":
+            self.tape.input(task.layer)
+
+    def bind(self, task):
+        bind = {
+            "dropout": self._bind_dropout,
+            "input": self._bind_input,
+            "remake": self.tape.bind_dropout,
+            "steps": self._bind_steps,
+            "weights": self._bind_weights,
+        }
+        return bind[task.kind](task)
+
+    def make_walk(self, task):
+        tape, place = self.tape, (task.layer, task.direction)
+        return self.engine.backward_steps(
+            BackwardBuffers(
+                cell=self.problem.cell,
+                direction=task.direction,
+                dh=self.dh[task.layer][task.direction],
+                dc=self.dc[task.layer][task.direction],
+                dax=self.dax_of(*place),
+                dah=self.dah_of(*place),
+                dy=self.dy[task.layer],
+                h=tape.h[task.layer],
+                c=tape.c[task.layer],
+                R=tape.weights[task.layer][task.direction]["R"],
+            )
+        )
+
+    def _bind_input(self, task):
+        """dx = dax W for the task's times, summed over the directions."""
+        when, multiply = task.times(self.tape.steps), self.engine.multiply
+        dx, products = rows(self.dx_of(task.layer)[when]), []
+        for direction, part in enumerate(self.tape.weights[task.layer]):
+            dax = self._columns(self.dax_of(task.layer, direction)[when], task.layer)
+            products.append(partial(multiply, dx, dax, part["W"], accumulate=direction > 0))
+        return partial(_one_after_another, products)
+
+    def _bind_dropout(self, task):
+        """The gradient through dropout: the same mask."""
+        tape, when = self.tape, task.times(self.tape.steps)
+        dy, mask = self.dx_of(task.layer)[when], tape.masks[task.layer - 1]
+        return partial(self.engine.dropout, dy, dy, mask, tape.scale, when.start * dy[0].size)
+
+    def _bind_weights(self, task):
+        """The gradients of the parameters of one layer and direction."""
+        tape, place = self.tape, (task.layer, task.direction)
+        H, h = self.problem.hidden_sizes[task.layer], tape.h[task.layer]
+        h_before = rows(h[2 * task.direction :][: tape.steps])[:, task.direction * H : (task.direction + 1) * H]
+        dax, dah = (self._columns(part, task.layer) for part in (self.dax_of(*place), self.dah_of(*place)))
+        dw, x = self.parts(self.dw)[task.layer][task.direction], rows(tape.input(task.layer))
+        return partial(self.engine.weight_gradients, dw, dax, dah, x, h_before, self.accumulate)
+
+    def _columns(self, gradient, layer):
+        """(T * B, G * H) of pre-activation gradients, whose rows may be longer."""
+        return rows(gradient)[:, : self.problem.cell.num_gates * self.problem.hidden_sizes[layer]]
+
+    def forget(self, task):
+        """Nothing: `backward_weights` may follow."""
+
+    def finish(self):
+        self._walks.clear()
+        self.tape.finish()
+
+    def first_copies(self):
+        """The gradients of the final states to where they accumulate."""
+        last = self.dy[self.problem.layers - 1]
+        if self.dy_last is None:
+            yield last, None
+        elif self.batch_major:
+            yield last, self.dy_last.transpose(1, 0, 2)
+        yield from state_copies(self.problem, self._dh_sum, self.dhy)
+        yield from state_copies(self.problem, self._dc_sum, self.dcy)
+
+    def last_copies(self):
+        """The gradients of the initial states, rounded to the layers' dtype; dx as x was given."""
+        if self.batch_major:
+            yield self.dx_given, self.dx.transpose(1, 0, 2)
+        if self.dhx is not self._dh_sum:
+            yield from state_copies(self.problem, self.dhx, self._dh_sum)
+            yield from state_copies(self.problem, self.dcx, self._dc_sum)
+
+    def arrays(self):
+        states = (self.dhy, self.dcy, self._dh_sum, self._dc_sum, self.dhx, self.dcx)
+        made = [array for group in (self.dy, self._dax, self._dah) for array in group.values()]
+        made += [array for array in (self.dw, self.dx, self.dy_last, self._dx_copy) if array is not None]
+        return [*self.tape.arrays(), *(array for state in states for array in arrays_of_state(state)), *made]
+
+    def facts(self):
+        return self.problem, self.accumulate, self.dy_last is None, form_of_state(self.dhy), form_of_state(self.dcy)
+
+
+def _one_after_another(functions):
+    for function in functions:
+        function()

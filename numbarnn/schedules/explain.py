@@ -1,0 +1,160 @@
+"""What a schedule does with a problem, why, and what others would do: `layer.explain` and `numbarnn plan` print it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from numbarnn.cells.precision import compute_dtype, numpy_dtype
+from numbarnn.kernels.slices import RECURRENT
+from numbarnn.schedules import SCHEDULES, planner
+from numbarnn.schedules.auto import AUTO
+from numbarnn.schedules.persistent import Persistent
+from numbarnn.schedules.plan import Plan
+
+FIRST_SHOWN, LAST_SHOWN = 8, 4  # tasks of a long plan
+
+
+@dataclass(frozen=True)
+class Option:
+    """A schedule for one pass of a problem.
+
+    Attributes:
+        schedule: its name.
+        plan: its plan; None if it cannot run the problem.
+        launches: its `planner.Launch`es, if it is persistent; else empty.
+        refusal: why it cannot run the problem; None if it can.
+    """
+
+    schedule: str
+    plan: Plan | None
+    launches: tuple = ()
+    refusal: str | None = None
+
+    @property
+    def microseconds(self):
+        """Estimated time of its launches; None if there is no estimate."""
+        return sum(launch.microseconds for launch in self.launches) if self.launches else None
+
+    @property
+    def reason(self):
+        """What it would do, or why not."""
+        return f"cannot run it: {self.refusal}" if self.plan is None else self.plan.reason
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which schedule runs a pass, and why.
+
+    Attributes:
+        problem, backward: the pass.
+        taken: the `Option` that runs.
+        why: it was taken; None if it was asked for by name.
+        others: those of all other schedules.
+    """
+
+    problem: object
+    backward: bool
+    taken: Option
+    why: str | None
+    others: tuple[Option, ...]
+
+    @property
+    def head(self):
+        """The schedule and why, as one line."""
+        why = "" if self.why is None else f" (auto: {self.why})"
+        direction = "backward" if self.backward else "forward"
+        return f"{self.taken.schedule} {direction}: {self.taken.plan.reason}{why}"
+
+    def __str__(self):
+        lines = [self.head]
+        for launch in self.taken.launches:
+            lines.append(f"  {launch.layers}: {launch.details}")
+            lines += [f"    {residence}" for residence in residences(self.problem, launch)]
+        lines += [f"  instead, {option.schedule}: {option.reason}" for option in self.others]
+        return "\n".join([*lines, *task_lines(self.taken.plan)])
+
+
+class Residence(NamedTuple):
+    """The weights that the blocks of one layer keep on the chip in a launch.
+
+    layer
+    blocks     per direction; of those with the same units each has a part of the batch
+    units      per block, at most
+    R, W       (rows, columns) of a block's slice of the recurrent weights; of the input's, forward its own, backward
+               those of the layer above; None where a product over all steps takes their place
+    block_bytes, total_bytes     of one block, and of all blocks of the layer
+    home       "registers" or "shared memory"
+    """
+
+    layer: int
+    blocks: int
+    units: int
+    R: tuple[int, int]
+    W: tuple[int, int] | None
+    block_bytes: int
+    total_bytes: int
+    home: str
+
+    def __str__(self):
+        slices = [f"{shape[0]} x {shape[1]} of {name}" for name, shape in (("R", self.R), ("W", self.W)) if shape]
+        return (
+            f"layer {self.layer}: {self.blocks} blocks per direction, {self.units} units each; {' and '.join(slices)}, "
+            f"{self.block_bytes / 1024:.3g} KiB per block, in {self.home}; {self.total_bytes / 2**20:.3g} MiB in all"
+        )
+
+
+def residences(problem, launch):
+    """A `Residence` for each layer of a launch, in order."""
+    cut, found = launch.cut, []
+    stored = np.dtype(compute_dtype(cut.dtype)) if cut.math == "fma" else numpy_dtype(cut.dtype)
+    for layer in range(launch.first, launch.last):
+        sources = planner.sources(problem, launch.first, layer, launch.last, launch.backward)
+        columns = [sum(source.columns for source in sources if (source.kind == RECURRENT) == own) for own in (1, 0)]
+        rows, hidden = max(1, cut.groups) * cut.units, problem.hidden_sizes[layer]
+        blocks = -(-hidden // cut.units) * launch.slices
+        found.append(
+            Residence(
+                layer, blocks, cut.units, (rows, columns[0]), (rows, columns[1]) if columns[1] else None,
+                rows * sum(columns) * stored.itemsize,
+                problem.directions * launch.slices * rows // cut.units * hidden * sum(columns) * stored.itemsize,
+                launch.home,
+            )
+        )  # fmt: skip
+    return found
+
+
+def task_lines(plan):
+    """The plan's tasks as numbered lines; of a long plan the first and the last."""
+    lines = [f"  {number:3d}  {task}" for number, task in enumerate(plan.tasks)]
+    left_out = len(lines) - FIRST_SHOWN - LAST_SHOWN
+    return lines if left_out <= 1 else [*lines[:FIRST_SHOWN], f"  ... {left_out} more", *lines[-LAST_SHOWN:]]
+
+
+def explain(schedule, problem, backward):
+    """The `Explanation` of a pass.
+
+    Args:
+        schedule: a `Schedule`, as `numbarnn.schedules.choose` returns it.
+
+    Raises:
+        RuntimeError: the schedule cannot run the problem; says why, with the numbers.
+    """
+    taken, why = AUTO.pick(problem) if schedule is AUTO else (schedule, None)
+    option = _option(taken, problem, backward)
+    others = tuple(_try(other, problem, backward) for other in SCHEDULES.values() if other.name != taken.name)
+    return Explanation(problem, backward, option, why, others)
+
+
+def _option(schedule, problem, backward):
+    plan = schedule.plan_backward(problem) if backward else schedule.plan_forward(problem)
+    launches = schedule.launches(problem, backward) if isinstance(schedule, Persistent) else ()
+    return Option(schedule.name, plan, launches)
+
+
+def _try(schedule, problem, backward):
+    """As `_option`; a refusal is an option too."""
+    try:
+        return _option(schedule, problem, backward)
+    except RuntimeError as reason:
+        return Option(schedule.name, None, refusal=str(reason))

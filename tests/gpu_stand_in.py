@@ -1,0 +1,157 @@
+"""A CUDA engine without a GPU: nothing is computed, but what would be asked of the driver is counted."""
+
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+
+from numbarnn import engines, gemm
+from numbarnn.engines import device, profiles
+from numbarnn.kernels import launch
+
+
+class OutOfMemoryError(Exception):
+    pass
+
+
+class Memory:
+    """A piece of GPU memory; `owner` is kept as long as it is used."""
+
+    def __init__(self, ptr, size, owner, device_id):
+        self.ptr, self.size, self.owner = ptr, size, owner
+
+
+class Pointer:
+    device_id = 0
+
+    def __init__(self, mem, offset):
+        self.mem, self.ptr = mem, mem.ptr + offset
+
+
+class Array(np.ndarray):
+    """What CuPy's arrays are asked for here; views know their addresses."""
+
+    counts = None  # set by `make_engine`
+
+    def __new__(cls, shape, dtype, pointer):
+        array = np.zeros(shape, dtype).view(cls)
+        array.pointer, array.start = pointer, array.__array_interface__["data"][0]
+        return array
+
+    def __array_finalize__(self, parent):
+        self.pointer, self.start = getattr(parent, "pointer", None), getattr(parent, "start", None)
+
+    @property
+    def data(self):
+        return Pointer(self.pointer.mem, self.__array_interface__["data"][0] - self.start)
+
+    def set(self, array, stream):
+        self.counts["copy from host"] += 1
+
+
+class Pool:
+    """Gives every allocation an address of its own: what calls find again, they kept."""
+
+    def __init__(self, counts):
+        self.counts, self.top, self.room = counts, 1 << 40, None
+
+    def alloc(self, size):
+        if self.room is not None and size > self.room:
+            raise OutOfMemoryError
+        self.counts["alloc"] += 1
+        self.top += size + 512
+        return Pointer(Memory(self.top - size, size, self, 0), 0)
+
+
+def stream_class(counts):
+    """A class of streams that count what they are given."""
+
+    class Stream:
+        current = None
+
+        def __init__(self, non_blocking=True):
+            self.ptr = id(self)
+
+        def __enter__(self):
+            self.before, Stream.current = Stream.current, self
+
+        def __exit__(self, *_):
+            Stream.current = self.before
+
+        def is_capturing(self):
+            return False
+
+        def record(self, event):
+            counts["record"] += 1
+
+        def wait_event(self, event):
+            counts["wait"] += 1
+
+        def begin_capture(self):
+            counts["capture"] += 1
+
+        def end_capture(self):
+            return SimpleNamespace(launch=lambda stream: counts.update(["graph"]))
+
+    Stream.current = Stream()
+    return Stream
+
+
+class Device:
+    """Context manager, as CuPy's."""
+
+    attributes = None
+
+    def __init__(self, ordinal):
+        pass
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *_):
+        pass
+
+
+def make_engine(monkeypatch):
+    """(engine, counts of its driver calls by name, its stand-in for CuPy); layers made with device="cuda" run on it."""
+    counts = Array.counts = Counter()
+    pool, Stream = Pool(counts), stream_class(counts)
+
+    def empty(shape, dtype):
+        dtype = np.dtype(dtype)
+        size = int(np.prod(shape)) * dtype.itemsize
+        memory = pool.alloc(size)
+        return Array(shape, dtype, Pointer(Memory(memory.ptr, size, pool, 0), 0))
+
+    def asarray(array):
+        counts["copy from host"] += 1
+        return empty(array.shape, array.dtype)
+
+    runtime = SimpleNamespace(
+        memGetInfo=lambda: (1 << 30, 1 << 30),
+        memsetAsync=lambda *_: counts.update(["memset"]),
+        getDeviceProperties=lambda _: {"name": b"stand-in", "major": 9, "minor": 0},
+    )
+    cuda = SimpleNamespace(
+        Stream=Stream, Event=lambda disable_timing: None, Device=Device, runtime=runtime, alloc=pool.alloc,
+        get_current_stream=lambda: Stream.current, MemoryPointer=Pointer, UnownedMemory=Memory,
+        memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+    )  # fmt: skip
+    cupy = SimpleNamespace(
+        cuda=cuda, ndarray=Array, empty=empty, zeros=empty, asarray=asarray, pool=pool, __version__="14.0.0"
+    )
+
+    def counted(name):
+        return lambda *_, **__: lambda *_: counts.update([name])
+
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(profiles, "of_device", lambda *_: profiles.PROFILES["h200"])
+    monkeypatch.setattr(launch.Kernel, "bind", counted("kernel"))
+    monkeypatch.setattr(gemm, "step_product", counted("product"))
+    monkeypatch.setattr(gemm, "matmul", lambda *_, **__: counts.update(["product"]))
+    monkeypatch.setattr(gemm, "prepare", lambda: None)
+    monkeypatch.setattr(device.CudaEngine, "_trouble", (np.zeros(1, np.int64), np.zeros(1, np.int64)))
+    engine, get = device.CudaEngine(), engines.get
+    monkeypatch.setattr(engines, "get", lambda name: engine if name == "cuda" else get(name))
+    return engine, counts, cupy

@@ -1,0 +1,212 @@
+"""The persistent schedule with the real kernels, all blocks at once in the simulator: equal to stepwise to rounding,
+with the same bits whoever comes first. That wrong kernels are found out is tested in test_persistent_mutants.py.
+"""
+
+import numpy as np
+import pytest
+from half_cases import HalfCase
+from helpers import CELLS, Case, assert_close, assert_same_bits, infer, make_problem, train
+from persistent_setup import few_threads, launches_of
+
+from numbarnn.bench import planned
+from numbarnn.kernels import exchange, simulator
+from numbarnn.kernels.arguments import Arguments
+from numbarnn.kernels.launch import Kernel
+from numbarnn.schedules import persistent as schedule
+from numbarnn.schedules import planner
+
+SEEDS = range(5)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    return few_threads(monkeypatch)
+
+
+def check(case, limit=None):
+    """Inference and training equal stepwise to rounding, with the same bits in every order of the threads."""
+    problem = make_problem(case)
+    step = problem.layer("sim", schedule="stepwise", seed=3)
+    expected, (values, masks) = infer(step, problem), train(step, problem)
+    for launch in launches_of(case):
+        assert all(case.hidden[layer] > launch.cut.units for layer in range(launch.first, launch.last)), launch
+    first = None
+    for seed in SEEDS:
+        layer = problem.layer("sim", schedule="persistent", seed=3)
+        with simulator.schedule(seed):
+            outputs, (found, own_masks) = infer(layer, problem), train(layer, problem)
+        if first is None:
+            first = outputs, found
+            for mask, own in zip(masks, own_masks, strict=True):
+                np.testing.assert_array_equal(own, mask, strict=True)
+            assert_close(case, outputs, expected, "inference", limit)
+            assert_close(case, found, values, "training", limit)
+        assert_same_bits(outputs, first[0], f"inference, seed {seed}")
+        assert_same_bits(found, first[1], f"training, seed {seed}")
+
+
+# ------------------------------------------------------------------------------------------------ equal to stepwise
+def cases():
+    """Every cell; then sizes, steps, batches, options. More than one block per layer everywhere: of 4 units."""
+    for cell in CELLS:
+        yield Case(cell, T=3, B=2, hidden=(9,), I=3)
+        yield Case(cell, T=3, B=2, hidden=(7, 5), dropout=0.4)
+        yield Case(cell, T=2, B=1, hidden=(5,), directions=2)
+    yield Case("lstm", T=3, B=2, hidden=(5, 9, 6), dropout=0.3)
+    yield Case("gru", T=2, B=2, hidden=(6, 6, 6))
+    yield Case("lstm", T=1, B=1, hidden=(6, 9), state=False)
+    yield Case("gru", T=1, B=2, hidden=(5,), directions=2, given=("dhy",))
+    yield Case("gru", T=2, B=1, hidden=(5, 6), directions=2, dropout=0.3, bias=False)
+    yield Case("lstm", T=2, B=1, hidden=(8, 8), directions=2, state=False)
+    yield Case("lstm", T=2, B=2, hidden=(9,), dtype="float64")
+    yield Case("gru", T=2, B=1, hidden=(5, 5), dtype="float64")
+    yield Case("rnn_tanh", T=3, B=17, hidden=(9,))  # more sequences than are multiplied at once
+    yield Case("lstm", T=2, B=17, hidden=(5, 5))
+    yield Case("rnn_tanh", T=3, B=1, hidden=(24,))  # two warps share a product
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=str)
+def test_equals_stepwise(case):
+    check(case)
+
+
+HALF_CASES = [
+    HalfCase("lstm", T=2, B=2, hidden=(8, 8)),  # rows of 16 bytes
+    HalfCase("gru", T=2, B=2, hidden=(5, 7), dtype="bfloat16", dropout=0.3),  # number by number
+    HalfCase("rnn_tanh", T=2, B=9, hidden=(8,), directions=2, dtype="bfloat16"),
+]
+
+
+@pytest.mark.parametrize("case", HALF_CASES, ids=str)
+@pytest.mark.parametrize(
+    "where, device",
+    [("registers", {"registers": 65536}), ("shared", {}), ("fma", {"compute_capability": (7, 5)})],
+    ids=("registers", "shared", "fma"),
+)
+def test_halves_equal_stepwise(small, case, where, device):
+    """With weights in registers, in shared memory where registers are few, and where there are no tensor cores."""
+    small(**device)
+    for launch in launches_of(case):
+        assert launch.cut.math == ("fma" if where == "fma" else "mma")
+        assert where in ("fma", launch.cut.resident)
+        assert launch.cut.aligned == all(size % 8 == 0 for size in case.hidden)
+    check(case)
+
+
+@pytest.mark.parametrize(
+    "case, device",
+    [
+        (Case("lstm", T=2, B=2, hidden=(5, 5)), {}),
+        (Case("gru", T=2, B=1, hidden=(9,), directions=2), {}),
+        (Case("rnn_relu", T=2, B=9, hidden=(20,)), {}),
+        (HalfCase("gru", T=2, B=1, hidden=(8,)), {"compute_capability": (7, 5)}),
+    ],
+    ids=str,
+)
+def test_weights_in_registers_without_tensor_cores_equal_stepwise(small, case, device):
+    small(registers=65536, **device)
+    assert {(launch.cut.math, launch.cut.resident) for launch in launches_of(case)} == {("fma", "registers")}
+    check(case)
+
+
+@pytest.mark.parametrize("case", [Case("lstm", T=2, B=2, hidden=(8, 8)), Case("gru", T=2, B=2, hidden=(5,))], ids=str)
+@pytest.mark.parametrize("registers", (0, 65536), ids=("shared", "registers"))
+def test_tf32_equals_stepwise_to_its_own_rounding(small, monkeypatch, case, registers):
+    """TF32 has the mantissa of float16: products of numbers rounded to it."""
+    small(registers=registers)
+    monkeypatch.setattr(planner, "_math", lambda problem, profile: "tf32")
+    assert {launch.cut.math for launch in launches_of(case)} == {"tf32"}
+    check(case, HalfCase(case.cell, T=case.T, B=case.B, hidden=case.hidden).limit)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("lstm", T=2, B=2, hidden=(5, 5, 5), dropout=0.3),
+        Case("gru", T=2, B=1, hidden=(5, 6), directions=2),
+        HalfCase("gru", T=2, B=2, hidden=(8, 8)),
+    ],
+    ids=str,
+)
+def test_several_launches_equal_stepwise(small, case):
+    """One after the other, where the device has room for few layers at once."""
+    small(multiprocessors=2 * 2 if case.dtype == "float32" else 2)
+    assert len(launches_of(case)) == 2 * 2
+    check(case)
+
+
+@pytest.mark.parametrize(
+    "case, slices",
+    [
+        (Case("lstm", T=2, B=17, hidden=(5, 5), dropout=0.3), 3),
+        (Case("gru", T=2, B=10, hidden=(6,), directions=2), 2),
+        (HalfCase("gru", T=2, B=10, hidden=(8,), dtype="bfloat16"), 2),
+        (Case("rnn_tanh", T=2, B=25, hidden=(5,)), 2),  # 16 sequences and 9, 16 at once
+    ],
+    ids=str,
+)
+def test_slices_of_the_batch_equal_stepwise(small, case, slices):
+    """Blocks with the same units share the batch."""
+    small(SLICES=(slices,), multiprocessors=100)
+    for launch in launches_of(case):
+        assert -(-case.B // launch.sequences) == slices
+    check(case)
+
+
+@pytest.mark.parametrize("warps", (2, 8))
+def test_other_numbers_of_warps_equal_stepwise(small, warps):
+    """Threads have one (unit, sequence) pair, several, or none."""
+    small(WARPS=(warps,))
+    case = Case("gru", T=2, B=17, hidden=(9,))
+    assert {launch.cut.warps for launch in launches_of(case)} == {warps}
+    check(case)
+
+
+def test_not_a_number_is_passed_on():
+    """NaNs in x, in states and in dy, also those whose bits mean "not written yet": nobody waits for them."""
+    case = Case("gru", T=3, B=2, hidden=(5, 5))
+    problem = make_problem(case)
+    x, state, dy = problem.x.copy(), problem.h.copy(), problem.dy.copy()
+    x.view(np.uint32)[1, 0, 2] = state.view(np.uint32)[1, 1, 3] = dy.view(np.uint32)[2, 0, 4] = exchange.UNWRITTEN
+    found = []
+    for name in ("stepwise", "persistent"):
+        layer = problem.layer("sim", schedule=name)
+        y, hy, tape = layer.forward(x, state)
+        gradients = layer.backward(tape, dy)
+        found.append([np.isnan(array) for array in (y, hy, gradients.x, gradients.state, gradients.weights)])
+    for stepwise, persistent_ in zip(*found, strict=True):
+        np.testing.assert_array_equal(persistent_, stepwise)
+    assert 0 < found[0][0].mean() < 1
+
+
+# ------------------------------------------------------------------------------------------------------ the catalog
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("lstm", T=2, B=2, hidden=(5, 5), dropout=0.3),
+        Case("gru", T=2, B=2, hidden=(5, 7), directions=2),
+        HalfCase("rnn_tanh", T=2, B=2, hidden=(8,)),
+    ],
+    ids=str,
+)
+def test_planned_kernels_are_those_that_are_launched(monkeypatch, case):
+    """`numbarnn kernels` compiles the same kernels for the same types of arguments, with as much shared memory."""
+    launched, bind = [], Kernel.bind
+
+    def record(kernel, config, *arguments):
+        if config.cooperative:
+            signature = Arguments(kernel.name, arguments).signature
+            launched.append((kernel, signature, config.block[0], config.shared_bytes))
+        return bind(kernel, config, *arguments)
+
+    monkeypatch.setattr(Kernel, "bind", record)
+    problem, layer = make_problem(case), case.layer("sim", schedule="persistent")
+    train(layer, problem)
+    infer(layer, problem)
+    expected = []
+    for training, backward in ((True, False), (True, True), (False, False)):
+        asked = layer.stack.problem(case.T, case.B, training)
+        for launch in schedule.SCHEDULE.launches(asked, backward):
+            one = planned.persistent_kernel(asked, launch)
+            expected.append((one.kernel, one.signature[1], one.threads, one.dynamic_shared_bytes))
+    assert launched == expected

@@ -1,0 +1,158 @@
+"""The tensor cores' instructions and the loads and stores of `ptx` in the simulator, against NumPy.
+
+Lane layouts are those of NVIDIA's PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and "... for
+mma.m16n8k8". With groupID = lane / 4 and threadID_in_group = lane % 4, a lane holds
+
+    A, 16 x K     word i: row groupID (i even) or groupID + 8; of 16 bits columns 2 threadID_in_group and the next one,
+                  plus 8 for i of 2 and 3; of TF32 column threadID_in_group, plus 4
+    B, K x 8      word i: column groupID; of 16 bits rows 2 threadID_in_group and the next one, plus 8 for i = 1;
+                  of TF32 row threadID_in_group, plus 4
+    C, D, 16 x 8  number i: row groupID (i of 0 and 1) or groupID + 8; column 2 threadID_in_group, plus 1 for odd i
+
+The same layouts were confirmed on an H200 on 2026-11-20 (numbarnn/bench/results/probe.json).
+"""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from numbarnn.cells.precision import numpy_dtype
+from numbarnn.kernels import ptx
+from numbarnn.kernels.launch import Kernel, LaunchConfig
+
+LANES = range(32)
+MMA = {"float16": ptx.mma_float16, "bfloat16": ptx.mma_bfloat16, "float32": ptx.mma_tf32}
+
+
+def as_tf32(array):
+    """Rounded to 10 bits of mantissa by the function that kernels use."""
+    return np.array([ptx.to_tf32(word) for word in array.view(np.uint32).ravel()]).view(np.float32).reshape(array.shape)
+
+
+def words_of(array, positions):
+    """One word: the numbers of a matrix at these (row, column) positions, the first one in the lower bits."""
+    return np.array([array[position] for position in positions]).view(np.uint32)[0]
+
+
+def fragments(A, B, C):
+    """Per lane what it holds of the matrices, spelled out as in the PTX ISA: (32, 4), (32, 2), (32, 4)."""
+    pairs = A.itemsize == 2
+    a, b, c = np.zeros((32, 4), np.uint32), np.zeros((32, 2), np.uint32), np.zeros((32, 4), np.float32)
+    for lane in LANES:
+        group, thread = lane // 4, lane % 4
+        columns = (
+            [[2 * thread, 2 * thread + 1], [2 * thread + 8, 2 * thread + 9]] if pairs else [[thread], [thread + 4]]
+        )
+        for i in range(4):
+            row = group if i in (0, 2) else group + 8
+            a[lane, i] = words_of(A, [(row, column) for column in columns[i // 2]])
+            c[lane, i] = C[group if i < 2 else group + 8, 2 * thread + i % 2]
+        for i in range(2):
+            b[lane, i] = words_of(B, [(row, group) for row in columns[i]])
+    return a, b, c
+
+
+def run_mma(mma, a, b, c, threads=32):
+    @cuda.jit
+    def mma_kernel(d, a, b, c):
+        lane = cuda.threadIdx.x
+        result = mma(
+            (a[lane, 0], a[lane, 1], a[lane, 2], a[lane, 3]),
+            (b[lane, 0], b[lane, 1]),
+            (c[lane, 0], c[lane, 1], c[lane, 2], c[lane, 3]),
+        )
+        for k in range(4):
+            d[lane, k] = result[k]
+
+    d = np.full((32, 4), np.nan, np.float32)
+    Kernel(mma_kernel).bind(LaunchConfig(1, threads), d, a, b, c)()
+    return d
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", MMA)
+def test_mma_is_the_product(dtype, seed):
+    rng, K = np.random.default_rng(seed), 8 if dtype == "float32" else 16
+    A, B = (rng.standard_normal(shape).astype(numpy_dtype(dtype)) for shape in ((16, K), (K, 8)))
+    C = rng.standard_normal((16, 8)).astype(np.float32)
+    if dtype == "float32":
+        A, B = as_tf32(A), as_tf32(B)
+    a, b, c = fragments(A, B, C)
+    expected = A.astype(np.float64) @ B.astype(np.float64) + C
+    found = run_mma(MMA[dtype], a, b, c)
+    _, _, layout = fragments(A, B, expected)
+    np.testing.assert_allclose(found, layout, rtol=0, atol=8 * np.finfo(np.float32).eps * np.abs(expected).max())
+
+
+def test_mma_needs_the_whole_warp():
+    nothing = np.zeros((32, 4), np.uint32)
+    with pytest.raises(RuntimeError, match="mma needs all 32 lanes of the warp, 31 came"):
+        run_mma(ptx.mma_float16, nothing, nothing[:, :2], np.zeros((32, 4), np.float32), threads=31)
+
+
+@pytest.mark.parametrize(
+    "value, rounded",
+    [
+        (1 + 2.0**-10, 1 + 2.0**-10),  # the last bit that is kept
+        (1 + 2.0**-11, 1 + 2.0**-10),  # a tie: away from zero
+        (-1 - 2.0**-11, -1 - 2.0**-10),
+        (1 + 2.0**-11 - 2.0**-23, 1),
+        (2 - 2.0**-23, 2),  # into the exponent
+        (0.0, 0.0),
+    ],
+)
+def test_to_tf32(value, rounded):
+    assert as_tf32(np.array([value], np.float32))[0] == rounded
+
+
+def test_words_and_numbers():
+    assert ptx.as_float32(ptx.as_word(np.float32(-1.5))) == -1.5
+    assert ptx.pack_halves(np.uint16(0x1234), np.uint16(0xABCD)) == 0xABCD1234
+    low, high = np.array([np.pi]).view(np.uint32)
+    assert ptx.as_float64(low, high) == np.pi
+
+
+@pytest.mark.parametrize("dtype", ("uint16", "float32", "float64"))
+def test_load_words_takes_16_bytes(dtype):
+    count = 16 // np.dtype(dtype).itemsize
+    array = np.arange(3 * count).astype(dtype)
+    for load in (ptx.load_words, ptx.load_weight_words):
+        np.testing.assert_array_equal(load(array, count), array[count : 2 * count].view(np.uint32))
+        for index in (-count, 3 * count, 2 * count + 1):
+            with pytest.raises(IndexError, match=f"16 bytes at element {index} of {3 * count}"):
+                load(array, index)
+        with pytest.raises(ValueError, match=f"element 1 of an array of {dtype} is not at a multiple of 16 bytes"):
+            load(array, 1)
+
+
+@pytest.mark.parametrize("index", (-1, 5))
+def test_a_number_outside_of_its_array_is_refused(index):
+    array = np.zeros(5, np.float32)
+    for access in (ptx.load, ptx.prefetch, lambda array, index: ptx.store(array, index, np.float32(1))):
+        with pytest.raises(IndexError, match=f"element {index} of 5"):
+            access(array, index)
+    assert not array.any()
+
+
+def test_store_and_load():
+    array = np.zeros(4, np.uint16)
+    ptx.store(array, 0, np.uint16(7))
+    ptx.store_word(array, 2, np.uint32(0xABCD1234))
+    assert array.tolist() == [7, 0, 0x1234, 0xABCD] and ptx.load(array, 3) == 0xABCD
+    for index in (1, -2, 4):
+        with pytest.raises(IndexError, match=f"a word at element {index} of 4"):
+            ptx.store_word(array, index, np.uint32(1))
+
+
+def test_shared_memory_four_at_a_time():
+    array = np.zeros(8, np.float32)
+    ptx.store_shared(array, 4, (1.0, 2.0, 3.0, 4.0))
+    assert ptx.load_shared(array, 4) == (1, 2, 3, 4)
+    ptx.store_shared_words(array, 0, ptx.load_shared_words(array, 4))
+    assert array.tolist() == [1, 2, 3, 4] * 2
+    for index in (-4, 2, 8):
+        for access in (ptx.load_shared, ptx.load_shared_words):
+            with pytest.raises(IndexError, match=f"four elements at {index} of 8"):
+                access(array, index)
+        with pytest.raises(IndexError, match=f"four elements at {index} of 8"):
+            ptx.store_shared(array, index, (0.0,) * 4)

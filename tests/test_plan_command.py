@@ -1,0 +1,196 @@
+"""`numbarnn plan`: what it answers without a GPU, and the picture of a plan."""
+
+import json
+import sys
+from itertools import product
+
+import pytest
+from test_planner import problem_of
+
+from numbarnn import cli
+from numbarnn.bench import gantt
+from numbarnn.bench.speed import SETS
+from numbarnn.engines import profiles
+from numbarnn.schedules import choose
+from numbarnn.schedules.explain import explain
+
+# The command of the project's promise, and one with every option.
+EXAMPLE = "plan --cell lstm --hidden 1024,1024,512 --batch 64 --steps 100 --profile h200".split()
+OPTIONS = (
+    "plan --cell gru --hidden 64,32 --input-size 5 --batch 17 --steps 9 --profile a100 --dtype float16 --bidirectional "
+    "--dropout 0.3 --schedule persistent --backward"
+).split()
+KIB = 1024
+
+
+def answer(arguments, tmp_path):
+    """What it writes as JSON, after it ran well."""
+    path = tmp_path / "plan.json"
+    assert cli.main([*arguments, "--json", str(path)]) == 0
+    return json.loads(path.read_text())
+
+
+def test_prints_schedule_reason_and_expected_time(capsys):
+    assert cli.main([*EXAMPLE, "--schedule", "persistent"]) == 0
+    said = capsys.readouterr().out
+    for words in ("lstm: I=1024 H=1024,1024,512 B=64 T=100 float32 training", "NVIDIA H200", "132 SMs", "227 KiB"):
+        assert words in said
+    for words in ("persistent (asked for by name)", "stepwise", "wavefront", "Launches", "shared memory", "1024"):
+        assert words in said
+    for words in ("exchange", "read", "multiply", "add", "Expected:", "µs", "more", "steps    layer 2"):
+        assert words in said
+
+
+def test_json_of_every_option(tmp_path):
+    found = answer(OPTIONS, tmp_path)
+    problem = found["problem"]
+    assert (problem["cell"], problem["hidden_sizes"], problem["input_size"]) == ("gru", [64, 32], 5)
+    assert (problem["batch"], problem["steps"], problem["dtype"]) == (17, 9, "float16")
+    assert (problem["directions"], problem["dropout"], problem["training"]) == (2, 0.3, True)
+    assert problem["profile"]["name"] == "NVIDIA A100"
+    assert [one["pass"] for one in found["passes"]] == ["forward", "backward"]
+    for one in found["passes"]:
+        assert one["schedule"] == "persistent" and one["why"] is None
+        assert one["launches_us"] == pytest.approx(sum(launch["microseconds"] for launch in one["launches"]))
+        assert sorted(weights["layer"] for launch in one["launches"] for weights in launch["weights"]) == [0, 1]
+        for launch in one["launches"]:
+            assert launch["blocks"] <= 108 and launch["shared_bytes"] <= 163 * KIB
+            assert launch["threads"] * launch["max_registers"] <= 65536
+            assert launch["bound"] in ("exchange", "read", "multiply", "add")
+        assert {other["schedule"]: other["runs"] for other in one["others"]} == {"stepwise": True, "wavefront": True}
+        for number, task in enumerate(one["tasks"]):
+            assert all(need < number for need in task["needs"])
+
+
+def test_inference_and_defaults(tmp_path, monkeypatch):
+    monkeypatch.setitem(profiles.PROFILES, "small", profiles.SIMULATOR)  # as another profile would be
+    found = answer("plan --hidden 24 --batch 2 --steps 3 --profile small --inference".split(), tmp_path)
+    assert found["problem"]["input_size"] == 24 and not found["problem"]["training"]
+    (one,) = found["passes"]
+    assert one["why"], "auto says why"
+
+
+@pytest.mark.parametrize("profile", profiles.PROFILES)
+def test_answers_for_the_issues_shapes(profile, tmp_path):
+    """auto always has an answer; for persistent it has the launches, or why not, with the numbers."""
+    for shape, dtype in product(SETS["schedules"], ("float32", "float16")):
+        hidden = ",".join([str(shape.H)] * shape.L)
+        words = (
+            f"plan --hidden {hidden} --batch {shape.B} --steps {shape.T} --profile {profile} --dtype {dtype} --backward"
+        )
+        for one in answer(words.split(), tmp_path)["passes"]:
+            options = [one, *one["others"]]
+            (persistent,) = [option for option in options if option["schedule"] == "persistent"]
+            if persistent.get("runs", True):
+                assert persistent["launches_us"] > 0
+            else:
+                assert f"hidden size {shape.H}" in persistent["reason"] and "MiB" in persistent["reason"]
+
+
+def test_refusal_of_what_was_asked_for_is_a_failure_with_the_numbers(capsys):
+    arguments = "plan --hidden 4096 --batch 64 --steps 100 --profile h200".split()
+    assert cli.main([*arguments, "--schedule", "persistent"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    for words in ("4096", "float32", "NVIDIA H200", "256.0 MiB", "132 SMs", "227 KiB", "wavefront"):
+        assert words in said.err
+    assert cli.main(arguments) == 0, "auto takes another"
+    assert "REFUSED" in capsys.readouterr().out
+
+
+def test_profile_of_a_machine_without_gpu_says_what_helps(monkeypatch, capsys):
+    monkeypatch.setattr("numbarnn.engines.why_not", lambda name: f"no {name} today")
+    assert cli.main("plan --hidden 8 --batch 1 --steps 1".split()) == 1
+    said = capsys.readouterr().err
+    assert "no cuda today" in said and "h200" in said
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ("--hidden 8,x", ["'8,x'", "1024,1024,512"]),
+        ("--hidden 0", ["'0'", "at least 1"]),
+        ("--cell foo", ["'foo'", "lstm", "rnn_relu"]),
+        ("--dtype int8", ["'int8'", "bfloat16"]),
+        ("--profile v100", ["'v100'", "h200", "device"]),
+        ("--schedule fast", ["'fast'", "persistent", "auto"]),
+        ("--steps 0", ["'0'", "at least 1"]),
+        ("--batch 1.5", ["'1.5'", "whole number"]),
+        ("--input-size -1", ["input-size"]),
+        ("--dropout 1.5", ["'1.5'", "probability"]),
+        ("--dropout much", ["'much'", "probability"]),
+        ("--backward --inference", ["--inference", "--backward"]),
+        ("--plot plan.doc", ["'plan.doc'", ".png"]),
+        ("--plot no/such/folder/plan.png", ["no/such/folder/plan.png", "directory that exists"]),
+    ],
+)
+def test_bad_arguments_name_what_came_and_what_was_expected(words, expected, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*"plan --hidden 8 --batch 1 --steps 1 --profile t4".split(), *words.split()])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    for word in expected:
+        assert word in said
+
+
+# ------------------------------------------------------------------------------------------------------- the picture
+def test_plot_draws_a_file(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plan.png"
+    assert cli.main([*OPTIONS, "--plot", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG") and str(path) in capsys.readouterr().out
+
+
+def test_plot_without_matplotlib_says_what_to_install(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    path = tmp_path / "plan.png"
+    assert cli.main([*OPTIONS, "--plot", str(path)]) == 1
+    assert 'pip install "numbarnn[cli]"' in capsys.readouterr().err and not path.exists()
+
+
+def test_picture_has_a_row_per_layer_and_direction():
+    pytest.importorskip("matplotlib")
+    problem = problem_of(hidden=(8, 8), directions=2, dropout=0.5)
+    picture = gantt.figure([explain(choose("wavefront"), problem, backward) for backward in (False, True)])
+    for axis in picture.axes:
+        names = [label.get_text() for label in axis.get_yticklabels()]
+        assert names == ["layer 0 →", "layer 0 ←", "layer 1 →", "layer 1 ←"]
+        legend = [text.get_text() for text in axis.get_legend().get_texts()]
+        assert legend[:2] == ["steps", "input"] and "dropout" in legend
+    assert [axis.get_title(loc="left") for axis in picture.axes] == ["wavefront, forward", "wavefront, backward"]
+
+
+@pytest.mark.parametrize("backward", (False, True))
+def test_timeline_of_persistent_launches(backward):
+    """As the planner expects it: layers of a launch one step behind each other, launches after each other."""
+    problem = problem_of(dtype="float16", hidden=(512,) * 4, batch=64, steps=100)
+    option = explain(choose("persistent"), problem, backward).taken
+    spans, unit = gantt.timeline(option, problem)
+    assert [span.task for span in spans] == list(option.plan.tasks) and "µs" in unit
+    walks = {}
+    for span in spans:
+        if span.task.kind == "steps":
+            begin, end = walks.get(span.task.layer, (span.start, span.end))
+            walks[span.task.layer] = min(begin, span.start), max(end, span.end)
+    for launch in option.launches:
+        step, layers = launch.estimate.step, range(launch.first, launch.last)
+        starts = [walks[layer][0] for layer in (reversed(layers) if backward else layers)]
+        assert [later - starts[0] for later in starts] == pytest.approx(
+            [step * number for number in range(len(layers))]
+        )
+        for layer in layers:
+            assert walks[layer][1] - walks[layer][0] == pytest.approx(problem.steps * step)
+    for span, needs in zip(spans, option.plan.needs, strict=True):
+        if span.task.kind != "steps":
+            assert all(spans[need].end <= span.start for need in needs)
+
+
+def test_product_estimate():
+    """LSTM, T B = 1600, I = H = 512: 4 H I multiply-adds each, on 132 SMs of 128 a clock at 1.85 GHz."""
+    problem = problem_of(hidden=(512,), batch=16, steps=100)
+    forward, backward = (explain(choose("stepwise"), problem, pass_).taken.plan for pass_ in (False, True))
+    us = 1600 * 4 * 512 * 512 / (132 * 128 * 1.85e3) / gantt.EFFICIENCY
+    expected = {"input": us, "weights": 2 * us, "steps": 0}
+    for plan in (forward, backward):
+        for task in plan.tasks:
+            assert gantt.product_us(task, problem) == pytest.approx(expected[task.kind])
