@@ -39,6 +39,7 @@ BAD_OPTIONS = {
     "num_layers against the list": (ValueError, dict(hidden_size=[5, 6], num_layers=3), ("num_layers", "3", "2")),
     "bias number": (TypeError, dict(bias=1), ("bias", "True or False", "1")),
     "bidirectional text": (TypeError, dict(bidirectional="yes"), ("bidirectional", "True or False", "'yes'")),
+    "allow_tf32 text": (TypeError, dict(allow_tf32="yes"), ("allow_tf32", "True or False", "'yes'")),
     "batch_first None": (TypeError, dict(batch_first=None), ("batch_first", "True or False", "None")),
     "dropout above 1": (ValueError, dict(dropout=1.1), ("dropout", r"\[0, 1\]", r"1\.1")),
     "dropout negative": (ValueError, dict(dropout=-0.1), ("dropout", r"\[0, 1\]", r"-0\.1")),

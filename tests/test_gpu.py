@@ -344,8 +344,8 @@ def test_number_of_allocations_does_not_depend_on_the_steps(cupy, cell):
             layer(x)
         return hook.count
 
-    allocations(3)
-    assert allocations(3) == allocations(100) > 0
+    counts = {T: [allocations(T) for _ in range(4)][-1] for T in (3, 100)}  # the first calls make what later ones keep
+    assert counts[3] == counts[100]
 
 
 def test_a_batch_larger_than_the_grid():

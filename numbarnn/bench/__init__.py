@@ -1,7 +1,7 @@
-"""What `numbarnn info`, `check`, `bench` and `demo` run: one module per subcommand.
+"""What `numbarnn info`, `check`, `bench`, `plan`, `demo` and `kernels` run: one module per subcommand.
 
 Each such module has `add_arguments(parser)` and `run(args) -> exit code`, and is imported only when asked
 for. Beside them: `cases` (problems and their random data), `accuracy` (errors and limits), `peers`
-(PyTorch and onnxruntime on the same problems), `timing` (turns, the host's clock and the GPU's), `child`
+(PyTorch and onnxruntime on the same problems), `timing` (turns, the host's clock and the GPU's), `gantt` (pictures of plans), `child`
 (the simulator in a process of its own) and `report` (tables, progress, JSON).
 """

@@ -29,6 +29,7 @@ class ForwardBuffers:
         ah: (B, G * H), scratch.
         R: (G * H, H). b_w, b_r: (G * H,).
         x, W: (T, B, I) and (G * H, I), for engines that multiply them themselves (`Engine.fuses_input`); else None.
+        allow_tf32: see `Problem`.
     """
 
     cell: Cell
@@ -43,6 +44,7 @@ class ForwardBuffers:
     b_r: Any
     x: Any = None
     W: Any = None
+    allow_tf32: bool = False
 
 
 @dataclass
@@ -54,6 +56,7 @@ class BackwardBuffers:
         dax: (T, B, max(K, G) * H), what forward saved; replaced by the gradient of x Wᵀ.
         dah: the gradient of h Rᵀ, (T, B, G * H); is dax if the cell's two gradients are the same.
         dy: (T, B, D * H), the gradient of the layer's output.
+        allow_tf32: see `Problem`.
     """
 
     cell: Cell
@@ -66,6 +69,7 @@ class BackwardBuffers:
     h: Any
     c: Any
     R: Any
+    allow_tf32: bool = False
 
 
 class Job(NamedTuple):
@@ -165,14 +169,14 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False):
+    def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         """out = op(a) op(b), or +=: matrices as in `numbarnn.gemm.matmul`."""
 
     @abstractmethod
     def add_row_sums(self, out, x):
         """out (N,) += x.sum(axis=0), x (M, N) with rows at any stride; a fixed order of summation."""
 
-    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate):
+    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
         """dW (+)= daxᵀ x, dR (+)= dahᵀ h_before, db_w (+)= Σ dax, db_r (+)= Σ dah.
 
         Args:
@@ -180,8 +184,9 @@ class Engine(ABC):
             dax, dah: (T * B, G * H). x: (T * B, I). h_before: (T * B, H). Rows at any stride.
             accumulate: add to dw instead of writing over it.
         """
-        self.multiply(dw["W"], dax, x, transpose_a=True, accumulate=accumulate)
-        self.multiply(dw["R"], dah, h_before, transpose_a=True, accumulate=accumulate)
+        options = {"transpose_a": True, "accumulate": accumulate, "allow_tf32": allow_tf32}
+        self.multiply(dw["W"], dax, x, **options)
+        self.multiply(dw["R"], dah, h_before, **options)
         for bias, gradient in (("b_w", dax), ("b_r", dah)):
             if bias in dw:
                 if not accumulate:

@@ -61,7 +61,7 @@ class CpuEngine(HostEngine):
         threads = self._threads(20 * x.size, x.size)
         self.team.run(cpu_loops.dropout, threads, out_flat, x_flat, mask, x.dtype.type(scale), position)
 
-    def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False):
+    def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         m, n = out.shape
         threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
         self.team.run(cpu_loops.multiply, threads, out, a, b, transpose_a, transpose_b, accumulate)
@@ -70,7 +70,7 @@ class CpuEngine(HostEngine):
         threads = self._threads(x.size, x.shape[1])
         self.team.run(cpu_loops.add_row_sums, threads, out, x)
 
-    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate):
+    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
         none = dw["W"][0, :0]  # no bias: an array without elements
         threads = self._threads(len(x) * (dw["W"].size + dw["R"].size), len(dw["W"]))
         self.team.run(

@@ -65,8 +65,8 @@ class KernelEngine(Engine):
 
         dropout.dropout(out, x, mask, scale, position)
 
-    def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False):
-        gemm.matmul(out, a, b, transpose_a=transpose_a, transpose_b=transpose_b, accumulate=accumulate)
+    def multiply(self, out, a, b, **options):
+        gemm.matmul(out, a, b, **options)
 
     def add_row_sums(self, out, x):
         from numbarnn.kernels import reduce
@@ -79,7 +79,7 @@ class KernelEngine(Engine):
         b = buffers
         steps, H = b.ax.shape[0], b.R.shape[1]
         columns = slice(b.direction * H, (b.direction + 1) * H)
-        product = gemm.step_product(b.ah, b.h[:, :, columns], b.R, transpose_b=True)
+        product = gemm.step_product(b.ah, b.h[:, :, columns], b.R, transpose_b=True, allow_tf32=b.allow_tf32)
         pointwise_step = pointwise.bind_forward(b.cell, b.h, b.c, b.ax, b.ah, b.b_w, b.b_r, b.direction, b.save)
 
         def run(first, last):
@@ -95,7 +95,8 @@ class KernelEngine(Engine):
 
         b = buffers
         steps, H = b.dy.shape[0], b.R.shape[1]
-        product = gemm.step_product(b.dh, b.dah[:, :, : b.cell.num_gates * H], b.R, accumulate=True)
+        dah = b.dah[:, :, : b.cell.num_gates * H]
+        product = gemm.step_product(b.dh, dah, b.R, accumulate=True, allow_tf32=b.allow_tf32)
         pointwise_step = pointwise.bind_backward(b.cell, b.dh, b.dc, b.dax, b.dah, b.dy, b.h, b.c, b.direction)
 
         def run(first, last):

@@ -17,6 +17,8 @@ _ARGUMENTS = """
         device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", "sim" (simulator).
         schedule: which task runs when: "stepwise", "wavefront", "persistent" (see `numbarnn.schedules`), or "auto",
             which takes one of them; `explain` says which and why.
+        allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32 (10 bits of mantissa): faster,
+            coarser. Without effect on other dtypes and on the CPU.
         seed: of the initial parameters and the dropout masks; None takes a new one.
 
     Raises:

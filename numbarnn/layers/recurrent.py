@@ -68,12 +68,14 @@ class Recurrent:
         device="auto",
         schedule="auto",
         seed=None,
+        allow_tf32=False,
     ):
         seed = checks.seed(seed)
         self.batch_first = checks.flag(batch_first, "batch_first")
         self.stack = Stack(
-            self._cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype, device, schedule, seed
-        )
+            self._cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype, device, schedule,
+            seed, allow_tf32,
+        )  # fmt: skip
         with self.engine.activate():
             self.weights = self.engine.from_host(self._initial_weights(seed))
         self.parameters = self.stack.space.views(self.weights)

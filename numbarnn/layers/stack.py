@@ -49,6 +49,7 @@ class Stack:
         dtype: "float32", "float64", or, on "cuda" and "sim", "float16" or "bfloat16" (see `numbarnn.cells.precision`).
         device: see `numbarnn.engines.get`.
         schedule: "auto" or a name in `numbarnn.schedules.SCHEDULES`.
+        allow_tf32: see `numbarnn.schedules.Problem`.
         seed: key of the dropout masks, a non-negative int below 2^64.
     """
 
@@ -65,6 +66,7 @@ class Stack:
         device="auto",
         schedule="auto",
         seed=0,
+        allow_tf32=False,
     ):
         self.cell = cells.get(cell)
         self.input_size = checks.positive_int(input_size, "input_size")
@@ -79,6 +81,7 @@ class Stack:
         self.engine = engines.get(device)
         checks.dtype_on(self.engine, self.dtype)
         self.seed = seed
+        self.allow_tf32 = checks.flag(allow_tf32, "allow_tf32")
         self.space = WeightSpace(self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias)
         self.calls = 0
         self._parts = (None, None)  # the last weight buffer and its views
@@ -147,6 +150,7 @@ class Stack:
                 batch=batch,
                 training=training,
                 dropout=self.dropout,
+                allow_tf32=self.allow_tf32,
                 profile=self.engine.profile,
             )
         return self._problems[key]

@@ -155,12 +155,14 @@ class BackwardPass(Pass):
                 h=tape.h[task.layer],
                 c=tape.c[task.layer],
                 R=tape.weights[task.layer][task.direction]["R"],
+                allow_tf32=self.problem.allow_tf32,
             )
         )
 
     def _bind_input(self, task):
         """dx = dax W for the task's times, summed over the directions."""
-        when, multiply = task.times(self.tape.steps), self.engine.multiply
+        when = task.times(self.tape.steps)
+        multiply = partial(self.engine.multiply, allow_tf32=self.problem.allow_tf32)
         dx, products = rows(self.dx_of(task.layer)[when]), []
         for direction, part in enumerate(self.tape.weights[task.layer]):
             dax = self._columns(self.dax_of(task.layer, direction)[when], task.layer)
@@ -180,7 +182,8 @@ class BackwardPass(Pass):
         h_before = rows(h[2 * task.direction :][: tape.steps])[:, task.direction * H : (task.direction + 1) * H]
         dax, dah = (self._columns(part, task.layer) for part in (self.dax_of(*place), self.dah_of(*place)))
         dw, x = self.parts(self.dw)[task.layer][task.direction], rows(tape.input(task.layer))
-        return partial(self.engine.weight_gradients, dw, dax, dah, x, h_before, self.accumulate)
+        operands = dw, dax, dah, x, h_before
+        return partial(self.engine.weight_gradients, *operands, self.accumulate, self.problem.allow_tf32)
 
     def _columns(self, gradient, layer):
         """(T * B, G * H) of pre-activation gradients, whose rows may be longer."""

@@ -137,7 +137,8 @@ class ForwardPass(Pass):
         when = task.times(self.steps)
         ax = rows(self.gates_of(task.layer, task.direction)[when])[:, :columns]
         W = self.weights[task.layer][task.direction]["W"]
-        return partial(self.engine.multiply, ax, rows(self.input(task.layer)[when]), W, transpose_b=True)
+        x, allow_tf32 = rows(self.input(task.layer)[when]), self.problem.allow_tf32
+        return partial(self.engine.multiply, ax, x, W, transpose_b=True, allow_tf32=allow_tf32)
 
     def make_walk(self, task):
         part = self.weights[task.layer][task.direction]
@@ -154,6 +155,7 @@ class ForwardPass(Pass):
                 R=part["R"],
                 b_w=part["b_w"],
                 b_r=part["b_r"],
+                allow_tf32=self.problem.allow_tf32,
                 **fused,
             )
         )

@@ -26,7 +26,8 @@ OTHER_REGISTERS = {8: 104, 16: 60}
 L2_CLOCKS, TURN_CLOCKS = 600, 1300
 FMA_EFFICIENCY = {"registers": 0.7, "shared": 0.25}  # of the peak rate: where weights come from
 # A step by cuBLAS: two kernels and their gaps in a CUDA graph, and what small products reach of the peak rate.
-BLAS_STEP_US, BLAS_EFFICIENCY = 6.0, 0.4
+BLAS_STEP_US, BLAS_EFFICIENCY = 5.5, 0.3
+BLAS_LAYER = 0.45  # of a step's time, what each further layer adds where layers overlap
 LAUNCH_US = 8.0  # a launch, and loading weights into it
 
 
@@ -245,7 +246,7 @@ def _math(problem, profile):
     """How products are computed: "mma" and "tf32" on the tensor cores, or "fma"."""
     if is_half(problem.dtype) and profile.tensor_cores:
         return "mma"
-    if problem.dtype == "float32" and getattr(problem, "allow_tf32", False) and profile.tensor_cores:
+    if problem.dtype == "float32" and problem.allow_tf32 and profile.tensor_cores:
         return "tf32"
     return "fma"
 
@@ -333,14 +334,18 @@ def _fits_registers(cut, profile):
 
 
 def step_products_us(problem):
-    """Estimated microseconds of one pass with a product by cuBLAS and a kernel per step, layer after layer."""
+    """Estimated microseconds of one pass with a product by cuBLAS and a kernel per step, by stepwise or wavefront.
+
+    The layers of one direction overlap in part, but for their products; those of two wait for each other.
+    """
     profile, half = problem.profile, is_half(problem.dtype)
     per_clock = profile.double_per_clock if problem.dtype == "float64" else profile.fma_per_clock
     if half and profile.tensor_cores:
         per_clock = profile.mma_per_clock
     rate = BLAS_EFFICIENCY * per_clock * profile.multiprocessors * profile.clock_ghz * 1e3
     work = [problem.batch * problem.cell.num_gates * hidden**2 / rate for hidden in problem.hidden_sizes]
-    return problem.steps * problem.directions * sum(BLAS_STEP_US + product for product in work)
+    layers_in_turn = 1 + (problem.layers - 1) * (1 if problem.directions == 2 else BLAS_LAYER)
+    return problem.steps * (layers_in_turn * BLAS_STEP_US + problem.directions * sum(work))
 
 
 def _estimate(problem, profile, cut, blocks, columns, sequences):

@@ -20,6 +20,7 @@ class Problem:
         directions, steps, batch: D, T, B.
         training: keep what backward needs, and drop out.
         dropout: its probability between layers in training.
+        allow_tf32: float32 products may be computed by tensor cores, which round their operands to TF32 (GPUs only).
         profile: what planners know of the device (`Engine.profile`), or None.
     """
 
@@ -33,6 +34,7 @@ class Problem:
     batch: int
     training: bool
     dropout: float = 0.0
+    allow_tf32: bool = False
     profile: Any = None
 
     def __hash__(self):

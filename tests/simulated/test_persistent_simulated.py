@@ -210,3 +210,16 @@ def test_planned_kernels_are_those_that_are_launched(monkeypatch, case):
             one = planned.persistent_kernel(asked, launch)
             expected.append((one.kernel, one.signature[1], one.threads, one.dynamic_shared_bytes))
     assert launched == expected
+
+
+def test_tensor_cores_take_float32_only_when_allowed():
+    """`allow_tf32` is off by default; allowed, results differ, by no more than TF32's rounding of the operands."""
+    case = Case("lstm", T=3, B=2, hidden=(16,))
+    problem, found = make_problem(case), {}
+    for allowed in (False, True):
+        layer = case.layer("sim", schedule="persistent", allow_tf32=allowed)
+        (launch,) = schedule.SCHEDULE.launches(layer.stack.problem(case.T, case.B, False), False)
+        assert launch.cut.math == ("tf32" if allowed else "fma")
+        found[allowed] = infer(layer, problem)["y"]
+    difference = np.abs(found[True] - found[False]).max()
+    assert 0 < difference < 16 * 2.0**-11 * np.abs(found[False]).max()
