@@ -21,6 +21,7 @@ class DeviceProfile:
         l2_gb_s: bandwidth of the L2 cache, all SMs together.
         exchange_us: from the moment the last block has stored a number until others have it, microseconds.
         cooperative: whether it launches cooperative kernels.
+        warps: per block of a persistent kernel, what the planner may choose.
     """
 
     name: str
@@ -36,6 +37,7 @@ class DeviceProfile:
     l2_gb_s: float
     exchange_us: float
     cooperative: bool = True
+    warps: tuple[int, ...] = (8, 16)
 
     @property
     def tensor_cores(self):
@@ -113,5 +115,8 @@ def of_device(attributes, name, compute_capability):
     )
 
 
-# The simulator: small, so that several blocks and several launches come about at sizes that it can run.
-SIMULATOR = DeviceProfile("simulator", (9, 0), 24, 227 * KIB, 65536, 4 * KIB**2, 1.0, 128, 64, 1300, 1000.0, 1.0)
+# The simulator: small, so that several blocks and several launches come about at sizes that it can run; few threads and
+# no registers for weights, as threads and exchanges between lanes are dear there.
+SIMULATOR = DeviceProfile(
+    "simulator", (9, 0), 24, 227 * KIB, 0, 4 * KIB**2, 1.0, 128, 64, 1300, 1000.0, 1.0, warps=(4,)
+)  # fmt: skip

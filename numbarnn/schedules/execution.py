@@ -57,15 +57,15 @@ class Pass(ABC):
         """The jobs and two more, for the first copies and the last; nothing more if there are no steps.
 
         Args:
-            walks: positions of the jobs that run steps: the first of each lane waits for the first copies, for the
-                last of each lane wait the last copies. With `batch_major` that is so for all jobs.
+            walks: positions of the jobs that run steps. Those that need none of the others wait for the first copies,
+                for those that none of the others needs the last copies wait. With `batch_major` that is so for all
+                jobs.
         """
         if not walks:
             return jobs
-        if self.batch_major:
-            walks = range(len(jobs))
-        starts = set({jobs[number].lane: number for number in reversed(walks)}.values())
-        ends = {jobs[number].lane: number for number in walks}.values()
+        walks = set(range(len(jobs)) if self.batch_major else walks)
+        starts = {number for number in walks if walks.isdisjoint(jobs[number].needs)}
+        ends = sorted(walks.difference(*(jobs[number].needs for number in walks)))
         before = [Job("copies", (), lambda: partial(self._copy, [*self.first_copies()]))]
         for number, job in enumerate(jobs):
             needs = tuple(need + 1 for need in job.needs) + ((0,) if number in starts else ())

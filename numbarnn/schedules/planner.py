@@ -15,13 +15,13 @@ from numbarnn.cells.precision import compute_dtype, is_half
 from numbarnn.kernels.slices import CHUNK_BYTES, INPUT, RECURRENT, TILE_BATCH, Slice
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
-WARPS = (8, 16)
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
 MAX_PARAMETER_BYTES = 4096  # of a kernel launch
 STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
-# Of a thread, by warps per block: words that it loads at once, and registers that are not weights, words or sums.
-WORDS_ON_THE_WAY = {8: 32, 16: 16}
-OTHER_REGISTERS = {8: 104, 16: 60}
+# Of a thread, in blocks of up to 8 warps and in larger ones: words that it loads at once, and registers that are not
+# weights, words or sums.
+WORDS_ON_THE_WAY = (32, 16)
+OTHER_REGISTERS = (104, 60)
 # Clocks, as profiled on an H200: of a trip to the L2 cache, and of a turn's instructions besides loads and products.
 L2_CLOCKS, TURN_CLOCKS = 600, 1300
 FMA_EFFICIENCY = {"registers": 0.7, "shared": 0.25}  # of the peak rate: where weights come from
@@ -209,7 +209,7 @@ def _best_launch(problem, profile, first, last, backward):
     """The launch of the layers [first, last) that is estimated to be fastest."""
     launches, refusals = [], []
     for units in UNITS:
-        for warps in WARPS:
+        for warps in profile.warps:
             for slices in SLICES:
                 launch = _launch(problem, profile, first, last, backward, units, warps, slices)
                 if not isinstance(launch, str):
@@ -231,7 +231,7 @@ def _refusal(problem, profile, first, last, refusals):
     room = profile.multiprocessors * profile.shared_bytes
     few_enough = [
         sum(problem.directions * ceil(size / units) for size in hidden) <= profile.multiprocessors
-        for units in UNITS for _ in WARPS
+        for units in UNITS for _ in profile.warps
     ]  # fmt: skip
     closest = refusals[few_enough.index(True) if any(few_enough) else -1]  # the smallest slices for these SMs
     return (
@@ -317,7 +317,7 @@ def _with_chunks(cut):
     """The Slice with its chunks rounded up, and loaded at once as many as registers allow: what is on its way takes
     registers, what is not takes another trip to the L2 cache."""
     chunks = ceil(cut.chunks / cut.whole_chunks) * cut.whole_chunks
-    most = WORDS_ON_THE_WAY[cut.warps] // (4 * cut.tiles)
+    most = WORDS_ON_THE_WAY[cut.warps > 8] // (4 * cut.tiles)
     while True:
         gathered = max(number for number in range(1, most + 1) if chunks % number == 0)
         if gathered * 2 > most or gathered == chunks:  # few trips
@@ -330,7 +330,7 @@ def _fits_registers(cut, profile):
     most = min(255, profile.registers // cut.threads)
     words = cut.tiles * cut.gathered * 4
     sums = cut.rows // cut.row_lanes * 2 if cut.math == "fma" else cut.rows // 16 * cut.tiles * 4
-    return cut.fragment_words + words + sums + OTHER_REGISTERS[cut.warps] <= most
+    return cut.fragment_words + words + sums + OTHER_REGISTERS[cut.warps > 8] <= most
 
 
 def step_products_us(problem):

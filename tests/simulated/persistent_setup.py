@@ -13,7 +13,7 @@ from numbarnn.schedules import planner
 
 
 def few_threads(monkeypatch):
-    """Few threads and exchanges between lanes, as they are dear: blocks of 4 warps, 4 units, weights in shared memory.
+    """Few threads and exchanges between lanes, as they are dear: blocks of 4 units, weights in shared memory.
 
     Returns:
         A function that changes the simulator's device and what the planner may choose: change(multiprocessors=4,
@@ -23,15 +23,11 @@ def few_threads(monkeypatch):
     def change(**changes):
         for name in [name for name in changes if name.isupper()]:
             monkeypatch.setattr(planner, name, changes.pop(name))
-        changes.setdefault("registers", 0)
         # The planner remembers devices by all they are.
         changes.setdefault("name", f"simulator for {monkeypatch} {changes}")
         monkeypatch.setattr(engines.get("sim"), "profile", replace(profiles.SIMULATOR, **changes), raising=False)
 
-    for name in ("OTHER_REGISTERS", "WORDS_ON_THE_WAY"):  # what the planner knows of blocks of 8 warps holds for fewer
-        by_warps = getattr(planner, name)
-        monkeypatch.setattr(planner, name, {2: by_warps[8], 4: by_warps[8], **by_warps})
-    change(WARPS=(4,), UNITS=(4,), SLICES=(1,))
+    change(UNITS=(4,), SLICES=(1,))
     return change
 
 

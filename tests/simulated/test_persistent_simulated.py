@@ -156,7 +156,7 @@ def test_slices_of_the_batch_equal_stepwise(small, case, slices):
 @pytest.mark.parametrize("warps", (2, 8))
 def test_other_numbers_of_warps_equal_stepwise(small, warps):
     """Threads have one (unit, sequence) pair, several, or none."""
-    small(WARPS=(warps,))
+    small(warps=(warps,))
     case = Case("gru", T=2, B=17, hidden=(9,))
     assert {launch.cut.warps for launch in launches_of(case)} == {warps}
     check(case)
