@@ -152,7 +152,8 @@ def test_plans_are_right(cell, dtype):
 def test_the_grid_has_one_and_several_launches():
     """So that the tests above test something."""
     plans = [planner.plan_launches(problem, problem.profile, False) for problem in grid("lstm", "float32")]
-    assert {1, 2} <= {len(launches) for launches in plans}
+    counts = {len(launches) for launches in plans}
+    assert min(counts) == 1 and max(counts) > 1
     assert any(launch.last - launch.first > 1 for launches in plans for launch in launches)
 
 

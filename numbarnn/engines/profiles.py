@@ -118,5 +118,5 @@ def of_device(attributes, name, compute_capability):
 # The simulator: small, so that several blocks and several launches come about at sizes that it can run; few threads and
 # no registers for weights, as threads and exchanges between lanes are dear there.
 SIMULATOR = DeviceProfile(
-    "simulator", (9, 0), 24, 227 * KIB, 0, 4 * KIB**2, 1.0, 128, 64, 1300, 1000.0, 1.0, warps=(4,)
+    "simulator", (9, 0), 8, 227 * KIB, 0, 4 * KIB**2, 1.0, 128, 64, 1300, 1000.0, 1.0, warps=(2,)
 )  # fmt: skip

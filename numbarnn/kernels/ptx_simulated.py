@@ -1,5 +1,7 @@
 """The functions of `ptx` in Python on NumPy arrays, for the simulator. Loads that poll let other threads run first."""
 
+from functools import partial
+
 import numpy as np
 
 from numbarnn.kernels import simulator
@@ -99,7 +101,11 @@ _ROW, _PAIR = np.arange(32) // 4, np.arange(32) % 4  # of a lane: PTX calls them
 
 def _mma(a, b, sums, numbers_per_word):
     """D = A B + C by all lanes of the warp: 16 x K, K x 8; numbers_per_word: words -> (n, words) float32."""
-    lanes = simulator.exchange(_ALL_LANES, (a, b, sums))
+    return simulator.collective(_ALL_LANES, (a, b, sums), partial(_mma_of_warp, numbers_per_word))
+
+
+def _mma_of_warp(numbers_per_word, lanes):
+    """The four sums of each lane, of {lane: (a, b, sums)}."""
     if len(lanes) != 32:
         raise RuntimeError(f"mma needs all 32 lanes of the warp, {len(lanes)} came")
     a, b, c = (np.array([lanes[lane][k] for lane in range(32)]) for k in range(3))
@@ -114,8 +120,8 @@ def _mma(a, b, sums, numbers_per_word):
     for register in range(4):
         D[_ROW + 8 * (register // 2), 2 * _PAIR + register % 2] = c[:, register]
     D = D + A @ B
-    own = simulator.lane()
-    return tuple(D[_ROW[own] + 8 * (register // 2), 2 * _PAIR[own] + register % 2] for register in range(4))
+    sums = [D[_ROW + 8 * (register // 2), 2 * _PAIR + register % 2] for register in range(4)]
+    return list(zip(*sums, strict=True))
 
 
 def mma_float16(a, b, sums):

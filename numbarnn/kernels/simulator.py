@@ -135,11 +135,6 @@ def pause(nanoseconds=0):
         _running.pause()
 
 
-def lane():
-    """The number of the running thread in its warp."""
-    return _running.current.lane
-
-
 def exchange(mask, value):
     """What every lane brings, when the lanes of a warp meet: for instructions that a whole warp executes together.
 
@@ -151,6 +146,19 @@ def exchange(mask, value):
         {lane: value}.
     """
     return _running.meet(OF_WARP, int(mask) & _ALL_LANES, value).values
+
+
+def collective(mask, value, function):
+    """This lane's part of what a warp computes together; `function` is called once, with {lane: value}.
+
+    Args:
+        mask, value: as for `exchange`.
+        function: of that dict, returns something to be indexed with a lane's number.
+    """
+    meeting = _running.meet(OF_WARP, int(mask) & _ALL_LANES, value)
+    if meeting.result is None:
+        meeting.result = function(meeting.values)
+    return meeting.result[_running.current.lane]
 
 
 def syncthreads():
