@@ -17,7 +17,7 @@ from numbarnn.kernels import persistent as kernels
 from numbarnn.kernels import slices
 from numbarnn.schedules import Problem, choose, planner
 from numbarnn.schedules.explain import explain, residences
-from numbarnn.schedules.persistent import make_tables
+from numbarnn.schedules.tables import make_tables
 
 BOTH_PASSES = (False, True)
 ISSUE_SHAPES = SETS["schedules"]

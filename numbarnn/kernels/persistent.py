@@ -12,7 +12,7 @@ Nobody waits for a whole grid: a block waits for the numbers that it multiplies 
 step behind layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
 cooperative.
 
-Which block does what stands in two tables, `blocks` here and `warps` in `slices`, that `numbarnn.schedules.persistent`
+Which block does what stands in two tables, `blocks` here and `warps` in `slices`, that `numbarnn.schedules.tables`
 fills. A kernel that waits in vain writes where to `trouble` and leaves, and so do all others that wait for it.
 """
 

@@ -4,9 +4,7 @@ What runs where is the planner's (`planner.plan_launches`). Here its launches be
 the arrays of a pass. Products over all steps (x Wᵀ of a launch's first layer, dx, dW) stay tasks of their own.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import product
 
 import numpy as np
 
@@ -14,11 +12,11 @@ from numbarnn.cells.precision import compute_dtype
 from numbarnn.engines import Job
 from numbarnn.kernels import persistent
 from numbarnn.kernels.launch import LaunchConfig
-from numbarnn.kernels.slices import INPUT, RECURRENT
 from numbarnn.kernels.storage import stored
 from numbarnn.schedules import planner
 from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.plan import BOTH, Plan, Task, weight_tasks
+from numbarnn.schedules.tables import Place, make_tables
 
 NAME = "persistent"
 PARTS = 8  # blocks of steps that a plan shows of each layer and direction; the kernel knows only steps
@@ -200,95 +198,9 @@ def _reason(launches):
     return f"{count}; " + "; ".join(map(str, launches))
 
 
-# ----------------------------------------------------------------------------------------------------------- tables
-@dataclass(frozen=True)
-class _Place:
-    """Where the weights of a layer and direction stand in the flat buffer, in elements."""
-
-    W: int
-    R: int
-    b_w: int
-    b_r: int
-
-
-def make_tables(problem, launch, places):
-    """The tables `blocks` and `warps` of a launch, as `numbarnn.kernels.persistent` and `slices` describe them.
-
-    Args:
-        places: places[layer, direction], a `_Place`.
-
-    Returns:
-        int64 arrays (blocks, BLOCK_COLUMNS) and (blocks, warps, WARP_COLUMNS).
-    """
-    make_warps = _backward_warp if launch.backward else _forward_warp
-    blocks, warps = [], []
-    for layer in range(launch.first, launch.last):
-        hidden = problem.hidden_sizes[layer]
-        shares = planner.share(
-            planner.sources(problem, launch.first, layer, launch.last, launch.backward), launch.cut.warps, launch.cut
-        )
-        recurrent = sum(1 for one in shares if one and one[0].kind == RECURRENT)
-        working = sum(1 for one in shares if one)
-        for direction in range(problem.directions):
-            place = places[layer, direction]
-            alone = layer == (launch.last - 1 if launch.backward else launch.first)
-            mask = layer if problem.dropping and layer < launch.last - 1 else -1
-            width = max(problem.cell.num_saved, problem.cell.num_gates) if problem.training else problem.cell.num_gates
-            code = persistent.trouble_code(layer, direction, launch.backward)
-            owned = product(range(0, problem.batch, launch.sequences), range(0, hidden, launch.cut.units))
-            for sequence, unit in owned:
-                count, end = min(launch.cut.units, hidden - unit), min(sequence + launch.sequences, problem.batch)
-                blocks.append(
-                    (
-                        layer - launch.first, direction, unit, count, hidden, width * hidden, place.b_w, place.b_r,
-                        recurrent, working, int(alone), mask, code, sequence, end,
-                    )
-                )  # fmt: skip
-                warps.append([make_warps(problem, launch, places, layer, direction, unit, one) for one in shares])
-    return np.array(blocks, np.int64), np.array(warps, np.int64)
-
-
-_IDLE = (0,) * 9 + (INPUT,)
-
-
-def _forward_warp(problem, launch, places, layer, direction, unit, share):
-    """The row of `warps` for a share of `planner.share`, forward."""
-    if share is None:
-        return _IDLE
-    source, first, count = share
-    hidden, place = problem.hidden_sizes[layer], places[layer, direction]
-    number, layers = layer - launch.first, launch.last - launch.first
-    if source.kind == RECURRENT:
-        at = place.R + unit * hidden + first
-        width, column = problem.directions * hidden, direction * hidden + first
-        return number, 2 * direction, width, column, count, at, hidden * hidden, hidden, 1, RECURRENT
-    inputs = source.columns
-    vector, shift = (layers + number - 1, 0) if problem.dropping else (number - 1, 1)
-    at = place.W + unit * inputs + first
-    return vector, shift, inputs, first, count, at, hidden * inputs, inputs, 1, INPUT
-
-
-def _backward_warp(problem, launch, places, layer, direction, unit, share):
-    """The row of `warps` for a share of `planner.share`, backward."""
-    if share is None:
-        return _IDLE
-    source, first, count = share
-    hidden, D, number = problem.hidden_sizes[layer], problem.directions, layer - launch.first
-    if source.kind == RECURRENT:
-        at = places[layer, direction].R + first * hidden + unit
-        shift = 1 if direction == 0 else -1
-        return number * D + direction, shift, source.columns, first, count, at, 0, 1, hidden, RECURRENT
-    vector = (number + 1) * D + source.direction
-    if not problem.cell.same_gradient:
-        vector += (launch.last - launch.first) * D
-    inputs = D * hidden  # columns of the W above
-    at = places[layer + 1, source.direction].W + first * inputs + direction * hidden + unit
-    return vector, 0, source.columns, first, count, at, 0, 1, inputs, INPUT
-
-
 # --------------------------------------------------------------------------------------------------------- launching
 def _weight_places(work):
-    """(layer, direction) -> _Place of the pass's weights, the flat buffer, and the buffer that biases stand in."""
+    """(layer, direction) -> Place of the pass's weights, the flat buffer, and the buffer that biases stand in."""
     engine, flat = work.engine, work.flat
     start, size = engine.address(flat), flat.dtype.itemsize
 
@@ -301,7 +213,7 @@ def _weight_places(work):
     for layer, parts in enumerate(work.weights):
         for direction, part in enumerate(parts):
             b_w, b_r = (offset(part["b_w"]), offset(part["b_r"])) if has_bias else (0, 0)
-            places[layer, direction] = _Place(offset(part["W"]), offset(part["R"]), b_w, b_r)
+            places[layer, direction] = Place(offset(part["W"]), offset(part["R"]), b_w, b_r)
     if has_bias:
         return places, flat
     no_bias = np.zeros(work.problem.cell.num_gates * max(work.problem.hidden_sizes), flat.dtype)
