@@ -30,3 +30,15 @@ def toolchain_installed():
 @pytest.fixture
 def cupy():
     return pytest.importorskip("cupy")
+
+
+@pytest.fixture
+def cpu_on_threads(monkeypatch):
+    """The CPU engine, with small work shared too; its number of threads is put back afterwards."""
+    from numbarnn.engines import cpu
+
+    monkeypatch.setattr(cpu, "SERIAL_WORK", 0)
+    engine = engines.get("cpu")
+    before = engine.num_threads
+    yield engine
+    engine.set_num_threads(before)

@@ -15,20 +15,15 @@ from philox_reference import dropout_mask
 from step_buffers import backward_buffers, forward_buffers, mask_words, normal
 
 from numbarnn import cells, engines
-from numbarnn.engines import atomics, cpu, cpu_loops, team
+from numbarnn.engines import atomics, cpu_loops, team
 
 by_threads = pytest.mark.parametrize("threads", (1, 2, 3))
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 
 
 @pytest.fixture
-def engine(monkeypatch):
-    """The CPU engine, with small work shared too; its number of threads is put back afterwards."""
-    monkeypatch.setattr(cpu, "SERIAL_WORK", 0)
-    engine = engines.get("cpu")
-    before = engine.num_threads
-    yield engine
-    engine.set_num_threads(before)
+def engine(cpu_on_threads):
+    return cpu_on_threads
 
 
 # ------------------------------------------------------------------------------------------------ which there are

@@ -28,13 +28,8 @@ by_case = pytest.mark.parametrize("case", list(cases()), ids=str)
 
 
 @pytest.fixture
-def engine(monkeypatch):
-    """The CPU engine, with small work shared too; its number of threads is put back afterwards."""
-    monkeypatch.setattr(cpu, "SERIAL_WORK", 0)
-    engine = engines.get("cpu")
-    before = engine.num_threads
-    yield engine
-    engine.set_num_threads(before)
+def engine(cpu_on_threads):
+    return cpu_on_threads
 
 
 # ----------------------------------------------------------------------------------------------------------- the cut
