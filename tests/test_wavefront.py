@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from helpers import Case, assert_close, assert_same_bits, infer, make_problem, train
+from helpers import Case, assert_close, assert_equals_stepwise, assert_same_bits, infer, make_problem, train
 from plan_orders import Shuffled
 
 from numbarnn import engines
@@ -72,13 +72,7 @@ def test_blocks_that_do_not_meet_at_the_same_times():
 @by_case
 def test_equals_stepwise_to_rounding(case):
     """A block's products may be added up in another order than all steps': T B rows or fewer."""
-    problem = make_problem(case)
-    wave, step = (problem.layer("cpu", schedule=schedule, seed=3) for schedule in ("wavefront", "stepwise"))
-    (values, masks), (expected, expected_masks) = train(wave, problem), train(step, problem)
-    for mask, expected_mask in zip(masks, expected_masks, strict=True):
-        np.testing.assert_array_equal(mask, expected_mask, strict=True)
-    assert_close(case, values, expected, "training")
-    assert_close(case, infer(wave, problem), infer(step, problem), "inference")
+    assert_equals_stepwise(case, "cpu", "wavefront")
 
 
 @by_case

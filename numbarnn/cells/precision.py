@@ -18,6 +18,11 @@ def is_half(dtype):
     return dtype in HALVES
 
 
+def itemsize(dtype):
+    """Bytes of a number stored as `dtype` (a name)."""
+    return 2 if is_half(dtype) else np.dtype(dtype).itemsize
+
+
 def compute_dtype(dtype):
     """The dtype (a name) in which numbers stored as `dtype` are computed, and in which states accumulate."""
     return "float32" if is_half(dtype) else dtype

@@ -17,6 +17,10 @@ from numbarnn.kernels.slices import next_power_of_two
 from numbarnn.kernels.target import TARGET
 from numbarnn.kernels.warp_parts import in_turn, make_fragment_load, make_group, make_weight_at
 
+SEQUENCES_AT_ONCE = (
+    2  # that a lane multiplies with weights in registers, so that one's loads go on during the other's sums
+)
+
 
 def make_product_from_registers(cut):
     """By FMA, with the weights in registers: a lane has a few rows, of every k_lanes-th 16 bytes of the columns.
@@ -29,8 +33,8 @@ def make_product_from_registers(cut):
     k_lanes, own_rows = 32 // row_lanes, rows // row_lanes
     vectors = columns // (4 * k_lanes)  # of 16 bytes, per lane
     weight_at, widen = make_weight_at(cut), storage.widen(cut.dtype)
-    zero, rows_first, at_once = np.float32(0), cut.groups == 1, 2
-    to_registers = in_turn(tuple(make_fragment_load(cut, number) for number in range(lane_words // 4)))
+    zero, rows_first, at_once = np.float32(0), cut.groups == 1, SEQUENCES_AT_ONCE
+    to_registers = in_turn(tuple(make_fragment_load(number) for number in range(lane_words // 4)))
     multiply = in_turn(tuple(_make_vector_product(cut, number, own_rows, k_lanes) for number in range(vectors)))
     add_lanes = _make_lane_sums(own_rows, k_lanes)
     kept = max(1, next_power_of_two(own_rows) // k_lanes)  # rows that a lane has after the reduction
@@ -77,7 +81,8 @@ def make_product_from_registers(cut):
 @cache
 def _make_vector_product(cut, number, own_rows, k_lanes):
     """A device function that adds the products of a lane's `number`-th 16 bytes, of some sequences, to `sums`."""
-    stride, at_once, first, skipped = cut.staged_stride, 2, number * own_rows * 4, number * k_lanes * 4
+    stride, at_once = cut.staged_stride, SEQUENCES_AT_ONCE
+    first, skipped = number * own_rows * 4, number * k_lanes * 4
     get, as_float32 = ptx.load_shared, ptx.as_float32
 
     def multiply(fragments, sums, shared, at):

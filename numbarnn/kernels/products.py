@@ -1,10 +1,11 @@
 """Products inside persistent kernels: a warp's part of the weights times its part of a vector.
 
-product = make_product(cut)     # by the tensor cores or by FMA, as the cut says: `tensor_cores`, `fma`
-product.load(...)               # once: the warp's part of the weights to where it stays
-product.step(...)               # per step: gathers the warp's part of the vector, leaves partial sums
-sums = make_sums(cut, ...)      # adds the warps' partial sums
+    product = make_product(cut)     # by the tensor cores or by FMA, as the cut says: `tensor_cores`, `fma`
+    product.load(...)               # once: the warp's part of the weights to where it stays
+    product.step(...)               # per step: gathers the warp's part of the vector, leaves partial sums
+    sums = make_sums(cut, ...)      # adds the warps' partial sums
 
+Partial sums stand in shared memory, where `slices.Slice` says.
 """
 
 from functools import cache

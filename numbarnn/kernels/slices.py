@@ -14,9 +14,7 @@ that follow, and the columns of the table that tells each warp its part.
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
-from numbarnn.cells.precision import compute_dtype, is_half
+from numbarnn.cells.precision import compute_dtype, itemsize
 
 CHUNK_BYTES = 64  # of a row, per chunk: 16 for each of 4 lanes
 TILE_ROWS, TILE_BATCH = 16, 8  # rows and columns of the result of one mma
@@ -108,7 +106,7 @@ class Slice:
     @cached_property
     def vector_elements(self):
         """Elements in 16 bytes."""
-        return 16 // (2 if is_half(self.dtype) else np.dtype(self.dtype).itemsize)
+        return 16 // itemsize(self.dtype)
 
     @cached_property
     def chunk_elements(self):
@@ -178,7 +176,7 @@ class Slice:
 
     def shared_bytes(self, batch, states):
         """Bytes of dynamic shared memory."""
-        return self.shared_elements(batch, states) * np.dtype(compute_dtype(self.dtype)).itemsize
+        return self.shared_elements(batch, states) * itemsize(compute_dtype(self.dtype))
 
 
 def next_power_of_two(number):

@@ -25,10 +25,10 @@ def make_product(cut):
     chunks, tiles, row_tiles, rows = cut.chunks, cut.tiles, cut.rows // TILE_ROWS, cut.rows
     gathered, row_stride, lane_words = cut.gathered, cut.row_stride, cut.fragment_words
     in_registers = cut.resident == "registers"
-    weight_word, put_word = _make_weight_word(cut), _make_put_word()
+    weight_word, as_float32 = _make_weight_word(cut), ptx.as_float32
     word_elements = 1 if cut.dtype == "float32" else 2
     zero = np.float32(0)
-    to_registers = in_turn(tuple(make_fragment_load(cut, number) for number in range(cut.fragment_words // 4)))
+    to_registers = in_turn(tuple(make_fragment_load(number) for number in range(cut.fragment_words // 4)))
 
     def load(fragments, weights, shared, at, units, group_stride, unit_stride, column_stride, count):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
@@ -40,7 +40,7 @@ def make_product(cut):
             number = (row // 16 * chunks + chunk) * 2 + of_chunk % 4 // 2
             part = of_chunk % 2 * 2 + row % 16 // 8
             value = weight_word(weights, at, row, word * word_elements, *strides)
-            put_word(shared, warp * lane_words * 32 + number * 128 + owner * 4 + part, value)
+            shared[warp * lane_words * 32 + number * 128 + owner * 4 + part] = as_float32(value)
         cuda.syncwarp()
         if in_registers:
             to_registers(fragments, shared, warp * lane_words * 32 + lane * 4)
@@ -72,17 +72,6 @@ def make_product(cut):
         return done
 
     return SimpleNamespace(load=jit(load, TARGET), step=jit(step, TARGET))
-
-
-@cache
-def _make_put_word():
-    """A device function: put a word into shared memory, an array of float32."""
-    as_float32 = ptx.as_float32
-
-    def put_word(shared, at, word):
-        shared[at] = as_float32(word)
-
-    return jit(put_word, TARGET)
 
 
 @cache

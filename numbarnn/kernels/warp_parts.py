@@ -1,4 +1,4 @@
-"""What products by tensor cores and by FMA share: weights on their way to the chip, chains of functions, staging."""
+"""What products by tensor cores and by FMA share: chains of functions, weights on their way to the chip."""
 
 from functools import cache
 
@@ -44,7 +44,7 @@ def make_weight_at(cut):
 
 
 @cache
-def make_fragment_load(cut, number):
+def make_fragment_load(number):
     """A device function that takes one fragment from shared memory to registers."""
     get, first, offset = ptx.load_shared_words, number * 4, number * 128
 

@@ -15,7 +15,7 @@ from numbarnn.kernels.launch import LaunchConfig
 from numbarnn.kernels.storage import stored
 from numbarnn.schedules import planner
 from numbarnn.schedules.base import Schedule
-from numbarnn.schedules.plan import BOTH, Plan, Task, weight_tasks
+from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks
 from numbarnn.schedules.tables import Place, make_tables
 
 NAME = "persistent"
@@ -175,22 +175,13 @@ def _steps(problem, layers, backward, outputs, waits):
                 needs = made[-1:] + list(waits.get((layer, direction), ()))
                 if other in layers:
                     times = Task("steps", layer, direction, first, last).times(problem.steps, backward)
-                    needs += [_covering(problem, outputs[other, d], times, backward) for d in range(problem.directions)]
+                    walks = (outputs[other, d] for d in range(problem.directions))
+                    needs += [covering(walk, times, problem.steps, backward)[-1] for walk in walks]
                 made.append(Task("steps", layer, direction, first, last, tuple(needs)))
     tasks = [task for layer in layers for d in range(problem.directions) for task in outputs[layer, d]]
     if problem.directions == 1:  # as they run: along the anti-diagonals
         tasks.sort(key=lambda task: (task.first // size + list(layers).index(task.layer), task.first))
     return tasks
-
-
-def _covering(problem, tasks, times, backward):
-    """The last of these tasks, in their order, that works on one of the times."""
-    covering = [task for task in tasks if _overlap(task.times(problem.steps, backward), times)]
-    return covering[-1]
-
-
-def _overlap(a, b):
-    return a.start < b.stop and b.start < a.stop
 
 
 def _reason(launches):
@@ -330,13 +321,10 @@ class _BackwardLaunch(_Launch):
         vectors = [array for both in zip(*gradients, strict=True) for array in both]  # those of h Rᵀ first
         nothing = tape.flat[:0]
         gates = [tape.gates.get(place, nothing) for place in self.places]
-        states = [getattr(tape, name)[layer] for name in "hc" for layer in self.layers]
-        count = len(self.layers)
-        d_states = [state[layer][d] for state in (walk.dh, walk.dc) for layer, d in self.places]
-        return self._bind(
-            self._kernel(persistent.make_backward), vectors, tape, vectors, states[:count], states[count:], gates,
-            walk.dy[self.launch.last - 1], d_states[: len(self.places)], d_states[len(self.places) :],
-        )  # fmt: skip
+        h, c = ([states[layer] for layer in self.layers] for states in (tape.h, tape.c))
+        dh, dc = ([states[layer][d] for layer, d in self.places] for states in (walk.dh, walk.dc))
+        kernel, dy = self._kernel(persistent.make_backward), walk.dy[self.launch.last - 1]
+        return self._bind(kernel, vectors, tape, vectors, h, c, gates, dy, dh, dc)
 
 
 def _flat(array):

@@ -120,6 +120,12 @@ class Plan:
         return "\n".join([head, *(f"  {number:3d}  {task}" for number, task in enumerate(self.tasks))])
 
 
+def covering(tasks, times, steps, backward):
+    """Those of the tasks that work on any of the times (a slice), of T `steps` of the forward or backward pass."""
+    spans = ((task, task.times(steps, backward)) for task in tasks)
+    return tuple(task for task, span in spans if span.start < times.stop and times.start < span.stop)
+
+
 def weight_tasks(layer, directions, steps, dropout, needs=((), ())):
     """The tasks for the gradients of a layer's parameters, one per direction over all steps.
 

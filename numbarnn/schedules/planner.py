@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-import numpy as np
-
-from numbarnn.cells.precision import compute_dtype, is_half
+from numbarnn.cells.precision import compute_dtype, is_half, itemsize
 from numbarnn.kernels.slices import CHUNK_BYTES, INPUT, RECURRENT, TILE_BATCH, Slice
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
@@ -226,8 +224,7 @@ def _refusal(problem, profile, first, last, refusals):
     hidden = problem.hidden_sizes[first:last]
     sizes = ", ".join(map(str, hidden))
     kept = compute_dtype(problem.dtype) if _math(problem, profile) == "fma" else problem.dtype  # "fma" keeps no halves
-    itemsize = 2 if is_half(kept) else np.dtype(kept).itemsize
-    total = sum(problem.directions * problem.cell.num_gates * size * size * itemsize for size in hidden)
+    total = sum(problem.directions * problem.cell.num_gates * size * size * itemsize(kept) for size in hidden)
     room = profile.multiprocessors * profile.shared_bytes
     few_enough = [
         sum(problem.directions * ceil(size / units) for size in hidden) <= profile.multiprocessors
@@ -256,7 +253,7 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
     hidden, D, batch = problem.hidden_sizes[first:last], problem.directions, problem.batch
     sequences = ceil(ceil(batch / TILE_BATCH) / slices) * TILE_BATCH  # whole tiles
     slices, sequences = ceil(batch / sequences), min(batch, sequences)
-    blocks = sum(D * ceil(size / units) for size in hidden) * slices
+    blocks = sum(D * ceil(width / units) for width in hidden) * slices
     if blocks > profile.multiprocessors:
         return f"{units} units per block make {blocks} blocks, for {profile.multiprocessors} SMs"
     parameters = _parameter_bytes(problem, last - first, backward)
@@ -266,20 +263,20 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
         )
     math = _math(problem, profile)
     all_sources = [sources(problem, first, layer, last, backward) for layer in range(first, last)]
-    itemsize = 2 if is_half(problem.dtype) else np.dtype(problem.dtype).itemsize
-    chunk_elements = CHUNK_BYTES // itemsize
+    size = itemsize(problem.dtype)
+    chunk_elements = CHUNK_BYTES // size
     chunks = _chunks_per_warp(all_sources, warps, chunk_elements)
     if chunks is None:
         return f"{max(map(len, all_sources))} products for {warps} warps"
     tiles = 1 if sequences <= TILE_BATCH else 2
-    aligned = all(size * itemsize % 16 == 0 for size in problem.hidden_sizes) and units * itemsize % 4 == 0
+    aligned = all(width * size % 16 == 0 for width in problem.hidden_sizes) and units * size % 4 == 0
     groups = 1 if backward else problem.cell.num_gates
     cut = Slice(problem.dtype, math, groups, units, warps, chunks, 1, tiles, aligned)
     cut = _with_chunks(cut)
     if problem.dtype == "float64" or not _fits_registers(cut, profile):
         cut = _with_chunks(replace(cut, chunks=chunks, resident="shared"))
-    size = cut.chunks * chunk_elements
-    cut = replace(cut, whole=all(source.columns % size == 0 for each in all_sources for source in each))
+    share_of_warp = cut.chunks * chunk_elements
+    cut = replace(cut, whole=all(source.columns % share_of_warp == 0 for each in all_sources for source in each))
     shared_bytes = cut.shared_bytes(sequences, problem.cell.num_states)
     if shared_bytes + STATIC_SHARED_BYTES > profile.shared_bytes:
         return (
@@ -350,10 +347,9 @@ def step_products_us(problem):
 
 def _estimate(problem, profile, cut, blocks, columns, sequences):
     """The Estimate of a step: of `turns` through the block's sequences, each a chain of loads, products and sums."""
-    itemsize = 2 if is_half(problem.dtype) else np.dtype(problem.dtype).itemsize
     clock = profile.clock_ghz * 1e3  # per microsecond
     turns = ceil(sequences / cut.sequences)
-    read_bytes = sequences * columns * itemsize
+    read_bytes = sequences * columns * itemsize(problem.dtype)
     groups = cut.chunks // cut.gathered
     together = blocks * read_bytes / (profile.l2_gb_s * 1e3)
     read = turns * groups * L2_CLOCKS / clock + max(read_bytes / (64 * clock), together)
@@ -366,7 +362,7 @@ def _estimate(problem, profile, cut, blocks, columns, sequences):
         rate *= profile.double_per_clock / profile.fma_per_clock
     multiply = cut.rows * columns * turns * cut.sequences / rate / clock
     if cut.resident == "shared" and cut.math != "fma":
-        multiply += turns * cut.rows * columns * itemsize / 128 / clock
+        multiply += turns * cut.rows * columns * itemsize(problem.dtype) / 128 / clock
     sums = cut.warps * cut.groups * cut.pairs * cut.warps / 4 * 4  # loads from shared memory, four clocks each per SM
     add = turns * (TURN_CLOCKS + sums) / clock
     exchange = max(profile.exchange_us - (turns - 1) / turns * (read + multiply + add), 0.0)

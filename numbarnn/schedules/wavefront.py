@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from numbarnn.schedules import stepwise
 from numbarnn.schedules.base import SizedSchedule
-from numbarnn.schedules.plan import BOTH, Plan, Task, weight_tasks
+from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks
 
 NAME = "wavefront"
 
@@ -37,12 +37,6 @@ def _blocks(layers, steps):
 def _reason(layers, steps):
     size = block_steps(layers, steps)
     return f"{-(-steps // size)} blocks of {size} steps per layer and direction, side by side where their data allow"
-
-
-def _covering(tasks, times, steps, backward):
-    """Those of the tasks that work on any of the times."""
-    spans = ((task, task.times(steps, backward)) for task in tasks)
-    return tuple(task for task, span in spans if span.start < times.stop and times.start < span.stop)
 
 
 def _by_diagonals(plan):
@@ -70,7 +64,7 @@ def plan_forward(layers, directions, steps, dropout=False):
     for layer in range(layers):
         if dropout and layer > 0:
             below = [
-                Task("dropout", layer, BOTH, first, last, _covering(below, slice(first, last), steps, False))
+                Task("dropout", layer, BOTH, first, last, covering(below, slice(first, last), steps, False))
                 for first, last in blocks
             ]
             tasks += below
@@ -79,7 +73,7 @@ def plan_forward(layers, directions, steps, dropout=False):
             products = {}
             for first, last in blocks:
                 product = Task("input", layer, direction, first, last)
-                needs = _covering(below, product.times(steps), steps, False)
+                needs = covering(below, product.times(steps), steps, False)
                 products[first, last] = replace(product, needs=needs)
             tasks += products.values()
             walks += _walk(layer, direction, blocks, lambda first, last, products=products: (products[first, last],))
@@ -99,7 +93,7 @@ def plan_backward(layers, directions, steps, dropout=False, weights=True, input_
 
             def needs(first, last, layer=layer, direction=direction, above=above):
                 times = Task("steps", layer, direction, first, last).times(steps, backward=True)
-                return _covering(above, times, steps, True)
+                return covering(above, times, steps, True)
 
             walks.append(_walk(layer, direction, blocks, needs))
         tasks += [task for walk in walks for task in walk]
@@ -118,7 +112,7 @@ def _input_gradients(layer, blocks, walks, steps):
     """The tasks for the gradient of a layer's input, one per block of times."""
     tasks = []
     for first, last in blocks:
-        needs = [task for walk in walks for task in _covering(walk, slice(first, last), steps, True)]
+        needs = [task for walk in walks for task in covering(walk, slice(first, last), steps, True)]
         tasks.append(Task("input", layer, BOTH, first, last, tuple(needs)))
     return tasks
 

@@ -2,9 +2,8 @@
 
 from itertools import product
 
-import numpy as np
 import pytest
-from helpers import Case, assert_close, assert_same_bits, infer, make_problem, train
+from helpers import Case, assert_equals_stepwise, assert_same_bits, infer, make_problem, train
 from plan_orders import Shuffled
 
 from numbarnn import schedules
@@ -22,13 +21,7 @@ def cases():
 @pytest.mark.parametrize("case", list(cases()), ids=str)
 def test_equals_stepwise_to_rounding(case):
     """A block's input products may be added up in another order than all steps'."""
-    problem = make_problem(case)
-    wave, step = (problem.layer("sim", schedule=schedule, seed=3) for schedule in ("wavefront", "stepwise"))
-    (values, masks), (expected, expected_masks) = train(wave, problem), train(step, problem)
-    for mask, expected_mask in zip(masks, expected_masks, strict=True):
-        np.testing.assert_array_equal(mask, expected_mask, strict=True)
-    assert_close(case, values, expected, "training")
-    assert_close(case, infer(wave, problem), infer(step, problem), "inference")
+    assert_equals_stepwise(case, "sim", "wavefront")
 
 
 @pytest.mark.parametrize("cell", CELLS)
