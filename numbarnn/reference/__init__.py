@@ -4,9 +4,10 @@ Everything else in numbarnn is tested against this package, so it shares no code
 NumPy and the standard library, nothing more (a mistake made in both places would pass every test). It is also
 the place to start reading. In this order:
 
-    cells.py    one time step of each cell, forward and backward: the equations, numbered, with their sources
-    loops.py    the loops around a step: over time, over directions, over layers; `forward` and `backward`
-    shapes.py   what the parameter names and shapes say about the network; errors where they disagree
+    cells.py       one time step of each cell, forward and backward: the equations, numbered, with their sources
+    loops.py       the loops around a step: over time, over directions, over layers; `forward` and `backward`
+    sequences.py   sequences of unequal length, and that begin anew: which steps belong together
+    shapes.py      what the parameter names and shapes say about the network; errors where they disagree
 
     from numbarnn import reference
 

@@ -14,14 +14,32 @@ gate is (B, H).
     backward(dh, dc, saved) -> dax, dah, dh_prev, dc_prev
 
 dh is the derivative along every path through h; dc along every path through c but the one inside this step,
-from c to h. The returned dh_prev is only what reaches h_prev beside the product R h_prev; loops.py adds Rᵀ
-dah. Cells without a cell state pass None for c, dc and their like.
+from c to h. The returned dh_prev is only what reaches h_prev beside the product R h_prev, 0 where nothing
+does; loops.py adds Rᵀ dah. Cells without a cell state hand on c and dc, which are of size 0.
+
+An LSTM may have a projection: then its h is not yet the state that the next step sees, and loops.py puts one
+more product in between. Its cell state may be clipped: `clipped_lstm`. A GRU that resets the state before the
+product has a product more within the step, see `Reset`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+
+
+@dataclass(frozen=True)
+class Reset:
+    """For a cell whose last gate does not see h_prev but v, made of it and the other gates: ah_n = R_n v + b_rn.
+
+    forward(ax, ah, h_prev) -> v               from the other gates' ah
+    backward(dv, saved) -> da_r, dh_prev       both dax_r and dah_r of the first gate, r; and what reaches h_prev
+                                               through v
+    """
+
+    forward: Callable
+    backward: Callable
 
 
 @dataclass(frozen=True)
@@ -32,6 +50,7 @@ class Cell:
     has_c: bool
     forward: Callable
     backward: Callable
+    reset: Reset | None = None
 
 
 def sigmoid(a):
@@ -41,7 +60,12 @@ def sigmoid(a):
 
 
 # ------------------------------------------------------------------------------------------------------- LSTM
-def lstm_forward(ax, ah, h_prev, c_prev):
+def no_clip(c):
+    """The cell state as it is, and which elements are held at a bound: none."""
+    return c, np.zeros(c.shape, bool)
+
+
+def lstm_forward(ax, ah, h_prev, c_prev, clip=no_clip):
     """Long short-term memory: Hochreiter & Schmidhuber 1997, doi 10.1162/neco.1997.9.8.1735.
 
     With the forget gate of Gers, Schmidhuber & Cummins 2000, doi 10.1162/089976600300015015.
@@ -51,14 +75,17 @@ def lstm_forward(ax, ah, h_prev, c_prev):
         (2)  f = σ(ax_f + ah_f)            forget gate: how much of the old cell state is kept
         (3)  g = tanh(ax_g + ah_g)         candidate
         (4)  o = σ(ax_o + ah_o)            output gate: how much of the cell state is shown
-        (5)  c = f * c_prev + i * g        cell state
+        (5)  c = f * c_prev + i * g        cell state; with clipping, c = clip(f * c_prev + i * g)
         (6)  h = o * tanh(c)               hidden state, the step's output
+
+    clip     no_clip, or that of clipped_lstm
     """
     a_i, a_f, a_g, a_o = np.split(ax + ah, 4, axis=1)
     i, f, g, o = sigmoid(a_i), sigmoid(a_f), np.tanh(a_g), sigmoid(a_o)  # (1) (2) (3) (4)
-    c = f * c_prev + i * g  # (5)
+    unclipped = f * c_prev + i * g
+    c, held = clip(unclipped)  # (5)
     h = o * np.tanh(c)  # (6)
-    return h, c, {"i": i, "f": f, "g": g, "o": o, "c": c, "c_prev": c_prev}
+    return h, c, {"i": i, "f": f, "g": g, "o": o, "c": c, "c_prev": c_prev, "unclipped": unclipped, "held": held}
 
 
 def lstm_backward(dh, dc, saved):
@@ -66,7 +93,8 @@ def lstm_backward(dh, dc, saved):
 
     Uses σ' = σ (1 - σ) and tanh' = 1 - tanh². da is with respect to ax + ah, so it is both dax and dah.
 
-        (7)   dc      = dc + dh * o * (1 - tanh²(c))       from (6), beside what came from the next step
+        (7)   dc      = dc + dh * o * (1 - tanh²(c))       from (6), beside what came from the next step;
+                                                           0 where c is held at a bound of its clipping
         (8)   da_o    = dh * tanh(c) * o * (1 - o)         from (6) through (4)
         (9)   da_i    = dc * g * i * (1 - i)               from (5) through (1)
         (10)  da_f    = dc * c_prev * f * (1 - f)          from (5) through (2)
@@ -75,13 +103,30 @@ def lstm_backward(dh, dc, saved):
     """
     i, f, g, o = saved["i"], saved["f"], saved["g"], saved["o"]
     tanh_c = np.tanh(saved["c"])
-    dc = dc + dh * o * (1 - tanh_c**2)  # (7)
+    dc = np.where(saved["held"], 0, dc + dh * o * (1 - tanh_c**2))  # (7)
     da_o = dh * tanh_c * o * (1 - o)  # (8)
     da_i = dc * g * i * (1 - i)  # (9)
     da_f = dc * saved["c_prev"] * f * (1 - f)  # (10)
     da_g = dc * i * (1 - g**2)  # (11)
     da = np.concatenate([da_i, da_f, da_g, da_o], axis=1)
-    return da, da, np.zeros_like(dh), dc * f  # (12)
+    return da, da, 0, dc * f  # (12)
+
+
+def clipped_lstm(lower, upper, propagate_nan=True):
+    """The LSTM whose cell state is kept between two bounds, as cuDNN's cudnnRNNSetClip does.
+
+        clip(c) = min(max(c, lower), upper)
+
+    propagate_nan   what becomes of a NaN: it stays one, or else max and min take their other argument, so
+                    that it becomes `lower`
+    """
+    maximum, minimum = (np.maximum, np.minimum) if propagate_nan else (np.fmax, np.fmin)
+
+    def clip(c):
+        c = minimum(maximum(c, lower), upper)
+        return c, (c == lower) | (c == upper)
+
+    return Cell(4, True, partial(lstm_forward, clip=clip), lstm_backward)
 
 
 # -------------------------------------------------------------------------------------------------------- GRU
@@ -102,7 +147,7 @@ def gru_forward(ax, ah, h_prev, c_prev):
     r, z = sigmoid(ax_r + ah_r), sigmoid(ax_z + ah_z)  # (1) (2)
     n = np.tanh(ax_n + r * ah_n)  # (3)
     h = (1 - z) * n + z * h_prev  # (4)
-    return h, None, {"r": r, "z": z, "n": n, "ah_n": ah_n, "h_prev": h_prev}
+    return h, c_prev, {"r": r, "z": z, "n": n, "ah_n": ah_n, "h_prev": h_prev}
 
 
 def gru_backward(dh, dc, saved):
@@ -121,7 +166,57 @@ def gru_backward(dh, dc, saved):
     da_z = dh * (saved["h_prev"] - n) * z * (1 - z)  # (8)
     dax = np.concatenate([da_r, da_z, dax_n], axis=1)
     dah = np.concatenate([da_r, da_z, dah_n], axis=1)
-    return dax, dah, dh * z, None  # (9)
+    return dax, dah, dh * z, dc  # (9)
+
+
+# ------------------------------------------------------------------------------------- GRU, reset before the product
+def reset_forward(ax, ah, h_prev):
+    """Cho et al.'s own (8), which Keras has as reset_after=False, ONNX as linear_before_reset=0.
+
+    (1)  r = σ(ax_r + ah_r)          as in the other GRU
+    (2)  v = r * h_prev              what R_n multiplies: ah_n = R_n v + b_rn
+    """
+    H = h_prev.shape[1]
+    return sigmoid(ax[:, :H] + ah[:, :H]) * h_prev  # (1) (2)
+
+
+def reset_backward(dv, saved):
+    """Backward of `reset_forward`.
+
+    (8)  da_r    = dv * h_prev * r * (1 - r)        from (2) through (1): both dax_r and dah_r
+    (9)  dh_prev = dv * r                           from (2)
+    """
+    r = saved["r"]
+    return dv * saved["h_prev"] * r * (1 - r), dv * r  # (8) (9)
+
+
+def gru_reset_before_forward(ax, ah, h_prev, c_prev):
+    """The rest of the step. Gate order r z n.
+
+    (3)  z = σ(ax_z + ah_z)
+    (4)  n = tanh(ax_n + ah_n)                with the ah_n of (2)
+    (5)  h = (1 - z) * n + z * h_prev
+    """
+    ax_r, ax_z, ax_n = np.split(ax, 3, axis=1)
+    ah_r, ah_z, ah_n = np.split(ah, 3, axis=1)
+    r, z = sigmoid(ax_r + ah_r), sigmoid(ax_z + ah_z)  # (1) (3)
+    n = np.tanh(ax_n + ah_n)  # (4)
+    h = (1 - z) * n + z * h_prev  # (5)
+    return h, c_prev, {"r": r, "z": z, "n": n, "h_prev": h_prev}
+
+
+def gru_reset_before_backward(dh, dc, saved):
+    """Backward of `gru_reset_before_forward`; the gradient of r comes through v, so it is 0 here.
+
+    (6)  da_n    = dh * (1 - z) * (1 - n²)             from (5) through (4): both dax_n and dah_n
+    (7)  da_z    = dh * (h_prev - n) * z * (1 - z)     from (5) through (3): both dax_z and dah_z
+    (10) dh_prev = dh * z                              from (5)
+    """
+    z, n = saved["z"], saved["n"]
+    da_n = dh * (1 - z) * (1 - n**2)  # (6)
+    da_z = dh * (saved["h_prev"] - n) * z * (1 - z)  # (7)
+    da = np.concatenate([np.zeros_like(da_z), da_z, da_n], axis=1)
+    return da, da, dh * z, dc  # (10)
 
 
 # -------------------------------------------------------------------------------------------------------- RNN
@@ -131,7 +226,7 @@ def rnn_tanh_forward(ax, ah, h_prev, c_prev):
     (1)  h = tanh(ax + ah)
     """
     h = np.tanh(ax + ah)  # (1)
-    return h, None, {"h": h}
+    return h, c_prev, {"h": h}
 
 
 def rnn_tanh_backward(dh, dc, saved):
@@ -140,7 +235,7 @@ def rnn_tanh_backward(dh, dc, saved):
     (2)  da = dh * (1 - h²)        both dax and dah
     """
     da = dh * (1 - saved["h"] ** 2)  # (2)
-    return da, da, np.zeros_like(dh), None
+    return da, da, 0, dc
 
 
 def rnn_relu_forward(ax, ah, h_prev, c_prev):
@@ -149,7 +244,7 @@ def rnn_relu_forward(ax, ah, h_prev, c_prev):
     (1)  h = max(0, a),  a = ax + ah
     """
     a = ax + ah
-    return np.maximum(a, 0), None, {"a": a}  # (1)
+    return np.maximum(a, 0), c_prev, {"a": a}  # (1)
 
 
 def rnn_relu_backward(dh, dc, saved):
@@ -158,12 +253,15 @@ def rnn_relu_backward(dh, dc, saved):
     (2)  da = dh where a > 0, else 0        both dax and dah
     """
     da = dh * (saved["a"] > 0)  # (2)
-    return da, da, np.zeros_like(dh), None
+    return da, da, 0, dc
 
 
 CELLS = {
     "lstm": Cell(4, True, lstm_forward, lstm_backward),
     "gru": Cell(3, False, gru_forward, gru_backward),
+    "gru_reset_before": Cell(
+        3, False, gru_reset_before_forward, gru_reset_before_backward, Reset(reset_forward, reset_backward)
+    ),
     "rnn_tanh": Cell(1, False, rnn_tanh_forward, rnn_tanh_backward),
     "rnn_relu": Cell(1, False, rnn_relu_forward, rnn_relu_backward),
 }

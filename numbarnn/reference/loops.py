@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .sequences import cut, read_lengths, read_resets
 from .shapes import (
     Network,
     Weights,
-    parameter_names,
     read_array,
     read_cell_state,
+    read_hidden_state,
     read_input,
     read_masks,
     read_network,
-    read_state,
 )
 
 
@@ -29,19 +29,26 @@ class Tape:
     network   the cell and its parameters
     inputs    input of each layer, (T, B, I_k), after dropout
     masks     dropout mask after each layer but the last, (T, B, D*H_l), or None
-    steps     steps[layer][direction][t]: a dict with h_before (B, H), the state before step t, and saved,
-              what the cell's forward step saved
+    pieces    pieces[direction]: the `Piece`s into which lengths and resets cut the batch; one if there are none
+    walks     walks[layer][direction][piece][t]: a dict with h_before, the state before step t of the piece, and
+              saved, what the cell's forward step saved
     """
 
     network: Network
     inputs: list
     masks: list
-    steps: list
+    pieces: list
+    walks: list
+
+    @property
+    def steps(self):
+        """steps[layer][direction]: all steps of all pieces in one list."""
+        return [[[step for walk in walks for step in walk] for walks in layer] for layer in self.walks]
 
 
 @dataclass(frozen=True)
 class Result:
-    """Outputs of `forward`, float64.
+    """Outputs of `forward`, float64. With a projection, P stands for H in y and hy (not in cy).
 
     y        (T, B, D*H_last)
     hy, cy   final states, a list with one (D, B, H_l) per layer; cy is None unless the cell is the LSTM
@@ -59,8 +66,7 @@ class Gradients:
     """Derivatives of the loss, float64.
 
     dx         (T, B, I)
-    dhx, dcx   of the initial states, a list with one (D, B, H_l) per layer; dcx is None unless the cell is
-               the LSTM
+    dhx, dcx   of the initial states, in the shapes of hy and cy; dcx is None unless the cell is the LSTM
     params     a dict with the names and shapes of the parameters
     """
 
@@ -70,63 +76,86 @@ class Gradients:
     params: dict
 
 
-def forward(cell, x, parameters, h0=None, c0=None, *, masks=None):
+def forward(
+    cell,
+    x,
+    parameters,
+    h0=None,
+    c0=None,
+    *,
+    masks=None,
+    lengths=None,
+    resets=None,
+    cell_clip=None,
+    clip_propagate_nan=True,
+    padding_value=0.0,
+):
     """Run a stack of recurrent layers over a sequence.
 
-    cell         "lstm", "gru", "rnn_tanh" or "rnn_relu"
+    cell         "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu"
     x            (T, B, I)
     parameters   dict of arrays by PyTorch's names, weight_ih_l0 and so on (suffix _reverse for the reverse
-                 direction); they say how many layers and directions there are, the size of each layer, and
-                 whether there is a bias
+                 direction); they say how many layers and directions there are and the size of each layer.
+                 Without bias_ih, bias_hh or both that bias is zero. Without weight_ih_l0 (and its _reverse)
+                 the input is skip input: x itself goes to every gate of layer 0, I = H. With weight_hr (P, H)
+                 an LSTM's h is projected: h = W_hr (o * tanh(c)), of size P, in states, y and weights
     h0, c0       initial states: None (zeros), a list with one (D, B, H_l) per layer, or one (L*D, B, H)
-                 array if all layers have the same H; c0 for the LSTM only
+                 array if all layers have the same H; c0 for the LSTM only. With a projection P stands for H
+                 in h0
     masks        dropout: None, or a list of L-1 arrays (T, B, D*H_l), already scaled by 1/(1-p), multiplied
                  into the output of layer l on its way to layer l+1 (never into x, y or the states)
+    lengths      (B,) ints from 0 to T, or None for T: steps t >= lengths[b] of sequence b are padding. Nothing
+                 there is read; y is `padding_value` there; a final state is that after the last own step
+    resets       (T, B) bools, or None: resets[t, b] lets sequence b begin anew at t: no state is handed over
+                 between its steps t - 1 and t, in either direction; at t = 0 the forward direction's initial
+                 state is taken as zero
+    cell_clip    bounds (lower, upper) that an LSTM's c is kept between at every step, one number c for
+                 (-c, c), or None; clip_propagate_nan: whether a NaN stays one, or becomes `lower`
 
     Any float dtype is taken, and all work is in float64, or in longdouble where all arrays are longdouble.
-    The reverse direction walks from t = T-1 to 0; y[t] holds the forward direction's h[t], then the reverse
-    direction's, on the last axis; a final state is the state after the last step walked, which for the
-    reverse direction is t = 0.
+    The reverse direction walks from the last step to 0; y[t] holds the forward direction's h[t], then the
+    reverse direction's, on the last axis; a final state is the state after the last step walked, which for
+    the reverse direction is t = 0.
     """
-    network = read_network(cell, parameters)
+    network = read_network(cell, parameters, cell_clip, clip_propagate_nan)
     x = read_input(x, network)
     T, B, _ = x.shape
-    h0 = read_state("h0", h0, network, B)
+    h0 = read_hidden_state("h0", h0, network, B)
     c0 = read_cell_state("c0", c0, network, B)
     masks = read_masks(masks, network, T, B)
+    lengths, resets = read_lengths(lengths, T, B), read_resets(resets, T, B)
+    pieces = [cut(T, B, lengths, resets, direction) for direction in range(network.num_directions)]
 
-    inputs, steps, hy, cy = [], [], [], []
+    inputs, walks, hy, cy = [], [], [], []
     for layer, directions in enumerate(network.weights):
         inputs.append(x)
         runs = [
-            _direction_forward(
-                network.cell, weights, x, h0[layer][direction], c0[layer][direction], _times(T, direction)
-            )
-            for direction, weights in enumerate(directions)
+            _direction_forward(network.cell, weights, x, h0[layer][d], c0[layer][d], pieces[d], d, padding_value)
+            for d, weights in enumerate(directions)
         ]
         ys, h_last, c_last, saved = zip(*runs, strict=True)
         y = np.concatenate(ys, axis=2)
-        steps.append(saved)
+        walks.append(saved)
         hy.append(np.stack(h_last))
-        cy.append(np.stack(c_last) if network.cell.has_c else None)
+        cy.append(np.stack(c_last))
         if layer < network.num_layers - 1:
             x = y if masks[layer] is None else y * masks[layer]
-    return Result(y, hy, cy if network.cell.has_c else None, Tape(network, inputs, masks, steps))
+    return Result(y, hy, cy if network.cell.has_c else None, Tape(network, inputs, masks, pieces, walks))
 
 
 def backward(result, dy=None, dhy=None, dcy=None):
     """Gradients of a loss from its derivatives with respect to y, hy and cy of `forward`.
 
-    dy         (T, B, D*H_last), or None for zeros
+    dy         (T, B, D*H_last), or None for zeros; not read in padding
     dhy, dcy   in either form of h0 and c0, or None for zeros
 
     The result is left unchanged and can be used again.
     """
     tape = result.tape
     network = tape.network
-    T, B, _ = result.y.shape
+    _, B, _ = result.y.shape
     dy = np.zeros_like(result.y) if dy is None else read_array("dy", dy, result.y.shape)
-    dhy = read_state("dhy", dhy, network, B)
+    dhy = read_hidden_state("dhy", dhy, network, B)
     dcy = read_cell_state("dcy", dcy, network, B)
 
     dhx, dcx, params = [], [], {}
@@ -136,71 +165,147 @@ def backward(result, dy=None, dhy=None, dcy=None):
             dy = dy * tape.masks[layer]
         dx, dh_first, dc_first = np.zeros_like(x), [], []
         # y is [forward, reverse] on its last axis, and so is dy
-        for direction, dy_part in enumerate(np.split(dy, network.num_directions, axis=2)):
+        for d, dy_part in enumerate(np.split(dy, network.num_directions, axis=2)):
+            weights, walks = network.weights[layer][d], tape.walks[layer][d]
             dx_part, dh, dc, dweights = _direction_backward(
-                network.cell,
-                network.weights[layer][direction],
-                x,
-                tape.steps[layer][direction],
-                dy_part,
-                dhy[layer][direction],
-                dcy[layer][direction],
-                _times(T, direction),
+                network.cell, weights, x, walks, dy_part, dhy[layer][d], dcy[layer][d], tape.pieces[d], d
             )
             dx += dx_part  # both directions read the same x
             dh_first.append(dh)
             dc_first.append(dc)
-            names = parameter_names(layer, direction, network.bias)
-            values = [dweights.W, dweights.R, dweights.b_w, dweights.b_r]
-            params.update(zip(names, values, strict=False))  # without bias: two names
+            params.update({name: dweights.by_kind()[kind] for kind, name in network.names[layer][d].items()})
         dhx.insert(0, np.stack(dh_first))
-        dcx.insert(0, np.stack(dc_first) if network.cell.has_c else None)
+        dcx.insert(0, np.stack(dc_first))
         dy = dx  # the layer's input is the output of the layer below
     return Gradients(dx, dhx, dcx if network.cell.has_c else None, params)
 
 
+# ------------------------------------------------------------------------------ one layer in one direction: all pieces
+def _direction_forward(cell, weights, x, h0, c0, pieces, direction, padding_value):
+    """One layer in one direction (0 forward, 1 reverse).
+
+    Reads x (T, B, I_k) and h0 (B, H or P), c0 (B, H) of the initial state. Returns y (T, B, H or P), h and c
+    of the final state, and the walks for the tape, one per piece.
+    """
+    T, B, _ = x.shape
+    y = np.full((T, B, h0.shape[1]), padding_value, x.dtype)
+    hy, cy, walks = np.full(h0.shape, np.nan, x.dtype), np.full(c0.shape, np.nan, x.dtype), []
+    for piece in pieces:
+        times, rows = piece.times, piece.rows
+        h, c = (h0[rows], c0[rows]) if piece.initial else (np.zeros_like(h0[rows]), np.zeros_like(c0[rows]))
+        y[times, rows], h, c, walk = _walk_forward(cell, weights, x[times, rows], h, c, direction)
+        walks.append(walk)
+        if piece.final:
+            hy[rows], cy[rows] = h, c
+    return y, hy, cy, walks
+
+
+def _direction_backward(cell, weights, x, walks, dy, dhy, dcy, pieces, direction):
+    """Backward of `_direction_forward`.
+
+    Reads dy (T, B, H or P), and dhy (B, H or P), dcy (B, H) of the final state. Returns dx (T, B, I_k), zero in
+    padding, dh and dc of the initial state, zero where nothing begins with it, and the gradients of the
+    weights, added up over pieces and steps.
+    """
+    dx, dweights = np.zeros_like(x), _zeros_like(weights)
+    dhx, dcx = np.zeros(dhy.shape, x.dtype), np.zeros(dcy.shape, x.dtype)
+    for piece, walk in zip(pieces, walks, strict=True):
+        times, rows = piece.times, piece.rows
+        dh, dc = (dhy[rows], dcy[rows]) if piece.final else (np.zeros_like(dhy[rows]), np.zeros_like(dcy[rows]))
+        dx[times, rows], dh, dc = _walk_backward(
+            cell, weights, dweights, x[times, rows], walk, dy[times, rows], dh, dc, direction
+        )
+        if piece.initial:
+            dhx[rows], dcx[rows] = dh, dc
+    return dx, dhx, dcx, dweights
+
+
+def _zeros_like(weights):
+    """Zeros for gradients to be added to; None stays None."""
+    return Weights(*(None if array is None else np.zeros_like(array) for array in weights.by_kind().values()))
+
+
+# ------------------------------------------------------------------------------------- one piece: its steps, one by one
 def _times(T, direction):
     """Steps in the order in which a direction walks them."""
     return range(T) if direction == 0 else range(T)[::-1]
 
 
-def _direction_forward(cell, weights, x, h, c, times):
-    """One layer in one direction.
+def _walk_forward(cell, weights, x, h, c, direction):
+    """The steps of one piece. T and B here are those of the piece; T may be 0.
 
-    Reads x (T, B, I_k) and h, c (B, H) of the initial state. Returns y (T, B, H), h and c of the final
-    state, and the steps for the tape.
+    Reads x (T, B, I_k) and h (B, H or P), c (B, H) to begin with. Returns y (T, B, H or P), the last h and c,
+    and the steps for the tape.
     """
     T, B, _ = x.shape
-    y = np.empty((T, B, h.shape[1]), x.dtype)
-    steps = [None] * T
-    for t in times:
-        ax = x[t] @ weights.W.T + weights.b_w
-        ah = h @ weights.R.T + weights.b_r
+    y, steps = np.empty((T, B, h.shape[1]), x.dtype), [None] * T
+    for t in _times(T, direction):
+        ax = _input_product(weights, x[t]) + weights.b_w
+        ah, v = _state_product(cell, weights, ax, h)
         h_before = h
-        h, c, saved = cell.forward(ax, ah, h, c)
+        m, c, saved = cell.forward(ax, ah, h, c)
+        h = m if weights.W_hr is None else m @ weights.W_hr.T
         y[t] = h
-        steps[t] = {"h_before": h_before, "saved": saved}
+        steps[t] = {"h_before": h_before, "v": v, "m": m, "saved": saved}
     return y, h, c, steps
 
 
-def _direction_backward(cell, weights, x, steps, dy, dh, dc, times):
-    """Backward of `_direction_forward`: the same steps, last first.
+def _walk_backward(cell, weights, dweights, x, steps, dy, dh, dc, direction):
+    """Backward of `_walk_forward`: the same steps, last first; adds to the arrays of dweights.
 
-    Reads dy (T, B, H) and dh, dc (B, H) of the final state. Returns dx (T, B, I_k), dh and dc of the
-    initial state, and the gradients of the weights, added up over the steps.
+    Reads dy (T, B, H or P), and dh (B, H or P), dc (B, H) of the last state. Returns dx (T, B, I_k), and dh and
+    dc of the first state.
     """
     dx = np.empty_like(x)
-    dW, dR = np.zeros_like(weights.W), np.zeros_like(weights.R)
-    db_w, db_r = np.zeros_like(weights.b_w), np.zeros_like(weights.b_r)
-    for t in reversed(times):
+    for t in reversed(_times(len(x), direction)):
         dh = dh + dy[t]  # h is the output of this step as well as the state of the next
-        dax, dah, dh_prev, dc = cell.backward(dh, dc, steps[t]["saved"])
-        # ax = W x + b_w
-        dx[t] = dax @ weights.W
-        dW += dax.T @ x[t]
-        db_w += dax.sum(axis=0)
-        # ah = R h + b_r
-        dh = dh_prev + dah @ weights.R
-        dR += dah.T @ steps[t]["h_before"]
-        db_r += dah.sum(axis=0)
-    return dx, dh, dc, Weights(dW, dR, db_w, db_r)
+        dm = dh
+        if weights.W_hr is not None:  # h = W_hr m
+            dm = dh @ weights.W_hr
+            dweights.W_hr[...] += dh.T @ steps[t]["m"]
+        dax, dah, dh_prev, dc = cell.backward(dm, dc, steps[t]["saved"])
+        dax, dah, dh_through_ah = _state_product_backward(cell, weights, dweights, steps[t], dax, dah)
+        dh = dh_prev + dh_through_ah
+        dx[t] = _input_product_backward(weights, dweights, x[t], dax)
+        dweights.b_w[...] += dax.sum(axis=0)  # ax = W x + b_w
+        dweights.b_r[...] += dah.sum(axis=0)  # ah = R h + b_r
+    return dx, dh, dc
+
+
+def _input_product(weights, x):
+    """W x (B, G*H); with skip input x (B, H) itself for each gate."""
+    if weights.W is None:
+        return np.tile(x, (1, len(weights.b_w) // x.shape[1]))
+    return x @ weights.W.T
+
+
+def _input_product_backward(weights, dweights, x, dax):
+    """dx (B, I_k) from dax (B, G*H); adds to dweights.W."""
+    if weights.W is None:  # every gate sees x
+        return dax.reshape(len(x), -1, x.shape[1]).sum(axis=1)
+    dweights.W[...] += dax.T @ x
+    return dax @ weights.W
+
+
+def _state_product(cell, weights, ax, h):
+    """ah = R h + b_r (B, G*H); and v (B, H), which the last gate's rows of R multiply: h, but for a cell with reset."""
+    ah = h @ weights.R.T + weights.b_r
+    if cell.reset is None:
+        return ah, h
+    H, v = h.shape[1], cell.reset.forward(ax, ah, h)
+    return np.concatenate([ah[:, :-H], v @ weights.R[-H:].T + weights.b_r[-H:]], axis=1), v
+
+
+def _state_product_backward(cell, weights, dweights, step, dax, dah):
+    """dax and dah, complete, and the gradient that reaches h through ah; adds to dweights.R."""
+    h = step["h_before"]
+    if cell.reset is None:
+        dweights.R[...] += dah.T @ h
+        return dax, dah, dah @ weights.R
+    H, v = h.shape[1], step["v"]
+    dv = dah[:, -H:] @ weights.R[-H:]
+    da_r, dh = cell.reset.backward(dv, step["saved"])
+    dax, dah = (np.concatenate([da_r, da[:, H:]], axis=1) for da in (dax, dah))
+    dweights.R[-H:] += dah[:, -H:].T @ v
+    dweights.R[:-H] += dah[:, :-H].T @ h
+    return dax, dah, dh + dah[:, :-H] @ weights.R[:-H]

@@ -8,26 +8,44 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cells import CELLS, Cell
+from .cells import CELLS, Cell, clipped_lstm
+
+KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # PyTorch's order
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Parameters of one layer and direction, float64: W (G*H, I_k), R (G*H, H), b_w and b_r (G*H,)."""
+    """Parameters of one layer and direction, float64.
 
-    W: np.ndarray
+    W      (G*H, I_k), or None: skip input, every gate's product with x is x itself
+    R      (G*H, H), or (G*H, P) with a projection
+    b_w    (G*H,), zeros where there is no such bias
+    b_r    (G*H,), likewise
+    W_hr   (P, H), or None: no projection
+    """
+
+    W: np.ndarray | None
     R: np.ndarray
     b_w: np.ndarray
     b_r: np.ndarray
+    W_hr: np.ndarray | None
+
+    def by_kind(self):
+        """Kind, as in KINDS -> array."""
+        return dict(zip(KINDS, (self.W, self.R, self.b_w, self.b_r, self.W_hr), strict=True))
 
 
 @dataclass(frozen=True)
 class Network:
-    """A cell and its parameters: `weights[layer][direction]`. Without bias, b_w and b_r are zeros."""
+    """A cell and its parameters.
+
+    weights[layer][direction]
+    names[layer][direction]     a dict, kind as in KINDS -> PyTorch's name, of the parameters that there are
+    """
 
     cell: Cell
-    bias: bool
     weights: list
+    names: list
 
     @property
     def num_layers(self):
@@ -41,69 +59,106 @@ class Network:
 
     @property
     def hidden_sizes(self):
-        """H of each layer."""
+        """H of each layer: the size of c."""
+        return [layer[0].R.shape[0] // self.cell.gates for layer in self.weights]
+
+    @property
+    def output_sizes(self):
+        """P of each layer, or H without a projection: the size of h, and of one direction's y."""
         return [layer[0].R.shape[1] for layer in self.weights]
 
+    @property
+    def input_size(self):
+        """I; with skip input it is H of the first layer."""
+        W = self.weights[0][0].W
+        return self.hidden_sizes[0] if W is None else W.shape[1]
 
-def parameter_names(layer, direction, bias):
-    """PyTorch's names of W, R and, with bias, b_w, b_r of one layer and direction (0 forward, 1 reverse)."""
-    kinds = ["weight_ih", "weight_hh"] + (["bias_ih", "bias_hh"] if bias else [])
-    return [f"{kind}_l{layer}{'_reverse' if direction else ''}" for kind in kinds]
 
-
-def read_network(cell, parameters):
-    """Infer layers, directions, sizes and bias from a dict of parameters by PyTorch's names."""
+def read_network(cell, parameters, cell_clip=None, clip_propagate_nan=True):
+    """Infer layers, directions, sizes, biases, projection and skip input from parameters by PyTorch's names."""
     if cell not in CELLS:
         raise ValueError(f"cell: expected one of {', '.join(CELLS)}; got {cell!r}")
     num_layers = 0
-    while f"weight_ih_l{num_layers}" in parameters:
+    while f"weight_hh_l{num_layers}" in parameters:
         num_layers += 1
-    num_directions = 2 if "weight_ih_l0_reverse" in parameters else 1
-    bias = "bias_ih_l0" in parameters
-    names = {
-        (layer, direction): parameter_names(layer, direction, bias)
-        for layer in range(max(num_layers, 1))
-        for direction in range(num_directions)
-    }
-    _check_names(parameters, [name for group in names.values() for name in group])
+    num_directions = 2 if "weight_hh_l0_reverse" in parameters else 1
+    optional = [kind for kind in ("bias_ih", "bias_hh", "weight_hr") if f"{kind}_l0" in parameters]
+    skip = "weight_ih_l0" not in parameters
+    names = []
+    for layer in range(max(num_layers, 1)):
+        kinds = ["weight_hh", *optional] if skip and layer == 0 else ["weight_ih", "weight_hh", *optional]
+        suffixes = [f"_l{layer}", f"_l{layer}_reverse"][:num_directions]
+        names.append([{kind: kind + suffix for kind in kinds} for suffix in suffixes])
+    _check_names(cell, parameters, [name for layer in names for one in layer for name in one.values()])
 
-    weights, input_size = [], None
-    for layer in range(num_layers):
-        directions, hidden_size = [], None
-        for direction in range(num_directions):
-            one = _read_weights(parameters, names[layer, direction], CELLS[cell].gates, input_size, hidden_size)
-            input_size, hidden_size = one.W.shape[1], one.R.shape[1]
-            directions.append(one)
+    gates, weights, input_size = CELLS[cell].gates, [], None
+    for layer_names in names:
+        directions, sizes = [], None
+        for one in layer_names:
+            directions.append(_read_weights(parameters, one, gates, input_size, sizes))
+            W, R = directions[-1].W, directions[-1].R
+            input_size = None if W is None else W.shape[1]
+            sizes = R.shape[0] // gates, R.shape[1]  # H, and P or H
         weights.append(directions)
-        input_size = num_directions * hidden_size  # of the layer above
-    return Network(CELLS[cell], bias, weights)
+        input_size = num_directions * sizes[1]  # of the layer above
+    return Network(_read_cell(cell, cell_clip, clip_propagate_nan), weights, names)
 
 
-def _check_names(parameters, expected):
+def _check_names(cell, parameters, expected):
     missing = [name for name in expected if name not in parameters]
     unknown = [name for name in parameters if name not in expected]
     if missing or unknown:
         raise ValueError(
             f"parameters: missing {', '.join(missing) or 'none'}; unexpected {', '.join(unknown) or 'none'}. "
-            f"Layers count from 0, all layers have the same directions, and all biases are given or none"
+            f"Layers count from 0, and all layers have the same directions, the same biases (both, one or none) "
+            f"and either a projection or none; only layer 0 may be without weight_ih (skip input)"
         )
+    if "weight_hr_l0" in parameters and cell != "lstm":
+        raise ValueError(f"weight_hr_l0: only the LSTM can have a projection; got it for cell {cell!r}")
 
 
-def _read_weights(parameters, names, gates, input_size, hidden_size):
-    """One layer and direction; a size of None is taken from the arrays, any other is checked."""
-    w_name, r_name = names[:2]
-    shape = np.shape(parameters[r_name])
-    if len(shape) != 2 or shape[1] < 1 or shape[0] != gates * shape[1]:
-        raise ValueError(f"{r_name}: expected shape (G*H, H) with G = {gates} gates; got {shape}")
-    rows = gates * (hidden_size or shape[1])
-    R = read_array(r_name, parameters[r_name], (rows, rows // gates))
-    shape = np.shape(parameters[w_name])
-    if input_size is None and (len(shape) != 2 or shape[1] < 1):
-        raise ValueError(f"{w_name}: expected shape ({rows}, I) with I at least 1; got {shape}")
-    W = read_array(w_name, parameters[w_name], (rows, input_size or shape[1]))
-    if len(names) == 2:
-        return Weights(W, R, np.zeros(rows), np.zeros(rows))
-    return Weights(W, R, *(read_array(name, parameters[name], (rows,)) for name in names[2:]))
+def _read_cell(cell, cell_clip, propagate_nan):
+    """The cell, with its clipping if any: bounds (lower, upper), or one number c for (-c, c)."""
+    if cell_clip is None:
+        return CELLS[cell]
+    if cell != "lstm":
+        raise ValueError(f"cell_clip: only the LSTM has a cell state to clip; expected None for {cell!r}")
+    bounds = copied(cell_clip)
+    if bounds.ndim == 0 and bounds > 0:
+        bounds = np.array([-bounds, bounds])
+    if bounds.shape != (2,) or not bounds[0] <= bounds[1]:  # `not <=`: NaN is wrong too
+        raise ValueError(
+            f"cell_clip: expected None, a positive number or (lower, upper) with lower <= upper; got {cell_clip!r}"
+        )
+    return clipped_lstm(*bounds, propagate_nan)
+
+
+def _read_weights(parameters, names, gates, input_size, sizes):
+    """One layer and direction.
+
+    input_size   I_k, or None: as the arrays have it
+    sizes        (H, size of h), or None: as the arrays have them
+    """
+
+    def read(kind, shape):
+        return read_array(names[kind], parameters[names[kind]], shape)
+
+    R_name, R_shape = names["weight_hh"], np.shape(parameters[names["weight_hh"]])
+    if "weight_hr" in names:
+        if len(R_shape) != 2 or not 0 < R_shape[1] < R_shape[0] / gates or R_shape[0] % gates:
+            raise ValueError(f"{R_name}: expected shape (G*H, P) with G = {gates} gates and 0 < P < H; got {R_shape}")
+    elif len(R_shape) != 2 or R_shape[1] < 1 or R_shape[0] != gates * R_shape[1]:
+        raise ValueError(f"{R_name}: expected shape (G*H, H) with G = {gates} gates; got {R_shape}")
+    H, h_size = sizes or (R_shape[0] // gates, R_shape[1])
+    R = read("weight_hh", (gates * H, h_size))
+    W = None
+    if "weight_ih" in names:
+        W_name, W_shape = names["weight_ih"], np.shape(parameters[names["weight_ih"]])
+        if input_size is None and (len(W_shape) != 2 or W_shape[1] < 1):
+            raise ValueError(f"{W_name}: expected shape ({gates * H}, I) with I at least 1; got {W_shape}")
+        W = read("weight_ih", (gates * H, input_size or W_shape[1]))
+    b_w, b_r = (read(kind, (gates * H,)) if kind in names else np.zeros(gates * H) for kind in ("bias_ih", "bias_hh"))
+    return Weights(W, R, b_w, b_r, read("weight_hr", (h_size, H)) if "weight_hr" in names else None)
 
 
 def copied(value):
@@ -123,18 +178,21 @@ def read_array(name, value, shape):
 def read_input(x, network):
     """x as a float64 copy (T, B, I), with T and B at least 1."""
     array = copied(x)
-    input_size = network.weights[0][0].W.shape[1]
-    if array.ndim != 3 or array.shape[2] != input_size or 0 in array.shape:
-        raise ValueError(f"x: expected shape (T, B, I) with I = {input_size} and T, B at least 1; got {array.shape}")
+    size = network.input_size
+    if array.ndim != 3 or array.shape[2] != size or 0 in array.shape:
+        why = " (as H: weight_ih_l0 is missing, which means skip input)" if network.weights[0][0].W is None else ""
+        raise ValueError(f"x: expected shape (T, B, I) with I = {size}{why} and T, B at least 1; got {array.shape}")
     return array
 
 
-def read_state(name, state, network, batch):
-    """A state, or the gradient of one, as a list with one float64 copy (D, B, H_l) per layer.
+def read_state(name, state, sizes, network, batch):
+    """A state, or the gradient of one, as a list with one float64 copy (D, B, size) per layer.
 
-    Takes None (zeros), a list or tuple of such arrays, or one array (L*D, B, H) if all H are equal.
+    sizes   of the layers: `output_sizes` for h, `hidden_sizes` for c
+
+    Takes None (zeros), a list or tuple of such arrays, or one array (L*D, B, size) if all sizes are equal.
     """
-    D, sizes = network.num_directions, network.hidden_sizes
+    D = network.num_directions
     if state is None:
         return [np.zeros((D, batch, size)) for size in sizes]
     if not isinstance(state, list | tuple):
@@ -151,13 +209,21 @@ def read_state(name, state, network, batch):
     ]
 
 
+def read_hidden_state(name, state, network, batch):
+    """As `read_state` for h, its initial or final value or the gradient of one."""
+    return read_state(name, state, network.output_sizes, network, batch)
+
+
 def read_cell_state(name, state, network, batch):
-    """As `read_state` for an LSTM's cell state; other cells have none, so giving one is an error."""
+    """As `read_state` for an LSTM's cell state; other cells have none, and giving one is an error.
+
+    For them it is of size 0, so that loops.py can treat all cells alike.
+    """
     if network.cell.has_c:
-        return read_state(name, state, network, batch)
+        return read_state(name, state, network.hidden_sizes, network, batch)
     if state is not None:
         raise ValueError(f"{name}: only the LSTM has a cell state; expected None")
-    return [[None] * network.num_directions] * network.num_layers
+    return [np.zeros((network.num_directions, batch, 0))] * network.num_layers
 
 
 def read_masks(masks, network, steps, batch):
@@ -167,7 +233,7 @@ def read_masks(masks, network, steps, batch):
         return [None] * between
     if len(masks) != between:
         raise ValueError(f"masks: expected {between} arrays, one between two layers each; got {len(masks)}")
-    widths = [network.num_directions * size for size in network.hidden_sizes[:-1]]
+    widths = [network.num_directions * size for size in network.output_sizes[:-1]]
     return [
         read_array(f"masks[{layer}]", mask, (steps, batch, width))
         for layer, (mask, width) in enumerate(zip(masks, widths, strict=True))

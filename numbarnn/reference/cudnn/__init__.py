@@ -1,0 +1,28 @@
+"""cuDNN's recurrent networks called through ctypes: NumPy arrays in, NumPy arrays out. The peer on NVIDIA GPUs.
+
+Made for comparing results, not for speed: every call copies its arrays to the device and back, and waits. Only NumPy
+and the standard library are needed here (ml_dtypes for bfloat16), besides an NVIDIA driver and cuDNN 9:
+pip install nvidia-cudnn-cu12, or -cu13 to match the driver. In this order:
+
+    library.py      where cuDNN is found; its functions, their arguments by cuDNN's names; errors in its own words
+    driver.py       the CUDA driver: a device's context and its memory
+    session.py      library, device and cuDNN's handle together; whether cuDNN runs here, and why not
+    options.py      cuDNN's options by name, and their numbers
+    descriptors.py  cuDNN's descriptor objects
+    weights.py      where cuDNN puts each parameter
+    rnn.py          Rnn: forward, backward_data, backward_weights
+
+    from numbarnn.reference import cudnn
+
+    rnn = cudnn.Rnn("lstm", input_size, hidden_size, num_layers)
+    y, hy, cy, reserve = rnn.forward(x, hx, cx, weights)       # weights: a dict with PyTorch's names
+    dx, dhx, dcx = rnn.backward_data(reserve, dy)
+    dweights = rnn.split(rnn.backward_weights(reserve))
+"""
+
+from .library import CudnnError
+from .options import Options
+from .rnn import Reserve, Rnn
+from .session import Session, available, default_session, why_not
+
+__all__ = ["CudnnError", "Options", "Reserve", "Rnn", "Session", "available", "default_session", "why_not"]

@@ -1,0 +1,243 @@
+"""Finding and loading cuDNN 9, and calling it: arguments by cuDNN's own names, every status checked.
+
+The prototypes are those of the headers in the wheel (nvidia/cudnn/include: cudnn_adv.h, cudnn_ops.h, cudnn_graph.h of
+cuDNN 9.28); a test compares them with the headers wherever those are installed. As arguments are given by name, none
+can take another's place.
+"""
+
+import ctypes
+import os
+import sys
+from functools import cache
+from pathlib import Path
+
+OLDEST = 90000  # cudnnGetVersion: major * 10000 + minor * 100 + patch
+PATH_VARIABLE = "NUMBARNN_CUDNN"  # cuDNN's file, or the folder with it, instead of a search
+INSTALL = "pip install nvidia-cudnn-cu12 (or nvidia-cudnn-cu13: whichever CUDA your driver supports)"
+
+# One letter per C type: i int, int32_t or an enum; u uint32_t; z size_t; Q unsigned long long; f float; d double;
+# p any pointer, descriptor or handle. All functions return a status.
+_TYPES = {
+    "i": ctypes.c_int,
+    "u": ctypes.c_uint32,
+    "z": ctypes.c_size_t,
+    "Q": ctypes.c_ulonglong,
+    "f": ctypes.c_float,
+    "d": ctypes.c_double,
+    "p": ctypes.c_void_p,
+}
+_RNN_OPTIONS = (
+    "i:algo i:cellMode i:biasMode i:dirMode i:inputMode i:dataType i:mathPrec i:mathType i:inputSize i:hiddenSize "
+    "i:projSize i:numLayers p:dropoutDesc u:auxFlags"
+)
+_SPACES = "z:workSpaceSize p:workSpace z:reserveSpaceSize p:reserveSpace"
+
+
+def _pointers(arguments):
+    """The same arguments as outputs."""
+    return " ".join("p:" + argument.partition(":")[2] for argument in arguments.split())
+
+
+_PROTOTYPES = {
+    "cudnnCreate": "p:handle",
+    "cudnnDestroy": "p:handle",
+    "cudnnCreateTensorDescriptor": "p:tensorDesc",
+    "cudnnDestroyTensorDescriptor": "p:tensorDesc",
+    "cudnnSetTensorNdDescriptor": "p:tensorDesc i:dataType i:nbDims p:dimA p:strideA",
+    "cudnnGetTensorNdDescriptor": "p:tensorDesc i:nbDimsRequested p:dataType p:nbDims p:dimA p:strideA",
+    "cudnnCreateDropoutDescriptor": "p:dropoutDesc",
+    "cudnnDestroyDropoutDescriptor": "p:dropoutDesc",
+    "cudnnDropoutGetStatesSize": "p:handle p:sizeInBytes",
+    "cudnnSetDropoutDescriptor": "p:dropoutDesc p:handle f:dropout p:states z:stateSizeInBytes Q:seed",
+    "cudnnCreateRNNDescriptor": "p:rnnDesc",
+    "cudnnDestroyRNNDescriptor": "p:rnnDesc",
+    "cudnnSetRNNDescriptor_v8": f"p:rnnDesc {_RNN_OPTIONS}",
+    "cudnnGetRNNDescriptor_v8": f"p:rnnDesc {_pointers(_RNN_OPTIONS)}",
+    "cudnnRNNSetClip_v8": "p:rnnDesc i:clipMode i:clipNanOpt d:lclip d:rclip",
+    "cudnnRNNGetClip_v8": "p:rnnDesc p:clipMode p:clipNanOpt p:lclip p:rclip",
+    "cudnnRNNSetClip_v9": "p:rnnDesc i:clipMode d:lclip d:rclip",
+    "cudnnRNNGetClip_v9": "p:rnnDesc p:clipMode p:lclip p:rclip",
+    "cudnnBuildRNNDynamic": "p:handle p:rnnDesc i:miniBatch",
+    "cudnnGetRNNTempSpaceSizes": "p:handle p:rnnDesc i:fwdMode p:xDesc p:workSpaceSize p:reserveSpaceSize",
+    "cudnnGetRNNWeightSpaceSize": "p:handle p:rnnDesc p:weightSpaceSize",
+    "cudnnGetRNNWeightParams": (
+        "p:handle p:rnnDesc i:pseudoLayer z:weightSpaceSize p:weightSpace i:linLayerID p:mDesc p:mAddr p:bDesc p:bAddr"
+    ),
+    "cudnnCreateRNNDataDescriptor": "p:rnnDataDesc",
+    "cudnnDestroyRNNDataDescriptor": "p:rnnDataDesc",
+    "cudnnSetRNNDataDescriptor": (
+        "p:rnnDataDesc i:dataType i:layout i:maxSeqLength i:batchSize i:vectorSize p:seqLengthArray p:paddingFill"
+    ),
+    "cudnnGetRNNDataDescriptor": (
+        "p:rnnDataDesc p:dataType p:layout p:maxSeqLength p:batchSize p:vectorSize i:arrayLengthRequested "
+        "p:seqLengthArray p:paddingFill"
+    ),
+    "cudnnRNNForward": (
+        "p:handle p:rnnDesc i:fwdMode p:devSeqLengths p:xDesc p:x p:yDesc p:y p:hDesc p:hx p:hy p:cDesc p:cx p:cy "
+        f"z:weightSpaceSize p:weightSpace {_SPACES}"
+    ),
+    "cudnnRNNBackwardData_v8": (
+        "p:handle p:rnnDesc p:devSeqLengths p:yDesc p:y p:dy p:xDesc p:dx p:hDesc p:hx p:dhy p:dhx p:cDesc p:cx p:dcy "
+        f"p:dcx z:weightSpaceSize p:weightSpace {_SPACES}"
+    ),
+    "cudnnRNNBackwardWeights_v8": (
+        "p:handle p:rnnDesc i:addGrad p:devSeqLengths p:xDesc p:x p:hDesc p:hx p:yDesc p:y z:weightSpaceSize "
+        f"p:dweightSpace {_SPACES}"
+    ),
+}
+# name -> ((argument, letter of its type), ...)
+PROTOTYPES = {
+    function: tuple((argument.partition(":")[2], argument[0]) for argument in arguments.split())
+    for function, arguments in _PROTOTYPES.items()
+}
+
+# What to do, by the first digit of a status; by the status itself where more is known.
+_CURES = {
+    1001: "usually there is no GPU or driver that this cuDNN can use, or its cuBLAS is missing: pip install "
+    "nvidia-cublas-cu12 nvidia-cuda-nvrtc-cu12 (for CUDA 13: nvidia-cublas nvidia-cuda-nvrtc)",
+    1002: "the files of several versions of cuDNN are mixed: reinstall it",
+    1008: "one of cuDNN's own libraries, or cuBLAS or NVRTC, is missing beside it: reinstall it",
+    3: "cuDNN has no such option, or not with this algorithm, dtype or size: algorithm='standard' takes most",
+}
+
+
+class CudnnError(RuntimeError):
+    """cuDNN returned another status than success.
+
+    Attributes:
+        status: the number. name: CUDNN_STATUS_... .
+        refused: whether cuDNN says that it does not support what was asked for.
+    """
+
+    def __init__(self, function, status, name, words=""):
+        self.status, self.name = status, name
+        cure = _CURES.get(status) or _CURES.get(status // 1000)
+        said = "; ".join(" ".join(line.split()) for line in words.splitlines() if line.strip())
+        message = f"{function}: {name} ({status})" + (f": {said}" if said else "")
+        super().__init__(message + (f". {cure[0].upper()}{cure[1:]}" if cure else ""))
+
+    @property
+    def refused(self):
+        return self.status // 1000 == 3
+
+
+class Library:
+    """cuDNN, loaded.
+
+    Args:
+        file: a path, or a name for the system's own search.
+
+    Attributes:
+        file: where it was loaded from. version: its number, such as 92800.
+
+    Raises:
+        OSError: it cannot be loaded.
+        RuntimeError: it is older than 9.0, or lacks a function.
+    """
+
+    def __init__(self, file):
+        self.file = str(file)
+        self._library = ctypes.CDLL(self.file)
+        self._library.cudnnGetVersion.restype = ctypes.c_size_t
+        self._library.cudnnGetErrorString.restype = ctypes.c_char_p
+        self.version = self._library.cudnnGetVersion()
+        if self.version < OLDEST:
+            raise RuntimeError(f"{self.file} is cuDNN {self.version_text}; cuDNN 9 is needed: {INSTALL}")
+
+    @property
+    def version_text(self):
+        """The version as 9.28.0."""
+        scale = 10000 if self.version >= OLDEST else 1000  # until cuDNN 8: major * 1000
+        return f"{self.version // scale}.{self.version % scale // 100}.{self.version % 100}"
+
+    def call(self, function, **arguments):
+        """Call a function of PROTOTYPES with its arguments by name, None for NULL.
+
+        Raises:
+            TypeError: arguments are missing or unknown.
+            CudnnError: the status is not success.
+            RuntimeError: this cuDNN has no such function.
+        """
+        values = in_order(function, arguments)
+        try:
+            pointer = getattr(self._library, function)
+        except AttributeError:
+            raise RuntimeError(f"cuDNN {self.version_text} has no {function}: {INSTALL}") from None
+        pointer.argtypes = [_TYPES[letter] for _, letter in PROTOTYPES[function]]
+        status = pointer(*values)
+        if status:
+            name = self._library.cudnnGetErrorString(status).decode()
+            raise CudnnError(function, status, name, self._last_words())
+
+    def _last_words(self):
+        """What cuDNN said about its last error in this thread."""
+        text = ctypes.create_string_buffer(4096)
+        self._library.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))
+        return text.value.decode(errors="replace")
+
+
+def in_order(function, arguments):
+    """The values of a dict of arguments in the order of the function's prototype."""
+    names = [name for name, _ in PROTOTYPES[function]]
+    if set(names) != set(arguments):
+        raise TypeError(
+            f"{function}: missing {sorted(set(names) - set(arguments))}, unknown {sorted(set(arguments) - set(names))}"
+        )
+    return [arguments[name] for name in names]
+
+
+# ------------------------------------------------------------------------------------------------------------ searching
+def file_names():
+    """cuDNN's names on this system, the library in the wheel first."""
+    return ("cudnn64_9.dll",) if sys.platform == "win32" else ("libcudnn.so.9", "libcudnn.so")
+
+
+def candidates(roots=None):
+    """Files and names to try: of the environment variable alone, else the wheels' on `roots`, then the system's.
+
+    roots: folders of installed packages, those of sys.path if None.
+    """
+    chosen = os.environ.get(PATH_VARIABLE)
+    if chosen:
+        folder = Path(chosen)
+        return [folder / name for name in file_names()] if folder.is_dir() else [folder]
+    folder = "bin" if sys.platform == "win32" else "lib"
+    roots = sys.path if roots is None else roots
+    files = [Path(root) / "nvidia" / "cudnn" / folder / file_names()[0] for root in roots]
+    return [file for file in files if file.is_file()] + list(file_names())
+
+
+def load(roots=None):
+    """The first cuDNN 9 found.
+
+    Raises:
+        RuntimeError: none is found; says where it was looked for, and what to install.
+    """
+    problems = []
+    for file in candidates(roots):
+        try:
+            if sys.platform == "win32" and Path(file).is_absolute():
+                os.add_dll_directory(str(Path(file).parent))
+            return Library(file)
+        except (OSError, RuntimeError, AttributeError) as error:
+            problems.append(str(error))
+    raise RuntimeError(f"cuDNN 9 is not found ({'; '.join(problems)}): {INSTALL}, or set {PATH_VARIABLE} to its folder")
+
+
+@cache
+def library():
+    """`load()`, once."""
+    return load()
+
+
+def preload_companions(roots=None):
+    """Load cuBLAS and NVRTC of the wheels, which cuDNN then finds by name; what is not there, it searches itself."""
+    if sys.platform == "win32":
+        return
+    for root in sys.path if roots is None else roots:
+        for pattern in ("libcublasLt.so.*", "libcublas.so.*", "libnvrtc.so.*"):
+            for file in sorted(Path(root).glob(f"nvidia/*/lib/{pattern}")):
+                try:
+                    ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+                except OSError:
+                    continue  # one that cannot be loaded here cannot be cuDNN's either: cuDNN reports what it lacks

@@ -1,0 +1,129 @@
+"""Where cuDNN puts each parameter in its weight space, asked of cuDNN itself (cudnnGetRNNWeightParams).
+
+cuDNN counts pseudo-layers (layer 0 forward, layer 0 backward, layer 1 forward, ...) and, in each, linear layers: W of
+each gate, then R of each gate, then the LSTM's projection. It reports one matrix and one bias for each. Gates stand in
+PyTorch's order (LSTM i f g o; GRU r z n), so the G matrices of a kind are one parameter of PyTorch's.
+"""
+
+import ctypes
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .descriptors import TensorDescriptor
+from .options import numpy_dtype
+
+
+@dataclass(frozen=True)
+class Place:
+    """A parameter's place in the weight space: offset of its first element, and its shape. Unpacks as both."""
+
+    offset: int
+    shape: tuple[int, ...]
+
+    def __iter__(self):
+        return iter((self.offset, self.shape))
+
+    @property
+    def size(self):
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def space_bytes(library, handle, descriptor):
+    """Size of the weight space in bytes."""
+    size = ctypes.c_size_t()
+    library.call(
+        "cudnnGetRNNWeightSpaceSize", handle=handle, rnnDesc=descriptor.pointer, weightSpaceSize=ctypes.byref(size)
+    )
+    return size.value
+
+
+def places(library, handle, descriptor, chosen, base):
+    """PyTorch's name -> `Place` of every parameter, in the order in which they stand.
+
+    base: the address that cuDNN is to count from; it reads and writes nothing there.
+
+    Raises:
+        RuntimeError: the gates of a parameter do not follow each other.
+    """
+    size = space_bytes(library, handle, descriptor)
+    itemsize, G = numpy_dtype(chosen.dtype).itemsize, chosen.gates
+    found = {}
+    for pseudo_layer in range(chosen.num_layers * chosen.directions):
+        layer, direction = divmod(pseudo_layer, chosen.directions)
+        suffix = f"_l{layer}{'_reverse' if direction else ''}"
+
+        def ask(linear, pseudo_layer=pseudo_layer):
+            parts = _ask(library, handle, descriptor, size, base, pseudo_layer, linear)
+            return [part and Place((part[0] - base) // itemsize, part[1]) for part in parts]
+
+        gates = [ask(linear) for linear in range(2 * G)]
+        for kind, group in (("ih", gates[:G]), ("hh", gates[G:])):
+            matrices, biases = zip(*group, strict=True)
+            found |= _together(f"weight_{kind}{suffix}", matrices)
+            found |= _together(f"bias_{kind}{suffix}", [part and Place(part.offset, part.shape[:1]) for part in biases])
+        if chosen.proj_size:
+            found |= _together(f"weight_hr{suffix}", ask(2 * G)[:1])
+    return dict(sorted(found.items(), key=lambda item: item[1].offset))
+
+
+def _ask(library, handle, descriptor, size, base, pseudo_layer, linear):
+    """((address, shape (rows, columns)) or None) of a linear layer's matrix and of its bias (rows, 1)."""
+    descriptors = TensorDescriptor(library), TensorDescriptor(library)
+    addresses = ctypes.c_void_p(), ctypes.c_void_p()
+    library.call(
+        "cudnnGetRNNWeightParams", handle=handle, rnnDesc=descriptor.pointer, pseudoLayer=pseudo_layer,
+        weightSpaceSize=size, weightSpace=base, linLayerID=linear,
+        mDesc=descriptors[0].pointer, mAddr=ctypes.byref(addresses[0]),
+        bDesc=descriptors[1].pointer, bAddr=ctypes.byref(addresses[1]),
+    )  # fmt: skip
+    return [
+        (address.value, tensor.read()[1][1:]) if address.value else None
+        for address, tensor in zip(addresses, descriptors, strict=True)
+    ]
+
+
+def _together(name, parts):
+    """{name: one Place for the parts of all gates}; {} where cuDNN has none of them."""
+    parts = [part for part in parts if part is not None]
+    if not parts:
+        return {}
+    offset = parts[0].offset
+    for part in parts:
+        if part.offset != offset or part.shape != parts[0].shape:
+            raise RuntimeError(f"{name}: this cuDNN does not put its gates one after another: {parts}")
+        offset += part.size
+    rows, *columns = parts[0].shape
+    return {name: Place(parts[0].offset, (len(parts) * rows, *columns))}
+
+
+def split(flat, found):
+    """Name -> view of a flat weight space, for places as `places` finds them."""
+    return {name: flat[place.offset : place.offset + place.size].reshape(place.shape) for name, place in found.items()}
+
+
+def join(weights, found, size, dtype):
+    """The flat weight space of `size` elements with the arrays of a dict, which must have the right names and shapes.
+
+    Raises:
+        ValueError, TypeError: names, shapes or dtypes are wrong; all of them are named.
+    """
+    missing, unknown = [n for n in found if n not in weights], [n for n in weights if n not in found]
+    if missing or unknown:
+        raise ValueError(
+            f"weights: missing {', '.join(missing) or 'none'}; unexpected {', '.join(unknown) or 'none'}. "
+            f"With these options cuDNN has {', '.join(found)}"
+        )
+    arrays = {name: np.asarray(value) for name, value in weights.items()}
+    wrong = [f"{n} {arrays[n].shape}, expected {p.shape}" for n, p in found.items() if arrays[n].shape != p.shape]
+    if wrong:
+        raise ValueError(f"weights of the wrong shape: {'; '.join(wrong)}")
+    wrong = [f"{name} {array.dtype}" for name, array in arrays.items() if array.dtype != dtype]
+    if wrong:
+        raise TypeError(f"weights must be {dtype}, got {', '.join(wrong)}")
+    flat = np.zeros(size, dtype)
+    for name, view in split(flat, found).items():
+        view[...] = arrays[name]
+    return flat

@@ -1,0 +1,170 @@
+"""Problems for tests of the float64 reference: random arrays for every option, and comparisons of its results."""
+
+import numpy as np
+
+from numbarnn import reference
+
+GATES = {"lstm": 4, "gru": 3, "gru_reset_before": 3, "rnn_tanh": 1, "rnn_relu": 1}
+CELLS = list(GATES)
+BIASES = {
+    "double": ("bias_ih", "bias_hh"),
+    "input": ("bias_ih",),
+    "recurrent": ("bias_hh",),
+    "none": (),
+}
+
+
+class Problem:
+    """A cell with random parameters, input, states, masks and output gradients, all float64.
+
+    Options as in `reference.forward`, with skip, proj and bias (a name in BIASES) for what parameters there are. Any of
+    them can be changed afterwards: they are what `forward` passes on.
+    """
+
+    def __init__(
+        self,
+        cell,
+        T=3,
+        B=2,
+        I=3,  # noqa: E741 - the legend's letter
+        H=(4, 3),
+        D=1,
+        bias="double",
+        masks=False,
+        skip=False,
+        proj=0,
+        seed=0,
+        **options,
+    ):
+        rng = np.random.default_rng(seed)
+        self.cell, self.H, self.D, self.bias, self.proj, self.options = cell, H, D, bias, proj, options
+        outputs = [proj or size for size in H]
+        I = H[0] if skip else I  # noqa: E741
+        self.parameters = {}
+        for layer, size in enumerate(H):
+            rows = GATES[cell] * size
+            shapes = {"weight_ih": (rows, I if layer == 0 else D * outputs[layer - 1])}
+            if layer == 0 and skip:
+                shapes = {}
+            shapes |= {"weight_hh": (rows, outputs[layer])} | {kind: (rows,) for kind in BIASES[bias]}
+            if proj:
+                shapes |= {"weight_hr": (proj, size)}
+            for suffix in ("", "_reverse")[:D]:
+                for kind, shape in shapes.items():
+                    self.parameters[f"{kind}_l{layer}{suffix}"] = rng.uniform(-0.8, 0.8, shape)
+        self.x = rng.normal(size=(T, B, I))
+        self.h0 = [rng.normal(size=(D, B, size)) for size in outputs]
+        self.c0 = [rng.normal(size=(D, B, size)) for size in H] if cell == "lstm" else None
+        self.masks = None
+        if masks:  # dropout with p = 0.4
+            self.masks = [rng.choice([0.0, 1 / 0.6], p=[0.4, 0.6], size=(T, B, D * size)) for size in outputs[:-1]]
+        # the loss is linear in the outputs: sum(dy * y) + sum(dhy * hy) + sum(dcy * cy)
+        self.dy = rng.normal(size=(T, B, D * outputs[-1]))
+        self.dhy = [rng.normal(size=h.shape) for h in self.h0]
+        self.dcy = [rng.normal(size=c.shape) for c in self.c0] if cell == "lstm" else None
+
+    def forward(self):
+        arguments = (self.cell, self.x, self.parameters, self.h0, self.c0)
+        return reference.forward(*arguments, masks=self.masks, **self.options)
+
+    def backward(self, result=None):
+        return reference.backward(result or self.forward(), self.dy, self.dhy, self.dcy)
+
+    def loss(self):
+        result = self.forward()
+        terms = [(self.dy, result.y), *zip(self.dhy, result.hy, strict=True)]
+        terms += zip(self.dcy, result.cy, strict=True) if self.cell == "lstm" else []
+        return sum(np.sum(weight * output) for weight, output in terms)
+
+    def padding(self):
+        """(T, B) bools: whether a step is padding."""
+        T, B, _ = self.x.shape
+        lengths = self.options.get("lengths")
+        return np.arange(T)[:, None] >= (np.full(B, T) if lengths is None else np.asarray(lengths))
+
+    def inputs(self):
+        """Every array that has a gradient, by name; the arrays themselves, not copies."""
+        arrays = {"x": self.x, **self.parameters}
+        for layer in range(len(self.H)):
+            arrays[f"h0[{layer}]"] = self.h0[layer]
+            if self.cell == "lstm":
+                arrays[f"c0[{layer}]"] = self.c0[layer]
+        return arrays
+
+
+def gradients_by_name(gradients):
+    """The gradients under the names of `Problem.inputs`."""
+    named = {"x": gradients.dx, **gradients.params}
+    named |= {f"h0[{layer}]": dh for layer, dh in enumerate(gradients.dhx)}
+    named |= {f"c0[{layer}]": dc for layer, dc in enumerate(gradients.dcx or [])}
+    return named
+
+
+def central_differences(loss, array, step):
+    """d loss / d array, one element at a time; array is changed in place and put back."""
+    gradient = np.full(array.shape, np.nan)
+    for index in np.ndindex(array.shape):
+        value = array[index]
+        array[index] = value + step
+        above = loss()
+        array[index] = value - step
+        below = loss()
+        array[index] = value
+        gradient[index] = (above - below) / (2 * step)
+    return gradient
+
+
+def relative_error(actual, expected):
+    """Largest absolute difference, relative to the largest element of `expected`."""
+    assert actual.shape == expected.shape
+    scale = np.max(np.abs(expected))
+    assert scale > 1e-3, "a gradient this small would test nothing"
+    return np.max(np.abs(actual - expected)) / scale
+
+
+def assert_same(actual, expected, message=""):
+    """The same sums in float64; memory alignment or another order may change their rounding, nothing else."""
+    assert actual.dtype == expected.dtype == np.float64, message
+    assert actual.shape == expected.shape, message
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13, err_msg=message)
+
+
+def assert_same_gradients(actual, expected):
+    actual, expected = gradients_by_name(actual), gradients_by_name(expected)
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        assert_same(actual[name], expected[name], name)
+
+
+# Central differences of a step s err by the truncation s² f'''/6 and the rounding 1e-16 |f| / s. Where f
+# and its derivatives are of order 1 to 10, both are about 1e-10 at s = 1e-5; the largest error seen is 3e-9.
+STEP = 1e-5
+FINITE_DIFFERENCE_LIMIT = 1e-6
+
+
+def assert_gradients_are_differences(problem):
+    """Every gradient against central differences of the loss."""
+    result = problem.forward()
+    assert_away_from_kinks(problem, result)
+    gradients, inputs = gradients_by_name(problem.backward(result)), problem.inputs()
+    assert gradients.keys() == inputs.keys()
+    for name, array in inputs.items():
+        numeric = central_differences(problem.loss, array, STEP)
+        assert relative_error(gradients[name], numeric) < FINITE_DIFFERENCE_LIMIT, name
+
+
+def assert_away_from_kinks(problem, result):
+    """No ReLU and no clipped cell state may change side within a step of a difference; both sides must occur."""
+    steps = [step for layer in result.tape.steps for direction in layer for step in direction]
+    clip = problem.options.get("cell_clip")
+    if problem.cell == "rnn_relu":
+        sides = np.concatenate([step["saved"]["a"].ravel() for step in steps])
+    elif clip is not None:
+        c = np.concatenate([step["saved"]["unclipped"].ravel() for step in steps])
+        lower, upper = clip if np.ndim(clip) else (-clip, clip)
+        assert np.any(c < lower) and np.any(c > upper)
+        sides = np.minimum(c - lower, upper - c)
+    else:
+        return
+    assert np.min(np.abs(sides)) > 100 * STEP
+    assert np.any(sides > 0) and np.any(sides < 0)
