@@ -114,28 +114,34 @@ def handle():
 
 
 def product(out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
-    """A function f(t) that computes out = op(a[t]) op(b), or adds it, on CuPy's current stream; a may be one matrix.
+    """A function f(t) that computes out = op(a[t]) op(b), or adds it, on CuPy's current stream.
+
+    a may be one matrix, and out as many as a.
 
     Args: see `numbarnn.gemm.step_product`. Not to be called by two threads at once.
     """
     import cupy
 
     # cuBLAS is column-major: a row-major product out = a b is the column-major outᵀ = bᵀ aᵀ, on the same memory.
-    m, n = out.shape
+    m, n = out.shape[-2:]
     k = a.shape[-2] if transpose_a else a.shape[-1]
     compute, scalar = _TF32 if allow_tf32 and a.dtype.char == "f" else _COMPUTE[a.dtype.char]
     alpha, beta = ctypes.byref(scalar(1)), ctypes.byref(scalar(1 if accumulate else 0))
-    handle_argument, a_argument = ctypes.c_void_p(), ctypes.c_void_p()  # what changes from call to call
+    # What changes from call to call:
+    handle_argument, a_argument, out_argument = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     arguments = (
         handle_argument, *_ints(_operation(transpose_b), _operation(transpose_a), n, m, k), alpha,
-        *_matrix(b), a_argument, *_matrix(a)[1:], beta, *_matrix(out), *_ints(compute, _DEFAULT_ALGORITHM),
+        *_matrix(b), a_argument, *_matrix(a)[1:], beta, out_argument, *_matrix(out)[1:],
+        *_ints(compute, _DEFAULT_ALGORITHM),
     )  # fmt: skip
     gemm, current_stream, thread = library().cublasGemmEx, cupy.cuda.get_current_stream, threading.get_ident
-    device, start, stride = out.device.id, a.data.ptr, a.strides[0] if a.ndim == 3 else 0
+    device = out.device.id
+    a_start, a_stride, out_start, out_stride = (*_matrices(a), *_matrices(out))
 
     def run(t=0):
         found = _handles.get((device, current_stream().ptr, thread())) or handle()
-        handle_argument.value, a_argument.value = found.argument.value, start + t * stride
+        handle_argument.value = found.argument.value
+        a_argument.value, out_argument.value = a_start + t * a_stride, out_start + t * out_stride
         status = gemm(*arguments)
         if status:
             _check(status, f"cuBLAS product ({m}, {k}) by ({k}, {n}), {a.dtype} to {out.dtype}, device {device}")
@@ -150,6 +156,11 @@ def _operation(transpose):
 
 def _ints(*values):
     return tuple(map(ctypes.c_int, values))
+
+
+def _matrices(array):
+    """(address of the first, bytes from one to the next) of one matrix or several."""
+    return array.data.ptr, array.strides[0] if array.ndim == 3 else 0
 
 
 def _matrix(matrix):

@@ -8,21 +8,29 @@
     dx, dhx, dcx = backward_data(rnn, reserve, dy, dhy, dcy, w)        # cudnnRNNBackwardData_v8
     backward_weights(rnn, reserve, dw)                                 # cudnnRNNBackwardWeights_v8, adds to dw
 
+Data layouts (`layout=`, cudnnRNNDataLayout_t) are "seq_major_unpacked" (T, B, I), "batch_major_unpacked" (B, T, I), and
+"seq_major_packed" (sum of lengths, I): all elements of time 0, then all of time 1, ..., the longest sequence first.
+
 None means what NULL means in cuDNN: zero for an input. Outputs may be given as arrays to write into (`y=`, `hy=`,
 `cy=`, `dx=`, `dhx=`, `dcx=`); without them new ones are returned. Work space and reserve space are handled inside:
 `reserve` is an opaque object, good for one `backward_data` followed by any number of `backward_weights`.
 """
 
-from numbarnn.layers import checks
+import numpy as np
+
+from numbarnn.layers import checks, sequences
 from numbarnn.layers.stack import Stack, Tape
 
 __all__ = ["Descriptor", "backward_data", "backward_weights", "forward_inference", "forward_training"]
+
+LAYOUTS = ("seq_major_unpacked", "batch_major_unpacked", "seq_major_packed")
 
 
 class Descriptor(Stack):
     """cudnnRNNDescriptor: cell, sizes and options, and the engine; no parameters.
 
-    Arguments as for `numbarnn.LSTM`, with the cell first: "lstm", "gru", "rnn_tanh", "rnn_relu". Data are time-major.
+    Arguments as for `numbarnn.LSTM`, with the cell first: "lstm", "gru", "rnn_tanh", "rnn_relu"; cuDNN's biasMode is
+    `bias`, inputMode `input_mode`, projSize `proj_size`, and cudnnRNNSetClip `cell_clip`.
 
     Attributes:
         weight_space_size: elements of the weight space.
@@ -53,31 +61,36 @@ class Descriptor(Stack):
         return array
 
 
-def forward_inference(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=None):
+def forward_inference(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=None, **data):
     """y, hy, cy of a forward call that keeps nothing.
 
     Args:
         rnn: Descriptor.
-        x: (T, B, I). hx: (L*D, B, H) or None, cx: likewise, LSTM only; with unequal sizes lists of one (D, B, H) per
-            layer.
+        x: (T, B, I), or as `layout` says. hx: (L*D, B, H) or None, cx: likewise, LSTM only; with unequal sizes lists of
+            one (D, B, H) per layer.
         w: (weight_space_size,).
         y, hy, cy: arrays to write the results into, or None.
+        layout: of x and y, see this module's docstring; the first by default.
+        seq_lengths: (B,) ints on the host, each 0 to T (cuDNN's seqLengthArray); None: all are T. Packed, they are
+            needed, at least 1, the longest first.
+        padding_fill: what y is beyond a sequence's length (paddingFill).
+        resets: as in `numbarnn.LSTM`'s calls; unpacked layouts only. Not in cuDNN.
 
     Returns:
-        y (T, B, D*H), hy, cy; cy is None for cells without c.
+        y (T, B, D*H), or as `layout` says, hy, cy; cy is None for cells without c.
 
     Raises:
         ValueError, TypeError: an argument does not fit.
     """
-    return _forward(rnn, x, hx, cx, w, y, hy, cy, training=False)[:3]
+    return _forward(rnn, x, hx, cx, w, y, hy, cy, False, **data)[:3]
 
 
-def forward_training(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=None):
+def forward_training(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=None, **data):
     """As `forward_inference`, with dropout between layers, and the reserve for backward as a fourth result.
 
     `w`, `x` and the returned `y` are read again by the backward calls: do not change them in between.
     """
-    return _forward(rnn, x, hx, cx, w, y, hy, cy, training=True)
+    return _forward(rnn, x, hx, cx, w, y, hy, cy, True, **data)
 
 
 def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None, dhx=None, dcx=None):
@@ -85,7 +98,7 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
 
     Args:
         reserve: of one `forward_training`; each allows one `backward_data`.
-        dy: (T, B, D*H); dhy, dcy: like hy, cy; None is zero.
+        dy: (T, B, D*H), or in the layout of the forward call; dhy, dcy: like hy, cy; None is zero.
         w: the weight space of the forward call.
         dx, dhx, dcx: arrays to write the results into, or None.
 
@@ -97,20 +110,22 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
         raise ValueError("reserve was already used by backward_data: call forward_training again")
     if w is None or rnn.engine.address(rnn._weights(w, "w")) != rnn.engine.address(reserve.weights):
         raise ValueError("w must be the weight space that forward_training was given")
-    work = reserve.forward
+    work, packing = reserve.forward, reserve.packing
     if dy is not None:
-        width = rnn.directions * rnn.hidden_sizes[-1]
-        dy = checks.array(rnn.engine, dy, "dy", (work.steps, work.batch, width), rnn.dtype)
-    dhy = rnn.check_state(dhy, "dhy", work.batch)
+        width = rnn.directions * rnn.output_sizes[-1]
+        shape = (len(packing.places),) if packing else work.x_given.shape[:2]
+        dy = checks.array(rnn.engine, dy, "dy", (*shape, width), rnn.dtype)
+        dy = packing.pad(rnn.engine, dy) if packing else dy
+    dhy = rnn.check_h(dhy, "dhy", work.batch)
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
-    states = rnn.state_shapes(work.batch)
     places = (
-        _place(rnn, dx, "dx", work.x.shape),
-        _place(rnn, dhx, "dhx", states),
-        _place(rnn, dcx, "dcx", states if rnn.cell.num_private else None),
+        _place(rnn, dx, "dx", (len(packing.places), rnn.input_size) if packing else work.x_given.shape),
+        _place(rnn, dhx, "dhx", rnn.h_shapes(work.batch)),
+        _place(rnn, dcx, "dcx", rnn.c_shapes(work.batch) if rnn.cell.num_private else None),
     )
     reserve.used = True
-    results = rnn.backward_data(reserve, dy, dhy, dcy)
+    dx_given, *states = rnn.backward_data(reserve, dy, dhy, dcy)
+    results = packing.pack(rnn.engine, dx_given) if packing else dx_given, *states
     return tuple(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True))
 
 
@@ -124,28 +139,57 @@ def backward_weights(rnn, reserve, dw):
     return dw
 
 
-def _forward(rnn, x, hx, cx, w, y, hy, cy, training):
+def _forward(
+    rnn, x, hx, cx, w, y, hy, cy, training, layout=LAYOUTS[0], seq_lengths=None, padding_fill=0.0, resets=None
+):
     _check_descriptor(rnn)
     if w is None:
         raise TypeError("w, the weight space, is missing")
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be one of {', '.join(map(repr, LAYOUTS))}, not {layout!r}")
     w = rnn._weights(w, "w")
-    x = checks.array(rnn.engine, x, "x", ("T", "B", rnn.input_size), rnn.dtype)
-    batch = x.shape[1]
-    hx, cx = rnn.check_state(hx, "hx", batch), _split_c(rnn, cx, "cx", batch)
-    states = rnn.state_shapes(batch)
-    places = (
-        _place(rnn, y, "y", (*x.shape[:2], rnn.directions * rnn.hidden_sizes[-1])),
-        _place(rnn, hy, "hy", states),
-        _place(rnn, cy, "cy", states if rnn.cell.num_private else None),
+    packing, batch_major = None, layout == "batch_major_unpacked"
+    if layout == "seq_major_packed":
+        packing = _packing(seq_lengths)
+        x = checks.array(rnn.engine, x, "x", (len(packing.places), rnn.input_size), rnn.dtype)
+        x = packing.pad(rnn.engine, x)
+    letters = ("B", "T") if batch_major else ("T", "B")
+    x = checks.array(rnn.engine, x, "x", (*letters, rnn.input_size), rnn.dtype)
+    steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
+    about = sequences.checked(
+        rnn.engine, seq_lengths, resets, padding_fill, steps, batch, batch_major, ("seq_lengths", "padding_fill")
     )
-    *results, tape = rnn.forward(x, hx, cx, w, training)
+    hx, cx = rnn.check_h(hx, "hx", batch), _split_c(rnn, cx, "cx", batch)
+    shape = (len(packing.places),) if packing else x.shape[:2]
+    places = (
+        _place(rnn, y, "y", (*shape, rnn.directions * rnn.output_sizes[-1])),
+        _place(rnn, hy, "hy", rnn.h_shapes(batch)),
+        _place(rnn, cy, "cy", rnn.c_shapes(batch) if rnn.cell.num_private else None),
+    )
+    made, *states, tape = rnn.forward(x, hx, cx, w, training, batch_major=batch_major, sequences=about)
+    if packing and training:
+        tape.packing = packing
+    results = packing.pack(rnn.engine, made) if packing else made, *states
     return (*(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True)), tape)
+
+
+def _packing(seq_lengths):
+    """The Packing of sequences that are sorted already."""
+    if seq_lengths is None:
+        raise ValueError("seq_lengths are needed with layout 'seq_major_packed': x does not tell them")
+    lengths = np.asarray(seq_lengths)
+    if lengths.dtype.kind not in "iu" or lengths.ndim != 1 or not lengths.size:
+        raise TypeError(f"seq_lengths must be ints, one per sequence, not {seq_lengths!r}")
+    if lengths[-1] < 1 or (np.diff(lengths) > 0).any():
+        raise ValueError(f"seq_lengths of packed data must be at least 1 and never increase, but are {lengths}")
+    order = np.arange(len(lengths))
+    return sequences.Packing((lengths[None] > np.arange(lengths[0])[:, None]).sum(axis=1), order, order)
 
 
 def _split_c(rnn, value, name, batch):
     if value is not None and not rnn.cell.num_private:
         raise ValueError(f"{name} must be None: a {rnn.cell.name} has no state besides h")
-    return rnn.check_state(value, name, batch)
+    return rnn.check_c(value, name, batch)
 
 
 def _place(rnn, given, name, shape):

@@ -45,12 +45,13 @@ def step_product(out, a, b, *, transpose_b=False, accumulate=False, allow_tf32=F
     """A function f(t) that computes out = a[t] op(b), or adds it, with all else prepared.
 
     Args:
-        out: (M, N). a: (S, M, K), any stride between its S matrices. b: (K, N), or (N, K) with `transpose_b`.
+        out: (M, N), or (S, M, N) for out[t]. a: (S, M, K). Any stride between their S matrices.
+        b: (K, N), or (N, K) with `transpose_b`.
     """
     _require_dtypes(out, a, b)
     options = {"transpose_b": transpose_b, "accumulate": accumulate}
     if isinstance(out, np.ndarray):
-        return lambda t: _numpy_product(out, a[t], b, **options)
+        return lambda t: _numpy_product(out[t] if out.ndim == 3 else out, a[t], b, **options)
     return cublas.product(out, a, b, **options, allow_tf32=allow_tf32)
 
 

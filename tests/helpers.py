@@ -30,7 +30,7 @@ from numbarnn import reference
 ROUNDINGS = 12
 CALLS = 4  # of one layer with one problem, for `check_schedule`: eager, recorded, replayed, replayed again
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+GATES = {"lstm": 4, "gru": 3, "gru_reset_before": 3, "rnn_tanh": 1, "rnn_relu": 1}
 OUTPUTS = ("y", "hy", "cy")
 
 
@@ -110,7 +110,9 @@ class Case:
         if self.cell.startswith("rnn_"):
             options |= {"nonlinearity": self.cell.removeprefix("rnn_")}
         options.setdefault("seed", 1)
-        make = {"lstm": numbarnn.LSTM, "gru": numbarnn.GRU}.get(self.cell, numbarnn.RNN)
+        if self.cell == "gru_reset_before":
+            options |= {"reset_after": False}
+        make = {"lstm": numbarnn.LSTM, "rnn_tanh": numbarnn.RNN, "rnn_relu": numbarnn.RNN}.get(self.cell, numbarnn.GRU)
         return make(self.I, **options)
 
     def packed(self, parts):

@@ -6,19 +6,43 @@ from numba import njit, types
 from philox_reference import philox4x32
 
 from numbarnn import cells
-from numbarnn.cells import scalar, specialise, units
+from numbarnn.cells import lstm, scalar, specialise, units
 from numbarnn.cells.philox import dropout_words, philox
 
-by_cell = pytest.mark.parametrize("cell", cells.CELLS.values(), ids=cells.CELLS)
+CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4, True), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
+ALL_CELLS = cells.CELLS | CLIPPED
+by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 
 
 # --------------------------------------------------------------------------------------------------------- equations
-def flat_forward(cell, point):
-    """New state and saved values as one vector, of (ax, ah, state) as one vector."""
+WEIGHT = 0.7  # R of the gates that multiply another vector than h', of one unit
+
+
+def parts_of(cell, point):
+    """(ax, ah, state) of these as one vector."""
     G = cell.num_gates
-    new_state, saved = cell.forward(tuple(point[:G]), tuple(point[G : 2 * G]), tuple(point[2 * G :]))
-    return new_state, saved
+    return tuple(point[:G]), tuple(point[G : 2 * G]), tuple(point[2 * G :])
+
+
+def step_forward(cell, ax, ah, state):
+    """New state and saved values; where a step has two products, `ah` lacks the second."""
+    if cell.inner:
+        first = cell.inner.gates
+        v = cell.inner.forward(ax[:first], ah[:first], state)
+        ah = (*ah[:first], *(value + WEIGHT * v for value in ah[first:]))
+    return cell.forward(ax, ah, state)
+
+
+def step_backward(cell, saved, state, new_state, d_state):
+    """The gradients of what `step_forward` takes."""
+    d_ax, d_ah, d_before = cell.backward(saved, state, new_state, d_state)
+    if not cell.inner:
+        return d_ax, d_ah, d_before
+    first = cell.inner.gates
+    outer, d_h = cell.inner.backward(d_ax[:first], WEIGHT * sum(d_ah[first:]), state)
+    gates = (*outer, *d_ax[first:])
+    return gates, gates, (d_before[0] + d_h, *d_before[1:])
 
 
 @by_cell
@@ -32,7 +56,7 @@ def test_backward_is_the_derivative_of_forward(cell, seed):
         assert abs(point[0] + point[1]) > 10 * step  # not at the kink
 
     def loss(point):
-        return sum(d * value for d, value in zip(d_state, flat_forward(cell, point)[0], strict=True))
+        return sum(d * value for d, value in zip(d_state, step_forward(cell, *parts_of(cell, point))[0], strict=True))
 
     numeric = []
     for k in range(len(point)):
@@ -40,8 +64,9 @@ def test_backward_is_the_derivative_of_forward(cell, seed):
         above[k] += step
         below[k] -= step
         numeric.append((loss(above) - loss(below)) / (2 * step))
-    new_state, saved = flat_forward(cell, point)
-    d_ax, d_ah, d_before = cell.backward(saved, tuple(point[2 * G :]), new_state, tuple(d_state))
+    ax, ah, state = parts_of(cell, point)
+    new_state, saved = step_forward(cell, ax, ah, state)
+    d_ax, d_ah, d_before = step_backward(cell, saved, state, new_state, tuple(d_state))
     np.testing.assert_allclose([*d_ax, *d_ah, *d_before], numeric, rtol=1e-6, atol=1e-9)
     assert (d_ax == d_ah) or not cell.same_gradient
 
@@ -49,9 +74,9 @@ def test_backward_is_the_derivative_of_forward(cell, seed):
 @by_cell
 def test_tuples_have_the_lengths_the_cell_says(cell):
     G, S = cell.num_gates, len(cell.states)
-    new_state, saved = flat_forward(cell, np.ones(2 * G + S))
+    new_state, saved = step_forward(cell, *parts_of(cell, np.ones(2 * G + S)))
     assert (len(new_state), len(saved)) == (S, cell.num_saved)
-    d_ax, d_ah, d_before = cell.backward(saved, new_state, new_state, (1.0,) * S)
+    d_ax, d_ah, d_before = step_backward(cell, saved, new_state, new_state, (1.0,) * S)
     assert (len(d_ax), len(d_ah), len(d_before)) == (G, G, S)
     assert cell.states[0] == "h" and cell.num_private == S - 1
 
@@ -60,6 +85,7 @@ def test_known_cells():
     assert {name: (cell.gates, cell.states) for name, cell in cells.CELLS.items()} == {
         "lstm": (("i", "f", "g", "o"), ("h", "c")),
         "gru": (("r", "z", "n"), ("h",)),
+        "gru_reset_before": (("r", "z", "n"), ("h",)),
         "rnn_tanh": (("h",), ("h",)),
         "rnn_relu": (("h",), ("h",)),
     }
@@ -94,16 +120,18 @@ def scalars_of(numba_type):
 @by_cell
 def test_compiled_cells_compute_in_their_dtype(cell, dtype):
     """Numba's inferred types: one float64 literal would turn results of a float32 cell into float64."""
-    gates, state = float_tuple(dtype, cell.num_gates), float_tuple(dtype, len(cell.states))
+    number, gates = getattr(types, dtype), float_tuple(dtype, cell.num_gates)
+    state = float_tuple(dtype, cell.num_states)
     saved = float_tuple(dtype, cell.num_saved) if cell.num_saved else types.Tuple(())
-    for function, arguments in (
-        (cell.forward, (gates, gates, state)),
-        (cell.backward, (saved, state, state, state)),
-    ):
+    functions = [(cell.forward, (gates, gates, state)), (cell.backward, (saved, state, state, state))]
+    if cell.inner:
+        outer = float_tuple(dtype, cell.inner.gates)
+        functions += [(cell.inner.forward, (outer, outer, state)), (cell.inner.backward, (outer, number, state))]
+    for function, arguments in functions:
         compiled = specialise(function, dtype, "cpu")
         compiled.compile(arguments)
         (result,) = {overload.signature.return_type for overload in compiled.overloads.values()}
-        assert set(scalars_of(result)) == {getattr(types, dtype)}
+        assert set(scalars_of(result)) == {number}
         inside = {str(name) for name in compiled.overloads[arguments].type_annotation.typemap.values()}
         assert dtype == "float64" or "float64" not in inside
 
@@ -116,6 +144,13 @@ def test_simulated_cells_compute_in_their_dtype(cell, dtype):
     gates, state = (one,) * cell.num_gates, (one,) * len(cell.states)
     new_state, saved = forward(gates, gates, state)
     parts = [*new_state, *saved, *[value for part in backward(saved, state, new_state, state) for value in part]]
+    if cell.inner:
+        outer = (one,) * cell.inner.gates
+        inner_forward, inner_backward = (
+            specialise(function, dtype, "python") for function in (cell.inner.forward, cell.inner.backward)
+        )
+        d_ax, d_h = inner_backward(outer, one, state)
+        parts += [inner_forward(outer, outer, state), *d_ax, d_h]
     assert {np.asarray(value).dtype.name for value in parts} == {dtype}
 
 
@@ -127,8 +162,8 @@ def test_compiled_cells_equal_the_plain_equations(cell, dtype):
     compiled = specialise(cell.forward, dtype, "cpu")
     for _ in range(20):
         point = rng.normal(size=2 * G + S).astype(dtype)
-        ours = compiled(tuple(point[:G]), tuple(point[G : 2 * G]), tuple(point[2 * G :]))
-        exact = flat_forward(cell, point.astype(np.float64))
+        ours = compiled(*parts_of(cell, point))
+        exact = cell.forward(*parts_of(cell, point.astype(np.float64)))
         # eight operations on numbers below 4, and one exp or tanh of 2.5 eps
         for one, other in zip([*ours[0], *ours[1]], [*exact[0], *exact[1]], strict=True):
             assert abs(one - other) <= 16 * np.finfo(dtype).eps

@@ -1,4 +1,4 @@
-"""Which engines there are, and the CPU engine's own parts: threads, barrier, products, sums, dropout, time loops."""
+"""Which engines there are, and the CPU engine's own parts: threads, barrier, products, sums, dropout, copies."""
 
 import os
 import subprocess
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numba import njit
 from philox_reference import dropout_mask
-from step_buffers import backward_buffers, forward_buffers, mask_words, normal
+from step_buffers import mask_words, normal
 
-from numbarnn import cells, engines
+from numbarnn import engines
 from numbarnn.engines import atomics, cpu_loops, team
 
 by_threads = pytest.mark.parametrize("threads", (1, 2, 3))
@@ -331,39 +331,7 @@ def test_arrays(engine):
     assert np.shares_memory(engine.asarray(tensor, "x"), tensor.numpy())
 
 
-# ------------------------------------------------------------------------------------------------------- time loops
-@by_threads
-@pytest.mark.parametrize("direction", (0, 1))
-@pytest.mark.parametrize("cell", cells.CELLS.values(), ids=cells.CELLS)
-def test_steps_may_be_run_in_pieces(engine, cell, direction, threads):
-    """Blocks of steps one after another are the same bits as all at once; later schedules rely on it."""
-    engine.set_num_threads(threads)
-    results = []
-    for cuts in ((0, 7), (0, 3, 4, 7)):
-        forward = forward_buffers(cell, direction)
-        run = engine.forward_steps(forward)
-        for first, last in pairwise(cuts):
-            run(first, last)
-        results.append([forward.h.copy(), forward.c.copy(), forward.ax.copy()])
-        backward = backward_buffers(forward)
-        run = engine.backward_steps(backward)
-        for first, last in pairwise(cuts):
-            run(first, last)
-        results[-1] += [backward.dax, backward.dah, backward.dh, backward.dc]
-    for whole, pieces in zip(*results, strict=True):
-        np.testing.assert_array_equal(whole, pieces)
-
-
-@pytest.mark.parametrize("cell", cells.CELLS.values(), ids=cells.CELLS)
-def test_one_direction_leaves_the_other_alone(engine, cell):
-    forward = forward_buffers(cell, 1)
-    H = forward.R.shape[1]
-    engine.forward_steps(forward)(0, 7)
-    assert np.isnan(forward.h[1:-1, :, :H]).all() and np.isfinite(forward.h[1:-1, :, H:]).all()
-    N = cell.num_private
-    assert np.isnan(forward.c[1:-1, :, : N * H]).all() and np.isfinite(forward.c[1:-1, :, N * H :]).all()
-
-
+# ------------------------------------------------------------------------------------------------- one per process
 def test_engines_are_made_once_by_threads_too():
     found = []
     workers = [threading.Thread(target=lambda: found.append(engines.get("cpu"))) for _ in range(8)]

@@ -76,6 +76,37 @@ def test_numpy_step_product(dtype, out_dtype):
         case.check(case.out, t)
 
 
+class Outputs:
+    """A product for each of three steps, whose results stand in one array (3, M, N), columns of a wider one."""
+
+    def __init__(self, dtype, out_dtype, accumulate):
+        self.case = Case(dtype, out_dtype, transpose_b=True, accumulate=accumulate, steps=3)
+        self.start = normal(out_dtype, 3, 5, 7, seed=4)
+        self.out = normal(out_dtype, 3, 5, 7, seed=5)
+        self.out[...] = self.start if accumulate else np.nan
+
+    def check(self, out, done):
+        """Of the steps that are done the product, of others what was there."""
+        for t in range(3):
+            self.case.start = self.start[t]
+            if t in done:
+                self.case.check(out[t], t)
+            else:
+                np.testing.assert_array_equal(out[t].astype(np.float64), self.out[t].astype(np.float64))
+
+
+@pytest.mark.parametrize("accumulate", (False, True), ids=("set", "add"))
+@by_form
+def test_numpy_step_product_of_each_step_its_own(dtype, out_dtype, accumulate):
+    outputs = Outputs(dtype, out_dtype, accumulate)
+    out = outputs.out.base.copy()[..., :7]
+    product = gemm.step_product(out, outputs.case.a, outputs.case.b, **outputs.case.flags)
+    for done in ([2], [2, 0]):
+        product(done[-1])
+        outputs.check(out, done)
+    np.testing.assert_array_equal(out.base[..., 7:], outputs.out.base[..., 7:])
+
+
 @pytest.mark.parametrize(
     "dtypes",
     [("float32", "float32", "float64"), ("float16", "float32", "float32"), ("float64", "float32", "float32"),
@@ -216,6 +247,18 @@ def test_cublas_step_product(library, dtype, out_dtype):
     assert product.keeps[0] is out
 
 
+@pytest.mark.parametrize("accumulate", (False, True), ids=("set", "add"))
+@by_form
+def test_cublas_step_product_of_each_step_its_own(library, dtype, out_dtype, accumulate):
+    outputs = Outputs(dtype, out_dtype, accumulate)
+    out = outputs.out.base.copy()[..., :7]
+    product = gemm.step_product(OnDevice(out), *map(OnDevice, (outputs.case.a, outputs.case.b)), **outputs.case.flags)
+    for done in ([2], [2, 0]):
+        product(done[-1])
+        outputs.check(out, done)
+    np.testing.assert_array_equal(out.base[..., 7:], outputs.out.base[..., 7:])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tf32_is_for_float32_where_allowed(library, dtype):
     case = Case(dtype, dtype)
@@ -313,6 +356,20 @@ def test_gpu_products_in_a_graph(cupy, dtype, out_dtype):
             out.data.copy_from_device_async(start.data, out.nbytes, stream)
             graph.launch(stream)
             np.testing.assert_array_equal(cupy.asnumpy(out).astype(np.float64), eager.astype(np.float64))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("accumulate", (False, True), ids=("set", "add"))
+@by_form
+def test_gpu_step_product_of_each_step_its_own(cupy, dtype, out_dtype, accumulate):
+    """The first direction's columns of h are written, those of the second are not."""
+    outputs = Outputs(dtype, out_dtype, accumulate)
+    out, a, b = (on_gpu(cupy, array) for array in (outputs.out, outputs.case.a, outputs.case.b))
+    product = gemm.step_product(out, a, b, **outputs.case.flags)
+    for done in ([2], [2, 0]):
+        product(done[-1])
+        outputs.check(cupy.asnumpy(out), done)
+    np.testing.assert_array_equal(cupy.asnumpy(out.base)[..., 7:], outputs.out.base[..., 7:])
 
 
 @pytest.mark.gpu

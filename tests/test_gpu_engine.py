@@ -4,12 +4,25 @@ import numpy as np
 import pytest
 from helpers import Case, assert_close, assert_same_bits, make_problem, on_engine, train
 from philox_reference import dropout_mask
-from step_buffers import backward_buffers, forward_buffers, mask_words, moved, normal
+from row_cases import SHAPES, check_gather, check_select, check_spread, check_step_codes, check_sum_gates
+from step_buffers import (
+    backward_buffers,
+    forward_buffers,
+    kinds_of_steps,
+    mask_words,
+    moved,
+    normal,
+    on_host,
+    results,
+)
 
 from numbarnn import cells, engines
+from numbarnn.cells.order import RESET, SKIP
+from numbarnn.cells.precision import DTYPES
 
 pytestmark = pytest.mark.gpu
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
+by_every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 @pytest.fixture
@@ -72,18 +85,49 @@ def test_copy(cupy, engine, shape):
     assert cupy.isnan(out[:, :, 1::2]).all()
 
 
+# ------------------------------------------------------------------------------------------- rows, by code or number
+@pytest.mark.parametrize("with_resets", (False, True))
+@pytest.mark.parametrize("directions, steps, batch", [(1, 1, 1), (2, 7, 9), (2, 300, 130), (1, 70_000, 2)])
+def test_step_codes(engine, directions, steps, batch, with_resets):
+    check_step_codes(engine, directions, steps, batch, with_resets)
+
+
+@by_every_dtype
+@pytest.mark.parametrize("in_place, transposed", [(False, ()), (True, ()), (False, ("x",)), (False, ("out",))], ids=str)
+@pytest.mark.parametrize("dropped, fill", [(SKIP, -0.5), (RESET | SKIP, np.nan)])
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 20, 300)], ids=str)
+def test_select(engine, shape, dropped, fill, in_place, transposed, dtype):
+    check_select(engine, dtype, shape, dropped, fill, in_place, transposed)
+
+
+@by_every_dtype
+@pytest.mark.parametrize("rows, columns, fill", [(1, 1, 0.0), (9, 5, -2.0), (700, 300, np.nan), (0, 4, 0.0)])
+def test_gather(engine, rows, columns, fill, dtype):
+    check_gather(engine, dtype, rows, columns, fill)
+
+
+@by_every_dtype
+@pytest.mark.parametrize("gates", (1, 3, 4))
+@pytest.mark.parametrize("rows, hidden", [(1, 1), (7, 33), (70_000, 2), (50, 300)])
+def test_spread_and_sum_gates(engine, rows, hidden, gates, dtype):
+    check_spread(engine, dtype, rows, hidden, gates)
+    for accumulate in (False, True):
+        check_sum_gates(engine, dtype, rows, hidden, gates, accumulate)
+
+
+# ------------------------------------------------------------------------------------------------------- time loops
 @pytest.mark.parametrize("direction", (0, 1))
-@pytest.mark.parametrize("cell", cells.CELLS.values(), ids=cells.CELLS)
-def test_time_loops_neither_allocate_nor_wait(cupy, engine, cell, direction):
+@pytest.mark.parametrize("cell, kind", list(kinds_of_steps(cells.CELLS)))
+def test_time_loops_neither_allocate_nor_wait(cupy, engine, cell, kind, direction):
     """They can be captured as a CUDA graph, in which allocations, host copies and synchronisation are errors."""
-    expected = forward_buffers(cell, direction)
-    cpu = engines.get("cpu")
-    forward = moved(expected, engine)
-    cpu.forward_steps(expected)(0, 7)
-    expected_back = backward_buffers(expected)
-    cpu_forward = [expected.h.copy(), expected.c.copy(), expected.ax.copy()]
-    backward = moved(backward_buffers(expected), engine)
-    cpu.backward_steps(expected_back)(0, 7)
+    spoiled, cpu = "masked" in kind, engines.get("cpu")
+    on_cpu = forward_buffers(cell, direction, spoiled=spoiled, **kind)
+    forward = moved(on_cpu, engine)
+    cpu.forward_steps(on_cpu)(0, 7)
+    expected = [array.copy() for array in results(on_cpu)]
+    on_cpu_back = backward_buffers(on_cpu, spoiled)
+    backward = moved(on_cpu_back, engine)
+    cpu.backward_steps(on_cpu_back)(0, 7)
 
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
@@ -101,11 +145,10 @@ def test_time_loops_neither_allocate_nor_wait(cupy, engine, cell, direction):
         graph = stream.end_capture()
         graph.launch()
     stream.synchronize()
-    results = [forward.h, forward.c, forward.ax, backward.dax, backward.dah, backward.dh, backward.dc]
-    wanted = [*cpu_forward, expected_back.dax, expected_back.dah, expected_back.dh, expected_back.dc]
-    for result, value in zip(results, wanted, strict=True):
+    found = results(on_host(forward, engine)) + results(on_host(backward, engine))
+    for result, value in zip(found, expected + results(on_cpu_back), strict=True):
         # gates and states of size 1, sums of 33 terms on both engines: tests/helpers.py
-        np.testing.assert_allclose(engine.to_host(result), value, rtol=0, atol=64 * np.finfo(np.float32).eps)
+        np.testing.assert_allclose(result, value, rtol=0, atol=64 * np.finfo(np.float32).eps)
 
 
 @pytest.mark.parametrize("directions", (1, 2))

@@ -51,8 +51,8 @@ def everything():
     """Every kernel for every device: those of the catalog, and those that are cut for the device."""
     for cc in DEVICES:
         for shipped in shipped_kernels(cc):
-            is_planned = shipped.function.__module__ == persistent.__name__
-            marks = [pytest.mark.slow] if is_planned and cc != (9, 0) else []
+            is_many = shipped.function.__module__ == persistent.__name__ or "_masked" in shipped.kernel.name
+            marks = [pytest.mark.slow] if is_many and cc != (9, 0) else []
             yield pytest.param(shipped, cc, id=f"{shipped}-sm_{cc[0]}{cc[1]}", marks=marks)
 
 
@@ -129,9 +129,13 @@ def make(n):
 
 def test_catalog_names_are_unique_and_in_order():
     names = list(map(str, KERNELS))
-    per_dtype = 4 * 3 + 2 + 1
+    pointwise_kernels = 2 * (5 * 3 + 1) + 4  # masked or not, 3 of each cell and the projected one; cell clip's own
+    inner, sequences, joins, gates, sums, drop = 2 * 2, 3 + 1, 2 * 2, 2 * 2, 2, 1
+    per_dtype = pointwise_kernels + inner + sequences + joins + gates + sums + drop
     copies = 4 * (3 + 2 * 2)  # layouts: within a dtype (16 bits are 16 bits), from and to float32 for each half
-    assert len(set(names)) == len(names) == 4 * per_dtype + copies
+    moves = 3 * (2 + 2)  # carry and spread, likewise
+    codes = 1  # of no dtype
+    assert len(set(names)) == len(names) == 4 * per_dtype + copies + moves + codes
     assert len({(shipped.dtype, shipped.signature) for shipped in KERNELS}) == len(KERNELS)
     assert names[0] == "lstm_pointwise_forward_training-float32"
     assert names[-1] == "copy_bfloat16_to_float32-bfloat16-strided_from_strided"
@@ -159,7 +163,7 @@ def test_find():
 
 @pytest.mark.parametrize("cc", DEVICES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 def test_planned_kernels_cover_what_there_is(cc):
-    """Every dtype and cell's file, ways to multiply, places of weights, layers, directions, dropout or not."""
+    """Every dtype and cell's file, ways to multiply, places of weights, layers, directions, dropout or not, masks."""
     found = planned.persistent_kernels(cc)
     names, words = [shipped.kernel.name for shipped in found], [shipped.layouts for shipped in found]
     assert len(set(map(str, found))) == len(found)
@@ -169,9 +173,15 @@ def test_planned_kernels_cover_what_there_is(cc):
     launches = [shipped.kernel.source_key for shipped in found]
     for word in ("math='fma'", "math='mma'", "'registers'", "'shared'", "aligned=True", "aligned=False", "tiles=1"):
         assert any(word in key for key in launches), word
-    for several, drops in ((False, False), (True, False), (True, True)):
-        assert any(key.endswith(f" {several} {drops}") for key in launches), (several, drops)
-    assert any("bidirectional" in word for word in words)
+    for several, drops, masked in (
+        (False, False, False),
+        (True, False, False),
+        (True, True, False),
+        (False, False, True),
+    ):
+        assert any(key.endswith(f" {several} {drops} {masked}") for key in launches), (several, drops, masked)
+    for word in ("bidirectional", "masked"):
+        assert any(word in one for one in words), word
 
 
 def test_second_use_compiles_nothing(written_ptx):

@@ -15,6 +15,7 @@ from numbarnn import engines, gemm
 from numbarnn.engines import Job
 from numbarnn.engines import streams as streams_module
 from numbarnn.engines.streams import Streams
+from numbarnn.schedules import ForwardPass
 
 
 class Mark:
@@ -178,9 +179,9 @@ def same_places(monkeypatch, engine):
     return lambda: turn.__setitem__(0, 0)
 
 
-def results(layer, problem):
+def results(layer, problem, **sequences):
     """Name -> result of a training call on the problem's own arrays."""
-    y, _, tape = layer.forward(problem.x, problem.state)
+    y, _, tape = layer.forward(problem.x, problem.state, **sequences)
     gradients = layer.backward(tape, problem.dy, problem.dstate)
     values = {"y": y, "dx": gradients.x} | gradients.params
     return {name: value.copy() for name, value in values.items()}
@@ -207,6 +208,47 @@ def test_replays_compute_what_the_first_call_computes(monkeypatch, device, cell,
             found.append(results(layer, problem))
         assert_same_bits(*found, f"call {turn}")
         assert device.streams.replays == 2 * turn  # forward and backward; the first call is not recorded
+
+
+@pytest.mark.parametrize("batch_first", (False, True))
+@pytest.mark.parametrize("schedule", ("wavefront", "stepwise"))
+@pytest.mark.parametrize("cell", ("lstm", "gru"))
+def test_replays_go_by_their_own_calls_lengths_and_resets(monkeypatch, device, cell, schedule, batch_first):
+    """Both change from call to call, and stand where those of the last call stood, as on a GPU."""
+    monkeypatch.setattr(device.engine, "records_jobs", True)
+    monkeypatch.setattr(
+        ForwardPass, "_on_engine", lambda work, name, array: work.engine.from_host_into(work._room, name, array)
+    )
+    problem = Problem(Case(cell, T=9, hidden=(5, 3), directions=2, batch_first=batch_first))
+    problem.x, problem.dy = map(np.ascontiguousarray, (problem.x, problem.dy))
+    layer, start_again = problem.layer("cpu", schedule=schedule), same_places(monkeypatch, device.engine)
+    before = None
+    for turn, lengths in enumerate(([9, 9, 9], [1, 9, 4], [0, 5, 9], [9, 9, 9], [7, 0, 1])):
+        resets = np.random.default_rng(turn).random((3, 9) if batch_first else (9, 3)) < 0.3
+        found = []
+        for device.on in (False, True):
+            start_again()
+            found.append(results(layer, problem, lengths=lengths, resets=resets))
+        assert_same_bits(*found, f"call {turn}")
+        assert before is None or not np.array_equal(found[0]["y"], before)
+        before = found[0]["y"]
+        assert device.streams.replays == 2 * turn
+
+
+def test_another_padding_value_is_another_call(monkeypatch, device):
+    """It is part of what was recorded; NaN too, which is not equal to itself."""
+    monkeypatch.setattr(device.engine, "records_jobs", True)
+    lengths = np.int32([9, 4, 0])
+    monkeypatch.setattr(ForwardPass, "_on_engine", lambda work, name, array: lengths if name == "lengths" else array)
+    problem = Problem(Case("gru", T=9, hidden=(5,)))
+    layer, start_again = problem.layer("cpu"), same_places(monkeypatch, device.engine)
+    for fill in (0.0, -1.5, np.nan) * 3:
+        start_again()
+        y = results(layer, problem, lengths=lengths, padding_value=fill)["y"]
+        np.testing.assert_array_equal(y[4:, 1], np.full((5, 5), fill, np.float32))
+        np.testing.assert_array_equal(y[:, 2], np.full((9, 5), fill, np.float32))
+        assert np.isfinite(y[:, 0]).all()
+    assert device.streams.replays == 3 * 2 + 8  # of each value all forward calls but the first; all backward but one
 
 
 def test_other_places_or_options_are_other_calls(monkeypatch, device):

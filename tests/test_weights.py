@@ -7,7 +7,8 @@ import pytest
 
 from numbarnn.weights import WeightSpace
 
-SIZES = list(product((1, 3, 4), ((5,), (5, 5), (5, 3, 2)), (1, 2), (True, False)))  # G, hidden sizes, D, bias
+BIASES = {"double": ("b_w", "b_r"), "none": (), "input": ("b_w",), "recurrent": ("b_r",)}
+SIZES = list(product((1, 3, 4), ((5,), (5, 5), (5, 3, 2)), (1, 2), BIASES))  # G, hidden sizes, D, bias
 
 
 def pseudo_layers(hidden, directions):
@@ -19,7 +20,7 @@ def pseudo_layers(hidden, directions):
 def test_matrices_of_all_pseudo_layers_then_all_biases(G, hidden, D, bias):
     space = WeightSpace(G, 4, hidden, D, bias)
     order = [(kind, *where) for where in pseudo_layers(hidden, D) for kind in ("W", "R")]
-    order += [(kind, *where) for where in pseudo_layers(hidden, D) for kind in ("b_w", "b_r")] if bias else []
+    order += [(kind, *where) for where in pseudo_layers(hidden, D) for kind in BIASES[bias]]
     assert [(part.kind, part.layer, part.direction) for part in space.parameters] == order
     offset = 0
     for part in space.parameters:
@@ -33,7 +34,7 @@ def test_matrices_of_all_pseudo_layers_then_all_biases(G, hidden, D, bias):
 
 def test_offsets_written_out():
     """An LSTM of 4 inputs and 2 bidirectional layers of 3 units, by hand."""
-    space = WeightSpace(4, 4, (3, 3), 2, True)
+    space = WeightSpace(4, 4, (3, 3), 2)
     offsets = {part.name: part.offset for part in space.parameters}
     assert offsets == {
         "weight_ih_l0": 0, "weight_hh_l0": 48, "weight_ih_l0_reverse": 84, "weight_hh_l0_reverse": 132,
@@ -44,28 +45,94 @@ def test_offsets_written_out():
     assert space.size == 480
 
 
-@pytest.mark.parametrize("G, hidden, D, bias", SIZES)
-def test_views_cover_the_buffer_once(G, hidden, D, bias):
-    space = WeightSpace(G, 4, hidden, D, bias)
-    flat = np.zeros(space.size)
-    for view in space.views(flat).values():
-        assert view.base is not None and view.flags.c_contiguous
-        view += 1
-    assert (flat == 1).all()
-    for layer, direction in pseudo_layers(hidden, D):
-        for kind, view in space.pseudo_layer(flat, layer, direction).items():
-            (part,) = [p for p in space.parameters if (p.kind, p.layer, p.direction) == (kind, layer, direction)]
-            assert np.shares_memory(view, space.views(flat)[part.name]) and view.shape == part.shape
+def shapes_and_offsets(space):
+    return {part.name: (part.offset, part.shape) for part in space.parameters}
+
+
+def test_projection_written_out():
+    """An LSTM of 4 inputs and 2 bidirectional layers of 3 units, projected to 2: W_hr follows R."""
+    space = WeightSpace(4, 4, (3, 3), 2, proj_size=2)
+    assert shapes_and_offsets(space) == {
+        "weight_ih_l0": (0, (12, 4)), "weight_hh_l0": (48, (12, 2)), "weight_hr_l0": (72, (2, 3)),
+        "weight_ih_l0_reverse": (78, (12, 4)), "weight_hh_l0_reverse": (126, (12, 2)),
+        "weight_hr_l0_reverse": (150, (2, 3)),
+        "weight_ih_l1": (156, (12, 4)), "weight_hh_l1": (204, (12, 2)), "weight_hr_l1": (228, (2, 3)),
+        "weight_ih_l1_reverse": (234, (12, 4)), "weight_hh_l1_reverse": (282, (12, 2)),
+        "weight_hr_l1_reverse": (306, (2, 3)),
+        "bias_ih_l0": (312, (12,)), "bias_hh_l0": (324, (12,)),
+        "bias_ih_l0_reverse": (336, (12,)), "bias_hh_l0_reverse": (348, (12,)),
+        "bias_ih_l1": (360, (12,)), "bias_hh_l1": (372, (12,)),
+        "bias_ih_l1_reverse": (384, (12,)), "bias_hh_l1_reverse": (396, (12,)),
+    }  # fmt: skip
+    assert space.size == 408
+
+
+def test_skip_input_written_out():
+    """A GRU of 2 layers of 3 units that takes x itself: layer 0 has no W, but its biases."""
+    space = WeightSpace(3, 3, (3, 3), input_mode="skip")
+    assert shapes_and_offsets(space) == {
+        "weight_hh_l0": (0, (9, 3)), "weight_ih_l1": (27, (9, 3)), "weight_hh_l1": (54, (9, 3)),
+        "bias_ih_l0": (81, (9,)), "bias_hh_l0": (90, (9,)), "bias_ih_l1": (99, (9,)), "bias_hh_l1": (108, (9,)),
+    }  # fmt: skip
+    assert space.size == 117
+
+
+@pytest.mark.parametrize("bias, name", [("input", "bias_ih"), ("recurrent", "bias_hh")])
+def test_single_biases_written_out(bias, name):
+    """A bidirectional RNN of 2 inputs and 3 units."""
+    space = WeightSpace(1, 2, (3,), 2, bias)
+    assert shapes_and_offsets(space) == {
+        "weight_ih_l0": (0, (3, 2)), "weight_hh_l0": (6, (3, 3)),
+        "weight_ih_l0_reverse": (15, (3, 2)), "weight_hh_l0_reverse": (21, (3, 3)),
+        f"{name}_l0": (30, (3,)), f"{name}_l0_reverse": (33, (3,)),
+    }  # fmt: skip
+    assert space.size == 36
+
+
+def test_options_together_written_out():
+    """A projected LSTM with skip input and recurrent biases; unequal layers."""
+    space = WeightSpace(4, 3, (3, 2), bias="recurrent", proj_size=1, input_mode="skip")
+    assert shapes_and_offsets(space) == {
+        "weight_hh_l0": (0, (12, 1)), "weight_hr_l0": (12, (1, 3)),
+        "weight_ih_l1": (15, (8, 1)), "weight_hh_l1": (23, (8, 1)), "weight_hr_l1": (31, (1, 2)),
+        "bias_hh_l0": (33, (12,)), "bias_hh_l1": (45, (8,)),
+    }  # fmt: skip
+    assert space.size == 53
+
+
+def spaces():
+    """One for each of the sizes and biases; then with projection and skip input."""
+    for G, hidden, D, bias in SIZES:
+        yield WeightSpace(G, 4, hidden, D, bias)
+    for hidden, D, bias, P, mode in product(((5,), (5, 3)), (1, 2), BIASES, (0, 2), ("linear", "skip")):
+        yield WeightSpace(4, 5, hidden, D, bias, P, mode)
+
+
+def test_views_cover_the_buffer_once():
+    for space in spaces():
+        flat = np.zeros(space.size)
+        for view in space.views(flat).values():
+            assert view.base is not None and view.flags.c_contiguous
             view += 1
-    assert (flat == 2).all()
-    assert set(space.pseudo_layer(flat, 0, 0)) == ({"W", "R", "b_w", "b_r"} if bias else {"W", "R"})
+        assert (flat == 1).all()
+        wanted = {(part.layer, part.direction): {} for part in space.parameters}
+        for part in space.parameters:
+            wanted[part.layer, part.direction][part.kind] = part
+        for (layer, direction), parts in wanted.items():
+            found = space.pseudo_layer(flat, layer, direction)
+            assert set(found) == set(parts)
+            for kind, view in found.items():
+                assert view.shape == parts[kind].shape
+                assert np.shares_memory(view, space.views(flat)[parts[kind].name])
+                view += 1
+        assert (flat == 2).all()
 
 
-@pytest.mark.parametrize("hidden, D, bias", list(product(((5,), (5, 5, 5)), (1, 2), (True, False))))
-def test_names_and_their_order_are_pytorchs(hidden, D, bias):
+@pytest.mark.parametrize("hidden, D, bias, P", list(product(((5,), (5, 5, 5)), (1, 2), (True, False), (0, 2))), ids=str)
+def test_names_and_their_order_are_pytorchs(hidden, D, bias, P):
     torch = pytest.importorskip("torch")
-    space = WeightSpace(4, 4, hidden, D, bias)
-    theirs = torch.nn.LSTM(4, 5, len(hidden), bidirectional=D == 2, bias=bias).state_dict()
+    space = WeightSpace(4, 4, hidden, D, "double" if bias else "none", P)
+    theirs = torch.nn.LSTM(4, 5, len(hidden), bidirectional=D == 2, bias=bias, proj_size=P).state_dict()
     ours = {name: view.shape for name, view in space.views(np.zeros(space.size)).items()}
     assert list(ours.items()) == [(name, tuple(value.shape)) for name, value in theirs.items()]
 

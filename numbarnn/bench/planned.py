@@ -19,10 +19,10 @@ from numbarnn.schedules import Problem, planner
 STEPS = 100
 
 
-def problem(cell, dtype, hidden_sizes, batch, directions=1, training=True, dropout=0.0):
+def problem(cell, dtype, hidden_sizes, batch, directions=1, training=True, dropout=0.0, **options):
     """A Problem of so many layers; I = H."""
     cell, size = cells.get(cell), hidden_sizes[0]
-    return Problem("cuda", cell, dtype, size, hidden_sizes, directions, STEPS, batch, training, dropout)
+    return Problem("cuda", cell, dtype, size, hidden_sizes, directions, STEPS, batch, training, dropout, **options)
 
 
 PROBLEMS = (
@@ -32,6 +32,7 @@ PROBLEMS = (
     problem("lstm", "float32", (512,), 64),
     problem("lstm", "float32", (512,), 64, training=False),
     problem("lstm", "float32", (64, 64, 64), 8, dropout=0.2),
+    problem("lstm", "float16", (768,), 16, padded=True),
     problem("gru", "float32", (256,), 16, directions=2),
     problem("gru", "bfloat16", (130, 67), 16),
     problem("rnn_relu", "float16", (512,), 1),
@@ -60,7 +61,7 @@ def persistent_kernel(problem, launch):
     """The ShippedKernel of a `planner.Launch` of a problem."""
     cell, dtype, layers = problem.cell, problem.dtype, launch.last - launch.first
     several, places = layers > 1, layers * problem.directions
-    options = several, several and problem.dropping
+    options = several, several and problem.dropping, problem.masked
     numbers, sums = zeros(dtype, 1), zeros(compute_dtype(dtype), 1)
     if launch.backward:
         kernel = persistent.make_backward(cell, launch.cut, *options)
@@ -69,14 +70,14 @@ def persistent_kernel(problem, launch):
         arrays = gradients, *states, (numbers,) * places, numbers, *d_states, numbers
     else:
         kernel = persistent.make_forward(cell, launch.cut, problem.training, *options)
-        arrays = (numbers,) * (2 * layers), (sums,) * layers, (numbers,) * places, numbers, numbers
+        arrays = (numbers,) * (2 * layers), (sums,) * layers, (numbers,) * places, numbers
     masks, scale = np.zeros((1, 5), np.uint64), sums.dtype.type(0)
     blocks = np.zeros((1, persistent.BLOCK_COLUMNS), np.int64)
     warps = np.zeros((1, launch.cut.warps, WARP_COLUMNS), np.int64)
     trouble = np.zeros(1, np.int64)
     return ShippedKernel(
         kernel, dtype, _words(problem, launch), launch.cut.threads,
-        (*arrays, masks, scale, blocks, warps, trouble), launch.shared_bytes,
+        (*arrays, np.zeros(1, np.uint8), masks, scale, blocks, warps, trouble), launch.shared_bytes,
     )  # fmt: skip
 
 
@@ -87,4 +88,5 @@ def _words(problem, launch):
     words += [f"h{'_'.join(map(str, problem.hidden_sizes))}", f"b{problem.batch}"]
     words += ["bidirectional"] if problem.directions == 2 else []
     words += ["dropout"] if problem.dropping else []
+    words += ["masked"] if problem.masked else []
     return "_".join(words)

@@ -1,13 +1,13 @@
 """What one step computes: every equation once, as a scalar function that all engines share."""
 
 from numbarnn.cells.definition import Cell, specialise
-from numbarnn.cells.gru import GRU
+from numbarnn.cells.gru import GRU, GRU_RESET_BEFORE
 from numbarnn.cells.lstm import LSTM
 from numbarnn.cells.rnn import RNN_RELU, RNN_TANH
 
-CELLS = {cell.name: cell for cell in (LSTM, GRU, RNN_TANH, RNN_RELU)}
+CELLS = {cell.name: cell for cell in (LSTM, GRU, GRU_RESET_BEFORE, RNN_TANH, RNN_RELU)}
 
-__all__ = ["CELLS", "GRU", "LSTM", "RNN_RELU", "RNN_TANH", "Cell", "get", "specialise"]
+__all__ = ["CELLS", "GRU", "GRU_RESET_BEFORE", "LSTM", "RNN_RELU", "RNN_TANH", "Cell", "get", "specialise"]
 
 
 def get(cell):

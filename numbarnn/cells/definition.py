@@ -14,6 +14,24 @@ FAST_MATH = {"contract", "nsz", "arcp", "afn"}
 
 
 @dataclass(frozen=True, eq=False)
+class Inner:
+    """What a step does between two products, where its last gates multiply not h' but a vector v made from it:
+
+        forward(ax, ah, state)         -> v               of the gates that multiply h' itself
+        backward(kept, dv, state)      -> d_ax, d_h       of the same gates
+
+    `kept` is what the cell's backward left in those gates' places of d_ax, `d_h` what reaches h' through v.
+
+    Attributes:
+        gates: how many gates multiply h' itself: the first ones.
+    """
+
+    gates: int
+    forward: Callable
+    backward: Callable
+
+
+@dataclass(frozen=True, eq=False)
 class Cell:
     """One recurrent cell: the equations of one unit at one step, forward and backward, as scalar functions.
 
@@ -27,11 +45,12 @@ class Cell:
     gradient of `new_state`; `d_state_before` is the part of the previous state's gradient that does not go through R.
 
     Attributes:
-        name: "lstm", "gru", "rnn_tanh" or "rnn_relu".
+        name: such as "lstm"; one of `numbarnn.cells.CELLS`, or a variant's own.
         gates: gate names in the order of the rows of W and R.
         states: state names; the first is h, which is the output.
         saved: names of the values kept per step and unit for backward.
         same_gradient: d_ah equals d_ax for every gate, so that it is stored once.
+        inner: of a step with two products, else None; then d_ah equals d_ax.
     """
 
     name: str
@@ -41,11 +60,17 @@ class Cell:
     forward: Callable
     backward: Callable
     same_gradient: bool = True
+    inner: Inner | None = None
 
     @cached_property
     def num_gates(self):
         """G."""
         return len(self.gates)
+
+    @cached_property
+    def num_outer(self):
+        """Gates that multiply h' itself."""
+        return self.inner.gates if self.inner else self.num_gates
 
     @cached_property
     def num_states(self):
@@ -61,6 +86,14 @@ class Cell:
     def num_saved(self):
         """Values saved per step and unit for backward."""
         return len(self.saved)
+
+
+def with_names(function, **values):
+    """A copy of a plain function whose module-level names stand for these values: a variant of a cell's equations."""
+    namespace = {**function.__globals__, **values}
+    copy = types.FunctionType(function.__code__, namespace, function.__name__)
+    copy.__qualname__, copy.__doc__ = function.__qualname__, function.__doc__
+    return copy
 
 
 def jit(function, target):
@@ -89,7 +122,9 @@ def specialise(function, dtype, target):
     replacements = scalar.functions_of(target, dtype)
     namespace = dict(function.__globals__)
     for name in namespace.keys() & set(function.__code__.co_names):
-        value = replacements.get(name, namespace[name])
+        value = namespace[name]
+        known_as = value.__name__ if getattr(value, "__module__", None) == scalar.__name__ else name
+        value = replacements.get(known_as, value)
         if isinstance(value, float):
             value = np.dtype(dtype).type(value)
         elif isinstance(value, types.FunctionType) and not value.__module__.startswith("numba."):

@@ -1,8 +1,8 @@
-"""Gated recurrent unit, cuDNN's form.
+"""Gated recurrent unit: cuDNN's form, and the first one.
 
-Cho et al. 2014, arXiv:1406.1078, with the reset gate applied after the recurrent product (so that R h' is one product)
-and two biases, as in cuDNN and PyTorch; gate order r z n. With ax = W x + b_w and ah = R h' + b_r, where h' is the
-previous step's:
+Cho et al. 2014, arXiv:1406.1078. In cuDNN's form, with the reset gate applied after the recurrent product (so that
+R h' is one product) and two biases, as in cuDNN and PyTorch; gate order r z n. With ax = W x + b_w and ah = R h' + b_r,
+where h' is the previous step's:
 
     r = σ(ax_r + ah_r)      z = σ(ax_z + ah_z)                             (1)
     q = ah_n                n = tanh(ax_n + r q)                           (2)
@@ -17,21 +17,47 @@ Backward, given dh:
 
 The pre-activations' gradients are dr, dz, dn on the side of W x and dr, dz, dq on the side of R h': they differ in the
 last gate, and so do the gradients of the two biases.
+
+Cho et al. reset the state before the product (Keras: reset_after=False; ONNX: linear_before_reset=0), which makes two
+products of a step. The n gate of ah is R_n v + b_rn then:
+
+    v = r h'                n = tanh(ax_n + ah_n)                          (2a)
+    dv = R_nᵀ dn            dr = dv h' r (1 - r)                           (6a)
+    dh' = dh z + dv r + [R_r R_z]ᵀ [dr dz]                                 (7a)
 """
 
-from numbarnn.cells.definition import Cell
+from numbarnn.cells.definition import Cell, Inner
 from numbarnn.cells.scalar import d_sigmoid, d_tanh, sigmoid, tanh
+
+
+def reset_gate(ax, ah):
+    """r of (1)."""
+    return sigmoid(ax[0] + ah[0])
+
+
+def update_gate(ax, ah):
+    """z of (1)."""
+    return sigmoid(ax[1] + ah[1])
+
+
+def mix(n, z, h):
+    """(3)."""
+    return n + z * (h - n)
+
+
+def mix_backward(dh, n, z, h):
+    """dz and dn: (4) and (5)."""
+    return dh * (h - n) * d_sigmoid(z), (dh - dh * z) * d_tanh(n)
 
 
 def gru_forward(ax, ah, state):
     """One step of one unit: (1) to (3)."""
     (h,) = state
-    r = sigmoid(ax[0] + ah[0])  # (1)
-    z = sigmoid(ax[1] + ah[1])
+    r = reset_gate(ax, ah)  # (1)
+    z = update_gate(ax, ah)
     q = ah[2]  # (2)
     n = tanh(ax[2] + r * q)
-    h = n + z * (h - n)  # (3)
-    return (h,), (r, z, n, q)
+    return (mix(n, z, h),), (r, z, n, q)
 
 
 def gru_backward(saved, state, new_state, d_state):
@@ -39,11 +65,45 @@ def gru_backward(saved, state, new_state, d_state):
     r, z, n, q = saved
     (h_before,) = state
     (dh,) = d_state
-    dz = dh * (h_before - n) * d_sigmoid(z)  # (4)
-    dn = (dh - dh * z) * d_tanh(n)  # (5)
+    dz, dn = mix_backward(dh, n, z, h_before)  # (4) (5)
     dr = dn * q * d_sigmoid(r)  # (6)
     dq = dn * r
     return (dr, dz, dn), (dr, dz, dq), (dh * z,)  # (7)
 
 
 GRU = Cell("gru", ("r", "z", "n"), ("h",), ("r", "z", "n", "q"), gru_forward, gru_backward, same_gradient=False)
+
+
+# --------------------------------------------------------------------------------------- reset before the product
+def reset_forward(ax, ah, state):
+    """v of (2a)."""
+    return reset_gate(ax, ah) * state[0]
+
+
+def reset_backward(kept, dv, state):
+    """(6a) and, of (7a), what comes through v."""
+    r, dz = kept
+    return (dv * state[0] * d_sigmoid(r), dz), dv * r
+
+
+def gru_reset_before_forward(ax, ah, state):
+    """One step of one unit: (1), n of (2a), (3)."""
+    (h,) = state
+    z = update_gate(ax, ah)
+    n = tanh(ax[2] + ah[2])
+    return (mix(n, z, h),), (reset_gate(ax, ah), z, n)
+
+
+def gru_reset_before_backward(saved, state, new_state, d_state):
+    """One step of one unit backward: (4), (5); r stays where dr will be."""
+    r, z, n = saved
+    (dh,) = d_state
+    dz, dn = mix_backward(dh, n, z, state[0])  # (4) (5)
+    gates = (r, dz, dn)
+    return gates, gates, (dh * z,)
+
+
+GRU_RESET_BEFORE = Cell(
+    "gru_reset_before", ("r", "z", "n"), ("h",), ("r", "z", "n"), gru_reset_before_forward, gru_reset_before_backward,
+    inner=Inner(2, reset_forward, reset_backward),
+)  # fmt: skip

@@ -16,10 +16,18 @@ Backward, given dh and dc (the gradient that reaches c from the next step):
     dc' = dc f              dh' = Rᵀ [di df dg do]                         (7)
 
 di, df, dg, do are the gradients of the gates' pre-activations, for W x as for R h'.
+
+With cell clip (cudnnRNNSetClip) c is limited before h is computed from it, and where it was, no gradient reaches what
+it was computed from:
+
+    c = min(max(f c' + i g, lclip), rclip)                                 (3a)
+    di = df = dg = dc' = 0 where c is lclip or rclip                       (5a)
 """
 
-from numbarnn.cells.definition import Cell
-from numbarnn.cells.scalar import ZERO, d_sigmoid, d_tanh, sigmoid, tanh
+from functools import cache
+
+from numbarnn.cells.definition import Cell, with_names
+from numbarnn.cells.scalar import ZERO, clip, clip_nan, d_sigmoid, d_tanh, inside, sigmoid, tanh
 
 
 def lstm_forward(ax, ah, state):
@@ -51,3 +59,40 @@ def lstm_backward(saved, state, new_state, d_state):
 
 
 LSTM = Cell("lstm", ("i", "f", "g", "o"), ("h", "c"), ("i", "f", "g", "o"), lstm_forward, lstm_backward)
+
+# ---------------------------------------------------------------------------------------------------- with cell clip
+LCLIP, RCLIP = -1.0, 1.0  # of each variant its own
+limit = clip
+
+
+def clipped_forward(ax, ah, state):
+    """One step of one unit: (1), (2), (3a)."""
+    (_, c), gates = lstm_forward(ax, ah, state)
+    c = limit(c, LCLIP, RCLIP)  # (3a)
+    return (gates[3] * tanh(c), c), gates
+
+
+def clipped_backward(saved, state, new_state, d_state):
+    """One step of one unit backward: (4) to (7), with (5a)."""
+    (di, df, dg, do), _, (_, dc) = lstm_backward(saved, state, new_state, d_state)
+    c = new_state[1]
+    di, df, dg = inside(c, LCLIP, RCLIP, di), inside(c, LCLIP, RCLIP, df), inside(c, LCLIP, RCLIP, dg)  # (5a)
+    gates = (di, df, dg, do)
+    return gates, gates, (ZERO, inside(c, LCLIP, RCLIP, dc))
+
+
+def clipped(lclip, rclip, propagate_nan=True):
+    """The LSTM whose c is limited to [lclip, rclip] at each step; the same object for the same limits.
+
+    Args:
+        propagate_nan: NaN stays NaN; else it becomes lclip.
+    """
+    return _clipped(float(lclip), float(rclip), bool(propagate_nan))
+
+
+@cache
+def _clipped(lclip, rclip, propagate_nan):
+    names = {"LCLIP": lclip, "RCLIP": rclip, "limit": clip if propagate_nan else clip_nan}
+    forward, backward = with_names(clipped_forward, **names), with_names(clipped_backward, **names)
+    name = f"lstm_clip_{lclip!r}_{rclip!r}{'' if propagate_nan else '_no_nan'}"
+    return Cell(name, LSTM.gates, LSTM.states, LSTM.saved, forward, backward)

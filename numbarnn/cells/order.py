@@ -1,7 +1,12 @@
-"""The order of time: one home for which time a direction's step is, and where the state before it stands.
+"""The order of time: one home for which time a direction's step is, where the state before it stands, and which steps
+of which sequences are out of the ordinary.
 
 Plain functions of ints: Python, `numba.njit` and `cuda.jit(device=True)` run them alike.
 """
+
+# Codes of a step of one sequence, a uint8 each; 0 is an ordinary step.
+RESET = 1  # the state before the step counts as zero
+SKIP = 2  # beyond the sequence's length: the state is carried through, nothing else happens
 
 
 def step_time(step, steps, direction, backward):
@@ -16,3 +21,21 @@ def step_time(step, steps, direction, backward):
     """
     t = step if (direction == 1) == backward else steps - 1 - step
     return t, t + 2 * direction
+
+
+def step_code(t, direction, length, resets, b):
+    """The code of time t of sequence b in a direction.
+
+    A sequence that begins anew at a time passes nothing across the moment before it: the forward direction resets its
+    state before that time, the backward direction before the time before.
+
+    Args:
+        length: of the sequence; beyond it nothing is reset.
+        resets: (T, B), true where a sequence begins anew; of no times if none does.
+    """
+    if t >= length:
+        return SKIP
+    start = t + direction
+    if start < resets.shape[0] and start < length and resets[start, b]:
+        return RESET
+    return 0

@@ -48,7 +48,39 @@ def d_relu(y):
     return np.where(y > ZERO, ONE, ZERO)
 
 
+def clip(x, low, high):
+    """min(max(x, low), high); NaN stays NaN."""
+    return np.minimum(np.maximum(x, low), high)
+
+
+def clip_nan(x, low, high):
+    """min(max(x, low), high) of numbers, where NaN counts as less than any."""
+    return np.minimum(np.where(x > low, x, low), high)
+
+
+def inside(y, low, high, value):
+    """0 where y is low or high or beyond, else `value`, also where y is NaN."""
+    return np.where((y <= low) | (y >= high), ZERO, value)
+
+
 # ------------------------------------------------------------------------ what compiled targets use instead
+def clip_scalar(x, low, high):
+    """`clip` of one number."""
+    x = low if x < low else x
+    return high if x > high else x
+
+
+def clip_nan_scalar(x, low, high):
+    """`clip_nan` of one number."""
+    x = x if x > low else low
+    return high if x > high else x
+
+
+def inside_scalar(y, low, high, value):
+    """`inside` of one number."""
+    return ZERO if y <= low or y >= high else value
+
+
 def relu_scalar(x):
     """`relu` of one number."""
     return ZERO if x < ZERO else x
@@ -134,7 +166,13 @@ def fma(a, b, c):
 
 exp2 = np.exp2
 
-_SCALAR = {"relu": relu_scalar, "d_relu": d_relu_scalar}
+_SCALAR = {
+    "relu": relu_scalar,
+    "d_relu": d_relu_scalar,
+    "clip": clip_scalar,
+    "clip_nan": clip_nan_scalar,
+    "inside": inside_scalar,
+}
 _LIBM = {**_SCALAR, "exp": math.exp, "tanh": math.tanh}
 
 

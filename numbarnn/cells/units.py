@@ -8,6 +8,8 @@ is loaded, and `narrow` to each that is stored; None leaves them as they are.
 
 from functools import cache
 
+import numpy as np
+
 from numbarnn.cells.definition import jit
 
 
@@ -15,6 +17,12 @@ from numbarnn.cells.definition import jit
 def unchanged(target):
     """The device function value -> value."""
     return jit(lambda value: value, target)
+
+
+@cache
+def joiner(target):
+    """The device function (first, rest) -> (first, *rest): Numba cannot compile several such tuples in one function."""
+    return jit(lambda first, rest: (first, *rest), target)
 
 
 @cache
@@ -65,3 +73,13 @@ def adder(count, target):
         return jit(lambda a, b: (), target)
     add_rest = adder(count - 1, target)
     return jit(lambda a, b: (a[0] + b[0], *add_rest(a[1:], b[1:])), target)
+
+
+@cache
+def zeros(count, target, dtype):
+    """A device function () -> a tuple of `count` zeros of a dtype (a name)."""
+    zero = np.dtype(dtype).type(0)
+    if count == 0:
+        return jit(lambda: (), target)
+    rest = zeros(count - 1, target, dtype)
+    return jit(lambda: (zero, *rest()), target)

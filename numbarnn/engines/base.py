@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from numbarnn.cells import Cell
 @dataclass
 class ForwardBuffers:
     """The arrays of one layer and direction in the forward pass. The cell saves K values per step and unit for backward
-    and has N states besides h (LSTM: c).
+    and has N states besides h (LSTM: c). With projection h is P wide, not H, and R (G * H, P).
 
     Attributes:
         direction: 0 forward in time, 1 backward.
@@ -29,6 +30,9 @@ class ForwardBuffers:
         ah: (B, G * H), scratch.
         R: (G * H, H). b_w, b_r: (G * H,).
         x, W: (T, B, I) and (G * H, I), for engines that multiply them themselves (`Engine.fuses_input`); else None.
+        codes: (T + 2, B) uint8, slots as in h, what is not ordinary (`numbarnn.cells.order`); None if all steps are.
+        m, W_hr: (T + 2, B, D * H), slots as in h, and (P, H), with projection: h = m W_hrᵀ; else None.
+        v: (T, B, H), without `save` (1, B, H), what the last gates multiply if a step has two products; else None.
         allow_tf32: see `Problem`.
     """
 
@@ -44,6 +48,10 @@ class ForwardBuffers:
     b_r: Any
     x: Any = None
     W: Any = None
+    codes: Any = None
+    m: Any = None
+    W_hr: Any = None
+    v: Any = None
     allow_tf32: bool = False
 
 
@@ -56,7 +64,9 @@ class BackwardBuffers:
         dax: (T, B, max(K, G) * H), what forward saved; replaced by the gradient of x Wᵀ.
         dah: the gradient of h Rᵀ, (T, B, G * H); is dax if the cell's two gradients are the same.
         dy: (T, B, D * H), the gradient of the layer's output.
-        allow_tf32: see `Problem`.
+        dht, dm: with projection, (T, B, P), written: all of the gradient of h; and (B, H), scratch for that of m.
+        dv: (B, H), scratch, the gradient of v, if a step has two products.
+        codes, m, W_hr, allow_tf32: as forward.
     """
 
     cell: Cell
@@ -69,6 +79,12 @@ class BackwardBuffers:
     h: Any
     c: Any
     R: Any
+    codes: Any = None
+    dht: Any = None
+    dm: Any = None
+    m: Any = None
+    W_hr: Any = None
+    dv: Any = None
     allow_tf32: bool = False
 
 
@@ -124,6 +140,17 @@ class Engine(ABC):
         """
         return lambda name, shape, dtype: self.empty(shape, dtype)
 
+    def constant(self, array):
+        """A copy of a NumPy array on this engine that nobody may change; one for all equal arrays, kept for good."""
+        key = (array.shape, array.dtype, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = self.from_host(array)
+        return self._constants[key]
+
+    @cached_property
+    def _constants(self):
+        return {}
+
     def from_host_into(self, rooms, name, array):
         """A copy of a NumPy array on this engine, made by what `rooms` returned, under that name."""
         return self.from_host(array)
@@ -169,6 +196,30 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    def step_codes(self, codes, lengths, resets):
+        """codes (D, T + 2, B) = what each step is, see `numbarnn.cells.order.step_code`.
+
+        Args:
+            lengths: (B,) int32. resets: (T, B) uint8, any strides, or (0, B).
+        """
+
+    @abstractmethod
+    def select(self, out, x, codes, dropped, fill):
+        """out = x, but `fill` in the rows whose code has a bit of `dropped`; (X, Y, Z), any strides; codes (X, Y)."""
+
+    @abstractmethod
+    def gather(self, out, x, index, fill):
+        """out (N, Z) = the rows of x (M, Z) that index (N,) int64 names; `fill` where it is negative."""
+
+    @abstractmethod
+    def spread(self, out, x, gates):
+        """out (M, G * H) = x (M, H) for each of G gates; rows at any stride."""
+
+    @abstractmethod
+    def sum_gates(self, out, x, gates, accumulate):
+        """out (M, H) = the sum over G gates of x (M, G * H), rows at any stride, or += with `accumulate`."""
+
+    @abstractmethod
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         """out = op(a) op(b), or +=: matrices as in `numbarnn.gemm.matmul`."""
 
@@ -176,17 +227,23 @@ class Engine(ABC):
     def add_row_sums(self, out, x):
         """out (N,) += x.sum(axis=0), x (M, N) with rows at any stride; a fixed order of summation."""
 
-    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
-        """dW (+)= daxᵀ x, dR (+)= dahᵀ h_before, db_w (+)= Σ dax, db_r (+)= Σ dah.
+    def weight_gradients(self, dw, dax, dah, x, factors, accumulate, allow_tf32=False):
+        """dW (+)= daxᵀ x, dR (+)= dahᵀ factors, db_w (+)= Σ dax, db_r (+)= Σ dah: those that dw has.
 
         Args:
-            dw: {"W": (G * H, I), "R": (G * H, H)} and, with bias, {"b_w": (G * H,), "b_r": (G * H,)}.
-            dax, dah: (T * B, G * H). x: (T * B, I). h_before: (T * B, H). Rows at any stride.
+            dw: {"W": (G * H, I), "R": (G * H, H), "b_w": (G * H,), "b_r": (G * H,)}, some may be missing.
+            dax, dah: (T * B, G * H). x: (T * B, I). Rows at any stride, of factors' matrices too.
+            factors: pairs of a number of rows of R and what they multiplied, (T * B, H): all h_before, or the last v.
             accumulate: add to dw instead of writing over it.
         """
         options = {"transpose_a": True, "accumulate": accumulate, "allow_tf32": allow_tf32}
-        self.multiply(dw["W"], dax, x, **options)
-        self.multiply(dw["R"], dah, h_before, **options)
+        if "W" in dw:
+            self.multiply(dw["W"], dax, x, **options)
+        first = 0
+        for count, factor in factors:
+            last = first + count
+            self.multiply(dw["R"][first:last], dah[:, first:last], factor, **options)
+            first = last
         for bias, gradient in (("b_w", dax), ("b_r", dah)):
             if bias in dw:
                 if not accumulate:

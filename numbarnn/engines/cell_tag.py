@@ -13,7 +13,7 @@ from numba.extending import NativeValue, models, overload, register_model, typeo
 
 from numbarnn import gemm
 from numbarnn.cells import Cell, definition, order, scalar, specialise, units
-from numbarnn.cells.definition import FAST_MATH
+from numbarnn.cells.definition import FAST_MATH, Inner
 from numbarnn.engines import atomics
 
 INLINE = dict(forceinline=True, fastmath=FAST_MATH, error_model="numpy")
@@ -76,9 +76,22 @@ def _per_cell(select):
     return function
 
 
+# Of cells whose steps have one product the compiled loops need types, not results: these are never called.
+_NO_INNER = Inner(0, lambda ax, ah, state: state[0], lambda kept, dv, state: (kept, dv))
+
+
+def _inner(cell):
+    return cell.inner or _NO_INNER
+
+
 cell_forward = _per_cell(lambda cell, dtype: specialise(cell.forward, dtype, "cpu"))
 cell_backward = _per_cell(lambda cell, dtype: specialise(cell.backward, dtype, "cpu"))
 load_pre_activations = _per_cell(lambda cell, _: units.biased_loader(cell.num_gates, "cpu"))
+inner_forward = _per_cell(lambda cell, dtype: specialise(_inner(cell).forward, dtype, "cpu"))
+inner_backward = _per_cell(lambda cell, dtype: specialise(_inner(cell).backward, dtype, "cpu"))
+load_outer = _per_cell(lambda cell, _: units.biased_loader(cell.num_outer, "cpu"))
+load_kept = _per_cell(lambda cell, _: units.loader(cell.num_outer, "cpu"))
+store_outer = _per_cell(lambda cell, _: units.storer(cell.num_outer, "cpu"))
 load_private = _per_cell(lambda cell, _: units.loader(cell.num_private, "cpu"))
 load_saved = _per_cell(lambda cell, _: units.loader(cell.num_saved, "cpu"))
 store_states = _per_cell(lambda cell, _: units.storer(cell.num_states, "cpu"))
@@ -101,6 +114,7 @@ def _constant(attribute):
 
 
 num_gates = _constant("num_gates")
+num_outer = _constant("num_outer")
 num_private = _constant("num_private")
 num_states = _constant("num_states")
 num_saved = _constant("num_saved")

@@ -1,6 +1,9 @@
 """The CPU engine: the cells compiled by Numba around OpenBLAS products, on all cores."""
 
 import platform
+from functools import cache
+
+import numpy as np
 
 from numbarnn import gemm
 from numbarnn.engines import cpu_loops
@@ -10,6 +13,15 @@ from numbarnn.engines.team import Team
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
+
+
+@cache
+def _nothing(dtype):
+    """Arrays without elements, of two and of three axes, for arguments that a call does without."""
+    return np.zeros((0, 0), dtype), np.zeros((0, 0, 0), dtype)
+
+
+_NO_CODES = np.zeros((0, 0), np.uint8)
 
 
 class CpuEngine(HostEngine):
@@ -61,6 +73,30 @@ class CpuEngine(HostEngine):
         threads = self._threads(20 * x.size, x.size)
         self.team.run(cpu_loops.dropout, threads, out_flat, x_flat, mask, x.dtype.type(scale), position)
 
+    def step_codes(self, codes, lengths, resets):
+        self.team.run(cpu_loops.step_codes, 1, codes, lengths, resets)
+
+    def select(self, out, x, codes, dropped, fill):
+        np.copyto(out, x)
+        out[(codes & dropped) != 0] = fill
+
+    def gather(self, out, x, index, fill):
+        np.take(x, np.maximum(index, 0), axis=0, out=out)
+        out[index < 0] = fill
+
+    def spread(self, out, x, gates):
+        for part in np.split(out, gates, axis=1):
+            part[...] = x
+
+    def sum_gates(self, out, x, gates, accumulate):
+        first, *others = np.split(x, gates, axis=1)
+        if accumulate:
+            out += first
+        else:
+            out[...] = first
+        for part in others:
+            out += part
+
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         m, n = out.shape
         threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
@@ -70,24 +106,30 @@ class CpuEngine(HostEngine):
         threads = self._threads(x.size, x.shape[1])
         self.team.run(cpu_loops.add_row_sums, threads, out, x)
 
-    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
-        none = dw["W"][0, :0]  # no bias: an array without elements
-        threads = self._threads(len(x) * (dw["W"].size + dw["R"].size), len(dw["W"]))
+    def weight_gradients(self, dw, dax, dah, x, factors, accumulate, allow_tf32=False):
+        # What is missing is an array without elements.
+        dW, dR, nothing = dw.get("W", dw["R"][:0]), dw["R"], dw["R"][0, :0]
+        threads = self._threads(len(x) * (dW.size + dR.size), len(dR))
+        (outer, h_before), (_, v) = factors[0], factors[-1]
         self.team.run(
-            cpu_loops.weight_gradients, threads, dw["W"], dw["R"], dw.get("b_w", none), dw.get("b_r", none),
-            dax, dah, x, h_before, accumulate,
+            cpu_loops.weight_gradients, threads, dW, dR, dw.get("b_w", nothing), dw.get("b_r", nothing),
+            dax, dah, x, h_before, v, outer, accumulate,
         )  # fmt: skip
 
     def forward_steps(self, buffers):
         b, tag = buffers, self._tag(buffers.cell)
         steps, batch = b.ax.shape[:2]
         x, W = (b.x, b.W) if b.x is not None else (b.h[:0], b.R)  # without x, ax is there already
-        threads = self._threads(steps * batch * (b.R.size + (W.size if len(x) else 0)), b.R.shape[1])
+        no_matrix, no_matrices = _nothing(b.h.dtype)
+        codes = _NO_CODES if b.codes is None else b.codes
+        m, W_hr = (no_matrices, no_matrix) if b.m is None else (b.m, b.W_hr)
+        v = no_matrices if b.v is None else b.v
+        threads = self._threads(steps * batch * (b.R.size + W_hr.size + (W.size if len(x) else 0)), b.R.shape[1])
 
         def run(first, last):
             self.team.run(
                 cpu_loops.forward_steps, threads, tag, b.h, b.c, b.ax, b.ah, x, W, b.R, b.b_w, b.b_r,
-                b.direction, first, last, b.save,
+                codes, m, W_hr, v, b.direction, first, last, b.save,
             )  # fmt: skip
 
         return run
@@ -95,12 +137,17 @@ class CpuEngine(HostEngine):
     def backward_steps(self, buffers):
         b, tag = buffers, self._tag(buffers.cell)
         steps, batch = b.dy.shape[:2]
-        threads = self._threads(steps * batch * b.R.size, b.R.shape[1])
+        no_matrix, no_matrices = _nothing(b.h.dtype)
+        codes = _NO_CODES if b.codes is None else b.codes
+        m, W_hr = (no_matrices, no_matrix) if b.m is None else (b.m, b.W_hr)
+        dht, dm = (no_matrices, b.dh) if b.dht is None else (b.dht, b.dm)
+        dv = b.dh if b.dv is None else b.dv
+        threads = self._threads(steps * batch * (b.R.size + W_hr.size), b.R.shape[1])
 
         def run(first, last):
             self.team.run(
                 cpu_loops.backward_steps, threads, tag, b.dh, b.dc, b.dax, b.dah, b.dy, b.h, b.c, b.R,
-                b.direction, first, last,
+                codes, dht, dm, m, W_hr, dv, b.direction, first, last,
             )  # fmt: skip
 
         return run

@@ -12,21 +12,27 @@ from numba.extending import overload
 from numbarnn import gemm
 from numbarnn.cells import specialise
 from numbarnn.cells.definition import FAST_MATH
-from numbarnn.cells.order import step_time
+from numbarnn.cells.order import RESET, SKIP, step_code, step_time
 from numbarnn.cells.philox import philox
 from numbarnn.engines.atomics import barrier
 from numbarnn.engines.cell_tag import (
     cell_backward,
     cell_forward,
+    inner_backward,
+    inner_forward,
+    load_kept,
+    load_outer,
     load_pre_activations,
     load_private,
     load_saved,
     num_gates,
+    num_outer,
     num_private,
     num_saved,
     num_states,
     same_gradient,
     store_gates,
+    store_outer,
     store_saved,
     store_states,
 )
@@ -38,7 +44,7 @@ FEW_ROWS = 40  # m up to which products are cut into such small ones
 TILE = 128  # units whose results a thread collects before it stores them
 SUM_ROWS = 16  # rows added up one after another
 _OPTIONS = dict(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
-_step_time = njit(**_OPTIONS)(step_time)
+_step_time, _step_code = njit(**_OPTIONS)(step_time), njit(**_OPTIONS)(step_code)
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
 
 
@@ -176,7 +182,59 @@ def _input_products(ax, x, W, G, H, t0, t1, u0, u1):
 
 
 @njit(**_OPTIONS)
-def forward_steps(thread, threads, counters, tag, h, c, ax, ah, x, W, R, b_w, b_r, direction, first, last, save):
+def code_at(codes, slot, b):
+    """The code of a sequence's step, by its slot; 0 if there are no codes."""
+    return codes[slot, b] if codes.shape[0] > 0 else np.uint8(0)
+
+
+@njit(**_OPTIONS)
+def copy_units(row, other, values, start, stop, H):
+    """row = other, for units [start, stop) of `values` values of H units each."""
+    for first in range(0, values * H, H):
+        for j in range(first + start, first + stop):
+            row[j] = other[j]
+
+
+@njit(**_OPTIONS)
+def clear_units(row, values, start, stop, H):
+    """row = 0, likewise."""
+    for first in range(0, values * H, H):
+        row[first + start : first + stop] = 0
+
+
+@njit(**_OPTIONS)
+def _project(thread, threads, h, m, W_hr, codes, t, before, direction):
+    """h[t + 1] = m[t + 1] W_hrᵀ, or h[before] for the sequences whose step is skipped: the thread's columns."""
+    B, (P, H), item, ldh, ldm = h.shape[1], W_hr.shape, h.itemsize, h.shape[2], m.shape[2]
+    p0, p1 = share(P, thread, threads)
+    if p0 < p1:
+        product(
+            h, False, True, B, p1 - p0, H, m.ctypes.data + ((t + 1) * B * ldm + direction * H) * item, ldm,
+            W_hr.ctypes.data + p0 * H * item, H, False,
+            h.ctypes.data + ((t + 1) * B * ldh + direction * P + p0) * item, ldh,
+        )  # fmt: skip
+    for b in range(B):
+        if code_at(codes, t + 1, b) == SKIP:
+            copy_units(h[t + 1, b, direction * P :], h[before, b, direction * P :], 1, p0, p1, P)
+
+
+@njit(**_OPTIONS)
+def _inner_units(tag, v, ax, ah, b_w, b_r, h_before, c_before, start, stop, H):
+    """What the last gates multiply, for units [start, stop) of one sequence; each array is the row of that sequence."""
+    rows = np.uintp(H)
+    for j in range(np.uintp(start), np.uintp(stop)):
+        v[j] = inner_forward(
+            tag,
+            load_outer(tag, ax, b_w, j, rows),
+            load_outer(tag, ah, b_r, j, rows),
+            (h_before[j], *load_private(tag, c_before, j, rows)),
+        )
+
+
+@njit(**_OPTIONS)
+def forward_steps(
+    thread, threads, counters, tag, h, c, ax, ah, x, W, R, b_w, b_r, codes, m, W_hr, v, direction, first, last, save
+):
     """Steps [first, last) of one direction: its products and its cell.
 
     Args:
@@ -185,31 +243,64 @@ def forward_steps(thread, threads, counters, tag, h, c, ax, ah, x, W, R, b_w, b_
         ax: (T, B, >= G * H), place for x Wᵀ; with `save` replaced by what the cell saves, (T, B, >= K * H).
         x: (T, B, I) and W: (G * H, I), or x of no steps, if ax is x Wᵀ already.
         ah: (B, G * H), scratch.  R: (G * H, H).  b_w, b_r: (G * H,).
+        codes: (T + 2, B), see `numbarnn.cells.order`; (0, 0) if all steps are ordinary.
+        m, W_hr: (T + 2, B, D * H) and (P, H) with projection, where h is (T + 2, B, D * P), R (G * H, P); else W_hr has
+            no rows. m is written.
+        v: (T, B, H), without `save` (1, B, H), written, if the cell's step has two products.
         direction: 0 forward in time, 1 backward.
     """
-    T, B, H, G = h.shape[0] - 2, h.shape[1], R.shape[1], num_gates(tag)
-    h_column, c_column = direction * H, direction * H * num_private(tag)
+    T, B, G, N, P = h.shape[0] - 2, h.shape[1], num_gates(tag), num_private(tag), R.shape[1]
+    H, projected, outer = R.shape[0] // G, W_hr.shape[0] > 0, num_outer(tag)
+    output = m if projected else h  # what the cell writes
+    column, c_column = direction * H, direction * H * N
     u0, u1 = share(H, thread, threads)
     tile = np.empty((num_states(tag) + num_saved(tag)) * TILE, dtype=h.dtype)
+    nothing = np.zeros((1, max(G, N) * H if codes.shape[0] > 0 else 0), dtype=h.dtype)
     item, ldh = h.itemsize, h.shape[2]
-    h_start, ah_start, R_start = h.ctypes.data + h_column * item, ah.ctypes.data, R.ctypes.data
+    h_start, ah_start, R_start = h.ctypes.data + direction * P * item, ah.ctypes.data, R.ctypes.data
     if x.shape[0] > 0 and first < last:  # every thread for its own units, which need nothing of the others'
         t0, t1 = _step_time(first, T, direction, False)[0], _step_time(last - 1, T, direction, False)[0]
         _input_products(ax, x, W, G, H, min(t0, t1), max(t0, t1) + 1, u0, u1)
     for step in range(first, last):
         t, before = _step_time(step, T, direction, False)
-        for g in range(G):
+        for g in range(outer):
             row = g * H + u0
             product(
-                ah, False, True, B, u1 - u0, H, h_start + before * B * ldh * item, ldh,
-                R_start + row * H * item, H, False, ah_start + row * item, G * H,
+                ah, False, True, B, u1 - u0, P, h_start + before * B * ldh * item, ldh,
+                R_start + row * P * item, P, False, ah_start + row * item, G * H,
             )  # fmt: skip
+        if outer < G:
+            slot = t if save else 0
+            for b in range(B):
+                before_row, c_before, ah_row = h[before, b, column:], c[before % c.shape[0], b, c_column:], ah[b, 0:]
+                if code_at(codes, t + 1, b) == RESET:
+                    before_row, c_before, ah_row = nothing[0, 0:], nothing[0, 0:], nothing[0, 0:]
+                _inner_units(tag, v[slot, b], ax[t, b], ah_row, b_w, b_r, before_row, c_before, u0, u1, H)
+            barrier(counters, thread, threads)
+            for g in range(outer, G):
+                row = g * H + u0
+                product(
+                    ah, False, True, B, u1 - u0, H, v.ctypes.data + slot * B * H * item, H,
+                    R_start + row * H * item, H, False, ah_start + row * item, G * H,
+                )  # fmt: skip
         for b in range(B):
+            code = code_at(codes, t + 1, b)
+            output_row, c_row = output[t + 1, b, column:], c[(t + 1) % c.shape[0], b, c_column:]
+            output_before, c_before = output[before, b, column:], c[before % c.shape[0], b, c_column:]
+            ah_row = ah[b, 0:]
+            if code == SKIP:
+                copy_units(output_row, output_before, 1, u0, u1, H)
+                copy_units(c_row, c_before, N, u0, u1, H)
+                continue
+            if code == RESET:
+                output_before, c_before, ah_row = nothing[0, 0:], nothing[0, 0:], nothing[0, 0:]
             _forward_units(
-                tag, tile, h[t + 1, b, h_column:], c[(t + 1) % c.shape[0], b, c_column:], ax[t, b], ah[b], b_w, b_r,
-                h[before, b, h_column:], c[before % c.shape[0], b, c_column:], u0, u1, H, save,
-            )  # fmt: skip
+                tag, tile, output_row, c_row, ax[t, b], ah_row, b_w, b_r, output_before, c_before, u0, u1, H, save
+            )
         barrier(counters, thread, threads)
+        if projected:
+            _project(thread, threads, h, m, W_hr, codes, t, before, direction)
+            barrier(counters, thread, threads)
 
 
 # ------------------------------------------------------------------------------------------ backward
@@ -242,7 +333,44 @@ def _backward_units(tag, tile, dh, dc, dax, dah, dy, h, c, h_before, c_before, s
 
 
 @njit(**_OPTIONS)
-def backward_steps(thread, threads, counters, tag, dh, dc, dax, dah, dy, h, c, R, direction, first, last):
+def _project_backward(thread, threads, counters, dht, dm, dh, dy, W_hr, codes, t, before, direction):
+    """dht[t] = dy[t] + dh, 0 where the step is skipped; dh = 0 but there; dm = dht[t] W_hr: the thread's columns."""
+    B, (P, H), item = dh.shape[0], W_hr.shape, dh.itemsize
+    p0, p1 = share(P, thread, threads)
+    for b in range(B):
+        dht_row, dh_row, dy_row = dht[t, b, 0:], dh[b, 0:], dy[t, b, direction * P :]
+        if code_at(codes, 2 * (t + 1) - before, b) == RESET:
+            clear_units(dh_row, 1, p0, p1, P)
+        if code_at(codes, t + 1, b) == SKIP:
+            clear_units(dht_row, 1, p0, p1, P)
+            continue
+        for k in range(p0, p1):
+            dht_row[k] = dy_row[k] + dh_row[k]
+            dh_row[k] = 0
+    barrier(counters, thread, threads)
+    u0, u1 = share(H, thread, threads)
+    if u0 < u1:
+        product(
+            dm, False, False, B, u1 - u0, P, dht.ctypes.data + t * B * P * item, P,
+            W_hr.ctypes.data + u0 * item, H, False, dm.ctypes.data + u0 * item, H,
+        )  # fmt: skip
+
+
+@njit(**_OPTIONS)
+def _inner_units_backward(tag, dh, dax, dv, h_before, c_before, start, stop, H):
+    """The first gates' gradients and what reaches h through v, for units [start, stop) of one sequence; rows of it."""
+    rows = np.uintp(H)
+    for j in range(np.uintp(start), np.uintp(stop)):
+        state = (h_before[j], *load_private(tag, c_before, j, rows))
+        d_ax, d_h = inner_backward(tag, load_kept(tag, dax, j, rows), dv[j], state)
+        store_outer(tag, dax, j, rows, d_ax)
+        dh[j] += d_h
+
+
+@njit(**_OPTIONS)
+def backward_steps(
+    thread, threads, counters, tag, dh, dc, dax, dah, dy, h, c, R, codes, dht, dm, m, W_hr, dv, direction, first, last
+):
     """Steps [first, last) of one direction's backward walk: the cell's backward and the product with R.
 
     Args:
@@ -250,26 +378,60 @@ def backward_steps(thread, threads, counters, tag, dh, dc, dax, dah, dy, h, c, R
         dc: (B, N * H), likewise.
         dax: (T, B, >= G * H), what the cell saved (T, B, >= K * H); replaced by the gradient of x Wᵀ.
         dah: (T, B, >= G * H), the gradient of h Rᵀ, written; is dax if the cell's two gradients are the same.
-        dy: (T, B, D * H).  h, c, R, direction: as in `forward_steps`; step 0 is the last one of forward.
+        dy: (T, B, D * H).
+        dht, dm: with projection, (T, B, P), written: all of the gradient of h; and (B, H), scratch for that of m.
+        dv: (B, H), scratch, the gradient of v, if the cell's step has two products.
+        h, c, R, codes, m, W_hr, direction: as in `forward_steps`; step 0 is the last one of forward.
     """
-    T, B, H, G = h.shape[0] - 2, h.shape[1], R.shape[1], num_gates(tag)
-    h_column, c_column = direction * H, direction * H * num_private(tag)
+    T, B, G, N, P = h.shape[0] - 2, h.shape[1], num_gates(tag), num_private(tag), R.shape[1]
+    H, projected = R.shape[0] // G, W_hr.shape[0] > 0
+    output, d_output = (m, dm) if projected else (h, dh)
+    outer = num_outer(tag)
+    column, c_column = direction * H, direction * H * N
     u0, u1 = share(H, thread, threads)
+    p0, p1 = share(P, thread, threads)
     tile = np.empty((num_states(tag) + 2 * G) * TILE, dtype=h.dtype)
+    nothing = np.zeros((1, max(1, N) * H if codes.shape[0] > 0 or projected else 0), dtype=h.dtype)
     item, ld = h.itemsize, dah.shape[2]
     dh_start, dah_start, R_start = dh.ctypes.data, dah.ctypes.data, R.ctypes.data
     for step in range(first, last):
         t, before = _step_time(step, T, direction, True)
+        if projected:
+            _project_backward(thread, threads, counters, dht, dm, dh, dy, W_hr, codes, t, before, direction)
         for b in range(B):
+            code = code_at(codes, t + 1, b)
+            if code_at(codes, 2 * (t + 1) - before, b) == RESET:  # nothing comes from the step after
+                clear_units(dc[b, 0:], N, u0, u1, H)
+                if not projected:
+                    clear_units(dh[b, 0:], 1, u0, u1, H)
+            if code == SKIP:
+                clear_units(dax[t, b, 0:], G, u0, u1, H)
+                if not same_gradient(tag):
+                    clear_units(dah[t, b, 0:], G, u0, u1, H)
+                continue
+            dy_row = nothing[0, 0:] if projected else dy[t, b, column:]
+            output_before, c_before = output[before, b, column:], c[before, b, c_column:]
+            if code == RESET:
+                output_before, c_before = nothing[0, 0:], nothing[0, 0:]
             _backward_units(
-                tag, tile, dh[b], dc[b], dax[t, b], dah[t, b], dy[t, b, h_column:],
-                h[t + 1, b, h_column:], c[t + 1, b, c_column:],
-                h[before, b, h_column:], c[before, b, c_column:], u0, u1, H,
+                tag, tile, d_output[b], dc[b], dax[t, b], dah[t, b], dy_row, output[t + 1, b, column:],
+                c[t + 1, b, c_column:], output_before, c_before, u0, u1, H,
             )  # fmt: skip
         barrier(counters, thread, threads)
+        if outer < G:
+            product(
+                dv, False, False, B, u1 - u0, (G - outer) * H, dah_start + (t * B * ld + outer * H) * item, ld,
+                R_start + (outer * H * H + u0) * item, H, False, dv.ctypes.data + u0 * item, H,
+            )  # fmt: skip
+            for b in range(B):
+                before_row, c_before = h[before, b, column:], c[before, b, c_column:]
+                if code_at(codes, t + 1, b) == RESET:
+                    before_row, c_before = nothing[0, 0:], nothing[0, 0:]
+                _inner_units_backward(tag, dh[b], dax[t, b], dv[b], before_row, c_before, u0, u1, H)
+            barrier(counters, thread, threads)
         product(
-            dh, False, False, B, u1 - u0, G * H, dah_start + t * B * ld * item, ld,
-            R_start + u0 * item, H, True, dh_start + u0 * item, H,
+            dh, False, False, B, p1 - p0, outer * H, dah_start + t * B * ld * item, ld,
+            R_start + p0 * item, P, True, dh_start + p0 * item, P,
         )  # fmt: skip
 
 
@@ -308,17 +470,39 @@ def add_row_sums(thread, threads, counters, out, x):
 
 
 @njit(**_OPTIONS)
-def weight_gradients(thread, threads, counters, dW, dR, db_w, db_r, dax, dah, x, h_before, accumulate):
-    """The thread's share of a direction's gradients: see `Engine.weight_gradients`; biases may have no elements."""
-    multiply(thread, threads, counters, dW, dax, x, True, False, accumulate)
-    multiply(thread, threads, counters, dR, dah, h_before, True, False, accumulate)
-    if db_w.shape[0] > 0:
-        n0, n1 = share(db_w.shape[0], thread, threads)
-        if not accumulate:
-            db_w[n0:n1] = 0
-            db_r[n0:n1] = 0
-        add_row_sums(thread, threads, counters, db_w, dax)
-        add_row_sums(thread, threads, counters, db_r, dah)
+def step_codes(thread, threads, counters, codes, lengths, resets):
+    """codes (D, T + 2, B): see `Engine.step_codes`."""
+    codes[...] = 0
+    for direction in range(codes.shape[0]):
+        for t in range(codes.shape[1] - 2):
+            for b in range(codes.shape[2]):
+                codes[direction, t + 1, b] = _step_code(t, direction, lengths[b], resets, b)
+
+
+@njit(**_OPTIONS)
+def weight_gradients(thread, threads, counters, dW, dR, db_w, db_r, dax, dah, x, h_before, v, outer, accumulate):
+    """The thread's share of a direction's gradients: see `Engine.weight_gradients`; dW and biases may have no rows.
+
+    Args:
+        h_before, v: what the first `outer` rows of R multiplied, and the others.
+    """
+    if dW.shape[0] > 0:
+        multiply(thread, threads, counters, dW, dax, x, True, False, accumulate)
+    multiply(thread, threads, counters, dR[:outer], dah[:, :outer], h_before, True, False, accumulate)
+    if outer < dR.shape[0]:
+        multiply(thread, threads, counters, dR[outer:], dah[:, outer:], v, True, False, accumulate)
+    _bias_gradient(thread, threads, counters, db_w, dax, accumulate)
+    _bias_gradient(thread, threads, counters, db_r, dah, accumulate)
+
+
+@njit(**_OPTIONS)
+def _bias_gradient(thread, threads, counters, bias, gradient, accumulate):
+    """The thread's share of Σ gradient."""
+    if not accumulate:
+        n0, n1 = share(bias.shape[0], thread, threads)
+        bias[n0:n1] = 0
+    if bias.shape[0] > 0:
+        add_row_sums(thread, threads, counters, bias, gradient)
 
 
 @njit(**_OPTIONS)

@@ -18,17 +18,6 @@ DLPACK_CUDA = (2, 13)  # DLPack's device types for CUDA memory: plain and manage
 class KernelEngine(Engine):
     """Steps made of `@cuda.jit` kernels and products; the base of `CudaEngine` and `SimulatedEngine`."""
 
-    def constant(self, array):
-        """A copy of a NumPy array on this engine that nobody may change; one for all equal arrays, kept for good."""
-        key = (array.shape, array.dtype, array.tobytes())
-        if key not in self._constants:
-            self._constants[key] = self.from_host(array)
-        return self._constants[key]
-
-    @cached_property
-    def _constants(self):
-        return {}
-
     @cached_property
     def _trouble(self):
         """(one int64 as kernels take it, the same as NumPy array)."""
@@ -65,6 +54,32 @@ class KernelEngine(Engine):
 
         dropout.dropout(out, x, mask, scale, position)
 
+    def step_codes(self, codes, lengths, resets):
+        from numbarnn.kernels import sequences
+
+        sequences.step_codes(codes, lengths, resets)
+
+    def select(self, out, x, codes, dropped, fill):
+        from numbarnn.kernels import sequences
+
+        sequences.select(out, x, codes, dropped, fill)
+
+    def gather(self, out, x, index, fill):
+        from numbarnn.kernels import sequences
+
+        if out.size:
+            sequences.gather(out, x, index, fill)
+
+    def spread(self, out, x, gates):
+        from numbarnn.kernels import skip
+
+        skip.spread(out, x, gates)
+
+    def sum_gates(self, out, x, gates, accumulate):
+        from numbarnn.kernels import skip
+
+        skip.sum_gates(out, x, gates, accumulate)
+
     def multiply(self, out, a, b, **options):
         gemm.matmul(out, a, b, **options)
 
@@ -77,16 +92,26 @@ class KernelEngine(Engine):
         from numbarnn.kernels import pointwise
 
         b = buffers
-        steps, H = b.ax.shape[0], b.R.shape[1]
-        columns = slice(b.direction * H, (b.direction + 1) * H)
-        product = gemm.step_product(b.ah, b.h[:, :, columns], b.R, transpose_b=True, allow_tf32=b.allow_tf32)
-        pointwise_step = pointwise.bind_forward(b.cell, b.h, b.c, b.ax, b.ah, b.b_w, b.b_r, b.direction, b.save)
+        steps, width = b.ax.shape[0], b.R.shape[1]
+        h = b.h[:, :, b.direction * width :][:, :, :width]
+        rows = b.cell.num_outer * (b.R.shape[0] // b.cell.num_gates)  # of R, that multiply h
+        product = gemm.step_product(b.ah[:, :rows], h, b.R[:rows], transpose_b=True, allow_tf32=b.allow_tf32)
+        second_product = None if b.v is None else _second_product(b, rows)
+        output = b.h if b.m is None else b.m
+        pointwise_step = pointwise.bind_forward(
+            b.cell, output, b.c, b.ax, b.ah, b.b_w, b.b_r, b.codes, b.direction, b.save
+        )
+        project = None if b.m is None else _projection(b, h)
 
         def run(first, last):
             for step in range(first, last):
                 t, before = step_time(step, steps, b.direction, False)
                 product(before)
+                if second_product is not None:
+                    second_product(t, before)
                 pointwise_step(t, before)
+                if project is not None:
+                    project(t, before)
 
         return run
 
@@ -94,18 +119,95 @@ class KernelEngine(Engine):
         from numbarnn.kernels import pointwise
 
         b = buffers
-        steps, H = b.dy.shape[0], b.R.shape[1]
-        dah = b.dah[:, :, : b.cell.num_gates * H]
-        product = gemm.step_product(b.dh, dah, b.R, accumulate=True, allow_tf32=b.allow_tf32)
-        pointwise_step = pointwise.bind_backward(b.cell, b.dh, b.dc, b.dax, b.dah, b.dy, b.h, b.c, b.direction)
+        steps, projected = b.dy.shape[0], b.m is not None
+        rows = b.cell.num_outer * (b.R.shape[0] // b.cell.num_gates)  # of R, that multiplied h
+        product = gemm.step_product(b.dh, b.dah[:, :, :rows], b.R[:rows], accumulate=True, allow_tf32=b.allow_tf32)
+        second_product = None if b.dv is None else _second_product_backward(b, rows)
+        d_output, dy, output = (b.dm, None, b.m) if projected else (b.dh, b.dy, b.h)
+        pointwise_step = pointwise.bind_backward(
+            b.cell, d_output, b.dc, b.dax, b.dah, dy, output, b.c, b.codes, b.direction
+        )
+        project = _projection_backward(b) if projected else None
 
         def run(first, last):
             for step in range(first, last):
                 t, before = step_time(step, steps, b.direction, True)
+                if project is not None:
+                    project(t, before)
                 pointwise_step(t, before)
+                if second_product is not None:
+                    second_product(t, before)
                 product(t)
 
         return run
+
+
+def _second_product(buffers, rows):
+    """A function f(t, before) that makes v, of the first gates, and multiplies it with R's rows from `rows` on."""
+    from numbarnn.kernels import inner
+
+    b = buffers
+    make = inner.bind_forward(b.cell, b.v, b.h, b.c, b.ax, b.ah, b.b_w, b.b_r, b.codes, b.direction, b.save)
+    product = gemm.step_product(b.ah[:, rows:], b.v, b.R[rows:], transpose_b=True, allow_tf32=b.allow_tf32)
+
+    def run(t, before):
+        make(t, before)
+        product(t if b.save else 0)
+
+    return run
+
+
+def _second_product_backward(buffers, rows):
+    """A function f(t, before): the gradient of v, and of what it was made from."""
+    from numbarnn.kernels import inner
+
+    b = buffers
+    dah = b.dah[:, :, rows : b.R.shape[0]]
+    product = gemm.step_product(b.dv, dah, b.R[rows:], allow_tf32=b.allow_tf32)
+    finish = inner.bind_backward(b.cell, b.dh, b.dax, b.dv, b.h, b.c, b.codes, b.direction)
+
+    def run(t, before):
+        product(t)
+        finish(t, before)
+
+    return run
+
+
+def _projection(buffers, h):
+    """A function f(t, before): h[t + 1] = m[t + 1] W_hrᵀ, or h[before] where the step is skipped.
+
+    Args:
+        h: (T + 2, B, P), the direction's columns.
+    """
+    from numbarnn.kernels import projection
+
+    b, width = buffers, buffers.W_hr.shape[1]
+    m = b.m[:, :, b.direction * width :][:, :, :width]
+    product = gemm.step_product(h, m, b.W_hr, transpose_b=True, allow_tf32=b.allow_tf32)
+    carry = None if b.codes is None else projection.bind_carry(h, b.codes)
+
+    def run(t, before):
+        product(t + 1)
+        if carry is not None:
+            carry(t, before)
+
+    return run
+
+
+def _projection_backward(buffers):
+    """A function f(t, before): dht[t] = dy[t] + dh, dm = dht[t] W_hr."""
+    from numbarnn.kernels import projection
+
+    b, width = buffers, buffers.W_hr.shape[0]
+    dy = b.dy[:, :, b.direction * width :][:, :, :width]
+    join = projection.bind_join(b.dht, b.dh, dy, b.codes)
+    product = gemm.step_product(b.dm, b.dht, b.W_hr, allow_tf32=b.allow_tf32)
+
+    def run(t, before):
+        join(t, before)
+        product(t)
+
+    return run
 
 
 class SimulatedEngine(KernelEngine, HostEngine):

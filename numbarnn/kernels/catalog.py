@@ -1,8 +1,9 @@
 """Every kernel but planned ones, with arguments as layers pass them: for `numbarnn kernels` and the tests to compile.
 
 What is launched on a GPU is listed here, with every combination of dtype and layout that it is launched with; a test
-holds layers to it. A module with new kernels gets a function dtype -> ShippedKernels here, appended to LISTS. Kernels
-that a planner cuts for a problem are listed in `numbarnn.bench.planned`.
+holds layers to it. Of cells with cell clip, of which there is one per pair of bounds, one is listed, and not its masked
+kernels. A module with new kernels gets a function dtype -> ShippedKernels here, appended to LISTS. Kernels that a
+planner cuts for a problem are listed in `numbarnn.bench.planned`.
 """
 
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from numbarnn import cells
+from numbarnn.cells import lstm
 from numbarnn.cells.precision import DTYPES, compute_dtype, is_half
-from numbarnn.kernels import compiler, dropout, layout, pointwise, reduce
+from numbarnn.kernels import compiler, dropout, inner, layout, pointwise, projection, reduce, sequences, skip
 from numbarnn.kernels.arguments import Arguments, numba_types
 from numbarnn.kernels.launch import Kernel
 
@@ -65,13 +67,19 @@ def zeros(dtype, *shape):
     return np.zeros(shape, "uint16" if is_half(dtype) else dtype)
 
 
+# The LSTM with cell clip. Its bounds are constants of its code: one pair stands for all.
+CLIPPED_LSTM = lstm.clipped(-1.0, 1.0, True)
+
+
 def pointwise_kernels(dtype):
-    """Three kernels per cell; all arrays are contiguous."""
+    """Of each cell, without codes and with; of an LSTM with cell clip without. All arrays are contiguous."""
     for cell in cells.CELLS.values():
-        yield from _pointwise_kernels_of(cell, dtype)
+        for masked in (False, True):
+            yield from _pointwise_kernels_of(cell, dtype, masked)
+    yield from _pointwise_kernels_of(CLIPPED_LSTM, dtype, masked=False)
 
 
-def _pointwise_kernels_of(cell, dtype):
+def _pointwise_kernels_of(cell, dtype, masked):
     T, B, H, G, N = 3, 2, 5, cell.num_gates, cell.num_private
     K = max(cell.num_saved, G)
 
@@ -81,17 +89,82 @@ def _pointwise_kernels_of(cell, dtype):
     def accumulated(*shape):
         return zeros(compute_dtype(dtype), *shape)
 
+    codes = zeros("uint8", T + 2, B)  # where they are not read some other bytes, of as many axes
+
     def shipped(kernel, *arguments):
-        return ShippedKernel(kernel, dtype, "", pointwise.THREADS_PER_BLOCK, (*arguments, np.int32(0)))
+        return ShippedKernel(kernel, dtype, "", pointwise.THREADS_PER_BLOCK, (*arguments, codes, np.int32(0)))
 
     h, b_w, b_r = stored(T + 2, B, H), stored(G * H), stored(G * H)
     ax, ah = stored(T, B, K * H), accumulated(B, G * H)
     for save in (True, False):
         c = accumulated(T + 2 if save else 2, B, N * H)
-        yield shipped(pointwise.make_pointwise_forward(cell, dtype, save), h, c, ax, ah, b_w, b_r)
+        yield shipped(pointwise.make_pointwise_forward(cell, dtype, save, masked), h, c, ax, ah, b_w, b_r)
     dh, dc = accumulated(B, H), accumulated(B, N * H)
     dax, dah, dy, c = stored(T, B, K * H), stored(T, B, G * H), stored(T, B, H), accumulated(T + 2, B, N * H)
-    yield shipped(pointwise.make_pointwise_backward(cell, dtype), dh, dc, dax, dah, dy, h, c)
+    for projected in (False, True) if "c" in cell.states else (False,):
+        kernel = pointwise.make_pointwise_backward(cell, dtype, masked, projected)
+        yield shipped(kernel, dh, dc, dax, dah, dy, h, c)
+
+
+def inner_kernels(dtype):
+    """Of each cell whose steps have two products, without codes and with; all arrays are contiguous."""
+    T, B, H, threads, direction = 3, 2, 5, pointwise.THREADS_PER_BLOCK, np.int32(0)
+    for cell in cells.CELLS.values():
+        if cell.inner is None:
+            continue
+        G, N, number = cell.num_gates, cell.num_private, compute_dtype(dtype)
+        gates, bias = zeros(dtype, T, B, max(cell.num_saved, G) * H), zeros(dtype, G * H)
+        v, h, c = zeros(dtype, T, B, H), zeros(dtype, T + 2, B, H), zeros(number, T + 2, B, N * H)
+        ah, d_state, codes = zeros(number, B, G * H), zeros(number, B, H), zeros("uint8", T + 2, B)
+        forward = v, h, c, gates, ah, bias, bias, codes, direction, np.int32(0)
+        backward = d_state, gates, d_state, h, c, codes, direction
+        for masked in (False, True):
+            yield ShippedKernel(inner.make_inner_forward(cell, dtype, masked), dtype, "", threads, forward)
+            yield ShippedKernel(inner.make_inner_backward(cell, dtype, masked), dtype, "", threads, backward)
+
+
+def sequence_kernels(dtype):
+    """Codes of steps, once, as no dtype matters to them; rows chosen by codes, and by their numbers."""
+    T, B, N = 3, 2, 4
+    fill, threads = np.dtype(compute_dtype(dtype)).type(0), sequences.THREADS_PER_BLOCK
+    if dtype == DTYPES[0]:
+        arguments = zeros("uint8", 1, T + 2, B), zeros("int32", B), zeros("uint8", T, B)
+        yield ShippedKernel(sequences.make_step_codes(), dtype, "", threads, arguments)
+    codes, (select, _) = zeros("uint8", T, B), sequences.make_select(dtype)
+    contiguous, strided = zeros(dtype, T, B, N), zeros(dtype, B, T, N).transpose(1, 0, 2)
+    for layouts, out, x in (
+        ("contiguous_from_contiguous", contiguous, contiguous),
+        ("contiguous_from_strided", contiguous, strided),
+        ("strided_from_contiguous", strided, contiguous),
+    ):
+        yield ShippedKernel(select, dtype, layouts, threads, (out, x, codes, fill))
+    gather, _ = sequences.make_gather(dtype)
+    arguments = zeros(dtype, 2, N), zeros(dtype, 3, N), zeros("int64", 2), fill
+    yield ShippedKernel(gather, dtype, "", threads, arguments)
+
+
+def projection_kernels(dtype):
+    """Of one direction's columns of h and dy: all of them, or those of one of two."""
+    T, B, P, threads = 3, 2, 4, pointwise.THREADS_PER_BLOCK
+    codes, dht, dh = zeros("uint8", T + 2, B), zeros(dtype, T, B, P), zeros(compute_dtype(dtype), B, P)
+    for layouts, columns in (("contiguous", P), ("columns", 2 * P)):
+        h, dy = zeros(dtype, T + 2, B, columns)[:, :, :P], zeros(dtype, T, B, columns)[:, :, :P]
+        if dtype != "bfloat16":  # what is carried as float16 is 16 bits
+            yield ShippedKernel(projection.make_carry(dtype), dtype, layouts, threads, (h, codes))
+        for masked in (False, True):
+            yield ShippedKernel(projection.make_join(dtype, masked), dtype, layouts, threads, (dht, dh, dy, codes))
+
+
+def skip_kernels(dtype):
+    """Between x, contiguous, and one row per gate: contiguous, or the first columns of wider rows."""
+    M, H, G, threads = 6, 5, 3, pointwise.THREADS_PER_BLOCK
+    x = zeros(dtype, M, H)
+    for layouts, columns in (("contiguous", G * H), ("columns", (G + 1) * H)):
+        gates = zeros(dtype, M, columns)[:, : G * H]
+        if dtype != "bfloat16":  # what is spread as float16 is 16 bits
+            yield ShippedKernel(skip.make_spread(dtype), dtype, layouts, threads, (gates, x))
+        for accumulate in (False, True):
+            yield ShippedKernel(skip.make_sum_gates(dtype, accumulate), dtype, layouts, threads, (x, gates))
 
 
 def reduce_kernels(dtype):
@@ -129,7 +202,10 @@ def _copies(kernel, dtype, out_dtype, x_dtype):
 
 
 # Functions dtype -> ShippedKernels.
-LISTS = [pointwise_kernels, reduce_kernels, dropout_kernels, layout_kernels]
+LISTS = [
+    pointwise_kernels, inner_kernels, sequence_kernels, projection_kernels, skip_kernels, reduce_kernels,
+    dropout_kernels, layout_kernels,
+]  # fmt: skip
 
 
 def shipped_kernels():

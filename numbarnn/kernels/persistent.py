@@ -23,6 +23,7 @@ from numba import cuda
 
 from numbarnn.cells import specialise, units
 from numbarnn.cells.definition import jit
+from numbarnn.cells.order import RESET, SKIP
 from numbarnn.cells.philox import philox
 from numbarnn.cells.precision import compute_dtype, is_half
 from numbarnn.kernels import exchange, products, ptx, storage
@@ -48,7 +49,7 @@ DIRECTION = 1
 UNIT, UNITS = 2, 3  # the block's first unit of the layer, and how many it owns
 HIDDEN = 4  # H of the layer
 GATES_WIDTH = 5  # elements of a row of `gates`
-BIAS_W, BIAS_R = 6, 7  # where its layer's biases begin in `biases`
+BIAS_W, BIAS_R = 6, 7  # where its layer's biases begin in `weights`; -1: there are none
 RECURRENT_WARPS = 8  # the first warps multiply the state before, the next ones the layer's input
 WORKING_WARPS = 9  # both together; the others idle
 READS_GATES = 10  # forward: x Wᵀ stands in `gates`; backward: dy stands in `dy`
@@ -137,7 +138,23 @@ def _make_prefetch(cut, count):
 
 
 @cache
-def make_forward(cell, cut, save, inputs, drops):
+def _make_look_up(cut):
+    """A device function look_up(into, codes, row, first, end): the codes of the thread's pairs, from the row of codes
+    that begins there."""
+    U, P, THREADS, SEQUENCES = cut.units, cut.pairs, cut.threads, cut.sequences
+
+    def look_up(into, codes, row, first, end):
+        for i in range(P):
+            pair = cuda.threadIdx.x + i * THREADS
+            b = first + pair // U
+            if pair < U * SEQUENCES and b < end:
+                into[i] = codes[row + b]
+
+    return jit(look_up, TARGET)
+
+
+@cache
+def make_forward(cell, cut, save, inputs, drops, masked=False):
     """The forward kernel.
 
     Args:
@@ -146,10 +163,12 @@ def make_forward(cell, cut, save, inputs, drops):
         save: training: keep all private states, and what the cell saves.
         inputs: whether some layers multiply their input themselves (all but the first of the launch).
         drops: whether there is dropout between layers.
+        masked: whether some steps are not ordinary (`numbarnn.cells.order`).
     """
     dtype, U, P, WARPS, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.warps, cut.threads, cut.sequences
     G, N, K = cell.num_gates, cell.num_private, cell.num_saved
     number = np.dtype(compute_dtype(dtype)).type
+    no_state = units.zeros(1 + N, TARGET, compute_dtype(dtype))
     forward = specialise(cell.forward, compute_dtype(dtype), TARGET)
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
     product, sums = products.make_product(cut), products.make_sums(cut, G, inputs)
@@ -158,8 +177,9 @@ def make_forward(cell, cut, save, inputs, drops):
     stored_number = np.uint16 if is_half(dtype) else number
     load_gates, store_saved = units.loader(G, TARGET, widen), units.storer(K, TARGET, narrow)
     load_tuple, add, fetch = units.loader(G, TARGET), units.adder(G, TARGET), _make_fetch(cut, G)
-    prefetch = _make_prefetch(cut, G)
+    prefetch, look_up = _make_prefetch(cut, G), _make_look_up(cut)
     load_private, store_private = units.loader(N, TARGET), units.storer(N, TARGET)
+    whole = units.joiner(TARGET)
     fragment_words = max(1, cut.fragment_words) if cut.resident == "registers" else 1
     gathered, tiles, PG = cut.gathered, cut.tiles, P * G
     row_stride, partials, between_warps = cut.row_stride, cut.partials, cut.between_warps  # in shared memory
@@ -167,20 +187,22 @@ def make_forward(cell, cut, save, inputs, drops):
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_forward_kernel(
-        vectors, c, gates, weights, biases, masks, scale, blocks, warps, trouble, directions, steps, batch, limit
+        vectors, c, gates, weights, codes, masks, scale, blocks, warps, trouble, directions, steps, batch, limit
     ):
         """All steps of some layers forward.
 
         Writes   vectors[l] (T+2, B, D*H), layer l's h, times 0 to T-1; vectors[L + l] (T, B, D*H), the same dropped
                  out, if there is dropout above l; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and only the last;
                  gates[l D + d] (T, B, width) with `save`; trouble (1,) if a wait came to nothing
-        Reads    gates[d] of the first layer = x Wᵀ; initial states in vectors[l] and c[l]; weights, biases; the tables
+        Reads    gates[d] of the first layer = x Wᵀ; initial states in vectors[l] and c[l]; weights; the tables;
+                 masked: codes (D, T+2, B)
         Launch   cooperative, one block per row of `blocks`; all arrays flat; h and dropped-out h full of UNWRITTEN
         """
         shared, failed = cuda.shared.array(0, number), cuda.shared.array(1, np.int32)
         fragments = cuda.local.array(fragment_words, np.uint32)
         words = cuda.local.array((tiles, gathered, 4), np.uint32)
         now = cuda.local.array(PG, stored_number)  # x Wᵀ of the thread's pairs
+        code_of = cuda.local.array(P, np.uint8)  # likewise
 
         thread, block = cuda.threadIdx.x, cuda.blockIdx.x
         warp = thread // 32
@@ -209,8 +231,9 @@ def make_forward(cell, cut, save, inputs, drops):
         for row in range(thread, G * U, THREADS):
             j = row // U * hidden + first_unit + row % U
             if row % U < num_units:
-                shared[bias_w + row] = widen(biases[blocks[block, BIAS_W] + j])
-                shared[bias_r + row] = widen(biases[blocks[block, BIAS_R] + j])
+                at_w, at_r = blocks[block, BIAS_W], blocks[block, BIAS_R]
+                shared[bias_w + row] = widen(weights[at_w + j]) if at_w >= 0 else number(0)
+                shared[bias_r + row] = widen(weights[at_r + j]) if at_r >= 0 else number(0)
         initial = 0 if direction == 0 else steps + 1
         initial_c = initial if save else initial % 2
         for pair in range(thread, (end - begin) * U, THREADS):
@@ -230,6 +253,8 @@ def make_forward(cell, cut, save, inputs, drops):
         for step in range(steps):
             t += move
             for first in range(begin, end, SEQUENCES):
+                if masked:
+                    look_up(code_of, codes, (direction * (steps + 2) + t + 1) * batch, first, end)
                 # 1. The products, each warp its part
                 if count > 0:
                     wait = 0 if recurrent and step == 0 else 1
@@ -255,7 +280,12 @@ def make_forward(cell, cut, save, inputs, drops):
                         if inputs and not reads_gates:
                             ax = sums(shared, at, split, working)
                         ax = add(ax, load_tuple(shared, bias_w + unit, U))
-                        new_state, kept = forward(ax, ah, (shared[own], *load_private(shared, own + 1, 1)))
+                        state = whole(shared[own], load_private(shared, own + 1, 1))
+                        if masked and code_of[i] == RESET:
+                            state, ah = no_state(), load_tuple(shared, bias_r + unit, U)
+                        new_state, kept = forward(ax, ah, state)
+                        if masked and code_of[i] == SKIP:
+                            new_state = state
                         new_h, position = new_state[0], (t * batch + b) * width + own_h + unit
                     stored = narrow(new_h)
                     publish(h, position + batch * width, stored, valid)
@@ -289,14 +319,12 @@ def make_forward(cell, cut, save, inputs, drops):
                             )
                 cuda.syncthreads()
 
-    kind = "training" if save else "inference"
-    return Kernel(
-        persistent_forward_kernel, f"{cell.name}_persistent_forward_{kind}", source_key=f"{cut} {inputs} {drops}"
-    )
+    name = f"{cell.name}_persistent_forward_{'training' if save else 'inference'}"
+    return Kernel(persistent_forward_kernel, name, source_key=f"{cut} {inputs} {drops} {masked}")
 
 
 @cache
-def make_backward(cell, cut, inputs, drops):
+def make_backward(cell, cut, inputs, drops, masked=False):
     """The backward kernel: the same walk in reverse, with the transposed weights. Arguments as for `make_forward`."""
     dtype, U, P, WARPS, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.warps, cut.threads, cut.sequences
     G, N, K, same_gradient = cell.num_gates, cell.num_private, cell.num_saved, cell.same_gradient
@@ -306,11 +334,13 @@ def make_backward(cell, cut, inputs, drops):
     product, sums = products.make_product(cut), products.make_sums(cut, 1, inputs)
     load_weights, multiply = product.load, product.step
     publish_all = exchange.make_publish_all(dtype, cut.aligned, G)
-    dropout_factor, nothing = make_dropout_factor(dtype), _make_zeros(G, dtype)
+    dropout_factor, look_up = make_dropout_factor(dtype), _make_look_up(cut)
+    nothing, no_state, no_private = (units.zeros(count, TARGET, compute_dtype(dtype)) for count in (G, 1 + N, N))
     load_saved, fetch, prefetch = units.loader(K, TARGET, widen), _make_fetch(cut, K), _make_prefetch(cut, K)
     fetch_one = _make_fetch(cut, 1)
     stored_number = np.uint16 if is_half(dtype) else number
     load_private, store_private = units.loader(N, TARGET), units.storer(N, TARGET)
+    whole = units.joiner(TARGET)
     fragment_words = max(1, cut.fragment_words) if cut.resident == "registers" else 1
     gathered, tiles = cut.gathered, cut.tiles
     PK, PN = max(1, P * K), max(1, P * N)  # sizes of local arrays: constants, and at least 1
@@ -335,14 +365,16 @@ def make_backward(cell, cut, inputs, drops):
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_backward_kernel(
-        vectors, h, c, gates, dy, dh, dc, weights, masks, scale, blocks, warps, trouble, directions, steps, batch, limit
-    ):
+        vectors, h, c, gates, dy, dh, dc, weights, codes, masks, scale, blocks, warps, trouble,
+        directions, steps, batch, limit,
+    ):  # fmt: skip
         """All steps of some layers backward.
 
         Writes   vectors[l D + d] (T, B, G*H), the gradient of h Rᵀ; vectors[(L + l) D + d], that of x Wᵀ, if the
                  cell's two differ; dh[l D + d] (B, H), dc[l D + d] (B, N*H), first the gradient of the final state,
                  then of the initial one; trouble (1,) if a wait came to nothing
-        Reads    dy (T, B, D*H) of the last layer; what forward left in h, c, gates; weights; the tables
+        Reads    dy (T, B, D*H) of the last layer; what forward left in h, c, gates; weights; the tables; masked: codes
+                 (D, T+2, B)
         Launch   cooperative, one block per row of `blocks`; all arrays flat; vectors full of UNWRITTEN
         """
         shared, failed = cuda.shared.array(0, number), cuda.shared.array(1, np.int32)
@@ -352,6 +384,7 @@ def make_backward(cell, cut, inputs, drops):
         saved, above = cuda.local.array(PK, stored_number), cuda.local.array(P, stored_number)
         h_before, h_after = cuda.local.array(P, stored_number), cuda.local.array(P, stored_number)
         before, after = cuda.local.array(PN, number), cuda.local.array(PN, number)
+        code_of, code_after = cuda.local.array(P, np.uint8), cuda.local.array(P, np.uint8)  # of this step, of the next
 
         thread, block = cuda.threadIdx.x, cuda.blockIdx.x
         warp = thread // 32
@@ -396,6 +429,10 @@ def make_backward(cell, cut, inputs, drops):
         for step in range(steps + 1):  # the last one only carries the gradient to the initial state
             t += move
             for first in range(begin, end, SEQUENCES):
+                if masked:
+                    slots = direction * (steps + 2)
+                    look_up(code_of, codes, (slots + t + 1) * batch, first, end)
+                    look_up(code_after, codes, (slots + t + 2 - 2 * direction) * batch, first, end)
                 # 1. The products, each warp its part: none from later steps at first, none from above at last
                 if count > 0 and ((recurrent and step > 0) or (not recurrent and step < steps)):
                     if not multiply(
@@ -418,6 +455,9 @@ def make_backward(cell, cut, inputs, drops):
                         d_h = shared[own]
                         if step > 0:
                             d_h += sums(shared, at, 0, split)[0]
+                        private = load_private(shared, own + 1, 1)
+                        if masked and code_after[i] == RESET:  # nothing comes from the step after
+                            d_h, private = number(0), no_private()
                         shared[own] = d_h
                         if step < steps:
                             output = widen(above[i])
@@ -426,10 +466,14 @@ def make_backward(cell, cut, inputs, drops):
                                 if drops and mask >= 0:
                                     position = (t * batch + b) * width + own_h + unit
                                     output *= dropout_factor(position, masks, mask, scale)
-                            state = (widen(h_before[i]), *load_private(before, i * N, 1))
-                            new_state = (widen(h_after[i]), *load_private(after, i * N, 1))
-                            d_state = (d_h + output, *load_private(shared, own + 1, 1))
+                            state = whole(widen(h_before[i]), load_private(before, i * N, 1))
+                            new_state = whole(widen(h_after[i]), load_private(after, i * N, 1))
+                            if masked and code_of[i] == RESET:
+                                state = no_state()
+                            d_state = whole(d_h + output, private)
                             d_ax, d_ah, d_before = backward(load_saved(saved, i * K, 1), state, new_state, d_state)
+                            if masked and code_of[i] == SKIP:
+                                d_ax, d_ah, d_before = nothing(), nothing(), whole(d_h, private)
                             shared[own] = d_before[0]
                             store_private(shared, own + 1, 1, d_before[1:])
                     if step < steps:
@@ -457,13 +501,5 @@ def make_backward(cell, cut, inputs, drops):
                 layer_dh[b * hidden + first_unit + unit] = shared[at]
                 store_private(layer_dc, b * N * hidden + first_unit + unit, hidden, load_private(shared, at + 1, 1))
 
-    return Kernel(persistent_backward_kernel, f"{cell.name}_persistent_backward", source_key=f"{cut} {inputs} {drops}")
-
-
-@cache
-def _make_zeros(count, dtype):
-    """A device function () -> a tuple of `count` zeros."""
-    if count == 0:
-        return jit(lambda: (), TARGET)
-    rest, zero = _make_zeros(count - 1, dtype), np.dtype(compute_dtype(dtype)).type(0)
-    return jit(lambda: (zero, *rest()), TARGET)
+    name = f"{cell.name}_persistent_backward"
+    return Kernel(persistent_backward_kernel, name, source_key=f"{cut} {inputs} {drops} {masked}")

@@ -2,6 +2,18 @@
 
 from numbarnn.layers.models import GRU, LSTM, RNN
 from numbarnn.layers.recurrent import Gradients, Recurrent
+from numbarnn.layers.sequences import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from numbarnn.layers.stack import Stack, Tape
 
-__all__ = ["GRU", "LSTM", "RNN", "Gradients", "Recurrent", "Stack", "Tape"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "Gradients",
+    "PackedSequence",
+    "Recurrent",
+    "Stack",
+    "Tape",
+    "pack_padded_sequence",
+    "pad_packed_sequence",
+]

@@ -5,7 +5,9 @@ from numbers import Integral, Real
 
 import numpy as np
 
+from numbarnn.cells import lstm
 from numbarnn.cells.precision import DTYPES, is_half, known_dtype, numpy_dtype
+from numbarnn.weights import BIAS_MODES, INPUT_MODES
 
 CUPY_WITH_BFLOAT16 = 14  # major version
 
@@ -46,6 +48,60 @@ def hidden_sizes(hidden_size, num_layers):
     if num_layers is not None and positive_int(num_layers, "num_layers") != len(sizes):
         raise ValueError(f"num_layers is {num_layers}, but hidden_size has {len(sizes)} layers; leave num_layers out")
     return sizes
+
+
+def bias_mode(value):
+    """The name of a bias mode, of `BIAS_MODES`, from that or a bool."""
+    if isinstance(value, bool):
+        return "double" if value else "none"
+    if not isinstance(value, str) or value not in BIAS_MODES:
+        names = ", ".join(repr(name) for name in BIAS_MODES)
+        error = ValueError if isinstance(value, str) else TypeError
+        raise error(f"bias must be True, False or one of {names}, not {value!r}")
+    return value
+
+
+def proj_size(value, cell, sizes):
+    """P, or 0 for no projection."""
+    width = natural(value, "proj_size")
+    if width and "c" not in cell.states:
+        raise ValueError(f"proj_size is for the LSTM, a {cell.name} has no projection: leave it out")
+    if width >= min(sizes):
+        raise ValueError(
+            f"proj_size must be smaller than every hidden size, but is {width}, and hidden_size {min(sizes)}"
+        )
+    return width
+
+
+def input_mode(value, input_size, sizes):
+    """The input mode, of `INPUT_MODES`."""
+    if value not in INPUT_MODES:
+        raise ValueError(f"input_mode must be one of {', '.join(map(repr, INPUT_MODES))}, not {value!r}")
+    if value == "skip" and input_size != sizes[0]:
+        raise ValueError(
+            f"input_mode 'skip' adds x to each gate of layer 0: input_size must be its hidden size {sizes[0]}, not "
+            f"{input_size}"
+        )
+    return value
+
+
+def cell_clip(value, cell):
+    """(lclip, rclip) as floats; None stays None."""
+    if value is None:
+        return None
+    if cell is not lstm.LSTM:
+        raise ValueError(f"cell_clip is for the LSTM, a {cell.name} has no c: leave it out")
+    pair = (-value, value) if _is_number(value) else value
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(_is_number, pair)):
+        raise TypeError(f"cell_clip must be None, a positive number or a pair (lclip, rclip), not {value!r}")
+    lclip, rclip = map(float, pair)
+    if not lclip < rclip:
+        raise ValueError(f"cell_clip must have lclip < rclip (a number c stands for -c and c), but is {value!r}")
+    return lclip, rclip
+
+
+def _is_number(value):
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def probability(value, name):

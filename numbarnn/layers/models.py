@@ -1,5 +1,6 @@
 """The three public layers. Arguments and defaults are those of torch.nn."""
 
+from numbarnn.layers import checks
 from numbarnn.layers.recurrent import Recurrent
 
 _ARGUMENTS = """
@@ -8,10 +9,12 @@ _ARGUMENTS = """
         input_size: I.
         hidden_size: H of all layers, or a list with one int per layer.
         num_layers: L, where hidden_size is one int (default 1).{more}
-        bias: whether there are biases (two per layer and direction, as in cuDNN).
+        bias: True or "double": two biases per layer and direction, b_w and b_r, as in cuDNN and PyTorch; False or
+            "none"; "input": b_w alone (CUDNN_RNN_SINGLE_INP_BIAS); "recurrent": b_r alone (CUDNN_RNN_SINGLE_REC_BIAS).
         batch_first: x and y are (B, T, ...) instead of (T, B, ...); states are not affected.
         dropout: probability of dropping an element of a layer's output, except the last's, in training.
-        bidirectional: a second direction runs backward in time; outputs are concatenated.
+        bidirectional: a second direction runs backward in time; outputs are concatenated.{options}
+        input_mode: "linear", or "skip" (CUDNN_SKIP_INPUT): layer 0 has no W, x itself is added to each gate; I is H.
         dtype: "float32" or "float64"; on "cuda" and "sim" also "float16" or "bfloat16", for what is stored: arithmetic,
             c and the gradients of states are float32 then.
         device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", "sim" (simulator).
@@ -28,19 +31,59 @@ _ARGUMENTS = """
 """
 
 
+_PROJECTION = """
+        proj_size: P: h is W_hr m, P wide, of the cell's output m; 0 for none. P < H. Not for schedule "persistent"."""
+_CLIP = """
+        cell_clip: limits of c, a pair (lclip, rclip) or a number for both (cudnnRNNSetClip): c is limited at each step,
+            before h is computed from it; None for none.
+        clip_propagate_nan: a NaN in c stays NaN; else it becomes lclip (CUDNN_NOT_PROPAGATE_NAN)."""
+
+_RESET_AFTER = """
+        reset_after: the reset gate is applied after the product R_n h, as in cuDNN and PyTorch; else before it, as Cho
+            et al. had it (Keras' reset_after=False, ONNX' linear_before_reset=0), which is slower: not for schedule
+            "persistent"."""
+
+
 class LSTM(Recurrent):
-    __doc__ = "Long short-term memory; equations in `numbarnn.cells.lstm`. State: (h, c)." + _ARGUMENTS.format(more="")
+    __doc__ = "Long short-term memory; equations in `numbarnn.cells.lstm`. State: (h, c)." + _ARGUMENTS.format(
+        more="", options=_PROJECTION + _CLIP
+    )
     _cell = "lstm"
+
+    def __init__(
+        self,
+        input_size,
+        hidden_size,
+        num_layers=None,
+        bias=True,
+        batch_first=False,
+        dropout=0.0,
+        bidirectional=False,
+        proj_size=0,
+        **options,
+    ):
+        arguments = input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
+        super().__init__(*arguments, proj_size=proj_size, **options)
 
 
 class GRU(Recurrent):
-    __doc__ = "Gated recurrent unit, cuDNN's; equations in `numbarnn.cells.gru`. State: h." + _ARGUMENTS.format(more="")
-    _cell = "gru"
+    __doc__ = "Gated recurrent unit; equations in `numbarnn.cells.gru`. State: h." + _ARGUMENTS.format(
+        more="", options=_RESET_AFTER
+    )
+
+    def __init__(self, input_size, hidden_size, num_layers=None, *args, reset_after=True, **options):
+        self._cell = "gru" if checks.flag(reset_after, "reset_after") else "gru_reset_before"
+        super().__init__(input_size, hidden_size, num_layers, *args, **options)
+
+    @property
+    def reset_after(self):
+        """Whether the reset gate is applied after the product R_n h, as in cuDNN and PyTorch."""
+        return self._cell == "gru"
 
 
 class RNN(Recurrent):
     __doc__ = "The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h." + _ARGUMENTS.format(
-        more='\n        nonlinearity: "tanh" or "relu".'
+        more='\n        nonlinearity: "tanh" or "relu".', options=""
     )
 
     def __init__(self, input_size, hidden_size, num_layers=None, nonlinearity="tanh", bias=True, *args, **options):

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from numbarnn.layers import checks
+from numbarnn.layers import checks, sequences
+from numbarnn.layers.sequences import NO_PADDING_VALUE, PackedSequence
 from numbarnn.layers.stack import Stack, Tape
 from numbarnn.schedules.explain import explain
 from numbarnn.weights import WeightSpace
@@ -19,7 +20,7 @@ class Gradients:
     """What `backward` returns.
 
     Attributes:
-        x: (T, B, I), or (B, T, I) with `batch_first`.
+        x: (T, B, I), or (B, T, I) with `batch_first`; packed as x was.
         state: gradients of the initial state, in the form in which states are given: (dhx, dcx) for the LSTM, else dhx.
         weights: the flat buffer of all parameters' gradients, laid out as the layer's `weights`.
         params: name -> gradient, views of `weights`, made when asked for.
@@ -39,7 +40,7 @@ class Recurrent:
     """A stack of recurrent layers with parameters; the base of `LSTM`, `GRU` and `RNN`.
 
     Calling it is inference: `y, state = layer(x, state)`. Training is `y, state, tape = layer.forward(x, state)` and
-    `grads = layer.backward(tape, dy, dstate)`.
+    `grads = layer.backward(tape, dy, dstate)`. Both take `lengths` of sequences, and where they begin anew (`resets`).
 
     Arrays are NumPy arrays on device "cpu" (and "sim"), CuPy arrays on "cuda" (there, anything with
     `__cuda_array_interface__` or DLPack is taken); nothing is copied between devices. Non-contiguous arrays are copied
@@ -48,7 +49,8 @@ class Recurrent:
     Attributes:
         weights: the flat buffer of all parameters in cuDNN's weight-space order.
         parameters: name -> view of it. Write through these views (in place) to change parameters.
-        cell, engine, dtype, input_size, num_layers, bias, batch_first, dropout, bidirectional: as made.
+        cell, engine, dtype, input_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, input_mode,
+            cell_clip, clip_propagate_nan: as made; bias_mode: "double", "none", "input" or "recurrent".
         hidden_size: tuple of one int per layer.
     """
 
@@ -69,17 +71,23 @@ class Recurrent:
         schedule="auto",
         seed=None,
         allow_tf32=False,
+        proj_size=0,
+        input_mode="linear",
+        cell_clip=None,
+        clip_propagate_nan=True,
     ):
         seed = checks.seed(seed)
         self.batch_first = checks.flag(batch_first, "batch_first")
         self.stack = Stack(
             self._cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype, device, schedule,
-            seed, allow_tf32,
+            seed, allow_tf32, proj_size=proj_size, input_mode=input_mode, cell_clip=cell_clip,
+            clip_propagate_nan=clip_propagate_nan,
         )  # fmt: skip
         with self.engine.activate():
             self.weights = self.engine.from_host(self._initial_weights(seed))
         self.parameters = self.stack.space.views(self.weights)
         self._version = 0
+        self._array_type = self.engine.array_module.ndarray
 
     def _initial_weights(self, seed):
         """PyTorch's: every parameter of a layer uniform in ±1/√H."""
@@ -91,10 +99,15 @@ class Recurrent:
         return flat
 
     engine = property(lambda self: self.stack.engine, doc="The engine it runs on.")
-    cell = property(lambda self: self.stack.cell.name, doc="The cell's name.")
+    cell = property(lambda self: self._cell, doc="The cell's name.")
     dtype = property(lambda self: self.stack.dtype, doc='"float32", "float64", "float16" or "bfloat16".')
     device = property(lambda self: self.engine.name, doc='"cpu", "cuda" or "sim".')
-    bias = property(lambda self: self.stack.bias, doc="Whether there are biases.")
+    bias_mode = property(lambda self: self.stack.bias_mode, doc='"double", "none", "input" or "recurrent".')
+    bias = property(lambda self: self.bias_mode != "none", doc="Whether there are biases.")
+    proj_size = property(lambda self: self.stack.proj_size, doc="P; 0 without projection.")
+    cell_clip = property(lambda self: self.stack.cell_clip, doc="(lclip, rclip), the limits of c; None without.")
+    clip_propagate_nan = property(lambda self: self.stack.clip_propagate_nan, doc="Whether a NaN in c stays NaN.")
+    input_mode = property(lambda self: self.stack.input_mode, doc='"linear" or "skip".')
     dropout = property(lambda self: self.stack.dropout, doc="Dropout probability between layers.")
     input_size = property(lambda self: self.stack.input_size, doc="I.")
     hidden_size = property(lambda self: self.stack.hidden_sizes, doc="H of each layer.")
@@ -114,43 +127,68 @@ class Recurrent:
         hidden = self.hidden_size[0] if self.stack.equal_sizes else list(self.hidden_size)
         options = [f"{self.input_size}, {hidden}, num_layers={self.num_layers}"]
         options += [f"{name}=True" for name in ("batch_first", "bidirectional") if getattr(self, name)]
-        options += [] if self.bias else ["bias=False"]
+        options += {"double": [], "none": ["bias=False"]}.get(self.bias_mode, [f"bias={self.bias_mode!r}"])
+        options += [f"proj_size={self.proj_size}"] if self.proj_size else []
+        options += [f"cell_clip={self.cell_clip}"] if self.cell_clip else []
+        options += [] if self.clip_propagate_nan else ["clip_propagate_nan=False"]
+        options += [] if getattr(self, "reset_after", True) else ["reset_after=False"]
+        options += ["input_mode='skip'"] if self.input_mode == "skip" else []
         options += [f"dropout={self.dropout}"] if self.dropout else []
         return f"{type(self).__name__}({', '.join(options)}, dtype={self.dtype!r}, device={self.device!r})"
 
     # ---------------------------------------------------------------- the two calls
-    def __call__(self, x, state=None):
+    def __call__(self, x, state=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE):
         """Inference: nothing is kept for backward, nothing dropped out.
 
         Args:
-            x: (T, B, I), or (B, T, I) with `batch_first`; T may be 1.
+            x: (T, B, I), or (B, T, I) with `batch_first`; T may be 1. Or a `PackedSequence` of such x.
             state: initial state; None is zero. (h, c) for the LSTM, else h; each (L*D, B, H), or a list with one
-                (D, B, H) per layer if sizes differ.
+                (D, B, H) per layer if sizes differ. With projection h is P wide.
+            lengths: (B,) ints on the host, 0 to T, in any order; None: all are T. What stands in x beyond a sequence's
+                length is ignored; the backward direction starts at its last element.
+            resets: (T, B), or (B, T) with `batch_first`, bools: sequence b begins anew at time t. Nothing of earlier
+                times is seen from then on (nor, by the backward direction, anything of then or later before).
+            padding_value: what y is beyond a sequence's length.
 
         Returns:
-            y: (T, B, D*H) of the last layer, or (B, T, D*H).
-            state: after the last step, in the form of the argument: pass it on to continue.
+            y: (T, B, D*H) of the last layer, or (B, T, D*H), or packed as x.
+            state: after each sequence's last step, in the form of the argument: pass it on to continue.
 
         Raises:
-            ValueError, TypeError: an argument has the wrong shape, dtype or device.
+            ValueError, TypeError: an argument has the wrong shape, dtype, device or range.
         """
-        y, state, _ = self._run(x, state, training=False)
+        y, state, _ = self._run(x, state, lengths, resets, padding_value, training=False)
         return y, state
 
-    def forward(self, x, state=None):
+    def forward(self, x, state=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE):
         """Training: as a call, with dropout between layers, keeping what `backward` needs.
 
         Returns:
-            y, state: as a call. y is a view of what the tape keeps, so not writable on the CPU: copy it to change it.
+            y, state: as a call. y may be a view of what the tape keeps, so is not writable on the CPU: copy it to
+                change it.
             tape: for one call of `backward`.
         """
-        return self._run(x, state, training=True)
+        return self._run(x, state, lengths, resets, padding_value, training=True)
 
-    def _run(self, x, state, training):
-        x = self._checked(x, "x", self.input_size)
-        hx, cx = self._check_states(state, "state", x.shape[0 if self.batch_first else 1])
-        y, hy, cy, tape = self.stack.forward(x, hx, cx, self.weights, training, self._version, self.batch_first)
-        if training and isinstance(y, np.ndarray) and not self.batch_first:
+    def _run(self, x, state, lengths, resets, padding_value, training):
+        packing, batch_first = None, self.batch_first
+        if type(x) is not self._array_type and sequences.is_packed(x):
+            packing, x = self._unpacked(x, "x", self.input_size)
+            if lengths is not None:
+                raise ValueError("lengths must be None with a packed x, which has lengths of its own")
+            lengths, batch_first = packing.lengths, False
+        x = self._checked(x, "x", self.input_size, batch_first)
+        steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
+        hx, cx = self._check_states(state, "state", batch)
+        about = sequences.EVERY_STEP
+        if lengths is not None or resets is not None or padding_value is not NO_PADDING_VALUE:
+            about = sequences.checked(self.engine, lengths, resets, padding_value, steps, batch, batch_first)
+        y, hy, cy, tape = self.stack.forward(x, hx, cx, self.weights, training, self._version, batch_first, about)
+        if packing is not None:
+            y = PackedSequence(packing.pack(self.engine, y), packing.batch_sizes, packing.order, packing.ranks)
+            if training:
+                tape.packing = packing
+        elif training and isinstance(y, np.ndarray) and not batch_first:
             y = y.view()
             y.flags.writeable = False
         return y, ((hy, cy) if self._has_c else hy), tape
@@ -160,7 +198,7 @@ class Recurrent:
 
         Args:
             tape: of one `forward` of this layer, with the weights unchanged since. It is used up.
-            dy: the gradient of y, of y's shape; None is zero.
+            dy: the gradient of y, of y's shape (packed if y was); None is zero. Ignored beyond sequences' lengths.
             dstate: the gradient of the final state, in its form; None is zero (also for one of the LSTM's two).
             dw: a flat buffer laid out as `weights` (such as the `weights` of earlier `Gradients`) to which the
                 parameters' gradients are added; None starts from zero.
@@ -170,10 +208,12 @@ class Recurrent:
                 weights.
         """
         self._check_tape(tape)
-        work = tape.forward
+        work, packing = tape.forward, tape.packing
         if dy is not None:
-            width = self.stack.directions * self.hidden_size[-1]
-            dy = self._checked(dy, "dy", width, (work.steps, work.batch))
+            width = self.stack.directions * self.stack.output_sizes[-1]
+            if packing is not None:
+                dy = self._unpacked(dy, "dy", width, packing)[1]
+            dy = self._checked(dy, "dy", width, work.batch_major, (work.steps, work.batch))
         dhy, dcy = self._check_states(dstate, "dstate", work.batch)
         accumulate = dw is not None
         if not accumulate:
@@ -183,6 +223,8 @@ class Recurrent:
             dw = checks.buffer(self.engine, dw, "dw", self.weights.shape, self.dtype)
         tape.used = True
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, accumulate)
+        if packing is not None:
+            dx = PackedSequence(packing.pack(self.engine, dx), packing.batch_sizes, packing.order, packing.ranks)
         state = (dhx, dcx) if self._has_c else dhx
         return Gradients(dx, state, dw, self.stack.space)
 
@@ -249,23 +291,33 @@ class Recurrent:
     def _has_c(self):
         return self.stack.cell.num_private > 0
 
-    def _checked(self, value, name, width, sizes=("T", "B")):
+    def _checked(self, value, name, width, batch_first, sizes=("T", "B")):
         """An argument as (T, B, width), or (B, T, width) with `batch_first`: checked, contiguous."""
-        shape = (*sizes[::-1], width) if self.batch_first else (*sizes, width)
+        shape = (*sizes[::-1], width) if batch_first else (*sizes, width)
         return checks.array(self.engine, value, name, shape, self.dtype)
+
+    def _unpacked(self, value, name, width, packing=None):
+        """(Packing, padded array) of a packed argument; of dy, packed as x was, that must be so again."""
+        if not sequences.is_packed(value):
+            raise TypeError(f"{name} must be a PackedSequence, as x was, not a {type(value).__qualname__}")
+        own = sequences.Packing.of(value)
+        if packing is not None and not own.equals(packing):
+            raise ValueError(f"{name} must be packed as y was, but its batch_sizes or sorted_indices differ")
+        data = checks.array(self.engine, value.data, f"{name}.data", (int(own.batch_sizes.sum()), width), self.dtype)
+        return own, own.pad(self.engine, data)
 
     def _check_states(self, state, name, batch):
         """h and c of a state argument; see `Stack.check_state`."""
         if not self._has_c:
-            return self.stack.check_state(state, name, batch), None
+            return self.stack.check_h(state, name, batch), None
         if state is None:
             return None, None
         if not isinstance(state, tuple | list) or len(state) != 2:
             came = f"{len(state)} items" if isinstance(state, tuple | list) else f"a {type(state).__qualname__}"
             raise TypeError(f"{name} of an LSTM must be a pair (h, c), not {came}")
         return (
-            self.stack.check_state(state[0], f"{name}[0] (h)", batch),
-            self.stack.check_state(state[1], f"{name}[1] (c)", batch),
+            self.stack.check_h(state[0], f"{name}[0] (h)", batch),
+            self.stack.check_c(state[1], f"{name}[1] (c)", batch),
         )
 
     def _check_origin(self, tape):

@@ -9,6 +9,7 @@ from typing import Any
 
 from numbarnn import cells, engines, schedules
 from numbarnn.layers import checks
+from numbarnn.layers.sequences import EVERY_STEP, Packing
 from numbarnn.schedules import BackwardPass, ForwardPass, Problem
 from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights import WeightSpace
@@ -27,6 +28,7 @@ class Tape:
         forward: the arrays.
         walk: the backward pass, once data have been walked back.
         used: backward is done: the saved gates have been overwritten.
+        packing: of a packed x, where its elements stand.
     """
 
     stack: "Stack"
@@ -35,6 +37,7 @@ class Tape:
     forward: ForwardPass
     walk: BackwardPass | None = None
     used: bool = False
+    packing: Packing | None = None
 
 
 class Stack:
@@ -45,7 +48,10 @@ class Stack:
         input_size: I.
         hidden_size: H of all layers, or one int per layer.
         num_layers: L.
-        bias, dropout, bidirectional: as in torch.nn.LSTM.
+        bias: True or "double", False or "none", "input", "recurrent": which biases there are.
+        dropout, bidirectional, proj_size: as in torch.nn.LSTM.
+        input_mode: "linear", or "skip": no W in layer 0, x is added to each gate.
+        cell_clip, clip_propagate_nan: see `numbarnn.LSTM`.
         dtype: "float32", "float64", or, on "cuda" and "sim", "float16" or "bfloat16" (see `numbarnn.cells.precision`).
         device: see `numbarnn.engines.get`.
         schedule: "auto" or a name in `numbarnn.schedules.SCHEDULES`.
@@ -67,13 +73,25 @@ class Stack:
         schedule="auto",
         seed=0,
         allow_tf32=False,
+        *,
+        proj_size=0,
+        input_mode="linear",
+        cell_clip=None,
+        clip_propagate_nan=True,
     ):
         self.cell = cells.get(cell)
+        self.cell_clip = checks.cell_clip(cell_clip, self.cell)
+        self.clip_propagate_nan = checks.flag(clip_propagate_nan, "clip_propagate_nan")
+        if self.cell_clip:
+            self.cell = cells.lstm.clipped(*self.cell_clip, self.clip_propagate_nan)
         self.input_size = checks.positive_int(input_size, "input_size")
         self.hidden_sizes = checks.hidden_sizes(hidden_size, num_layers)
         self.num_layers = len(self.hidden_sizes)
-        self.equal_sizes = len(set(self.hidden_sizes)) == 1  # then states are one array
-        self.bias = checks.flag(bias, "bias")
+        self.equal_sizes = len(set(self.hidden_sizes)) == 1
+        self.bias_mode = checks.bias_mode(bias)
+        self.proj_size = checks.proj_size(proj_size, self.cell, self.hidden_sizes)
+        self.input_mode = checks.input_mode(input_mode, self.input_size, self.hidden_sizes)
+        self.output_sizes = tuple(self.proj_size or hidden for hidden in self.hidden_sizes)
         self.dropout = checks.probability(dropout, "dropout")
         self.directions = 2 if checks.flag(bidirectional, "bidirectional") else 1
         self.dtype = checks.dtype_name(dtype)
@@ -82,13 +100,16 @@ class Stack:
         checks.dtype_on(self.engine, self.dtype)
         self.seed = seed
         self.allow_tf32 = checks.flag(allow_tf32, "allow_tf32")
-        self.space = WeightSpace(self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias)
+        self.space = WeightSpace(
+            self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias_mode, self.proj_size,
+            self.input_mode,
+        )  # fmt: skip
         self.calls = 0
         self._parts = (None, None)  # the last weight buffer and its views
-        self._problems = {}  # (T, B, training) -> Problem: comparing one with itself takes no time
+        self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
 
     def parts(self, flat):
-        """[layer][direction] -> dict of the flat buffer's views "W", "R" and, with bias, "b_w", "b_r"."""
+        """[layer][direction] -> dict of the flat buffer's views by kind, see `numbarnn.weights.Parameter`."""
         return [
             [self.space.pseudo_layer(flat, layer, d) for d in range(self.directions)]
             for layer in range(self.num_layers)
@@ -98,10 +119,10 @@ class Stack:
         """As `parts`, with zeros for biases that the stack does not have; the last buffer's are kept."""
         if self._parts[0] is not flat:
             parts = self.parts(flat)
-            if not self.bias:
-                for layer, hidden in enumerate(self.hidden_sizes):
-                    for part in parts[layer]:
-                        part["b_w"] = part["b_r"] = self._no_bias[: self.cell.num_gates * hidden]
+            for layer, hidden in enumerate(self.hidden_sizes):
+                for part in parts[layer]:
+                    for missing in {"b_w", "b_r"}.difference(part):
+                        part[missing] = self._no_bias[: self.cell.num_gates * hidden]
             self._parts = (flat, parts)
         return self._parts[1]
 
@@ -110,32 +131,43 @@ class Stack:
         return self.engine.zeros(self.cell.num_gates * max(self.hidden_sizes), self.dtype)
 
     # ---------------------------------------------------------------- states: (L*D, B, H), or one (D, B, H) per layer
-    def check_state(self, state, name, batch):
-        """The state, checked: an array, or a list of arrays; None stays None."""
+    def check_h(self, state, name, batch):
+        """h as a state, checked: an array, or a list of arrays; None stays None."""
+        return self._check_state(state, name, batch, self.output_sizes)
+
+    def check_c(self, state, name, batch):
+        """c as a state, likewise."""
+        return self._check_state(state, name, batch, self.hidden_sizes)
+
+    def _check_state(self, state, name, batch, sizes):
         if state is None:
             return None
         D, L = self.directions, self.num_layers
-        if self.equal_sizes and not isinstance(state, list | tuple):
-            return checks.array(self.engine, state, name, (L * D, batch, self.hidden_sizes[0]), self.dtype)
+        if len(set(sizes)) == 1 and not isinstance(state, list | tuple):
+            return checks.array(self.engine, state, name, (L * D, batch, sizes[0]), self.dtype)
         if not isinstance(state, list | tuple) or len(state) != L:
             came = f"{len(state)} arrays" if isinstance(state, list | tuple) else f"a {type(state).__qualname__}"
             raise ValueError(
-                f"{name} must be a list with one array (D, B, H) per layer, as the layers' sizes {self.hidden_sizes} "
-                f"differ, but is {came}"
+                f"{name} must be a list with one array (D, B, H) per layer, as the layers' sizes {sizes} differ, but "
+                f"is {came}"
             )
         return [
-            checks.array(self.engine, part, f"{name}[{layer}]", (D, batch, hidden), self.dtype)
-            for layer, (part, hidden) in enumerate(zip(state, self.hidden_sizes, strict=True))
+            checks.array(self.engine, part, f"{name}[{layer}]", (D, batch, size), self.dtype)
+            for layer, (part, size) in enumerate(zip(state, sizes, strict=True))
         ]
 
-    def state_shapes(self, batch):
-        """The shape of a state: (L*D, B, H), or a list of one (D, B, H) per layer."""
+    def h_shapes(self, batch):
+        """The shape of h as a state: (L*D, B, H), or a list of one (D, B, H) per layer."""
+        return state_shapes(self.output_sizes, self.directions, batch)
+
+    def c_shapes(self, batch):
+        """The shape of c as a state, likewise."""
         return state_shapes(self.hidden_sizes, self.directions, batch)
 
     # ---------------------------------------------------------------- forward
-    def problem(self, steps, batch, training):
+    def problem(self, steps, batch, training, padded=False, resets=False):
         """The `Problem` of a call, for schedules; the same object for the same sizes."""
-        key = (steps, batch, training)
+        key = (steps, batch, training, padded, resets)
         if key not in self._problems:
             if len(self._problems) >= PROBLEMS:
                 self._problems.clear()
@@ -150,25 +182,35 @@ class Stack:
                 batch=batch,
                 training=training,
                 dropout=self.dropout,
+                bias=self.bias_mode,
+                projection=self.proj_size,
+                skip_input=self.input_mode == "skip",
+                padded=padded,
+                resets=resets,
                 allow_tf32=self.allow_tf32,
                 profile=self.engine.profile,
             )
         return self._problems[key]
 
-    def forward(self, x, hx, cx, weights, training, version=0, batch_major=False):
+    def forward(self, x, hx, cx, weights, training, version=0, batch_major=False, sequences=EVERY_STEP):
         """y (T, B, D*H), hy, cy (None without private states) and, in training, the tape (else None).
 
         Args:
             batch_major: x, y, and in backward dy and dx, have the axes of batch and time exchanged.
-            x: (T, B, I), an array of the engine, contiguous, of the stack's dtype; hx, cx as `check_state` returns
-                them; weights: the flat buffer. All are taken as checked.
+            sequences: lengths, resets and what stands in y beyond a sequence, as `Sequences`.
+            x: (T, B, I), an array of the engine, contiguous, of the stack's dtype; hx, cx as `check_h`, `check_c`
+                return them; weights: the flat buffer. All are taken as checked.
         """
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
+        lengths, resets, fill = sequences.lengths, sequences.resets, sequences.padding_value
         with self.engine.activate():
             call = self.calls
             self.calls += training
-            problem, parts = self.problem(steps, batch, training), self.weights_with_biases(weights)
-            work = ForwardPass(self.engine, problem, x, parts, weights, hx, cx, self.seed, call, batch_major)
+            problem = self.problem(steps, batch, training, lengths is not None, resets is not None)
+            parts = self.weights_with_biases(weights)
+            work = ForwardPass(
+                self.engine, problem, x, parts, weights, hx, cx, self.seed, call, batch_major, lengths, resets, fill
+            )
             self.schedule.run_forward(work)
         tape = Tape(self, weights, version, work) if training else None
         return work.y, work.hy, work.cy, tape
@@ -179,7 +221,7 @@ class Stack:
 
         Args:
             accumulate: add to dw; without it dw is overwritten.
-            dy: (T, B, D*H), or None for zero; dhy, dcy as `check_state` returns them. All are taken as checked.
+            dy: (T, B, D*H), or None for zero; dhy, dcy as `check_h`, `check_c` return them. All are taken as checked.
         """
         with self.engine.activate():
             walk = BackwardPass(tape.forward, dy, dhy, dcy, self.parts, dw, accumulate)

@@ -5,15 +5,16 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
+from numbarnn.cells.order import RESET
 from numbarnn.engines import BackwardBuffers
 from numbarnn.schedules.execution import (
     Pass,
     arrays_of_state,
     form_of_state,
     new_state,
+    one_after_another,
     part_of_state,
     rows,
-    state_copies,
 )
 from numbarnn.schedules.forward_pass import ForwardPass
 
@@ -31,6 +32,7 @@ class BackwardPass(Pass):
         accumulate: gradients are added to dw, not written over it.
         dy: dy[layer] (T, B, D * H), the gradient of the layer's output.
         dh, dc: [layer][direction] (B, H) and (B, N * H): the gradient of the final states, at last of the initial ones.
+            With projection dh is P wide.
         dx: (T, B, I) when done. dx_given: the same in the form in which x was given.
         dhx, dcx: the gradients of the initial states, when done; dcx is None without private states.
     """
@@ -48,11 +50,16 @@ class BackwardPass(Pass):
     dcx: Any = None
     _dax: dict = field(default_factory=dict)
     _dah: dict = field(default_factory=dict)
+    _dht: dict = field(default_factory=dict)  # (layer, direction) -> with projection, all of the gradient of h
+    _dm: dict = field(default_factory=dict)  # (layer, direction) -> that of m of one step, scratch
+    _dv: dict = field(default_factory=dict)  # (layer, direction) -> the gradient of v of one step, scratch
+    _h_before: dict = field(default_factory=dict)  # (layer, direction) -> with resets, see `h_before`
     _walks: dict = field(default_factory=dict)  # (layer, direction) -> the engine's function of [first, last)
 
     engine = property(lambda self: self.tape.engine)
     problem = property(lambda self: self.tape.problem)
     batch_major = property(lambda self: self.tape.batch_major)
+    rewrites = property(lambda self: self.tape.batch_major)
     dx_given = property(lambda self: self._dx_copy if self.batch_major else self.dx)
 
     def __post_init__(self):
@@ -62,15 +69,16 @@ class BackwardPass(Pass):
         if self.batch_major:
             self._dx_copy = make("dx copy", self.tape.x_given.shape, problem.dtype)
         if last is None or self.batch_major:
-            width = problem.directions * problem.hidden_sizes[-1]
+            width = problem.directions * problem.output_sizes[-1]
             last = make("dy", (problem.steps, problem.batch, width), problem.dtype)
         self.dy[problem.layers - 1] = last
         private, rounded = problem.cell.num_private, problem.dtype != problem.state_dtype
-        self._dh_sum = self.dhx = new_state(make, "dh", problem, problem.state_dtype)
-        self._dc_sum = self.dcx = new_state(make, "dc", problem, problem.state_dtype) if private else None
+        h_shapes, c_shapes = problem.h_shapes, problem.c_shapes
+        self._dh_sum = self.dhx = new_state(make, "dh", h_shapes, problem.state_dtype)
+        self._dc_sum = self.dcx = new_state(make, "dc", c_shapes, problem.state_dtype) if private else None
         if rounded:  # what accumulates is rounded once, at the end
-            self.dhx = new_state(make, "dhx", problem, problem.dtype)
-            self.dcx = new_state(make, "dcx", problem, problem.dtype) if private else None
+            self.dhx = new_state(make, "dhx", h_shapes, problem.dtype)
+            self.dcx = new_state(make, "dcx", c_shapes, problem.dtype) if private else None
 
     @cached_property
     def dh(self):
@@ -104,32 +112,55 @@ class BackwardPass(Pass):
         return self._gradient("dah", self._dah, layer, direction)
 
     def _gradient(self, name, arrays, layer, direction):
-        key = (layer, direction)
-        if key not in arrays:
-            width = self.problem.cell.num_gates * self.problem.hidden_sizes[layer]
-            shape = (self.tape.steps, self.tape.batch, width)
-            arrays[key] = self._room((name, key), shape, self.problem.dtype)
-        return arrays[key]
+        width = self.problem.cell.num_gates * self.problem.hidden_sizes[layer]
+        shape = (self.tape.steps, self.tape.batch, width)
+        return self._made(arrays, name, (layer, direction), shape, self.problem.dtype)
 
     def dx_of(self, layer):
         """(T, B, I), the gradient of the layer's input: `dx`, or `dy` of the layer below."""
         made = self.dx if layer == 0 else self.dy.get(layer - 1)
         if made is None:
-            width = self.tape.weights[layer][0]["W"].shape[1]
-            made = self._room(("dx", layer), (self.tape.steps, self.tape.batch, width), self.problem.dtype)
+            made = self._room(("dx", layer), self.tape.input(layer).shape, self.problem.dtype)
             if layer == 0:
                 self.dx = made
             else:
                 self.dy[layer - 1] = made
         return made
 
+    def _dht_of(self, layer, direction):
+        """With projection, (T, B, P): all of the gradient of h."""
+        shape = (self.tape.steps, self.tape.batch, self.problem.projection)
+        return self._made(self._dht, "dht", (layer, direction), shape, self.problem.dtype)
+
+    def _scratch_of(self, arrays, name, layer, direction):
+        """(B, H), a gradient of one step."""
+        shape = (self.tape.batch, self.problem.hidden_sizes[layer])
+        return self._made(arrays, name, (layer, direction), shape, self.problem.state_dtype)
+
+    def _h_before_of(self, layer, direction):
+        """With resets, (T, B, H): the states before the steps with zeros where they count as zero."""
+        shape = (self.tape.steps, self.tape.batch, self.problem.output_sizes[layer])
+        return self._made(self._h_before, "h before", (layer, direction), shape, self.problem.dtype)
+
+    def _made(self, arrays, name, key, shape, dtype):
+        if key not in arrays:
+            arrays[key] = self._room((name, key), shape, dtype)
+        return arrays[key]
+
     def make_room(self, task):
+        place = task.layer, task.direction
         if task.kind == "steps":
-            self.dah_of(task.layer, task.direction)
+            self.dah_of(*place)
+            if self.problem.projection:
+                self._dht_of(*place), self._scratch_of(self._dm, "dm", *place)
+            if self.problem.cell.inner:
+                self._scratch_of(self._dv, "dv", *place)
         elif task.kind == "input":
             self.dx_of(task.layer)
         elif task.kind == "remake":
             self.tape.input(task.layer)
+        elif task.kind == "weights" and self.problem.resets:
+            self._h_before_of(*place)
 
     def bind(self, task):
         bind = {
@@ -142,32 +173,43 @@ class BackwardPass(Pass):
         return bind[task.kind](task)
 
     def make_walk(self, task):
-        tape, place = self.tape, (task.layer, task.direction)
-        return self.engine.backward_steps(
-            BackwardBuffers(
-                cell=self.problem.cell,
-                direction=task.direction,
-                dh=self.dh[task.layer][task.direction],
-                dc=self.dc[task.layer][task.direction],
-                dax=self.dax_of(*place),
-                dah=self.dah_of(*place),
-                dy=self.dy[task.layer],
-                h=tape.h[task.layer],
-                c=tape.c[task.layer],
-                R=tape.weights[task.layer][task.direction]["R"],
-                allow_tf32=self.problem.allow_tf32,
-            )
+        tape, problem, layer, direction = self.tape, self.problem, task.layer, task.direction
+        part, place = tape.weights[layer][direction], (layer, direction)
+        buffers = BackwardBuffers(
+            cell=problem.cell,
+            direction=direction,
+            dh=self.dh[layer][direction],
+            dc=self.dc[layer][direction],
+            dax=self.dax_of(*place),
+            dah=self.dah_of(*place),
+            dy=self.dy[layer],
+            h=tape.h[layer],
+            c=tape.c[layer],
+            R=part["R"],
+            allow_tf32=problem.allow_tf32,
         )
+        if problem.masked:
+            buffers.codes = tape.codes[direction]
+        if problem.projection:
+            buffers.m, buffers.W_hr = tape.m[layer], part["W_hr"]
+            buffers.dht, buffers.dm = self._dht[place], self._dm[place]
+        if problem.cell.inner:
+            buffers.dv = self._dv[place]
+        return self.engine.backward_steps(buffers)
 
     def _bind_input(self, task):
         """dx = dax W for the task's times, summed over the directions."""
         when = task.times(self.tape.steps)
-        multiply = partial(self.engine.multiply, allow_tf32=self.problem.allow_tf32)
         dx, products = rows(self.dx_of(task.layer)[when]), []
         for direction, part in enumerate(self.tape.weights[task.layer]):
             dax = self._columns(self.dax_of(task.layer, direction)[when], task.layer)
-            products.append(partial(multiply, dx, dax, part["W"], accumulate=direction > 0))
-        return partial(_one_after_another, products)
+            if self.tape.skips_input(task.layer):
+                gates = self.problem.cell.num_gates
+                products.append(partial(self.engine.sum_gates, dx, dax, gates, accumulate=direction > 0))
+                continue
+            options = {"accumulate": direction > 0, "allow_tf32": self.problem.allow_tf32}
+            products.append(partial(self.engine.multiply, dx, dax, part["W"], **options))
+        return partial(one_after_another, products)
 
     def _bind_dropout(self, task):
         """The gradient through dropout: the same mask."""
@@ -177,13 +219,31 @@ class BackwardPass(Pass):
 
     def _bind_weights(self, task):
         """The gradients of the parameters of one layer and direction."""
-        tape, place = self.tape, (task.layer, task.direction)
-        H, h = self.problem.hidden_sizes[task.layer], tape.h[task.layer]
-        h_before = rows(h[2 * task.direction :][: tape.steps])[:, task.direction * H : (task.direction + 1) * H]
+        tape, place, direction = self.tape, (task.layer, task.direction), task.direction
+        P, h = self.problem.output_sizes[task.layer], tape.h[task.layer]
+        h_before = h[2 * direction :][: tape.steps]
         dax, dah = (self._columns(part, task.layer) for part in (self.dax_of(*place), self.dah_of(*place)))
-        dw, x = self.parts(self.dw)[task.layer][task.direction], rows(tape.input(task.layer))
-        operands = dw, dax, dah, x, h_before
-        return partial(self.engine.weight_gradients, *operands, self.accumulate, self.problem.allow_tf32)
+        dw, x = self.parts(self.dw)[task.layer][direction], rows(tape.input(task.layer))
+        work, allow_tf32 = [], self.problem.allow_tf32
+        columns = slice(direction * P, (direction + 1) * P)
+        if self.problem.resets:
+            states = self._h_before_of(*place)
+            codes = tape.codes[direction][1:-1]
+            work.append(partial(self.engine.select, states, h_before[:, :, columns], codes, RESET, 0.0))
+            h_before, columns = states, slice(None)
+        factors = [(dw["R"].shape[0], rows(h_before)[:, columns])]
+        if tape.v:
+            H = self.problem.hidden_sizes[task.layer]
+            outer = self.problem.cell.num_outer * H
+            factors = [(outer, factors[0][1]), (dw["R"].shape[0] - outer, rows(tape.v[place]))]
+        operands = dw, dax, dah, x, factors
+        work.append(partial(self.engine.weight_gradients, *operands, self.accumulate, allow_tf32))
+        if "W_hr" in dw:
+            H, options = dw["W_hr"].shape[1], {"transpose_a": True, "accumulate": self.accumulate}
+            m = rows(tape.m[task.layer][1:-1])[:, direction * H : (direction + 1) * H]
+            dht = rows(self._dht_of(*place))
+            work.append(partial(self.engine.multiply, dw["W_hr"], dht, m, **options, allow_tf32=allow_tf32))
+        return partial(one_after_another, work)
 
     def _columns(self, gradient, layer):
         """(T * B, G * H) of pre-activation gradients, whose rows may be longer."""
@@ -200,30 +260,33 @@ class BackwardPass(Pass):
         """The gradients of the final states to where they accumulate."""
         last = self.dy[self.problem.layers - 1]
         if self.dy_last is None:
-            yield last, None
+            yield self.put(last, None)
         elif self.batch_major:
-            yield last, self.dy_last.transpose(1, 0, 2)
-        yield from state_copies(self.problem, self._dh_sum, self.dhy)
-        yield from state_copies(self.problem, self._dc_sum, self.dcy)
+            yield self.put(last, self.dy_last.transpose(1, 0, 2))
+        yield from self.put_state(self._dh_sum, self.dhy)
+        yield from self.put_state(self._dc_sum, self.dcy)
 
     def last_copies(self):
         """The gradients of the initial states, rounded to the layers' dtype; dx as x was given."""
         if self.batch_major:
-            yield self.dx_given, self.dx.transpose(1, 0, 2)
+            yield self.put(self.dx_given, self.dx.transpose(1, 0, 2))
+        if self.problem.resets:  # nothing reaches an initial state that counted as zero
+            for layer in range(self.problem.layers):
+                for direction in range(self.problem.directions):
+                    codes = self.tape.codes[direction][1 if direction == 0 else -2][None]
+                    for d_state in (self.dh[layer][direction][None], self.dc[layer][direction][None]):
+                        if d_state.size:
+                            yield partial(self.engine.select, d_state, d_state, codes, RESET, 0.0)
         if self.dhx is not self._dh_sum:
-            yield from state_copies(self.problem, self.dhx, self._dh_sum)
-            yield from state_copies(self.problem, self.dcx, self._dc_sum)
+            yield from self.put_state(self.dhx, self._dh_sum)
+            yield from self.put_state(self.dcx, self._dc_sum)
 
     def arrays(self):
         states = (self.dhy, self.dcy, self._dh_sum, self._dc_sum, self.dhx, self.dcx)
-        made = [array for group in (self.dy, self._dax, self._dah) for array in group.values()]
+        groups = (self.dy, self._dax, self._dah, self._dht, self._dm, self._dv, self._h_before)
+        made = [array for group in groups for array in group.values()]
         made += [array for array in (self.dw, self.dx, self.dy_last, self._dx_copy) if array is not None]
         return [*self.tape.arrays(), *(array for state in states for array in arrays_of_state(state)), *made]
 
     def facts(self):
         return self.problem, self.accumulate, self.dy_last is None, form_of_state(self.dhy), form_of_state(self.dcy)
-
-
-def _one_after_another(functions):
-    for function in functions:
-        function()

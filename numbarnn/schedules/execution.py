@@ -28,15 +28,14 @@ class Pass(ABC):
         self.finish()
 
     def _run_in_order(self, plan):
-        walking = any(task.kind == "steps" for task in plan.last_of_each)
-        if walking:
-            self._copy(self.first_copies())
+        if plan.walks:
+            one_after_another(self.first_copies())
         for task in plan.tasks:
             self.make_room(task)
             self.bind(task)()
             self.forget(task)
-        if walking:
-            self._copy(self.last_copies())
+        if plan.walks:
+            one_after_another(self.last_copies())
 
     def _run_as_jobs(self, plan):
         for task in plan.last_of_each:  # an array is for all tasks of its kind, layer and direction
@@ -58,38 +57,42 @@ class Pass(ABC):
 
         Args:
             walks: positions of the jobs that run steps. Those that need none of the others wait for the first copies,
-                for those that none of the others needs the last copies wait. With `batch_major` that is so for all
-                jobs.
+                for those that none of the others needs the last copies wait. Where x and y are copied too (`rewrites`)
+                that is so for all jobs.
         """
         if not walks:
             return jobs
-        walks = set(range(len(jobs)) if self.batch_major else walks)
+        walks = set(range(len(jobs)) if self.rewrites else walks)
         starts = {number for number in walks if walks.isdisjoint(jobs[number].needs)}
         ends = sorted(walks.difference(*(jobs[number].needs for number in walks)))
-        before = [Job("copies", (), lambda: partial(self._copy, [*self.first_copies()]))]
+        before = [Job("copies", (), lambda: partial(one_after_another, [*self.first_copies()]))]
         for number, job in enumerate(jobs):
             needs = tuple(need + 1 for need in job.needs) + ((0,) if number in starts else ())
             before.append(job._replace(needs=needs))
-        after = Job("copies", tuple(number + 1 for number in ends), lambda: partial(self._copy, [*self.last_copies()]))
+        needs = tuple(number + 1 for number in ends)
+        after = Job("copies", needs, lambda: partial(one_after_another, [*self.last_copies()]))
         return [*before, after]
 
-    def _copy(self, copies):
-        """Do copies: (out, what it becomes) pairs, with None for zero."""
-        for out, value in copies:
-            if not out.size:
-                continue
-            if value is None:
-                self.engine.zero(out)
-            else:
-                self.engine.copy(out, value)
+    def put(self, out, value):
+        """The function that makes `out` what `value` is; None is zero."""
+        return partial(self.engine.zero, out) if value is None else partial(self.engine.copy, out, value)
+
+    def put_state(self, out, value):
+        """The functions that make the state `out` what `value` is; None is zero."""
+        return [self.put(part, other) for part, other in state_parts(self.problem, out, value)]
+
+    @property
+    @abstractmethod
+    def rewrites(self):
+        """Whether the first and last copies are of x and y too, not of states alone."""
 
     @abstractmethod
     def first_copies(self):
-        """What is copied before the first step, as `_copy` takes it."""
+        """The functions, without arguments, that are called before the first step."""
 
     @abstractmethod
     def last_copies(self):
-        """What is copied after the last step."""
+        """Those that are called after the last step."""
 
     @abstractmethod
     def make_room(self, task):
@@ -127,10 +130,9 @@ class Pass(ABC):
 
 
 # ------------------------------------------------------------------------------------------------------------ states
-def new_state(make, name, problem, dtype):
+def new_state(make, name, shapes, dtype):
     """A state as callers see it, with unspecified contents: an array (L * D, B, H), or if sizes differ a list with one
-    (D, B, H) per layer; `make` as `Engine.rooms` gives it."""
-    shapes = problem.state_shapes
+    (D, B, H) per layer; `make` as `Engine.rooms` gives it, `shapes` as `Problem.h_shapes`."""
     if not isinstance(shapes, list):
         return make(name, shapes, dtype)
     return [make((name, layer), shape, dtype) for layer, shape in enumerate(shapes)]
@@ -148,8 +150,8 @@ def part_of_state(problem, state, layer):
     return state[layer] if isinstance(state, list) else state[layer * problem.directions :][: problem.directions]
 
 
-def state_copies(problem, out, value):
-    """The copies that make the state `out` what `value` is (None: zero)."""
+def state_parts(problem, out, value):
+    """Pairs of arrays of two states, the second of which may be None."""
     if value is None:
         return [(array, None) for array in arrays_of_state(out)]
     if not isinstance(out, list) and not isinstance(value, list):
@@ -165,3 +167,9 @@ def form_of_state(state):
 def rows(array):
     """(T, B, N) as (T * B, N): a view, as all arrays here are contiguous."""
     return array.reshape(-1, array.shape[-1])
+
+
+def one_after_another(functions):
+    """Call each of them."""
+    for function in functions:
+        function()

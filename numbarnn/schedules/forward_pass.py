@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from numbarnn.cells.order import SKIP
 from numbarnn.cells.philox import dropout_masks
 from numbarnn.engines import Engine, ForwardBuffers
 from numbarnn.schedules.execution import Pass, arrays_of_state, form_of_state, new_state, part_of_state, rows
@@ -15,18 +18,24 @@ class ForwardPass(Pass):
     """The arrays of a forward call; after training, the tape that backward reads.
 
     Attributes:
-        x: (T, B, I). With `batch_major` it is given as (B, T, I), `x_given`, and copied.
+        x: (T, B, I). With `batch_major` it is given as (B, T, I), `x_given`, and copied; so it is in training where
+            sequences may be shorter, with zeros beyond their lengths.
         weights: weights[layer][direction], a dict with "W", "R", "b_w", "b_r".
         flat: the buffer that these are views of (the biases only if the layers have any).
-        hx, cx: the initial states, in one of the forms that `Problem.state_shapes` has; None is zero.
+        hx, cx: the initial states, an array or a list with one per layer, as `Problem.h_shapes`; None is zero.
         seed, call: key of the dropout masks, number of the training call.
         batch_major: the caller's arrays have the axes of batch and time exchanged.
-        y: (T, B, D * H), the last layer's output, a view; with `batch_major` (B, T, D * H), a copy.
-        hy, cy: the final states, in the form of `Problem.state_shapes`; cy is None without private states.
+        lengths, resets: (B,) int32 and (T, B) uint8, of NumPy or the engine; None: nothing out of the ordinary.
+        fill: what stands in y beyond a sequence's length.
+        y: (T, B, D * H), the last layer's output, a view; with `batch_major` (B, T, D * H), a copy; a copy also where
+            sequences may be shorter.
+        hy, cy: the final states, in the form of `Problem.h_shapes`; cy is None without private states.
+        codes: (D, T + 2, B) uint8, what each step of each sequence is (`numbarnn.cells.order`); None if not masked.
         masks, scale: with dropout, what `philox.dropout_masks` returns for all layers but the last; else None.
         h: h[layer] (T + 2, B, D * H), slot t + 1 is step t, slots 0 and T + 1 the initial states.
+        m: m[layer] (T + 2, B, D * H), with projection the cell's outputs before it; then h is D * P wide.
         c: c[layer], likewise (T + 2, B, D * N * H); (2, B, D * N * H) in inference.
-        gates: see `gates_of`.
+        gates: see `gates_of`. v: see `v_of`.
     """
 
     engine: Engine
@@ -39,12 +48,19 @@ class ForwardPass(Pass):
     seed: int = 0
     call: int = 0
     batch_major: bool = False
+    lengths: Any = None
+    resets: Any = None
+    fill: float = 0.0
+    rewrites: bool = False
     hy: Any = None
     cy: Any = None
     h: list = field(default_factory=list)
     c: list = field(default_factory=list)
+    m: list = ()
+    codes: Any = None
     gates: dict = field(default_factory=dict)
     _inputs: dict = field(default_factory=dict)
+    v: dict = field(default_factory=dict)
     _products: dict = field(default_factory=dict)  # (layer, direction) -> h Rᵀ of one step
     _walks: dict = field(default_factory=dict)  # (layer, direction) -> the engine's function of [first, last)
 
@@ -54,21 +70,37 @@ class ForwardPass(Pass):
     def __post_init__(self):
         problem = self.problem
         make = self._room = self.engine.rooms((problem, self.engine.address(self.flat)))
-        T, B, private = problem.steps, problem.batch, problem.cell.num_private * problem.directions
-        kept = T + 2 if problem.training else 2
-        for layer, hidden in enumerate(problem.hidden_sizes):
-            self.h.append(make(("h", layer), (T + 2, B, problem.directions * hidden), problem.dtype))
-            self.c.append(make(("c", layer), (kept, B, private * hidden), problem.state_dtype))
+        T, B, D = problem.steps, problem.batch, problem.directions
+        for layer, (h_shape, m_shape, c_shape) in enumerate(problem.slot_shapes):
+            self.h.append(make(("h", layer), h_shape, problem.dtype))
+            self.c.append(make(("c", layer), c_shape, problem.state_dtype))
+            if problem.projection:
+                self.m = [*self.m, make(("m", layer), m_shape, problem.dtype)]
         self.x_given, self._y_copy = self.x, None
-        if self.batch_major:
-            self.x = make("x", (T, B, problem.input_size), problem.dtype)
-            self._y_copy = make("y", (B, T, problem.directions * hidden), problem.dtype)
-        self.hy = new_state(make, "hy", problem, problem.dtype)
-        if private:
-            self.cy = new_state(make, "cy", problem, problem.dtype)
+        self.rewrites = self.batch_major or problem.padded
+        if self.rewrites:
+            self._y_copy = make("y", (*self.x.shape[:2], h_shape[2]), problem.dtype)
+            if self.batch_major or problem.training:
+                self.x = make("x", (T, B, problem.input_size), problem.dtype)
+        self.hy = new_state(make, "hy", problem.h_shapes, problem.dtype)
+        if problem.cell.num_private:
+            self.cy = new_state(make, "cy", problem.c_shapes, problem.dtype)
+        if problem.masked:
+            self.codes = make("codes", (D, T + 2, B), "uint8")
+            whole, none = self.lengths is None, self.resets is None
+            self.lengths = (
+                self.engine.constant(np.full(B, T, np.int32)) if whole else self._on_engine("lengths", self.lengths)
+            )
+            self.resets = self.codes[0, :0] if none else self._on_engine("resets", self.resets)
         if self.dropping:
             self.scale, masks = dropout_masks(problem.dropout, self.seed, problem.layers - 1, self.call)
             self.masks = self.engine.from_host_into(make, "masks", masks)
+
+    def _on_engine(self, name, array):
+        """An array of the engine, copied there if it is NumPy's."""
+        if not isinstance(array, np.ndarray) or self.engine.array_module is np:
+            return array
+        return self.engine.from_host_into(self._room, name, array)
 
     steps = property(lambda self: self.problem.steps, doc="T.")
     batch = property(lambda self: self.problem.batch, doc="B.")
@@ -112,6 +144,14 @@ class ForwardPass(Pass):
             self._products[key] = self._room(("product", key), shape, self.problem.state_dtype)
         return self._products[key]
 
+    def v_of(self, layer, direction):
+        """(T, B, H), what the last gates multiply if the cell's step has two products; in inference (1, B, H)."""
+        key, kept = (layer, direction), self.steps if self.problem.training else 1
+        if key not in self.v:
+            shape = (kept, self.batch, self.problem.hidden_sizes[layer])
+            self.v[key] = self._room(("v", key), shape, self.problem.dtype)
+        return self.v[key]
+
     def make_room(self, task):
         if task.kind == "dropout":
             self.input(task.layer)
@@ -119,9 +159,13 @@ class ForwardPass(Pass):
             self.gates_of(task.layer, task.direction)
             if task.kind == "steps":
                 self._product_of(task.layer, task.direction)
+                if self.problem.cell.inner:
+                    self.v_of(task.layer, task.direction)
 
     def bind(self, task):
-        return {"dropout": self.bind_dropout, "input": self._bind_input, "steps": self._bind_steps}[task.kind](task)
+        if task.kind == "steps":
+            return self._bind_steps(task)
+        return self._bind_input(task) if task.kind == "input" else self.bind_dropout(task)
 
     def bind_dropout(self, task):
         """Fill the layer's input for the task's times."""
@@ -131,34 +175,47 @@ class ForwardPass(Pass):
 
     def _bind_input(self, task):
         """x Wᵀ for the task's steps."""
-        if self.engine.fuses_input:
+        skips = self.skips_input(task.layer)
+        if self.engine.fuses_input and not skips:
             return _nothing
-        columns = self.problem.cell.num_gates * self.problem.hidden_sizes[task.layer]
+        gates = self.problem.cell.num_gates
         when = task.times(self.steps)
-        ax = rows(self.gates_of(task.layer, task.direction)[when])[:, :columns]
-        W = self.weights[task.layer][task.direction]["W"]
+        ax = rows(self.gates_of(task.layer, task.direction)[when])[:, : gates * self.problem.hidden_sizes[task.layer]]
         x, allow_tf32 = rows(self.input(task.layer)[when]), self.problem.allow_tf32
+        if skips:
+            return partial(self.engine.spread, ax, x, gates)
+        W = self.weights[task.layer][task.direction]["W"]
         return partial(self.engine.multiply, ax, x, W, transpose_b=True, allow_tf32=allow_tf32)
 
+    def skips_input(self, layer):
+        """Whether x itself stands for x Wᵀ."""
+        return layer == 0 and self.problem.skip_input
+
     def make_walk(self, task):
-        part = self.weights[task.layer][task.direction]
-        fused = {"x": self.input(task.layer), "W": part["W"]} if self.engine.fuses_input else {}
-        return self.engine.forward_steps(
-            ForwardBuffers(
-                cell=self.problem.cell,
-                direction=task.direction,
-                save=self.problem.training,
-                h=self.h[task.layer],
-                c=self.c[task.layer],
-                ax=self.gates_of(task.layer, task.direction),
-                ah=self._product_of(task.layer, task.direction),
-                R=part["R"],
-                b_w=part["b_w"],
-                b_r=part["b_r"],
-                allow_tf32=self.problem.allow_tf32,
-                **fused,
-            )
+        problem, layer, direction = self.problem, task.layer, task.direction
+        part = self.weights[layer][direction]
+        buffers = ForwardBuffers(
+            cell=problem.cell,
+            direction=direction,
+            save=problem.training,
+            h=self.h[layer],
+            c=self.c[layer],
+            ax=self.gates_of(layer, direction),
+            ah=self._product_of(layer, direction),
+            R=part["R"],
+            b_w=part["b_w"],
+            b_r=part["b_r"],
+            allow_tf32=problem.allow_tf32,
         )
+        if self.engine.fuses_input and not self.skips_input(layer):
+            buffers.x, buffers.W = self.input(layer), part["W"]
+        if problem.masked:
+            buffers.codes = self.codes[direction]
+        if problem.projection:
+            buffers.m, buffers.W_hr = self.m[layer], part["W_hr"]
+        if problem.cell.inner:
+            buffers.v = self.v_of(layer, direction)
+        return self.engine.forward_steps(buffers)
 
     def forget(self, task):
         if task.kind == "steps" and task.last == self.steps:
@@ -177,31 +234,50 @@ class ForwardPass(Pass):
         return self.engine.rooms((self.problem, self.engine.address(self.flat), "backward"))
 
     def first_copies(self):
-        """The initial states into their slots: the first of the forward direction, the last of the backward."""
-        problem = self.problem
-        if self.batch_major:
-            yield self.x, self.x_given.transpose(1, 0, 2)
-        for arrays, given in ((self.h, self.hx), (self.c, self.cx)):
+        """The codes; x as tasks read it; the initial states into their slots: the first of the forward direction, the
+        last of the backward."""
+        problem, engine = self.problem, self.engine
+        if problem.masked:
+            yield partial(engine.step_codes, self.codes, self.lengths, self.resets)
+            for m in self.m:  # carried through where the first step is skipped, and multiplied by gradients of zero
+                yield from (self.put(m[0], None), self.put(m[-1], None))
+        if self.x is not self.x_given:
+            given = self._time_major(self.x_given)
+            if problem.padded:
+                yield partial(engine.select, self.x, given, self.codes[0, 1:-1], SKIP, 0.0)
+            else:
+                yield self.put(self.x, given)
+        starts = (0, problem.steps + 1)[: problem.directions]
+        for arrays, given in ((self.h, self.hx), (self.c if problem.cell.num_private else (), self.cx)):
             for layer, array in enumerate(arrays):
-                for direction in range(problem.directions):
-                    slot = array[(0 if direction == 0 else self.steps + 1) % len(array)]
+                for direction, start in enumerate(starts):
+                    slot = array[start % len(array)]
                     if given is None:  # other columns of the slot are the other direction's, which start at zero too
-                        yield slot, None
+                        yield self.put(slot, None)
                     else:
                         part = part_of_state(problem, given, layer)[direction]
-                        yield self._of_direction(slot, direction), part
+                        yield self.put(self._of_direction(slot, direction), part)
 
     def last_copies(self):
-        """The states after each direction's last step."""
+        """y as the caller gets it; the states after each direction's last step."""
         problem = self.problem
-        if self.batch_major:
-            yield self.y, self.output(problem.layers - 1).transpose(1, 0, 2)
-        for arrays, result in ((self.h, self.hy), (self.c, self.cy)):
-            for layer, array in enumerate(arrays if result is not None else ()):
+        if self.rewrites:
+            y, output = self._time_major(self.y), self.output(problem.layers - 1)
+            if problem.padded:
+                yield partial(self.engine.select, y, output, self.codes[0, 1:-1], SKIP, self.fill)
+            else:
+                yield self.put(y, output)
+        ends = (problem.steps, 1)[: problem.directions]
+        for arrays, result in ((self.h, self.hy), (self.c if problem.cell.num_private else (), self.cy)):
+            for layer, array in enumerate(arrays):
                 part = part_of_state(problem, result, layer)
-                for direction in range(problem.directions):
-                    slot = array[(self.steps if direction == 0 else 1) % len(array)]
-                    yield part[direction], self._of_direction(slot, direction)
+                for direction, end in enumerate(ends):
+                    slot = array[end % len(array)]
+                    yield self.put(part[direction], self._of_direction(slot, direction))
+
+    def _time_major(self, array):
+        """A view of the caller's x or y with time first."""
+        return array.transpose(1, 0, 2) if self.batch_major else array
 
     def _of_direction(self, slot, direction):
         """The direction's columns of a slot of h or c."""
@@ -209,15 +285,19 @@ class ForwardPass(Pass):
         return slot[:, direction * width : (direction + 1) * width]
 
     def arrays(self):
-        made = [*self.gates.values(), *self._products.values(), *self._inputs.values()]
+        groups = (self.gates, self.v, self._products, self._inputs)
+        made = [array for group in groups for array in group.values()]
         made += [] if self.masks is None else [self.masks]
-        made += [self.x_given, self._y_copy] if self.batch_major else []
+        made += [self.x_given, self._y_copy] if self.rewrites else []
+        made += self.m
+        made += [self.codes, self.lengths, self.resets] if self.problem.masked else []
         states = [array for state in (self.hx, self.cx, self.hy, self.cy) for array in arrays_of_state(state)]
-        # the biases may be apart from the other weights: then all are parts of one array
-        return [self.x, self.flat, self.weights[0][0]["b_w"], *self.h, *self.c, *states, *made]
+        # biases may be apart from the other weights: then all are parts of one array
+        biases = [self.weights[0][0][name] for name in ("b_w", "b_r")]
+        return [self.x, self.flat, *biases, *self.h, *self.c, *states, *made]
 
-    def facts(self):
-        return self.problem, self.batch_major, form_of_state(self.hx), form_of_state(self.cx)
+    def facts(self):  # the fill as text: NaN is not equal to itself
+        return self.problem, self.batch_major, str(self.fill), form_of_state(self.hx), form_of_state(self.cx)
 
 
 def _nothing():

@@ -28,11 +28,17 @@ def profile_of(problem):
     """The DeviceProfile to plan for.
 
     Raises:
-        planner.DoesNotFit: the engine has no kernels, or nothing is known of its device.
+        planner.DoesNotFit: the engine has no kernels, nothing is known of its device, or a step has a second product.
     """
     if problem.engine == "cpu":
         raise planner.DoesNotFit(
             "schedule 'persistent' runs kernels on a GPU (device='cuda'), not on the CPU: use schedule='auto'"
+        )
+    if problem.projection or problem.cell.inner:
+        what = "with proj_size" if problem.projection else f"in a {problem.cell.name}"
+        raise planner.DoesNotFit(
+            f"schedule 'persistent' has one product of the state per step, and {what} there are two: use "
+            f"schedule='wavefront' or 'stepwise'"
         )
     if problem.profile is None:
         raise planner.DoesNotFit("nothing is known of the device: the problem has no profile")
@@ -191,24 +197,20 @@ def _reason(launches):
 
 # --------------------------------------------------------------------------------------------------------- launching
 def _weight_places(work):
-    """(layer, direction) -> Place of the pass's weights, the flat buffer, and the buffer that biases stand in."""
+    """(layer, direction) -> Place of the pass's weights in the flat buffer."""
     engine, flat = work.engine, work.flat
     start, size = engine.address(flat), flat.dtype.itemsize
 
     def offset(view):
-        return (engine.address(view) - start) // size
+        """Elements from the buffer's start; -1 for what is not in it."""
+        elements = (engine.address(view) - start) // size
+        return elements if 0 <= elements < flat.size else -1
 
-    first = work.weights[0][0]["b_w"]
-    has_bias = 0 <= offset(first) < flat.size
-    places = {}
-    for layer, parts in enumerate(work.weights):
-        for direction, part in enumerate(parts):
-            b_w, b_r = (offset(part["b_w"]), offset(part["b_r"])) if has_bias else (0, 0)
-            places[layer, direction] = Place(offset(part["W"]), offset(part["R"]), b_w, b_r)
-    if has_bias:
-        return places, flat
-    no_bias = np.zeros(work.problem.cell.num_gates * max(work.problem.hidden_sizes), flat.dtype)
-    return places, engine.constant(no_bias)
+    return {
+        (layer, direction): Place(*(offset(part[kind]) if kind in part else -1 for kind in ("W", "R", "b_w", "b_r")))
+        for layer, parts in enumerate(work.weights)
+        for direction, part in enumerate(parts)
+    }
 
 
 def _masks(work):
@@ -252,13 +254,12 @@ class _Launch:
             vectors, arrays: the kernel's first arguments, arrays or lists of arrays; then come weights and the rest.
         """
         problem, launch, engine = self.problem, self.launch, self.engine
-        places, biases = _weight_places(tape)
-        tables = make_tables(problem, launch, places)
+        tables = make_tables(problem, launch, _weight_places(tape))
         scale, masks = _masks(tape)
-        weights = (tape.flat,) if launch.backward else (tape.flat, biases)
+        codes = engine.constant(np.zeros(1, np.uint8)) if tape.codes is None else tape.codes
         bound = kernel.bind(
             LaunchConfig(launch.blocks, launch.cut.threads, launch.shared_bytes, cooperative=True),
-            *(_flat(array) for array in (vectors, *arrays, *weights)),
+            *(_flat(array) for array in (vectors, *arrays, tape.flat, codes)),
             masks, scale, *map(engine.constant, tables), engine.trouble,
         )  # fmt: skip
         sizes = problem.directions, problem.steps, problem.batch, _limit(problem)
@@ -272,7 +273,8 @@ class _Launch:
 
     def _kernel(self, make, *options):
         several = len(self.layers) > 1
-        return make(self.problem.cell, self.launch.cut, *options, several, several and self.problem.dropping)
+        drops = several and self.problem.dropping
+        return make(self.problem.cell, self.launch.cut, *options, several, drops, self.problem.masked)
 
 
 class _ForwardLaunch(_Launch):

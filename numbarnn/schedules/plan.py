@@ -97,6 +97,11 @@ class Plan:
         return tuple(tuple(position[need] for need in task.needs) for task in self.tasks)
 
     @cached_property
+    def walks(self):
+        """Whether it has steps."""
+        return any(task.kind == "steps" for task in self.tasks)
+
+    @cached_property
     def last_of_each(self):
         """The last task of each kind, layer and direction."""
         return tuple({(task.kind, task.layer, task.direction): task for task in self.tasks}.values())

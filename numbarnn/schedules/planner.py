@@ -295,8 +295,8 @@ def _parameter_bytes(problem, layers, backward):
         exchanged = places if problem.cell.same_gradient else 2 * places
         arrays = exchanged + 2 * layers + 3 * places + 2
     else:
-        arrays = 3 * layers + places + 2
-    return 8 * (7 * (arrays + 1) + 9 + 9 + 11 + 1 + 4)  # one-dimensional; then masks, both tables, scale and sizes
+        arrays = 3 * layers + places + 1
+    return 8 * (7 * (arrays + 2) + 9 + 9 + 11 + 1 + 4)  # one-dimensional; then masks, both tables, scale and sizes
 
 
 def _chunks_per_warp(all_sources, warps, chunk_elements):

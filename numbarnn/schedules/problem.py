@@ -20,6 +20,11 @@ class Problem:
         directions, steps, batch: D, T, B.
         training: keep what backward needs, and drop out.
         dropout: its probability between layers in training.
+        bias: the biases that there are, one of `numbarnn.weights.BIAS_MODES`.
+        projection: P, the width of h where it is W_hr m with the cell's output m; 0 without.
+        skip_input: x itself stands for W x in layer 0, for each gate.
+        padded: sequences may be shorter than T: what stands beyond their length is ignored, and filled in y.
+        resets: sequences may begin anew.
         allow_tf32: float32 products may be computed by tensor cores, which round their operands to TF32 (GPUs only).
         profile: what planners know of the device (`Engine.profile`), or None.
     """
@@ -34,6 +39,11 @@ class Problem:
     batch: int
     training: bool
     dropout: float = 0.0
+    bias: str = "double"
+    projection: int = 0
+    skip_input: bool = False
+    padded: bool = False
+    resets: bool = False
     allow_tf32: bool = False
     profile: Any = None
 
@@ -55,18 +65,44 @@ class Problem:
         return self.training and self.dropout > 0 and self.layers > 1
 
     @cached_property
+    def masked(self):
+        """Whether some steps are not ordinary (`numbarnn.cells.order`)."""
+        return self.padded or self.resets
+
+    @cached_property
     def state_dtype(self):
         """The dtype in which states accumulate."""
         return compute_dtype(self.dtype)
 
     @cached_property
-    def state_shapes(self):
-        """The shape of a state: (L * D, B, H), or if sizes differ a list of one (D, B, H) per layer."""
+    def output_sizes(self):
+        """Width of h of each layer and direction: P with projection, else H."""
+        return tuple(self.projection or hidden for hidden in self.hidden_sizes)
+
+    @cached_property
+    def slot_shapes(self):
+        """Per layer the shapes of h (T + 2, B, D * P), m (T + 2, B, D * H) and c (S, B, D * N * H) over all steps; S is
+        2 in inference, else T + 2."""
+        slots, kept, private = self.steps + 2, self.steps + 2 if self.training else 2, self.cell.num_private
+        return [
+            tuple((length, self.batch, self.directions * width) for length, width in sizes)
+            for hidden, output in zip(self.hidden_sizes, self.output_sizes, strict=True)
+            for sizes in [((slots, output), (slots, hidden), (kept, private * hidden))]
+        ]
+
+    @cached_property
+    def h_shapes(self):
+        """The shape of h as a state: (L * D, B, H), or if sizes differ a list of one (D, B, H) per layer."""
+        return state_shapes(self.output_sizes, self.directions, self.batch)
+
+    @cached_property
+    def c_shapes(self):
+        """The shape of c as a state, likewise."""
         return state_shapes(self.hidden_sizes, self.directions, self.batch)
 
 
-def state_shapes(hidden_sizes, directions, batch):
-    """The shape of a state of layers of these sizes; see `Problem.state_shapes`."""
-    if len(set(hidden_sizes)) == 1:
-        return (len(hidden_sizes) * directions, batch, hidden_sizes[0])
-    return [(directions, batch, hidden) for hidden in hidden_sizes]
+def state_shapes(sizes, directions, batch):
+    """The shape of a state of layers of these sizes; see `Problem.h_shapes`."""
+    if len(set(sizes)) == 1:
+        return (len(sizes) * directions, batch, sizes[0])
+    return [(directions, batch, size) for size in sizes]

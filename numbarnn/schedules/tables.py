@@ -15,7 +15,7 @@ from numbarnn.schedules import planner
 
 @dataclass(frozen=True)
 class Place:
-    """Where the weights of a layer and direction stand in the flat buffer, in elements."""
+    """Where the weights of a layer and direction stand in the flat buffer, in elements; -1 for what there is not."""
 
     W: int
     R: int

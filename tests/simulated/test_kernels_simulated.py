@@ -6,6 +6,7 @@ Outputs start as NaN: an element that is not written shows, and one that must no
 
 import numpy as np
 import pytest
+from one_step import Step, assert_near, assert_only_written, nans, normal, split
 from philox_reference import dropout_mask
 from step_buffers import mask_words
 
@@ -15,14 +16,6 @@ from numbarnn.kernels.launch import LaunchConfig
 
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 by_cell = pytest.mark.parametrize("cell", cells.CELLS.values(), ids=cells.CELLS)
-
-
-def normal(dtype, *shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
-def nans(dtype, *shape):
-    return np.full(shape, np.nan, dtype)
 
 
 # ------------------------------------------------------------------------------------------------------------ copy
@@ -109,58 +102,6 @@ def test_dropout_is_right_for_any_grid(blocks, threads):
 
 
 # ------------------------------------------------------------------------------------------------------- pointwise
-def split(row, parts):
-    """(B, parts * H) as `parts` arrays (B, H)."""
-    return np.split(row, parts, axis=-1) if parts else []
-
-
-class Step:
-    """Random arrays of one step of a layer with two directions, as the kernels take them, and what they should hold."""
-
-    T, B, H = 3, 3, 9  # two blocks of four threads cover the 9 units in two turns, two rows of blocks 3 sequences
-
-    def __init__(self, cell, dtype, direction):
-        self.cell, self.dtype, self.direction = cell, dtype, direction
-        T, B, H, G, N = self.T, self.B, self.H, cell.num_gates, cell.num_private
-        self.t = 1
-        self.before = self.t if direction == 0 else self.t + 2
-        self.h_columns = slice(direction * H, (direction + 1) * H)
-        self.c_columns = slice(direction * N * H, (direction + 1) * N * H)
-        self.h, self.c = nans(dtype, T + 2, B, 2 * H), nans(dtype, T + 2, B, 2 * N * H)
-        self.h[self.before, :, self.h_columns] = normal(dtype, B, H, seed=1)
-        self.c[self.before, :, self.c_columns] = normal(dtype, B, N * H, seed=2)
-        self.width = max(cell.num_saved, G) * H
-        self.ax = normal(dtype, T, B, self.width, seed=3)
-        self.ah = normal(dtype, B, G * H, seed=4)
-        self.b_w, self.b_r = normal(dtype, G * H, seed=5), normal(dtype, G * H, seed=6)
-
-    @property
-    def state_before(self):
-        """The state's arrays (B, H)."""
-        h, c = self.h[self.before, :, self.h_columns], self.c[self.before, :, self.c_columns]
-        return (h, *split(c, self.cell.num_private))
-
-    def expected(self):
-        """(new state, saved) by the cell's equations on whole arrays, in float64."""
-        G, H = self.cell.num_gates, self.H
-        ax = split(self.ax[self.t, :, : G * H].astype(np.float64) + self.b_w, G)
-        ah = split(self.ah.astype(np.float64) + self.b_r, G)
-        return self.cell.forward(ax, ah, tuple(part.astype(np.float64) for part in self.state_before))
-
-
-def assert_near(value, expected):
-    """A cell's arithmetic in the dtype: up to 8 operations on numbers below 8, some eps each."""
-    np.testing.assert_allclose(value, expected, rtol=0, atol=64 * np.finfo(value.dtype).eps)
-
-
-def assert_only_written(array, index, value):
-    """array[index] is near value, and what is not there is NaN."""
-    assert_near(array[index], value)
-    rest = array.copy()
-    rest[index] = np.nan
-    assert np.isnan(rest).all()
-
-
 @by_dtype
 @pytest.mark.parametrize("direction", (0, 1))
 @by_cell
@@ -169,7 +110,7 @@ def test_pointwise_forward_of_training(cell, direction, dtype):
     s = Step(cell, dtype, direction)
     new_state, saved = s.expected()
     before, others = [part.copy() for part in s.state_before], s.ax[[0, 2]].copy()
-    pointwise.bind_forward(cell, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, direction, True)(s.t, s.before)
+    pointwise.bind_forward(cell, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, None, direction, True)(s.t, s.before)
     np.testing.assert_array_equal(s.state_before, before)
     for array, columns, value in ((s.h, s.h_columns, new_state[:1]), (s.c, s.c_columns, new_state[1:])):
         array[s.before] = np.nan  # was given
@@ -189,7 +130,7 @@ def test_pointwise_forward_of_inference(cell, direction, dtype):
     new_state, _ = s.expected()
     c, ax = nans(dtype, 2, *s.c.shape[1:]), s.ax.copy()
     c[s.before % 2] = s.c[s.before]
-    pointwise.bind_forward(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, direction, False)(s.t, s.before)
+    pointwise.bind_forward(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, None, direction, False)(s.t, s.before)
     assert_near(s.h[s.t + 1, :, s.h_columns], new_state[0])
     np.testing.assert_array_equal(c[s.before % 2], s.c[s.before])
     if cell.num_private:
@@ -217,7 +158,7 @@ def test_pointwise_backward(cell, direction, dtype):
     if K:
         dax[s.t, :, : K * H] = np.concatenate(saved, axis=1)
     dah = dax if cell.same_gradient else nans(dtype, s.T, s.B, G * H)
-    pointwise.bind_backward(cell, dh, dc, dax, dah, dy, s.h, s.c, direction)(s.t, s.before)
+    pointwise.bind_backward(cell, dh, dc, dax, dah, dy, s.h, s.c, None, direction)(s.t, s.before)
     assert_near(dax[s.t, :, : G * H], np.concatenate(d_ax, axis=1))
     assert np.isnan(dax[[0, 2]]).all()
     if not cell.same_gradient:
@@ -234,7 +175,8 @@ def test_pointwise_is_right_for_any_grid(cell):
     for config in (LaunchConfig(1, 1), LaunchConfig((1, 5), 16)):
         s = Step(cell, "float64", 0)
         kernel = pointwise.make_pointwise_forward(cell, "float64", True)
-        kernel.bind(config, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, np.int32(0))(s.t, s.before)
+        codes = pointwise.no_codes(s.ah, None)
+        kernel.bind(config, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, codes, np.int32(0))(s.t, s.before)
         results.append((s.h, s.c, s.ax))
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -1,0 +1,113 @@
+"""Sequences of different lengths, and sequences that begin anew: which steps are not ordinary, rows chosen by that."""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+
+from numbarnn.cells.definition import jit
+from numbarnn.cells.order import step_code
+from numbarnn.cells.precision import compute_dtype
+from numbarnn.kernels import storage
+from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
+
+THREADS_PER_BLOCK = 128
+MAX_GRID_Y = 65535
+
+
+def _rows_config(rows, columns):
+    """Columns along x, rows along y."""
+    if TINY_LAUNCHES:
+        return LaunchConfig(grid=(2, min(2, max(1, rows))), block=min(4, columns))
+    block = min(THREADS_PER_BLOCK, -(-columns // 32) * 32)
+    return LaunchConfig(grid=(-(-columns // block), max(1, min(rows, MAX_GRID_Y))), block=block)
+
+
+@cache
+def make_step_codes():
+    """The kernel that works the codes out."""
+    code_of = jit(step_code, TARGET)
+
+    @cuda.jit
+    def step_codes_kernel(codes, lengths, resets):
+        """The code of every step of every sequence, in each direction.
+
+        Writes   codes (D, T+2, B) uint8: slot t + 1 is time t, as in h; slots 0 and T + 1 are 0
+        Reads    lengths (B,) int32; resets (T, B) uint8, any strides; (0, B) if no sequence begins anew
+        Launch   2-D, grid-stride over sequences (x) and slots (y); any grid is correct
+        """
+        D, slots, B = codes.shape
+        for slot in range(cuda.blockIdx.y, slots, cuda.gridDim.y):
+            for b in range(cuda.grid(1), B, cuda.gridsize(1)):
+                for direction in range(D):
+                    code = 0
+                    if 0 < slot and slot < slots - 1:
+                        code = code_of(slot - 1, direction, lengths[b], resets, b)
+                    codes[direction, slot, b] = code
+
+    return Kernel(step_codes_kernel, "step_codes")
+
+
+def step_codes(codes, lengths, resets):
+    """The codes (D, T+2, B) of lengths and resets; see the kernel."""
+    make_step_codes().bind(_rows_config(*codes.shape[1:]), codes, lengths, resets)()
+
+
+@cache
+def make_select(dtype):
+    """The kernel for one dtype of x."""
+    narrow, number = storage.narrow(dtype), np.dtype(compute_dtype(dtype)).type
+
+    @cuda.jit
+    def select_kernel(out, x, codes, fill, dropped):
+        """out = x, but `fill` in the rows whose code has a bit of `dropped`.
+
+        Writes   out (X, Y, Z), any strides
+        Reads    x (X, Y, Z), any strides; codes (X, Y) uint8, any strides; fill, a number as x is computed in
+        Launch   2-D, grid-stride over z (x of the grid) and y (y of the grid), loop over x; any grid is correct
+        Aliases  out may be x
+        """
+        X, Y, Z = x.shape
+        for i in range(X):
+            for j in range(cuda.blockIdx.y, Y, cuda.gridDim.y):
+                drop = codes[i, j] & dropped != 0
+                for k in range(cuda.grid(1), Z, cuda.gridsize(1)):
+                    out[i, j, k] = narrow(fill) if drop else x[i, j, k]
+
+    return Kernel(select_kernel, "select"), number
+
+
+def select(out, x, codes, dropped, fill):
+    """out = x, but `fill` in the rows whose code has a bit of `dropped`; arrays of one dtype, codes (X, Y)."""
+    kernel, number = make_select(x.dtype.name)
+    config = _rows_config(*x.shape[1:])
+    kernel.bind(config, storage.stored(out), storage.stored(x), codes, number(fill))(dropped)
+
+
+@cache
+def make_gather(dtype):
+    """The kernel for one dtype."""
+    narrow, number = storage.narrow(dtype), np.dtype(compute_dtype(dtype)).type
+
+    @cuda.jit
+    def gather_kernel(out, x, index, fill):
+        """out[i] = x[index[i]], or `fill` where index[i] is negative: packing and unpacking sequences.
+
+        Writes   out (N, Z)
+        Reads    x (M, Z); index (N,) int64; fill, a number as x is computed in
+        Launch   2-D, grid-stride over z (x of the grid) and rows (y); any grid is correct
+        """
+        N, Z = out.shape
+        for i in range(cuda.blockIdx.y, N, cuda.gridDim.y):
+            row = index[i]
+            for k in range(cuda.grid(1), Z, cuda.gridsize(1)):
+                out[i, k] = x[row, k] if row >= 0 else narrow(fill)
+
+    return Kernel(gather_kernel, "gather"), number
+
+
+def gather(out, x, index, fill):
+    """out (N, Z) = the rows of x (M, Z) that index (N,) names; `fill` where it is negative."""
+    kernel, number = make_gather(x.dtype.name)
+    kernel.bind(_rows_config(*out.shape), storage.stored(out), storage.stored(x), index, number(fill))()

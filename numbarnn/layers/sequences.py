@@ -1,0 +1,227 @@
+"""Sequences of different lengths and sequences that begin anew: arguments of calls, checked; packed sequences."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What a call says about its sequences besides x.
+
+    Attributes:
+        lengths: (B,) int32, NumPy, or None: all are T long.
+        resets: (T, B) uint8, NumPy or the engine's, true where a sequence begins anew; or None: none does.
+        padding_value: what stands in y beyond a sequence's length.
+    """
+
+    lengths: Any = None
+    resets: Any = None
+    padding_value: float = 0.0
+
+
+NO_PADDING_VALUE = 0.0
+EVERY_STEP = Sequences()  # of every sequence is there, none begins anew
+
+
+def checked(
+    engine, lengths, resets, padding_value, steps, batch, batch_first=False, names=("lengths", "padding_value")
+):
+    """The `Sequences` of a call's arguments.
+
+    Args:
+        batch_first: resets are (B, T).
+        names: what the caller's arguments are called.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong type, shape or range.
+    """
+    if isinstance(padding_value, bool) or not isinstance(padding_value, Real):
+        raise TypeError(f"{names[1]} must be a number, not {padding_value!r}")
+    lengths = None if lengths is None else _checked_lengths(lengths, steps, batch, names[0])
+    resets = None if resets is None else _checked_resets(engine, resets, steps, batch, batch_first)
+    return Sequences(lengths, resets, float(padding_value))
+
+
+def _checked_lengths(lengths, steps, batch, name):
+    """(B,) int32 of T or less."""
+    if hasattr(lengths, "__cuda_array_interface__"):
+        raise TypeError(f"{name} must be on the host, a list or a NumPy array, but is on a GPU: copy it ({name}.get())")
+    result = _host_array(lengths, name, f"{batch} ints, one per sequence")
+    if result.dtype.kind not in "iu" and result.size:
+        raise TypeError(f"{name} must be ints, one per sequence, but are of dtype {result.dtype}: {lengths!r}")
+    if result.shape != (batch,):
+        raise ValueError(f"{name} must have shape ({batch},), one per sequence, but has {result.shape}")
+    wrong = np.flatnonzero((result < 0) | (result > steps))
+    if wrong.size:
+        raise ValueError(f"{name} must be 0 to {steps}, the steps of x, but {name}[{wrong[0]}] is {result[wrong[0]]}")
+    return result.astype(np.int32)
+
+
+def _host_array(value, name, wanted):
+    """A value as a NumPy array."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be {wanted}, not {value!r}: {error}") from error
+
+
+def _checked_resets(engine, resets, steps, batch, batch_first):
+    """(T, B) uint8, contiguous."""
+    shape = (batch, steps) if batch_first else (steps, batch)
+    on_host = isinstance(resets, np.ndarray | list | tuple)
+    wanted = f"{shape[0]} by {shape[1]} bools"
+    result = _host_array(resets, "resets", wanted) if on_host else engine.asarray(resets, "resets")
+    if result.shape != shape:
+        letters = "(B, T)" if batch_first else "(T, B)"
+        raise ValueError(f"resets must have shape {letters} = {shape}, but has {result.shape}")
+    if result.dtype.kind not in "biu":
+        raise TypeError(f"resets must be bools, but are of dtype {result.dtype}: pass resets.astype(bool)")
+    module = np if on_host else engine.array_module
+    with engine.activate():
+        return module.ascontiguousarray((result != 0).view(np.uint8).T if batch_first else (result != 0).view(np.uint8))
+
+
+# ------------------------------------------------------------------------------------------ packed
+@dataclass(frozen=True)
+class PackedSequence:
+    """Sequences of different lengths without padding, as torch.nn.utils.rnn.PackedSequence has them.
+
+    Attributes:
+        data: (sum of lengths, I): all elements of time 0, then all of time 1, ...; in each time the longest first.
+        batch_sizes: (T,) ints on the host: elements of each time.
+        sorted_indices: (B,) ints on the host: the number of the longest sequence, of the second longest, ...; None if
+            sequences are sorted. States keep the order that sequences had before.
+        unsorted_indices: (B,), the reverse; needed with sorted_indices only, and made from it if it is missing.
+    """
+
+    data: Any
+    batch_sizes: Any
+    sorted_indices: Any = None
+    unsorted_indices: Any = None
+
+
+def pack_padded_sequence(x, lengths, batch_first=False):
+    """The PackedSequence of padded sequences.
+
+    Args:
+        x: (T, B, I), or (B, T, I) with `batch_first`; NumPy or CuPy.
+        lengths: (B,) ints on the host, 1 to T, in any order.
+
+    Raises:
+        TypeError, ValueError: lengths are not as they must be.
+    """
+    if getattr(x, "ndim", None) != 3:
+        raise TypeError(f"x must be an array of three axes, not {x!r}")
+    x = x.swapaxes(0, 1) if batch_first else x
+    lengths = _checked_lengths(lengths, *x.shape[:2], "lengths")
+    if lengths.min(initial=1) < 1:
+        raise ValueError("lengths must be at least 1 to be packed: pass x and lengths to the layer, which takes 0 too")
+    order = np.argsort(-lengths, kind="stable")
+    sizes = (lengths[None] > np.arange(lengths.max())[:, None]).sum(axis=1)
+    packing = Packing(sizes, order, np.argsort(order, kind="stable"))
+    return PackedSequence(x.reshape(-1, x.shape[2])[packing.places], sizes, order, packing.ranks)
+
+
+def pad_packed_sequence(sequence, batch_first=False, padding_value=0.0):
+    """(x, lengths): the padded sequences (T, B, I), or (B, T, I), in their first order, and their lengths (B,)."""
+    if not is_packed(sequence):
+        raise TypeError(f"sequence must be a PackedSequence, not a {type(sequence).__qualname__}")
+    packing = Packing.of(sequence)
+    data, rows = sequence.data, packing.rows
+    x = data[np.maximum(rows, 0).reshape(-1)].reshape(*rows.shape, data.shape[1])
+    x[rows < 0] = padding_value
+    return (x.swapaxes(0, 1) if batch_first else x), packing.lengths
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where elements of packed sequences stand in padded ones and the reverse.
+
+    Attributes:
+        batch_sizes: (T,). order: (B,), sorted_indices. ranks: (B,), unsorted_indices. All NumPy.
+    """
+
+    batch_sizes: np.ndarray
+    order: np.ndarray
+    ranks: np.ndarray
+
+    @classmethod
+    def of(cls, sequence):
+        """The Packing of a packed sequence (numbarnn's or PyTorch's), checked.
+
+        Raises:
+            TypeError, ValueError: its parts do not go together.
+        """
+        sizes = _host_ints(sequence.batch_sizes, "batch_sizes")
+        if not sizes.size or sizes.min() < 1 or (np.diff(sizes) > 0).any() or sizes.sum() != len(sequence.data):
+            raise ValueError(
+                f"batch_sizes must be positive, never increase, and add up to the {len(sequence.data)} rows of data, "
+                f"but are {sizes}"
+            )
+        batch, order = sizes[0], sequence.sorted_indices
+        order = np.arange(batch) if order is None else _host_ints(order, "sorted_indices")
+        if sorted(order.tolist()) != list(range(batch)):
+            raise ValueError(f"sorted_indices must hold each of 0 to {batch - 1} once, but is {order}")
+        ranks = np.argsort(order, kind="stable")
+        given = sequence.unsorted_indices
+        if given is not None and _host_ints(given, "unsorted_indices").tolist() != ranks.tolist():
+            raise ValueError("unsorted_indices must be the reverse of sorted_indices, but is not")
+        return cls(sizes, order, ranks)
+
+    @cached_property
+    def lengths(self):
+        """(B,) int32, in the first order."""
+        return (self.batch_sizes[None] > self.ranks[:, None]).sum(axis=1).astype(np.int32)
+
+    @cached_property
+    def rows(self):
+        """(T, B) int64: the row of data of each padded element; -1 for padding."""
+        starts = np.cumsum(self.batch_sizes) - self.batch_sizes
+        rows = starts[:, None] + self.ranks[None]
+        return np.where(np.arange(len(starts))[:, None] < self.lengths[None], rows, -1)
+
+    def equals(self, other):
+        """Whether both put the same elements in the same places."""
+        pairs = ((self.batch_sizes, other.batch_sizes), (self.order, other.order))
+        return all(np.array_equal(*pair) for pair in pairs)
+
+    @cached_property
+    def places(self):
+        """(sum of lengths,) int64: the row of padded elements (T * B, I) of each row of data."""
+        rows = self.rows.reshape(-1)
+        places = np.empty(self.batch_sizes.sum(), np.int64)
+        places[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+        return places
+
+    def pad(self, engine, data, fill=0.0):
+        """(T, B, N), an engine's array, of data (sum of lengths, N)."""
+        return self._gather(engine, data, self.rows.reshape(-1), fill).reshape(*self.rows.shape, data.shape[1])
+
+    def pack(self, engine, padded):
+        """(sum of lengths, N) of an engine's array (T, B, N)."""
+        return self._gather(engine, padded.reshape(-1, padded.shape[2]), self.places, 0.0)
+
+    @staticmethod
+    def _gather(engine, x, index, fill):
+        with engine.activate():
+            out = engine.empty((len(index), x.shape[1]), x.dtype.name)
+            engine.gather(out, x, engine.from_host(index), fill)
+        return out
+
+
+def is_packed(x):
+    """Whether x is a packed sequence, numbarnn's or PyTorch's."""
+    return isinstance(x, PackedSequence) or (hasattr(x, "batch_sizes") and hasattr(x, "sorted_indices"))
+
+
+def _host_ints(value, name):
+    if hasattr(value, "__cuda_array_interface__"):
+        value = value.get() if hasattr(value, "get") else value.cpu()  # small, and needed here
+    result = np.asarray(value)
+    if result.dtype.kind not in "iu" or result.ndim != 1:
+        raise TypeError(f"{name} must be one-dimensional and of ints, but is {value!r}")
+    return result.astype(np.int64)

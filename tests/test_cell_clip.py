@@ -1,0 +1,111 @@
+"""The LSTM with cell clip (cells/lstm.py): its c within bounds, no gradient through them, NaN kept or not."""
+
+import math
+
+import numpy as np
+import pytest
+
+from numbarnn.cells import lstm, specialise
+
+LOW, HIGH = -0.3, 0.4  # bounds of c
+CLIPPED = {"clipped": lstm.clipped(LOW, HIGH, True), "clipped_nan_too": lstm.clipped(LOW, HIGH, False)}
+by_clipped = pytest.mark.parametrize("cell", CLIPPED.values(), ids=CLIPPED)
+by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
+
+
+def clip_by_hand(x, propagate_nan):
+    """One number limited to [LOW, HIGH], in words of its own."""
+    if math.isnan(x):
+        return x if propagate_nan else LOW
+    return sorted((LOW, x, HIGH))[1]
+
+
+def lstm_points(count, seed=0):
+    """(ax, ah, (h, c)) of `count` units, some of whose c leave the bounds on either side and some on none."""
+    rng = np.random.default_rng(seed)
+    point = rng.normal(size=(10, count))
+    return tuple(point[:4]), tuple(point[4:8]), tuple(point[8:])
+
+
+@by_clipped
+def test_clipped_c_is_the_lstms_within_bounds(cell):
+    """On arrays and on numbers; h is computed from the limited c, and what is saved is the LSTM's."""
+    ax, ah, state = lstm_points(200)
+    (_, free), saved = lstm.LSTM.forward(ax, ah, state)
+    (h, c), kept = cell.forward(ax, ah, state)
+    assert (free < LOW).sum() > 20 and (free > HIGH).sum() > 20 and ((LOW < free) & (free < HIGH)).sum() > 20
+    np.testing.assert_array_equal(c, [clip_by_hand(one, True) for one in free])
+    np.testing.assert_array_equal(h, saved[3] * np.tanh(c))
+    np.testing.assert_array_equal(kept, saved)
+    for k in range(20):
+        one = cell.forward(*(tuple(values[k] for values in part) for part in (ax, ah, state)))
+        np.testing.assert_allclose(one[0], (h[k], c[k]), rtol=1e-15)
+
+
+@by_clipped
+def test_no_gradient_passes_a_bound(cell):
+    """Where c is at a bound, nothing reaches i, f, g and the c before, but o gets what it gets without. Elsewhere all
+    is the LSTM's. A c that is there by chance counts as limited."""
+    ax, ah, state = lstm_points(200)
+    new_state, saved = cell.forward(ax, ah, state)
+    new_state[1][:2] = LOW, HIGH
+    d_state = (np.linspace(-1, 1, 200), np.linspace(0.5, 1.5, 200))
+    d_ax, d_ah, (d_h, d_c) = cell.backward(saved, state, new_state, d_state)
+    free_ax, _, (_, free_c) = lstm.LSTM.backward(saved, state, new_state, d_state)
+    at_bound = (new_state[1] == LOW) | (new_state[1] == HIGH)
+    assert 50 < at_bound.sum() < 150 and at_bound[:2].all()
+    for gate, (found, free) in enumerate(zip(d_ax, free_ax, strict=True)):
+        np.testing.assert_array_equal(found, free if gate == 3 else np.where(at_bound, 0, free))
+    np.testing.assert_array_equal(d_c, np.where(at_bound, 0, free_c))
+    assert d_ah is d_ax and d_h == 0 and (free_c[at_bound] != 0).all()
+
+
+@pytest.mark.parametrize("propagate_nan", (True, False))
+def test_nan_in_c(propagate_nan):
+    """It stays, or becomes the lower bound: on numbers, on arrays, compiled in both dtypes."""
+    cell = lstm.clipped(LOW, HIGH, propagate_nan)
+    gates, numbers = (0.5,) * 4, (math.nan, -math.inf, math.inf, 3.0, -3.0, 0.1)
+    (h, c), _ = cell.forward(gates, gates, (0.0, np.array(numbers)))
+    free = lstm.LSTM.forward(gates, gates, (0.0, np.array(numbers)))[0][1]
+    expected = [clip_by_hand(one, propagate_nan) for one in free]
+    assert math.isnan(expected[0]) == propagate_nan and expected[1:5] == [LOW, HIGH, HIGH, LOW]
+    np.testing.assert_array_equal(c, expected)
+    assert np.isnan(h[0]) == propagate_nan and np.isfinite(h[1:]).all()
+    for number, one in zip(numbers, expected, strict=True):
+        np.testing.assert_array_equal(cell.forward(gates, gates, (0.0, number))[0][1], one)
+    for dtype in ("float32", "float64"):
+        of_dtype, forward = np.dtype(dtype).type, specialise(cell.forward, dtype, "cpu")
+        for number, one in zip(numbers, expected, strict=True):
+            (_, found), _ = forward((of_dtype(0.5),) * 4, (of_dtype(0.5),) * 4, (of_dtype(0), of_dtype(number)))
+            np.testing.assert_allclose(found, one, rtol=4 * np.finfo(dtype).eps)
+
+
+@by_dtype
+@by_clipped
+def test_compiled_backward_equals_the_plain_equations(cell, dtype):
+    ax, ah, state = (tuple(part.astype(dtype) for part in parts) for parts in lstm_points(60))
+    forward, backward = (specialise(function, dtype, "cpu") for function in (cell.forward, cell.backward))
+    of_dtype, limited = np.dtype(dtype).type, 0
+    for k in range(60):
+        point = [tuple(values[k] for values in part) for part in (ax, ah, state)]
+        new_state, saved = (tuple(map(of_dtype, part)) for part in forward(*point))  # Python's floats otherwise
+        d_state = of_dtype(0.5), of_dtype(-1.5)
+        found = backward(saved, point[2], new_state, d_state)
+        arguments = [tuple(map(np.float64, part)) for part in (saved, point[2], new_state, d_state)]
+        # The bounds of the compiled cell are of its dtype.
+        plain = lstm.clipped(float(of_dtype(LOW)), float(of_dtype(HIGH))).backward(*arguments)
+        # ten operations on numbers below 4, and one tanh of 2.5 eps
+        for one, other in zip(found, plain, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=16 * np.finfo(dtype).eps)
+        limited += found[2][1] == 0
+    assert 10 < limited < 50
+
+
+def test_clipped_cells_are_made_once_and_told_apart():
+    assert lstm.clipped(-1.0, 2.0, True) is lstm.clipped(-1.0, 2.0, True)
+    others = [(-1.0, 2.0, True), (-1.0, 2.5, True), (-2.0, 2.0, True), (-1.0, 2.0, False)]
+    made = [lstm.clipped(*options) for options in others]
+    assert len({cell.name for cell in made}) == len(set(made)) == 4 and lstm.LSTM.name == "lstm"
+    for (low, high, _), cell in zip(others, made, strict=True):
+        (_, c), _ = cell.forward((100.0,) * 4, (100.0,) * 4, (0.0, np.array([-1e3, 1e3])))
+        np.testing.assert_array_equal(c, (low, high))
