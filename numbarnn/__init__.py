@@ -5,7 +5,8 @@ One legend of dimensions holds for the whole package and is defined only here:
     T  time steps          B  batch              I  input size         H  hidden size
     P  projection size     G  gates of a cell    L  layers             D  directions (1 or 2)
 
-Arrays are row-major (last axis fastest) and time-major: x (T, B, I), y (T, B, D*H), states (L*D, B, H).
+Arrays are row-major (last axis fastest) and time-major: x (T, B, I), y (T, B, D*H), states (L*D, B, H); with
+projection y and h are P wide in place of H.
 Gate order is cuDNN's and PyTorch's: LSTM i f g o, GRU r z n.
 """
 
@@ -19,7 +20,11 @@ _PUBLIC = {
     "GRU": "numbarnn.layers",
     "RNN": "numbarnn.layers",
     "Gradients": "numbarnn.layers",
+    "PackedSequence": "numbarnn.layers",
+    "pack_padded_sequence": "numbarnn.layers",
+    "pad_packed_sequence": "numbarnn.layers",
     "functional": "numbarnn.functional",
+    "convert": "numbarnn.convert",
     "engines": "numbarnn.engines",
     "cells": "numbarnn.cells",
 }

@@ -25,6 +25,7 @@ RANKS = {
     "schedules": 3,
     "layers": 4,
     "functional": 5,
+    "convert": 5,
     "adapters": 5,
     "bench": 6,
     "cli": 7,

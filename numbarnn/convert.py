@@ -1,0 +1,302 @@
+"""Weights in and out: layers from and to PyTorch, Keras, ONNX and safetensors files.
+
+Every `from_...` returns a new layer, every `to_...` new arrays: nothing is shared. Sizes, directions, biases,
+projection and skip input follow from the weights; all other options of the layer (device, dtype, schedule, dropout,
+batch_first, ...) are keyword arguments. Without `dtype` the layer has the weights' own. No bit of a weight changes,
+but for two biases that `to_keras` has to add up.
+
+A network that the other side cannot express is refused, with what it is that it lacks, and never approximated. Dropout
+is a matter of training: it travels only with PyTorch's modules and with safetensors files.
+
+What exists where:
+
+                              PyTorch   its cells   Keras   ONNX   safetensors
+    layers of several sizes     no         yes       yes    yes        yes
+    projection                  yes        no        no     no         yes
+    cell_clip                   no         no        no     no         yes
+    GRU(reset_after=False)      no         no        yes    yes        yes
+    two biases                  yes        yes       sum*   yes        yes
+    a single bias              as two     as two     yes*  as two      yes
+    skip input                    as identity matrices                 yes
+
+    * Keras' GRU with reset_after=True has two biases; a single one becomes two, one of them zero.
+"""
+
+import os
+from dataclasses import replace
+
+from numbarnn.layers import GRU, LSTM, RNN, Recurrent
+from numbarnn.weights import extras, keras, onnx, onnx_write, safetensors, torch
+from numbarnn.weights.network import infer
+
+__all__ = [
+    "from_keras",
+    "from_onnx",
+    "from_torch",
+    "from_torch_cells",
+    "load_safetensors",
+    "save_safetensors",
+    "to_keras",
+    "to_onnx",
+    "to_torch",
+    "to_torch_cells",
+]
+
+_CLASSES = {"lstm": LSTM, "gru": GRU, "gru_reset_before": GRU, "rnn_tanh": RNN, "rnn_relu": RNN}
+_FROM_WEIGHTS = (
+    "cell", "input_size", "hidden_size", "num_layers", "nonlinearity", "reset_after", "bias", "bidirectional",
+    "input_mode", "proj_size",
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- PyTorch
+def from_torch(source, cell=None, *, prefix="", **options):
+    """A layer with the weights of a torch.nn.LSTM, GRU or RNN.
+
+    Args:
+        source: the module, whose batch_first and dropout are taken over; or its state dict, of tensors or arrays.
+        cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu". A module tells; of a state dict, an LSTM's
+            and a GRU's shapes do, but not that the GRU is one with reset_after=False ("gru_reset_before").
+        prefix: of the names that are meant, such as "encoder.lstm." in the state dict of a larger model, or of the
+            module within a larger one.
+        options: of the layer; they come before the module's.
+
+    Raises:
+        ValueError: entries are missing, unknown or of a wrong shape; all are named. Or the module is no `cell`.
+        TypeError: an entry is no array of numbers, or entries are of several dtypes and `dtype` is not given.
+
+    >>> convert.from_torch(torch.nn.GRU(8, 16, num_layers=2, batch_first=True), device="cpu")
+    GRU(8, 16, num_layers=2, batch_first=True, dtype='float32', device='cpu')
+    >>> model = torch.nn.ModuleDict({"encoder": torch.nn.RNN(8, 16), "head": torch.nn.Linear(16, 2)})
+    >>> convert.from_torch(model.state_dict(), "rnn_tanh", prefix="encoder.", device="cpu")
+    RNN(8, 16, num_layers=1, dtype='float32', device='cpu')
+    """
+    network, found = torch.read(source, cell, prefix)
+    return _layer(network, found, options)
+
+
+def to_torch(layer):
+    """A state dict for a torch.nn module of the layer's sizes: name -> NumPy array.
+
+    A single bias becomes two, one of them zero, and skip input becomes identity matrices: neither changes results. (The
+    layer's own parameters, as they are, are `layer.state_dict()`.) torch.from_numpy takes every dtype but bfloat16:
+    there, torch.tensor(array.astype("float32"), dtype=torch.bfloat16).
+
+    Raises:
+        ValueError: torch.nn lacks something: layers of different sizes, cell_clip, or reset_after=False.
+
+    >>> layer = numbarnn.LSTM(8, 16, device="cpu")
+    >>> module = torch.nn.LSTM(8, 16)
+    >>> module.load_state_dict({name: torch.from_numpy(array) for name, array in convert.to_torch(layer).items()})
+    <All keys matched successfully>
+    """
+    return torch.write(_network(layer))
+
+
+def from_torch_cells(source, cell=None, **options):
+    """A layer with the weights of torch.nn.LSTMCell, GRUCell or RNNCell, stacked.
+
+    Args:
+        source: a list with one module or state dict per layer, or one pair (forward, reverse) per layer.
+        cell, options: as in `from_torch`.
+
+    Raises:
+        ValueError, TypeError: as in `from_torch`; or the entries are no stack.
+
+    >>> convert.from_torch_cells([torch.nn.LSTMCell(8, 16), torch.nn.LSTMCell(16, 4)], device="cpu")
+    LSTM(8, [16, 4], num_layers=2, dtype='float32', device='cpu')
+    """
+    return _layer(torch.read_cells(source, cell), {}, options)
+
+
+def to_torch_cells(layer):
+    """A list of state dicts, one per layer, for torch.nn's cells; of pairs (forward, reverse), for two directions.
+
+    Raises:
+        ValueError: torch.nn's cells lack something: a projection, cell_clip, or reset_after=False.
+
+    >>> below, above = convert.to_torch_cells(numbarnn.GRU(8, [16, 4], device="cpu"))
+    >>> {name: array.shape for name, array in above.items()}
+    {'weight_ih': (12, 16), 'weight_hh': (12, 4), 'bias_ih': (12,), 'bias_hh': (12,)}
+    """
+    return torch.write_cells(_network(layer))
+
+
+# ---------------------------------------------------------------- Keras
+def from_keras(source, cell=None, *, reset_after=None, **options):
+    """A layer with the weights of Keras' LSTM, GRU or SimpleRNN, alone or in Bidirectional, or of a stack of them.
+
+    A single bias becomes b_w (bias="input"); only a GRU with reset_after=True has two, b_w and b_r.
+
+    Args:
+        source: a Keras layer, whose options are checked, or its `get_weights()`; or a list of those, layer 0 first.
+        cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu"; needed only for the weights of a SimpleRNN.
+        reset_after: of a GRU; needed only for False and weights without a bias, as the shape of the bias tells.
+        options: of the layer; batch_first is True if not given, as Keras' arrays are (B, T, ...).
+
+    Raises:
+        ValueError: a shape does not fit, the layer is another cell than the one asked for, or an option of a Keras
+            layer has no counterpart: other activations, go_backwards, a merge_mode other than "concat".
+        TypeError: something is no recurrent layer of Keras, or no array.
+
+    >>> gru = keras.layers.GRU(16, reset_after=False, return_sequences=True)
+    >>> gru.build((None, None, 8))
+    >>> convert.from_keras(gru, device="cpu")
+    GRU(8, 16, num_layers=1, batch_first=True, bias='input', reset_after=False, dtype='float32', device='cpu')
+    """
+    return _layer(keras.read(source, cell, reset_after), {"batch_first": True}, options)
+
+
+def to_keras(layer):
+    """A list with, per layer, the arrays that `set_weights` of a Keras layer (or Bidirectional) takes.
+
+    The Keras layer has use_bias=layer.bias, for a GRU reset_after=layer.reset_after, and for an RNN the activation
+    "tanh" or "relu". Where it has one bias (all but the GRU with reset_after=True), the layer's two are added, with one
+    rounding; skip input becomes identity matrices.
+
+    Raises:
+        ValueError: Keras lacks something: a projection, or cell_clip.
+
+    >>> (weights,) = convert.to_keras(numbarnn.LSTM(8, 16, device="cpu"))
+    >>> lstm = keras.layers.LSTM(16, return_sequences=True)
+    >>> lstm.build((None, None, 8))
+    >>> lstm.set_weights(weights)
+    """
+    return keras.write(_network(layer))
+
+
+# ---------------------------------------------------------------- ONNX
+def from_onnx(model, node=None, *, reverse_as_forward=False, **options):
+    """A layer with the weights of an ONNX model's LSTM, GRU or RNN nodes.
+
+    Args:
+        model: a file's path, its bytes, or an onnx.ModelProto.
+        node: a node's name, the name of its output, or its number among the model's LSTM, GRU and RNN nodes; or a list
+            of those, layer 0 first. None: all of them, which have to be one stack.
+        reverse_as_forward: take a node of direction "reverse" for a forward layer, to which x has to be passed reversed
+            in time (each sequence from its own last element), and whose y is reversed likewise.
+        options: of the layer; batch_first is the nodes' `layout` if not given.
+
+    A layer keeps weights only. What the model passes to its nodes besides x goes to the layer's calls:
+
+        sequence_lens (B,)                      `lengths`, on the host
+        initial_h, initial_c (D, B, H)          `state`: h, or (h, c) for an LSTM; (L*D, B, H) has all nodes', layer 0
+                                                first. Where layout is 1 the nodes' are (B, D, H), the layer's are not.
+
+    Raises:
+        ValueError: a node has what numbarnn lacks (named, with its value), its weights are no constants, or the nodes
+            are no stack.
+        RuntimeError: the package onnx is not installed.
+
+    >>> model = convert.to_onnx(numbarnn.GRU(8, 16, num_layers=2, device="cpu"), lengths=True)
+    >>> layer = convert.from_onnx(model, device="cpu")
+    >>> y, state = layer(np.zeros((5, 3, 8), "float32"), lengths=[5, 2, 4])  # the model's input "lengths"
+    >>> convert.from_onnx(model, "gru_l1", device="cpu")  # the second node alone
+    GRU(16, 16, num_layers=1, dtype='float32', device='cpu')
+    """
+    network, found = onnx.read(model, node, reverse_as_forward)
+    return _layer(network, found, options)
+
+
+def to_onnx(layer, path=None, *, state=False, lengths=False):
+    """An onnx.ModelProto with one node per layer, which computes what calling the layer does, for any T and B.
+
+    Inputs: x, shaped as the layer's; lengths (B,), int32, with `lengths`; hx, and cx of an LSTM, with `state`. Outputs:
+    y, hy, and cy of an LSTM. States are shaped as the layer's; where sizes differ there is one per layer, hx_l0, hx_l1,
+    ... A single bias becomes two, skip input becomes identity matrices.
+
+    Args:
+        path: a file to write it to as well.
+        state: whether the model takes the initial state; else it is zero.
+        lengths: whether the model takes the sequences' lengths (the nodes' sequence_lens); y is 0 beyond them. After an
+            empty sequence (length 0) hy and cy are the initial state here, but 0 in onnxruntime.
+
+    Raises:
+        ValueError: ONNX lacks something: a projection, or cell_clip.
+        RuntimeError: the package onnx is not installed.
+
+    >>> model = convert.to_onnx(numbarnn.LSTM(8, 16, device="cpu"), state=True, lengths=True)
+    >>> [one.name for one in model.graph.input], [one.name for one in model.graph.output]
+    (['x', 'lengths', 'hx', 'cx'], ['y', 'hy', 'cy'])
+    """
+    model = onnx_write.write(_network(layer), layer.batch_first, state, lengths)
+    if path is not None:
+        extras.load("onnx", "writing ONNX models").save(model, os.fspath(path))
+    return model
+
+
+# ---------------------------------------------------------------- safetensors
+def save_safetensors(layer, path):
+    """Write the layer to a file: PyTorch's state dict, and the options that weights do not tell.
+
+    Those are the cell (with it a GRU's reset_after), batch_first, dropout, cell_clip and clip_propagate_nan; device,
+    schedule, seed and allow_tf32 are not kept.
+
+    Raises:
+        OSError: the file cannot be written.
+        RuntimeError: the package safetensors is not installed.
+
+    >>> convert.save_safetensors(numbarnn.LSTM(8, 16, proj_size=4, cell_clip=2.0, device="cpu"), "lstm.safetensors")
+    """
+    network = _network(layer)
+    options = {"cell": network.cell, "batch_first": layer.batch_first, "dropout": layer.dropout}
+    if network.cell == "lstm":
+        options |= {"cell_clip": layer.cell_clip, "clip_propagate_nan": layer.clip_propagate_nan}
+    safetensors.write(os.fspath(path), network.parameters, options)
+
+
+def load_safetensors(path, cell=None, *, prefix="", **options):
+    """A layer from a file that `save_safetensors`, or PyTorch, wrote.
+
+    Args:
+        cell, prefix: as in `from_torch`, for files that do not come from numbarnn.
+        options: of the layer; they come before the file's.
+
+    Raises:
+        ValueError, TypeError: as in `from_torch`, or the file is no safetensors file, or not of `cell`.
+        OSError: the file cannot be read.
+        RuntimeError: the package safetensors is not installed.
+
+    >>> convert.save_safetensors(numbarnn.LSTM(8, 16, proj_size=4, cell_clip=2.0, device="cpu"), "lstm.safetensors")
+    >>> convert.load_safetensors("lstm.safetensors", device="cpu")
+    LSTM(8, 16, num_layers=1, proj_size=4, cell_clip=(-2.0, 2.0), dtype='float32', device='cpu')
+    """
+    network, found = safetensors.read(os.fspath(path), cell, prefix)
+    return _layer(network, found, options)
+
+
+# ---------------------------------------------------------------- layers and networks
+def _network(layer):
+    """The `Network` of a layer: copies of its parameters on the host."""
+    if not isinstance(layer, Recurrent):
+        raise TypeError(f"layer must be a numbarnn LSTM, GRU or RNN, not a {type(layer).__qualname__}")
+    return replace(infer(layer.state_dict(), layer.cell), cell_clip=layer.cell_clip)
+
+
+def _layer(network, found, options):
+    """A layer with the network's weights; `options` come before those that were found with the weights."""
+    decided = [name for name in options if name in _FROM_WEIGHTS]
+    if decided:
+        raise TypeError(f"leave out {', '.join(decided)}: the source tells (a state dict by its shapes, and cell=)")
+    options = found | options
+    if "dtype" not in options:
+        options["dtype"] = network.dtype
+    layer = _CLASSES[network.cell](
+        network.input_size, list(network.hidden_sizes), bidirectional=network.bidirectional, **_kind(network), **options
+    )
+    layer.load_state_dict(network.parameters)
+    return layer
+
+
+def _kind(network):
+    """Arguments that say what kind of layer it is, where they are not the default."""
+    kind = {"bias": {"double": True, "none": False}.get(network.bias, network.bias)}
+    if network.cell.startswith("rnn_"):
+        kind["nonlinearity"] = network.cell.removeprefix("rnn_")
+    if network.cell == "gru_reset_before":
+        kind["reset_after"] = False
+    if network.input_mode != "linear":
+        kind["input_mode"] = network.input_mode
+    if network.proj_size:
+        kind["proj_size"] = network.proj_size
+    return kind

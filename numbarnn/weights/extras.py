@@ -1,0 +1,16 @@
+"""Packages that only some conversions need."""
+
+from importlib import import_module
+
+
+def load(name, purpose):
+    """The module of that name.
+
+    Raises:
+        RuntimeError: it is not installed; the message says how to.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        package = name.split(".")[0]
+        raise RuntimeError(f'{purpose} needs the package {package}: pip install "numbarnn[{package}]"') from error

@@ -1,0 +1,205 @@
+"""Keras' weights: of LSTM, GRU and SimpleRNN, alone or in Bidirectional; Keras is not imported.
+
+A layer's `get_weights()` is [kernel (I, G*H), recurrent_kernel (H, G*H), bias], transposed to ours, gates in the order
+`gates.KERAS`; Bidirectional has the forward layer's three, then the backward layer's. The bias is one (G*H,), our b_w;
+only the GRU with reset_after=True has two, in one array (2, 3H): b_w, b_r.
+"""
+
+import numpy as np
+
+from numbarnn import cells
+from numbarnn.weights import gates
+from numbarnn.weights.network import (
+    GRU_FORMS,
+    agreed,
+    cell_name,
+    host,
+    infer,
+    named,
+    refuse,
+    type_name,
+    with_both_biases,
+    with_input_matrix,
+)
+
+CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
+
+
+# ---------------------------------------------------------------- reading
+def read(source, cell=None, reset_after=None):
+    """The `Network` of Keras layers or of their weights.
+
+    Args:
+        source: a Keras layer, or what its `get_weights()` returns; or a list of those, layer 0 first.
+        cell: the cell's name, for weights that do not tell (an RNN's).
+        reset_after: of a GRU given as weights without a bias, whose shape tells; None is True.
+
+    Raises:
+        ValueError: a layer has an option that numbarnn lacks, or is another cell than `cell` and `reset_after` say; or
+            weights do not fit each other.
+        TypeError: a layer is no recurrent one; an entry is no array.
+    """
+    if not (_is_layer(source) or isinstance(source, tuple | list)):
+        raise TypeError(f"source must be a Keras layer, or a list of arrays or layers, not {type_name(source)}")
+    cell = _asked(cell, reset_after)
+    items = [source] if _is_layer(source) or _is_weights(source) else source
+    if not items:
+        raise ValueError("weights must have at least one layer, but are empty")
+    kinds, parts, widths = set(), {}, set()
+    for layer, item in enumerate(items):
+        where = f"layer {layer}" if len(items) > 1 else "the layer"
+        kind = agreed(cell, _layer_cell(item, where), where) if _is_layer(item) else cell
+        arrays = item.get_weights() if _is_layer(item) else item
+        directions, kind = _split([host(array, where) for array in arrays], kind, where)
+        kinds.add(kind)
+        widths.add(len(directions))
+        parts |= {(layer, direction): part for direction, part in enumerate(directions)}
+    if len(kinds) > 1 or len(widths) > 1:
+        raise ValueError(
+            f"the layers of a stack must be alike, but their cells are {sorted(kinds)}, their numbers of directions "
+            f"{sorted(widths)}: convert them one by one"
+        )
+    return infer(named(parts), kinds.pop(), "the state dict made of Keras' weights")
+
+
+def _asked(cell, reset_after):
+    """The cell's name that the two arguments ask for; None if neither is given."""
+    cell = None if cell is None else cell_name(cell)
+    if reset_after is None:
+        return cell
+    form = "gru" if reset_after else "gru_reset_before"
+    if cell not in (None, form):
+        raise ValueError(f"reset_after={reset_after!r} is cell {form!r}, but cell is {cell!r}: leave one of them out")
+    return form
+
+
+def _is_layer(value):
+    return hasattr(value, "get_weights") and hasattr(value, "get_config")
+
+
+def _is_weights(value):
+    """Whether it is one layer's list of arrays, not a list of such lists or of layers."""
+    many = isinstance(value, tuple | list) and bool(value)
+    return many and not any(isinstance(entry, tuple | list) or _is_layer(entry) for entry in value)
+
+
+def _layer_cell(layer, where):
+    """The cell's name of a Keras layer whose options are all numbarnn's; Bidirectional is looked into."""
+    config = layer.get_config()
+    if "forward_layer" in dir(layer) and "merge_mode" in config:
+        _only(where, "merge_mode", config["merge_mode"], "concat")
+        pair = [_layer_cell(part, f"{where}, {name}") for name, part in
+                (("forward_layer", layer.forward_layer), ("backward_layer", layer.backward_layer))]  # fmt: skip
+        if pair[0] != pair[1]:
+            raise ValueError(f"the directions of {where} must be of one kind, but are {pair}")
+        return pair[0]
+    names = [base.__name__ for base in type(layer).__mro__]
+    name = next((name for name in names if name in CLASSES), None)
+    if name is None:
+        raise TypeError(
+            f"{where} must be a Keras {', '.join(CLASSES)} or a Bidirectional one, not {type_name(layer)}"
+            + (": pass the recurrent ones of its layers" if hasattr(layer, "layers") else "")
+        )
+    if not where.endswith("backward_layer"):
+        _only(where, "go_backwards", config["go_backwards"], False)
+    if name == "SimpleRNN":
+        _only(where, "activation", config["activation"], "tanh", "relu")
+        return f"rnn_{config['activation']}"
+    _only(where, "activation", config["activation"], "tanh")
+    _only(where, "recurrent_activation", config["recurrent_activation"], "sigmoid")
+    return "gru_reset_before" if name == "GRU" and not config["reset_after"] else CLASSES[name]
+
+
+def _only(where, option, value, *supported):
+    if value not in supported:
+        raise ValueError(f"{where} has {option}={value!r}, but numbarnn has only {' or '.join(map(repr, supported))}")
+
+
+def _split(arrays, cell, where):
+    """One dict of parts {"W", "R", "b_w", "b_r"} per direction, and the cell's name."""
+    two = len(arrays) in (4, 6)
+    if len(arrays) not in (2, 3, 4, 6):
+        raise ValueError(
+            f"{where} must have weights [kernel, recurrent_kernel] or [kernel, recurrent_kernel, bias], or twice as "
+            f"many for two directions, but has {len(arrays)} arrays" + (": build the layer first" if not arrays else "")
+        )
+    size = len(arrays) // 2 if two else len(arrays)
+    directions = []
+    for direction in range(1 + two):
+        part, cell = _part(arrays[direction * size : (direction + 1) * size], cell, where)
+        directions.append(part)
+    return directions, cell
+
+
+def _part(arrays, cell, where):
+    """The parts of one direction, checked, in our order, and the cell's name."""
+    kernel, recurrent, *bias = arrays
+    if kernel.ndim != 2 or recurrent.ndim != 2 or kernel.shape[1] != recurrent.shape[1]:
+        raise ValueError(
+            f"kernel and recurrent_kernel of {where} must have shapes (I, G*H) and (H, G*H), but have {kernel.shape} "
+            f"and {recurrent.shape}"
+        )
+    cell = cell or _told(recurrent.shape, [array.ndim for array in bias], where)
+    columns = cells.get(cell).num_gates * recurrent.shape[0]
+    if recurrent.shape[1] != columns:
+        raise ValueError(
+            f"recurrent_kernel of {where} must have shape (H, {columns}) for {cell}, not {recurrent.shape}"
+        )
+    shapes = {"gru": (2, columns)}
+    expected = shapes.get(cell, (columns,))
+    if bias and bias[0].shape != expected:
+        other = {"gru": "gru_reset_before", "gru_reset_before": "gru"}.get(cell)
+        fits = other and bias[0].shape == shapes.get(other, (columns,))
+        raise ValueError(
+            f"the bias of {where} must have shape {expected} for {cell}, not {bias[0].shape}"
+            + (f", which is that of {other!r}: ask for that, or for nothing; {GRU_FORMS}" if fits else "")
+        )
+    kinds = {"W": kernel.T, "R": recurrent.T}
+    if bias:
+        kinds |= {"b_w": bias[0][0], "b_r": bias[0][1]} if cell == "gru" else {"b_w": bias[0]}
+    return {kind: gates.from_order(array, cell, gates.KERAS) for kind, array in kinds.items()}, cell
+
+
+def _told(shape, bias_axes, where):
+    """The cell's name, from the shape of recurrent_kernel and the bias's number of axes ([] without one)."""
+    gates_of_unit = shape[1] / max(shape[0], 1)
+    if gates_of_unit not in (3, 4):
+        raise ValueError(
+            f"recurrent_kernel of {where} has shape {shape}, from which no cell follows (an LSTM has 4 columns per "
+            "unit, a GRU 3): pass cell='rnn_tanh' or 'rnn_relu' for a SimpleRNN"
+        )
+    if gates_of_unit == 4:
+        return "lstm"
+    return "gru_reset_before" if bias_axes == [1] else "gru"
+
+
+# ---------------------------------------------------------------- writing
+def write(network):
+    """What `set_weights` of each Keras layer takes: one list of arrays per layer.
+
+    A single bias is the sum of the two, rounded once; only the GRU with reset_after=True has two. Skip input becomes
+    identity matrices.
+
+    Raises:
+        ValueError: the network has a projection or a clip, which Keras lacks.
+    """
+    refuse(network, "Keras", cell_clip="clip of the cell state", proj_size="projection")
+    network = with_both_biases(with_input_matrix(network)) if network.cell == "gru" else with_input_matrix(network)
+    layers = [[] for _ in network.hidden_sizes]
+    for layer, direction in network.pseudo_layers():
+        layers[layer] += _weights(network, layer, direction)
+    return layers
+
+
+def _weights(network, layer, direction):
+    """[kernel, recurrent_kernel, bias] of one layer and direction."""
+
+    def part(kind):
+        array = network.part(kind, layer, direction)
+        return None if array is None else gates.to_order(array, network.cell, gates.KERAS)
+
+    weights = [np.ascontiguousarray(part(kind).T) for kind in ("W", "R")]
+    biases = [bias for bias in (part("b_w"), part("b_r")) if bias is not None]
+    if not biases:
+        return weights
+    return [*weights, np.stack(biases) if network.cell == "gru" else sum(biases[1:], start=biases[0])]

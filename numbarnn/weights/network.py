@@ -1,0 +1,253 @@
+"""What every conversion goes through: a stack's sizes and options, and its parameters by PyTorch's names.
+
+A format's module (`torch`, `keras`, `onnx`, `safetensors`) turns its own form into a `Network` and back; it needs no
+layer and no engine. `numbarnn.convert` makes layers of networks.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from numbarnn import cells
+from numbarnn.cells.precision import DTYPES, numpy_dtype
+from numbarnn.weights.space import BIAS_MODES, WeightSpace, parameter_name
+
+NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(0|[1-9]\d*)(_reverse)?")
+
+# What every refusal to take one form of the GRU for the other says.
+GRU_FORMS = (
+    "'gru' applies the reset gate after the recurrent product (cuDNN, PyTorch, Keras with reset_after=True, ONNX with "
+    "linear_before_reset=1), 'gru_reset_before' before it (Keras with reset_after=False, ONNX with "
+    "linear_before_reset=0); with the same weights they compute different things, so neither is converted to the other"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A stack of recurrent layers as data.
+
+    Attributes:
+        cell: the cell's name.
+        input_size: I.
+        hidden_sizes: H of each layer.
+        parameters: PyTorch's name -> NumPy array, in the order of a state dict.
+        bidirectional: whether D is 2.
+        bias: one of `BIAS_MODES`.
+        input_mode: "linear", or "skip": layer 0 has no W.
+        proj_size: P, or 0.
+        cell_clip: (lclip, rclip), or None.
+    """
+
+    cell: str
+    input_size: int
+    hidden_sizes: tuple[int, ...]
+    parameters: dict
+    bidirectional: bool = False
+    bias: str = "double"
+    input_mode: str = "linear"
+    proj_size: int = 0
+    cell_clip: tuple[float, float] | None = None
+
+    @property
+    def directions(self):
+        """D."""
+        return 2 if self.bidirectional else 1
+
+    @property
+    def num_gates(self):
+        """G."""
+        return cells.get(self.cell).num_gates
+
+    @cached_property
+    def space(self):
+        """The names and shapes of its parameters."""
+        return WeightSpace(
+            self.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias, self.proj_size,
+            self.input_mode,
+        )  # fmt: skip
+
+    @property
+    def dtype(self):
+        """The dtype's name of all parameters, one of DTYPES; TypeError where they are not of one such dtype."""
+        found = {name: array.dtype.name for name, array in self.parameters.items()}
+        if len(set(found.values())) > 1:
+            raise TypeError(
+                f"the parameters must be of one dtype, but are {found}: pass dtype=, one of {', '.join(DTYPES)}"
+            )
+        (name,) = set(found.values())
+        if name not in DTYPES:
+            raise TypeError(f"the parameters are of dtype {name}: pass dtype=, one of {', '.join(DTYPES)}")
+        return name
+
+    def part(self, kind, layer, direction=0):
+        """The parameter of that kind ("W", "R", "W_hr", "b_w", "b_r"), or None where there is none."""
+        return self.parameters.get(parameter_name(kind, layer, direction))
+
+    def pseudo_layers(self):
+        """(layer, direction) in cuDNN's order."""
+        return [(layer, d) for layer in range(len(self.hidden_sizes)) for d in range(self.directions)]
+
+
+# ---------------------------------------------------------------- arrays, and what they belong to
+def host(value, name):
+    """`value` as a NumPy array: a tensor of a framework is detached and copied to the host."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach"):  # PyTorch's; NumPy cannot take its bfloat16, which float32 holds exactly
+        value = value.detach().cpu()
+        half = "bfloat16" in str(value.dtype)
+        return value.float().numpy().astype(numpy_dtype("bfloat16")) if half else value.numpy()
+    if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):  # CuPy's
+        return value.get()
+    value = np.asarray(value.numpy() if callable(getattr(value, "numpy", None)) else value)
+    if value.dtype == object:
+        raise TypeError(f"{name} must be an array of numbers, not {value!r}")
+    return value
+
+
+def named(parts):
+    """A state dict of {(layer, direction): {kind: array}}; entries that are None are left out."""
+    return {
+        parameter_name(kind, layer, direction): array
+        for (layer, direction), arrays in parts.items()
+        for kind, array in arrays.items()
+        if array is not None
+    }
+
+
+def type_name(value):
+    """What to call a value's type in an error: there are several frameworks' classes of the name GRU."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def cell_name(cell):
+    """The name of a cell given by its name, in letters of any case, as PyTorch's `mode` has capitals."""
+    return cells.get(cell.lower() if isinstance(cell, str) else cell).name
+
+
+def agreed(cell, own, where):
+    """`own`, the cell's name that a source tells; ValueError where another was asked for by `cell`."""
+    if cell is None or cell_name(cell) == own:
+        return own
+    both_gru = {cell_name(cell), own} == {"gru", "gru_reset_before"}
+    raise ValueError(
+        f"{where} is of cell {own!r}, not {cell_name(cell)!r} as asked for: leave that argument out"
+        + (f"; {GRU_FORMS}" if both_gru else "")
+    )
+
+
+def infer(parameters, cell=None, what="state_dict"):
+    """The `Network` of a state dict by PyTorch's names: sizes, directions, bias mode, projection, skip input.
+
+    Args:
+        parameters: name -> array (NumPy's or a framework's).
+        cell: the cell's name; None where the number of gates tells (4: "lstm", 3: "gru"). Nothing in a state dict
+            tells an RNN's activation, nor that a GRU is "gru_reset_before".
+        what: what to call the state dict in errors.
+
+    Raises:
+        ValueError: names are missing or unknown, or shapes do not fit; the message has all of them.
+        TypeError: an entry is no array of numbers.
+    """
+    arrays = {name: host(value, f"{what}[{name!r}]") for name, value in parameters.items()}
+    found = [(name, match) for name in arrays if (match := NAME.fullmatch(name))]
+    layers = 1 + max((int(match[2]) for _, match in found), default=-1)
+    expected = [parameter_name("R", layer, 0) for layer in range(max(layers, 1))]
+    missing = [name for name in expected if name not in arrays or arrays[name].ndim != 2]
+    if missing:
+        unknown = [name for name in arrays if not NAME.fullmatch(name)]
+        raise ValueError(f"{what} does not fit a recurrent layer: matrices missing: {missing}, unknown: {unknown}")
+    cell = _cell(cell, arrays, what)
+    gates = cells.get(cell).num_gates
+    hidden = tuple(arrays[name].shape[0] // gates for name in expected)
+    kinds = {match[1] for _, match in found}
+    projection = arrays.get("weight_hr_l0")
+    first = arrays.get("weight_ih_l0")
+    own = ("b_w",) * ("bias_ih" in kinds) + ("b_r",) * ("bias_hh" in kinds)
+    network = Network(
+        cell=cell,
+        input_size=first.shape[1] if first is not None and first.ndim == 2 else hidden[0],
+        hidden_sizes=hidden,
+        parameters=arrays,
+        bidirectional=any(match[3] for _, match in found),
+        bias=next(mode for mode, biases in BIAS_MODES.items() if biases == own),
+        input_mode="linear" if any(name.startswith("weight_ih_l0") for name in arrays) else "skip",
+        proj_size=projection.shape[0] if projection is not None and projection.ndim == 2 else 0,
+    )
+    return _checked(network, what)
+
+
+def _cell(cell, arrays, what):
+    """The cell's name: the one given, or the one that has as many gates as weight_hh_l0 has rows for each unit."""
+    if cell is not None:
+        return cell_name(cell)
+    rows, columns = arrays["weight_hh_l0"].shape
+    projection = arrays.get("weight_hr_l0")
+    units = projection.shape[-1] if projection is not None and projection.ndim else columns
+    gates = rows / max(units, 1)
+    if gates not in (3, 4):
+        raise ValueError(
+            f"weight_hh_l0 of {what} has shape {(rows, columns)}, from which no cell follows (an LSTM has 4 rows per "
+            "unit, a GRU 3): pass cell='rnn_tanh' or 'rnn_relu' for a vanilla RNN, or the cell that it is"
+        )
+    return "lstm" if gates == 4 else "gru"
+
+
+def _checked(network, what):
+    """The network with its parameters in order, if names and shapes are those of a network of its kind."""
+    expected = {part.name: part.shape for part in network.space.parameters}
+    arrays = network.parameters
+    problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in arrays]
+    problems += [f"unknown {name}" for name in arrays if name not in expected]
+    problems += [
+        f"{name} has shape {arrays[name].shape}, expected {shape}"
+        for name, shape in expected.items()
+        if name in arrays and arrays[name].shape != shape
+    ]
+    if network.proj_size and network.cell != "lstm":
+        problems.append(f"weight_hr: only an LSTM has a projection, not {network.cell}")
+    if 0 in (network.input_size, *network.hidden_sizes):
+        problems.append(f"sizes of 0: input_size {network.input_size}, hidden_size {network.hidden_sizes}")
+    if problems:
+        raise ValueError(
+            f"{what} does not fit {network.cell} of input_size {network.input_size}, hidden_size "
+            f"{network.hidden_sizes}, {network.directions} direction(s): {'; '.join(problems)}"
+        )
+    order = network.space.views(np.empty(network.space.size, np.bool_))
+    return replace(network, parameters={name: arrays[name] for name in order})
+
+
+# ---------------------------------------------------------------- the same network in forms that other formats have
+def with_input_matrix(network):
+    """The same network without skip input: W of layer 0 is the identity for every gate, which changes no bit of y."""
+    if network.input_mode == "linear":
+        return network
+    identity = np.tile(np.eye(network.input_size, dtype=network.dtype), (network.num_gates, 1))
+    added = {parameter_name("W", 0, direction): identity.copy() for direction in range(network.directions)}
+    return _checked(replace(network, input_mode="linear", parameters=added | network.parameters), "the network")
+
+
+def with_both_biases(network):
+    """The same network with two biases, one of them zero, in place of a single one; without biases it stays so."""
+    if network.bias in ("none", "double"):
+        return network
+    (given,) = BIAS_MODES[network.bias]
+    other = "b_r" if given == "b_w" else "b_w"
+    zeros = {
+        parameter_name(other, layer, direction): np.zeros_like(network.part(given, layer, direction))
+        for layer, direction in network.pseudo_layers()
+    }
+    return _checked(replace(network, bias="double", parameters=network.parameters | zeros), "the network")
+
+
+def refuse(network, target, **without):
+    """Raise ValueError if the network has an option that the target format lacks: option -> what the format says."""
+    for option, value in without.items():
+        if getattr(network, option):
+            raise ValueError(
+                f"{target} has no {value}, but this layer has {option}={getattr(network, option)}; files of "
+                "save_safetensors have all options"
+            )

@@ -1,0 +1,52 @@
+"""safetensors files: a state dict by PyTorch's names, with a layer's options, as JSON, in the metadata.
+
+Any program that reads safetensors finds PyTorch's state dict in them; files that others wrote have no options.
+"""
+
+import json
+
+from numbarnn.weights import extras
+from numbarnn.weights.network import agreed
+from numbarnn.weights.torch import read as read_state_dict
+
+KEY = "numbarnn"  # of the metadata
+
+
+def write(path, parameters, options):
+    """Write name -> array, and options that JSON can express."""
+    numpy = extras.load("safetensors.numpy", "writing safetensors files")
+    numpy.save_file(dict(parameters), path, metadata={"format": "pt", KEY: json.dumps(options)})
+
+
+def read(path, cell=None, prefix=""):
+    """The `Network` of a file, and the layer's options that it has ({} if another program wrote it).
+
+    Args:
+        cell, prefix: as in `numbarnn.weights.torch.read`; the cell's name is in the file if numbarnn wrote it.
+
+    Raises:
+        ValueError: it is no safetensors file, its options are not readable or do not fit its arrays, its cell is
+            another one than `cell`, or see `numbarnn.weights.network.infer`.
+    """
+    safetensors = extras.load("safetensors", "reading safetensors files")
+    numpy = extras.load("safetensors.numpy", "reading safetensors files")
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            metadata = file.metadata() or {}
+        arrays = numpy.load_file(path)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} cannot be read as a safetensors file: {error}") from error
+    options = _options(metadata, path)
+    own = options.pop("cell", None)
+    network, _ = read_state_dict(arrays, agreed(cell, own, path) if own else cell, prefix)
+    return network, options
+
+
+def _options(metadata, path):
+    try:
+        options = json.loads(metadata.get(KEY, "{}"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the metadata {KEY!r} of {path} are no JSON: {error}") from error
+    if not isinstance(options, dict):
+        raise ValueError(f"the metadata {KEY!r} of {path} must be a JSON object, not {options!r}")
+    return options

@@ -1,0 +1,157 @@
+"""PyTorch's state dicts: those of nn.LSTM, nn.GRU and nn.RNN, and those of nn.LSTMCell, nn.GRUCell and nn.RNNCell.
+
+Names and orders are numbarnn's own. PyTorch is not imported: a module is anything with `state_dict`, a tensor anything
+with `detach`.
+"""
+
+import os
+from collections.abc import Mapping
+
+from numbarnn.weights.network import agreed, infer, named, refuse, type_name, with_both_biases, with_input_matrix
+
+CELL_ENTRIES = {"weight_ih": "W", "weight_hh": "R", "bias_ih": "b_w", "bias_hh": "b_r"}  # of nn.LSTMCell and others
+CELL_MODULES = {"LSTMCell": "lstm", "GRUCell": "gru", "RNNCell": "rnn"}
+
+
+def read(source, cell=None, prefix=""):
+    """The `Network` of a state dict or module, and the layer's options that a module tells: batch_first, dropout.
+
+    Args:
+        source: name -> array or tensor; or an nn.LSTM, nn.GRU or nn.RNN, or, with `prefix`, a module that contains one.
+        cell: the cell's name, for a state dict that does not tell: see `numbarnn.weights.network.infer`.
+        prefix: of the names that are meant, such as "encoder.lstm."; others are ignored.
+
+    Raises:
+        ValueError, TypeError: see `numbarnn.weights.network.infer`; or nothing has the prefix, or a module is of
+            another cell.
+    """
+    if isinstance(source, Mapping):
+        wrong = [name for name in source if not isinstance(name, str)]
+        if wrong:
+            raise TypeError(f"state_dict must map names to arrays, but has the keys {wrong}")
+        return infer(_with_prefix(source, prefix), cell), {}
+    if not hasattr(source, "state_dict"):
+        file = ": load the file first (torch.load, load_safetensors)" if isinstance(source, str | os.PathLike) else ""
+        raise TypeError(f"source must be a state dict or a torch.nn.LSTM, GRU or RNN, but is {type_name(source)}{file}")
+    module = source.get_submodule(prefix.removesuffix(".")) if prefix else source
+    mode = getattr(module, "mode", None)  # "LSTM", "GRU", "RNN_TANH" or "RNN_RELU"
+    if not isinstance(mode, str):
+        raise TypeError(
+            f"module must be a torch.nn.LSTM, GRU or RNN, but is {type_name(module)}: of a larger model pass the "
+            "submodule, or its name as prefix=, and single cells to from_torch_cells"
+        )
+    options = {"batch_first": bool(module.batch_first), "dropout": float(module.dropout)}
+    return infer(module.state_dict(), agreed(cell, mode.lower(), "the module")), options
+
+
+def _with_prefix(state_dict, prefix):
+    chosen = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+    first = "weight_hh_l0"
+    if first not in chosen:
+        others = sorted({name.removesuffix(first) for name in state_dict if name.endswith(first)})
+        raise ValueError(
+            f"no entry of state_dict is called {prefix + first!r}, as prefix is {prefix!r}; "
+            + (f"prefixes with such an entry: {others}" if others else f"its entries are {list(state_dict)}")
+        )
+    return chosen
+
+
+def write(network):
+    """A state dict for torch.nn's module of the same sizes: name -> array.
+
+    A single bias becomes two, one of them zero; skip input becomes identity matrices. Neither changes results.
+
+    Raises:
+        ValueError: the network has what torch.nn lacks: layers of different sizes, a clip, or the reset gate before
+            the product.
+    """
+    _refuse_reset_before(network, "torch.nn.GRU")
+    refuse(network, "torch.nn", cell_clip="clip of the cell state")
+    if len(set(network.hidden_sizes)) > 1:
+        raise ValueError(
+            f"torch.nn has one hidden_size for all layers, but these are {network.hidden_sizes}: use one module per "
+            "layer (to_torch_cells), or take the arrays from layer.state_dict()"
+        )
+    return dict(with_both_biases(with_input_matrix(network)).parameters)
+
+
+def _refuse_reset_before(network, target):
+    if network.cell == "gru_reset_before":
+        raise ValueError(
+            f"{target} has the reset gate after the recurrent product, but this layer is a GRU(reset_after=False), "
+            "which has it before and computes something else with the same weights: its form exists in Keras "
+            "(to_keras), in ONNX (to_onnx) and in our own files (save_safetensors); layer.state_dict() has the arrays "
+            "by PyTorch's names"
+        )
+
+
+# ---------------------------------------------------------------- single cells
+def read_cells(sources, cell=None):
+    """The `Network` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell: modules or their state dicts.
+
+    Args:
+        sources: one entry per layer, layer 0 first; for two directions each is a pair (forward, reverse).
+        cell: the cell's name, for state dicts that do not tell: see `numbarnn.weights.network.infer`.
+
+    Raises:
+        ValueError, TypeError: see `numbarnn.weights.network.infer`; or the cells are of several kinds, or of another
+            one than `cell`.
+    """
+    if isinstance(sources, Mapping) or hasattr(sources, "state_dict") or not sources:
+        raise TypeError("cells must be a list with one state dict or module per layer (or a pair, for two directions)")
+    stack = [entry if isinstance(entry, tuple | list) else (entry,) for entry in sources]
+    if len({len(pair) for pair in stack}) > 1 or len(stack[0]) not in (1, 2):
+        raise ValueError(f"every layer must have the same 1 or 2 directions, but they have {[len(p) for p in stack]}")
+    kinds, parts = set(), {}
+    for layer, pair in enumerate(stack):
+        for direction, source in enumerate(pair):
+            where = f"cells[{layer}]" + (f"[{direction}]" if len(pair) == 2 else "")
+            state_dict, kind = _cell_state(source, where)
+            kinds.add(kind)
+            parts[layer, direction] = {CELL_ENTRIES[name]: value for name, value in state_dict.items()}
+    if len(kinds) > 1:
+        raise ValueError(f"cells must be of one kind, but are {sorted(map(str, kinds))}")
+    own = kinds.pop()
+    cell = agreed(cell, own, "the list of cells") if own else cell
+    return infer(named(parts), cell, "the state dict made of the cells")
+
+
+def _cell_state(source, where):
+    """The state dict of a cell, and its cell's name (None if it does not tell)."""
+    kind = None
+    if hasattr(source, "state_dict"):
+        names = [base.__name__ for base in type(source).__mro__]
+        kind = next((CELL_MODULES[name] for name in names if name in CELL_MODULES), None)
+        if kind is None:
+            raise TypeError(f"{where} must be a torch.nn.{', '.join(CELL_MODULES)}, not {type_name(source)}")
+        kind += f"_{source.nonlinearity}" if kind == "rnn" else ""
+        source = source.state_dict()
+    if not isinstance(source, Mapping):
+        raise TypeError(f"{where} must be a state dict or a module, not {type_name(source)}")
+    missing = [name for name in ("weight_ih", "weight_hh") if name not in source]
+    unknown = [name for name in source if name not in CELL_ENTRIES]
+    if missing or unknown:
+        raise ValueError(f"{where} is no state dict of a cell: missing {missing}, unknown {unknown}")
+    return source, kind
+
+
+def write_cells(network):
+    """State dicts of nn.LSTMCell, nn.GRUCell or nn.RNNCell, one per layer, or a pair (forward, reverse) each.
+
+    Raises:
+        ValueError: the network has a projection, a clip, or the reset gate before the product.
+    """
+    _refuse_reset_before(network, "torch.nn.GRUCell")
+    refuse(network, "A cell of torch.nn", cell_clip="clip of the cell state", proj_size="projection")
+    network = with_both_biases(with_input_matrix(network))
+    states = {
+        (layer, direction): {
+            name: array
+            for name, kind in CELL_ENTRIES.items()
+            if (array := network.part(kind, layer, direction)) is not None
+        }
+        for layer, direction in network.pseudo_layers()
+    }
+    if not network.bidirectional:
+        return list(states.values())
+    return [(states[layer, 0], states[layer, 1]) for layer in range(len(network.hidden_sizes))]
