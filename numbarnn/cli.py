@@ -13,7 +13,7 @@ import numbarnn
 # subcommand -> (its module, what it does)
 COMMANDS = {
     "info": ("numbarnn.bench.info", "show versions, devices and engines; what is missing and how to get it"),
-    "check": ("numbarnn.bench.check", "compare every engine that runs here with float64 and PyTorch"),
+    "check": ("numbarnn.bench.check", "compare every engine that runs here with float64, cuDNN and PyTorch"),
     "bench": ("numbarnn.bench.speed", "time forward and backward against PyTorch and onnxruntime"),
     "demo": ("numbarnn.bench.demo", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),

@@ -1,10 +1,12 @@
 """A layer made of the float64 reference, for tests of what measures layers: right, or wrong on purpose."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 
 from numbarnn import reference
+from numbarnn.bench import sequences
 from numbarnn.bench.cases import pack_states, unpack_states
 
 
@@ -34,19 +36,17 @@ class StubLayer:
     def explain(self, shape):
         return "a stub\nstepwise forward: it can do no other"
 
-    def __call__(self, x, state=None):
-        result = self._run(x, state, None)
-        return self._outputs(result)
+    def __call__(self, x, state=None, **options):
+        return self._outputs(self._run(x, state, None, **options), x)
 
-    def forward(self, x, state=None):
+    def forward(self, x, state=None, **options):
         case, masks = self.case, None
         if case.masked:
-            T, B = x.shape[1::-1] if case.batch_first else x.shape[:2]
-            random = np.random.default_rng(T)
-            kept = [random.random((T, B, case.D * H)) >= case.dropout for H in case.hidden[:-1]]
+            random = np.random.default_rng(case.T)
+            kept = [random.random((case.T, case.B, case.D * H)) >= case.dropout for H in case.outputs[:-1]]
             masks = [np.asarray(keep / (1 - case.dropout), case.dtype) for keep in kept]
-        result = self._run(x, state, masks)
-        return *self._outputs(result), SimpleNamespace(result=result, masks=masks)
+        result = self._run(x, state, masks, **options)
+        return *self._outputs(result, x), SimpleNamespace(result=result, masks=masks, x=x)
 
     def dropout_masks(self, tape):
         return [self.spoil("dropout mask", mask) for mask in tape.masks]
@@ -54,15 +54,13 @@ class StubLayer:
     def backward(self, tape, dy=None, dstate=None, *, dw=None):
         case = self.case
         dhy, dcy = self._states(dstate)
-        dy = dy.swapaxes(0, 1) if dy is not None and case.batch_first else dy
-        found = reference.backward(tape.result, dy, dhy, dcy)
+        found = reference.backward(tape.result, None if dy is None else self._unpacked(dy)[0], dhy, dcy)
         params = {name: self._cast(name, array) for name, array in found.params.items()}
         if dw is not None:
             params = {name: array + dw[name] for name, array in params.items()}
-        dx = self._cast("dx", found.dx)
         state = self._pack("dhx", found.dhx)
         state = (state, self._pack("dcx", found.dcx)) if case.cell == "lstm" else state
-        x = dx.swapaxes(0, 1) if case.batch_first else dx
+        x = self._packed(self._cast("dx", found.dx), tape.x)
         return SimpleNamespace(x=x, state=state, params=params, weights=params)
 
     def _states(self, state):
@@ -71,23 +69,41 @@ class StubLayer:
         parts = state if self.case.cell == "lstm" else (state, None)
         return [None if part is None else unpack_states(self.case, part) for part in parts]
 
-    def _run(self, x, state, masks):
+    def _run(self, x, state, masks, lengths=None, resets=None, padding_value=0.0):
         case = self.case
         h0, c0 = self._states(state)
-        x = x.swapaxes(0, 1) if case.batch_first else x
-        return reference.forward(case.cell, x, self.weights, h0, c0, masks=masks)
+        x, packed_lengths = self._unpacked(x)
+        lengths = lengths if packed_lengths is None else packed_lengths
+        resets = resets.T if resets is not None and case.batch_first and packed_lengths is None else resets
+        options = {"lengths": lengths, "resets": resets, "padding_value": padding_value}
+        options |= {"cell_clip": case.cell_clip, "clip_propagate_nan": case.clip_propagate_nan}
+        return reference.forward(case.cell, x, self.weights, h0, c0, masks=masks, **options)
 
-    def _outputs(self, result):
+    def _unpacked(self, x):
+        """A packed or batch-first x as (T, B, n), and the lengths of a packed one, else None."""
+        if not isinstance(x, np.ndarray):
+            longest_first = (x.batch_sizes[:, None] > np.arange(x.batch_sizes[0])).sum(axis=0)
+            lengths = longest_first[x.unsorted_indices]
+            return sequences.unpack(x.data, lengths, len(x.batch_sizes)), lengths
+        return (x.swapaxes(0, 1) if self.case.batch_first else x), None
+
+    def _packed(self, y, like):
+        """The reverse of `_unpacked`: y in the form of `like`."""
+        if not isinstance(like, np.ndarray):
+            return replace(like, data=sequences.pack(y, self._unpacked(like)[1]))
+        return y.swapaxes(0, 1) if self.case.batch_first else y
+
+    def _outputs(self, result, x):
         y = self._cast("y", result.y)
         state = self._pack("hy", result.hy)
         state = (state, self._pack("cy", result.cy)) if self.case.cell == "lstm" else state
-        return y.swapaxes(0, 1) if self.case.batch_first else y, state
+        return self._packed(y, x), state
 
     def _cast(self, quantity, array):
         return self.spoil(quantity, array.astype(self.case.dtype))
 
     def _pack(self, quantity, states):
-        return pack_states(self.case, [self._cast(quantity, state) for state in states])
+        return pack_states([self._cast(quantity, state) for state in states])
 
 
 def use_stub(monkeypatch, spoil=None):

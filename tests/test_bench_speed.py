@@ -33,7 +33,7 @@ def run_bench(tmp_path, *arguments):
 
 def test_times_ratios_and_where_they_come_from(tmp_path, monkeypatch, capsys):
     use_stub(monkeypatch)
-    code, record = run_bench(tmp_path, "--shape", "2,1,3,4,2", "--cell", ",".join(cases.CELLS))
+    code, record = run_bench(tmp_path, "--shape", "2,1,3,4,2", "--cell", ",".join(cases.PEERS_CELLS))
     assert code == 0
     assert {"date", "commit", "driver", "device", "device_name", "environment", "method", "results"} <= record.keys()
     assert record["method"]["torch"]["allow_tf32"] is False

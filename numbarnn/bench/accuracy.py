@@ -2,14 +2,15 @@
 
     error(value, expected) = max |value - expected| / max(1, max |expected|)
     floor(case)            = eps(dtype) * FUNCTION_ULPS + eps(compute dtype) * sqrt(longest sum)
-    limit                  = max(floor, 2 * PyTorch's own error in the same dtype)
+    limit                  = max(floor, 2 * the peer's own error in the same dtype)
 
-The inputs and gradients of a problem are of size 1, so errors are relative to the largest element or to 1,
-whichever is larger. Rounding errors of a sum of n terms grow like sqrt(n) when they are independent; the longest
-sums are those of a product over the inputs and the hidden units, and of the weight gradients over steps and
-batch. FUNCTION_ULPS stands for the sigmoids and tanhs around the sums, right to an ulp or so each, and for the
-rounding of float64's own reference. Half precision is storage: its sums are float32's. Where PyTorch is missing the
-floor alone is the limit.
+The peer is cuDNN where it ran, else PyTorch; where there is none the floor alone is the limit. The inputs and gradients
+of a problem are of size 1, so errors are relative to the largest element or to 1, whichever is larger. Rounding errors
+of a sum of n terms grow like sqrt(n) when they are independent; the longest sums are those of a product over the inputs
+and the hidden units, and of the weight gradients over steps and batch. FUNCTION_ULPS stands for the sigmoids and tanhs
+around the sums, right to an ulp or so each, and for the rounding of float64's own reference. Half precision is storage:
+its sums are float32's. A peer that is further off than PEER_TRUST floors computes something else: `numbarnn check`
+tells it, and does not take it as a peer.
 """
 
 from dataclasses import asdict, dataclass
@@ -19,7 +20,9 @@ import numpy as np
 from numbarnn.cells import precision
 
 FUNCTION_ULPS = 3
+PEER_TRUST = 16  # floors; PyTorch and cuDNN stay within a few of them
 REFUSED = "refused"  # the mode of a case that a schedule cannot run
+PEER = "peer"  # the mode of a note about a peer: that it refuses a case, or computes something else
 FRACTION_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 
 
@@ -27,29 +30,42 @@ FRACTION_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 class Comparison:
     """One row of `numbarnn check`: one quantity of one run against float64.
 
-    `error` is None when nothing could be compared; `message` then says why, and `ok` is False unless it was refused.
+    `error` is None when nothing could be compared; `message` then says why, and `ok` is False unless it was refused, or
+    is a note about a peer.
     """
 
     cell: str
     options: str
     engine: str
     schedule: str
-    mode: str  # "inference", "single steps", "training" or REFUSED
+    mode: str  # "inference", "single steps", "training", REFUSED or PEER
     quantity: str
     error: float | None
     limit: float | None
     ok: bool
     torch_error: float | None = None
     message: str | None = None
+    cudnn_error: float | None = None
+    uses: tuple[str, ...] = ()  # as `Case.uses`
 
     def as_row(self):
         """The comparison as a dict for JSON."""
-        return asdict(self)
+        return asdict(self) | {"ratio": self.ratio}
+
+    @classmethod
+    def from_row(cls, row):
+        """The comparison that `as_row` made, from JSON."""
+        return cls(**{name: value for name, value in row.items() if name != "ratio"} | {"uses": tuple(row["uses"])})
 
     @property
     def refused(self):
         """Whether the schedule refused the case: nothing was compared, and nothing is wrong."""
         return self.mode == REFUSED
+
+    @property
+    def compared(self):
+        """Whether it is about a result; else it is a refusal, or a note about a peer."""
+        return self.mode not in (REFUSED, PEER)
 
     @property
     def share(self):
@@ -58,10 +74,30 @@ class Comparison:
             return float("inf")
         return self.error / self.limit if self.limit else float("inf") if self.error else 0.0
 
+    @property
+    def peer_error(self):
+        """cuDNN's error, or else PyTorch's; None without a peer."""
+        return self.torch_error if self.cudnn_error is None else self.cudnn_error
+
+    @property
+    def ratio(self):
+        """The error as a multiple of the peer's; None where there is no peer."""
+        if self.error is None or self.peer_error is None:
+            return None
+        return self.error / self.peer_error if self.peer_error else float("inf") if self.error else 1.0
+
 
 def error(value, expected):
-    """Largest absolute difference over the largest expected element or 1; NaN if `value` holds one."""
+    """Largest absolute difference over the largest expected element or 1.
+
+    NaN where `value` holds a NaN that `expected` does not hold in the same place, or the other way round.
+    """
     value, expected = flat(value), flat(expected)
+    missing = np.isnan(expected)
+    if missing.any():
+        if not np.array_equal(np.isnan(value), missing):
+            return float("nan")
+        value, expected = value[~missing], expected[~missing]
     if not expected.size:
         return 0.0
     return float(np.max(np.abs(value - expected)) / max(1.0, np.max(np.abs(expected))))
@@ -80,15 +116,20 @@ def eps(dtype):
 
 def floor(case):
     """The error that is always allowed: see the module's docstring."""
-    widest = max(case.layer_input_size(k) + H for k, H in enumerate(case.hidden))
+    widest = max(case.layer_input_size(k) + max(H, case.outputs[k]) for k, H in enumerate(case.hidden))
     longest_sum = max(widest, case.T * case.B)
     summing = eps(precision.compute_dtype(case.dtype)) * float(np.sqrt(longest_sum))
     return eps(case.dtype) * FUNCTION_ULPS + summing
 
 
-def limit(case, torch_error=None):
-    """The largest error that passes: the floor, or twice PyTorch's own error where that is more."""
-    return floor(case) if torch_error is None else max(floor(case), 2 * torch_error)
+def limit(case, peer_error=None):
+    """The largest error that passes: the floor, or twice the peer's own error where that is more."""
+    return floor(case) if peer_error is None else max(floor(case), 2 * peer_error)
+
+
+def trusted(case, peer_error):
+    """The peer's error if it is one of rounding, else None."""
+    return peer_error if peer_error is not None and peer_error <= PEER_TRUST * floor(case) else None
 
 
 def shape_problem(value, expected, dtype):

@@ -1,42 +1,26 @@
 """Problems to run: sizes and options as data, their random arrays, and the layer that solves them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from importlib.util import find_spec
 
 import numpy as np
 
+from numbarnn.bench import sequences
 from numbarnn.cells import precision
 
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "gru_reset_before": 3}
 CELLS = tuple(GATES)
+PEERS_CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # those that PyTorch and cuDNN have
 DTYPES = ("float32", "float64")
 GRADIENTS = ("y and state", "y", "state")  # the outputs whose gradients are given to backward
-
-TIMES_AND_BATCHES = ((7, 3), (1, 1), (2, 3), (7, 1), (1, 3), (2, 1))
-# Every option at least once: odd and unequal hidden sizes, 1 to 3 layers, and options that meet each other.
-OPTION_SETS = (
-    {"input_size": 4, "hidden": (33,)},
-    {"input_size": 1, "hidden": (1,)},
-    {"input_size": 5, "hidden": (33, 33)},
-    {"input_size": 5, "hidden": (33, 17, 5), "bidirectional": True},
-    {"input_size": 3, "hidden": (5, 5), "bias": False},
-    {"input_size": 6, "hidden": (16,), "batch_first": True},
-    {"input_size": 4, "hidden": (7, 33), "batch_first": True, "bidirectional": True, "bias": False},
-    {"input_size": 5, "hidden": (33,), "state": False},
-    {"input_size": 5, "hidden": (9, 9), "state": False, "bidirectional": True, "gradients": "y"},
-    {"input_size": 5, "hidden": (8, 33), "gradients": "state"},
-    {"input_size": 5, "hidden": (33, 17), "dropout": 0.3},
-    {"input_size": 5, "hidden": (11, 11, 11), "dropout": 0.5, "bidirectional": True},
-    {"input_size": 5, "hidden": (33,), "accumulate": True},
-    {"input_size": 5, "hidden": (6, 13), "accumulate": True, "bidirectional": True},
-)
-QUICK_OPTION_SETS = (3, 6, 7, 10, 13)  # indices into OPTION_SETS: together they still use every option
-LONGER = (
-    {"T": 25, "B": 16, "input_size": 64, "hidden": (128,)},
-    {"T": 100, "B": 1, "input_size": 32, "hidden": (96,)},
-    {"T": 30, "B": 5, "input_size": 32, "hidden": (64, 48), "bidirectional": True},
-)
+BIASES = {True: ("bias_ih", "bias_hh"), False: (), "input": ("bias_ih",), "recurrent": ("bias_hh",)}
+LENGTHS = (None, *sequences.FORMS)
+#: The fields of `Case` that are options of a layer or a call, in the order in which they are told.
+OPTIONS = (
+    "bidirectional", "bias", "input_mode", "proj_size", "cell_clip", "clip_propagate_nan", "dropout", "batch_first",
+    "state", "lengths", "padding_value", "resets", "gradients", "accumulate",
+)  # fmt: skip
+LAYER_OPTIONS = ("input_mode", "proj_size", "cell_clip", "clip_propagate_nan")  # given to layers only where used
 
 
 @dataclass(frozen=True)
@@ -49,13 +33,21 @@ class Case:
     input_size: int
     hidden: tuple[int, ...]
     bidirectional: bool = False
-    bias: bool = True
+    bias: bool | str = True  # True: both; False: none; "input" or "recurrent": that one
     batch_first: bool = False
     state: bool = True  # initial states are given
     dropout: float = 0.0
     gradients: str = "y and state"
     accumulate: bool = False  # weight gradients are added to those of an earlier backward
     dtype: str = "float32"
+    input_mode: str = "linear"
+    proj_size: int = 0
+    cell_clip: tuple[float, float] | None = None
+    clip_propagate_nan: bool = True
+    nan_state: bool = False  # one element of the initial cell state is NaN
+    lengths: str | None = None  # None: all T; "padded": sequences of random lengths, 0 among them; "packed"
+    padding_value: float = 0.0
+    resets: bool = False  # sequences begin anew at random times
 
     @property
     def D(self):
@@ -68,6 +60,11 @@ class Case:
         return len(self.hidden)
 
     @property
+    def outputs(self):
+        """Width of what each layer hands on per direction, and of its h: P with a projection, else H."""
+        return tuple(self.proj_size or H for H in self.hidden)
+
+    @property
     def equal_layers(self):
         """True when all layers are of one size, so that states are one array (L*D, B, H)."""
         return len(set(self.hidden)) == 1
@@ -78,64 +75,53 @@ class Case:
         return self.dropout > 0 and self.L > 1
 
     @property
+    def forward_only(self):
+        """True when only y and the final states are compared.
+
+        The gradient jumps where a cell state reaches a bound of `cell_clip`, so a state that 16 bits round onto a bound
+        or off it has one that float64 does not have; and the gradient of a NaN is none.
+        """
+        return self.nan_state or (self.cell_clip is not None and precision.is_half(self.dtype))
+
+    @property
+    def uses(self):
+        """The names of the options that are not at their defaults, in the order of OPTIONS."""
+        defaults = {field.name: field.default for field in fields(self)}
+        return tuple(name for name in OPTIONS if getattr(self, name) != defaults[name])
+
+    @property
     def options(self):
         """The problem in one line, without the cell's name."""
         hidden = ",".join(map(str, self.hidden))
         words = [f"T={self.T} B={self.B} I={self.input_size} H={hidden} {self.dtype}"]
         words += ["bidirectional"] if self.bidirectional else []
-        words += [] if self.bias else ["bias=False"]
+        words += [] if self.bias is True else [f"bias={self.bias}"]
+        words += [f"{self.input_mode} input"] if self.input_mode != "linear" else []
+        words += [f"proj_size={self.proj_size}"] if self.proj_size else []
+        words += ["cell_clip={}..{}".format(*self.cell_clip)] if self.cell_clip else []
+        words += [] if self.clip_propagate_nan else ["clip_propagate_nan=False"]
+        words += ["NaN in the state"] if self.nan_state else []
         words += ["batch_first"] if self.batch_first else []
         words += [] if self.state else ["no initial state"]
         words += [f"dropout={self.dropout}"] if self.dropout else []
+        words += [f"{self.lengths} sequences"] if self.lengths else []
+        words += [f"padding_value={self.padding_value}"] if self.padding_value else []
+        words += ["resets"] if self.resets else []
         words += [f"gradient of {self.gradients} only"] if self.gradients != "y and state" else []
         words += ["dw accumulates"] if self.accumulate else []
         return " ".join(words)
 
     def layer_input_size(self, layer):
         """Width of what layer `layer` reads."""
-        return self.input_size if layer == 0 else self.D * self.hidden[layer - 1]
-
-
-def spread(cell, size="full"):
-    """The cases for one cell.
-
-    full    every option set with every (T, B) and dtype, and some longer problems
-    quick   a few option sets that together use every option, (T, B) and dtype taking turns
-    """
-    if size == "full":
-        cases = [
-            Case(cell=cell, T=T, B=B, dtype=dtype, **options)
-            for options in OPTION_SETS
-            for T, B in TIMES_AND_BATCHES
-            for dtype in DTYPES
-        ]
-        return cases + [Case(cell=cell, dtype=dtype, **sizes) for sizes in LONGER for dtype in DTYPES]
-    turn = CELLS.index(cell)  # another (T, B) and dtype for the same options in each cell
-    cases = []
-    for i in QUICK_OPTION_SETS:
-        options = OPTION_SETS[i]
-        T, B = TIMES_AND_BATCHES[(i + turn) % len(TIMES_AND_BATCHES)]
-        T = max(T, 2) if options.get("dropout") else T
-        cases.append(Case(cell=cell, T=T, B=B, dtype=DTYPES[(i + turn) % 2], **options))
-    return cases
-
-
-def half_precision(cell):
-    """The quick cases for one cell in float16 and, where it is installed, bfloat16, in turns.
-
-    None for the ReLU: where its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
-    """
-    if cell == "rnn_relu":
-        return []
-    dtypes = [dtype for dtype in precision.HALVES if dtype != "bfloat16" or find_spec("ml_dtypes")]
-    return [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread(cell, "quick"))]
+        return self.input_size if layer == 0 else self.D * self.outputs[layer - 1]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The arrays of a case, C-contiguous, of the case's dtype. States are lists: per layer (D, B, H_l).
+    """The arrays of a case, C-contiguous, of the case's dtype. States are lists: per layer (D, B, H_l), h (D, B, P).
 
-    x (T, B, I); dy (T, B, D*H_last); h0, c0, dhy, dcy are None where the case gives none or the cell has no c
+    x (T, B, I); dy (T, B, D*H_last); h0, c0, dhy, dcy are None where the case gives none or the cell has no c.
+    lengths (B,) of int64 and resets (T, B) of bool are None where the case has none. x and dy are NaN in the padding.
     """
 
     case: Case
@@ -146,6 +132,8 @@ class Problem:
     c0: list | None
     dhy: list | None
     dcy: list | None
+    lengths: np.ndarray | None = None
+    resets: np.ndarray | None = None
 
     @cached_property
     def float64(self):
@@ -159,19 +147,33 @@ class Problem:
             return None if value is None else value.astype(np.float64)
 
         names = ("parameters", "x", "dy", "h0", "c0", "dhy", "dcy")
-        return Problem(replace(self.case, dtype="float64"), **{name: cast(getattr(self, name)) for name in names})
+        return replace(
+            self, case=replace(self.case, dtype="float64"), **{name: cast(getattr(self, name)) for name in names}
+        )
+
+    @cached_property
+    def padding(self):
+        """(T, B) of bool: what is behind the end of its sequence."""
+        return sequences.padding(self.lengths, *self.x.shape[:2])
+
+
+def layer_of(name):
+    """The layer of a parameter, by its name."""
+    return int(name.split("_l")[-1].split("_")[0])
 
 
 def parameter_shapes(case):
     """Name -> shape of every parameter, with PyTorch's names, layer by layer."""
     G, shapes = GATES[case.cell], {}
-    for k, H in enumerate(case.hidden):
+    for k, (H, width) in enumerate(zip(case.hidden, case.outputs, strict=True)):
         for suffix in ("", "_reverse")[: case.D]:
-            shapes[f"weight_ih_l{k}{suffix}"] = (G * H, case.layer_input_size(k))
-            shapes[f"weight_hh_l{k}{suffix}"] = (G * H, H)
-            if case.bias:
-                shapes[f"bias_ih_l{k}{suffix}"] = (G * H,)
-                shapes[f"bias_hh_l{k}{suffix}"] = (G * H,)
+            if k or case.input_mode == "linear":
+                shapes[f"weight_ih_l{k}{suffix}"] = (G * H, case.layer_input_size(k))
+            shapes[f"weight_hh_l{k}{suffix}"] = (G * H, width)
+            for bias in BIASES[case.bias]:
+                shapes[f"{bias}_l{k}{suffix}"] = (G * H,)
+            if case.proj_size:
+                shapes[f"weight_hr_l{k}{suffix}"] = (case.proj_size, H)
     return shapes
 
 
@@ -182,25 +184,35 @@ def make_problem(case, seed=0):
     def normal(*shape, scale=1.0):
         return (scale * random.standard_normal(shape)).astype(dtype)
 
-    def states(wanted, scale=1.0):
-        return [normal(case.D, case.B, H, scale=scale) for H in case.hidden] if wanted else None
+    def states(wanted, sizes, scale=1.0):
+        return [normal(case.D, case.B, size, scale=scale) for size in sizes] if wanted else None
 
     parameters = {}
     for name, shape in parameter_shapes(case).items():
-        layer = int(name.split("_l")[1].split("_")[0])
-        bound = 1 / np.sqrt(case.hidden[layer])
+        bound = 1 / np.sqrt(case.hidden[layer_of(name)])
         parameters[name] = random.uniform(-bound, bound, shape).astype(dtype)
     has_c = case.cell == "lstm"
     state_gradients = case.gradients != "y"
+    x = normal(case.T, case.B, case.input_size)
+    dy = normal(case.T, case.B, case.D * case.outputs[-1]) if case.gradients != "state" else None
+    c0 = states(case.state and has_c, case.hidden, scale=0.5)
+    if case.nan_state:
+        c0[0][0, 0, 0] = np.nan
+    lengths = sequences.random_lengths(random, case.T, case.B, case.lengths) if case.lengths else None
+    for array in (x, dy):
+        if array is not None and lengths is not None:
+            array[sequences.padding(lengths, case.T, case.B)] = np.nan
     return Problem(
         case=case,
         parameters=parameters,
-        x=normal(case.T, case.B, case.input_size),
-        dy=normal(case.T, case.B, case.D * case.hidden[-1]) if case.gradients != "state" else None,
-        h0=states(case.state, scale=0.5),
-        c0=states(case.state and has_c, scale=0.5),
-        dhy=states(state_gradients),
-        dcy=states(state_gradients and has_c),
+        x=x,
+        dy=dy,
+        h0=states(case.state, case.outputs, scale=0.5),
+        c0=c0,
+        dhy=states(state_gradients, case.outputs),
+        dcy=states(state_gradients and has_c, case.hidden),
+        lengths=lengths,
+        resets=sequences.random_resets(random, case.T, case.B) if case.resets else None,
     )
 
 
@@ -221,23 +233,26 @@ def make_layer(case, device, parameters, schedule="auto", seed=0):
     }
     if case.equal_layers:
         options["num_layers"] = case.L
+    options |= {name: getattr(case, name) for name in LAYER_OPTIONS if name in case.uses}
     if case.cell.startswith("rnn_"):
         layer = numbarnn.RNN(case.input_size, nonlinearity=case.cell.removeprefix("rnn_"), **options)
+    elif case.cell == "lstm":
+        layer = numbarnn.LSTM(case.input_size, **options)
     else:
-        layer = {"lstm": numbarnn.LSTM, "gru": numbarnn.GRU}[case.cell](case.input_size, **options)
+        layer = numbarnn.GRU(case.input_size, reset_after=case.cell == "gru", **options)
     layer.load_state_dict(parameters)
     return layer
 
 
-def pack_states(case, states):
+def pack_states(states):
     """Per-layer (D, B, H_l) arrays as layers take them: one array (L*D, B, H) when all sizes are equal."""
     if states is None:
         return None
-    return np.concatenate(states) if case.equal_layers else list(states)
+    return np.concatenate(states) if len({state.shape for state in states}) == 1 else list(states)
 
 
 def unpack_states(case, states):
     """The reverse of `pack_states`, for a state of NumPy arrays that a layer returned."""
-    if not case.equal_layers:
+    if isinstance(states, (list, tuple)):
         return list(states)
     return [states[k * case.D : (k + 1) * case.D] for k in range(case.L)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from numbarnn.bench.accuracy import Comparison
 
-TIMEOUT_S = 900  # about ten times what the full check takes on two slow cores
+TIMEOUT_S = 1200  # about ten times what the full check takes on two slow cores
 LINES_KEPT = 30  # of what the child wrote to its error stream, for the message when it fails
 
 
@@ -65,7 +65,7 @@ class SimulatorCheck:
         self.reader.join()
         if code not in (0, 1) or not self.json.exists():
             return [self._failure(f"the simulator's process ended with exit code {code} and no results")]
-        comparisons = [Comparison(**row) for row in json.loads(self.json.read_text())]
+        comparisons = [Comparison.from_row(row) for row in json.loads(self.json.read_text())]
         if code == 1 and all(comparison.ok for comparison in comparisons):
             return [
                 *comparisons,

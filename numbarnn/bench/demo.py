@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 import numpy as np
 
 from numbarnn import engines
-from numbarnn.bench.cases import CELLS
+from numbarnn.bench.cases import PEERS_CELLS
 from numbarnn.bench.checkpoint import Checkpoint, save
 from numbarnn.bench.report import MissingPackage, json_path, positive_int, say, write_json
 from numbarnn.bench.text import Corpus, load_text
@@ -26,7 +26,7 @@ SMOOTH = 50  # steps that the curve of the training loss is averaged over
 def add_arguments(parser):
     """Options of `numbarnn demo`. Those of the model are None when not given: a checkpoint may say them."""
     model = parser.add_argument_group("the model (with --resume: as in the checkpoint)")
-    _add(model, "cell", "kind of recurrent layer", choices=CELLS)
+    _add(model, "cell", "kind of recurrent layer", choices=PEERS_CELLS)
     _add(model, "layers", "recurrent layers", type=positive_int, metavar="L")
     _add(model, "hidden", "units in each", type=positive_int, metavar="H")
     _add(model, "dropout", "probability, between layers", type=float, metavar="P")

@@ -144,8 +144,13 @@ def add_json_argument(parser, what):
 
 def write_json(path, data):
     """Writes data as JSON; NaN and infinities, which JSON lacks, become null. The file is replaced whole."""
+    write_bytes(path, (json.dumps(plain(data), indent=1, allow_nan=False) + "\n").encode())
+
+
+def write_bytes(path, data):
+    """Writes a file, or replaces it whole."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(plain(data), indent=1, allow_nan=False) + "\n")
+    part.write_bytes(data)
     part.replace(path)
 
 

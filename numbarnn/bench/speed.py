@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.bench import accuracy, info, peers, report, timing
-from numbarnn.bench.cases import CELLS, Case, make_problem
+from numbarnn.bench.cases import PEERS_CELLS, Case, make_problem
 from numbarnn.cells import precision
 
 FORWARD, TRAINING = "forward", "forward+backward"
@@ -128,7 +128,7 @@ def add_arguments(parser):
             help=f"from {', '.join(choices)}; default {','.join(default)}",
         )
 
-    add_list("--cell", CELLS, ["lstm", "gru"])
+    add_list("--cell", PEERS_CELLS, ["lstm", "gru"])
     add_list("--dtype", precision.DTYPES, ["float32"])
     add_list("--schedule", ("auto", *SCHEDULES), ["auto"])
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")

@@ -1,0 +1,21 @@
+"""Something that runs a problem of `cases`, and whether the package it needs is there."""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something to time: `call()` does the work, `results(call())` gives it as NumPy arrays by quantity."""
+
+    name: str
+    call: Callable
+    results: Callable
+    synchronize: Callable = lambda: None
+    plan: str | None = None  # what numbarnn runs, and why
+
+
+def installed(*modules):
+    """True when every one of these packages can be imported."""
+    return all(importlib.util.find_spec(module) is not None for module in modules)

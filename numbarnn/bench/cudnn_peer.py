@@ -1,0 +1,139 @@
+"""cuDNN, called directly, on the problems of `cases`: its results in the problem's dtype, forward and backward.
+
+Layers of one size are one network of cuDNN's, as its users have it. Where sizes differ, or dropout masks are given
+(cuDNN draws its own), each layer is a network of its own, and NumPy multiplies by the masks between them. cuDNN gets no
+padding (zeros stand there), and of its dx only what is no padding is taken. float32 is computed without TF32.
+"""
+
+import numpy as np
+
+from numbarnn.bench import sequences
+from numbarnn.bench.cases import PEERS_CELLS, layer_of, pack_states
+
+LACKS = ("resets",)  # options of a case that cuDNN does not have
+
+
+class Refused(RuntimeError):
+    """cuDNN does not run a case; the message has its own words, or names the option that it does not have."""
+
+
+def why_not():
+    """Why cuDNN cannot be asked here, in words; None where it can."""
+    from numbarnn.reference import cudnn
+
+    return cudnn.why_not()
+
+
+def cudnn_results(problem, masks=None):
+    """cuDNN's results by quantity, as `peers` describes them; y and the states alone where the case is forward only.
+
+    masks   what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None
+
+    Raises Refused where cuDNN lacks an option, or refuses what it was given, or fails.
+    """
+    from numbarnn.reference.cudnn import CudnnError
+
+    lacks = [name for name in LACKS if name in problem.case.uses]
+    lacks += [] if problem.case.cell in PEERS_CELLS else [problem.case.cell]
+    if lacks:
+        raise Refused(f"it has no {', '.join(lacks)}")
+    try:
+        return run(problem, masks)
+    except CudnnError as error:
+        raise Refused(str(error)) from error
+
+
+def run(problem, masks):
+    """`cudnn_results` of a case whose options cuDNN has."""
+    case, one_by_one = problem.case, masks is not None or not problem.case.equal_layers
+    networks = [Network(problem, (k,)) for k in range(case.L)] if one_by_one else [Network(problem, range(case.L))]
+    x, hy, cy = sequences.filled(problem.x, problem.padding), [], []
+    for number, network in enumerate(networks):
+        y, h, c = network.forward(x)
+        hy += h
+        cy += c
+        x = sequences.filled(y if masks is None else masked(y, masks, number), problem.padding)
+    results = {"y": y, "hy": hy} | ({"cy": cy} if case.cell == "lstm" else {})
+    if case.forward_only:
+        return results
+    dy, dhx, dcx = sequences.filled(problem.dy, problem.padding), [], []
+    for number, network in reversed(list(enumerate(networks))):
+        dx, dh, dc, parameters = network.backward(dy)
+        dhx, dcx = dh + dhx, dc + dcx
+        results |= parameters
+        dx = sequences.filled(dx, problem.padding)
+        dy = dx if masks is None or number == 0 else masked(dx, masks, number - 1)
+    return results | {"dx": dx, "dhx": dhx} | ({"dcx": dcx} if case.cell == "lstm" else {})
+
+
+def masked(array, masks, layer):
+    """An array times the masks of a layer, if it has some, in the array's dtype."""
+    return (array * np.asarray(masks[layer], array.dtype)) if layer < len(masks) else array
+
+
+class Network:
+    """Consecutive layers of a problem, of one size, as one network of cuDNN's.
+
+    layers   their numbers
+    """
+
+    def __init__(self, problem, layers):
+        from numbarnn.reference import cudnn
+
+        case = problem.case
+        self.problem, self.layers = problem, layers
+        clipping = {"cell_clip": case.cell_clip, "clip_propagate_nan": case.clip_propagate_nan}
+        self.rnn = cudnn.Rnn(
+            case.cell,
+            case.layer_input_size(layers[0]),
+            case.hidden[layers[0]],
+            len(layers),
+            bidirectional=case.bidirectional,
+            bias=case.bias,
+            input_mode=case.input_mode if layers[0] == 0 else "linear",
+            proj_size=case.proj_size,
+            dtype=case.dtype,
+            **(clipping if case.cell_clip else {}),
+        )
+
+    def forward(self, x):
+        """y, and lists of hy and cy, of which one is empty where the cell has no c."""
+        problem, case = self.problem, self.problem.case
+        y, hy, cy, self.reserve = self.rnn.forward(
+            x,
+            self.states(problem.h0),
+            self.states(problem.c0),
+            {self.own_name(name): problem.parameters[name] for name in self.names()},
+            lengths=problem.lengths,
+            padding_value=case.padding_value,
+            training=True,
+        )
+        return y, self.unpacked(hy), self.unpacked(cy)
+
+    def backward(self, dy):
+        """dx, lists of dhx and dcx, and the gradients of the parameters by the problem's names."""
+        problem = self.problem
+        dhy, dcy = self.states(problem.dhy), self.states(problem.dcy)
+        dx, dhx, dcx = self.rnn.backward_data(self.reserve, dy, dhy, dcy)
+        gradients = self.rnn.split(self.rnn.backward_weights(self.reserve))
+        parameters = {name: gradients[self.own_name(name)] for name in self.names()}
+        return dx, self.unpacked(dhx), self.unpacked(dcx), parameters
+
+    def names(self):
+        """The problem's names of the parameters of these layers."""
+        return [name for name in self.problem.parameters if layer_of(name) in self.layers]
+
+    def own_name(self, name):
+        """The network's name of one of the problem's parameters."""
+        return name.replace(f"_l{layer_of(name)}", f"_l{layer_of(name) - self.layers[0]}")
+
+    def states(self, states):
+        """Per-layer states of the problem as cuDNN takes those of these layers: (layers * D, B, H); None stays None."""
+        return None if states is None else pack_states([states[k] for k in self.layers])
+
+    def unpacked(self, states):
+        """The reverse of `states`; an empty list for None."""
+        if states is None:
+            return []
+        D = self.problem.case.D
+        return [states[k * D : (k + 1) * D] for k in range(len(self.layers))]

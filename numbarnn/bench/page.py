@@ -1,0 +1,91 @@
+"""The page of `numbarnn check --html`: tables and a picture in one file, which refers to nothing outside it."""
+
+from html import escape
+
+from numbarnn.bench import info, pictures, summary
+
+NOTES_SHOWN = 100
+FAILURES_SHOWN = 500
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; color: #222; }
+table { border-collapse: collapse; font-size: 13px; margin: 0.5em 0 1.5em; }
+th { text-align: left; border-bottom: 2px solid #888; padding: 2px 10px 2px 0; }
+td { border-bottom: 1px solid #ddd; padding: 2px 10px 2px 0; vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.FAILED { color: #b00; font-weight: bold; }
+td.ok { color: #070; }
+.verdict { font-size: 18px; }
+svg { max-width: 100%; height: auto; }
+"""
+
+
+def html(comparisons, verdict):
+    """The page, as text."""
+    failures = [comparison for comparison in comparisons if not comparison.ok]
+    parts = [
+        f'<p class="verdict">{escape(verdict)}</p>',
+        about(info.collect()),
+        "<h2>How far results are from float64</h2>",
+        pictures.svg(comparisons),
+        f"<p>{escape(summary.LEGEND[0].upper() + summary.LEGEND[1:])}.</p>",
+    ]
+    if failures:
+        shown = [summary.failure_row(comparison) for comparison in failures[:FAILURES_SHOWN]]
+        parts += [f"<h2>{len(failures)} failures</h2>", table(summary.FAILURE_COLUMNS, shown)]
+    parts += ["<h2>By option</h2>", "<p>A case with several options is in each row of theirs.</p>"]
+    parts += [table(*summary.table(summary.by_option(comparisons, engines=True), ("engine", "option")))]
+    parts += ["<h2>By quantity</h2>"]
+    parts += [table(*summary.table(summary.by_quantity(comparisons), ("engine", "quantity")))]
+    parts += ["<h2>By schedule and dtype</h2>"]
+    parts += [table(*summary.table(summary.by_dtype(comparisons), ("cell", "engine", "schedule", "dtype")))]
+    parts += refusals(comparisons)
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>numbarnn check</title>\n'
+        f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>numbarnn check</h1>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def about(found):
+    """Where and with what it ran, from `info.collect`."""
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
+    rows = [
+        ["date", found["date"]],
+        ["numbarnn", f"{found['numbarnn']}, commit {found['commit']}"],
+        ["CPU", f"{found['cpu']['model']}, {found['cpu']['cores']} cores"],
+        *(["GPU", gpu["name"]] for gpu in found["gpus"]),
+        ["driver", found["driver"] or "none"],
+        ["versions", f"Python {found['python']}, {versions}"],
+    ]
+    return table((), rows)
+
+
+def refusals(comparisons):
+    """Parts of the page: what schedules refuse, and what there is to tell about peers."""
+    parts = []
+    refused = [comparison for comparison in comparisons if comparison.refused]
+    if refused:
+        parts += [f"<h2>What schedules refuse: {len(refused)} cases</h2>"]
+        groups = summary.grouped(refused, lambda c: (c.engine, c.schedule, c.message))
+        rows = [[*g.key[:2], len(g.members), f"{g.members[0].cell} {g.members[0].options}", g.key[2]] for g in groups]
+        parts += [table(("engine", "schedule", "cases", "such as", "why"), rows)]
+    notes = summary.notes(comparisons)
+    if notes:
+        rows = [[peer, len(cases), cases[0], said] for peer, said, cases in notes[:NOTES_SHOWN]]
+        parts += ["<h2>About the peers</h2>", table(("peer", "cases", "such as", "what"), rows)]
+    return parts
+
+
+def table(columns, rows):
+    """A table; numbers to the right."""
+    right = {i for i, column in enumerate(columns) if column in (*summary.NUMBERS, "cases")}
+
+    def cell(i, value, tag):
+        text = str(value)
+        kind = "number" if i in right else text if text in ("ok", "FAILED") else ""
+        return f'<{tag} class="{kind}">{escape(text)}</{tag}>' if kind else f"<{tag}>{escape(text)}</{tag}>"
+
+    head = "".join(cell(i, column, "th") for i, column in enumerate(columns))
+    lines = ["<table>", f"<tr>{head}</tr>"] if columns else ["<table>"]
+    lines += ["<tr>" + "".join(cell(i, value, "td") for i, value in enumerate(row)) + "</tr>" for row in rows]
+    return "\n".join([*lines, "</table>"])

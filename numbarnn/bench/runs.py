@@ -1,0 +1,55 @@
+"""What `numbarnn check` lets a layer compute: a case in three modes, results as NumPy arrays by quantity (`peers`)."""
+
+import numpy as np
+
+from numbarnn.bench import peers
+
+
+def run_inference(layer, problem):
+    """y, hy and cy of one call."""
+    x, state = inputs(layer, problem)
+    return peers.numbarnn_outputs(layer, problem, *layer(x, state, **peers.call_options(problem)))
+
+
+def has_single_steps(case):
+    """Whether a case can be run one step at a time: one direction, several steps, nothing packed."""
+    return case.T > 1 and not case.bidirectional and case.lengths != "packed"
+
+
+def run_single_steps(layer, problem):
+    """y, hy and cy of T calls of one step each; a sequence that is over has length 0 in its last calls."""
+    x, state = inputs(layer, problem)
+    axis, ys = int(problem.case.batch_first), []
+    for t in range(problem.case.T):
+        step = slice(t, t + 1)
+        y, state = layer(x[:, step] if axis else x[step], state, **peers.call_options(problem, step))
+        ys.append(peers.to_host(layer, y))
+    y = layer.engine.from_host(np.concatenate(ys, axis=axis))
+    return peers.numbarnn_outputs(layer, problem, y, state)
+
+
+def run_training(layer, problem):
+    """(results, masks): every result of forward and backward, and the dropout masks of each forward call.
+
+    Each call's masks are a list of arrays, or None where nothing is dropped. There are two calls where the case
+    accumulates: the last is the one with results, to whose parameters' gradients those of the first are added.
+    """
+    case, options = problem.case, peers.call_options(problem)
+    x, state = inputs(layer, problem)
+    dy = peers.to_engine(layer, problem, problem.dy)
+    dstate = peers.to_engine_state(layer, problem.dhy, problem.dcy)
+    dw, masks = None, []
+    for _ in range(2 if case.accumulate else 1):
+        y, final, tape = layer.forward(x, state, **options)
+        masks.append(layer.dropout_masks(tape) if case.masked else None)
+        results = peers.numbarnn_outputs(layer, problem, y, final)
+        if not case.forward_only:
+            gradients = layer.backward(tape, dy, dstate, dw=dw)
+            dw = gradients.weights
+            results |= peers.numbarnn_gradients(layer, problem, gradients)
+    return results, masks
+
+
+def inputs(layer, problem):
+    """x and the initial state as the layer takes them."""
+    return peers.to_engine(layer, problem, problem.x), peers.to_engine_state(layer, problem.h0, problem.c0)

@@ -1,0 +1,64 @@
+"""Sequences of different lengths in NumPy: random lengths and resets, padding, and packing as PyTorch's.
+
+A packed batch holds, time after time, the rows of the sequences that are not over, the longest sequence first:
+`torch.nn.utils.rnn.PackedSequence`. Lengths are (B,) of int64; an array is time-major, (T, B, ...).
+"""
+
+import numpy as np
+
+FORMS = ("padded", "packed")
+RESET_RATE = 0.3  # of the elements of random resets
+
+
+def random_lengths(random, T, B, form):
+    """Lengths (B,) in any order: T and, where padded, 0 among them where B allows; PyTorch packs no length of 0.
+
+    random   a numpy.random.Generator
+    """
+    if B == 1:
+        return np.array([T if form == "packed" else max(1, T - 1)])
+    least = 1 if form == "packed" else 0
+    rest = random.integers(least, T, B - 2, endpoint=True)
+    return random.permutation(np.array([T, least, *rest], np.int64))
+
+
+def random_resets(random, T, B):
+    """Resets (T, B) of bool: some, and at least one."""
+    resets = random.random((T, B)) < RESET_RATE
+    resets[T // 2, B // 2] = True
+    return resets
+
+
+def padding(lengths, T, B):
+    """(T, B) of bool: True behind the end of a sequence. All False where lengths are None."""
+    ends = np.full(B, T) if lengths is None else lengths
+    return np.arange(T)[:, None] >= ends
+
+
+def filled(array, where, value=0.0):
+    """A copy of `array` (T, B, n) with `value` in the rows that `where` (T, B) marks; None stays None."""
+    return None if array is None else np.where(where[:, :, None], np.asarray(value, array.dtype), array)
+
+
+def order(lengths):
+    """(sorted_indices, unsorted_indices, batch_sizes) of a packed batch: the longest first, as many rows per time."""
+    by_length = np.argsort(-lengths, kind="stable")
+    batch_sizes = (lengths > np.arange(lengths.max())[:, None]).sum(axis=1)
+    return by_length, np.argsort(by_length), batch_sizes
+
+
+def pack(array, lengths):
+    """The rows of `array` (T, B, n) that a packed batch holds, in its order: (sum of lengths, n)."""
+    by_length, _, batch_sizes = order(lengths)
+    return np.concatenate([array[t, by_length[:rows]] for t, rows in enumerate(batch_sizes)])
+
+
+def unpack(rows, lengths, T, value=0.0):
+    """The reverse of `pack`: (T, B, n), with `value` in the padding."""
+    by_length, _, batch_sizes = order(lengths)
+    array = np.full((T, len(lengths), rows.shape[1]), value, rows.dtype)
+    begin = 0
+    for t, count in enumerate(batch_sizes):
+        array[t, by_length[:count]] = rows[begin : begin + count]
+        begin += count
+    return array

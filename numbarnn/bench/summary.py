@@ -1,0 +1,220 @@
+"""What `numbarnn check` tells: comparisons grouped for tables, the failures, the verdict."""
+
+import textwrap
+from dataclasses import dataclass
+
+import numpy as np
+
+from numbarnn.bench import cudnn_peer, peers, report
+from numbarnn.bench.cases import OPTIONS
+from numbarnn.cells import precision
+
+ROWS_SHOWN = 40  # failures and notes printed one by one; --json has them all
+LETTERS_SHOWN = 400  # of a message in a table
+PLAIN = "none of these"  # what stands for the cases without an option
+TWICE = 2.0  # the ratio to a peer's error that passes at any size
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some comparisons together.
+
+    Attributes:
+        key: what they have in common, a tuple of words.
+        members: the comparisons, at least one.
+    """
+
+    key: tuple
+    members: list
+
+    @property
+    def worst(self):
+        """The comparison that counts: a failure, or what is nearest to its limit; dropout's own, refusals come last."""
+        return max(self.members, key=lambda c: (not c.ok, c.compared, not c.quantity.startswith("dropout"), c.share))
+
+    @property
+    def failed(self):
+        """How many failed."""
+        return sum(not comparison.ok for comparison in self.members)
+
+    @property
+    def refused(self):
+        """How many are refusals."""
+        return sum(comparison.refused for comparison in self.members)
+
+    @property
+    def compared(self):
+        """Those about a result."""
+        return [comparison for comparison in self.members if comparison.compared]
+
+    @property
+    def ratios(self):
+        """Their errors as multiples of the peer's, sorted; those without a peer are left out."""
+        found = (comparison.ratio for comparison in self.members)
+        return np.sort([ratio for ratio in found if ratio is not None and ratio == ratio])
+
+    @property
+    def median_ratio(self):
+        """The middle one of the ratios; None where there is none."""
+        ratios = self.ratios
+        return float(ratios[(len(ratios) - 1) // 2]) if len(ratios) else None
+
+    @property
+    def within_twice(self):
+        """The share of the ratios that are at most 2; None where there is none."""
+        ratios = self.ratios
+        return float(np.mean(ratios <= TWICE)) if len(ratios) else None
+
+    @property
+    def result(self):
+        """One word."""
+        return "FAILED" if self.failed else "ok" if self.compared else "refused"
+
+
+def grouped(comparisons, key):
+    """A `Group` for each value of `key(comparison)`, in the order in which they come, without notes about peers."""
+    found = {}
+    for comparison in comparisons:
+        if comparison.compared or comparison.refused:
+            found.setdefault(key(comparison), []).append(comparison)
+    return [Group(key, members) for key, members in found.items()]
+
+
+def by_dtype(comparisons):
+    """Groups by cell, engine, schedule and dtype; refusals have groups of their own."""
+
+    def key(comparison):
+        words = comparison.options.split()
+        dtype = next((dtype for dtype in precision.DTYPES if dtype in words), "-")
+        dtype = f"{dtype}, refused" if comparison.refused else dtype
+        return comparison.cell, comparison.engine, comparison.schedule, dtype
+
+    return sorted(grouped(comparisons, key), key=lambda group: (group.key[1], group.key[0]))
+
+
+def by_case(comparisons):
+    """Groups by cell, engine, schedule and options."""
+    return grouped(
+        comparisons,
+        lambda c: (c.cell, c.engine, c.schedule, f"{c.options}, refused" if c.refused else c.options),
+    )
+
+
+def by_option(comparisons, engines=False):
+    """Groups by option, in the order of OPTIONS, PLAIN first; with `engines` by engine and option.
+
+    A comparison is in the group of every option that its case uses.
+    """
+    comparisons = [comparison for comparison in comparisons if comparison.compared or comparison.refused]
+    groups = []
+    for engine in dict.fromkeys(comparison.engine for comparison in comparisons) if engines else (None,):
+        own = [comparison for comparison in comparisons if engine in (None, comparison.engine)]
+        for option in (PLAIN, *OPTIONS):
+            members = [c for c in own if (option in c.uses if option != PLAIN else not c.uses)]
+            if members:
+                groups.append(Group((engine, option) if engines else (option,), members))
+    return groups
+
+
+def by_quantity(comparisons):
+    """Groups by engine and kind of quantity: the parameters of all layers and directions are one kind."""
+    compared = [comparison for comparison in comparisons if comparison.compared]
+    return sorted(grouped(compared, lambda c: (c.engine, c.quantity.split("_l")[0])), key=lambda group: group.key[0])
+
+
+def cells(group):
+    """The cells of a table that a group has in every table: see `COLUMNS`."""
+    worst, middle, within = group.worst, group.median_ratio, group.within_twice
+    return [
+        str(len(group.compared)),
+        number(worst.error),
+        number(worst.torch_error),
+        number(worst.cudnn_error),
+        number(worst.limit),
+        worst.quantity,
+        "-" if middle is None else f"{middle:.2f}",
+        "-" if within is None else f"{within:.0%}",
+        str(group.refused or "-"),
+        group.result,
+    ]
+
+
+COLUMNS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "at", "ratio", "up to 2", "refused", "result")
+NUMBERS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "ratio", "up to 2", "refused")
+LEGEND = (
+    "worst: the error nearest to its limit, with the peers' errors there; ratio: the median of error / the peer's "
+    "error (cuDNN's where it ran, else PyTorch's); up to 2: the share of ratios that are at most 2"
+)
+
+
+def number(value):
+    """An error or a limit for the table."""
+    return "-" if value is None else f"{value:.1e}"
+
+
+def table(groups, headings):
+    """(columns, rows) of groups; columns in which no row has anything are left out."""
+    columns = [*headings, *COLUMNS]
+    rows = [[*group.key, *cells(group)] for group in groups]
+    kept = [i for i, column in enumerate(columns) if column not in NUMBERS or any(row[i] != "-" for row in rows)]
+    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def failure_row(comparison):
+    """A failed comparison as cells of FAILURE_COLUMNS; a long message is cut."""
+    happened = comparison.message or f"{number(comparison.error)} > {number(comparison.limit)}"
+    happened = textwrap.shorten(happened, LETTERS_SHOWN, placeholder=" ...")
+    about = comparison.cell, comparison.engine, comparison.schedule, comparison.options
+    return [*about, comparison.mode, comparison.quantity, happened]
+
+
+FAILURE_COLUMNS = ("cell", "engine", "schedule", "options", "mode", "quantity", "what happened")
+
+
+def notes(comparisons):
+    """What there is to tell about peers: triples of a peer, what it said, and the cases, the most frequent first."""
+    found = {}
+    for comparison in comparisons:
+        if not (comparison.compared or comparison.refused):
+            case = f"{comparison.cell} {comparison.options}"
+            found.setdefault((comparison.quantity, comparison.message), []).append(case)
+    return sorted(((*about, cases) for about, cases in found.items()), key=lambda note: -len(note[2]))
+
+
+def print_comparisons(comparisons, verbose=False):
+    """A row per cell, engine, schedule and dtype (per case when verbose); one per option; then a table of failures."""
+    groups, heading = (by_case(comparisons), "options") if verbose else (by_dtype(comparisons), "dtype")
+    columns, rows = table(groups, ("cell", "engine", "schedule", heading))
+    report.print_table("Error against float64", columns, rows, right=NUMBERS, wrap=("options", "at"))
+    columns, rows = table(by_option(comparisons), ("option",))
+    report.print_table("By option; a case with several is in each row of theirs", columns, rows, NUMBERS, ("at",))
+    report.say(LEGEND)
+    failures = [comparison for comparison in comparisons if not comparison.ok]
+    if failures:
+        more = f" (the first {ROWS_SHOWN} of {len(failures)})" if len(failures) > ROWS_SHOWN else ""
+        rows = [failure_row(comparison) for comparison in failures[:ROWS_SHOWN]]
+        report.print_table(f"Failures{more}", FAILURE_COLUMNS, rows, wrap=("options", "mode", "what happened"))
+
+
+def print_summary(comparisons, seconds):
+    """The last lines: what schedules and peers refused, and the verdict."""
+    refused = [comparison for comparison in comparisons if comparison.refused]
+    for schedule in dict.fromkeys(comparison.schedule for comparison in refused):
+        own = [comparison for comparison in refused if comparison.schedule == schedule]
+        report.say(f"{schedule} refuses {len(own)} cases, such as {own[0].cell} {own[0].options}: {own[0].message}")
+    for peer, said, cases in notes(comparisons)[:ROWS_SHOWN]:
+        report.say(f"{peer}, {len(cases)} cases such as {cases[0]}: {said}")
+    if any(comparison.engine == "cuda" for comparison in comparisons) and (reason := cudnn_peer.why_not()):
+        report.say(f"without cuDNN: {reason}")
+    report.say(f"numbarnn check: {verdict(comparisons, seconds)}")
+
+
+def verdict(comparisons, seconds):
+    """How it ended, in one sentence."""
+    failed = sum(not comparison.ok for comparison in comparisons)
+    total = sum(comparison.compared for comparison in comparisons)
+    engines = sorted({comparison.engine for comparison in comparisons})
+    against = ["float64"] + ["cuDNN"] * any(comparison.cudnn_error is not None for comparison in comparisons)
+    against += ["PyTorch" if peers.installed("torch") else "nothing else (PyTorch is not installed)"]
+    how = f"{failed} of {total} comparisons FAILED" if failed else f"all {total} passed"
+    return f"{how}, on {', '.join(engines) or 'no engine'}, against {' and '.join(against)}, in {seconds:.0f} s"

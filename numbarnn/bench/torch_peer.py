@@ -1,0 +1,204 @@
+"""PyTorch on the problems of `cases`: its results on the CPU, and its modules as their users call them.
+
+What PyTorch's layers lack and can be given without a rounding is given: a bias that a problem does not have is zero,
+and a skip input has the identity for W. What is left is `LACKS`.
+"""
+
+import warnings
+from contextlib import contextmanager
+
+import numpy as np
+
+from numbarnn.bench import sequences
+from numbarnn.bench.cases import GATES, layer_of, pack_states, unpack_states
+from numbarnn.bench.contender import Contender, installed
+from numbarnn.cells import precision
+
+LACKS = ("cell_clip", "resets")  # options of a case that PyTorch does not have
+
+
+@contextmanager
+def torch_threads(threads):
+    """A context in which PyTorch, where it is installed, uses that many CPU threads."""
+    if not installed("torch"):
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def torch_module(problem, layers, device="cpu"):
+    """The torch.nn module that computes layers `layers` (a range, of one hidden size) of a problem."""
+    import torch
+
+    case, first = problem.case, layers[0]
+    kind = {"lstm": "LSTM", "gru": "GRU"}.get(case.cell, "RNN")
+    options = {"nonlinearity": case.cell.removeprefix("rnn_")} if kind == "RNN" else {}
+    options |= {"proj_size": case.proj_size} if case.proj_size else {}
+    module = getattr(torch.nn, kind)(
+        case.layer_input_size(first),
+        case.hidden[first],
+        num_layers=len(layers),
+        bias=bool(case.bias),
+        bidirectional=case.bidirectional,
+        dtype=getattr(torch, case.dtype),
+        device=device,
+        **options,
+    )
+    state = {}
+    for name, tensor in module.state_dict().items():
+        array = problem.parameters.get(own_name(name, first))
+        state[name] = numpy_to_torch(stand_in(case, name, tensor.shape) if array is None else array)
+    module.load_state_dict(state)
+    return module
+
+
+def own_name(name, first):
+    """The problem's name of a parameter of a module whose layer 0 is the problem's layer `first`."""
+    return name.replace(f"_l{layer_of(name)}", f"_l{layer_of(name) + first}")
+
+
+def stand_in(case, name, shape):
+    """What a module gets for a parameter that the problem does not have: W of a skip input, or a bias."""
+    dtype = precision.numpy_dtype(case.dtype)
+    if name.startswith("weight_ih"):
+        return np.tile(np.eye(shape[1], dtype=dtype), (GATES[case.cell], 1))
+    return np.zeros(shape, dtype)
+
+
+def torch_results(problem, masks=None):
+    """PyTorch's results, forward and backward, on the CPU, in the problem's dtype; None where it lacks an option.
+
+    masks   what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None
+
+    Each layer is a module of its own, so that layers may differ in size and the masks are given.
+    """
+    import torch
+
+    case = problem.case
+    if any(name in case.uses for name in LACKS):
+        return None
+    modules = [torch_module(problem, range(k, k + 1)) for k in range(case.L)]
+    x = numpy_to_torch(sequences.filled(problem.x, problem.padding)).requires_grad_()
+    h0 = torch_states(case, problem.h0, case.outputs)
+    c0 = torch_states(case, problem.c0, case.hidden) if case.cell == "lstm" else None
+    y, hy, cy = x, [], []
+    for k, module in enumerate(modules):
+        state = (h0[k],) if c0 is None else (h0[k], c0[k])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")  # only slower
+            y, state = run_module(module, y, state, problem)
+        hy.append(state[0])
+        cy += state[1:]
+        if masks is not None and k < case.L - 1:
+            y = y * numpy_to_torch(np.asarray(masks[k], dtype=case.dtype))
+    given = [(y, sequences.filled(problem.dy, problem.padding))] if problem.dy is not None else []
+    given += [pair for pair in zip(hy, problem.dhy or (), strict=False)]
+    given += [pair for pair in zip(cy, problem.dcy or (), strict=False)]
+    torch.autograd.backward([output for output, _ in given], [numpy_to_torch(array) for _, array in given])
+    results = {"y": y, "hy": hy, "dx": x.grad, "dhx": [h.grad for h in h0]}
+    results |= {"cy": cy, "dcx": [c.grad for c in c0]} if c0 is not None else {}
+    for k, module in enumerate(modules):
+        gradients = {own_name(name, k): p.grad for name, p in module.named_parameters()}
+        results |= {name: gradient for name, gradient in gradients.items() if name in problem.parameters}
+    return {quantity: torch_to_numpy(value) for quantity, value in results.items()}
+
+
+def run_module(module, x, state, problem):
+    """y and the final states, a tuple, of one module: x (T, B, I), with the problem's lengths where it has them.
+
+    PyTorch packs no sequence of length 0: such ones are left out, so that their final state is the initial one.
+    """
+    import torch
+    from torch.nn.utils import rnn
+
+    if problem.lengths is None:
+        y, final = module(x, state if len(state) == 2 else state[0])
+        return y, final if len(state) == 2 else (final,)
+    kept = torch.from_numpy(np.flatnonzero(problem.lengths))
+    lengths = torch.from_numpy(problem.lengths)[kept]
+    packed = rnn.pack_padded_sequence(x[:, kept], lengths, enforce_sorted=False)
+    begin = tuple(part[:, kept] for part in state)
+    y, final = module(packed, begin if len(begin) == 2 else begin[0])
+    final = final if len(begin) == 2 else (final,)
+    y, _ = rnn.pad_packed_sequence(y, padding_value=problem.case.padding_value, total_length=len(x))
+    padding = torch.full((*x.shape[:2], y.shape[2]), problem.case.padding_value, dtype=y.dtype)
+    ends = zip(state, final, strict=True)
+    return padding.index_copy(1, kept, y), tuple(before.index_copy(1, kept, after) for before, after in ends)
+
+
+def torch_states(case, states, sizes):
+    """Per-layer initial states as leaf tensors; zeros of these sizes where none are given."""
+    if states is None:
+        states = [np.zeros((case.D, case.B, size), precision.numpy_dtype(case.dtype)) for size in sizes]
+    return [numpy_to_torch(state).requires_grad_() for state in states]
+
+
+def torch_to_numpy(value):
+    """A tensor, or a list of tensors, as NumPy arrays."""
+    import torch
+
+    if isinstance(value, list):
+        return [torch_to_numpy(part) for part in value]
+    value = value.detach().cpu()
+    if value.dtype != torch.bfloat16:
+        return value.numpy()
+    return value.contiguous().view(torch.int16).numpy().view(precision.numpy_dtype("bfloat16"))
+
+
+def numpy_to_torch(array, device="cpu"):
+    """An array as a tensor; PyTorch does not know NumPy's bfloat16, but its bits."""
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(device)
+    return torch.from_numpy(array).to(device)
+
+
+def torch_contender(problem, train, device="cpu"):
+    """nn.LSTM, nn.GRU or nn.RNN as its users call it: forward without gradients, or forward and backward."""
+    import torch
+
+    case = problem.case
+    module = torch_module(problem, range(case.L), device)
+    inputs = [numpy_to_torch(problem.x, device)]
+    inputs += [numpy_to_torch(pack_states(s), device) for s in (problem.h0, problem.c0) if s]
+    dy = numpy_to_torch(problem.dy, device)
+    for tensor in inputs:
+        tensor.requires_grad_(train)
+    x, state = inputs[0], inputs[1] if len(inputs) == 2 else tuple(inputs[1:])
+    leaves = [*inputs, *module.parameters()]
+    module.train(train)
+
+    def forward():
+        with torch.no_grad():
+            return module(x, state)
+
+    def forward_and_backward():
+        for leaf in leaves:
+            leaf.grad = None
+        y, final = module(x, state)
+        y.backward(dy)
+        return y, final
+
+    def results(returned):
+        y, final = returned
+        states = final if case.cell == "lstm" else (final,)
+        found = {"y": torch_to_numpy(y)}
+        for quantity, value in zip(("hy", "cy"), states, strict=False):
+            found[quantity] = unpack_states(case, torch_to_numpy(value))
+        if train:
+            found["dx"] = torch_to_numpy(x.grad)
+            for quantity, leaf in zip(("dhx", "dcx"), inputs[1:], strict=False):
+                found[quantity] = unpack_states(case, torch_to_numpy(leaf.grad))
+            found |= {name: torch_to_numpy(p.grad) for name, p in module.named_parameters()}
+        return found
+
+    synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    return Contender("torch", forward_and_backward if train else forward, results, synchronize)

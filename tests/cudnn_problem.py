@@ -1,0 +1,210 @@
+"""Problems for cuDNN's binding: random arrays for a set of options, and what `numbarnn.reference` says of them."""
+
+from itertools import product
+
+import numpy as np
+
+from numbarnn import reference
+from numbarnn.reference import cudnn
+from numbarnn.reference.cudnn.options import BIAS_MODES, CELLS, numpy_dtype
+from numbarnn.weights import WeightSpace
+
+EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+ROUNDINGS = 12  # of one step, in eps: as in helpers.py
+
+# Each option at least once, and some that meet.
+_BASE = dict(input_size=3, hidden_size=5)
+OPTIONS = {
+    "lstm": dict(cell="lstm", **_BASE),
+    "gru": dict(cell="gru", **_BASE),
+    "rnn_tanh": dict(cell="rnn_tanh", **_BASE),
+    "rnn_relu": dict(cell="rnn_relu", **_BASE),
+    "lstm-float64": dict(cell="lstm", **_BASE, num_layers=2, dtype="float64", bidirectional=True),
+    "gru-float64": dict(cell="gru", **_BASE, num_layers=2, dtype="float64", bidirectional=True),
+    "lstm-float16": dict(cell="lstm", **_BASE, dtype="float16"),
+    "gru-bfloat16": dict(cell="gru", **_BASE, dtype="bfloat16"),
+    "lstm-no_bias": dict(cell="lstm", **_BASE, bias=False),
+    "lstm-input_bias": dict(cell="lstm", **_BASE, bias="input", bidirectional=True),
+    "lstm-recurrent_bias": dict(cell="lstm", **_BASE, bias="recurrent"),
+    "gru-input_bias": dict(cell="gru", **_BASE, bias="input"),
+    "gru-recurrent_bias": dict(cell="gru", **_BASE, bias="recurrent", num_layers=2),
+    "lstm-skip": dict(cell="lstm", input_size=5, hidden_size=5, num_layers=2, input_mode="skip"),
+    "gru-skip-bidirectional": dict(cell="gru", input_size=5, hidden_size=5, input_mode="skip", bidirectional=True),
+    "rnn_relu-skip-no_bias": dict(cell="rnn_relu", input_size=5, hidden_size=5, input_mode="skip", bias=False),
+    "lstm-projection": dict(cell="lstm", **_BASE, num_layers=2, proj_size=2, bidirectional=True),
+    "lstm-projection-skip": dict(cell="lstm", input_size=5, hidden_size=5, proj_size=2, input_mode="skip"),
+    "lstm-clip": dict(cell="lstm", **_BASE, num_layers=2, cell_clip=0.25),
+    "lstm-clip-bounds": dict(cell="lstm", **_BASE, cell_clip=(-0.25, 0.125), clip_propagate_nan=False),
+    "lstm-batch_major": dict(cell="lstm", **_BASE, layout="batch_major_unpacked", bidirectional=True),
+    "gru-packed": dict(cell="gru", **_BASE, layout="seq_major_packed", num_layers=2, bidirectional=True),
+    "lstm-tensor_op": dict(cell="lstm", **_BASE, math_type="tensor_op_allow_conversion"),
+    "lstm-default_math": dict(cell="lstm", **_BASE, math_type="default"),
+    "lstm-persist_static": dict(cell="lstm", **_BASE, algorithm="persist_static"),
+    "gru-persist_dynamic": dict(cell="gru", **_BASE, algorithm="persist_dynamic"),
+    "rnn_tanh-small_h": dict(cell="rnn_tanh", **_BASE, algorithm="persist_static_small_h"),
+}
+
+
+STANDARD = {name: chosen for name, chosen in OPTIONS.items() if "algorithm" not in chosen}
+
+# Every cell, bias mode, direction, input mode and projection.
+LAYOUTS_OF_WEIGHTS = [
+    dict(cell=cell, input_size=5 if skip else 3, hidden_size=5, num_layers=2, bidirectional=both, bias=bias,
+         input_mode="skip" if skip else "linear", proj_size=proj)
+    for cell, bias, both, skip, proj in product(CELLS, BIAS_MODES, (False, True), (False, True), (0, 2))
+    if cell == "lstm" or not proj
+]  # fmt: skip
+
+
+def as_id(chosen):
+    """Options as a test's id: their values, and the names of those that are True."""
+    return "-".join(name if value is True else str(value) for name, value in chosen.items() if value)
+
+
+def as_weight_space(chosen):
+    """Where numbarnn's own weight space has the parameters, and its size."""
+    chosen = cudnn.Options(**chosen)
+    space = WeightSpace(
+        chosen.gates, chosen.input_size, (chosen.hidden_size,) * chosen.num_layers, chosen.directions,
+        chosen.bias_mode, chosen.proj_size, chosen.input_mode,
+    )  # fmt: skip
+    return {part.name: (part.offset, part.shape) for part in space.parameters}, space.size
+
+
+def pack(padded, lengths):
+    """(T, B, n) -> (sum of lengths, n): time after time, the sequences that are not over; lengths descend."""
+    return padded[np.arange(len(padded))[:, None] < np.asarray(lengths)]
+
+
+def unpack(packed, lengths, T):
+    """The reverse of `pack`, with NaN in the padding."""
+    padded = np.full((T, len(lengths), packed.shape[1]), np.nan, packed.dtype)
+    padded[np.arange(T)[:, None] < np.asarray(lengths)] = packed
+    return padded
+
+
+class Problem:
+    """A network of `cudnn.Options`, with random arrays of its dtype: weights of ±1/√H, the rest normal.
+
+    Attributes:
+        parameters: name -> array.
+        x, dy: (T, B, ...), whatever the layout. hx, cx, dhy, dcy: (L*D, B, ...) or None.
+        lengths: B ints, or None.
+    """
+
+    def __init__(
+        self, cell, input_size, hidden_size, num_layers=1, *, T=4, B=3, lengths=None, padding_value=0.5, seed=0,
+        states=True, gradients=True, **chosen,
+    ):  # fmt: skip
+        self.options = cudnn.Options(cell, input_size, hidden_size, num_layers, **chosen)
+        if lengths is None and self.options.layout == "seq_major_packed":
+            lengths = (T,) * B
+        self.T, self.B, self.lengths, self.padding_value = T, B, lengths, padding_value
+        o, dtype, rng = self.options, numpy_dtype(self.options.dtype), np.random.default_rng(seed)
+        self.dtype = dtype
+
+        def normal(*shape):
+            return rng.standard_normal(shape).astype(dtype)
+
+        self.parameters = {
+            name: (rng.uniform(-1, 1, shape) / hidden_size**0.5).astype(dtype)
+            for name, shape in parameter_shapes(o).items()
+        }
+        parts, width = num_layers * o.directions, o.output_size
+        self.x, self.dy = normal(T, B, input_size), normal(T, B, width)
+        h, c = (parts, B, o.state_size), (parts, B, hidden_size)
+        self.hx, self.cx = (normal(*h) if states else None), (normal(*c) if states and o.has_c else None)
+        self.dhy, self.dcy = (normal(*h) if gradients else None), (normal(*c) if gradients and o.has_c else None)
+
+    @property
+    def valid(self):
+        """(T, B) of bool: what is no padding."""
+        lengths = [self.T] * self.B if self.lengths is None else self.lengths
+        return np.arange(self.T)[:, None] < np.asarray(lengths)
+
+    def expected(self, parameters=None, **changed):
+        """Name -> what the reference computes, in the shapes of cuDNN's results; `changed` are other parameters."""
+        o, wide = self.options, {}
+        parameters = self.parameters if parameters is None else parameters
+        for name, value in {**parameters, "x": self.x, "hx": self.hx, "cx": self.cx, "dy": self.dy}.items():
+            wide[name] = None if value is None else value.astype(np.float64)
+        x, hx, cx, dy = (wide.pop(name) for name in ("x", "hx", "cx", "dy"))
+        result = reference.forward(
+            o.cell, x, wide, hx, cx, lengths=self.lengths, cell_clip=o.clip_bounds,
+            clip_propagate_nan=o.clip_propagate_nan, padding_value=self.padding_value,
+        )  # fmt: skip
+        dstate = [None if value is None else value.astype(np.float64) for value in (self.dhy, self.dcy)]
+        gradients = reference.backward(result, dy, *dstate)
+        states = {"hy": result.hy, "cy": result.cy, "dhx": gradients.dhx, "dcx": gradients.dcx}
+        values = {"y": result.y, "dx": gradients.dx, **gradients.params}
+        return values | {name: np.concatenate(value) for name, value in states.items() if value is not None}
+
+    def laid_out(self, array):
+        """A (T, B, n) array in the options' layout."""
+        if self.options.layout == "seq_major_packed":
+            return pack(array, self.lengths)
+        return array.swapaxes(0, 1) if self.options.layout == "batch_major_unpacked" else array
+
+    def padded(self, array):
+        """The reverse of `laid_out`."""
+        if self.options.layout == "seq_major_packed":
+            return unpack(array, self.lengths, self.T)
+        return array.swapaxes(0, 1) if self.options.layout == "batch_major_unpacked" else array
+
+    def rnn(self, session=None):
+        """cuDNN's network."""
+        chosen = {name: getattr(self.options, name) for name in self.options.__dataclass_fields__}
+        return cudnn.Rnn(**chosen, session=session)
+
+    def run(self, session=None):
+        """Name -> what cuDNN computes, sequences as (T, B, n)."""
+        rnn = self.rnn(session)
+        y, hy, cy, reserve = rnn.forward(
+            self.laid_out(self.x), self.hx, self.cx, self.parameters, self.lengths, self.padding_value
+        )
+        dx, dhx, dcx = rnn.backward_data(reserve, self.laid_out(self.dy), self.dhy, self.dcy)
+        gradients = {name: view.copy() for name, view in rnn.split(rnn.backward_weights(reserve)).items()}
+        values = {"y": self.padded(y), "dx": self.padded(dx), **gradients}
+        states = {"hy": hy, "cy": cy, "dhx": dhx, "dcx": dcx}
+        return values | {name: value for name, value in states.items() if value is not None}
+
+    @property
+    def limit(self):
+        """The largest error that passes: ROUNDINGS and the longest sum's, as in helpers.py; halves round more."""
+        o, eps = self.options, EPS[self.options.dtype]
+        widest = max(o.input_size, o.output_size) + o.hidden_size
+        limit = eps * (ROUNDINGS + max(widest, self.T * self.B) ** 0.5)
+        if o.math in ("default", "tensor_op_allow_conversion") and o.dtype == "float32":
+            limit *= EPS["float16"] / eps  # TF32 and float16 have 10 bits of a fraction
+        return limit
+
+    def assert_agrees(self, values, what):
+        """Every quantity is within the limit of the reference's, dx where there is no padding."""
+        expected, problems = self.expected(), []
+        assert set(values) == set(expected), what
+        packed = self.options.layout == "seq_major_packed"
+        for name, value in values.items():
+            if name == "dx" or (name == "y" and packed):
+                value, wanted = value[self.valid], expected[name][self.valid]
+            else:
+                wanted = expected[name]
+            assert value.dtype == self.dtype and value.shape == wanted.shape, f"{what} {name}"
+            found = np.max(np.abs(value.astype(np.float64) - wanted)) / max(1.0, np.max(np.abs(wanted)))
+            if not found <= self.limit:  # so that NaN fails
+                problems.append(f"{name} {found:.2e}")
+        assert not problems, f"{what}: errors above {self.limit:.2e}: {', '.join(problems)}"
+
+
+def parameter_shapes(o):
+    """PyTorch's name -> shape of every parameter of `cudnn.Options`."""
+    shapes, rows = {}, o.gates * o.hidden_size
+    for layer in range(o.num_layers):
+        for suffix in ("", "_reverse")[: o.directions]:
+            name = f"_l{layer}{suffix}"
+            if layer or o.input_mode == "linear":
+                shapes[f"weight_ih{name}"] = (rows, o.output_size if layer else o.input_size)
+            shapes[f"weight_hh{name}"] = (rows, o.state_size)
+            shapes |= {f"bias_ih{name}": (rows,)} if o.bias_mode in ("input", "double") else {}
+            shapes |= {f"bias_hh{name}": (rows,)} if o.bias_mode in ("recurrent", "double") else {}
+            shapes |= {f"weight_hr{name}": (o.proj_size, o.hidden_size)} if o.proj_size else {}
+    return shapes

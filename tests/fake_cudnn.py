@@ -1,0 +1,339 @@
+"""A cuDNN and a device made of NumPy, for running numbarnn.reference.cudnn where there is neither.
+
+    session = fake_cudnn.session()
+    rnn = cudnn.Rnn("lstm", 3, 4, session=session)
+
+Its functions take cuDNN's arguments by cuDNN's names, as `Library.call` does. Memory is the host's; every access is
+checked against what was allocated. What it computes comes from `numbarnn.reference`, and where parameters stand it
+counts itself, so that results are right only if every argument was. It refuses what cuDNN 9.28 refuses, and answers
+like it (seen with the library itself, without a GPU).
+"""
+
+import ctypes
+
+import numpy as np
+
+from numbarnn import reference
+from numbarnn.reference.cudnn import CudnnError, Session
+from numbarnn.reference.cudnn.library import in_order
+from numbarnn.reference.cudnn.options import DTYPES, LAYOUTS, numpy_dtype
+
+NAMES = {number: name for name, number in DTYPES.items()}
+CELLS = ("rnn_relu", "rnn_tanh", "lstm", "gru")
+GATES = (1, 1, 4, 3)
+BIASES = ((), ("bias_ih",), ("bias_ih", "bias_hh"), ("bias_hh",))  # by cuDNN's number of the bias mode
+WORK_SIZE, RESERVE_SIZE, STATES_SIZE = 48, 80, 16
+STATUS = {2000: "CUDNN_STATUS_BAD_PARAM", 3000: "CUDNN_STATUS_NOT_SUPPORTED"}
+
+
+def session():
+    """A Session on a fake device with a fake library."""
+    device = FakeDevice()
+    return Session(FakeLibrary(device), device)
+
+
+class FakeDevice:
+    """Memory, as `driver.Device` has it. `memory`: address -> what is allocated there and not freed."""
+
+    name, driver_version = "fake device", "0.0"
+
+    def __init__(self):
+        self.memory, self.entered, self.fail_after = {}, 0, None
+
+    def __enter__(self):
+        self.entered += 1
+        return self
+
+    def __exit__(self, *_):
+        self.entered -= 1
+
+    def synchronize(self):
+        pass
+
+    def allocate(self, size):
+        if self.fail_after is not None:
+            self.fail_after -= 1
+            if self.fail_after < 0:
+                raise RuntimeError("cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY")
+        block = ctypes.create_string_buffer(max(size, 1))
+        self.memory[ctypes.addressof(block)] = block
+        return ctypes.addressof(block)
+
+    def free(self, address):
+        del self.memory[address]
+
+    def fill(self, address, byte, size):
+        self.block(address, size)[:] = bytes([byte]) * size
+
+    def write(self, address, array):
+        self.block(address, array.nbytes)[:] = array.tobytes()
+
+    def read(self, array, address):
+        array[...] = np.frombuffer(bytes(self.block(address, array.nbytes)), array.dtype).reshape(array.shape)
+
+    def block(self, address, size):
+        """The memory at an address, which must have been allocated with exactly this size."""
+        assert len(self.memory[address]) == max(size, 1), (len(self.memory[address]), size)
+        return memoryview(self.memory[address]).cast("B")[:size]
+
+
+class FakeLibrary:
+    """cuDNN, as `library.Library` has it.
+
+    Attributes:
+        calls: names of the functions called. alive: pointers of the descriptors that exist.
+    """
+
+    version, version_text = 92800, "9.28.0"
+
+    def __init__(self, device):
+        self.device, self.calls, self.alive, self.tapes = device, [], {}, {}
+        self._pointers = iter(range(0x1000, 0x7FFFFFFF, 16))
+
+    def call(self, function, **arguments):
+        in_order(function, arguments)
+        self.calls.append(function)
+        if "handle" in arguments and function != "cudnnCreate":
+            assert arguments["handle"].value == 7, "another handle than cudnnCreate made"
+            assert self.device.entered, "the device's context is not the current one"
+        for kind in ("Tensor", "Dropout", "RNNData", "RNN"):
+            if function == f"cudnnCreate{kind}Descriptor":
+                return self.create(kind, *arguments.values())
+            if function == f"cudnnDestroy{kind}Descriptor":
+                return self.destroy(kind, *arguments.values())
+        return getattr(self, function)(**arguments)
+
+    @staticmethod
+    def fail(function, status):
+        raise CudnnError(function, status, STATUS[status], "words of its own")
+
+    # -------------------------------------------------------------------------------------------------- descriptors
+    def create(self, kind, pointer):
+        pointer._obj.value = next(self._pointers)
+        self.alive[pointer._obj.value] = {"kind": kind}
+
+    def destroy(self, kind, pointer):
+        assert self.alive.pop(pointer)["kind"] == kind
+
+    def get(self, kind, pointer):
+        """What a descriptor was set to."""
+        found = self.alive[pointer.value]
+        assert found["kind"] == kind
+        return found
+
+    def cudnnCreate(self, handle):
+        handle._obj.value = 7
+
+    def cudnnSetTensorNdDescriptor(self, tensorDesc, dataType, nbDims, dimA, strideA):
+        assert nbDims == len(dimA) == len(strideA) == 3
+        assert list(strideA) == [dimA[1] * dimA[2], dimA[2], 1], "a state is fully packed"
+        self.get("Tensor", tensorDesc).update(dtype=dataType, shape=tuple(dimA))
+
+    def cudnnGetTensorNdDescriptor(self, tensorDesc, nbDimsRequested, dataType, nbDims, dimA, strideA):
+        shape = self.get("Tensor", tensorDesc)["shape"]
+        nbDims._obj.value, dimA[: len(shape)] = len(shape), shape
+
+    def cudnnDropoutGetStatesSize(self, handle, sizeInBytes):
+        sizeInBytes._obj.value = STATES_SIZE
+
+    def cudnnSetDropoutDescriptor(self, dropoutDesc, handle, dropout, states, stateSizeInBytes, seed):
+        if dropout:
+            self.device.block(states, STATES_SIZE)
+        self.get("Dropout", dropoutDesc).update(dropout=dropout, seed=seed)
+
+    def cudnnSetRNNDescriptor_v8(self, rnnDesc, **given):
+        a = dict(given)
+        assert a.pop("dropoutDesc") is None or self.get("Dropout", given["dropoutDesc"])
+        if min(a["inputSize"], a["hiddenSize"], a["numLayers"], a["projSize"]) < 1:
+            self.fail("cudnnSetRNNDescriptor_v8", 2000)
+        projected = a["projSize"] != a["hiddenSize"]
+        other_precision = a["mathPrec"] != (0 if a["dataType"] in (2, 9) else a["dataType"])
+        refused = a["projSize"] > a["hiddenSize"] or (projected and a["cellMode"] != 2)
+        refused |= a["algo"] != 0 and (projected or a["biasMode"] != 2)
+        refused |= a["algo"] in (1, 3) and a["dataType"] == 1
+        if refused or (other_precision and (a["dataType"], a["mathPrec"]) != (2, 2)):
+            self.fail("cudnnSetRNNDescriptor_v8", 3000)
+        self.get("RNN", rnnDesc).update(a, clip=None, nan=1, built=None)
+
+    def cudnnRNNSetClip_v9(self, rnnDesc, clipMode, lclip, rclip):
+        self.cudnnRNNSetClip_v8(rnnDesc, clipMode, 1, lclip, rclip)
+
+    def cudnnRNNSetClip_v8(self, rnnDesc, clipMode, clipNanOpt, lclip, rclip):
+        if not lclip <= rclip:
+            self.fail("cudnnRNNSetClip", 2000)
+        self.get("RNN", rnnDesc).update(clip=(lclip, rclip) if clipMode else None, nan=clipNanOpt)
+
+    def cudnnSetRNNDataDescriptor(self, rnnDataDesc, paddingFill, seqLengthArray, **given):
+        lengths, steps = list(seqLengthArray), given["maxSeqLength"]
+        assert len(lengths) == given["batchSize"]
+        packed = given["layout"] == LAYOUTS["seq_major_packed"]
+        descending = 0 not in lengths and max(lengths) == steps and lengths == sorted(lengths, reverse=True)
+        if min(lengths) < 0 or max(lengths) > steps or (packed and not descending):
+            self.fail("cudnnSetRNNDataDescriptor", 2000)
+        dtype = numpy_dtype(NAMES[given["dataType"]])
+        fill = np.frombuffer(ctypes.string_at(paddingFill, dtype.itemsize), dtype)[0] if paddingFill else None
+        self.get("RNNData", rnnDataDesc).update(given, lengths=lengths, fill=fill)
+
+    # ------------------------------------------------------------------------------------------------------ weights
+    def parameters_of(self, rnn):
+        """(kind, pseudo-layer, gate, shape, offset) of every matrix, then of every bias, and the size in all."""
+        gates, H, P = GATES[rnn["cellMode"]], rnn["hiddenSize"], rnn["projSize"]
+        found, offset, D = [], 0, rnn["dirMode"] + 1
+        pseudo_layers = range(rnn["numLayers"] * D)
+        for pseudo in pseudo_layers:
+            inputs = rnn["inputSize"] if pseudo < D else D * P
+            kinds = [("weight_ih", (H, inputs))] * (pseudo >= D or rnn["inputMode"] == 0) + [("weight_hh", (H, P))]
+            kinds = [(kind, gate, shape) for kind, shape in kinds for gate in range(gates)]
+            kinds += [("weight_hr", 0, (P, H))] if P != H else []
+            for kind, gate, shape in kinds:
+                found.append((kind, pseudo, gate, shape, offset))
+                offset += shape[0] * shape[1]
+        for pseudo in pseudo_layers:
+            for kind in BIASES[rnn["biasMode"]]:
+                for gate in range(gates):
+                    found.append((kind, pseudo, gate, (H, 1), offset))
+                    offset += H
+        return found, offset
+
+    def weight_bytes(self, rnn):
+        return self.parameters_of(rnn)[1] * numpy_dtype(NAMES[rnn["dataType"]]).itemsize
+
+    def cudnnGetRNNWeightSpaceSize(self, handle, rnnDesc, weightSpaceSize):
+        weightSpaceSize._obj.value = self.weight_bytes(self.get("RNN", rnnDesc))
+
+    def cudnnGetRNNWeightParams(
+        self, handle, rnnDesc, pseudoLayer, weightSpaceSize, weightSpace, linLayerID, mDesc, mAddr, bDesc, bAddr
+    ):
+        rnn = self.get("RNN", rnnDesc)
+        assert weightSpaceSize == self.weight_bytes(rnn)
+        gates, itemsize = GATES[rnn["cellMode"]], numpy_dtype(NAMES[rnn["dataType"]]).itemsize
+        group, gate = divmod(linLayerID, gates)
+        wanted = (("weight_ih", "bias_ih"), ("weight_hh", "bias_hh"), ("weight_hr", None))[group]
+        outputs = ((mDesc, mAddr), (bDesc, bAddr))
+        for kind, pseudo, its_gate, shape, offset in self.parameters_of(rnn)[0]:
+            if kind in wanted and (pseudo, its_gate) == (pseudoLayer, gate):
+                descriptor, address = outputs[wanted.index(kind)]
+                self.get("Tensor", descriptor)["shape"] = (1, *shape)
+                address._obj.value = weightSpace + offset * itemsize
+
+    def named(self, rnn, flat):
+        """PyTorch's name -> array of a flat weight space."""
+        parts, D = {}, rnn["dirMode"] + 1
+        for kind, pseudo, _, shape, offset in self.parameters_of(rnn)[0]:
+            name = f"{kind}_l{pseudo // D}{'_reverse' if pseudo % D else ''}"
+            part = flat[offset : offset + shape[0] * shape[1]].reshape(shape)
+            parts.setdefault(name, []).append(part[:, 0] if "bias" in kind else part)
+        return {name: np.concatenate(gates) for name, gates in parts.items()}
+
+    # -------------------------------------------------------------------------------------------------------- running
+    def cudnnBuildRNNDynamic(self, handle, rnnDesc, miniBatch):
+        self.get("RNN", rnnDesc)["built"] = miniBatch
+
+    def cudnnGetRNNTempSpaceSizes(self, handle, rnnDesc, fwdMode, xDesc, workSpaceSize, reserveSpaceSize):
+        rnn, data = self.get("RNN", rnnDesc), self.get("RNNData", xDesc)
+        assert rnn["algo"] != 2 or rnn["built"] == data["batchSize"], "PERSIST_DYNAMIC was not compiled for this batch"
+        if rnn["algo"] != 0 and len(set(data["lengths"])) > 1:
+            self.fail("cudnnGetRNNTempSpaceSizes", 3000)
+        workSpaceSize._obj.value, reserveSpaceSize._obj.value = WORK_SIZE, RESERVE_SIZE if fwdMode else 0
+
+    def array(self, address, shape, dtype):
+        """The array at an address, as it is in memory; None for NULL."""
+        if address is None:
+            return None
+        dtype = numpy_dtype(NAMES[dtype])
+        size = int(np.prod(shape)) * dtype.itemsize
+        return np.frombuffer(self.device.block(address, size), dtype).reshape(shape)
+
+    def sequences(self, address, data):
+        """An array of sequences in any layout as (T, B, n), and what writes such an array back."""
+        T, B, n, dtype = (data[name] for name in ("maxSeqLength", "batchSize", "vectorSize", "dataType"))
+        if data["layout"] == LAYOUTS["seq_major_packed"]:
+            raw = self.array(address, (sum(data["lengths"]), n), dtype)
+            valid = np.arange(T)[:, None] < np.array(data["lengths"])
+            padded = np.full((T, B, n), np.nan, raw.dtype)
+            padded[valid] = raw
+            return padded, lambda value: raw.__setitem__(..., value[valid].astype(raw.dtype))
+        if data["layout"] == LAYOUTS["batch_major_unpacked"]:
+            raw = self.array(address, (B, T, n), dtype).swapaxes(0, 1)
+        else:
+            raw = self.array(address, (T, B, n), dtype)
+        return raw, lambda value: raw.__setitem__(..., value.astype(raw.dtype))
+
+    def check_spaces(self, workSpaceSize, workSpace, reserveSpaceSize, reserveSpace):
+        assert workSpaceSize == WORK_SIZE and reserveSpaceSize in (0, RESERVE_SIZE)
+        self.device.block(workSpace, workSpaceSize)
+        assert not reserveSpaceSize or self.device.block(reserveSpace, reserveSpaceSize) is not None
+
+    def cudnnRNNForward(
+        self, handle, rnnDesc, fwdMode, devSeqLengths, xDesc, x, yDesc, y, hDesc, hx, hy, cDesc, cx, cy,
+        weightSpaceSize, weightSpace, **spaces,
+    ):  # fmt: skip
+        rnn, x_data, y_data = self.get("RNN", rnnDesc), self.get("RNNData", xDesc), self.get("RNNData", yDesc)
+        self.check_spaces(**spaces)
+        assert weightSpaceSize == self.weight_bytes(rnn) and devSeqLengths is None
+        assert x_data["lengths"] == y_data["lengths"]
+        states = [self.state(hDesc, hx), self.state(cDesc, cx)]
+        result = reference.forward(
+            CELLS[rnn["cellMode"]], self.sequences(x, x_data)[0], self.named(rnn, self.flat(weightSpace, rnn)), *states,
+            lengths=x_data["lengths"], cell_clip=rnn["clip"], clip_propagate_nan=bool(rnn["nan"]),
+            padding_value=np.nan if y_data["fill"] is None else float(y_data["fill"]),
+        )  # fmt: skip
+        self.sequences(y, y_data)[1](result.y)
+        self.write_state(hDesc, hy, result.hy)
+        self.write_state(cDesc, cy, result.cy)
+        if fwdMode:
+            inputs = {"x": x, "y": y, "hx": hx, "cx": cx, "weightSpace": weightSpace}
+            self.tapes[spaces["reserveSpace"]] = {"result": result, "inputs": inputs, "gradients": None}
+
+    def flat(self, address, rnn):
+        """The weight space at an address."""
+        return self.array(address, (self.parameters_of(rnn)[1],), rnn["dataType"])
+
+    def state(self, descriptor, address):
+        """A copy of a state; None for NULL."""
+        if address is None:
+            return None
+        tensor = self.get("Tensor", descriptor)
+        return self.array(address, tensor["shape"], tensor["dtype"]).copy()
+
+    def write_state(self, descriptor, address, value):
+        """Write a list of one (D, B, H) per layer."""
+        if value is not None:
+            tensor = self.get("Tensor", descriptor)
+            memory = self.array(address, tensor["shape"], tensor["dtype"])
+            memory[...] = np.concatenate(value).astype(memory.dtype)
+
+    def tape(self, reserve, **inputs):
+        """What a forward call left, after a check that these arguments are the same as its."""
+        tape = self.tapes[reserve]
+        assert inputs == {name: tape["inputs"][name] for name in inputs}
+        return tape
+
+    def cudnnRNNBackwardData_v8(
+        self, handle, rnnDesc, devSeqLengths, yDesc, y, dy, xDesc, dx, hDesc, hx, dhy, dhx, cDesc, cx, dcy, dcx,
+        weightSpaceSize, weightSpace, **spaces,
+    ):  # fmt: skip
+        self.check_spaces(**spaces)
+        assert devSeqLengths is None and weightSpaceSize == self.weight_bytes(self.get("RNN", rnnDesc))
+        tape = self.tape(spaces["reserveSpace"], y=y, hx=hx, cx=cx, weightSpace=weightSpace)
+        dy = self.sequences(dy, self.get("RNNData", yDesc))[0]
+        gradients = reference.backward(tape["result"], dy, self.state(hDesc, dhy), self.state(cDesc, dcy))
+        self.sequences(dx, self.get("RNNData", xDesc))[1](gradients.dx)
+        self.write_state(hDesc, dhx, gradients.dhx)
+        self.write_state(cDesc, dcx, gradients.dcx)
+        tape["gradients"] = gradients.params
+
+    def cudnnRNNBackwardWeights_v8(
+        self, handle, rnnDesc, addGrad, devSeqLengths, xDesc, x, hDesc, hx, yDesc, y, weightSpaceSize, dweightSpace,
+        **spaces,
+    ):  # fmt: skip
+        rnn = self.get("RNN", rnnDesc)
+        self.check_spaces(**spaces)
+        self.get("RNNData", xDesc), self.get("RNNData", yDesc), self.get("Tensor", hDesc)
+        assert addGrad == 0 and devSeqLengths is None and weightSpaceSize == self.weight_bytes(rnn)
+        gradients = self.tape(spaces["reserveSpace"], x=x, y=y, hx=hx)["gradients"]
+        flat, D = self.flat(dweightSpace, rnn), rnn["dirMode"] + 1
+        for kind, pseudo, gate, shape, offset in self.parameters_of(rnn)[0]:
+            gradient = gradients[f"{kind}_l{pseudo // D}{'_reverse' if pseudo % D else ''}"]
+            part = gradient[gate * shape[0] : (gate + 1) * shape[0]]
+            flat[offset : offset + part.size] += part.ravel().astype(flat.dtype)
