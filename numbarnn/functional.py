@@ -121,7 +121,7 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
     places = (
         _place(rnn, dx, "dx", (len(packing.places), rnn.input_size) if packing else work.x_given.shape),
         _place(rnn, dhx, "dhx", rnn.h_shapes(work.batch)),
-        _place(rnn, dcx, "dcx", rnn.c_shapes(work.batch) if rnn.cell.num_private else None),
+        _place(rnn, dcx, "dcx", rnn.c_shapes(work.batch, rnn.cell.num_private) if rnn.cell.num_private else None),
     )
     reserve.used = True
     dx_given, *states = rnn.backward_data(reserve, dy, dhy, dcy)
@@ -164,7 +164,7 @@ def _forward(
     places = (
         _place(rnn, y, "y", (*shape, rnn.directions * rnn.output_sizes[-1])),
         _place(rnn, hy, "hy", rnn.h_shapes(batch)),
-        _place(rnn, cy, "cy", rnn.c_shapes(batch) if rnn.cell.num_private else None),
+        _place(rnn, cy, "cy", rnn.c_shapes(batch, rnn.cell.num_private) if rnn.cell.num_private else None),
     )
     made, *states, tape = rnn.forward(x, hx, cx, w, training, batch_major=batch_major, sequences=about)
     if packing and training:
@@ -189,7 +189,7 @@ def _packing(seq_lengths):
 def _split_c(rnn, value, name, batch):
     if value is not None and not rnn.cell.num_private:
         raise ValueError(f"{name} must be None: a {rnn.cell.name} has no state besides h")
-    return rnn.check_c(value, name, batch)
+    return rnn.check_c(value, name, batch, rnn.cell.num_private)
 
 
 def _place(rnn, given, name, shape):

@@ -37,7 +37,7 @@ def kinds_of_steps(all_cells, projection=20):
         for kind, options in KINDS.items():
             if "projection" not in options:
                 yield pytest.param(cell, options, id=f"{name}-{kind}")
-            elif cell.num_private:
+            elif not cell.general and cell.num_private:
                 yield pytest.param(cell, options | {"projection": projection}, id=f"{name}-{kind}")
 
 
@@ -55,15 +55,15 @@ def forward_buffers(
 
     spoiled: what skipped steps and those that are reset must not read is NaN too.
     """
-    G, N, P = cell.num_gates, cell.num_private, projection or H
+    G, A, N, P = cell.num_gates, cell.num_recurrent, cell.num_private, projection or H
     K = max(cell.num_saved, G) if save else G
     h = np.full((T + 2, B, 2 * P), np.nan, dtype)
     c = np.full((T + 2 if save else 2, B, 2 * N * H), np.nan, dtype)
     h[[0, -1]] = normal(dtype, 2, B, 2 * P)
     c[(0 if direction == 0 else T + 1) % len(c)] = normal(dtype, B, 2 * N * H, seed=1)
-    ax, ah = normal(dtype, T, B, K * H, seed=2), np.full((B, G * H), np.nan, dtype)
-    R = (normal(dtype, G * H, P, seed=3) / H**0.5).astype(dtype)
-    b_w, b_r = normal(dtype, G * H, seed=4), normal(dtype, G * H, seed=5)
+    ax, ah = normal(dtype, T, B, K * H, seed=2), np.full((B, A * H), np.nan, dtype)
+    R = (normal(dtype, A * H, P, seed=3) / H**0.5).astype(dtype)
+    b_w, b_r = normal(dtype, G * H, seed=4), normal(dtype, A * H, seed=5)
     options = {}
     if masked:
         codes = options["codes"] = codes_of(direction, T, B)
@@ -75,25 +75,29 @@ def forward_buffers(
         options["m"] = np.full((T + 2, B, 2 * H), np.nan, dtype)
         options["m"][[0, -1]] = 0
         options["W_hr"] = (normal(dtype, P, H, seed=9) / H**0.5).astype(dtype)
-    if cell.inner:
-        options["v"] = np.full((T if save else 1, B, H), np.nan, dtype)
+    if cell.vectors:
+        options["vectors"] = normal(dtype, cell.num_vectors * H, seed=10)
+    if cell.stages:
+        options["v"] = np.full((T if save else 1, B, len(cell.stages) * H), np.nan, dtype)
     return ForwardBuffers(cell, direction, save, h, c, ax, ah, R, b_w, b_r, **options)
 
 
 def backward_buffers(forward, spoiled=False):
     """A backward pass before its first step, after the forward pass whose buffers these are."""
     cell, (T, B, _), (rows, P), dtype = forward.cell, forward.ax.shape, forward.R.shape, forward.h.dtype
-    dax, H = forward.ax, rows // cell.num_gates
+    dax, H = forward.ax, forward.b_w.size // cell.num_gates
     dah = dax if cell.same_gradient else np.full((T, B, rows), np.nan, dtype)
     dh, dc = normal(dtype, B, P, seed=6), normal(dtype, B, cell.num_private * H, seed=7)
     dy = normal(dtype, T, B, 2 * P, seed=8)
     if spoiled:
         dy[forward.codes[1:-1] == SKIP] = np.nan
-    options = {"codes": forward.codes, "m": forward.m, "W_hr": forward.W_hr}
+    options = {name: getattr(forward, name) for name in ("codes", "m", "W_hr", "vectors")}
     if forward.m is not None:
         options |= {"dht": np.full((T, B, P), np.nan, dtype), "dm": np.full((B, H), np.nan, dtype)}
     if forward.v is not None:
-        options["dv"] = np.full((B, H), np.nan, dtype)
+        options["d_v"] = np.full((B, len(cell.stages) * H), np.nan, dtype)
+    if forward.vectors is not None:
+        options["d_vectors"] = np.full((T, B, forward.vectors.size), np.nan, dtype)
     return BackwardBuffers(cell, forward.direction, dh, dc, dax, dah, dy, forward.h, forward.c, forward.R, **options)
 
 
@@ -106,9 +110,11 @@ def results(buffers):
                 array[buffers.codes[1:-1] == SKIP] = 0
         states = [array for array in (buffers.h, buffers.c, buffers.m) if array is not None]
         return [*kept, *(np.split(array, 2, axis=2)[buffers.direction][1:-1] for array in states)]
-    rows = buffers.R.shape[0]
-    gradients = [buffers.dh, buffers.dc, buffers.dax[..., :rows], buffers.dah[..., :rows]]
-    return gradients + ([] if buffers.dht is None else [buffers.dht])
+    rows, columns = buffers.R.shape[0], buffers.dh.shape[1] * buffers.cell.num_gates
+    if buffers.dht is not None:  # dh is that of P numbers
+        columns = buffers.dm.shape[1] * buffers.cell.num_gates
+    gradients = [buffers.dh, buffers.dc, buffers.dax[..., :columns], buffers.dah[..., :rows]]
+    return gradients + [array for array in (buffers.dht, buffers.d_vectors) if array is not None]
 
 
 def moved(buffers, engine):

@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
+from general_cells import GENERAL
 from numba import njit, types
 from philox_reference import philox4x32
 
 from numbarnn import cells
-from numbarnn.cells import lstm, scalar, specialise, units
+from numbarnn.cells import definition, lstm, scalar, specialise, units
 from numbarnn.cells.philox import dropout_words, philox
 
 CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4, True), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
-ALL_CELLS = cells.CELLS | CLIPPED
+ALL_CELLS = cells.CELLS | CLIPPED | GENERAL
 by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 
@@ -20,29 +21,42 @@ WEIGHT = 0.7  # R of the gates that multiply another vector than h', of one unit
 
 
 def parts_of(cell, point):
-    """(ax, ah, state) of these as one vector."""
-    G = cell.num_gates
-    return tuple(point[:G]), tuple(point[G : 2 * G]), tuple(point[2 * G :])
+    """(ax, ah, state, vectors) of these as one vector."""
+    ends = np.cumsum([cell.num_gates, cell.num_recurrent, cell.num_states])
+    return tuple(map(tuple, np.split(point, ends)))
 
 
-def step_forward(cell, ax, ah, state):
-    """New state and saved values; where a step has two products, `ah` lacks the second."""
-    if cell.inner:
-        first = cell.inner.gates
-        v = cell.inner.forward(ax[:first], ah[:first], state)
-        ah = (*ah[:first], *(value + WEIGHT * v for value in ah[first:]))
-    return cell.forward(ax, ah, state)
+def size_of(cell):
+    """How many numbers `parts_of` takes."""
+    return cell.num_gates + cell.num_recurrent + cell.num_states + cell.num_vectors
 
 
-def step_backward(cell, saved, state, new_state, d_state):
+def step_forward(cell, ax, ah, state, vectors):
+    """New state and saved values; `ah` lacks the products of stages."""
+    forward = definition.forward_function(cell, "float64", "python")
+    ah = list(ah)
+    for number, stage in enumerate(cell.stages):
+        known = *ah[: cell.first_of_stage(number)], *[np.nan] * (len(ah) - cell.first_of_stage(number))
+        v = stage.forward(ax, known, state, vectors)
+        for gate in gates_of_stage(cell, number):
+            ah[gate] += WEIGHT * v
+    return forward(ax, tuple(ah), state, vectors)
+
+
+def gates_of_stage(cell, number):
+    return range(cell.first_of_stage(number), cell.first_of_stage(number + 1))
+
+
+def step_backward(cell, saved, state, new_state, d_state, vectors):
     """The gradients of what `step_forward` takes."""
-    d_ax, d_ah, d_before = cell.backward(saved, state, new_state, d_state)
-    if not cell.inner:
-        return d_ax, d_ah, d_before
-    first = cell.inner.gates
-    outer, d_h = cell.inner.backward(d_ax[:first], WEIGHT * sum(d_ah[first:]), state)
-    gates = (*outer, *d_ax[first:])
-    return gates, gates, (d_before[0] + d_h, *d_before[1:])
+    backward = definition.backward_function(cell, "float64", "python")
+    d_v, of_stages = [np.nan] * len(cell.stages), ()
+    for number in reversed(range(len(cell.stages))):
+        d_ah = cell.stages[number].backward(saved, state, new_state, d_state, tuple(d_v), vectors)
+        assert len(d_ah) == len(gates_of_stage(cell, number))
+        d_v[number], of_stages = WEIGHT * sum(d_ah), (*d_ah, *of_stages)
+    d_ax, d_ah, d_before, d_vectors = backward(saved, state, new_state, d_state, tuple(d_v), vectors)
+    return d_ax, (*d_ah, *of_stages), d_before, d_vectors
 
 
 @by_cell
@@ -50,8 +64,7 @@ def step_backward(cell, saved, state, new_state, d_state):
 def test_backward_is_the_derivative_of_forward(cell, seed):
     """Central differences in float64. Their error is step² f'''/6 + 1e-16/step, some 1e-10 for functions of size 1."""
     rng = np.random.default_rng(seed)
-    G, S, step = cell.num_gates, len(cell.states), 1e-5
-    point, d_state = rng.normal(size=2 * G + S), rng.normal(size=S)
+    step, point, d_state = 1e-5, rng.normal(size=size_of(cell)), rng.normal(size=cell.num_states)
     if cell.name == "rnn_relu":
         assert abs(point[0] + point[1]) > 10 * step  # not at the kink
 
@@ -64,21 +77,35 @@ def test_backward_is_the_derivative_of_forward(cell, seed):
         above[k] += step
         below[k] -= step
         numeric.append((loss(above) - loss(below)) / (2 * step))
-    ax, ah, state = parts_of(cell, point)
-    new_state, saved = step_forward(cell, ax, ah, state)
-    d_ax, d_ah, d_before = step_backward(cell, saved, state, new_state, tuple(d_state))
-    np.testing.assert_allclose([*d_ax, *d_ah, *d_before], numeric, rtol=1e-6, atol=1e-9)
+    ax, ah, state, vectors = parts_of(cell, point)
+    new_state, saved = step_forward(cell, ax, ah, state, vectors)
+    d_ax, d_ah, d_before, d_vectors = step_backward(cell, saved, state, new_state, tuple(d_state), vectors)
+    np.testing.assert_allclose([*d_ax, *d_ah, *d_before, *d_vectors], numeric, rtol=1e-6, atol=1e-9)
     assert (d_ax == d_ah) or not cell.same_gradient
 
 
 @by_cell
 def test_tuples_have_the_lengths_the_cell_says(cell):
-    G, S = cell.num_gates, len(cell.states)
-    new_state, saved = step_forward(cell, *parts_of(cell, np.ones(2 * G + S)))
-    assert (len(new_state), len(saved)) == (S, cell.num_saved)
-    d_ax, d_ah, d_before = step_backward(cell, saved, new_state, new_state, (1.0,) * S)
-    assert (len(d_ax), len(d_ah), len(d_before)) == (G, G, S)
-    assert cell.states[0] == "h" and cell.num_private == S - 1
+    ax, ah, state, vectors = parts_of(cell, np.ones(size_of(cell)))
+    new_state, saved = step_forward(cell, ax, ah, state, vectors)
+    assert (len(new_state), len(saved)) == (cell.num_states, cell.num_saved)
+    gradients = step_backward(cell, saved, new_state, new_state, (1.0,) * cell.num_states, vectors)
+    assert list(map(len, gradients)) == [cell.num_gates, cell.num_recurrent, cell.num_states, cell.num_vectors]
+    assert cell.states[0] == "h" and cell.num_private == len(cell.states) - 1
+
+
+def test_numbers_of_gates():
+    """Of ax, of ah that multiply h, of ah in all; which are a stage's."""
+    counts = {name: (cell.num_gates, cell.num_outer, cell.num_recurrent) for name, cell in ALL_CELLS.items()}
+    assert counts["lstm"] == counts["clipped"] == (4, 4, 4) and counts["gru"] == (3, 3, 3)
+    assert counts["gru_reset_before"] == (3, 2, 3) and counts["blend"] == (3, 1, 4) and counts["light"] == (2, 0, 0)
+    assert counts["chain"] == (2, 1, 4)
+    assert [ALL_CELLS["blend"].rows_of_stage(0, 5), ALL_CELLS["chain"].rows_of_stage(1, 5)] == [
+        slice(5, 20), slice(10, 20),
+    ]  # fmt: skip
+    assert [name for name, cell in ALL_CELLS.items() if not cell.one_product] == [
+        "gru_reset_before", "blend", "chain", "light",
+    ]  # fmt: skip
 
 
 def test_known_cells():
@@ -106,7 +133,18 @@ def test_relu_at_zero_and_nan():
 
 # ------------------------------------------------------------------------------------------------------------- types
 def float_tuple(dtype, count):
-    return types.UniTuple(getattr(types, dtype), count)
+    return types.UniTuple(getattr(types, dtype), count) if count else types.Tuple(())
+
+
+def functions_of(cell):
+    """(each of the cell's functions, how many numbers each of its arguments has)."""
+    G, A, S, K = cell.num_gates, cell.num_recurrent, cell.num_states, cell.num_saved
+    forward, backward = (G, A, S), (K, S, S, S)
+    if cell.general:
+        forward, backward = (*forward, cell.num_vectors), (*backward, len(cell.stages), cell.num_vectors)
+    yield from ((cell.forward, forward), (cell.backward, backward))
+    for stage in cell.stages:
+        yield from ((stage.forward, forward), (stage.backward, backward))
 
 
 def scalars_of(numba_type):
@@ -120,14 +158,8 @@ def scalars_of(numba_type):
 @by_cell
 def test_compiled_cells_compute_in_their_dtype(cell, dtype):
     """Numba's inferred types: one float64 literal would turn results of a float32 cell into float64."""
-    number, gates = getattr(types, dtype), float_tuple(dtype, cell.num_gates)
-    state = float_tuple(dtype, cell.num_states)
-    saved = float_tuple(dtype, cell.num_saved) if cell.num_saved else types.Tuple(())
-    functions = [(cell.forward, (gates, gates, state)), (cell.backward, (saved, state, state, state))]
-    if cell.inner:
-        outer = float_tuple(dtype, cell.inner.gates)
-        functions += [(cell.inner.forward, (outer, outer, state)), (cell.inner.backward, (outer, number, state))]
-    for function, arguments in functions:
+    for function, arguments in functions_of(cell):
+        number, arguments = getattr(types, dtype), tuple(float_tuple(dtype, count) for count in arguments)
         compiled = specialise(function, dtype, "cpu")
         compiled.compile(arguments)
         (result,) = {overload.signature.return_type for overload in compiled.overloads.values()}
@@ -136,36 +168,30 @@ def test_compiled_cells_compute_in_their_dtype(cell, dtype):
         assert dtype == "float64" or "float64" not in inside
 
 
+def flat(result):
+    """The scalars of a (nested) tuple."""
+    return [value for part in result for value in flat(part)] if isinstance(result, tuple) else [result]
+
+
 @by_dtype
 @by_cell
 def test_simulated_cells_compute_in_their_dtype(cell, dtype):
     one = np.dtype(dtype).type(0.5)
-    forward, backward = (specialise(f, dtype, "python") for f in (cell.forward, cell.backward))
-    gates, state = (one,) * cell.num_gates, (one,) * len(cell.states)
-    new_state, saved = forward(gates, gates, state)
-    parts = [*new_state, *saved, *[value for part in backward(saved, state, new_state, state) for value in part]]
-    if cell.inner:
-        outer = (one,) * cell.inner.gates
-        inner_forward, inner_backward = (
-            specialise(function, dtype, "python") for function in (cell.inner.forward, cell.inner.backward)
-        )
-        d_ax, d_h = inner_backward(outer, one, state)
-        parts += [inner_forward(outer, outer, state), *d_ax, d_h]
-    assert {np.asarray(value).dtype.name for value in parts} == {dtype}
+    for function, arguments in functions_of(cell):
+        result = specialise(function, dtype, "python")(*((one,) * count for count in arguments))
+        assert {np.asarray(value).dtype.name for value in flat(result)} == {dtype}
 
 
 @by_dtype
 @by_cell
 def test_compiled_cells_equal_the_plain_equations(cell, dtype):
     rng = np.random.default_rng(0)
-    G, S = cell.num_gates, len(cell.states)
-    compiled = specialise(cell.forward, dtype, "cpu")
+    compiled, plain = (definition.forward_function(cell, *way) for way in ((dtype, "cpu"), ("float64", "python")))
     for _ in range(20):
-        point = rng.normal(size=2 * G + S).astype(dtype)
-        ours = compiled(*parts_of(cell, point))
-        exact = cell.forward(*parts_of(cell, point.astype(np.float64)))
+        point = rng.normal(size=size_of(cell)).astype(dtype)
         # eight operations on numbers below 4, and one exp or tanh of 2.5 eps
-        for one, other in zip([*ours[0], *ours[1]], [*exact[0], *exact[1]], strict=True):
+        ours, exact = compiled(*parts_of(cell, point)), plain(*parts_of(cell, point.astype(np.float64)))
+        for one, other in zip(flat(ours), flat(exact), strict=True):
             assert abs(one - other) <= 16 * np.finfo(dtype).eps
 
 

@@ -4,12 +4,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from general_cells import GENERAL
 from row_cases import SHAPES, check_gather, check_select, check_spread, check_step_codes, check_sum_gates
 from step_buffers import backward_buffers, forward_buffers, kinds_of_steps, results
 
 from numbarnn import cells, engines
 from numbarnn.cells.order import RESET, SKIP
 
+ALL_CELLS = cells.CELLS | GENERAL
 by_threads = pytest.mark.parametrize("threads", (1, 2, 3))
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 
@@ -77,7 +79,7 @@ def walk(engine, cell, direction, cuts=(0, 7), spoiled=False, **kind):
     return forward, kept + results(backward)
 
 
-by_kind = pytest.mark.parametrize("cell, kind", list(kinds_of_steps(cells.CELLS)))
+by_kind = pytest.mark.parametrize("cell, kind", list(kinds_of_steps(ALL_CELLS)))
 
 
 @by_threads
@@ -113,7 +115,7 @@ def test_one_direction_leaves_the_other_alone(engine, cell, kind):
 
 
 @pytest.mark.parametrize("direction", (0, 1))
-@pytest.mark.parametrize("cell, kind", [case for case in kinds_of_steps(cells.CELLS) if "masked" in case.values[1]])
+@pytest.mark.parametrize("cell, kind", [case for case in kinds_of_steps(ALL_CELLS) if "masked" in case.values[1]])
 def test_what_stands_beyond_lengths_and_before_resets_is_not_read(engine, cell, kind, direction):
     """x Wᵀ and dy of skipped steps, and the state before a first step that is reset, may be NaN."""
     _, expected = walk(engine, cell, direction, **kind)

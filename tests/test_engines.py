@@ -15,7 +15,7 @@ from philox_reference import dropout_mask
 from step_buffers import mask_words, normal
 
 from numbarnn import engines
-from numbarnn.engines import atomics, cpu_loops, team
+from numbarnn.engines import atomics, cpu_products, team
 
 by_threads = pytest.mark.parametrize("threads", (1, 2, 3))
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
@@ -254,10 +254,10 @@ def test_multiply(engine, M, N, K, transpose_a, transpose_b, accumulate, threads
 @by_threads
 def test_shares_cover_all_units_once(threads):
     for size in (0, 1, 15, 16, 17, 33, 100, 128):
-        shares = [cpu_loops.share(size, thread, threads) for thread in range(threads)]
+        shares = [cpu_products.share(size, thread, threads) for thread in range(threads)]
         assert shares[0][0] == 0 and shares[-1][1] == size
         assert all(one[1] == other[0] for one, other in pairwise(shares))
-        assert all(first % cpu_loops.UNITS == 0 or first == size for first, _ in shares)
+        assert all(first % cpu_products.UNITS == 0 or first == size for first, _ in shares)
 
 
 # ------------------------------------------------------------------------------------------- sums, dropout, copies

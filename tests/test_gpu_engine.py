@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from general_cells import GENERAL
 from helpers import Case, assert_close, assert_same_bits, make_problem, on_engine, train
 from philox_reference import dropout_mask
 from row_cases import SHAPES, check_gather, check_select, check_spread, check_step_codes, check_sum_gates
@@ -117,7 +118,7 @@ def test_spread_and_sum_gates(engine, rows, hidden, gates, dtype):
 
 # ------------------------------------------------------------------------------------------------------- time loops
 @pytest.mark.parametrize("direction", (0, 1))
-@pytest.mark.parametrize("cell, kind", list(kinds_of_steps(cells.CELLS)))
+@pytest.mark.parametrize("cell, kind", list(kinds_of_steps(cells.CELLS | GENERAL)))
 def test_time_loops_neither_allocate_nor_wait(cupy, engine, cell, kind, direction):
     """They can be captured as a CUDA graph, in which allocations, host copies and synchronisation are errors."""
     spoiled, cpu = "masked" in kind, engines.get("cpu")

@@ -7,9 +7,14 @@ The same kernels run in the simulator (tests/simulated/test_options_simulated.py
 """
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
+from general_cells import GENERAL
+from general_problem import GeneralCase, check_general
+from general_problem import make_problem as make_general
+from general_problem import train as train_general
 from helpers import CALLS, assert_close, assert_same_bits, on_engine
 from option_cases import (
     OptionCase,
@@ -136,6 +141,52 @@ def test_agrees_with_the_cpu_engine(case):
         np.testing.assert_array_equal(mask, expected_mask, strict=True)
     assert_close(case, values, expected, "training")
     assert_close(case, outputs, expected_outputs, "inference")
+
+
+# -------------------------------------------------------------------------------------------------------- general cells
+def general_cases(sizes):
+    """(case, schedule) of each of the hand-written general cells: vectors, unequal gates, stages, no R."""
+    for cell, (number, size) in product(GENERAL, enumerate(sizes)):
+        for schedule in ("stepwise", "wavefront", *["persistent"] * GENERAL[cell].one_product):
+            dtype = size.get("dtype") or ("float32", "float64")[number % 2]
+            case = GeneralCase(cell, **size | {"dtype": dtype})
+            yield pytest.param(case, schedule, id=f"{case}-{schedule}")
+
+
+GENERAL_SIZES = (
+    dict(hidden=(33,), directions=2),
+    dict(hidden=(5, 3, 4), directions=2, dropout=0.4),
+    dict(LARGE),
+    dict(hidden=(32, 32), B=4, lengths=RAGGED, padding_value=-0.5, bias="input"),
+    dict(hidden=(5,), T=1, B=1, input_mode="skip", bias="recurrent"),
+)
+GENERAL_HALVES = tuple(
+    dict(hidden=(5, 3), T=3, B=3, lengths=(2, 0, 3), resets=True, directions=2, dtype=dtype) for dtype in HALVES
+)
+
+
+@pytest.mark.parametrize("case, schedule", list(general_cases(GENERAL_SIZES)))
+def test_general_cells_agree_with_the_cpu_engine(case, schedule):
+    """First calls and later ones, which are replays."""
+    problem, masks = make_general(case), []
+    layer, runs = problem.layer("cuda", schedule=schedule), []
+    for _ in range(CALLS):
+        layer.training_calls = 0  # the same dropout masks
+        values, masks = train_general(layer, problem)
+        runs.append(values)
+    expected, expected_masks = train_general(problem.layer("cpu"), problem)
+    for mask, expected_mask in zip(masks, expected_masks, strict=True):
+        np.testing.assert_array_equal(mask, expected_mask, strict=True)
+    assert_close(case, runs[0], expected)
+    for values in runs[1:]:
+        assert_same_bits(values, runs[0])
+
+
+@pytest.mark.parametrize("case, schedule", list(general_cases(GENERAL_HALVES)))
+def test_general_cells_in_halves(case, schedule):
+    """Which the CPU engine does not have: against PyTorch's autograd in float64, on the CPU."""
+    pytest.importorskip("torch")
+    check_general(case, "cuda", schedule, calls=CALLS)
 
 
 # -------------------------------------------------------------------------------------------------------------- replays

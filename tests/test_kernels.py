@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from general_cells import GENERAL
 
 from numbarnn import kernels
 from numbarnn.bench import planned
@@ -71,6 +72,33 @@ def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped,
         assert double_instructions(text) == []
 
 
+def general_kernels():
+    """Of hand-written general cells: what a user's own cell brings with it."""
+    for name, dtypes in {"blend": ("float32", "float16"), "chain": ("float32",), "peephole": ("bfloat16",)}.items():
+        for dtype in dtypes:
+            yield from catalog.stage_kernels_of(GENERAL[name], dtype)
+            for masked in (False, True):
+                yield from catalog.pointwise_kernels_of(GENERAL[name], dtype, masked)
+
+
+@pytest.mark.parametrize("shipped", list(general_kernels()), ids=str)
+def test_kernels_of_general_cells_compile_likewise(written_ptx, shipped):
+    compiled = shipped.compile((9, 0))
+    assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0) and compiled.registers * THREADS <= REGISTERS
+    (text,) = written_ptx
+    assert double_instructions(text) == []
+
+
+def test_stages_of_a_cell_are_kernels_of_their_own():
+    """Their names differ, and what is compiled of them is kept apart."""
+    shipped = list(catalog.stage_kernels_of(GENERAL["chain"], "float32"))
+    assert list(map(str, shipped)) == [
+        f"chain_stage{stage}_{way}{masked}-float32"
+        for stage in (0, 1) for masked in ("", "_masked") for way in ("forward", "backward")
+    ]  # fmt: skip
+    assert len({one.compile((9, 0)).cubin for one in shipped}) == len(shipped)
+
+
 def test_a_stray_double_would_be_found():
     """The same search finds float64 in a float64 kernel, so an empty list means something."""
     assert double_instructions(catalog.find("lstm_pointwise_backward-float64", KERNELS).ptx((9, 0)))
@@ -130,8 +158,8 @@ def make(n):
 def test_catalog_names_are_unique_and_in_order():
     names = list(map(str, KERNELS))
     pointwise_kernels = 2 * (5 * 3 + 1) + 4  # masked or not, 3 of each cell and the projected one; cell clip's own
-    inner, sequences, joins, gates, sums, drop = 2 * 2, 3 + 1, 2 * 2, 2 * 2, 2, 1
-    per_dtype = pointwise_kernels + inner + sequences + joins + gates + sums + drop
+    stages, sequences, joins, gates, sums, drop = 2 * 2, 3 + 1, 2 * 2, 2 * 2, 2, 1
+    per_dtype = pointwise_kernels + stages + sequences + joins + gates + sums + drop
     copies = 4 * (3 + 2 * 2)  # layouts: within a dtype (16 bits are 16 bits), from and to float32 for each half
     moves = 3 * (2 + 2)  # carry and spread, likewise
     codes = 1  # of no dtype

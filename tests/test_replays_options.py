@@ -1,20 +1,23 @@
 """What a steady call with lengths, resets or another option asks of the driver, without a GPU; see test_replays.py."""
 
 import random
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
+from general_cells import GENERAL
 from gpu_stand_in import Array, make_engine
 
 import numbarnn
 from numbarnn import gemm
+from numbarnn.cells import Cell
 from numbarnn.kernels import launch
 
 T, B, H = 6, 4, 32
 REPLAY = {"graph": 1, "record": 1}  # the graph's launch, and the event for callers on other streams
 
-# Name -> (cell, the layer's options, what a call gets, copies from the host for it: lengths and resets that are given).
+# Name -> (class or general cell, its options, what a call gets, copies from the host for it: of lengths and resets).
 CALLS = {
     "lengths": ("LSTM", {}, ("lengths",), 1),
     "resets": ("GRU", {"bidirectional": True}, ("resets",), 1),
@@ -27,13 +30,17 @@ CALLS = {
     "projection": ("LSTM", {"proj_size": 5, "num_layers": 2, "bidirectional": True}, (), 0),
     "projection_and_both": ("LSTM", {"proj_size": 5, "batch_first": True}, ("lengths", "resets"), 2),
     "reset_before": ("GRU", {"reset_after": False}, ("lengths",), 1),
+    "blend": (GENERAL["blend"], {"num_layers": 2}, ("resets",), 1),
+    "chain": (GENERAL["chain"], {"bidirectional": True}, (), 0),
+    "peephole": (GENERAL["peephole"], {"bidirectional": True, "num_layers": 2}, ("lengths",), 1),
 }
 SCHEDULES = ("persistent", "wavefront", "stepwise")
 
 
 def cases():
     for (name, call), schedule in product(CALLS.items(), SCHEDULES):
-        if schedule != "persistent" or not {"proj_size", "reset_after"} & set(call[1]):  # which it does not do
+        one_product = call[0].one_product if isinstance(call[0], Cell) else "reset_after" not in call[1]
+        if schedule != "persistent" or (one_product and "proj_size" not in call[1]):  # which it does not do
             yield pytest.param(*call, schedule, id=f"{name}-{schedule}")
 
 
@@ -44,7 +51,8 @@ def gpu(monkeypatch):
 
 def layer_and_calls(cupy, cell, schedule, options, given):
     """(layer, infer, train): both calls with other lengths and resets each time."""
-    layer = getattr(numbarnn, cell)(H, H, device="cuda", schedule=schedule, dtype="float16", seed=0, **options)
+    make = partial(numbarnn.RNN, cell) if isinstance(cell, Cell) else getattr(numbarnn, cell)
+    layer = make(H, H, device="cuda", schedule=schedule, dtype="float16", seed=0, **options)
     sizes, rng = ((B, T) if layer.batch_first else (T, B)), random.Random(0)
     x = cupy.empty((*sizes, H), "float16")
     dy = cupy.empty((*sizes, (layer.proj_size or H) * (1 + layer.bidirectional)), "float16")

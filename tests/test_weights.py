@@ -100,12 +100,66 @@ def test_options_together_written_out():
     assert space.size == 53
 
 
+def test_general_cells_written_out():
+    """Three gates of x, two of h, two vectors, bidirectional layers of 3 and 2 units: vectors come with the biases."""
+    space = WeightSpace(3, 4, (3, 2), 2, "input", num_recurrent=2, vectors=("peep", "scale"))
+    assert shapes_and_offsets(space) == {
+        "weight_ih_l0": (0, (9, 4)), "weight_hh_l0": (36, (6, 3)),
+        "weight_ih_l0_reverse": (54, (9, 4)), "weight_hh_l0_reverse": (90, (6, 3)),
+        "weight_ih_l1": (108, (6, 6)), "weight_hh_l1": (144, (4, 2)),
+        "weight_ih_l1_reverse": (152, (6, 6)), "weight_hh_l1_reverse": (188, (4, 2)),
+        "bias_ih_l0": (196, (9,)), "peep_l0": (205, (3,)), "scale_l0": (208, (3,)),
+        "bias_ih_l0_reverse": (211, (9,)), "peep_l0_reverse": (220, (3,)), "scale_l0_reverse": (223, (3,)),
+        "bias_ih_l1": (226, (6,)), "peep_l1": (232, (2,)), "scale_l1": (234, (2,)),
+        "bias_ih_l1_reverse": (236, (6,)), "peep_l1_reverse": (242, (2,)), "scale_l1_reverse": (244, (2,)),
+    }  # fmt: skip
+    assert space.size == 246
+    assert {part.kind for part in space.parameters} == {"W", "R", "b_w", "vector"}
+    assert list(space.views(np.zeros(246)))[:5] == [
+        "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "peep_l0", "scale_l0",
+    ]  # fmt: skip
+
+
+def test_more_gates_of_h_than_of_x_written_out():
+    space = WeightSpace(1, 2, (3,), num_recurrent=2)
+    assert shapes_and_offsets(space) == {
+        "weight_ih_l0": (0, (3, 2)), "weight_hh_l0": (6, (6, 3)), "bias_ih_l0": (24, (3,)), "bias_hh_l0": (27, (6,)),
+    }  # fmt: skip
+    assert space.size == 33
+
+
+@pytest.mark.parametrize("mode", ("linear", "skip"))
+def test_no_products_of_h_written_out(mode):
+    """Neither R nor its bias."""
+    space = WeightSpace(2, 3, (3, 2), input_mode=mode, num_recurrent=0, vectors=("peep",))
+    W = [("weight_ih_l0", (6, 3))] if mode == "linear" else []
+    assert [(part.name, part.shape) for part in space.parameters] == [
+        *W, ("weight_ih_l1", (4, 3)),
+        ("bias_ih_l0", (6,)), ("peep_l0", (3,)), ("bias_ih_l1", (4,)), ("peep_l1", (2,)),
+    ]  # fmt: skip
+
+
+def test_vectors_of_a_pseudo_layer_are_one_array():
+    """In the order of the cell's names, as kernels take them."""
+    space = WeightSpace(1, 2, (3,), 2, vectors=("a", "b", "z"))
+    flat = np.arange(float(space.size))
+    for direction, suffix in enumerate(("", "_reverse")):
+        part, views = space.pseudo_layer(flat, 0, direction), space.views(flat)
+        assert set(part) == {"W", "R", "b_w", "b_r", "vectors"} and part["vectors"].shape == (9,)
+        expected = np.concatenate([views[f"{name}_l0{suffix}"] for name in "abz"])
+        np.testing.assert_array_equal(part["vectors"], expected)
+        assert np.shares_memory(part["vectors"], flat)
+    assert set(WeightSpace(1, 2, (3,)).pseudo_layer(flat, 0, 0)) == {"W", "R", "b_w", "b_r"}
+
+
 def spaces():
     """One for each of the sizes and biases; then with projection and skip input."""
     for G, hidden, D, bias in SIZES:
         yield WeightSpace(G, 4, hidden, D, bias)
     for hidden, D, bias, P, mode in product(((5,), (5, 3)), (1, 2), BIASES, (0, 2), ("linear", "skip")):
         yield WeightSpace(4, 5, hidden, D, bias, P, mode)
+    for hidden, D, bias, A in product(((5,), (5, 3)), (1, 2), BIASES, (0, 2, 6)):
+        yield WeightSpace(4, 5, hidden, D, bias, num_recurrent=A, vectors=("peep", "scale"))
 
 
 def test_views_cover_the_buffer_once():
@@ -117,9 +171,12 @@ def test_views_cover_the_buffer_once():
         assert (flat == 1).all()
         wanted = {(part.layer, part.direction): {} for part in space.parameters}
         for part in space.parameters:
-            wanted[part.layer, part.direction][part.kind] = part
+            if part.kind != "vector":
+                wanted[part.layer, part.direction][part.kind] = part
         for (layer, direction), parts in wanted.items():
             found = space.pseudo_layer(flat, layer, direction)
+            if "vectors" in found:  # all as one: see below
+                found.pop("vectors")[:] += 1
             assert set(found) == set(parts)
             for kind, view in found.items():
                 assert view.shape == parts[kind].shape

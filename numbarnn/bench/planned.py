@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn import cells
+from numbarnn.cells.library import peephole_lstm
 from numbarnn.cells.precision import compute_dtype
 from numbarnn.engines import profiles
 from numbarnn.kernels import persistent
@@ -33,6 +34,7 @@ PROBLEMS = (
     problem("lstm", "float32", (512,), 64, training=False),
     problem("lstm", "float32", (64, 64, 64), 8, dropout=0.2),
     problem("lstm", "float16", (768,), 16, padded=True),
+    problem(peephole_lstm, "float16", (768,), 16),
     problem("gru", "float32", (256,), 16, directions=2),
     problem("gru", "bfloat16", (130, 67), 16),
     problem("rnn_relu", "float16", (512,), 1),
@@ -67,7 +69,8 @@ def persistent_kernel(problem, launch):
         kernel = persistent.make_backward(cell, launch.cut, *options)
         gradients = (numbers,) * (places * (1 if cell.same_gradient else 2))
         states, d_states = ((numbers,) * layers, (sums,) * layers), ((sums,) * places,) * 2
-        arrays = gradients, *states, (numbers,) * places, numbers, *d_states, numbers
+        d_vectors = (numbers,) * (places if cell.vectors else 1)
+        arrays = gradients, *states, (numbers,) * places, d_vectors, numbers, *d_states, numbers
     else:
         kernel = persistent.make_forward(cell, launch.cut, problem.training, *options)
         arrays = (numbers,) * (2 * layers), (sums,) * layers, (numbers,) * places, numbers

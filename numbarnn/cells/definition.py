@@ -14,19 +14,20 @@ FAST_MATH = {"contract", "nsz", "arcp", "afn"}
 
 
 @dataclass(frozen=True, eq=False)
-class Inner:
-    """What a step does between two products, where its last gates multiply not h' but a vector v made from it:
+class Stage:
+    """A further product of a step: some rows of R multiply not h' but a vector v, made of what is known by then.
 
-        forward(ax, ah, state)         -> v               of the gates that multiply h' itself
-        backward(kept, dv, state)      -> d_ax, d_h       of the same gates
+        forward(ax, ah, state, vectors)                                      -> v
+        backward(saved, state, new_state, d_state, d_v, vectors)             -> d_ah of its gates
 
-    `kept` is what the cell's backward left in those gates' places of d_ax, `d_h` what reaches h' through v.
+    forward must read those gates of ah only that come before this stage's; backward those of d_v (one per stage) only
+    that come after it.
 
     Attributes:
-        gates: how many gates multiply h' itself: the first ones.
+        gates: names of its gates of ah.
     """
 
-    gates: int
+    gates: tuple[str, ...]
     forward: Callable
     backward: Callable
 
@@ -44,13 +45,26 @@ class Cell:
     All arguments and results are tuples of scalars. `saved` is what backward needs beyond the states; `d_state` is the
     gradient of `new_state`; `d_state_before` is the part of the previous state's gradient that does not go through R.
 
+    A `general` cell may have parameters per unit, `vectors`, other gates of ah than of ax, and further products,
+    `stages`, whose gates of ah come after those that multiply h':
+
+        forward(ax, ah, state, vectors)                                      -> new_state, saved
+        backward(saved, state, new_state, d_state, d_v, vectors)             -> d_ax, d_ah, d_state_before, d_vectors
+
+    `d_v` is the gradient of each stage's vector; `d_ah` is that of the gates that multiply h' itself.
+
     Attributes:
         name: such as "lstm"; one of `numbarnn.cells.CELLS`, or a variant's own.
-        gates: gate names in the order of the rows of W and R.
+        gates: names of the gates of ax, in the order of the rows of W.
         states: state names; the first is h, which is the output.
         saved: names of the values kept per step and unit for backward.
         same_gradient: d_ah equals d_ax for every gate, so that it is stored once.
-        inner: of a step with two products, else None; then d_ah equals d_ax.
+        recurrent: names of the gates of ah that multiply h' itself; None: those of ax.
+        stages: the further products, in their order.
+        vectors: names of the parameters per unit.
+        bias: the biases it has, one of `numbarnn.weights.BIAS_MODES`; None: as the layer's user wants.
+        general: the wider signatures.
+        source: of generated functions, all their text: what was compiled from it is known by that.
     """
 
     name: str
@@ -60,17 +74,45 @@ class Cell:
     forward: Callable
     backward: Callable
     same_gradient: bool = True
-    inner: Inner | None = None
+    recurrent: tuple[str, ...] | None = None
+    stages: tuple[Stage, ...] = ()
+    vectors: tuple[str, ...] = ()
+    bias: str | None = None
+    general: bool = False
+    source: str = ""
 
     @cached_property
     def num_gates(self):
-        """G."""
+        """Gates of ax: G."""
         return len(self.gates)
 
     @cached_property
     def num_outer(self):
-        """Gates that multiply h' itself."""
-        return self.inner.gates if self.inner else self.num_gates
+        """Gates of ah that multiply h' itself."""
+        return self.num_gates if self.recurrent is None else len(self.recurrent)
+
+    @cached_property
+    def num_recurrent(self):
+        """Gates of ah: the rows of R, in units of H."""
+        return self.num_outer + sum(len(stage.gates) for stage in self.stages)
+
+    def first_of_stage(self, stage):
+        """Number of the first gate of ah of a stage; for one stage too many, of all gates."""
+        return self.num_outer + sum(len(one.gates) for one in self.stages[:stage])
+
+    def rows_of_stage(self, stage, H):
+        """The slice of R's rows that are a stage's; of ah's columns too."""
+        return slice(self.first_of_stage(stage) * H, self.first_of_stage(stage + 1) * H)
+
+    @cached_property
+    def one_product(self):
+        """Whether a step has one product of h, with as many gates as that of x."""
+        return not self.stages and self.num_outer == self.num_gates
+
+    @cached_property
+    def num_vectors(self):
+        """Parameters per unit."""
+        return len(self.vectors)
 
     @cached_property
     def num_states(self):
@@ -86,6 +128,27 @@ class Cell:
     def num_saved(self):
         """Values saved per step and unit for backward."""
         return len(self.saved)
+
+
+@cache
+def forward_function(cell, dtype, target):
+    """The cell's forward for a dtype and target, with a general cell's signature."""
+    forward = specialise(cell.forward, dtype, target)
+    return forward if cell.general else jit(lambda ax, ah, state, vectors: forward(ax, ah, state), target)
+
+
+@cache
+def backward_function(cell, dtype, target):
+    """The cell's backward for a dtype and target, with a general cell's signature."""
+    backward = specialise(cell.backward, dtype, target)
+    if cell.general:
+        return backward
+
+    def wider(saved, state, new_state, d_state, d_v, vectors):
+        d_ax, d_ah, d_before = backward(saved, state, new_state, d_state)
+        return d_ax, d_ah, d_before, ()
+
+    return jit(wider, target)
 
 
 def with_names(function, **values):
@@ -130,6 +193,8 @@ def specialise(function, dtype, target):
         elif isinstance(value, types.FunctionType) and not value.__module__.startswith("numba."):
             value = specialise(value, dtype, target)
         namespace[name] = value
+    # Numba's files name the module of each function, which who reads them must be able to import.
+    namespace["__name__"] = __name__
     copy = types.FunctionType(
         function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__
     )

@@ -26,7 +26,7 @@ products of a step. The n gate of ah is R_n v + b_rn then:
     dh' = dh z + dv r + [R_r R_z]ᵀ [dr dz]                                 (7a)
 """
 
-from numbarnn.cells.definition import Cell, Inner
+from numbarnn.cells.definition import Cell, Stage
 from numbarnn.cells.scalar import d_sigmoid, d_tanh, sigmoid, tanh
 
 
@@ -75,18 +75,18 @@ GRU = Cell("gru", ("r", "z", "n"), ("h",), ("r", "z", "n", "q"), gru_forward, gr
 
 
 # --------------------------------------------------------------------------------------- reset before the product
-def reset_forward(ax, ah, state):
+def reset_forward(ax, ah, state, vectors):
     """v of (2a)."""
     return reset_gate(ax, ah) * state[0]
 
 
-def reset_backward(kept, dv, state):
-    """(6a) and, of (7a), what comes through v."""
-    r, dz = kept
-    return (dv * state[0] * d_sigmoid(r), dz), dv * r
+def reset_backward(saved, state, new_state, d_state, d_v, vectors):
+    """dn of (5), the gradient of what multiplies v."""
+    _, z, n = saved
+    return (mix_backward(d_state[0], n, z, state[0])[1],)
 
 
-def gru_reset_before_forward(ax, ah, state):
+def gru_reset_before_forward(ax, ah, state, vectors):
     """One step of one unit: (1), n of (2a), (3)."""
     (h,) = state
     z = update_gate(ax, ah)
@@ -94,16 +94,17 @@ def gru_reset_before_forward(ax, ah, state):
     return (mix(n, z, h),), (reset_gate(ax, ah), z, n)
 
 
-def gru_reset_before_backward(saved, state, new_state, d_state):
-    """One step of one unit backward: (4), (5); r stays where dr will be."""
+def gru_reset_before_backward(saved, state, new_state, d_state, d_v, vectors):
+    """One step of one unit backward: (4), (5), (6a) and (7a), but for what goes through R."""
     r, z, n = saved
+    (h_before,) = state
     (dh,) = d_state
-    dz, dn = mix_backward(dh, n, z, state[0])  # (4) (5)
-    gates = (r, dz, dn)
-    return gates, gates, (dh * z,)
+    dz, dn = mix_backward(dh, n, z, h_before)  # (4) (5)
+    dr = d_v[0] * h_before * d_sigmoid(r)  # (6a)
+    return (dr, dz, dn), (dr, dz), (dh * z + d_v[0] * r,), ()
 
 
 GRU_RESET_BEFORE = Cell(
     "gru_reset_before", ("r", "z", "n"), ("h",), ("r", "z", "n"), gru_reset_before_forward, gru_reset_before_backward,
-    inner=Inner(2, reset_forward, reset_backward),
+    same_gradient=False, recurrent=("r", "z"), stages=(Stage(("n",), reset_forward, reset_backward),), general=True,
 )  # fmt: skip

@@ -53,6 +53,22 @@ def biased_loader(count, target, widen=None, widen_bias=None):
 
 
 @cache
+def reset_loader(outer, count, target, widen=None, widen_bias=None):
+    """A device function load(row, bias, j, H): as `biased_loader`, but of the first `outer` values the bias alone."""
+    if count == 0:
+        return jit(lambda row, bias, j, H: (), target)
+    load_rest = reset_loader(max(0, outer - 1), count - 1, target, widen, widen_bias)
+    convert, convert_bias = widen or unchanged(target), widen_bias or unchanged(target)
+    if outer:
+        return jit(lambda row, bias, j, H: (convert_bias(bias[j]), *load_rest(row, bias, j + H, H)), target)
+
+    def load(row, bias, j, H):
+        return (convert(row[j]) + convert_bias(bias[j]), *load_rest(row, bias, j + H, H))
+
+    return jit(load, target)
+
+
+@cache
 def storer(count, target, narrow=None):
     """A device function store(row, j, H, values): row[k H + j] = values[k] for `count` values of unit j."""
     if count == 0:

@@ -27,12 +27,13 @@ class ForwardBuffers:
             the forward and the backward direction.
         c: (T + 2, B, D * N * H) likewise; without `save` (2, B, D * N * H), slots modulo 2.
         ax: (T, B, max(K, G) * H), x Wᵀ; with `save` replaced by what the cell saves. Without, (T, B, G * H).
-        ah: (B, G * H), scratch.
-        R: (G * H, H). b_w, b_r: (G * H,).
+        ah: (B, A * H), scratch; A gates, G but for general cells.
+        R: (A * H, H). b_w: (G * H,). b_r: (A * H,).
         x, W: (T, B, I) and (G * H, I), for engines that multiply them themselves (`Engine.fuses_input`); else None.
         codes: (T + 2, B) uint8, slots as in h, what is not ordinary (`numbarnn.cells.order`); None if all steps are.
         m, W_hr: (T + 2, B, D * H), slots as in h, and (P, H), with projection: h = m W_hrᵀ; else None.
-        v: (T, B, H), without `save` (1, B, H), what the last gates multiply if a step has two products; else None.
+        vectors: (V * H,), the cell's parameters per unit; None if it has none.
+        v: (T, B, S * H), without `save` (1, B, S * H), what the rows of R of S stages multiply; None without stages.
         allow_tf32: see `Problem`.
     """
 
@@ -51,6 +52,7 @@ class ForwardBuffers:
     codes: Any = None
     m: Any = None
     W_hr: Any = None
+    vectors: Any = None
     v: Any = None
     allow_tf32: bool = False
 
@@ -62,11 +64,12 @@ class BackwardBuffers:
     Attributes:
         dh, dc: (B, H) and (B, N * H), the gradient of the state: at first of the final one, at last of the initial one.
         dax: (T, B, max(K, G) * H), what forward saved; replaced by the gradient of x Wᵀ.
-        dah: the gradient of h Rᵀ, (T, B, G * H); is dax if the cell's two gradients are the same.
+        dah: the gradient of h Rᵀ, (T, B, A * H); is dax if the cell's two gradients are the same.
         dy: (T, B, D * H), the gradient of the layer's output.
         dht, dm: with projection, (T, B, P), written: all of the gradient of h; and (B, H), scratch for that of m.
-        dv: (B, H), scratch, the gradient of v, if a step has two products.
-        codes, m, W_hr, allow_tf32: as forward.
+        d_vectors: (T, B, V * H), written: the gradient of vectors in each step; None if there are none.
+        d_v: (B, S * H), scratch, the gradient of v, if there are stages.
+        codes, m, W_hr, vectors, allow_tf32: as forward.
     """
 
     cell: Cell
@@ -84,7 +87,9 @@ class BackwardBuffers:
     dm: Any = None
     m: Any = None
     W_hr: Any = None
-    dv: Any = None
+    vectors: Any = None
+    d_vectors: Any = None
+    d_v: Any = None
     allow_tf32: bool = False
 
 
@@ -227,23 +232,20 @@ class Engine(ABC):
     def add_row_sums(self, out, x):
         """out (N,) += x.sum(axis=0), x (M, N) with rows at any stride; a fixed order of summation."""
 
-    def weight_gradients(self, dw, dax, dah, x, factors, accumulate, allow_tf32=False):
-        """dW (+)= daxᵀ x, dR (+)= dahᵀ factors, db_w (+)= Σ dax, db_r (+)= Σ dah: those that dw has.
+    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
+        """dW (+)= daxᵀ x, dR (+)= dahᵀ h_before, db_w (+)= Σ dax, db_r (+)= Σ dah: those that dw has.
 
         Args:
-            dw: {"W": (G * H, I), "R": (G * H, H), "b_w": (G * H,), "b_r": (G * H,)}, some may be missing.
-            dax, dah: (T * B, G * H). x: (T * B, I). Rows at any stride, of factors' matrices too.
-            factors: pairs of a number of rows of R and what they multiplied, (T * B, H): all h_before, or the last v.
+            dw: {"W": (G * H, I), "R": (A * H, H), "b_w": (G * H,), "b_r": (A * H,)}, some may be missing.
+            dax: (T * B, G * H). dah: (T * B, A * H), of which those that R has rows for are multiplied.
+            x: (T * B, I). h_before: (T * B, H). Rows at any stride.
             accumulate: add to dw instead of writing over it.
         """
         options = {"transpose_a": True, "accumulate": accumulate, "allow_tf32": allow_tf32}
         if "W" in dw:
             self.multiply(dw["W"], dax, x, **options)
-        first = 0
-        for count, factor in factors:
-            last = first + count
-            self.multiply(dw["R"][first:last], dah[:, first:last], factor, **options)
-            first = last
+        if "R" in dw:
+            self.multiply(dw["R"], dah[:, : len(dw["R"])], h_before, **options)
         for bias, gradient in (("b_w", dax), ("b_r", dah)):
             if bias in dw:
                 if not accumulate:

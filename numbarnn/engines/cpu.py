@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn import gemm
-from numbarnn.engines import cpu_loops
+from numbarnn.engines import cpu_loops, cpu_products
 from numbarnn.engines.base import HostEngine
 from numbarnn.engines.cell_tag import CellTag
 from numbarnn.engines.team import Team
@@ -19,6 +19,12 @@ SERIAL_WORK = 3_000_000
 def _nothing(dtype):
     """Arrays without elements, of two and of three axes, for arguments that a call does without."""
     return np.zeros((0, 0), dtype), np.zeros((0, 0, 0), dtype)
+
+
+@cache
+def _no_vector(dtype):
+    """Likewise, of one axis."""
+    return np.zeros(0, dtype)
 
 
 _NO_CODES = np.zeros((0, 0), np.uint8)
@@ -63,7 +69,7 @@ class CpuEngine(HostEngine):
         """Threads for `work` multiply-adds that can be cut into `parts`."""
         if work < SERIAL_WORK:
             return 1
-        return max(1, min(self.team.threads, parts // cpu_loops.UNITS))
+        return max(1, min(self.team.threads, parts // cpu_products.UNITS))
 
     def copy(self, out, x):
         out[...] = x
@@ -71,10 +77,10 @@ class CpuEngine(HostEngine):
     def dropout(self, out, x, mask, scale, position=0):
         out_flat, x_flat = out.reshape(-1), x.reshape(-1)
         threads = self._threads(20 * x.size, x.size)
-        self.team.run(cpu_loops.dropout, threads, out_flat, x_flat, mask, x.dtype.type(scale), position)
+        self.team.run(cpu_products.dropout, threads, out_flat, x_flat, mask, x.dtype.type(scale), position)
 
     def step_codes(self, codes, lengths, resets):
-        self.team.run(cpu_loops.step_codes, 1, codes, lengths, resets)
+        self.team.run(cpu_products.step_codes, 1, codes, lengths, resets)
 
     def select(self, out, x, codes, dropped, fill):
         np.copyto(out, x)
@@ -100,20 +106,20 @@ class CpuEngine(HostEngine):
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         m, n = out.shape
         threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
-        self.team.run(cpu_loops.multiply, threads, out, a, b, transpose_a, transpose_b, accumulate)
+        self.team.run(cpu_products.multiply, threads, out, a, b, transpose_a, transpose_b, accumulate)
 
     def add_row_sums(self, out, x):
         threads = self._threads(x.size, x.shape[1])
-        self.team.run(cpu_loops.add_row_sums, threads, out, x)
+        self.team.run(cpu_products.add_row_sums, threads, out, x)
 
-    def weight_gradients(self, dw, dax, dah, x, factors, accumulate, allow_tf32=False):
+    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
         # What is missing is an array without elements.
-        dW, dR, nothing = dw.get("W", dw["R"][:0]), dw["R"], dw["R"][0, :0]
-        threads = self._threads(len(x) * (dW.size + dR.size), len(dR))
-        (outer, h_before), (_, v) = factors[0], factors[-1]
+        (no_matrix, _), no_vector = _nothing(dax.dtype), _no_vector(dax.dtype)
+        dW, dR = dw.get("W", no_matrix), dw.get("R", no_matrix)
+        threads = self._threads(len(x) * (dW.size + dR.size), dax.shape[1])
         self.team.run(
-            cpu_loops.weight_gradients, threads, dW, dR, dw.get("b_w", nothing), dw.get("b_r", nothing),
-            dax, dah, x, h_before, v, outer, accumulate,
+            cpu_products.weight_gradients, threads, dW, dR, dw.get("b_w", no_vector), dw.get("b_r", no_vector),
+            dax, dah, x, h_before, accumulate,
         )  # fmt: skip
 
     def forward_steps(self, buffers):
@@ -124,12 +130,13 @@ class CpuEngine(HostEngine):
         codes = _NO_CODES if b.codes is None else b.codes
         m, W_hr = (no_matrices, no_matrix) if b.m is None else (b.m, b.W_hr)
         v = no_matrices if b.v is None else b.v
+        vectors = _no_vector(b.h.dtype) if b.vectors is None else b.vectors
         threads = self._threads(steps * batch * (b.R.size + W_hr.size + (W.size if len(x) else 0)), b.R.shape[1])
 
         def run(first, last):
             self.team.run(
                 cpu_loops.forward_steps, threads, tag, b.h, b.c, b.ax, b.ah, x, W, b.R, b.b_w, b.b_r,
-                codes, m, W_hr, v, b.direction, first, last, b.save,
+                codes, m, W_hr, vectors, v, b.direction, first, last, b.save,
             )  # fmt: skip
 
         return run
@@ -141,13 +148,14 @@ class CpuEngine(HostEngine):
         codes = _NO_CODES if b.codes is None else b.codes
         m, W_hr = (no_matrices, no_matrix) if b.m is None else (b.m, b.W_hr)
         dht, dm = (no_matrices, b.dh) if b.dht is None else (b.dht, b.dm)
-        dv = b.dh if b.dv is None else b.dv
+        d_v, d_vectors = b.dh if b.d_v is None else b.d_v, no_matrices if b.d_vectors is None else b.d_vectors
+        vectors = _no_vector(b.h.dtype) if b.vectors is None else b.vectors
         threads = self._threads(steps * batch * (b.R.size + W_hr.size), b.R.shape[1])
 
         def run(first, last):
             self.team.run(
                 cpu_loops.backward_steps, threads, tag, b.dh, b.dc, b.dax, b.dah, b.dy, b.h, b.c, b.R,
-                codes, dht, dm, m, W_hr, dv, b.direction, first, last,
+                codes, dht, dm, m, W_hr, vectors, d_vectors, d_v, b.direction, first, last,
             )  # fmt: skip
 
         return run

@@ -94,21 +94,23 @@ class KernelEngine(Engine):
         b = buffers
         steps, width = b.ax.shape[0], b.R.shape[1]
         h = b.h[:, :, b.direction * width :][:, :, :width]
-        rows = b.cell.num_outer * (b.R.shape[0] // b.cell.num_gates)  # of R, that multiply h
+        rows = b.cell.num_outer * (b.b_w.shape[0] // b.cell.num_gates)  # of R, that multiply h
         product = gemm.step_product(b.ah[:, :rows], h, b.R[:rows], transpose_b=True, allow_tf32=b.allow_tf32)
-        second_product = None if b.v is None else _second_product(b, rows)
+        stages = [_stage(b, number) for number in range(len(b.cell.stages))]
+        vectors = b.b_w if b.vectors is None else b.vectors
         output = b.h if b.m is None else b.m
         pointwise_step = pointwise.bind_forward(
-            b.cell, output, b.c, b.ax, b.ah, b.b_w, b.b_r, b.codes, b.direction, b.save
+            b.cell, output, b.c, b.ax, b.ah, b.b_w, b.b_r, vectors, b.codes, b.direction, b.save
         )
         project = None if b.m is None else _projection(b, h)
 
         def run(first, last):
             for step in range(first, last):
                 t, before = step_time(step, steps, b.direction, False)
-                product(before)
-                if second_product is not None:
-                    second_product(t, before)
+                if rows:
+                    product(before)
+                for stage in stages:
+                    stage(t, before)
                 pointwise_step(t, before)
                 if project is not None:
                     project(t, before)
@@ -120,12 +122,14 @@ class KernelEngine(Engine):
 
         b = buffers
         steps, projected = b.dy.shape[0], b.m is not None
-        rows = b.cell.num_outer * (b.R.shape[0] // b.cell.num_gates)  # of R, that multiplied h
+        H = b.dax.shape[2] // max(b.cell.num_saved, b.cell.num_gates)
+        rows = b.cell.num_outer * H  # of R, that multiplied h
         product = gemm.step_product(b.dh, b.dah[:, :, :rows], b.R[:rows], accumulate=True, allow_tf32=b.allow_tf32)
-        second_product = None if b.dv is None else _second_product_backward(b, rows)
+        stages = [_stage_backward(b, number, H) for number in reversed(range(len(b.cell.stages)))]
         d_output, dy, output = (b.dm, None, b.m) if projected else (b.dh, b.dy, b.h)
+        vectors = b.R[:0].reshape(-1) if b.vectors is None else b.vectors
         pointwise_step = pointwise.bind_backward(
-            b.cell, d_output, b.dc, b.dax, b.dah, dy, output, b.c, b.codes, b.direction
+            b.cell, d_output, b.dc, b.dax, b.dah, b.d_vectors, dy, output, b.c, vectors, b.d_v, b.codes, b.direction
         )
         project = _projection_backward(b) if projected else None
 
@@ -134,21 +138,27 @@ class KernelEngine(Engine):
                 t, before = step_time(step, steps, b.direction, True)
                 if project is not None:
                     project(t, before)
+                for stage in stages:
+                    stage(t, before)
                 pointwise_step(t, before)
-                if second_product is not None:
-                    second_product(t, before)
-                product(t)
+                if rows:
+                    product(t)
 
         return run
 
 
-def _second_product(buffers, rows):
-    """A function f(t, before) that makes v, of the first gates, and multiplies it with R's rows from `rows` on."""
-    from numbarnn.kernels import inner
+def _stage(buffers, number):
+    """A function f(t, before): the vector of a cell's stage, and its product with the stage's rows of R."""
+    from numbarnn.kernels import stages
 
-    b = buffers
-    make = inner.bind_forward(b.cell, b.v, b.h, b.c, b.ax, b.ah, b.b_w, b.b_r, b.codes, b.direction, b.save)
-    product = gemm.step_product(b.ah[:, rows:], b.v, b.R[rows:], transpose_b=True, allow_tf32=b.allow_tf32)
+    b, H = buffers, buffers.b_w.shape[0] // buffers.cell.num_gates
+    vectors = b.b_w if b.vectors is None else b.vectors
+    make = stages.bind_forward(
+        b.cell, number, b.v, b.h, b.c, b.ax, b.ah, b.b_w, b.b_r, vectors, b.codes, b.direction, b.save
+    )
+    rows = b.cell.rows_of_stage(number, H)
+    v = b.v[:, :, number * H : (number + 1) * H]
+    product = gemm.step_product(b.ah[:, rows], v, b.R[rows], transpose_b=True, allow_tf32=b.allow_tf32)
 
     def run(t, before):
         make(t, before)
@@ -157,18 +167,21 @@ def _second_product(buffers, rows):
     return run
 
 
-def _second_product_backward(buffers, rows):
-    """A function f(t, before): the gradient of v, and of what it was made from."""
-    from numbarnn.kernels import inner
+def _stage_backward(buffers, number, H):
+    """A function f(t, before): the gradients of a stage's gates, and that of its vector."""
+    from numbarnn.kernels import stages
 
-    b = buffers
-    dah = b.dah[:, :, rows : b.R.shape[0]]
-    product = gemm.step_product(b.dv, dah, b.R[rows:], allow_tf32=b.allow_tf32)
-    finish = inner.bind_backward(b.cell, b.dh, b.dax, b.dv, b.h, b.c, b.codes, b.direction)
+    b, rows = buffers, buffers.cell.rows_of_stage(number, H)
+    vectors = b.R[:0].reshape(-1) if b.vectors is None else b.vectors
+    gates = stages.bind_backward(
+        b.cell, number, b.dah, b.dax, b.dh, b.dc, b.dy, b.h, b.c, vectors, b.d_v, b.codes, b.direction
+    )
+    d_v = b.d_v[:, number * H : (number + 1) * H]
+    product = gemm.step_product(d_v, b.dah[:, :, rows], b.R[rows], allow_tf32=b.allow_tf32)
 
     def run(t, before):
+        gates(t, before)
         product(t)
-        finish(t, before)
 
     return run
 

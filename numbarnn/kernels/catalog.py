@@ -7,13 +7,14 @@ planner cuts for a problem are listed in `numbarnn.bench.planned`.
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from numbarnn import cells
 from numbarnn.cells import lstm
 from numbarnn.cells.precision import DTYPES, compute_dtype, is_half
-from numbarnn.kernels import compiler, dropout, inner, layout, pointwise, projection, reduce, sequences, skip
+from numbarnn.kernels import compiler, dropout, layout, pointwise, projection, reduce, sequences, skip, stages
 from numbarnn.kernels.arguments import Arguments, numba_types
 from numbarnn.kernels.launch import Kernel
 
@@ -75,52 +76,54 @@ def pointwise_kernels(dtype):
     """Of each cell, without codes and with; of an LSTM with cell clip without. All arrays are contiguous."""
     for cell in cells.CELLS.values():
         for masked in (False, True):
-            yield from _pointwise_kernels_of(cell, dtype, masked)
-    yield from _pointwise_kernels_of(CLIPPED_LSTM, dtype, masked=False)
+            yield from pointwise_kernels_of(cell, dtype, masked)
+    yield from pointwise_kernels_of(CLIPPED_LSTM, dtype, masked=False)
 
 
-def _pointwise_kernels_of(cell, dtype, masked):
-    T, B, H, G, N = 3, 2, 5, cell.num_gates, cell.num_private
-    K = max(cell.num_saved, G)
-
-    def stored(*shape):
-        return zeros(dtype, *shape)
-
-    def accumulated(*shape):
-        return zeros(compute_dtype(dtype), *shape)
-
-    codes = zeros("uint8", T + 2, B)  # where they are not read some other bytes, of as many axes
-
-    def shipped(kernel, *arguments):
-        return ShippedKernel(kernel, dtype, "", pointwise.THREADS_PER_BLOCK, (*arguments, codes, np.int32(0)))
-
-    h, b_w, b_r = stored(T + 2, B, H), stored(G * H), stored(G * H)
-    ax, ah = stored(T, B, K * H), accumulated(B, G * H)
+def pointwise_kernels_of(cell, dtype, masked):
+    """A cell's own, of training, inference and backward."""
     for save in (True, False):
-        c = accumulated(T + 2 if save else 2, B, N * H)
-        yield shipped(pointwise.make_pointwise_forward(cell, dtype, save, masked), h, c, ax, ah, b_w, b_r)
-    dh, dc = accumulated(B, H), accumulated(B, N * H)
-    dax, dah, dy, c = stored(T, B, K * H), stored(T, B, G * H), stored(T, B, H), accumulated(T + 2, B, N * H)
+        a = _arrays_of(cell, dtype, save)
+        forward = pointwise.make_pointwise_forward(cell, dtype, save, masked)
+        arguments = a["h"], a["c"], a["ax"], a["ah"], a["b_w"], a["b_r"], a["vectors"], a["codes"], np.int32(0)
+        yield ShippedKernel(forward, dtype, "", pointwise.THREADS_PER_BLOCK, arguments)
+    a = _arrays_of(cell, dtype)
     for projected in (False, True) if "c" in cell.states else (False,):
-        kernel = pointwise.make_pointwise_backward(cell, dtype, masked, projected)
-        yield shipped(kernel, dh, dc, dax, dah, dy, h, c)
+        backward = pointwise.make_pointwise_backward(cell, dtype, masked, projected)
+        gradients = a["dh"], a["dc"], a["ax"], a["dah"], a["d_vectors"], a["dy"]
+        arguments = *gradients, a["h"], a["c"], a["vectors"], a["d_v"], a["codes"], np.int32(0)
+        yield ShippedKernel(backward, dtype, "", pointwise.THREADS_PER_BLOCK, arguments)
 
 
-def inner_kernels(dtype):
-    """Of each cell whose steps have two products, without codes and with; all arrays are contiguous."""
-    T, B, H, threads, direction = 3, 2, 5, pointwise.THREADS_PER_BLOCK, np.int32(0)
+def _arrays_of(cell, dtype, save=True):
+    """Small arrays of a direction's steps by their names in engines; where a cell lacks one, of as many axes."""
+    T, B, H, N, number = 3, 2, 5, cell.num_private, compute_dtype(dtype)
+    G, A, V, S = cell.num_gates, cell.num_recurrent, cell.num_vectors, len(cell.stages)
+    widths = {"h": H, "ax": max(cell.num_saved, G) * H, "dah": A * H, "d_vectors": V * H, "dy": H, "v": S * H}
+    stored = {name: zeros(dtype, T + 2 if name == "h" else T, B, width) for name, width in widths.items()}
+    stored |= {"b_w": zeros(dtype, G * H), "b_r": zeros(dtype, A * H), "vectors": zeros(dtype, V * H)}
+    rows = {"ah": A * H, "dh": H, "dc": N * H, "d_v": S * H}
+    scratch = {name: zeros(number, B, width) for name, width in rows.items()}
+    scratch["c"] = zeros(number, T + 2 if save else 2, B, N * H)
+    return stored | scratch | {"codes": zeros("uint8", T + 2, B)}  # where they are not read some other bytes
+
+
+def stage_kernels(dtype):
+    """Of each stage of each cell that has any."""
     for cell in cells.CELLS.values():
-        if cell.inner is None:
-            continue
-        G, N, number = cell.num_gates, cell.num_private, compute_dtype(dtype)
-        gates, bias = zeros(dtype, T, B, max(cell.num_saved, G) * H), zeros(dtype, G * H)
-        v, h, c = zeros(dtype, T, B, H), zeros(dtype, T + 2, B, H), zeros(number, T + 2, B, N * H)
-        ah, d_state, codes = zeros(number, B, G * H), zeros(number, B, H), zeros("uint8", T + 2, B)
-        forward = v, h, c, gates, ah, bias, bias, codes, direction, np.int32(0)
-        backward = d_state, gates, d_state, h, c, codes, direction
-        for masked in (False, True):
-            yield ShippedKernel(inner.make_inner_forward(cell, dtype, masked), dtype, "", threads, forward)
-            yield ShippedKernel(inner.make_inner_backward(cell, dtype, masked), dtype, "", threads, backward)
+        yield from stage_kernels_of(cell, dtype)
+
+
+def stage_kernels_of(cell, dtype):
+    """A cell's own, without codes and with; all arrays are contiguous."""
+    a, threads, direction = _arrays_of(cell, dtype), pointwise.THREADS_PER_BLOCK, np.int32(0)
+    before = a["v"], a["h"], a["c"], a["ax"], a["ah"], a["b_w"], a["b_r"], a["vectors"], a["codes"]
+    after = a["dah"], a["ax"], a["dh"], a["dc"], a["dy"], a["h"], a["c"], a["vectors"], a["d_v"], a["codes"]
+    for stage, masked in product(range(len(cell.stages)), (False, True)):
+        forward = stages.make_stage_forward(cell, stage, dtype, masked)
+        backward = stages.make_stage_backward(cell, stage, dtype, masked)
+        yield ShippedKernel(forward, dtype, "", threads, (*before, direction, np.int32(1)))
+        yield ShippedKernel(backward, dtype, "", threads, (*after, direction))
 
 
 def sequence_kernels(dtype):
@@ -203,7 +206,7 @@ def _copies(kernel, dtype, out_dtype, x_dtype):
 
 # Functions dtype -> ShippedKernels.
 LISTS = [
-    pointwise_kernels, inner_kernels, sequence_kernels, projection_kernels, skip_kernels, reduce_kernels,
+    pointwise_kernels, stage_kernels, sequence_kernels, projection_kernels, skip_kernels, reduce_kernels,
     dropout_kernels, layout_kernels,
 ]  # fmt: skip
 

@@ -22,7 +22,7 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.cells import specialise, units
-from numbarnn.cells.definition import jit
+from numbarnn.cells.definition import backward_function, forward_function, jit
 from numbarnn.cells.order import RESET, SKIP
 from numbarnn.cells.philox import philox
 from numbarnn.cells.precision import compute_dtype, is_half
@@ -56,7 +56,8 @@ READS_GATES = 10  # forward: x Wᵀ stands in `gates`; backward: dy stands in `d
 MASK = 11  # row of `masks` for dropout between the layer and the next of this launch; -1: none
 TROUBLE = 12  # `trouble_code` of the block
 SEQUENCE, END = 13, 14  # the block's sequences [SEQUENCE, END) of the batch
-BLOCK_COLUMNS = 15
+VECTORS = 15  # where the cell's parameters per unit begin in `weights`, if it has any
+BLOCK_COLUMNS = 16
 
 STEPS_PER_PLACE = 1 << 40
 PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps ahead
@@ -154,6 +155,23 @@ def _make_look_up(cut):
 
 
 @cache
+def _make_own_vectors(cell, cut):
+    """A device function own_vectors(into, weights, start, hidden, units): the cell's parameters of the units of the
+    thread's pairs, which are the same in every step."""
+    dtype, U, P, THREADS = cut.dtype, cut.units, cut.pairs, cut.threads
+    load, store = units.loader(cell.num_vectors, TARGET, storage.widen(dtype)), units.storer(cell.num_vectors, TARGET)
+    V = cell.num_vectors
+
+    def own_vectors(into, weights, start, hidden, num_units):
+        for i in range(P):
+            unit = (cuda.threadIdx.x + i * THREADS) % U
+            if unit < num_units:
+                store(into, i * V, 1, load(weights, start + unit, hidden))
+
+    return jit(own_vectors, TARGET)
+
+
+@cache
 def make_forward(cell, cut, save, inputs, drops, masked=False):
     """The forward kernel.
 
@@ -169,7 +187,9 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
     G, N, K = cell.num_gates, cell.num_private, cell.num_saved
     number = np.dtype(compute_dtype(dtype)).type
     no_state = units.zeros(1 + N, TARGET, compute_dtype(dtype))
-    forward = specialise(cell.forward, compute_dtype(dtype), TARGET)
+    forward, own_vectors = forward_function(cell, compute_dtype(dtype), TARGET), _make_own_vectors(cell, cut)
+    V, load_vectors = cell.num_vectors, units.loader(cell.num_vectors, TARGET)
+    PV = max(1, P * V)
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
     product, sums = products.make_product(cut), products.make_sums(cut, G, inputs)
     load_weights, multiply = product.load, product.step
@@ -203,6 +223,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
         words = cuda.local.array((tiles, gathered, 4), np.uint32)
         now = cuda.local.array(PG, stored_number)  # x Wᵀ of the thread's pairs
         code_of = cuda.local.array(P, np.uint8)  # likewise
+        per_unit = cuda.local.array(PV, number)
 
         thread, block = cuda.threadIdx.x, cuda.blockIdx.x
         warp = thread // 32
@@ -243,6 +264,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
                 shared[at] = widen(h[(initial * batch + b) * width + own_h + unit])
                 private = load_private(layer_c, (initial_c * batch + b) * private_row + own_c + unit, hidden)
                 store_private(shared, at + 1, 1, private)
+        own_vectors(per_unit, weights, blocks[block, VECTORS] + first_unit, hidden, num_units)
         t = 0 if direction == 0 else steps - 1
         if reads_gates:
             fetch(now, layer_gates, t, begin, end, batch, gates_width, hidden, first_unit, num_units)
@@ -283,7 +305,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
                         state = whole(shared[own], load_private(shared, own + 1, 1))
                         if masked and code_of[i] == RESET:
                             state, ah = no_state(), load_tuple(shared, bias_r + unit, U)
-                        new_state, kept = forward(ax, ah, state)
+                        new_state, kept = forward(ax, ah, state, load_vectors(per_unit, i * V, 1))
                         if masked and code_of[i] == SKIP:
                             new_state = state
                         new_h, position = new_state[0], (t * batch + b) * width + own_h + unit
@@ -329,13 +351,17 @@ def make_backward(cell, cut, inputs, drops, masked=False):
     dtype, U, P, WARPS, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.warps, cut.threads, cut.sequences
     G, N, K, same_gradient = cell.num_gates, cell.num_private, cell.num_saved, cell.same_gradient
     number = np.dtype(compute_dtype(dtype)).type
-    backward = specialise(cell.backward, compute_dtype(dtype), TARGET)
+    backward, own_vectors = backward_function(cell, compute_dtype(dtype), TARGET), _make_own_vectors(cell, cut)
+    V, load_vectors = cell.num_vectors, units.loader(cell.num_vectors, TARGET)
+    PV, store_vectors = max(1, P * V), units.storer(V, TARGET, storage.narrow(dtype))
     widen = storage.widen(dtype)
     product, sums = products.make_product(cut), products.make_sums(cut, 1, inputs)
     load_weights, multiply = product.load, product.step
     publish_all = exchange.make_publish_all(dtype, cut.aligned, G)
     dropout_factor, look_up = make_dropout_factor(dtype), _make_look_up(cut)
-    nothing, no_state, no_private = (units.zeros(count, TARGET, compute_dtype(dtype)) for count in (G, 1 + N, N))
+    nothing, no_state, no_private, no_vectors = (
+        units.zeros(count, TARGET, compute_dtype(dtype)) for count in (G, 1 + N, N, V)
+    )
     load_saved, fetch, prefetch = units.loader(K, TARGET, widen), _make_fetch(cut, K), _make_prefetch(cut, K)
     fetch_one = _make_fetch(cut, 1)
     stored_number = np.uint16 if is_half(dtype) else number
@@ -365,14 +391,15 @@ def make_backward(cell, cut, inputs, drops, masked=False):
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_backward_kernel(
-        vectors, h, c, gates, dy, dh, dc, weights, codes, masks, scale, blocks, warps, trouble,
+        vectors, h, c, gates, d_vectors, dy, dh, dc, weights, codes, masks, scale, blocks, warps, trouble,
         directions, steps, batch, limit,
     ):  # fmt: skip
         """All steps of some layers backward.
 
         Writes   vectors[l D + d] (T, B, G*H), the gradient of h Rᵀ; vectors[(L + l) D + d], that of x Wᵀ, if the
                  cell's two differ; dh[l D + d] (B, H), dc[l D + d] (B, N*H), first the gradient of the final state,
-                 then of the initial one; trouble (1,) if a wait came to nothing
+                 then of the initial one; d_vectors[l D + d] (T, B, V*H), if the cell has parameters per unit; trouble
+                 (1,) if a wait came to nothing
         Reads    dy (T, B, D*H) of the last layer; what forward left in h, c, gates; weights; the tables; masked: codes
                  (D, T+2, B)
         Launch   cooperative, one block per row of `blocks`; all arrays flat; vectors full of UNWRITTEN
@@ -385,6 +412,7 @@ def make_backward(cell, cut, inputs, drops, masked=False):
         h_before, h_after = cuda.local.array(P, stored_number), cuda.local.array(P, stored_number)
         before, after = cuda.local.array(PN, number), cuda.local.array(PN, number)
         code_of, code_after = cuda.local.array(P, np.uint8), cuda.local.array(P, np.uint8)  # of this step, of the next
+        per_unit = cuda.local.array(PV, number)
 
         thread, block = cuda.threadIdx.x, cuda.blockIdx.x
         warp = thread // 32
@@ -417,6 +445,7 @@ def make_backward(cell, cut, inputs, drops, masked=False):
                 at = states + pair * (1 + N)
                 shared[at] = layer_dh[b * hidden + first_unit + unit]
                 store_private(shared, at + 1, 1, load_private(layer_dc, b * N * hidden + first_unit + unit, hidden))
+        own_vectors(per_unit, weights, blocks[block, VECTORS] + first_unit, hidden, num_units)
         mine = (saved, h_before, h_after, before, after, above)
         rows, sizes = (layer_gates, layer_h, layer_c, dy), (gates_width, width, private_row, hidden)
         columns = (first_unit, own_h, own_c)
@@ -471,9 +500,15 @@ def make_backward(cell, cut, inputs, drops, masked=False):
                             if masked and code_of[i] == RESET:
                                 state = no_state()
                             d_state = whole(d_h + output, private)
-                            d_ax, d_ah, d_before = backward(load_saved(saved, i * K, 1), state, new_state, d_state)
+                            d_ax, d_ah, d_before, d_vector = backward(
+                                load_saved(saved, i * K, 1), state, new_state, d_state, (),
+                                load_vectors(per_unit, i * V, 1),
+                            )  # fmt: skip
                             if masked and code_of[i] == SKIP:
-                                d_ax, d_ah, d_before = nothing(), nothing(), whole(d_h, private)
+                                d_ax, d_ah, d_before, d_vector = nothing(), nothing(), whole(d_h, private), no_vectors()
+                            if V > 0:
+                                row = (t * batch + b) * V * hidden + first_unit + unit
+                                store_vectors(d_vectors[place], row, hidden, d_vector)
                             shared[own] = d_before[0]
                             store_private(shared, own + 1, 1, d_before[1:])
                     if step < steps:

@@ -1,5 +1,6 @@
 """LSTM, GRU, RNN: parameters, shapes, buffers, and the tape of saved activations."""
 
+from numbarnn.layers.gradcheck import GradientCheck, gradcheck
 from numbarnn.layers.models import GRU, LSTM, RNN
 from numbarnn.layers.recurrent import Gradients, Recurrent
 from numbarnn.layers.sequences import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -9,11 +10,13 @@ __all__ = [
     "GRU",
     "LSTM",
     "RNN",
+    "GradientCheck",
     "Gradients",
     "PackedSequence",
     "Recurrent",
     "Stack",
     "Tape",
+    "gradcheck",
     "pack_padded_sequence",
     "pad_packed_sequence",
 ]

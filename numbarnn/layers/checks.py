@@ -50,8 +50,12 @@ def hidden_sizes(hidden_size, num_layers):
     return sizes
 
 
-def bias_mode(value):
-    """The name of a bias mode, of `BIAS_MODES`, from that or a bool."""
+def bias_mode(value, cell):
+    """The name of a bias mode, of `BIAS_MODES`, from that or a bool; the cell's own, if it has one."""
+    if cell.bias is not None:
+        if value is not True:
+            raise ValueError(f"bias must be left out: the equations of {cell.name} say which biases there are")
+        return cell.bias
     if isinstance(value, bool):
         return "double" if value else "none"
     if not isinstance(value, str) or value not in BIAS_MODES:
@@ -64,7 +68,7 @@ def bias_mode(value):
 def proj_size(value, cell, sizes):
     """P, or 0 for no projection."""
     width = natural(value, "proj_size")
-    if width and "c" not in cell.states:
+    if width and (cell.general or "c" not in cell.states):
         raise ValueError(f"proj_size is for the LSTM, a {cell.name} has no projection: leave it out")
     if width >= min(sizes):
         raise ValueError(
@@ -90,7 +94,7 @@ def cell_clip(value, cell):
     if value is None:
         return None
     if cell is not lstm.LSTM:
-        raise ValueError(f"cell_clip is for the LSTM, a {cell.name} has no c: leave it out")
+        raise ValueError(f"cell_clip is for the LSTM, not for a {cell.name}: leave it out")
     pair = (-value, value) if _is_number(value) else value
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(_is_number, pair)):
         raise TypeError(f"cell_clip must be None, a positive number or a pair (lclip, rclip), not {value!r}")

@@ -1,5 +1,6 @@
 """The three public layers. Arguments and defaults are those of torch.nn."""
 
+from numbarnn.cells import Cell
 from numbarnn.layers import checks
 from numbarnn.layers.recurrent import Recurrent
 
@@ -44,6 +45,13 @@ _RESET_AFTER = """
             "persistent"."""
 
 
+_RNN = """The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h.
+
+    With a `Cell` as its first argument a network of that cell: `RNN(cell, input_size, hidden_size, ...)`. Its state is
+    h, or a tuple of the cell's states, h first; its parameters are weight_ih_l0 (W, gate after gate), weight_hh_l0 (R),
+    the biases that its equations have, and its vectors by name."""
+
+
 class LSTM(Recurrent):
     __doc__ = "Long short-term memory; equations in `numbarnn.cells.lstm`. State: (h, c)." + _ARGUMENTS.format(
         more="", options=_PROJECTION + _CLIP
@@ -82,11 +90,16 @@ class GRU(Recurrent):
 
 
 class RNN(Recurrent):
-    __doc__ = "The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h." + _ARGUMENTS.format(
-        more='\n        nonlinearity: "tanh" or "relu".', options=""
-    )
+    __doc__ = _RNN + _ARGUMENTS.format(more='\n        nonlinearity: "tanh" or "relu".', options="")
 
-    def __init__(self, input_size, hidden_size, num_layers=None, nonlinearity="tanh", bias=True, *args, **options):
+    def __init__(self, *arguments, **options):
+        if arguments and isinstance(arguments[0], Cell):
+            self._cell, *arguments = arguments
+            super().__init__(*arguments, **options)
+        else:
+            self._make_vanilla(*arguments, **options)
+
+    def _make_vanilla(self, input_size, hidden_size, num_layers=None, nonlinearity="tanh", bias=True, *args, **options):
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"nonlinearity must be 'tanh' or 'relu', not {nonlinearity!r}")
         self._cell = f"rnn_{nonlinearity}"

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from numbarnn.layers import checks, sequences
+from numbarnn.cells.precision import known_dtype
+from numbarnn.layers import checks, private, sequences
 from numbarnn.layers.sequences import NO_PADDING_VALUE, PackedSequence
 from numbarnn.layers.stack import Stack, Tape
 from numbarnn.schedules.explain import explain
@@ -99,7 +100,7 @@ class Recurrent:
         return flat
 
     engine = property(lambda self: self.stack.engine, doc="The engine it runs on.")
-    cell = property(lambda self: self._cell, doc="The cell's name.")
+    cell = property(lambda self: getattr(self._cell, "name", self._cell), doc="The cell's name.")
     dtype = property(lambda self: self.stack.dtype, doc='"float32", "float64", "float16" or "bfloat16".')
     device = property(lambda self: self.engine.name, doc='"cpu", "cuda" or "sim".')
     bias_mode = property(lambda self: self.stack.bias_mode, doc='"double", "none", "input" or "recurrent".')
@@ -134,6 +135,7 @@ class Recurrent:
         options += [] if getattr(self, "reset_after", True) else ["reset_after=False"]
         options += ["input_mode='skip'"] if self.input_mode == "skip" else []
         options += [f"dropout={self.dropout}"] if self.dropout else []
+        options[:0] = [] if isinstance(self._cell, str) else [self.cell]
         return f"{type(self).__name__}({', '.join(options)}, dtype={self.dtype!r}, device={self.device!r})"
 
     # ---------------------------------------------------------------- the two calls
@@ -191,7 +193,7 @@ class Recurrent:
         elif training and isinstance(y, np.ndarray) and not batch_first:
             y = y.view()
             y.flags.writeable = False
-        return y, ((hy, cy) if self._has_c else hy), tape
+        return y, self._states(hy, cy), tape
 
     def backward(self, tape, dy=None, dstate=None, *, dw=None):
         """Gradients of all inputs and parameters.
@@ -225,8 +227,7 @@ class Recurrent:
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, accumulate)
         if packing is not None:
             dx = PackedSequence(packing.pack(self.engine, dx), packing.batch_sizes, packing.order, packing.ranks)
-        state = (dhx, dcx) if self._has_c else dhx
-        return Gradients(dx, state, dw, self.stack.space)
+        return Gradients(dx, self._states(dhx, dcx), dw, self.stack.space)
 
     def dropout_masks(self, tape):
         """The dropout masks of a tape's call: a list of NumPy arrays (T, B, D*H), one per layer but the last; an
@@ -312,13 +313,21 @@ class Recurrent:
             return self.stack.check_h(state, name, batch), None
         if state is None:
             return None, None
-        if not isinstance(state, tuple | list) or len(state) != 2:
+        names = self.stack.cell.states
+        if not isinstance(state, tuple | list) or len(state) != len(names):
             came = f"{len(state)} items" if isinstance(state, tuple | list) else f"a {type(state).__qualname__}"
-            raise TypeError(f"{name} of an LSTM must be a pair (h, c), not {came}")
-        return (
-            self.stack.check_h(state[0], f"{name}[0] (h)", batch),
-            self.stack.check_c(state[1], f"{name}[1] (c)", batch),
-        )
+            raise TypeError(f"{name} must be a tuple ({', '.join(names)}), not {came}")
+        h = self.stack.check_h(state[0], f"{name}[0] (h)", batch)
+        others = enumerate(zip(state[1:], names[1:], strict=True), 1)
+        others = [self.stack.check_c(one, f"{name}[{n}] ({known_as})", batch) for n, (one, known_as) in others]
+        with self.engine.activate():
+            return h, private.join(
+                self.engine.array_module, others, self.stack.c_shapes(batch), known_dtype(self.dtype)
+            )
+
+    def _states(self, h, c):
+        """h, or a tuple of all states, as callers get them."""
+        return (h, *private.split(c, self.stack.cell.num_private)) if self._has_c else h
 
     def _check_origin(self, tape):
         if not isinstance(tape, Tape):

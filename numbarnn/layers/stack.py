@@ -88,7 +88,7 @@ class Stack:
         self.hidden_sizes = checks.hidden_sizes(hidden_size, num_layers)
         self.num_layers = len(self.hidden_sizes)
         self.equal_sizes = len(set(self.hidden_sizes)) == 1
-        self.bias_mode = checks.bias_mode(bias)
+        self.bias_mode = checks.bias_mode(bias, self.cell)
         self.proj_size = checks.proj_size(proj_size, self.cell, self.hidden_sizes)
         self.input_mode = checks.input_mode(input_mode, self.input_size, self.hidden_sizes)
         self.output_sizes = tuple(self.proj_size or hidden for hidden in self.hidden_sizes)
@@ -102,7 +102,7 @@ class Stack:
         self.allow_tf32 = checks.flag(allow_tf32, "allow_tf32")
         self.space = WeightSpace(
             self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias_mode, self.proj_size,
-            self.input_mode,
+            self.input_mode, self.cell.num_recurrent, self.cell.vectors,
         )  # fmt: skip
         self.calls = 0
         self._parts = (None, None)  # the last weight buffer and its views
@@ -119,25 +119,29 @@ class Stack:
         """As `parts`, with zeros for biases that the stack does not have; the last buffer's are kept."""
         if self._parts[0] is not flat:
             parts = self.parts(flat)
-            for layer, hidden in enumerate(self.hidden_sizes):
+            for layer, (hidden, width) in enumerate(zip(self.hidden_sizes, self.output_sizes, strict=True)):
+                sizes = {"b_w": self.cell.num_gates * hidden, "b_r": self.cell.num_recurrent * hidden}
                 for part in parts[layer]:
-                    for missing in {"b_w", "b_r"}.difference(part):
-                        part[missing] = self._no_bias[: self.cell.num_gates * hidden]
+                    for missing in sizes.keys() - part.keys():
+                        part[missing] = self._no_bias[: sizes[missing]]
+                    if "R" not in part:
+                        part["R"] = self._no_bias[:0].reshape(0, width)
             self._parts = (flat, parts)
         return self._parts[1]
 
     @cached_property
     def _no_bias(self):
-        return self.engine.zeros(self.cell.num_gates * max(self.hidden_sizes), self.dtype)
+        gates = max(self.cell.num_gates, self.cell.num_recurrent)
+        return self.engine.zeros(gates * max(self.hidden_sizes), self.dtype)
 
     # ---------------------------------------------------------------- states: (L*D, B, H), or one (D, B, H) per layer
     def check_h(self, state, name, batch):
         """h as a state, checked: an array, or a list of arrays; None stays None."""
         return self._check_state(state, name, batch, self.output_sizes)
 
-    def check_c(self, state, name, batch):
-        """c as a state, likewise."""
-        return self._check_state(state, name, batch, self.hidden_sizes)
+    def check_c(self, state, name, batch, count=1):
+        """A private state, likewise, or `count` of them side by side."""
+        return self._check_state(state, name, batch, tuple(count * hidden for hidden in self.hidden_sizes))
 
     def _check_state(self, state, name, batch, sizes):
         if state is None:
@@ -160,9 +164,9 @@ class Stack:
         """The shape of h as a state: (L*D, B, H), or a list of one (D, B, H) per layer."""
         return state_shapes(self.output_sizes, self.directions, batch)
 
-    def c_shapes(self, batch):
-        """The shape of c as a state, likewise."""
-        return state_shapes(self.hidden_sizes, self.directions, batch)
+    def c_shapes(self, batch, count=1):
+        """The shape of a private state, likewise, or of `count` of them side by side."""
+        return state_shapes(tuple(count * hidden for hidden in self.hidden_sizes), self.directions, batch)
 
     # ---------------------------------------------------------------- forward
     def problem(self, steps, batch, training, padded=False, resets=False):

@@ -52,7 +52,8 @@ class BackwardPass(Pass):
     _dah: dict = field(default_factory=dict)
     _dht: dict = field(default_factory=dict)  # (layer, direction) -> with projection, all of the gradient of h
     _dm: dict = field(default_factory=dict)  # (layer, direction) -> that of m of one step, scratch
-    _dv: dict = field(default_factory=dict)  # (layer, direction) -> the gradient of v of one step, scratch
+    _d_v: dict = field(default_factory=dict)  # (layer, direction) -> the gradient of v of one step, scratch
+    _d_vectors: dict = field(default_factory=dict)  # (layer, direction) -> that of the cell's vectors in each step
     _h_before: dict = field(default_factory=dict)  # (layer, direction) -> with resets, see `h_before`
     _walks: dict = field(default_factory=dict)  # (layer, direction) -> the engine's function of [first, last)
 
@@ -97,22 +98,22 @@ class BackwardPass(Pass):
         nothing."""
         if self.problem.cell.num_saved and (layer, direction) not in self._dax:
             return self.tape.gates[layer, direction]
-        return self._gradient("dax", self._dax, layer, direction)
+        return self._gradient("dax", self._dax, layer, direction, self.problem.cell.num_gates)
 
     def separate_gradients(self, layer, direction):
         """From now on `dax_of` and `dah_of` are arrays (T, B, G * H) apart from what the cell saved; returns these: one
         or, where the cell's two gradients differ, two (dah first)."""
-        dax = self._gradient("dax", self._dax, layer, direction)
+        dax = self._gradient("dax", self._dax, layer, direction, self.problem.cell.num_gates)
         return (dax,) if self.problem.cell.same_gradient else (self.dah_of(layer, direction), dax)
 
     def dah_of(self, layer, direction):
-        """The gradient of h Rᵀ, (T, B, G * H): the same array as `dax_of` where the cell's two gradients are equal."""
+        """The gradient of h Rᵀ, (T, B, A * H): the same array as `dax_of` where the cell's two gradients are equal."""
         if self.problem.cell.same_gradient:
             return self.dax_of(layer, direction)
-        return self._gradient("dah", self._dah, layer, direction)
+        return self._gradient("dah", self._dah, layer, direction, self.problem.cell.num_recurrent)
 
-    def _gradient(self, name, arrays, layer, direction):
-        width = self.problem.cell.num_gates * self.problem.hidden_sizes[layer]
+    def _gradient(self, name, arrays, layer, direction, gates):
+        width = gates * self.problem.hidden_sizes[layer]
         shape = (self.tape.steps, self.tape.batch, width)
         return self._made(arrays, name, (layer, direction), shape, self.problem.dtype)
 
@@ -127,14 +128,20 @@ class BackwardPass(Pass):
                 self.dy[layer - 1] = made
         return made
 
+    def d_vectors_of(self, layer, direction):
+        """(T, B, V * H): the gradient of the cell's vectors in each step."""
+        width = len(self.problem.cell.vectors) * self.problem.hidden_sizes[layer]
+        shape = (self.tape.steps, self.tape.batch, width)
+        return self._made(self._d_vectors, "d_vectors", (layer, direction), shape, self.problem.dtype)
+
     def _dht_of(self, layer, direction):
         """With projection, (T, B, P): all of the gradient of h."""
         shape = (self.tape.steps, self.tape.batch, self.problem.projection)
         return self._made(self._dht, "dht", (layer, direction), shape, self.problem.dtype)
 
-    def _scratch_of(self, arrays, name, layer, direction):
-        """(B, H), a gradient of one step."""
-        shape = (self.tape.batch, self.problem.hidden_sizes[layer])
+    def _scratch_of(self, arrays, name, layer, direction, count=1):
+        """(B, count * H), a gradient of one step."""
+        shape = (self.tape.batch, count * self.problem.hidden_sizes[layer])
         return self._made(arrays, name, (layer, direction), shape, self.problem.state_dtype)
 
     def _h_before_of(self, layer, direction):
@@ -153,8 +160,10 @@ class BackwardPass(Pass):
             self.dah_of(*place)
             if self.problem.projection:
                 self._dht_of(*place), self._scratch_of(self._dm, "dm", *place)
-            if self.problem.cell.inner:
-                self._scratch_of(self._dv, "dv", *place)
+            if self.problem.cell.stages:
+                self._scratch_of(self._d_v, "d_v", *place, len(self.problem.cell.stages))
+            if self.problem.cell.vectors:
+                self.d_vectors_of(*place)
         elif task.kind == "input":
             self.dx_of(task.layer)
         elif task.kind == "remake":
@@ -193,8 +202,10 @@ class BackwardPass(Pass):
         if problem.projection:
             buffers.m, buffers.W_hr = tape.m[layer], part["W_hr"]
             buffers.dht, buffers.dm = self._dht[place], self._dm[place]
-        if problem.cell.inner:
-            buffers.dv = self._dv[place]
+        if problem.cell.stages:
+            buffers.d_v = self._d_v[place]
+        if problem.cell.vectors:
+            buffers.vectors, buffers.d_vectors = part["vectors"], self._d_vectors[place]
         return self.engine.backward_steps(buffers)
 
     def _bind_input(self, task):
@@ -202,9 +213,9 @@ class BackwardPass(Pass):
         when = task.times(self.tape.steps)
         dx, products = rows(self.dx_of(task.layer)[when]), []
         for direction, part in enumerate(self.tape.weights[task.layer]):
-            dax = self._columns(self.dax_of(task.layer, direction)[when], task.layer)
+            gates = self.problem.cell.num_gates
+            dax = self._columns(self.dax_of(task.layer, direction)[when], task.layer, gates)
             if self.tape.skips_input(task.layer):
-                gates = self.problem.cell.num_gates
                 products.append(partial(self.engine.sum_gates, dx, dax, gates, accumulate=direction > 0))
                 continue
             options = {"accumulate": direction > 0, "allow_tf32": self.problem.allow_tf32}
@@ -220,34 +231,41 @@ class BackwardPass(Pass):
     def _bind_weights(self, task):
         """The gradients of the parameters of one layer and direction."""
         tape, place, direction = self.tape, (task.layer, task.direction), task.direction
-        P, h = self.problem.output_sizes[task.layer], tape.h[task.layer]
-        h_before = h[2 * direction :][: tape.steps]
-        dax, dah = (self._columns(part, task.layer) for part in (self.dax_of(*place), self.dah_of(*place)))
-        dw, x = self.parts(self.dw)[task.layer][direction], rows(tape.input(task.layer))
-        work, allow_tf32 = [], self.problem.allow_tf32
-        columns = slice(direction * P, (direction + 1) * P)
+        P, h, cell = self.problem.output_sizes[task.layer], tape.h[task.layer], self.problem.cell
+        h_before, columns = h[2 * direction :][: tape.steps], slice(direction * P, (direction + 1) * P)
+        dax = self._columns(self.dax_of(*place), task.layer, cell.num_gates)
+        dah = self._columns(self.dah_of(*place), task.layer, cell.num_recurrent)
+        dw, x, work = self.parts(self.dw)[task.layer][direction], rows(tape.input(task.layer)), []
         if self.problem.resets:
-            states = self._h_before_of(*place)
-            codes = tape.codes[direction][1:-1]
+            states, codes = self._h_before_of(*place), tape.codes[direction][1:-1]
             work.append(partial(self.engine.select, states, h_before[:, :, columns], codes, RESET, 0.0))
             h_before, columns = states, slice(None)
-        factors = [(dw["R"].shape[0], rows(h_before)[:, columns])]
-        if tape.v:
-            H = self.problem.hidden_sizes[task.layer]
-            outer = self.problem.cell.num_outer * H
-            factors = [(outer, factors[0][1]), (dw["R"].shape[0] - outer, rows(tape.v[place]))]
-        operands = dw, dax, dah, x, factors
-        work.append(partial(self.engine.weight_gradients, *operands, self.accumulate, allow_tf32))
-        if "W_hr" in dw:
-            H, options = dw["W_hr"].shape[1], {"transpose_a": True, "accumulate": self.accumulate}
-            m = rows(tape.m[task.layer][1:-1])[:, direction * H : (direction + 1) * H]
-            dht = rows(self._dht_of(*place))
-            work.append(partial(self.engine.multiply, dw["W_hr"], dht, m, **options, allow_tf32=allow_tf32))
+        outer = dw
+        if cell.stages:  # their rows of R multiplied something else
+            outer = dw | {"R": dw["R"][: cell.num_outer * self.problem.hidden_sizes[task.layer]]}
+        operands = outer, dax, dah, x, rows(h_before)[:, columns]
+        work.append(partial(self.engine.weight_gradients, *operands, self.accumulate, self.problem.allow_tf32))
+        work += self._further_gradients(dw, dah, place)
         return partial(one_after_another, work)
 
-    def _columns(self, gradient, layer):
-        """(T * B, G * H) of pre-activation gradients, whose rows may be longer."""
-        return rows(gradient)[:, : self.problem.cell.num_gates * self.problem.hidden_sizes[layer]]
+    def _further_gradients(self, dw, dah, place):
+        """Functions for the gradients of what not every cell has: rows of R of stages, vectors, W_hr."""
+        cell, H, engine = self.problem.cell, self.problem.hidden_sizes[place[0]], self.engine
+        options = {"transpose_a": True, "accumulate": self.accumulate, "allow_tf32": self.problem.allow_tf32}
+        for stage in range(len(cell.stages)):
+            of_R, v = cell.rows_of_stage(stage, H), rows(self.tape.v[place])[:, stage * H : (stage + 1) * H]
+            yield partial(engine.multiply, dw["R"][of_R], dah[:, of_R], v, **options)
+        if cell.vectors:
+            if not self.accumulate:
+                yield partial(engine.zero, dw["vectors"])
+            yield partial(engine.add_row_sums, dw["vectors"], rows(self._d_vectors[place]))
+        if "W_hr" in dw:
+            m = rows(self.tape.m[place[0]][1:-1])[:, place[1] * H : (place[1] + 1) * H]
+            yield partial(engine.multiply, dw["W_hr"], rows(self._dht_of(*place)), m, **options)
+
+    def _columns(self, gradient, layer, gates):
+        """(T * B, gates * H) of pre-activation gradients, whose rows may be longer."""
+        return rows(gradient)[:, : gates * self.problem.hidden_sizes[layer]]
 
     def forget(self, task):
         """Nothing: `backward_weights` may follow."""
@@ -283,7 +301,7 @@ class BackwardPass(Pass):
 
     def arrays(self):
         states = (self.dhy, self.dcy, self._dh_sum, self._dc_sum, self.dhx, self.dcx)
-        groups = (self.dy, self._dax, self._dah, self._dht, self._dm, self._dv, self._h_before)
+        groups = (self.dy, self._dax, self._dah, self._dht, self._dm, self._d_v, self._d_vectors, self._h_before)
         made = [array for group in groups for array in group.values()]
         made += [array for array in (self.dw, self.dx, self.dy_last, self._dx_copy) if array is not None]
         return [*self.tape.arrays(), *(array for state in states for array in arrays_of_state(state)), *made]

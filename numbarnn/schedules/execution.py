@@ -166,7 +166,8 @@ def form_of_state(state):
 
 def rows(array):
     """(T, B, N) as (T * B, N): a view, as all arrays here are contiguous."""
-    return array.reshape(-1, array.shape[-1])
+    steps, batch, width = array.shape
+    return array.reshape(steps * batch, width)
 
 
 def one_after_another(functions):

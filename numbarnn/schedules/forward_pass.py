@@ -137,18 +137,18 @@ class ForwardPass(Pass):
         return self.gates[key]
 
     def _product_of(self, layer, direction):
-        """(B, G * H): h Rᵀ of one step, scratch."""
+        """(B, A * H): h Rᵀ of one step, scratch; A gates, G but for general cells."""
         key = (layer, direction)
         if key not in self._products:
-            shape = (self.batch, self.problem.cell.num_gates * self.problem.hidden_sizes[layer])
+            shape = (self.batch, self.problem.cell.num_recurrent * self.problem.hidden_sizes[layer])
             self._products[key] = self._room(("product", key), shape, self.problem.state_dtype)
         return self._products[key]
 
     def v_of(self, layer, direction):
-        """(T, B, H), what the last gates multiply if the cell's step has two products; in inference (1, B, H)."""
+        """(T, B, S * H), what the rows of R of S stages multiply; in inference (1, B, S * H)."""
         key, kept = (layer, direction), self.steps if self.problem.training else 1
         if key not in self.v:
-            shape = (kept, self.batch, self.problem.hidden_sizes[layer])
+            shape = (kept, self.batch, len(self.problem.cell.stages) * self.problem.hidden_sizes[layer])
             self.v[key] = self._room(("v", key), shape, self.problem.dtype)
         return self.v[key]
 
@@ -159,7 +159,7 @@ class ForwardPass(Pass):
             self.gates_of(task.layer, task.direction)
             if task.kind == "steps":
                 self._product_of(task.layer, task.direction)
-                if self.problem.cell.inner:
+                if self.problem.cell.stages:
                     self.v_of(task.layer, task.direction)
 
     def bind(self, task):
@@ -213,7 +213,9 @@ class ForwardPass(Pass):
             buffers.codes = self.codes[direction]
         if problem.projection:
             buffers.m, buffers.W_hr = self.m[layer], part["W_hr"]
-        if problem.cell.inner:
+        if problem.cell.vectors:
+            buffers.vectors = part["vectors"]
+        if problem.cell.stages:
             buffers.v = self.v_of(layer, direction)
         return self.engine.forward_steps(buffers)
 

@@ -34,11 +34,11 @@ def profile_of(problem):
         raise planner.DoesNotFit(
             "schedule 'persistent' runs kernels on a GPU (device='cuda'), not on the CPU: use schedule='auto'"
         )
-    if problem.projection or problem.cell.inner:
-        what = "with proj_size" if problem.projection else f"in a {problem.cell.name}"
+    if problem.projection or not problem.cell.one_product:
+        what = "a projection" if problem.projection else f"cell {problem.cell.name!r}"
         raise planner.DoesNotFit(
-            f"schedule 'persistent' has one product of the state per step, and {what} there are two: use "
-            f"schedule='wavefront' or 'stepwise'"
+            f"schedule 'persistent' has one product of h per step, with the gates that x has, which is not enough for "
+            f"{what}: use schedule='wavefront' or 'stepwise'"
         )
     if problem.profile is None:
         raise planner.DoesNotFit("nothing is known of the device: the problem has no profile")
@@ -207,7 +207,9 @@ def _weight_places(work):
         return elements if 0 <= elements < flat.size else -1
 
     return {
-        (layer, direction): Place(*(offset(part[kind]) if kind in part else -1 for kind in ("W", "R", "b_w", "b_r")))
+        (layer, direction): Place(
+            *(offset(part[kind]) if kind in part else -1 for kind in ("W", "R", "b_w", "b_r", "vectors"))
+        )
         for layer, parts in enumerate(work.weights)
         for direction, part in enumerate(parts)
     }
@@ -316,6 +318,8 @@ class _BackwardLaunch(_Launch):
     def make_room(self):
         for place in self.places:
             self.work.separate_gradients(*place)
+            if self.problem.cell.vectors:
+                self.work.d_vectors_of(*place)
 
     def bind(self):
         walk, tape = self.work, self.work.tape
@@ -326,7 +330,8 @@ class _BackwardLaunch(_Launch):
         h, c = ([states[layer] for layer in self.layers] for states in (tape.h, tape.c))
         dh, dc = ([states[layer][d] for layer, d in self.places] for states in (walk.dh, walk.dc))
         kernel, dy = self._kernel(persistent.make_backward), walk.dy[self.launch.last - 1]
-        return self._bind(kernel, vectors, tape, vectors, h, c, gates, dy, dh, dc)
+        d_vectors = [walk.d_vectors_of(*place) for place in self.places] if self.problem.cell.vectors else [nothing]
+        return self._bind(kernel, vectors, tape, vectors, h, c, gates, d_vectors, dy, dh, dc)
 
 
 def _flat(array):

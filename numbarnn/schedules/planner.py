@@ -273,7 +273,7 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
     groups = 1 if backward else problem.cell.num_gates
     cut = Slice(problem.dtype, math, groups, units, warps, chunks, 1, tiles, aligned)
     cut = _with_chunks(cut)
-    if problem.dtype == "float64" or not _fits_registers(cut, profile):
+    if problem.dtype == "float64" or not _fits_registers(cut, profile, problem.cell.num_vectors):
         cut = _with_chunks(replace(cut, chunks=chunks, resident="shared"))
     share_of_warp = cut.chunks * chunk_elements
     cut = replace(cut, whole=all(source.columns % share_of_warp == 0 for each in all_sources for source in each))
@@ -293,7 +293,8 @@ def _parameter_bytes(problem, layers, backward):
     places = layers * problem.directions
     if backward:
         exchanged = places if problem.cell.same_gradient else 2 * places
-        arrays = exchanged + 2 * layers + 3 * places + 2
+        vectors = places if problem.cell.vectors else 1
+        arrays = exchanged + 2 * layers + 3 * places + vectors + 2
     else:
         arrays = 3 * layers + places + 1
     return 8 * (7 * (arrays + 2) + 9 + 9 + 11 + 1 + 4)  # one-dimensional; then masks, both tables, scale and sizes
@@ -322,12 +323,12 @@ def _with_chunks(cut):
         chunks += cut.whole_chunks
 
 
-def _fits_registers(cut, profile):
-    """Whether the weights can stay in registers."""
+def _fits_registers(cut, profile, vectors):
+    """Whether the weights can stay in registers, besides the cell's parameters per unit."""
     most = min(255, profile.registers // cut.threads)
     words = cut.tiles * cut.gathered * 4
     sums = cut.rows // cut.row_lanes * 2 if cut.math == "fma" else cut.rows // 16 * cut.tiles * 4
-    return cut.fragment_words + words + sums + OTHER_REGISTERS[cut.warps > 8] <= most
+    return cut.fragment_words + words + sums + cut.pairs * vectors + OTHER_REGISTERS[cut.warps > 8] <= most
 
 
 def step_products_us(problem):

@@ -97,8 +97,9 @@ class Problem:
 
     @cached_property
     def c_shapes(self):
-        """The shape of c as a state, likewise."""
-        return state_shapes(self.hidden_sizes, self.directions, self.batch)
+        """The shape of all private states together, likewise, of N H in place of H."""
+        widths = tuple(self.cell.num_private * hidden for hidden in self.hidden_sizes)
+        return state_shapes(widths, self.directions, self.batch)
 
 
 def state_shapes(sizes, directions, batch):

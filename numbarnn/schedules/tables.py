@@ -21,6 +21,7 @@ class Place:
     R: int
     b_w: int
     b_r: int
+    vectors: int = -1
 
 
 def make_tables(problem, launch, places):
@@ -54,6 +55,7 @@ def make_tables(problem, launch, places):
                     (
                         layer - launch.first, direction, unit, count, hidden, width * hidden, place.b_w, place.b_r,
                         recurrent, working, int(alone), mask, code, sequence, end,
+                        place.vectors,
                     )
                 )  # fmt: skip
                 warps.append([make_warps(problem, launch, places, layer, direction, unit, one) for one in shares])

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from numbarnn.cells.definition import backward_function, forward_function
+
 
 def normal(dtype, *shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
@@ -23,7 +25,7 @@ class Step:
 
     def __init__(self, cell, dtype, direction):
         self.cell, self.dtype, self.direction = cell, dtype, direction
-        T, B, H, G, N = self.T, self.B, self.H, cell.num_gates, cell.num_private
+        T, B, H, G, A, N = self.T, self.B, self.H, cell.num_gates, cell.num_recurrent, cell.num_private
         self.t = 1
         self.before = self.t if direction == 0 else self.t + 2
         self.h_columns = slice(direction * H, (direction + 1) * H)
@@ -33,8 +35,9 @@ class Step:
         self.c[self.before, :, self.c_columns] = normal(dtype, B, N * H, seed=2)
         self.width = max(cell.num_saved, G) * H
         self.ax = normal(dtype, T, B, self.width, seed=3)
-        self.ah = normal(dtype, B, G * H, seed=4)
-        self.b_w, self.b_r = normal(dtype, G * H, seed=5), normal(dtype, G * H, seed=6)
+        self.ah = normal(dtype, B, A * H, seed=4)
+        self.b_w, self.b_r = normal(dtype, G * H, seed=5), normal(dtype, A * H, seed=6)
+        self.vectors = normal(dtype, cell.num_vectors * H, seed=10)
 
     @property
     def state_before(self):
@@ -42,12 +45,35 @@ class Step:
         h, c = self.h[self.before, :, self.h_columns], self.c[self.before, :, self.c_columns]
         return (h, *split(c, self.cell.num_private))
 
+    def given(self):
+        """(ax, ah, state, vectors) of the step, biases added, in float64."""
+        G, A, H = self.cell.num_gates, self.cell.num_recurrent, self.H
+        ax = split(self.ax[self.t, :, : G * H].astype(np.float64) + self.b_w, G)
+        ah = split(self.ah.astype(np.float64) + self.b_r, A)
+        vectors = split(self.vectors.astype(np.float64), self.cell.num_vectors)
+        return ax, ah, tuple(part.astype(np.float64) for part in self.state_before), vectors
+
     def expected(self):
         """(new state, saved) by the cell's equations on whole arrays, in float64."""
-        G, H = self.cell.num_gates, self.H
-        ax = split(self.ax[self.t, :, : G * H].astype(np.float64) + self.b_w, G)
-        ah = split(self.ah.astype(np.float64) + self.b_r, G)
-        return self.cell.forward(ax, ah, tuple(part.astype(np.float64) for part in self.state_before))
+        return forward_function(self.cell, "float64", "python")(*self.given())
+
+    def expected_gradients(self, saved, state, new_state, d_state, d_v):
+        """(d_ax, d_ah, d_state_before, d_vectors), each a list of arrays (B, H), likewise."""
+        vectors = split(self.vectors.astype(np.float64), self.cell.num_vectors)
+        backward = backward_function(self.cell, "float64", "python")
+        parts = backward(saved, state, new_state, d_state, d_v, vectors)
+        return [[np.broadcast_to(value, (self.B, self.H)) for value in part] for part in parts]
+
+    def keep(self, new_state):
+        """Put a new state where the step's is."""
+        self.h[self.t + 1, :, self.h_columns] = new_state[0]
+        if self.cell.num_private:
+            self.c[self.t + 1, :, self.c_columns] = np.concatenate(new_state[1:], axis=1)
+
+
+def joined(parts, B):
+    """Arrays (B, H) side by side; (B, 0) if there are none."""
+    return np.concatenate(parts, axis=1) if len(parts) else np.zeros((B, 0))
 
 
 def assert_near(value, expected):

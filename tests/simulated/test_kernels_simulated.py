@@ -6,7 +6,8 @@ Outputs start as NaN: an element that is not written shows, and one that must no
 
 import numpy as np
 import pytest
-from one_step import Step, assert_near, assert_only_written, nans, normal, split
+from general_cells import GENERAL
+from one_step import Step, assert_near, assert_only_written, joined, nans, normal, split
 from philox_reference import dropout_mask
 from step_buffers import mask_words
 
@@ -15,7 +16,8 @@ from numbarnn.kernels import dropout, layout, pointwise, reduce
 from numbarnn.kernels.launch import LaunchConfig
 
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
-by_cell = pytest.mark.parametrize("cell", cells.CELLS.values(), ids=cells.CELLS)
+ALL_CELLS = cells.CELLS | GENERAL
+by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
 
 
 # ------------------------------------------------------------------------------------------------------------ copy
@@ -110,7 +112,8 @@ def test_pointwise_forward_of_training(cell, direction, dtype):
     s = Step(cell, dtype, direction)
     new_state, saved = s.expected()
     before, others = [part.copy() for part in s.state_before], s.ax[[0, 2]].copy()
-    pointwise.bind_forward(cell, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, None, direction, True)(s.t, s.before)
+    bind = pointwise.bind_forward
+    bind(cell, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, s.vectors, None, direction, True)(s.t, s.before)
     np.testing.assert_array_equal(s.state_before, before)
     for array, columns, value in ((s.h, s.h_columns, new_state[:1]), (s.c, s.c_columns, new_state[1:])):
         array[s.before] = np.nan  # was given
@@ -130,7 +133,8 @@ def test_pointwise_forward_of_inference(cell, direction, dtype):
     new_state, _ = s.expected()
     c, ax = nans(dtype, 2, *s.c.shape[1:]), s.ax.copy()
     c[s.before % 2] = s.c[s.before]
-    pointwise.bind_forward(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, None, direction, False)(s.t, s.before)
+    bind = pointwise.bind_forward
+    bind(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, s.vectors, None, direction, False)(s.t, s.before)
     assert_near(s.h[s.t + 1, :, s.h_columns], new_state[0])
     np.testing.assert_array_equal(c[s.before % 2], s.c[s.before])
     if cell.num_private:
@@ -146,26 +150,28 @@ def test_pointwise_backward(cell, direction, dtype):
     s = Step(cell, dtype, direction)
     G, N, K, H = cell.num_gates, cell.num_private, cell.num_saved, s.H
     new_state, saved = s.expected()
-    s.h[s.t + 1, :, s.h_columns] = new_state[0]
-    if N:
-        s.c[s.t + 1, :, s.c_columns] = np.concatenate(new_state[1:], axis=1)
+    s.keep(new_state)
     dy = normal(dtype, s.T, s.B, 2 * H, seed=7)
     dh, dc = normal(dtype, s.B, H, seed=8), normal(dtype, s.B, N * H, seed=9)
+    d_v = normal(dtype, s.B, len(cell.stages) * H, seed=11)
     d_state = (dy[s.t, :, s.h_columns].astype(np.float64) + dh, *split(dc.astype(np.float64), N))
-    d_ax, d_ah, d_before = cell.backward(saved, s.state_before, new_state, d_state)
+    d_stages = split(d_v.astype(np.float64), len(cell.stages))
+    d_ax, d_ah, d_before, d_own = s.expected_gradients(saved, s.state_before, new_state, d_state, d_stages)
 
     dax = nans(dtype, s.T, s.B, s.width)  # at first what forward saved
     if K:
         dax[s.t, :, : K * H] = np.concatenate(saved, axis=1)
-    dah = dax if cell.same_gradient else nans(dtype, s.T, s.B, G * H)
-    pointwise.bind_backward(cell, dh, dc, dax, dah, dy, s.h, s.c, None, direction)(s.t, s.before)
+    dah = dax if cell.same_gradient else nans(dtype, s.T, s.B, cell.num_recurrent * H)
+    d_vectors = nans(dtype, s.T, s.B, s.vectors.size)
+    given = cell, dh, dc, dax, dah, d_vectors, dy, s.h, s.c, s.vectors, d_v, None, direction
+    pointwise.bind_backward(*given)(s.t, s.before)
     assert_near(dax[s.t, :, : G * H], np.concatenate(d_ax, axis=1))
     assert np.isnan(dax[[0, 2]]).all()
-    if not cell.same_gradient:
-        assert_only_written(dah, s.t, np.concatenate(d_ah, axis=1))
-    assert_near(dh, np.broadcast_to(d_before[0], dh.shape))
-    if N:
-        assert_near(dc, np.concatenate(d_before[1:], axis=1))
+    if not cell.same_gradient:  # gates of stages are theirs
+        assert_only_written(dah, (s.t, slice(None), slice(0, cell.num_outer * H)), joined(d_ah, s.B))
+    assert_only_written(d_vectors, s.t, joined(d_own, s.B))
+    assert_near(dh, d_before[0])
+    assert_near(dc, joined(d_before[1:], s.B))
 
 
 @by_cell
@@ -176,7 +182,7 @@ def test_pointwise_is_right_for_any_grid(cell):
         s = Step(cell, "float64", 0)
         kernel = pointwise.make_pointwise_forward(cell, "float64", True)
         codes = pointwise.no_codes(s.ah, None)
-        kernel.bind(config, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, codes, np.int32(0))(s.t, s.before)
+        kernel.bind(config, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, s.vectors, codes, np.int32(0))(s.t, s.before)
         results.append((s.h, s.c, s.ax))
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -1,12 +1,13 @@
 """The kernels of sequences of different lengths, of sequences that begin anew, of projection, of skip input and of
-steps with two products, each alone, in the simulator, against a line of NumPy; all steps against the CPU engine's.
+steps with further products, each alone, in the simulator, against a line of NumPy; all steps against the CPU engine's.
 
 What a kernel must not read is NaN: x of skipped steps, states that count as zero, gradients that come from nowhere.
 """
 
 import numpy as np
 import pytest
-from one_step import Step, assert_near, assert_only_written, nans, normal, split
+from general_cells import GENERAL
+from one_step import Step, assert_near, assert_only_written, joined, nans, normal, split
 from row_cases import (
     SHAPES,
     check_gather,
@@ -23,10 +24,10 @@ from numbarnn import cells, engines
 from numbarnn.cells import lstm
 from numbarnn.cells.order import RESET, SKIP
 from numbarnn.cells.precision import DTYPES, compute_dtype
-from numbarnn.kernels import inner, pointwise, projection, sequences
+from numbarnn.kernels import pointwise, projection, sequences, stages
 from numbarnn.kernels.launch import LaunchConfig
 
-ALL_CELLS = cells.CELLS | {"lstm_clip": lstm.clipped(-0.3, 0.4)}
+ALL_CELLS = cells.CELLS | {"lstm_clip": lstm.clipped(-0.3, 0.4)} | GENERAL
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 by_direction = pytest.mark.parametrize("direction", (0, 1))
 by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
@@ -92,6 +93,11 @@ def where_rows(rows, values, others):
     return tuple(np.where(rows[:, None], one, other) for one, other in zip(values, others, strict=True))
 
 
+def wide_state(parts):
+    """A step's state in float64."""
+    return tuple(part.astype(np.float64) for part in parts)
+
+
 class MaskedStep(Step):
     """A step whose sequences have every pair of codes of the step and of the one after it."""
 
@@ -111,18 +117,28 @@ class MaskedStep(Step):
         """The slot of the step after, in the order of the direction."""
         return self.t + 2 if self.direction == 0 else self.t
 
+    def given(self):
+        """As `Step.given`, after a reset from zero: of the gates that multiply h the biases alone."""
+        ax, ah, _, vectors = super().given()
+        biases, outer = split(self.b_r.astype(np.float64), len(ah)), self.cell.num_outer
+        after_reset = [np.broadcast_to(bias, (self.B, self.H)) for bias in biases[:outer]]
+        return ax, [*where_rows(self.reset, after_reset, ah[:outer]), *ah[outer:]], wide_state(self.started), vectors
+
     def expected(self):
         """(new state, saved), where the state before counts as zero or is carried through."""
-        carried = [part.astype(np.float64) for part in self.state_before]
-        G, H = self.cell.num_gates, self.H
-        ax = split(self.ax[self.t, :, : G * H].astype(np.float64) + self.b_w, G)
-        ah = split(np.where(self.reset[:, None], 0, self.ah).astype(np.float64) + self.b_r, G)
-        new_state, saved = self.cell.forward(ax, ah, tuple(part.astype(np.float64) for part in self.started))
-        return where_rows(self.skip, carried, new_state), saved
+        new_state, saved = super().expected()
+        return where_rows(self.skip, wide_state(self.state_before), new_state), saved
+
+    def expected_gradients(self, saved, state, new_state, d_state, d_v):
+        """Of skipped steps: nothing, but what is carried through."""
+        d_ax, d_ah, d_before, d_vectors = super().expected_gradients(saved, state, new_state, d_state, d_v)
+        nothing = [np.zeros((self.B, self.H))] * (self.cell.num_gates + self.cell.num_recurrent)
+        d_ax, d_ah, d_vectors = (where_rows(self.skip, nothing[: len(d)], d) for d in (d_ax, d_ah, d_vectors))
+        return d_ax, d_ah, where_rows(self.skip, d_state, d_before), d_vectors
 
     def spoil(self):
         """Make NaN what must not be read."""
-        self.ah[self.reset | self.skip] = np.nan
+        self.ah[self.reset, : self.cell.num_outer * self.H] = self.ah[self.skip] = np.nan
         self.ax[self.t, self.skip] = np.nan
         for part in (self.h, self.c):
             part[self.before, self.reset] = np.nan
@@ -140,7 +156,8 @@ def test_masked_pointwise_forward(cell, save, direction, dtype):
     if not save:
         c = nans(dtype, 2, *s.c.shape[1:])
         c[s.before % 2] = s.c[s.before]
-    pointwise.bind_forward(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, s.codes, direction, save)(s.t, s.before)
+    bind = pointwise.bind_forward
+    bind(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, s.vectors, s.codes, direction, save)(s.t, s.before)
     s.h[s.before] = c[s.before if save else s.before % 2] = np.nan  # were given
     assert_only_written(s.h, (s.t + 1, slice(None), s.h_columns), new_state[0])
     if cell.num_private:
@@ -154,7 +171,7 @@ def test_masked_pointwise_forward(cell, save, direction, dtype):
 def backward_cases():
     """(cell, projected)"""
     for name, cell in ALL_CELLS.items():
-        for projected in (False, True) if cell.num_private else (False,):
+        for projected in (False, True) if "c" in cell.states and not cell.general else (False,):
             yield pytest.param(cell, projected, id=f"{name}-projected" if projected else name)
 
 
@@ -164,40 +181,37 @@ def backward_cases():
 def test_masked_pointwise_backward(cell, projected, direction, dtype):
     """With projection dh is all of the gradient of the cell's output: dy and the step after are in it already."""
     s = MaskedStep(cell, dtype, direction)
-    G, N, K, H = cell.num_gates, cell.num_private, cell.num_saved, s.H
+    G, N, K, H, S = cell.num_gates, cell.num_private, cell.num_saved, s.H, len(cell.stages)
     new_state, saved = s.expected()
-    s.h[s.t + 1, :, s.h_columns] = new_state[0]
-    if N:
-        s.c[s.t + 1, :, s.c_columns] = np.concatenate(new_state[1:], axis=1)
+    s.keep(new_state)
     dy = normal(dtype, s.T, s.B, 2 * H, seed=7)
     dh, dc = normal(dtype, s.B, H, seed=8), normal(dtype, s.B, N * H, seed=9)
+    d_v, d_vectors = normal(dtype, s.B, S * H, seed=11), nans(dtype, s.T, s.B, s.vectors.size)
     cut_off = s.cut_off[:, None]
     d_h = dh.astype(np.float64) if projected else np.where(cut_off, 0, dh).astype(np.float64)
     d_private = split(np.where(cut_off, 0, dc).astype(np.float64), N)
-    d_output = d_h if projected else d_h + dy[s.t, :, s.h_columns]
-    d_ax, d_ah, d_before = cell.backward(saved, s.started, new_state, (d_output, *d_private))
-    nothing = [np.zeros((s.B, H))] * G
-    d_ax, d_ah = where_rows(s.skip, nothing, d_ax), where_rows(s.skip, nothing, d_ah)
-    d_before = where_rows(s.skip, (d_h, *d_private), d_before)
+    d_output = d_h if projected else d_h + np.where(s.skip[:, None], 0, dy[s.t, :, s.h_columns])
+    d_state, d_stages = (d_output, *d_private), split(d_v.astype(np.float64), S)
+    d_ax, d_ah, d_before, d_own = s.expected_gradients(saved, s.started, new_state, d_state, d_stages)
 
     s.spoil()
-    dy[s.t, s.skip] = dc[s.cut_off] = np.nan
+    dy[s.t, s.skip] = dc[s.cut_off] = d_v[s.skip] = np.nan
     if not projected:
         dh[s.cut_off] = np.nan
     dax = nans(dtype, s.T, s.B, s.width)
     if K:
         dax[s.t, :, : K * H] = np.concatenate(saved, axis=1)
         dax[s.t, s.skip] = np.nan
-    dah = dax if cell.same_gradient else nans(dtype, s.T, s.B, G * H)
-    given = None if projected else dy
-    pointwise.bind_backward(cell, dh, dc, dax, dah, given, s.h, s.c, s.codes, direction)(s.t, s.before)
+    dah = dax if cell.same_gradient else nans(dtype, s.T, s.B, cell.num_recurrent * H)
+    given = dh, dc, dax, dah, d_vectors, None if projected else dy, s.h, s.c, s.vectors, d_v, s.codes, direction
+    pointwise.bind_backward(cell, *given)(s.t, s.before)
     assert_near(dax[s.t, :, : G * H], np.concatenate(d_ax, axis=1))
     assert np.isnan(dax[[0, 2]]).all()
     if not cell.same_gradient:
-        assert_only_written(dah, s.t, np.concatenate(d_ah, axis=1))
+        assert_only_written(dah, (s.t, slice(None), slice(0, cell.num_outer * H)), joined(d_ah, s.B))
+    assert_only_written(d_vectors, s.t, joined(d_own, s.B))
     assert_near(dh, d_before[0])
-    if N:
-        assert_near(dc, np.concatenate(d_before[1:], axis=1))
+    assert_near(dc, joined(d_before[1:], s.B))
 
 
 @by_dtype
@@ -212,69 +226,108 @@ def test_projected_pointwise_backward(direction, dtype):
         dh, dc, dax = normal(dtype, s.B, s.H, seed=8), normal(dtype, s.B, s.H, seed=9), nans(dtype, s.T, s.B, s.width)
         dax[s.t] = np.concatenate(saved, axis=1)
         dy = None if projected else np.zeros((s.T, s.B, 2 * s.H), dtype)
-        pointwise.bind_backward(cells.LSTM, dh, dc, dax, dax, dy, s.h, s.c, None, direction)(s.t, s.before)
+        given = dh, dc, dax, dax, None, dy, s.h, s.c, s.vectors, None, None, direction
+        pointwise.bind_backward(cells.LSTM, *given)(s.t, s.before)
         found.append((dh, dc, dax))
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-# --------------------------------------------------------------------------------------------- between two products
-by_inner = pytest.mark.parametrize("cell", [cell for cell in cells.CELLS.values() if cell.inner], ids=lambda c: c.name)
+# ------------------------------------------------------------------------------------------------- further products
 by_masked = pytest.mark.parametrize("masked", (False, True), ids=("ordinary", "masked"))
-
-
-def wide_state(parts):
-    """A step's state in float64."""
-    return tuple(part.astype(np.float64) for part in parts)
+by_stage = pytest.mark.parametrize("cell, stage", [
+    pytest.param(cell, stage, id=f"{name}-{stage}")
+    for name, cell in ALL_CELLS.items() for stage in range(len(cell.stages))
+])  # fmt: skip
 
 
 @by_dtype
 @by_direction
 @by_masked
-@by_inner
-def test_inner_forward(cell, masked, direction, dtype):
-    """Of skipped steps v is left open."""
+@by_stage
+def test_stage_forward(cell, stage, masked, direction, dtype):
+    """The stage's columns of v; of skipped steps they are left open. Its own and later gates' products come later."""
     s = (MaskedStep if masked else Step)(cell, dtype, direction)
-    first, reset = cell.inner.gates, s.reset[:, None] if masked else False
-    ax = split(s.ax[s.t, :, : first * s.H] + s.b_w[: first * s.H].astype(np.float64), first)
-    ah = split(np.where(reset, 0, s.ah[:, : first * s.H]) + s.b_r[: first * s.H].astype(np.float64), first)
-    expected = cell.inner.forward(ax, ah, wide_state(s.started if masked else s.state_before))
+    expected = cell.stages[stage].forward(*s.given())
     if masked:
         s.spoil()
     codes, rows = (s.codes, ~s.skip) if masked else (None, slice(None))
-    s.ah[:, first * s.H :] = s.b_r[first * s.H :] = np.nan  # those gates' product comes later
+    s.ah[:, cell.first_of_stage(stage) * s.H :] = s.b_r[cell.first_of_stage(stage) * s.H :] = np.nan
+    columns = slice(stage * s.H, (stage + 1) * s.H)
     for save in (True, False):
-        v, c = nans(dtype, s.T if save else 1, s.B, s.H), s.c if save else nans(dtype, 2, *s.c.shape[1:])
-        bound = inner.bind_forward(cell, v, s.h, c, s.ax, s.ah, s.b_w, s.b_r, codes, direction, save)
-        bound(s.t, s.before)
-        assert_near(v[s.t if save else 0][rows], expected[rows])
-        assert np.isnan(np.delete(v, s.t if save else 0, axis=0)).all()
+        v, c = nans(dtype, s.T if save else 1, s.B, len(cell.stages) * s.H), s.c
+        if not save:
+            c = nans(dtype, 2, *s.c.shape[1:])
+            c[s.before % 2] = s.c[s.before]
+        given = v, s.h, c, s.ax, s.ah, s.b_w, s.b_r, s.vectors, codes, direction, save
+        stages.bind_forward(cell, stage, *given)(s.t, s.before)
+        slot = s.t if save else 0
+        assert_near(v[slot, rows, columns], expected[rows])
+        v[slot, :, columns] = np.nan
+        assert np.isnan(v).all()
 
 
 @by_dtype
 @by_direction
 @by_masked
-@by_inner
-def test_inner_backward(cell, masked, direction, dtype):
-    """The first gates' gradients, and what reaches h through v; nothing where dv and the gates' gradients are 0."""
-    s = (MaskedStep if masked else Step)(cell, dtype, direction)
-    first, H = cell.inner.gates, s.H
-    dax, dv, dh = nans(dtype, s.T, s.B, s.width), normal(dtype, s.B, H, seed=7), normal(dtype, s.B, H, seed=8)
-    dax[s.t] = normal(dtype, s.B, s.width, seed=9)
-    if masked:
-        dv[s.skip] = dax[s.t, s.skip] = 0
-    kept = [part.astype(np.float64) for part in split(dax[s.t, :, : first * H], first)]
-    gates, d_h = cell.inner.backward(kept, dv.astype(np.float64), wide_state(s.started if masked else s.state_before))
-    others, expected = dax[s.t, :, first * H :].copy(), dh + d_h
+@by_stage
+def test_stage_backward(cell, stage, masked, direction, dtype):
+    """The stage's columns of dah, from the gradients of later stages' vectors; 0 of skipped steps."""
+    s, S = (MaskedStep if masked else Step)(cell, dtype, direction), len(cell.stages)
+    H, N = s.H, cell.num_private
+    state = wide_state(s.started if masked else s.state_before)
+    new_state, saved = s.expected()
+    s.keep(new_state)
+    dy, dh, dc = (normal(dtype, *shape, seed=7) for shape in ((s.T, s.B, 2 * H), (s.B, H), (s.B, N * H)))
+    d_v = normal(dtype, s.B, S * H, seed=11)
+    cut_off = s.cut_off[:, None] if masked else np.zeros((s.B, 1), bool)
+    d_h, d_private = np.where(cut_off, 0, dh), split(np.where(cut_off, 0, dc).astype(np.float64), N)
+    d_state = (dy[s.t, :, s.h_columns].astype(np.float64) + d_h, *d_private)
+    d_stages, vectors = (split(part.astype(np.float64), n) for part, n in ((d_v, S), (s.vectors, cell.num_vectors)))
+    expected = cell.stages[stage].backward(saved, state, new_state, d_state, d_stages, vectors)
+
+    d_v[:, : (stage + 1) * H] = np.nan  # its own and earlier ones' come later
+    dax = nans(dtype, s.T, s.B, s.width)
+    dax[s.t, :, : cell.num_saved * H] = np.concatenate(saved, axis=1)
     if masked:
         s.spoil()
-    inner.bind_backward(cell, dh, dax, dv, s.h, s.c, s.codes if masked else None, direction)(s.t, s.before)
-    assert_near(dax[s.t, :, : first * H], np.concatenate(gates, axis=1))
-    np.testing.assert_array_equal(dax[s.t, :, first * H :], others)
-    assert np.isnan(dax[[0, 2]]).all()
-    assert_near(dh, expected)
-    if masked:
-        assert (gates[0][s.skip] == 0).all() and (d_h[s.skip] == 0).all()
+        expected = where_rows(s.skip, [np.zeros((s.B, H))] * len(expected), expected)
+        dy[s.t, s.skip] = dax[s.t, s.skip] = dh[s.cut_off] = dc[s.cut_off] = np.nan
+    dah, kept = nans(dtype, s.T, s.B, cell.num_recurrent * H), [array.copy() for array in (dax, dh, dc, d_v)]
+    codes = s.codes if masked else None
+    given = dah, dax, dh, dc, dy, s.h, s.c, s.vectors, d_v, codes, direction
+    stages.bind_backward(cell, stage, *given)(s.t, s.before)
+    assert_only_written(dah, (s.t, slice(None), cell.rows_of_stage(stage, H)), joined(expected, s.B))
+    for array, before in zip((dax, dh, dc, d_v), kept, strict=True):
+        np.testing.assert_array_equal(array, before)
+
+
+@pytest.mark.parametrize("blocks, threads", [(1, 1), ((1, 5), 16)])
+@by_stage
+def test_stage_kernels_are_right_for_any_grid(cell, stage, blocks, threads):
+    """One thread that does everything, and more threads than units."""
+    config, found = LaunchConfig(blocks, threads), []
+    for bound in (False, True):
+        s, S = Step(cell, "float64", 0), len(cell.stages)
+        s.keep(s.expected()[0])
+        v, dah = nans("float64", s.T, s.B, S * s.H), nans("float64", s.T, s.B, cell.num_recurrent * s.H)
+        forward = v, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, s.vectors
+        sizes = (s.B, s.H), (s.B, cell.num_private * s.H), (s.T, s.B, 2 * s.H), (s.B, S * s.H)
+        dh, dc, dy, d_v = (normal("float64", *size) for size in sizes)
+        backward = dah, s.ax, dh, dc, dy, s.h, s.c, s.vectors, d_v
+        if bound:
+            stages.bind_forward(cell, stage, *forward, None, 0, True)(s.t, s.before)
+            stages.bind_backward(cell, stage, *backward, None, 0)(s.t, s.before)
+        else:
+            codes = pointwise.no_codes(s.ah, None)
+            makers = stages.make_stage_forward, stages.make_stage_backward
+            kernels = [make(cell, stage, "float64") for make in makers]
+            kernels[0].bind(config, *forward, codes, np.int32(0), np.int32(1))(s.t, s.before)
+            kernels[1].bind(config, *backward, codes, np.int32(0))(s.t, s.before)
+        found.append((v, dah))
+    for one, other in zip(*found, strict=True):
+        assert np.isfinite(one).any()
+        np.testing.assert_array_equal(one, other)
 
 
 # ------------------------------------------------------------------------------------------------------ projection

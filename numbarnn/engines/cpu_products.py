@@ -1,0 +1,196 @@
+"""The CPU engine's compiled code that knows no cell: products by OpenBLAS, sums, dropout, each on several threads.
+
+Functions that the engine calls take (thread, threads, counters, ...) first, see `team.Team`. Functions that call each
+other stand in this one file, as Numba's disk cache notices changes of the calling function's file only; `cpu_loops`,
+which calls some of these, is told by `cell_tag`.
+"""
+
+import numpy as np
+from numba import njit
+from numba.extending import overload
+
+from numbarnn import gemm
+from numbarnn.cells import specialise
+from numbarnn.cells.definition import FAST_MATH
+from numbarnn.cells.order import step_code
+from numbarnn.cells.philox import philox
+
+UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
+SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
+CHAIN = 128  # terms that a product adds up one after another
+FEW_ROWS = 40  # m up to which products are cut into such small ones
+SUM_ROWS = 16  # rows added up one after another
+OPTIONS = dict(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
+_ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
+_step_code = njit(**OPTIONS)(step_code)
+
+
+# ------------------------------------------------------------------------------------------ products
+def _blas(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
+    raise NotImplementedError("only for compiled code")
+
+
+@overload(_blas)
+def _blas_typed(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
+    matrix_matrix, matrix_vector = (gemm.blas_function(str(out.dtype), name) for name in ("gemm", "gemv"))
+    one, zero = (getattr(np, str(out.dtype))(value) for value in (1, 0))
+
+    def call(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
+        if m == 1:  # c = op(b)ᵀ a: not copied anywhere, up to 6 times faster
+            matrix_vector(
+                _ROW_MAJOR, _NO_TRANS if transpose_b else _TRANS, n if transpose_b else k, k if transpose_b else n,
+                one, b, ldb, a, lda if transpose_a else 1, one if accumulate else zero, c, 1,
+            )  # fmt: skip
+            return
+        matrix_matrix(
+            _ROW_MAJOR, _TRANS if transpose_a else _NO_TRANS, _TRANS if transpose_b else _NO_TRANS,
+            m, n, k, one, a, lda, b, ldb, one if accumulate else zero, c, ldc,
+        )  # fmt: skip
+
+    return call
+
+
+@njit(**OPTIONS)
+def share(size, thread, threads):
+    """[first, last) of the thread's share of `size` units, cut at multiples of UNITS."""
+    blocks = (size + UNITS - 1) // UNITS
+    return min(size, blocks * thread // threads * UNITS), min(size, blocks * (thread + 1) // threads * UNITS)
+
+
+@njit(**OPTIONS)
+def product(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
+    """c (m, n) = op(a) op(b), k terms each, or +=; addresses, with `out` for the dtype.
+
+    In pieces, for two reasons. OpenBLAS adds up as many as 500 terms one after another; sums of CHAIN terms, added up,
+    have half the rounding error and cost nothing. And unless a product is small, OpenBLAS first copies both matrices
+    into a layout of its own; with few rows that takes longer than the product: small pieces are up to 3 times faster.
+    """
+    width, depth = max(1, n), max(1, k) if m == 1 else CHAIN
+    if 1 < m <= FEW_ROWS and not transpose_a:
+        width = 2 * UNITS if transpose_b else 4 * UNITS
+        lanes = 8 if transpose_b else 1  # rows by rows: OpenBLAS adds the terms up in several lanes anyway
+        depth = min(lanes * CHAIN, SMALL_PRODUCT // (max(1, m) * width))
+    item = out.itemsize
+    for i in range(0, n, width):
+        for j in range(0, k, depth):
+            a_start = a + (j * lda if transpose_a else j) * item
+            b_start = b + ((i * ldb + j) if transpose_b else (j * ldb + i)) * item
+            _blas(
+                out, transpose_a, transpose_b, m, min(width, n - i), min(depth, k - j), a_start, lda,
+                b_start, ldb, accumulate or j > 0, c + i * item, ldc,
+            )  # fmt: skip
+
+
+@njit(**OPTIONS)
+def row_length(matrix):
+    """Elements between the starts of two rows, as BLAS wants it: at least the width, at least 1."""
+    return max(1, matrix.shape[1], matrix.strides[0] // matrix.itemsize)
+
+
+@njit(**OPTIONS)
+def multiply(thread, threads, counters, out, a, b, transpose_a, transpose_b, accumulate):
+    """The thread's share of out (M, N) = op(a) op(b), or +=; the longer side of out is shared.
+
+    Rows of each matrix may be longer than it is wide.
+    """
+    item = out.itemsize
+    m, n = out.shape
+    k = a.shape[0] if transpose_a else a.shape[1]
+    m0, m1, n0, n1 = 0, m, 0, n
+    if m >= n:
+        m0, m1 = share(m, thread, threads)
+    else:
+        n0, n1 = share(n, thread, threads)
+    lda, ldb, ldc = row_length(a), row_length(b), row_length(out)
+    a_start = a.ctypes.data + (m0 if transpose_a else m0 * lda) * item
+    b_start = b.ctypes.data + (n0 * ldb if transpose_b else n0) * item
+    c_start = out.ctypes.data + (m0 * ldc + n0) * item
+    m, n = m1 - m0, n1 - n0
+    if m > 0 and n > 0:
+        product(out, transpose_a, transpose_b, m, n, k, a_start, lda, b_start, ldb, accumulate, c_start, ldc)
+
+
+# ------------------------------------------------------------------------------------------ sums
+_philox = specialise(philox, "float32", "cpu")
+
+
+@njit(**OPTIONS)
+def add_row_sums(thread, threads, counters, out, x):
+    """The thread's share of out (N,) += x.sum(axis=0), x (M, N).
+
+    Pairwise, so that the rounding error does not grow with M: sums of SUM_ROWS rows are added two by two, those sums
+    two by two, and so on; `waiting[k]` is a sum of 2^k of them that waits for its like.
+    """
+    n0, n1 = share(out.shape[0], thread, threads)
+    M, blocks = x.shape[0], (x.shape[0] + SUM_ROWS - 1) // SUM_ROWS
+    levels = 1
+    while blocks >> levels > 0:
+        levels += 1
+    waiting = np.zeros((levels + 1, n1 - n0), dtype=x.dtype)
+    for block in range(blocks):
+        total = x[block * SUM_ROWS, n0:n1].copy()
+        for m in range(block * SUM_ROWS + 1, min(M, (block + 1) * SUM_ROWS)):
+            _add(total, x[m, n0:n1])
+        level, likes = 0, block
+        while likes & 1:
+            _add(total, waiting[level])
+            waiting[level] = 0
+            level, likes = level + 1, likes >> 1
+        waiting[level] = total
+    level = 0
+    while blocks >> level > 1:
+        _add(waiting[level + 1], waiting[level])
+        level += 1
+    _add(out[n0:n1], waiting[level])
+
+
+@njit(**OPTIONS)
+def step_codes(thread, threads, counters, codes, lengths, resets):
+    """codes (D, T + 2, B): see `Engine.step_codes`."""
+    codes[...] = 0
+    for direction in range(codes.shape[0]):
+        for t in range(codes.shape[1] - 2):
+            for b in range(codes.shape[2]):
+                codes[direction, t + 1, b] = _step_code(t, direction, lengths[b], resets, b)
+
+
+@njit(**OPTIONS)
+def weight_gradients(thread, threads, counters, dW, dR, db_w, db_r, dax, dah, x, h_before, accumulate):
+    """The thread's share of a direction's gradients: see `Engine.weight_gradients`; what is missing has no elements."""
+    if dW.shape[0] > 0:
+        multiply(thread, threads, counters, dW, dax, x, True, False, accumulate)
+    if dR.shape[0] > 0:
+        multiply(thread, threads, counters, dR, dah[:, : dR.shape[0]], h_before, True, False, accumulate)
+    _bias_gradient(thread, threads, counters, db_w, dax, accumulate)
+    _bias_gradient(thread, threads, counters, db_r, dah, accumulate)
+
+
+@njit(**OPTIONS)
+def _bias_gradient(thread, threads, counters, bias, gradient, accumulate):
+    """The thread's share of Σ gradient."""
+    if not accumulate:
+        n0, n1 = share(bias.shape[0], thread, threads)
+        bias[n0:n1] = 0
+    if bias.shape[0] > 0:
+        add_row_sums(thread, threads, counters, bias, gradient)
+
+
+@njit(**OPTIONS)
+def _add(total, row):
+    for n in range(total.shape[0]):
+        total[n] += row[n]
+
+
+@njit(**OPTIONS)
+def dropout(thread, threads, counters, out, x, mask, scale, position):
+    """The thread's share of dropout, element by element as `kernels.dropout` does it; out and x (n,), the elements from
+    number `position` on."""
+    first, last = share(x.size, thread, threads)
+    threshold, key_0, key_1, stream_0, stream_1 = mask[0], mask[1], mask[2], mask[3], mask[4]
+    for group in range((position + first) // 4, (position + last + 3) // 4):
+        low, high = np.uint64(group) & np.uint64(0xFFFFFFFF), np.uint64(group) >> np.uint64(32)
+        words = _philox(low, high, stream_0, stream_1, key_0, key_1)
+        for k in range(4):
+            i = group * 4 + k - position
+            if first <= i < last:
+                out[i] = x[i] * scale if words[k] >= threshold else scale - scale

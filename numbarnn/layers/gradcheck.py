@@ -1,0 +1,111 @@
+"""Gradients of a cell against finite differences."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numbarnn import cells
+from numbarnn.layers.models import RNN
+
+STEP = 1e-6  # half the distance between the two points of a difference: its error is about STEP^2 + eps / STEP
+TOLERANCE = 1e-6  # of what is compared, relative to the largest gradient or 1
+
+
+@dataclass(frozen=True)
+class GradientCheck:
+    """What `gradcheck` found.
+
+    Attributes:
+        errors: name ("x", a state's name, a parameter's) -> largest difference, relative to the largest gradient or 1.
+        tolerance: what they may be.
+    """
+
+    errors: dict[str, float]
+    tolerance: float
+
+    @property
+    def ok(self):
+        """Whether all are within the tolerance."""
+        return all(error <= self.tolerance for error in self.errors.values())
+
+    def __str__(self):
+        rows = [
+            f"  {name:<24} {error:.1e}{'' if error <= self.tolerance else '  WRONG'}"
+            for name, error in self.errors.items()
+        ]
+        return "\n".join([f"gradients against finite differences, tolerance {self.tolerance:.0e}:", *rows])
+
+
+def gradcheck(
+    cell, input_size=3, hidden_size=4, num_layers=1, steps=3, batch=2, *, seed=0, tolerance=TOLERANCE, **options
+):
+    """Compare a cell's backward with central differences of its forward, in float64, element by element.
+
+    The loss is the sum of all outputs and final states, each times a random number. At points where a function has no
+    derivative (the kink of a ReLU) differences say nothing: take another `seed`.
+
+    Args:
+        cell: a `Cell`, such as `numbarnn.cell` makes, or the name of one.
+        input_size, hidden_size, num_layers: I, H, L of the network. steps, batch: T, B.
+        seed: of inputs, states and parameters.
+        tolerance: largest difference allowed, relative to the largest gradient of its kind or 1.
+        options: of the layer, such as bidirectional=True, device="sim", schedule="wavefront".
+
+    Returns:
+        a `GradientCheck`, with all errors.
+
+    Raises:
+        ValueError: a gradient is wrong; the message names which, with all errors.
+    """
+    sizes = input_size, hidden_size, num_layers
+    layer = RNN(cells.get(cell), *sizes, dtype="float64", seed=seed, **({"device": "cpu"} | options))
+    random, engine = np.random.default_rng(seed), layer.engine
+    shape = layer.stack.h_shapes(batch)
+    values = {"x": random.standard_normal((steps, batch, input_size))}
+    values |= {name: random.standard_normal(shape) for name in layer.stack.cell.states}
+    values |= layer.state_dict()
+    weights_of = {}
+
+    def run(training):
+        layer.load_state_dict({name: values[name] for name in layer.parameters})
+        states = tuple(engine.from_host(values[name]) for name in layer.stack.cell.states)
+        x = engine.from_host(values["x"])
+        return (layer.forward if training else layer)(x, states if len(states) > 1 else states[0])
+
+    def outputs(result):
+        y, state = result[:2]
+        return [y, *(state if isinstance(state, tuple) else (state,))]
+
+    *result, tape = run(training=True)
+    weights_of = [random.standard_normal(output.shape) for output in outputs(result)]
+    dy, *d_state = map(engine.from_host, weights_of)
+    gradients = layer.backward(tape, dy, tuple(d_state) if len(d_state) > 1 else d_state[0])
+    states = gradients.state if isinstance(gradients.state, tuple) else (gradients.state,)
+    found = {"x": gradients.x, **dict(zip(layer.stack.cell.states, states, strict=True)), **gradients.params}
+
+    def loss():
+        parts = zip(outputs(run(training=False)), weights_of, strict=True)
+        return sum(float(np.sum(engine.to_host(output) * weight)) for output, weight in parts)
+
+    errors = {}
+    for name, gradient in found.items():
+        expected = _differences(values[name], loss)
+        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+        errors[name] = float(np.max(np.abs(engine.to_host(gradient) - expected), initial=0.0)) / scale
+    check = GradientCheck(errors, tolerance)
+    if not check.ok:
+        raise ValueError(f"the backward of cell {layer.stack.cell.name!r} is wrong; {check}")
+    return check
+
+
+def _differences(array, loss):
+    """The gradient of loss() by the array, whose elements are moved and put back."""
+    gradient, flat = np.empty(array.size), array.reshape(-1)
+    for number, value in enumerate(flat.copy()):
+        ends = []
+        for moved in (value + STEP, value - STEP):
+            flat[number] = moved
+            ends.append(loss())
+        flat[number] = value
+        gradient[number] = (ends[0] - ends[1]) / (2 * STEP)
+    return gradient.reshape(array.shape)

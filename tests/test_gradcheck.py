@@ -1,0 +1,87 @@
+"""gradcheck: right cells pass, wrong ones are named; networks of a cell that is passed in."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import numbarnn
+from numbarnn import cells
+from numbarnn.cells.lstm import lstm_backward
+from numbarnn.layers.private import join, split
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "gru_reset_before", "rnn_tanh"])
+def test_built_in_cells_pass(name):
+    check = numbarnn.gradcheck(name, num_layers=2, bidirectional=True, steps=2)
+    assert check.ok and {"x", "h", "weight_ih_l0", "weight_hh_l1_reverse"} <= check.errors.keys()
+    assert max(check.errors.values()) < 1e-7
+
+
+def forgets_a_factor(saved, state, new_state, d_state):
+    gates, _, (dh, dc) = lstm_backward(saved, state, new_state, d_state)
+    return gates, gates, (dh, dc + dc)
+
+
+def test_a_wrong_backward_is_named():
+    wrong = replace(cells.LSTM, name="wrong", backward=forgets_a_factor)
+    with pytest.raises(ValueError, match=r"backward of cell 'wrong' is wrong; .*\n(.*\n)*  c  .*WRONG"):
+        numbarnn.gradcheck(wrong)
+
+
+def test_every_argument_reaches_the_network():
+    check = numbarnn.gradcheck(cells.GRU, 2, 3, 2, steps=1, batch=1, seed=5, schedule="wavefront", bias=False)
+    assert set(check.errors) == {"x", "h", *(f"weight_{kind}_l{layer}" for layer in (0, 1) for kind in ("ih", "hh"))}
+    with pytest.raises(ValueError, match="is wrong"):
+        numbarnn.gradcheck("gru", tolerance=0.0)
+
+
+def test_a_network_of_a_given_cell():
+    ours, same = numbarnn.RNN(cells.LSTM, 3, 4, 2, seed=0), numbarnn.LSTM(3, 4, 2, seed=0)
+    x = np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32)
+    (y, state), (expected, expected_state) = ours(x), same(x)
+    np.testing.assert_array_equal(y, expected)
+    for one, other in zip(state, expected_state, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert ours.cell == "lstm" and ours.num_layers == 2
+
+
+def test_the_vanilla_rnn_is_as_it_was():
+    layer = numbarnn.RNN(3, 4, 1, "relu", False)
+    assert layer.cell == "rnn_relu" and not layer.bias
+    with pytest.raises(ValueError, match="nonlinearity must be 'tanh' or 'relu', not 'sigmoid'"):
+        numbarnn.RNN(3, 4, nonlinearity="sigmoid")
+
+
+def test_a_cell_with_biases_of_its_own_takes_no_option():
+    own = replace(cells.LSTM, name="own", bias="input")
+    assert numbarnn.RNN(own, 3, 4).bias_mode == "input"
+    with pytest.raises(ValueError, match="bias must be left out: the equations of own say which biases there are"):
+        numbarnn.RNN(own, 3, 4, bias=False)
+
+
+def test_states_are_a_tuple_in_the_cells_order():
+    layer = numbarnn.RNN(cells.LSTM, 3, 4)
+    x = np.zeros((2, 1, 3), np.float32)
+    with pytest.raises(TypeError, match=r"state must be a tuple \(h, c\), not 3 items"):
+        layer(x, (None, None, None))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_private_states_side_by_side(count):
+    random = np.random.default_rng(0)
+    states = [random.standard_normal((2, 3, 4)) for _ in range(count)]
+    for part, state in zip(split(join(np, states, (2, 3, 4), float), count), states, strict=True):
+        np.testing.assert_array_equal(part, state)
+    assert join(np, [None] * count, (2, 3, 4), float) is None
+    lists = [[state[:1], state[1:, :, :2]] for state in states]
+    parts = split(join(np, lists, [(1, 3, 4), (1, 3, 2)], float), count)
+    for part, state in zip(parts, lists, strict=True):
+        for one, other in zip(part, state, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_missing_private_state_is_zero():
+    given = np.ones((2, 3, 4))
+    first, second = split(join(np, [None, given], (2, 3, 4), float), 2)
+    assert not first.any() and (second == 1).all()
