@@ -20,6 +20,7 @@ _PUBLIC = {
     "GRU": "numbarnn.layers",
     "RNN": "numbarnn.layers",
     "Gradients": "numbarnn.layers",
+    "gradcheck": "numbarnn.layers",
     "PackedSequence": "numbarnn.layers",
     "pack_padded_sequence": "numbarnn.layers",
     "pad_packed_sequence": "numbarnn.layers",
@@ -27,7 +28,16 @@ _PUBLIC = {
     "convert": "numbarnn.convert",
     "engines": "numbarnn.engines",
     "cells": "numbarnn.cells",
+    "cell": "numbarnn.cells.tracing",
+    "show": "numbarnn.cells.tracing",
+    "CellError": "numbarnn.cells.tracing",
 }
+# The functions for the equations of a cell.
+_FUNCTIONS = (
+    "clip", "cos", "elu", "exp", "hard_sigmoid", "hard_tanh", "leaky_relu", "log", "maximum", "minimum", "relu",
+    "sigmoid", "sin", "softplus", "softsign", "sqrt", "tanh", "where",
+)  # fmt: skip
+_PUBLIC |= dict.fromkeys(_FUNCTIONS, "numbarnn.cells.functions")
 
 __all__ = [*_PUBLIC, "__version__"]
 

@@ -12,10 +12,17 @@ from functools import cache
 import numpy as np
 
 ZERO = 0.0
+HALF = 0.5
 ONE = 1.0
+TWO = 2.0
 
-exp = np.exp
-tanh = np.tanh
+exp, expm1 = np.exp, np.expm1
+log, log1p = np.log, np.log1p
+tanh, sin, cos = np.tanh, np.sin, np.cos
+sqrt, power = np.sqrt, np.power
+absolute, sign = np.abs, np.sign  # sign(0) is 0
+maximum, minimum = np.maximum, np.minimum  # NaN if either is
+where = np.where
 
 
 def divide(a, b):
@@ -46,6 +53,46 @@ def relu(x):
 def d_relu(y):
     """Derivative of ReLU from its value y; 0 at 0, as in cuDNN and PyTorch."""
     return np.where(y > ZERO, ONE, ZERO)
+
+
+def leaky_relu(x, slope):
+    """x where it is positive, else slope x."""
+    return where(x > ZERO, x, slope * x)
+
+
+def d_leaky_relu(y, slope):
+    """Derivative of the leaky ReLU from its value y, for slopes that are not negative; `slope` at 0, as in PyTorch."""
+    return where(y > ZERO, ONE, slope)
+
+
+def elu(x, alpha):
+    """x where it is positive, else alpha (e^x - 1)."""
+    return where(x > ZERO, x, alpha * expm1(minimum(x, ZERO)))
+
+
+def d_elu(y, alpha):
+    """Derivative of the ELU from its value y, for an alpha that is not negative."""
+    return where(y > ZERO, ONE, y + alpha)
+
+
+def softplus(x):
+    """log(1 + e^x)."""
+    return maximum(x, ZERO) + log1p(exp(-absolute(x)))
+
+
+def d_softplus(y):
+    """Derivative of softplus, the logistic function, from its value y: 1 - e^-y."""
+    return -expm1(-y)
+
+
+def softsign(x):
+    """x / (1 + |x|)."""
+    return divide(x, ONE + absolute(x))
+
+
+def d_softsign(y):
+    """Derivative of softsign from its value y: (1 - |y|)^2."""
+    return (ONE - absolute(y)) * (ONE - absolute(y))
 
 
 def clip(x, low, high):
@@ -81,6 +128,26 @@ def inside_scalar(y, low, high, value):
     return ZERO if y <= low or y >= high else value
 
 
+def where_scalar(condition, a, b):
+    """`where` of one condition."""
+    return a if condition else b
+
+
+def maximum_scalar(a, b):
+    """`maximum` of two numbers."""
+    return a if a > b or a != a else b
+
+
+def minimum_scalar(a, b):
+    """`minimum` of two numbers."""
+    return a if a < b or a != a else b
+
+
+def sign_scalar(x):
+    """`sign` of one number."""
+    return ONE if x > ZERO else -ONE if x < ZERO else x
+
+
 def relu_scalar(x):
     """`relu` of one number."""
     return ZERO if x < ZERO else x
@@ -108,7 +175,6 @@ E0, E1, E2, E3, E4 = (
     0.008363235,
     0.0013941217,
 )  # (e^r - 1 - r) / r^2, |r| <= ln(2) / 2
-TWO = 2.0
 TANH_SMALL = 0.625  # below it 1 - 2 / (e^2x + 1) would cancel
 T0, T1, T2, T3, T4 = (
     -0.3333333,
@@ -132,6 +198,15 @@ def exp_float32(x):
     # 2^n: n stands in the low bits of `shifted`; move it, plus the exponent's bias, into the exponent
     power = np.int32((np.float32(shifted).view(np.int32) + np.int32(127)) << np.int32(23)).view(np.float32)
     return p * power
+
+
+EXPM1_SMALL = 0.34  # below it, n above would be 0; above it e^x - 1 does not cancel
+
+
+def expm1_float32(x):
+    """e^x - 1 of one float32: r + r^2 E(r) with r = x for small x."""
+    p = (((E4 * x + E3) * x + E2) * x + E1) * x + E0
+    return p * (x * x) + x if abs(x) < EXPM1_SMALL else exp_float32(x) - ONE
 
 
 def tanh_float32(x):
@@ -172,8 +247,19 @@ _SCALAR = {
     "clip": clip_scalar,
     "clip_nan": clip_nan_scalar,
     "inside": inside_scalar,
+    "where": where_scalar,
+    "maximum": maximum_scalar,
+    "minimum": minimum_scalar,
+    "sign": sign_scalar,
+    "absolute": abs,
+    "log": math.log,
+    "log1p": math.log1p,
+    "sin": math.sin,
+    "cos": math.cos,
+    "sqrt": math.sqrt,
+    "power": math.pow,
 }
-_LIBM = {**_SCALAR, "exp": math.exp, "tanh": math.tanh}
+_LIBM = {**_SCALAR, "exp": math.exp, "expm1": math.expm1, "tanh": math.tanh}
 
 
 @cache
@@ -189,13 +275,14 @@ def functions_of(target, dtype):
     if dtype == "float64":
         return _LIBM
     if target == "cpu":
-        return {**_SCALAR, "exp": exp_float32, "tanh": tanh_float32}
+        return {**_SCALAR, "exp": exp_float32, "expm1": expm1_float32, "tanh": tanh_float32}
     from numba.cuda import libdevice
 
     return {
         **_SCALAR,
         "exp": exp_cuda,
-        "exp_float32": exp_cuda,  # in tanh
+        "exp_float32": exp_cuda,  # in tanh and expm1
+        "expm1": expm1_float32,
         "tanh": tanh_float32,
         "divide": libdevice.fast_fdividef,
         "exp2": libdevice.exp2f,

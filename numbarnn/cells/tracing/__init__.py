@@ -1,0 +1,17 @@
+"""Cells made of equations: traced, split into products and pointwise stages, and differentiated.
+
+values, errors     what equations are run on, and what is said when they cannot be traced
+graph              expressions as a graph, simplified
+biases, structure  gates of W x, gates of R h, further products, vectors, biases
+derive             the backward: one sweep over the graph
+saving             what forward saves for it
+generate, assembly the source of a cell's functions
+decorator          `cell`, which does all that
+show               `show`, which prints what became of a cell
+"""
+
+from numbarnn.cells.tracing.decorator import TracedCell, cell
+from numbarnn.cells.tracing.errors import CellError
+from numbarnn.cells.tracing.show import show
+
+__all__ = ["CellError", "TracedCell", "cell", "show"]

@@ -1,0 +1,164 @@
+"""From the parts of equations to the source of a cell's functions."""
+
+from dataclasses import dataclass, field
+from math import isfinite
+
+from numbarnn.cells.tracing.derive import Gradients
+from numbarnn.cells.tracing.generate import Function, Names
+from numbarnn.cells.tracing.graph import LEAVES, reachable
+from numbarnn.cells.tracing.saving import values_to_save
+
+
+@dataclass
+class Generated:
+    """What `assemble` makes.
+
+    Attributes:
+        source: text of all functions.
+        forward, backward: names of the cell's.
+        stage_functions: (forward, backward) of each stage, by name.
+        saved: names of the values that forward saves.
+        same_gradient: as of a `Cell`.
+    """
+
+    source: str = ""
+    forward: str = ""
+    backward: str = ""
+    stage_functions: list[tuple[str, str]] = field(default_factory=list)
+    saved: tuple[str, ...] = ()
+    same_gradient: bool = False
+
+
+def assemble(name, states, structure, save, hyperparameters, statements):
+    """The `Generated` functions of a structure.
+
+    Args:
+        name, states: the cell's.
+        structure: a `Structure`, whose recurrent gates may be put into another order.
+        save: what to save, "gates" or "minimal".
+        hyperparameters: name -> value; constants are named after them.
+        statements: (file, line) -> text of the equation there, for comments.
+    """
+    graph, outputs, stages = structure.graph, structure.outputs, structure.stages
+    boundary = len(graph.nodes)  # what is made from here on is the backward's
+    gradients = Gradients(graph, outputs, [vector for vector, _ in stages])
+    same_gradient = _align(structure, gradients)
+    state_nodes = [graph.leaf("state", number) for number in range(len(states))]
+    d_ax = tuple(gradients[node] for node in structure.gates.values())
+    d_ah = tuple(gradients[node] for node in structure.recurrent.values())
+    d_before = tuple(gradients[node] for node in state_nodes)
+    d_vectors = tuple(gradients[node] for node in structure.vectors.values())
+    d_stages = [tuple(gradients[node] for node in own.values()) for _, own in stages]
+    roots = [node for part in (d_ax, d_ah, d_before, d_vectors, *d_stages) for node in part]
+    forward_nodes = set(reachable(outputs))
+    needed = _needed(roots, boundary, forward_nodes)
+    kept = values_to_save(outputs, needed, save)
+    names = _named(states, structure, hyperparameters, kept, gradients, state_nodes, forward_nodes)
+    made = Generated(same_gradient=same_gradient, saved=tuple(names.of(node) for node in kept))
+    stem = name if name.isidentifier() else "cell"
+    made.forward, made.backward = f"{stem}_forward", f"{stem}_backward"
+    made.stage_functions = [(f"{stem}_stage{k}_forward", f"{stem}_stage{k}_backward") for k in range(len(stages))]
+
+    arguments, texts = _arguments(structure, state_nodes, kept), []
+
+    def function(called, kind, title, *results):
+        texts.append(Function(called, kind, title, names, arguments[kind], statements).text(*results))
+
+    for (vector, own), (called, _) in zip(stages, made.stage_functions, strict=True):
+        function(called, "forward", f"What the rows of R of {' '.join(own)} multiply.", vector)
+    function(
+        made.forward, "forward", "One step of one unit: new states; what backward needs.", tuple(outputs), tuple(kept)
+    )
+    for (_, own), (_, called), parts in reversed(list(zip(stages, made.stage_functions, d_stages, strict=True))):
+        function(called, "backward", f"The gradients of the gates {' '.join(own)} of ah.", parts)
+    function(made.backward, "backward", "One step of one unit backward, but for what goes through W and R.",
+             d_ax, d_ah, d_before, d_vectors)  # fmt: skip
+    constants = [f"{constant} = {value!r}" if isfinite(value) else f'{constant} = float("{value}")'
+                 for value, constant in names.constants.items()]  # fmt: skip
+    made.source = "\n\n".join((["\n".join(constants) + "\n"] if constants else []) + texts)
+    return made
+
+
+def _arguments(structure, state_nodes, kept):
+    """Of a "forward" and of a "backward" function: name of an argument -> its nodes."""
+    graph, vectors = structure.graph, list(structure.vectors.values())
+    gates, recurrent = list(structure.gates.values()), list(structure.all_recurrent.values())
+    d_state = [graph.leaf("d_state", number) for number in range(len(state_nodes))]
+    d_v = [graph.leaf("d_v", number) for number in range(len(structure.stages))]
+    return {
+        "forward": {"ax": gates, "ah": recurrent, "state": state_nodes, "vectors": vectors},
+        "backward": {
+            "saved": kept, "state": state_nodes, "new_state": structure.outputs, "d_state": d_state, "d_v": d_v,
+            "vectors": vectors,
+        },
+    }  # fmt: skip
+
+
+def _align(structure, gradients):
+    """Whether each gate of ax has the gradient of one of ah, one to one; ah's are then put in the order of those."""
+    if structure.stages or len(structure.recurrent) != len(structure.gates):
+        return False
+    left, order = dict(structure.recurrent), {}
+    for node in structure.gates.values():
+        partner = next((name for name, other in left.items() if gradients[other] is gradients[node]), None)
+        if partner is None:
+            return False
+        order[partner] = left.pop(partner)
+    structure.recurrent = order
+    return True
+
+
+def _needed(roots, boundary, forward_nodes):
+    """The forward's nodes that gradients are made of."""
+    found, seen, waiting = set(), set(), list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.number < boundary and node in forward_nodes:
+            found.add(node)
+        else:
+            waiting += node.args
+    return found
+
+
+def _named(states, structure, hyperparameters, kept, gradients, state_nodes, forward_nodes):
+    """The `Names` of all variables, the equations' own where they have some."""
+    names, graph = Names(states, hyperparameters), structure.graph
+    for prefix, nodes in (("", dict(zip(states, state_nodes, strict=True))), ("", structure.vectors),
+                          ("ax_", structure.gates), ("ah_", structure.all_recurrent)):  # fmt: skip
+        for name, node in nodes.items():
+            names.give(node, prefix + name)
+    for node in sorted(forward_nodes, key=lambda node: node.number):
+        if node.name and node.op not in LEAVES:
+            names.give(node, node.name)
+    for state, node in zip(states, structure.outputs, strict=True):
+        names.give(node, f"{state}_new")
+    own = {node.name for node in forward_nodes}
+    for node in kept:
+        names.give(
+            node, node.name or _name_by_gate(node, structure, lambda name: names.is_free(name) and name not in own)
+        )
+    for number, state in enumerate(states):
+        names.give(graph.leaf("d_state", number), f"d_{state}_after")
+    for number in range(len(structure.stages)):
+        names.give(graph.leaf("d_v", number), f"d_v{number}")
+    for node, gradient in [*((node, gradients[node]) for node in structure.gates.values()), *gradients.items()]:
+        if gradient.op not in ("const", "d_state", "d_v") and names.has(node):
+            names.give(gradient, f"d_{names.of(node)}")
+    return names
+
+
+def _name_by_gate(node, structure, is_free):
+    """A name for what the equations gave none: the gate's for a function of it, if there is but one gate of W x in it,
+    or none and one of R; `is_free` says whether a name is."""
+    inside = [part for part in reachable(node.args, stop=structure.outputs) if part.op not in LEAVES - {"input"}]
+    if all(part.op in ("add", "sub", "neg", "input", "product") for part in inside):
+        for gates in (structure.gates, structure.all_recurrent):
+            found = [name for name, gate in gates.items() if gate in inside]
+            if len(found) == 1 and node.op in ("add", "sub"):
+                return f"a_{found[0]}"
+            if len(found) == 1:
+                return found[0] if is_free(found[0]) else f"{node.op}_{found[0]}"
+    return f"{node.op}_1"

@@ -1,0 +1,230 @@
+"""`cell`: a function of equations becomes a `Cell`."""
+
+import ast
+import inspect
+import linecache
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+
+from numbarnn.cells import scalar
+from numbarnn.cells.definition import Cell, Stage
+from numbarnn.cells.tracing.assembly import assemble
+from numbarnn.cells.tracing.errors import CellError, error
+from numbarnn.cells.tracing.graph import Graph, reachable
+from numbarnn.cells.tracing.saving import CHOICES
+from numbarnn.cells.tracing.structure import Structure, split
+from numbarnn.cells.tracing.values import Input, Parameters, Trace, Traced, Value, is_condition, words
+
+_PARAMETERS = ("p", "params")
+_FORM = "expected (x, h, ..., p): the input, the states, the parameters; then hyperparameters with defaults"
+_FORBIDDEN = ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TracedCell(Cell):
+    """A `Cell` made of equations by `cell`.
+
+    Attributes:
+        function: the equations; run on NumPy arrays they compute the same.
+        equations: their source.
+        hyperparameters: name -> value.
+        save: "gates" or "minimal".
+        structure: which parameters are gates, biases and vectors.
+    """
+
+    function: Callable | None = None
+    equations: str = ""
+    hyperparameters: dict = field(default_factory=dict)
+    save: str = "gates"
+    structure: Structure | None = None
+
+    def __repr__(self):
+        return f"<cell {self.name}, states {' '.join(self.states)}>"
+
+
+def cell(function=None, *, save="gates", name=None, **hyperparameters):
+    """Make a `Cell` of a function of equations, `f(x, h, ..., p)`; also as a decorator, with or without arguments.
+
+        @cell
+        def rnn(x, h, p):
+            return tanh(p.W.h @ x + p.R.h @ h + p.b.h)
+
+    The function takes the input x, the states, of which the first is the output, and p, whose attributes are the
+    parameters: matrices where they stand left of @, vectors of one number per unit elsewhere. It returns the new
+    states. It is run once, on values that note what is computed; then the backward is derived, and source of both is
+    written, which `show` prints.
+
+    Args:
+        function: the equations; or a cell made of some, to make it anew with other options.
+        save: what forward saves for backward. "gates": values of functions such as sigmoid, so that they are not
+            computed twice; "minimal": as few values as possible.
+        name: of the cell; by default the function's, with hyperparameters given here.
+        hyperparameters: values for what the function takes after p, in place of its defaults: Python values, numbers as
+            a rule, which are constants of the cell.
+
+    Raises:
+        CellError: the equations cannot become a cell; the message shows the line and the cure.
+        TypeError, ValueError: an argument is none that `cell` or the function takes.
+    """
+    if function is None:
+        return partial(cell, save=save, name=name, **hyperparameters)
+    if isinstance(function, TracedCell):
+        hyperparameters = function.hyperparameters | hyperparameters
+        function = function.function
+    if not callable(function) or isinstance(function, type):
+        raise TypeError(f"cell takes a function of equations f(x, h, ..., p), not {words(function)}")
+    if save not in CHOICES:
+        raise ValueError(f"save must be 'gates' or 'minimal', not {save!r}")
+    input_name, states, chosen = _signature(function, hyperparameters)
+    if name is None:
+        chosen_text = {key: getattr(value, "__name__", None) or repr(value) for key, value in hyperparameters.items()}
+        name = "_".join([_name_of(function), *(f"{key}_{text}" for key, text in chosen_text.items())])
+    source_lines = _Source(function)
+    structure = _traced(function, input_name, states, chosen, source_lines)
+    generated = assemble(name, states, structure, save, chosen, source_lines.statements())
+    functions = _compiled(name, generated.source)
+    stages = tuple(
+        Stage(tuple(own), functions[forward], functions[backward])
+        for (_, own), (forward, backward) in zip(structure.stages, generated.stage_functions, strict=True)
+    )
+    return TracedCell(
+        name, tuple(structure.gates), states, generated.saved, functions[generated.forward],
+        functions[generated.backward], same_gradient=generated.same_gradient, recurrent=tuple(structure.recurrent),
+        stages=stages, vectors=tuple(structure.vectors), bias=structure.bias, general=True, source=generated.source,
+        function=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
+    )  # fmt: skip
+
+
+def _name_of(function):
+    name = getattr(function, "__name__", "cell")
+    return name if name.isidentifier() else "cell"  # of a lambda
+
+
+def _signature(function, given):
+    """(name of the input, names of states, hyperparameter -> value) of a function of equations."""
+    called, place = _name_of(function), _Source(function).definition
+    takes = list(inspect.signature(function).parameters.values())
+    names = [parameter.name for parameter in takes]
+    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in takes):
+        raise error(f"{called} takes any arguments (*, **); {_FORM}", place)
+    where_p = next((k for k, name in enumerate(names) if name in _PARAMETERS), None)
+    if where_p is None or where_p < 2:
+        raise error(f"{called} takes ({', '.join(names)}); {_FORM}", place)
+    defaults = {parameter.name: parameter.default for parameter in takes[where_p + 1 :]}
+    unknown = given.keys() - defaults.keys()
+    if unknown:
+        raise TypeError(
+            f"{called} has no hyperparameter {', '.join(sorted(unknown))}; it has "
+            f"{', '.join(defaults) or 'none'} (they stand after p)"
+        )
+    chosen = defaults | given
+    missing = [name for name, value in chosen.items() if value is inspect.Parameter.empty]
+    if missing:
+        raise TypeError(f"{called} needs a value of {', '.join(missing)}: cell({missing[0]}=...), or a default")
+    return names[0], tuple(names[1:where_p]), chosen
+
+
+def _traced(function, input_name, states, hyperparameters, source_lines):
+    """The `Structure` of a function of equations: run once on traced values."""
+    graph = Graph()
+    trace = Trace(graph)
+    values = [Value(trace, graph.leaf("state", number)) for number in range(len(states))]
+    for value, state in zip(values, states, strict=True):
+        value._node.name = state
+    returned = function(Input(trace, input_name), *values, Parameters(trace), **hyperparameters)
+    structure = split(_new_states(trace, returned, states, source_lines))
+    used = _check(structure, source_lines)
+    structure.unused = tuple(name for name in trace.kinds if name not in used)
+    return structure
+
+
+def _new_states(trace, returned, states, source_lines):
+    """The nodes of what the equations returned."""
+    place = source_lines.last_return
+    values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    if returned is None or len(values) != len(states):
+        came = "nothing" if returned is None else f"{len(values)} value{'s' if len(values) != 1 else ''}"
+        raise error(
+            f"{came} returned; expected the new value of each state, in the order of the arguments: "
+            f"{', '.join(states)}",
+            place,
+        )
+    for value, state in zip(values, states, strict=True):
+        if not isinstance(value, Traced) or (isinstance(value, Value) and is_condition(value._node)):
+            raise error(
+                f"the new {state} is {words(value)}; expected what is computed from x, states, parameters", place
+            )
+    return [_node_at(trace, value, place) for value in values]
+
+
+def _node_at(trace, value, place):
+    try:
+        return trace.node(value)
+    except CellError as problem:
+        raise error(str(problem).split("\n")[0], place) from None
+
+
+def _check(structure, source_lines):
+    """Refuse what engines have no way for. Returns the names of all parameters that what is returned depends on."""
+    place, nodes = source_lines.last_return, reachable(structure.outputs)
+    if not structure.gates:
+        raise error("nothing that is returned depends on x; expected a product p.W.name @ x at least", place)
+    names = [node.data for node in nodes if node.op == "vector"]
+    for name in names:
+        flat = name.replace(".", "_")
+        if flat in _FORBIDDEN:
+            raise error(
+                f"a vector may not be named p.{name}: that is the name of all of a layer's; take another", place
+            )
+        if flat.startswith("_") or not flat.isidentifier():
+            raise error(f"a vector may not be named p.{name}; take an ordinary name", place)
+        alike = [other for other in names if other.replace(".", "_") == flat]
+        if len(alike) > 1:
+            raise error(f"p.{alike[0]} and p.{alike[1]} would both be the parameter {flat}; rename one", place)
+    biases = [name for own in structure.biases.values() for name in own.values()]
+    return {*names, *biases, *(node.data for node in nodes if node.op in ("input", "product"))}
+
+
+class _Source:
+    """The text of a function of equations, and which of its lines say what."""
+
+    def __init__(self, function):
+        code = getattr(function, "__code__", None)
+        self.file, first = (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 1)
+        self.definition = self.last_return = self.file, first
+        self._tree, self._first = None, first
+        try:
+            self.text = textwrap.dedent(inspect.getsource(function))
+        except (OSError, TypeError):  # there is none
+            self.text = ""
+            return
+        try:
+            self._tree = ast.parse(self.text)
+        except SyntaxError:  # it is cut out of a larger expression
+            return
+        lines = [node.lineno for node in ast.walk(self._tree) if isinstance(node, ast.Return)]
+        if lines:
+            self.last_return = (self.file, first + max(lines) - 1)
+
+    def statements(self):
+        """(file, line) -> the simple statement that stands there, on one line."""
+        found = {}
+        for node in ast.walk(self._tree) if self._tree else ():
+            if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+                text = " ".join(ast.get_source_segment(self.text, node).split())
+                for line in range(node.lineno, node.end_lineno + 1):
+                    found[(self.file, self._first + line - 1)] = text
+        return found
+
+
+def _compiled(name, source):
+    """The functions of a text, by name; inspect.getsource finds it."""
+    file = f"<numbarnn cell {name} {sha256(source.encode()).hexdigest()[:12]}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    namespace = {key: value for key, value in vars(scalar).items() if not key.startswith("_")}
+    namespace["__name__"] = f"{__package__}.generated"
+    exec(compile(source, file, "exec"), namespace)
+    return namespace

@@ -1,0 +1,159 @@
+"""The backward of equations: one sweep from the outputs to the leaves, which adds up every node's gradient.
+
+Derivatives are made of values that are there anyway where they can be: sigmoid's from the sigmoid.
+"""
+
+from numbarnn.cells.tracing.graph import COMPARISONS, is_const, reachable
+
+
+def _from_output(derivative):
+    """The rule of a function whose derivative is another one, of its value and the constants it was given."""
+
+    def rule(make, node, g):
+        yield 0, g, make(derivative, node, *node.args[1:])
+
+    return rule
+
+
+def _add(make, node, g):
+    yield 0, g, None
+    yield 1, g, None
+
+
+def _sub(make, node, g):
+    yield 0, g, None
+    yield 1, make("neg", g), None
+
+
+def _mul(make, node, g):
+    a, b = node.args
+    yield 0, g, b
+    yield 1, g, a
+
+
+def _neg(make, node, g):
+    yield 0, make("neg", g), None
+
+
+def _divide(make, node, g):
+    part = make("divide", g, node.args[1])
+    yield 0, part, None
+    yield 1, make("neg", part), node
+
+
+def _power(make, node, g):
+    a, b = node.args
+    one_less = make("power", a, make("sub", b, make("const", 1)))
+    yield 0, make("mul", g, b), one_less
+    yield 1, make("mul", g, node), make("log", a)
+
+
+def _exp(make, node, g):
+    yield 0, g, node
+
+
+def _log(make, node, g):
+    yield 0, make("divide", g, node.args[0]), None
+
+
+def _sqrt(make, node, g):
+    yield 0, make("divide", make("mul", g, make("const", 0.5)), node), None
+
+
+def _sin(make, node, g):
+    yield 0, g, make("cos", node.args[0])
+
+
+def _cos(make, node, g):
+    yield 0, make("neg", g), make("sin", node.args[0])
+
+
+def _absolute(make, node, g):
+    yield 0, g, make("sign", node.args[0])
+
+
+def _extreme(comparison):
+    def rule(make, node, g):
+        first, zero = make(comparison, *node.args), make("const", 0)
+        yield 0, make("where", first, g, zero), None
+        yield 1, make("where", first, zero, g), None
+
+    return rule
+
+
+def _where(make, node, g):
+    condition, zero = node.args[0], make("const", 0)
+    yield 1, make("where", condition, g, zero), None
+    yield 2, make("where", condition, zero, g), None
+
+
+def _clip(make, node, g):
+    yield 0, make("inside", node, *node.args[1:], g), None
+
+
+#: Operation -> rule(make, node, g), g the node's gradient: what it adds to the gradients of its arguments, as (number
+#: of the argument, a, b): a b, or a where b is None. `make` is `Graph.make`, and makes constants too.
+RULES = {
+    "add": _add, "sub": _sub, "mul": _mul, "neg": _neg, "divide": _divide, "power": _power, "exp": _exp, "log": _log,
+    "sqrt": _sqrt, "sin": _sin, "cos": _cos, "absolute": _absolute, "where": _where, "clip": _clip,
+    "maximum": _extreme("gt"), "minimum": _extreme("lt"),
+    "sigmoid": _from_output("d_sigmoid"), "tanh": _from_output("d_tanh"), "relu": _from_output("d_relu"),
+    "leaky_relu": _from_output("d_leaky_relu"), "elu": _from_output("d_elu"),
+    "softplus": _from_output("d_softplus"), "softsign": _from_output("d_softsign"),
+}  # fmt: skip
+
+
+class Gradients:
+    """Node -> its gradient, a node; of what no output depends on 0.
+
+    Args:
+        graph, outputs: the equations, and the nodes that are the new states.
+        stages: the nodes that further products multiply: the gradient that comes through the products of number k is
+            the leaf "d_v" k. What comes through products of the first state stays outside.
+    """
+
+    def __init__(self, graph, outputs, stages):
+        self.graph, self._parts, self._found = graph, {}, {}
+        forward = reachable(outputs)
+        for number, output in enumerate(outputs):
+            self._add(output, graph.leaf("d_state", number), None)
+        for number, vector in enumerate(stages):
+            self._add(vector, graph.leaf("d_v", number), None)
+        for node in reversed(forward):
+            graph.place = node.place
+            gradient = self._found[node] = self._total(node)
+            if node.op in RULES and not is_const(gradient, 0):
+                for number, a, b in RULES[node.op](self._make, node, gradient):
+                    self._add(node.args[number], a, b)
+
+    def __getitem__(self, node):
+        return self._found[node] if node in self._found else self.graph.const(0)
+
+    def items(self):
+        """(node, its gradient), from the outputs to the leaves."""
+        return self._found.items()
+
+    def _make(self, op, *args):
+        return self.graph.const(*args) if op == "const" else self.graph.make(op, *args)
+
+    def _add(self, node, a, b):
+        """Add a b to the node's gradient. Parts with one a are factored: a (b + b')."""
+        if node.op == "const" or node.op in COMPARISONS:
+            return
+        b = self.graph.const(1) if b is None else b
+        if a.op == "neg":
+            a, b = a.args[0], self.graph.make("neg", b)
+        parts = self._parts.setdefault(node, {})
+        parts[a] = self.graph.make("add", parts[a], b) if a in parts else b
+
+    def _total(self, node):
+        make, parts = self.graph.make, dict(self._parts.get(node, {}))
+        for a, b in list(parts.items()):
+            if a.op == "mul" and a.args[0] in parts and b.op == "const":  # a b + (a b') c is a (b + b' c)
+                first, second = a.args
+                parts[first] = make("add", parts[first], make("mul", second, b))
+                del parts[a]
+        total = self.graph.const(0)
+        for a, b in parts.items():
+            total = make("add", total, make("mul", a, b))
+        return total

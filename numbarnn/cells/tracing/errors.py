@@ -1,0 +1,34 @@
+"""What is said when equations cannot be traced, and where in them."""
+
+import linecache
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_OWN_FILES = {str(path) for path in (*_HERE.glob("*.py"), _HERE.parent / "functions.py")}
+
+
+class CellError(ValueError):
+    """Equations that cannot become a cell; the message shows their line, what came, and the cure."""
+
+
+def user_frame():
+    """The innermost frame that is not of the tracer: the line of the equations that is being run."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _OWN_FILES:
+        frame = frame.f_back
+    return frame
+
+
+def error(message, place=None):
+    """A `CellError` with the line of the equations that is being run, or that of a place (file, line)."""
+    if place is None:
+        frame = user_frame()
+        place = (frame.f_code.co_filename, frame.f_lineno)
+    return CellError(f"{message}\n{describe(place)}")
+
+
+def describe(place):
+    """Two lines of text: the place (file, line), and what stands there."""
+    file, line = place
+    return f'  File "{file}", line {line}\n    {linecache.getline(file, line).strip()}'.rstrip()

@@ -1,0 +1,94 @@
+"""What forward saves for backward: as few values as will do.
+
+Backward needs some of the forward's values. States before and after the step, vectors and constants are there, and what
+is made of them alone can be computed again; what else is needed has to be saved, or computed again from what is saved.
+The choice is a smallest cut of a graph, between products and what is needed, and of smallest ones that nearest to what
+is needed: gates rather than pre-activations.
+"""
+
+from collections import deque
+
+from numbarnn.cells.tracing.graph import COMPARISONS, LEAVES, reachable
+
+CHOICES = ("gates", "minimal")
+#: What takes time to compute: with save="gates" it is not computed again from saved values.
+_FUNCTIONS = {"sigmoid", "tanh", "exp", "log", "sqrt", "sin", "cos", "softplus", "elu", "power"}
+_MANY = 1 << 30
+
+
+def values_to_save(outputs, needed, choice):
+    """The nodes to save, by number.
+
+    Args:
+        outputs: the nodes that are the new states, which backward has.
+        needed: the forward's nodes that backward reads.
+        choice: "gates": functions such as sigmoid are not computed again, unless from states alone; "minimal": they are
+            where fewer values are saved then.
+    """
+    given = _given(outputs, needed)
+    capacities = {}
+
+    def connect(a, b, capacity):
+        capacities.setdefault(a, {})[b] = capacity
+        capacities.setdefault(b, {}).setdefault(a, 0)
+
+    for node in reachable(needed, stop=given):
+        if node in given:
+            continue
+        connect((node, 0), (node, 1), _MANY if node.op in COMPARISONS else 1)
+        if node.op in ("input", "product") or (choice == "gates" and node.op in _FUNCTIONS):
+            connect("source", (node, 0), _MANY)
+        else:
+            for part in node.args:
+                if part not in given:
+                    connect((part, 1), (node, 0), _MANY)
+        if node in needed:
+            connect((node, 1), "sink", _MANY)
+    if "sink" not in capacities:
+        return []
+    while path := _path(capacities, "source", "sink"):
+        for a, b in path:  # each carries 1
+            capacities[a][b] -= 1
+            capacities[b][a] += 1
+    before_sink = _reaching(capacities, "sink")
+    found = {a[0] for a in before_sink if a != "sink" and a[1] == 1 and (a[0], 0) not in before_sink}
+    return sorted(found, key=lambda node: node.number)
+
+
+def _given(outputs, needed):
+    """The nodes that backward has, or can make of such alone."""
+    given = set(outputs)
+    for node in reachable([*outputs, *needed]):
+        if node.op in LEAVES - {"input"} or (node.args and node.op != "product" and given.issuperset(node.args)):
+            given.add(node)
+    return given
+
+
+def _path(capacities, start, end):
+    """The edges of a shortest way of which each can carry more, or None."""
+    came_from, waiting = {start: None}, deque([start])
+    while waiting and end not in came_from:
+        a = waiting.popleft()
+        for b, capacity in capacities.get(a, {}).items():
+            if capacity > 0 and b not in came_from:
+                came_from[b] = a
+                waiting.append(b)
+    if end not in came_from:
+        return None
+    path = []
+    while came_from[end] is not None:
+        path.append((came_from[end], end))
+        end = came_from[end]
+    return path
+
+
+def _reaching(capacities, end):
+    """All from which `end` can be reached by edges that can carry more."""
+    found, waiting = {end}, [end]
+    while waiting:
+        b = waiting.pop()
+        for a in capacities[b]:  # each edge is there both ways
+            if a not in found and capacities[a][b] > 0:
+                found.add(a)
+                waiting.append(a)
+    return found

@@ -1,0 +1,98 @@
+"""What became of a cell, as text."""
+
+import inspect
+
+from numbarnn.cells.definition import Cell
+from numbarnn.cells.precision import itemsize
+
+
+def show(cell):
+    """Print a cell: its parameters, its products and stages, what it saves for backward, and its source. Returns the
+    text.
+
+    Args:
+        cell: a `Cell`, made by `cell` or written by hand.
+    """
+    if not isinstance(cell, Cell):
+        raise TypeError(f"show takes a Cell, such as numbarnn.cell makes, not {cell!r}")
+    parts = [f"cell {cell.name}, states {' '.join(cell.states)}"]
+    equations = getattr(cell, "equations", "")
+    if equations:
+        chosen = ", ".join(f"{name}={value!r}" for name, value in cell.hyperparameters.items())
+        parts.append(_section("equations" + (f" ({chosen})" if chosen else ""), equations.rstrip()))
+    parts.append(_section("parameters", "\n".join(_parameters(cell))))
+    parts.append(_section("a step", "\n".join(_step(cell))))
+    parts.append(_section("saved for backward", _saved(cell)))
+    parts.append(_section("source", cell.source.rstrip() or _hand_written(cell)))
+    text = "\n\n".join(parts)
+    print(text)
+    return text
+
+
+def _section(title, text):
+    return f"{title}\n" + "\n".join(f"    {line}".rstrip() for line in text.split("\n"))
+
+
+def _parameters(cell):
+    """A line per parameter: its name, its shape, and what the equations call its parts."""
+    structure = getattr(cell, "structure", None)
+    recurrent = _recurrent(cell)
+    rows = [("weight_ih", f"({len(cell.gates)}H, I)", _of_gates(cell.gates, structure and structure.gates))]
+    if recurrent:
+        products = structure and structure.all_recurrent
+        rows.append(("weight_hh", f"({len(recurrent)}H, H)", _of_gates(recurrent, products)))
+    biases = structure.biases if structure else {}
+    if cell.bias is None:
+        rows += [
+            ("bias_ih", f"({len(cell.gates)}H,)", "gate by gate"),
+            ("bias_hh", f"({len(recurrent)}H,)", "likewise"),
+        ]
+    if cell.bias in ("input", "double"):
+        rows.append(("bias_ih", f"({len(cell.gates)}H,)", _of_gates(cell.gates, None, biases.get("input"))))
+    if cell.bias in ("recurrent", "double"):
+        rows.append(("bias_hh", f"({len(recurrent)}H,)", _of_gates(recurrent, None, biases.get("recurrent"))))
+    for name in cell.vectors:
+        rows.append((name, "(H,)", f"p.{structure.vectors[name].data}" if structure else ""))
+    for name, shape, text in rows:
+        yield f"{name:<12}{shape:<10} {text}".rstrip()
+    if structure and structure.unused:
+        yield "not parameters, as what is returned does not depend on them: " + ", ".join(
+            f"p.{n}" for n in structure.unused
+        )
+
+
+def _of_gates(gates, products, biases=None):
+    """Names of gates, each with the parameter of the equations that it is of."""
+    if products:
+        return ", ".join(f"{gate}: p.{products[gate].data}" for gate in gates)
+    return ", ".join(f"{gate}: p.{biases[gate]}" for gate in gates) if biases else "gates " + " ".join(gates)
+
+
+def _recurrent(cell):
+    outer = cell.gates if cell.recurrent is None else cell.recurrent
+    return (*outer, *(gate for stage in cell.stages for gate in stage.gates))
+
+
+def _step(cell):
+    """A line per product and per pointwise stage of a step, in their order."""
+    outer = cell.gates if cell.recurrent is None else cell.recurrent
+    yield f"products with x, of all steps at once: {' '.join(cell.gates)}"
+    if outer:
+        yield f"products with {cell.states[0]}: {' '.join(outer)}"
+    for stage in cell.stages:
+        yield f"pointwise: the vector v ({stage.forward.__name__}); products with v: {' '.join(stage.gates)}"
+    yield f"pointwise: the new states ({cell.forward.__name__})"
+
+
+def _saved(cell):
+    count = len(cell.saved)
+    if not count:
+        return "nothing: states before and after the step are enough"
+    sizes = ", ".join(f"{count * itemsize(dtype)} in {dtype}" for dtype in ("float32", "float16"))
+    return f"{' '.join(cell.saved)}\n{count} value{'s' * (count > 1)} per step and unit; bytes: {sizes}"
+
+
+def _hand_written(cell):
+    functions = [stage.forward for stage in cell.stages] + [cell.forward]
+    functions += [stage.backward for stage in reversed(cell.stages)] + [cell.backward]
+    return "\n\n".join(inspect.getsource(function).rstrip() for function in functions)

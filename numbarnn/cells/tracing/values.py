@@ -1,0 +1,303 @@
+"""What equations are run on while they are traced: the input, states, parameters, and what is computed from them.
+
+Every operation makes a node of the graph. Whatever cannot become one raises a `CellError`.
+"""
+
+from numbers import Real
+
+import numpy as np
+
+from numbarnn.cells.tracing.errors import error, user_frame
+from numbarnn.cells.tracing.graph import COMPARISONS
+
+_UFUNCS = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "divide", "power": "power", "negative": "neg",
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "equal": "eq", "not_equal": "ne",
+}  # fmt: skip
+_SAME_NAME = {"exp", "log", "sqrt", "abs", "sin", "cos", "tanh", "maximum", "minimum", "where", "clip"}
+_OTHER_NAME = {"absolute": "abs", "square": "a ** 2", "reciprocal": "1 / a"}
+_OF_ARRAYS = {
+    "T", "shape", "dtype", "size", "ndim", "dot", "sum", "mean", "max", "min", "reshape", "transpose", "item", "copy",
+    "astype", "clip", "std", "var", "prod", "cumsum", "norm", "flatten", "ravel", "numpy", "detach",
+}  # fmt: skip
+_SUMS = "sums over units are not there yet: each unit sees the others through products with matrices alone"
+_ONE_UNIT = "it stands for one number per unit, whose size is not known yet; " + _SUMS
+
+
+class Trace:
+    """One run of a cell's equations.
+
+    Attributes:
+        graph: its nodes.
+        kinds: name of a parameter -> "matrix" or "vector".
+        multiplied: name of a matrix -> (what it multiplies: a node, or None for x; the place of that).
+    """
+
+    def __init__(self, graph):
+        self.graph, self.kinds, self.multiplied = graph, {}, {}
+
+    def parameter(self, name, kind):
+        """Note that a parameter is used as a "matrix" or a "vector"."""
+        known = self.kinds.setdefault(name, kind)
+        if known != kind:
+            raise error(
+                f"parameter p.{name} is used as a {kind} here (as a matrix where it stands left of @, else as a vector "
+                f"of one number per unit), and as a {known} elsewhere; take two names"
+            )
+        for other in self.kinds:
+            if other.startswith(f"{name}.") or name.startswith(f"{other}."):
+                raise error(
+                    f"p.{min(name, other, key=len)} is used as a parameter and, in p.{max(name, other, key=len)}, as a "
+                    "group of parameters; take two names"
+                )
+
+    def node(self, value):
+        """The node of a value, a parameter (as a vector) or a number."""
+        if isinstance(value, Traced):
+            if value._trace is not self:
+                raise error("a value of another cell, or of another run of the equations; use this cell's alone")
+            return value._as_node()
+        if isinstance(value, (Real, np.bool_)) or (isinstance(value, np.ndarray) and value.ndim == 0):
+            return self.graph.const(bool(value) if isinstance(value, (bool, np.bool_)) else float(value))
+        raise error(
+            f"{words(value)} in an equation; expected a traced value, a parameter or a number"
+            + ("; arrays are parameters: p.name" if isinstance(value, (np.ndarray, list, tuple)) else "")
+        )
+
+    def apply(self, op, *values):
+        """The traced value of an operation."""
+        self.look()
+        nodes = [self.node(value) for value in values]
+        for number, node in enumerate(nodes):
+            condition = op == "where" and number == 0
+            if is_condition(node) and not condition:
+                raise error(f"the result of a comparison as a number; choose with where(condition, a, b) ({op})")
+            if condition and not is_condition(node):
+                raise error("where's condition is no comparison; write one, such as where(a > 0, b, c)")
+        return Value(self, self.graph.make(op, *nodes))
+
+    def look(self):
+        """Give nodes the names of variables they have been assigned to by now, and new ones the line that is run."""
+        frame = user_frame()
+        self.graph.place = (frame.f_code.co_filename, frame.f_lineno)
+        for name, value in frame.f_locals.items():
+            if isinstance(value, Value) and value._trace is self and value._node.name is None and name.isidentifier():
+                value._node.name = None if name == "_" else name
+
+
+class Traced:
+    """Operators of what is traced."""
+
+    __slots__ = ("_trace",)
+    __hash__ = object.__hash__
+
+    def _as_node(self):
+        raise NotImplementedError
+
+    def _what(self):
+        """What it is, in words."""
+        return "a traced value"
+
+    def __neg__(self):
+        return self._trace.apply("neg", self)
+
+    def __pos__(self):
+        return self
+
+    def __abs__(self):
+        return self._trace.apply("absolute", self)
+
+    def __matmul__(self, other):
+        raise error(f"{self._what()} @ {words(other)}; left of @ stands a matrix: p.R.name @ vector")
+
+    def __rmatmul__(self, other):
+        raise error(f"{words(other)} @ {self._what()}; left of @ stands a parameter: p.W.name @ x, p.R.name @ h")
+
+    # -------------------------------------------------------------------------------- what is not known while tracing
+    def __bool__(self):
+        raise error(
+            f"the truth of {self._what()} (in if, while, and, or, not, assert): its value is not known while the "
+            "equations are traced, and differs from unit to unit; choose with where(condition, a, b)"
+        )
+
+    def _no_number(self, *_):
+        raise error(
+            f"{self._what()} as a Python number (in float, int, round, math's functions): its value is not known while "
+            "the equations are traced; use numbarnn's functions (exp, tanh, ...) and operators"
+        )
+
+    __float__ = __int__ = __complex__ = __index__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_number
+
+    def _no_array(self, *_):
+        raise error(f"{self._what()} as an array (in len, for, in, [...]): " + _ONE_UNIT)
+
+    __len__ = __iter__ = __getitem__ = __contains__ = __setitem__ = _no_array
+
+    def _no_operator(self, *_):
+        raise error(f"{self._what()} with //, %, divmod, &, |, ^, ~, << or >>: not among what a cell may use; "
+                    "combine comparisons by where inside where")  # fmt: skip
+
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = _no_operator
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _no_operator
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _no_operator
+
+    def __array__(self, *_, **__):
+        raise error(f"{self._what()} as a NumPy array: its value is not known while the equations are traced")
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **_):
+        op = _UFUNCS.get(ufunc.__name__)
+        if op and method == "__call__":  # np.float64(2) * h
+            return self._trace.apply(op, *inputs)
+        raise self._no_numpy(ufunc.__name__)
+
+    def __array_function__(self, function, *_):
+        raise self._no_numpy(function.__name__)
+
+    def _no_numpy(self, name):
+        own = f"numbarnn.{name}" if name in _SAME_NAME else _OTHER_NAME.get(name, "one of numbarnn's functions")
+        return error(f"NumPy's {name} of {self._what()}; use {own}, which numbarnn can derive and compile")
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise error(f"{self._what()} has no attribute {name!r}: {_ONE_UNIT}")
+
+
+def _operator(op):
+    def forward(self, other):
+        return self._trace.apply(op, self, other)
+
+    def reflected(self, other):
+        return self._trace.apply(op, other, self)
+
+    return forward, reflected
+
+
+for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "divide", "pow": "power"}.items():
+    _forward, _reflected = _operator(_op)
+    setattr(Traced, f"__{_name}__", _forward)
+    setattr(Traced, f"__r{_name}__", _reflected)
+for _op in COMPARISONS:
+    setattr(Traced, f"__{_op}__", _operator(_op)[0])
+
+
+class Value(Traced):
+    """A state, or what has been computed: one number per unit."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, trace, node):
+        self._trace, self._node = trace, node
+
+    def _as_node(self):
+        return self._node
+
+    def _what(self):
+        self._trace.look()
+        if self._node.op in COMPARISONS:
+            return "a comparison of traced values"
+        return f"the traced value {self._node.name!r}" if self._node.name else "a traced value"
+
+
+class Input(Traced):
+    """x, which may stand right of @ alone."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, trace, name):
+        self._trace, self._name = trace, name
+
+    def _what(self):
+        return f"the input {self._name}"
+
+    def _as_node(self):
+        raise error(
+            f"the input {self._name} is used otherwise than in a product: its size may be another than the hidden "
+            f"size; give it a matrix: p.W.name @ {self._name}"
+        )
+
+
+class Parameters:
+    """p: its attributes are parameters, by the names the equations give them."""
+
+    __slots__ = ("_trace",)
+
+    def __init__(self, trace):
+        object.__setattr__(self, "_trace", trace)
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Parameter(self._trace, name)
+
+    def __setattr__(self, name, value):
+        raise error(f"p.{name} = ...: parameters are learned; the equations cannot set them. Take a variable")
+
+    def __getitem__(self, key):
+        raise error(f"p[{key!r}]: parameters have names: p.name, or getattr(p, name)")
+
+    def __iter__(self):
+        raise error("p cannot be unpacked: the equations say which parameters there are, by p.name")
+
+
+class Parameter(Traced):
+    """p.name or p.group.name: a matrix left of @, else a vector of one number per unit."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, trace, name):
+        self._trace, self._name = trace, name
+
+    def _what(self):
+        return f"the parameter p.{self._name}"
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in _OF_ARRAYS:
+            raise error(f"p.{self._name}.{name}: parameters have no attributes of arrays; {_SUMS}")
+        return Parameter(self._trace, f"{self._name}.{name}")
+
+    def _as_node(self):
+        self._trace.parameter(self._name, "vector")
+        return self._trace.graph.leaf("vector", self._name)
+
+    def __matmul__(self, other):
+        trace = self._trace
+        if isinstance(other, Parameter):
+            raise error(
+                f"p.{self._name} @ p.{other._name}: a product of parameters; expected x, a state, or what is computed "
+                "from them"
+            )
+        trace.look()
+        trace.parameter(self._name, "matrix")
+        if isinstance(other, Input):
+            vector, node = None, trace.graph.leaf("input", self._name)
+        else:
+            if not isinstance(other, Traced):
+                raise error(f"p.{self._name} @ {words(other)}; expected x, a state, or what is computed from them")
+            vector = trace.node(other)
+            if vector.op == "const" or is_condition(vector):
+                raise error(f"p.{self._name} @ a number or a comparison; expected a vector computed from x or states")
+            node = trace.graph.product(self._name, vector)
+        known, place = trace.multiplied.setdefault(self._name, (vector, trace.graph.place))
+        if known is not vector:
+            raise error(
+                f"the matrix p.{self._name} multiplies something else here than in line {place[1]}; a matrix may "
+                "multiply one vector. Take two matrices, or multiply once and use the result twice"
+            )
+        return Value(trace, node)
+
+
+def is_condition(node):
+    return node.op in COMPARISONS or (node.op == "const" and isinstance(node.data, bool))
+
+
+def words(value):
+    """What a value is, in words."""
+    if isinstance(value, Traced):
+        return value._what()
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    text = repr(value)
+    return f"{text if len(text) < 40 else text[:36] + ' ...'} ({type(value).__name__})"

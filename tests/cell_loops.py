@@ -1,0 +1,291 @@
+"""The library's cells once more, as loops over time in PyTorch: autograd gives every gradient.
+
+Each step is written from its paper on (B, I) and (B, H) tensors, with PyTorch's own functions, and shares nothing with
+numbarnn but the names of states and parameters. `p` maps names to tensors: "W.i" (H, I), "R.i" (H, H), "b.i" (H,).
+Dimensions as in `numbarnn`.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import sigmoid, tanh
+from torch.nn.functional import elu, logsigmoid, softplus, softsign
+
+LOOPS = {}  # name -> Loop
+_distances = []
+
+
+def kink_distance(run):
+    """How near an argument of a function with a kink comes to it while run() runs."""
+    _distances.clear()
+    run()
+    return min(_distances, default=float("inf"))
+
+
+def with_kinks(function, *kinks):
+    """A function of one tensor that notes how near its argument comes to its kinks."""
+
+    def noting(a):
+        _distances.extend(float((a.detach() - kink).abs().min()) for kink in kinks)
+        return function(a)
+
+    return noting
+
+
+relu = with_kinks(torch.relu, 0)
+leaky_relu = with_kinks(torch.nn.functional.leaky_relu, 0)
+# (torch.nn.functional.hardsigmoid has its 1/6 in float32 in backward)
+hardsigmoid = with_kinks(lambda a: torch.clamp(a / 6 + 0.5, 0, 1), -3, 3)
+
+
+def maximum(a, b):
+    """The greater one, noted as above."""
+    _distances.append(float((a - b).detach().abs().min()))
+    return torch.maximum(a, b)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A step, the names of its states (the first is the output) and of its parameters.
+
+    inputs      names of matrices (H, I)
+    matrices    names of matrices (H, H)
+    vectors     names of vectors (H,)
+    """
+
+    step: callable
+    states: tuple[str, ...]
+    inputs: tuple[str, ...]
+    matrices: tuple[str, ...]
+    vectors: tuple[str, ...]
+
+    def shapes(self, input_size, hidden):
+        """Name -> shape of every parameter of one layer and direction."""
+        return (
+            dict.fromkeys(self.inputs, (hidden, input_size))
+            | dict.fromkeys(self.matrices, (hidden, hidden))
+            | dict.fromkeys(self.vectors, (hidden,))
+        )
+
+    def run(self, parameters, x, states):
+        """One layer.
+
+        Args:
+            parameters: one dict per direction.
+            x: (T, B, I).
+            states: initial states, one (D, B, H) per name.
+
+        Returns:
+            y (T, B, D*H), and the final states in the form of the argument.
+        """
+        outputs, finals = [], []
+        for direction, p in enumerate(parameters):
+            state, ys = [part[direction] for part in states], []
+            for x_t in x.flip(0) if direction else x:
+                state = self.step(p, x_t, *state)
+                ys.append(state[0])
+            y = torch.stack(ys)
+            outputs.append(y.flip(0) if direction else y)
+            finals.append(state)
+        return torch.cat(outputs, dim=-1), [torch.stack(parts) for parts in zip(*finals, strict=True)]
+
+
+def loop(states, W="", R="", b="", vectors="", name=None):
+    """Decorator: list a step in LOOPS. Arguments are names, separated by blanks: W="i f" stands for W.i and W.f."""
+
+    def register(step):
+        def names(group, members):
+            return tuple(f"{group}.{member}" for member in members.split())
+
+        found = Loop(step, tuple(states.split()), names("W", W), names("R", R), names("b", b) + tuple(vectors.split()))
+        LOOPS[name or step.__name__] = found
+        return step
+
+    return register
+
+
+def into(p, gate, x, h):
+    """W x + R h + b of a gate."""
+    return x @ p[f"W.{gate}"].T + h @ p[f"R.{gate}"].T + p[f"b.{gate}"]
+
+
+# --------------------------------------------------------------------------------------------------- the built-in cells
+@loop("h c", W="i f g o", R="i f g o", b="i f g o")
+def lstm(p, x, h, c):
+    c = sigmoid(into(p, "f", x, h)) * c + sigmoid(into(p, "i", x, h)) * tanh(into(p, "g", x, h))
+    return sigmoid(into(p, "o", x, h)) * tanh(c), c
+
+
+@loop("h", W="r z n", R="r z n", b="r z n", vectors="b.q")
+def gru(p, x, h):
+    r, z = sigmoid(into(p, "r", x, h)), sigmoid(into(p, "z", x, h))
+    n = tanh(x @ p["W.n"].T + p["b.n"] + r * (h @ p["R.n"].T + p["b.q"]))
+    return ((1 - z) * n + z * h,)
+
+
+@loop("h", W="r z n", R="r z n", b="r z n")
+def gru_reset_before(p, x, h):
+    r, z = sigmoid(into(p, "r", x, h)), sigmoid(into(p, "z", x, h))
+    return ((1 - z) * tanh(into(p, "n", x, r * h)) + z * h,)
+
+
+@loop("h", W="h", R="h", b="h")
+def rnn_tanh(p, x, h):
+    return (tanh(into(p, "h", x, h)),)
+
+
+@loop("h", W="h", R="h", b="h")
+def rnn_relu(p, x, h):
+    return (relu(into(p, "h", x, h)),)
+
+
+# ------------------------------------------------------------------------------------------------- variants of the LSTM
+@loop("h c", W="i f g o", R="i f g o", b="i f g o", vectors="peep_i peep_f peep_o")
+def peephole_lstm(p, x, h, c):
+    i = sigmoid(into(p, "i", x, h) + p["peep_i"] * c)
+    f = sigmoid(into(p, "f", x, h) + p["peep_f"] * c)
+    c = f * c + i * tanh(into(p, "g", x, h))
+    return sigmoid(into(p, "o", x, h) + p["peep_o"] * c) * tanh(c), c
+
+
+def any_lstm(p, x, h, c, gate, candidate, output):
+    """The LSTM with functions of the gates, of g, and of c."""
+    c = gate(into(p, "f", x, h)) * c + gate(into(p, "i", x, h)) * candidate(into(p, "g", x, h))
+    return gate(into(p, "o", x, h)) * output(c), c
+
+
+ACTIVATIONS = {  # those of lstm_with that the tests take: gates, candidate, output
+    "hard_sigmoid tanh softsign": (hardsigmoid, tanh, softsign),
+    "sigmoid relu elu": (sigmoid, relu, elu),
+    "sigmoid softplus leaky_relu": (sigmoid, softplus, leaky_relu),
+}
+for activations, functions in ACTIVATIONS.items():
+    step = partial(any_lstm, **dict(zip(("gate", "candidate", "output"), functions, strict=True)))
+    loop("h c", W="i f g o", R="i f g o", b="i f g o", name=f"lstm_with {activations}")(step)
+
+
+@loop("h c", W="i g o", R="i g o", b="i g o")
+def coupled_lstm(p, x, h, c):
+    i = sigmoid(into(p, "i", x, h))
+    c = (1 - i) * c + i * tanh(into(p, "g", x, h))
+    return sigmoid(into(p, "o", x, h)) * tanh(c), c
+
+
+@loop("h c", W="m i f g o", R="m i f g o", b="i f g o")
+def multiplicative_lstm(p, x, h, c):
+    m = (x @ p["W.m"].T) * (h @ p["R.m"].T)
+    return lstm(p, x, m, c)
+
+
+@loop("h", W="f c", R="f c", b="f c")
+def janet(p, x, h, beta=1.0):
+    s = into(p, "f", x, h)
+    return (sigmoid(s) * h + (1 - sigmoid(s - beta)) * tanh(into(p, "c", x, h)),)
+
+
+@loop("h c n m", W="z i f o", R="z i f o", b="z i f o")
+def slstm(p, x, h, c, n, m):
+    z, o = tanh(into(p, "z", x, h)), sigmoid(into(p, "o", x, h))
+    log_i, log_f = into(p, "i", x, h), logsigmoid(into(p, "f", x, h))
+    m, before = maximum(log_f + m, log_i), m
+    i, f = torch.exp(log_i - m), torch.exp(log_f + before - m)
+    c, n = f * c + i * z, f * n + i
+    return o * c / n, c, n, m
+
+
+# -------------------------------------------------------------------------------------------------- variants of the GRU
+@loop("h", W="z h", R="z h", b="z h")
+def li_gru(p, x, h):
+    z = sigmoid(into(p, "z", x, h))
+    return (z * h + (1 - z) * relu(into(p, "h", x, h)),)
+
+
+@loop("h", W="f h", R="f h", b="f h")
+def minimal_gated_unit(p, x, h):
+    f = sigmoid(into(p, "f", x, h))
+    return ((1 - f) * h + f * tanh(into(p, "h", x, f * h)),)
+
+
+@loop("h", W="c g", R="c g", b="c g")
+def ugrnn(p, x, h):
+    g = sigmoid(into(p, "g", x, h))
+    return (g * h + (1 - g) * tanh(into(p, "c", x, h)),)
+
+
+@loop("h", W="a", R="a", b="z h", vectors="zeta nu")
+def fast_grnn(p, x, h):
+    a = x @ p["W.a"].T + h @ p["R.a"].T
+    z = sigmoid(a + p["b.z"])
+    return ((sigmoid(p["zeta"]) * (1 - z) + sigmoid(p["nu"])) * tanh(a + p["b.h"]) + z * h,)
+
+
+@loop("h c", W="c i f", R="i f", b="i f")
+def additive_network(p, x, h, c):
+    i, f = sigmoid(into(p, "i", x, h)), sigmoid(into(p, "f", x, h))
+    c = i * (x @ p["W.c"].T) + f * c
+    return tanh(c), c
+
+
+# ----------------------------------------------------------------------------------------------------- several products
+def highway(p, x, h, depth):
+    """The recurrent highway network's step, with coupled gates: micro-steps 1 to depth, x in the first."""
+    for k in range(1, depth + 1):
+        a, b = (h @ p[f"R.{gate}{k}"].T + p[f"b.{gate}{k}"] for gate in "ht")
+        if k == 1:
+            a, b = a + x @ p["W.h"].T, b + x @ p["W.t"].T
+        t = sigmoid(b)
+        h = tanh(a) * t + h * (1 - t)
+    return (h,)
+
+
+for depth in (1, 2, 3):
+    names = " ".join(f"h{k} t{k}" for k in range(1, depth + 1))
+    loop("h", W="h t", R=names, b=names, name=f"recurrent_highway {depth}")(partial(highway, depth=depth))
+
+
+@loop("y z", W="z", R="y z", b="z")
+def cornn(p, x, y, z, dt=0.1, gamma=1.0, epsilon=1.0):
+    drive = tanh(y @ p["R.y"].T + z @ p["R.z"].T + x @ p["W.z"].T + p["b.z"])
+    z = z + dt * (drive - gamma * y - epsilon * z)
+    return y + dt * z, z
+
+
+@loop("y z", W="slow fast z y", R="slow fast z y", b="slow fast z y")
+def lem(p, x, y, z, dt=0.5):
+    slow, fast = dt * sigmoid(into(p, "slow", x, y)), dt * sigmoid(into(p, "fast", x, y))
+    z = (1 - slow) * z + slow * tanh(into(p, "z", x, y))
+    return (1 - fast) * y + fast * tanh(into(p, "y", x, z)), z
+
+
+# --------------------------------------------------------------------------------------------- light, without an R
+@loop("h", W="h", b="h", vectors="u")
+def ind_rnn(p, x, h):
+    return (relu(x @ p["W.h"].T + p["u"] * h + p["b.h"]),)
+
+
+@loop("h c", W="x f r y", b="f r", vectors="v.f v.r")
+def sru(p, x, h, c):
+    f = sigmoid(x @ p["W.f"].T + p["v.f"] * c + p["b.f"])
+    r = sigmoid(x @ p["W.r"].T + p["v.r"] * c + p["b.r"])
+    c = f * c + (1 - f) * (x @ p["W.x"].T)
+    return r * c + (1 - r) * (x @ p["W.y"].T), c
+
+
+@loop("h c", W="z f o", b="z f o")
+def qrnn(p, x, h, c):
+    z, f, o = (x @ p[f"W.{gate}"].T + p[f"b.{gate}"] for gate in "zfo")
+    c = sigmoid(f) * c + (1 - sigmoid(f)) * tanh(z)
+    return sigmoid(o) * c, c
+
+
+@loop("h", W="z h", b="z h")
+def min_gru(p, x, h):
+    z = sigmoid(x @ p["W.z"].T + p["b.z"])
+    return ((1 - z) * h + z * (x @ p["W.h"].T + p["b.h"]),)
+
+
+@loop("h", W="f i h", b="f i h")
+def min_lstm(p, x, h):
+    f, i = (sigmoid(x @ p[f"W.{gate}"].T + p[f"b.{gate}"]) for gate in "fi")
+    return (f / (f + i) * h + i / (f + i) * (x @ p["W.h"].T + p["b.h"]),)

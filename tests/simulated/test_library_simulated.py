@@ -1,0 +1,37 @@
+"""Cells of the library in the simulator: one of each structure (stages, vectors, several states, no R)."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from library_cases import NAMES, CellCase, cell_of, check_cell
+
+import numbarnn
+
+CASES = [
+    CellCase("peephole_lstm", T=3, B=2, hidden=(3, 2), directions=2),
+    CellCase("slstm", T=3, B=2, hidden=(3,)),
+    CellCase("recurrent_highway 3", T=2, B=2, hidden=(3,), dtype="float64"),
+    CellCase("multiplicative_lstm", T=3, B=1, hidden=(2, 3)),
+    CellCase("cornn", T=3, B=2, hidden=(3,), directions=2, dtype="float64"),
+    CellCase("fast_grnn", T=3, B=2, hidden=(3,)),
+    CellCase("sru", T=3, B=2, hidden=(2, 3)),
+    CellCase("ind_rnn", T=1, B=1, hidden=(3,), dtype="float64"),
+    CellCase("gru", T=3, B=2, hidden=(3,)),
+    CellCase("slstm", T=3, B=2, hidden=(3,), dtype="float16"),
+    CellCase("lem", T=3, B=2, hidden=(3, 2), dtype="float16"),
+    CellCase("peephole_lstm", T=3, B=2, hidden=(3,), directions=2, dtype="bfloat16"),
+    CellCase("qrnn", T=3, B=2, hidden=(2, 3), dtype="bfloat16"),
+]
+
+
+@pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_agrees_with_loop(case, schedule):
+    check_cell(case, "sim", schedule)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradcheck(name):
+    check = numbarnn.gradcheck(cell_of(name), input_size=2, hidden_size=3, steps=2, device="sim")
+    assert check.ok and len(check.errors) >= 3

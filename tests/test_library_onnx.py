@@ -1,0 +1,83 @@
+"""The library's LSTMs with peepholes, other functions and coupled gates against onnxruntime, which has them too."""
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+torch = pytest.importorskip("torch")
+
+from cell_loops import LOOPS  # noqa: E402
+from helpers import assert_close  # noqa: E402
+from library_cases import CellCase, CellProblem, infer  # noqa: E402
+
+ONNX_GATES = "iofg"  # ONNX calls g c
+
+# name -> attributes of the node. ONNX' hard sigmoid is clip(alpha x + beta, 0, 1), its leaky ReLU alpha x below 0.
+NODES = {
+    "lstm": {},
+    "peephole_lstm": {},
+    "coupled_lstm": {"input_forget": 1},
+    "lstm_with hard_sigmoid tanh softsign": {
+        "activations": ["HardSigmoid", "Tanh", "Softsign"],
+        "activation_alpha": [1 / 6],
+        "activation_beta": [0.5],
+    },
+    "lstm_with sigmoid relu elu": {"activations": ["Sigmoid", "Relu", "Elu"], "activation_alpha": [1.0]},
+    "lstm_with sigmoid softplus leaky_relu": {
+        "activations": ["Sigmoid", "Softplus", "LeakyRelu"],
+        "activation_alpha": [0.01],
+    },
+}
+CASES = [CellCase(name, directions=directions, hidden=(7,)) for name in NODES for directions in (1, 2)]
+
+
+def stacked(problem, group, gates=ONNX_GATES):
+    """(D, gates*H, ...): the parameters "group.gate" of layer 0 in the order of ONNX; a gate that is not there is 0."""
+
+    def part(parameters, gate):
+        found = parameters.get(f"{group}.{gate}" if group != "peep" else f"peep_{gate}")
+        return np.zeros_like(parameters[f"{group}.i"]) if found is None else found
+
+    return np.stack([np.concatenate([part(p, gate) for gate in gates]) for p in problem.parameters[0]])
+
+
+def run_onnxruntime(problem):
+    """Name -> what onnxruntime's node computes on the CPU."""
+    case = problem.case
+    W, R, b = (stacked(problem, group) for group in "WRb")
+    inputs = {"X": problem.x, "W": W, "R": R, "B": np.concatenate([b, np.zeros_like(b)], axis=1)}
+    names = ["X", "W", "R", "B", "", "h", "c"]
+    inputs |= dict(zip("hc", problem.states[0], strict=True))
+    if "peep_i" in problem.loop.vectors:
+        names.append("P")
+        inputs["P"] = stacked(problem, "peep", "iof")
+    direction = "bidirectional" if case.directions == 2 else "forward"
+    attributes = {k: v * case.directions if isinstance(v, list) else v for k, v in NODES[case.name].items()}
+    node = onnx.helper.make_node(
+        "LSTM", names, ["Y", "Y_h", "Y_c"], hidden_size=case.hidden[0], direction=direction, **attributes
+    )
+    given, made = (
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in values]
+        for values in ([(name, a.shape) for name, a in inputs.items()], [(name, None) for name in node.output])
+    )
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "cell", given, made), opset_imports=[onnx.helper.make_opsetid("", 14)]
+    )
+    model.ir_version = 8
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    y, h, c = session.run(None, inputs)
+    return {"y": np.concatenate(list(y.swapaxes(0, 1)), axis=-1), "h'": h, "c'": c}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_agrees_with_onnxruntime(case):
+    problem = CellProblem(case)
+    theirs, loops = run_onnxruntime(problem), problem.expected()
+    assert_close(case, theirs, {name: loops[name] for name in theirs}, "loop")
+    ours = infer(problem.layer(), problem)
+    assert_close(case, ours, {name: theirs[name] for name in ours}, "layer", limit=2 * case.limit)
+
+
+def test_every_loop_that_onnxruntime_has_is_compared():
+    assert {name for name in LOOPS if name.startswith("lstm") or name in ("peephole_lstm", "coupled_lstm")} == {*NODES}

@@ -1,0 +1,208 @@
+"""The functions of equations, on numbers and arrays, compiled, and their derivatives."""
+
+import math
+import operator
+
+import numpy as np
+import pytest
+from numba import njit
+
+from numbarnn.cells import functions, scalar, specialise
+from numbarnn.cells.definition import FAST_MATH
+from numbarnn.cells.tracing import cell
+
+X = np.concatenate([np.linspace(-30, 30, 4001), np.linspace(-1, 1, 4001), [0.0, -0.0, 3.0, -3.0]])
+POSITIVE = X[X > 0]
+
+
+def exact_function(name):
+    """The function of a name written with Python's math, for one number."""
+    return {
+        "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+        "tanh": math.tanh,
+        "relu": lambda x: max(x, 0.0),
+        "leaky_relu": lambda x: x if x > 0 else 0.01 * x,
+        "elu": lambda x: x if x > 0 else math.expm1(x),
+        "softplus": lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x))),
+        "softsign": lambda x: x / (1 + abs(x)),
+        "hard_sigmoid": lambda x: min(max(x / 6 + 0.5, 0.0), 1.0),
+        "hard_tanh": lambda x: min(max(x, -1.0), 1.0),
+        "exp": math.exp,
+        "log": math.log,
+        "sqrt": math.sqrt,
+        "abs": abs,
+        "sin": math.sin,
+        "cos": math.cos,
+    }[name]
+
+
+ONE_ARGUMENT = tuple(name for name in functions.__all__ if name not in ("maximum", "minimum", "where", "clip"))
+
+
+@pytest.mark.parametrize("name", ONE_ARGUMENT)
+def test_on_arrays_and_numbers(name):
+    function, exact = getattr(functions, name), exact_function(name)
+    x = POSITIVE if name in ("log", "sqrt") else X
+    expected = [exact(value) for value in x]
+    np.testing.assert_allclose(function(x), expected, rtol=4e-15, atol=1e-300)
+    assert function(float(x[7])) == pytest.approx(expected[7], rel=4e-15)
+
+
+def test_functions_of_several_arrays():
+    a, b = X, X[::-1].copy()
+    np.testing.assert_array_equal(functions.maximum(a, b), np.maximum(a, b))
+    np.testing.assert_array_equal(functions.minimum(a, 0.5), np.minimum(a, 0.5))
+    np.testing.assert_array_equal(functions.where(a > b, a, 2.0), np.where(a > b, a, 2.0))
+    np.testing.assert_array_equal(functions.clip(a, -0.5, 2), np.clip(a, -0.5, 2))
+
+
+# ----------------------------------------------------------------------------------------------------------- compiled
+def mapped(function, dtype):
+    """A function of one number over an array, as the CPU engine's loops have it."""
+    device_function = specialise(function, dtype, "cpu")
+
+    @njit(error_model="numpy", fastmath=FAST_MATH)
+    def over(x, out):
+        for i in range(x.size):
+            out[i] = device_function(x[i])
+
+    def apply(x):
+        out = np.full_like(x, np.nan)
+        over(x, out)
+        return out
+
+    return apply
+
+
+TINY = 1e-35  # smaller results count as this large
+# the largest error in units of the last place: of exp, log or division, and of what follows it (in expm1: - 1)
+FLOAT32_ERRORS = {
+    "sigmoid": 3, "tanh": 2, "relu": 0, "leaky_relu": 1, "elu": 3, "softplus": 3, "softsign": 2, "exp": 2, "log": 2,
+    "sqrt": 1, "absolute": 0, "sin": 2, "cos": 2, "expm1": 5, "d_softplus": 3, "d_elu": 2, "d_softsign": 3,
+}  # fmt: skip
+CONSTANTS = {"leaky_relu": (0.01,), "elu": (1.0,), "d_elu": (1.0,)}
+
+
+def scalar_function(name):
+    """The function of `numbarnn.cells.scalar` of that name, with its constants, as a cell's equations would call it."""
+    namespace = {**vars(scalar), "SLOPE": CONSTANTS.get(name, (0.0,))[0]}
+    text = f"def called(x): return {name}(x{', SLOPE' if name in CONSTANTS else ''})"
+    exec(text, namespace)
+    return namespace["called"]
+
+
+@pytest.mark.parametrize("name", FLOAT32_ERRORS)
+def test_float32(name):
+    x = (POSITIVE if name in ("log", "sqrt", "d_softplus") else X).astype(np.float32)
+    if name == "d_elu":
+        x = x[x > -1]
+    function = scalar_function(name)
+    exact = function(x.astype(np.float64))
+    error = np.abs(mapped(function, "float32")(x) - exact)
+    assert np.max(error / np.spacing(np.maximum(np.abs(exact), TINY).astype(np.float32))) <= FLOAT32_ERRORS[name]
+
+
+@pytest.mark.parametrize("name", FLOAT32_ERRORS)
+def test_float64(name):
+    x = POSITIVE if name in ("log", "sqrt", "d_softplus") else X
+    function = scalar_function(name)
+    np.testing.assert_allclose(mapped(function, "float64")(x), function(x), rtol=4e-15, atol=1e-300)
+
+
+@pytest.mark.parametrize("name", ("maximum", "minimum", "where", "sign"))
+@pytest.mark.parametrize("target", ("cpu", "python"))
+def test_numbers_of_special_kinds(name, target):
+    """NaN stays NaN, whichever it is; sign of 0 is 0."""
+    own = {"maximum": maximum_of, "minimum": minimum_of, "where": choose, "sign": sign_of}[name]
+    function, number = specialise(own, "float32", target), np.float32
+    call = njit(lambda a, b: function(a, b)) if target == "cpu" else function
+    values = [number(v) for v in (-1.5, 0.0, 2.5, np.inf, -np.inf, np.nan)]
+    exact = {"maximum": np.maximum, "minimum": np.minimum, "where": lambda a, b: np.where(a > b, a, b),
+             "sign": lambda a, b: np.sign(a) + 0 * b}[name]  # fmt: skip
+    for a in values:
+        for b in values:
+            with np.errstate(invalid="ignore"):
+                np.testing.assert_array_equal(call(a, b), exact(a, b))
+
+
+def maximum_of(a, b):
+    return maximum(a, b)
+
+
+def minimum_of(a, b):
+    return minimum(a, b)
+
+
+def choose(a, b):
+    return where(a > b, a, b)
+
+
+def sign_of(a, b):
+    return sign(a) + ZERO * b
+
+
+maximum, minimum, where, sign, ZERO = scalar.maximum, scalar.minimum, scalar.where, scalar.sign, scalar.ZERO
+
+
+# -------------------------------------------------------------------------------------------------------- derivatives
+def derivative(function, value):
+    """The derived derivative of a function of one traced value, at a number."""
+    traced = cell(lambda x, h, p: function(p.W.a @ x))
+    new_state, saved = traced.forward((value,), (), (0.0,), ())
+    (d_ax,), *_ = traced.backward(saved, (0.0,), new_state, (1.0,), (), ())
+    return float(d_ax)
+
+
+@pytest.mark.parametrize("name", ONE_ARGUMENT)
+@pytest.mark.parametrize("value", (-4.2, -1.3, -0.02, 0.03, 0.7, 2.1, 5.5))
+def test_derivative(name, value):
+    if name in ("log", "sqrt"):
+        value = abs(value)
+    function, step = getattr(functions, name), 1e-5
+    numeric = (function(value + step) - function(value - step)) / (2 * step)
+    assert derivative(function, value) == pytest.approx(numeric, rel=1e-7, abs=1e-9)
+
+
+@pytest.mark.parametrize("exponent", (-3, -2, -1, 0, 0.5, 1, 1.5, 2, 3, 4, 5, 8, 11))
+def test_derivative_of_powers(exponent):
+    value = 1.3
+    assert derivative(lambda a: a**exponent + 0 * a + a, value) - 1 == pytest.approx(
+        exponent * value ** (exponent - 1), rel=1e-12
+    )
+    assert derivative(lambda a: 2**a / a, value) == pytest.approx(2**value * (math.log(2) / value - 1 / value**2))
+    if isinstance(exponent, int) and exponent:
+        traced = cell(lambda x, h, p: (p.W.a @ x) ** exponent)
+        assert traced.forward((-value,), (), (0.0,), ())[0][0] == pytest.approx((-value) ** exponent)
+
+
+KINKS = {
+    "relu": (0.0, 0.0), "leaky_relu": (0.0, 0.01), "elu": (0.0, 1.0), "abs": (0.0, 0.0), "hard_tanh": (1.0, 0.0),
+    "hard_sigmoid": (-3.0, 0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_derivative_at_kinks_is_what_the_docstring_says(name):
+    value, expected = KINKS[name]
+    assert derivative(getattr(functions, name), value) == expected
+    number = "negative_slope" if name == "leaky_relu" else "alpha" if name == "elu" else "0"
+    assert f"Derivative {number} at" in getattr(functions, name).__doc__
+
+
+def test_derivative_where_two_are_equal():
+    assert derivative(lambda a: functions.maximum(a, 0.5), 0.5) == 0
+    assert derivative(lambda a: functions.minimum(0.5, a), 0.5) == 1
+
+
+def test_derivatives_far_out_are_finite():
+    for name in set(ONE_ARGUMENT) - {"exp", "log", "sqrt"}:
+        for value in (-80.0, 80.0):
+            assert math.isfinite(derivative(getattr(functions, name), value)), (name, value)
+
+
+@pytest.mark.parametrize("compare", ("gt", "ge", "lt", "le", "eq", "ne"))
+def test_comparisons(compare):
+    chosen = getattr(operator, compare)
+    traced = cell(lambda x, h, p: functions.where(chosen(p.W.a @ x, h), 1 * h, 2 + h))
+    for a in (0.0, 1.0, 2.0):
+        assert traced.forward((a,), (), (1.0,), ())[0] == (1.0 if chosen(a, 1.0) else 3.0,)

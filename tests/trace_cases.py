@@ -1,0 +1,172 @@
+"""Cells written to be hard to trace, and their equations run as plain NumPy."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from numbarnn.cells.functions import (  # isort: skip
+    clip, cos, elu, exp, hard_sigmoid, hard_tanh, leaky_relu, log, maximum, minimum, relu, sigmoid, sin, softplus,
+    softsign, sqrt, tanh, where,
+)  # fmt: skip
+
+FUNCTIONS = {}
+
+
+def case(function):
+    """Register equations by their name."""
+    FUNCTIONS[function.__name__] = function
+    return function
+
+
+@case
+def every_smooth_function(x, h, c, p):
+    a = p.W.a @ x + p.R.a @ h
+    b = p.W.b @ x + p.R.b @ h + p.u * c
+    d = softplus(a) + elu(b, 0.7) + sin(a) * cos(b) + exp(-a * a) + 1 / (2 + sin(b))
+    e = log(1.5 + tanh(a)) + sqrt(1 + b**2) + softsign(d) - leaky_relu(a, 0.3) / 3
+    f = 2**e + (1.2 + tanh(b)) ** sigmoid(p.v) + (1 + a * a) ** -1.5 - b**3
+    return tanh(f), sigmoid(c + d) - e
+
+
+@case
+def every_kinked_function(x, h, c, p, low=-0.4):
+    a = p.W.a @ x + p.R.a @ h + p.b.a
+    b = tanh(p.W.b @ x) - c
+    d = maximum(a, b) + 2 * minimum(a, 0.3 * b) + abs(a - b) + relu(b)
+    e = clip(a, low, 0.5) + hard_tanh(2 * b) - hard_sigmoid(d) + clip(d, c - 1, c + 1)
+    return where(d > e, tanh(d * e), where(a <= b, a, b - d)), relu(e) - 0.5 * where(b < 0, e, d)
+
+
+@case
+def chain_of_products(x, h, p):
+    a = tanh(p.W.a @ x + p.R.a @ h)
+    b = sigmoid(p.R.b @ a + p.R.c @ (a * h) + p.b)
+    return a * tanh(p.R.d @ (b - a) + p.W.d @ x) + h * b
+
+
+@case
+def product_of_a_product(x, h, p):
+    return tanh(p.R.b @ (p.W.a @ x) + p.R.c @ h)
+
+
+@case
+def products_of_other_states(x, h, c, m, p):
+    """None of the output itself."""
+    m_new = tanh(p.W.m @ x + p.R.m @ c)
+    return c * p.u + m_new, tanh(p.R.c @ m) + h, m_new
+
+
+@case
+def delayed_output(x, h, c, p):
+    return tanh(p.W.c @ x + p.R.c @ h), h
+
+
+@case
+def one_value_twice(x, h, c, p):
+    y = tanh(p.W.c @ x + p.R.c @ h + 0.5 * c)
+    return y, y
+
+
+@case
+def forgetful(x, h, c, p):
+    """A state that is not used, and one that becomes a constant."""
+    return p.W.a @ x - 1 + tanh(p.R.a @ h), 0 * h
+
+
+@case
+def only_x(x, h, p):
+    return p.W.a @ x
+
+
+@case
+def exponential_average(x, h, p, rate=0.1, steps=3):
+    """Loops and Python functions on the way."""
+    a = p.W.a @ x + p.b
+
+    def towards(value, target):
+        return value + rate * (target - value)
+
+    for _ in range(steps):
+        h = towards(h, tanh(a - h))
+    return h
+
+
+@case
+def gates_in_another_order(x, h, p):
+    b = p.R.b @ h
+    a = sigmoid(p.W.a @ x + p.R.a @ h + p.b.a)
+    return a * tanh(p.W.b @ x + b + p.b.b) + (1 - a) * h
+
+
+@case
+def two_biases(x, h, p):
+    r = sigmoid(p.W.r @ x + p.b_w.r + p.R.r @ h + p.b_r.r)
+    return tanh(p.W.n @ x + p.b_w.n + r * (p.R.n @ h + p.b_r.n))
+
+
+@case
+def recurrent_biases(x, h, p):
+    return tanh((p.W.a @ x) * (p.R.a @ h + p.b.a) - 0.5 * (p.R.b @ h - 1 + p.b.b))
+
+
+@case
+def one_sum_used_twice(x, h, p):
+    a = p.W.a @ x + p.R.a @ h
+    z = sigmoid(a + p.b.z)
+    return z * tanh(2 * a - p.b.h) + (1 - z) * h
+
+
+@case
+def many_functions_of_few_values(x, h, c, p):
+    a = p.W.a @ x + p.R.a @ h
+    b = p.W.b @ x + p.R.b @ h
+    s = sigmoid(a) * tanh(b) + sigmoid(a - 1) * tanh(b + 1) + softplus(a) * exp(-b * b)
+    return tanh(s), 0.5 * c + sin(s)
+
+
+def equations_on_numpy(cell, parameters, x, states):
+    """(y (T, B, H), final states) by the cell's equations themselves, column by column.
+
+    Args:
+        parameters: with the layer's names without their ending, as `cell_steps.Steps` takes them.
+        x: (T, B, I). states: (B, H) each.
+    """
+    structure, hidden, p = cell.structure, states[0].shape[1], SimpleNamespace()
+
+    def put(name, value):
+        *groups, last = name.split(".")
+        place = p
+        for group in groups:
+            if not hasattr(place, group):
+                setattr(place, group, SimpleNamespace())
+            place = getattr(place, group)
+        setattr(place, last, value)
+
+    for key, nodes in (("weight_ih", structure.gates), ("weight_hh", structure.all_recurrent)):
+        for number, node in enumerate(nodes.values()):
+            put(node.data, parameters[key][number * hidden : (number + 1) * hidden])
+    for key, names in (("bias_ih", structure.biases["input"]), ("bias_hh", structure.biases["recurrent"])):
+        for number, name in enumerate(names.values()):
+            put(name, parameters[key][number * hidden : (number + 1) * hidden, None])
+    for key, node in structure.vectors.items():
+        put(node.data, parameters[key][:, None])
+    outputs, columns = [], [state.T for state in states]
+    for x_t in x:
+        returned = cell.function(x_t.T, *columns, p, **cell.hyperparameters)
+        columns = list(returned) if isinstance(returned, tuple) else [returned]
+        outputs.append(columns[0].T)
+    return np.stack(outputs), [column.T for column in columns]
+
+
+def random_parameters(cell, random, inputs, hidden):
+    """Parameters of a layer of that cell, by the names that `Steps` takes."""
+    found = {"weight_ih": random.normal(size=(cell.num_gates * hidden, inputs))}
+    if cell.num_recurrent:
+        found["weight_hh"] = random.normal(size=(cell.num_recurrent * hidden, hidden))
+    if cell.bias in ("input", "double"):
+        found["bias_ih"] = random.normal(size=cell.num_gates * hidden)
+    if cell.bias in ("recurrent", "double"):
+        found["bias_hh"] = random.normal(size=cell.num_recurrent * hidden)
+    return {
+        name: 0.7 * value for name, value in (found | {v: random.normal(size=hidden) for v in cell.vectors}).items()
+    }
