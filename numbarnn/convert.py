@@ -270,6 +270,11 @@ def _network(layer):
     """The `Network` of a layer: copies of its parameters on the host."""
     if not isinstance(layer, Recurrent):
         raise TypeError(f"layer must be a numbarnn LSTM, GRU or RNN, not a {type(layer).__qualname__}")
+    if layer.cell not in _CLASSES:
+        raise ValueError(
+            f"layer has cell {layer.cell!r}, which no other format knows ({', '.join(_CLASSES)} are known): keep its "
+            "state_dict()"
+        )
     return replace(infer(layer.state_dict(), layer.cell), cell_clip=layer.cell_clip)
 
 

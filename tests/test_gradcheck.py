@@ -85,3 +85,12 @@ def test_a_missing_private_state_is_zero():
     given = np.ones((2, 3, 4))
     first, second = split(join(np, [None, given], (2, 3, 4), float), 2)
     assert not first.any() and (second == 1).all()
+
+
+def test_a_cell_of_the_library_by_its_name(tmp_path):
+    layer = numbarnn.RNN(numbarnn.cells.library.peephole_lstm, 3, 4)
+    assert repr(layer).startswith("RNN(peephole_lstm, 3, 4, num_layers=1, dtype=")
+    for write in (numbarnn.convert.to_torch, numbarnn.convert.to_onnx, numbarnn.convert.to_keras):
+        with pytest.raises(ValueError, match="layer has cell 'peephole_lstm', which no other format knows"):
+            write(layer)
+    assert set(layer.state_dict()) >= {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "peep_i_l0"}

@@ -1,4 +1,9 @@
-"""What one step computes: every equation once, as a scalar function that all engines share."""
+"""What one step computes: every equation once, as a scalar function that all engines share.
+
+Cells by hand: lstm, gru, rnn. `tracing` makes cells of equations, `library` has some from the literature.
+"""
+
+from importlib import import_module
 
 from numbarnn.cells.definition import Cell, specialise
 from numbarnn.cells.gru import GRU, GRU_RESET_BEFORE
@@ -8,6 +13,12 @@ from numbarnn.cells.rnn import RNN_RELU, RNN_TANH
 CELLS = {cell.name: cell for cell in (LSTM, GRU, GRU_RESET_BEFORE, RNN_TANH, RNN_RELU)}
 
 __all__ = ["CELLS", "GRU", "GRU_RESET_BEFORE", "LSTM", "RNN_RELU", "RNN_TANH", "Cell", "get", "specialise"]
+
+
+def __getattr__(name):
+    if name == "library":  # loaded when asked for: it traces its cells
+        return import_module("numbarnn.cells.library")
+    raise AttributeError(f"module 'numbarnn.cells' has no attribute {name!r}")
 
 
 def get(cell):

@@ -128,7 +128,8 @@ class Recurrent:
         hidden = self.hidden_size[0] if self.stack.equal_sizes else list(self.hidden_size)
         options = [f"{self.input_size}, {hidden}, num_layers={self.num_layers}"]
         options += [f"{name}=True" for name in ("batch_first", "bidirectional") if getattr(self, name)]
-        options += {"double": [], "none": ["bias=False"]}.get(self.bias_mode, [f"bias={self.bias_mode!r}"])
+        if self.stack.cell.bias is None:  # else the equations say
+            options += {"double": [], "none": ["bias=False"]}.get(self.bias_mode, [f"bias={self.bias_mode!r}"])
         options += [f"proj_size={self.proj_size}"] if self.proj_size else []
         options += [f"cell_clip={self.cell_clip}"] if self.cell_clip else []
         options += [] if self.clip_propagate_nan else ["clip_propagate_nan=False"]
