@@ -187,7 +187,7 @@ def test_state_is_rejected(cell, error, h, words):
 )
 def test_lstm_state_must_be_a_pair(state):
     layer = nr.LSTM(4, 5, num_layers=2, bidirectional=True, device="cpu")
-    with raises((TypeError, ValueError), "state", r"pair \(h, c\)"):
+    with raises((TypeError, ValueError), "state", r"tuple \(h, c\)"):
         layer(ones(7, 3, 4), state)
 
 

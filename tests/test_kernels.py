@@ -195,7 +195,7 @@ def test_planned_kernels_cover_what_there_is(cc):
     found = planned.persistent_kernels(cc)
     names, words = [shipped.kernel.name for shipped in found], [shipped.layouts for shipped in found]
     assert len(set(map(str, found))) == len(found)
-    assert {name.split("_persistent_")[0] for name in names} == {"lstm", "gru", "rnn_relu", "rnn_tanh"}
+    assert {name.split("_persistent_")[0] for name in names} == {"lstm", "gru", "rnn_relu", "rnn_tanh", "peephole_lstm"}
     assert {name.split("_persistent_")[1] for name in names} == {"forward_training", "forward_inference", "backward"}
     assert {shipped.dtype for shipped in found} == set(catalog.DTYPES)
     launches = [shipped.kernel.source_key for shipped in found]

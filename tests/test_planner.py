@@ -81,7 +81,7 @@ def check_tables(problem, launch):
         inputs = D * hidden[layer - 1] if layer else problem.input_size
         W, R = end, end + gates * hidden[layer] * inputs
         end = R + gates * hidden[layer] ** 2
-        places[layer, direction] = SimpleNamespace(W=W, R=R, b_w=0, b_r=0, W_size=R - W, R_size=end - R)
+        places[layer, direction] = SimpleNamespace(W=W, R=R, b_w=0, b_r=0, vectors=-1, W_size=R - W, R_size=end - R)
     blocks, warps = make_tables(problem, launch, places)
     assert blocks.shape == (launch.blocks, kernels.BLOCK_COLUMNS)
     assert warps.shape == (launch.blocks, launch.cut.warps, slices.WARP_COLUMNS)
