@@ -30,6 +30,15 @@ def _no_vector(dtype):
 _NO_CODES = np.zeros((0, 0), np.uint8)
 
 
+def _optional(buffers):
+    """codes, m, W_hr, vectors of a pass' buffers, without elements where they are None; and matrices without any."""
+    no_matrix, no_matrices = _nothing(buffers.h.dtype)
+    codes = _NO_CODES if buffers.codes is None else buffers.codes
+    m, W_hr = (no_matrices, no_matrix) if buffers.m is None else (buffers.m, buffers.W_hr)
+    vectors = _no_vector(buffers.h.dtype) if buffers.vectors is None else buffers.vectors
+    return codes, m, W_hr, vectors, no_matrices
+
+
 class CpuEngine(HostEngine):
     """The cells compiled for this CPU. One team of threads runs products and cells alike."""
 
@@ -126,11 +135,8 @@ class CpuEngine(HostEngine):
         b, tag = buffers, self._tag(buffers.cell)
         steps, batch = b.ax.shape[:2]
         x, W = (b.x, b.W) if b.x is not None else (b.h[:0], b.R)  # without x, ax is there already
-        no_matrix, no_matrices = _nothing(b.h.dtype)
-        codes = _NO_CODES if b.codes is None else b.codes
-        m, W_hr = (no_matrices, no_matrix) if b.m is None else (b.m, b.W_hr)
+        codes, m, W_hr, vectors, no_matrices = _optional(b)
         v = no_matrices if b.v is None else b.v
-        vectors = _no_vector(b.h.dtype) if b.vectors is None else b.vectors
         threads = self._threads(steps * batch * (b.R.size + W_hr.size + (W.size if len(x) else 0)), b.R.shape[1])
 
         def run(first, last):
@@ -144,12 +150,9 @@ class CpuEngine(HostEngine):
     def backward_steps(self, buffers):
         b, tag = buffers, self._tag(buffers.cell)
         steps, batch = b.dy.shape[:2]
-        no_matrix, no_matrices = _nothing(b.h.dtype)
-        codes = _NO_CODES if b.codes is None else b.codes
-        m, W_hr = (no_matrices, no_matrix) if b.m is None else (b.m, b.W_hr)
+        codes, m, W_hr, vectors, no_matrices = _optional(b)
         dht, dm = (no_matrices, b.dh) if b.dht is None else (b.dht, b.dm)
         d_v, d_vectors = b.dh if b.d_v is None else b.d_v, no_matrices if b.d_vectors is None else b.d_vectors
-        vectors = _no_vector(b.h.dtype) if b.vectors is None else b.vectors
         threads = self._threads(steps * batch * (b.R.size + W_hr.size), b.R.shape[1])
 
         def run(first, last):

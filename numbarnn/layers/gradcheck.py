@@ -64,7 +64,6 @@ def gradcheck(
     values = {"x": random.standard_normal((steps, batch, input_size))}
     values |= {name: random.standard_normal(shape) for name in layer.stack.cell.states}
     values |= layer.state_dict()
-    weights_of = {}
 
     def run(training):
         layer.load_state_dict({name: values[name] for name in layer.parameters})
