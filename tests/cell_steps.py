@@ -50,9 +50,9 @@ class Steps:
             ah, inner = [None] * len(self.R), []
             self.multiply(ah, states[0], self.outer)
             for stage, rows in zip(cell.stages, self.products, strict=True):
-                inner.append(stage.forward(ax, tuple(ah), states, self.vectors))
+                inner.append(stage.forward(ax, tuple(ah), states, self.vectors, (), ()))
                 self.multiply(ah, inner[-1], rows)
-            before, (states, saved) = states, cell.forward(ax, tuple(ah), states, self.vectors)
+            before, (states, saved) = states, cell.forward(ax, tuple(ah), states, self.vectors, (), ())
             states = whole(states, before[0])
             self.tape.append((before, states, saved, inner))
         return np.stack([step[1][0] for step in self.tape]), states
@@ -68,10 +68,10 @@ class Steps:
             d_states = (d_states[0] + dy[t], *d_states[1:])
             d_v, d_ah = [None] * len(cell.stages), [None] * len(self.R)
             for s in reversed(range(len(cell.stages))):
-                arguments = saved, before, after, d_states, tuple(d_v), self.vectors
+                arguments = saved, before, after, d_states, tuple(d_v), self.vectors, (), (), ()
                 d_ah[self.products[s]] = whole(cell.stages[s].backward(*arguments), before[0])
                 d_v[s] = sum(d_ah[gate] @ self.R[gate] for gate in range(len(self.R))[self.products[s]])
-            found = cell.backward(saved, before, after, d_states, tuple(d_v), self.vectors)
+            found = cell.backward(saved, before, after, d_states, tuple(d_v), self.vectors, (), (), ())
             d_ax, d_ah[self.outer], d_before, d_own = (whole(part, before[0]) for part in found)
             from_h = sum(d_ah[gate] @ self.R[gate] for gate in range(len(self.R))[self.outer])
             d_states = (d_before[0] + from_h, *d_before[1:])

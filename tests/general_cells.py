@@ -9,16 +9,16 @@ from numbarnn.cells.scalar import ONE, ZERO, d_sigmoid, d_tanh, sigmoid, tanh
 
 
 # ------------------------------------------------- a stage of three gates; more gates of ah than of ax, and two vectors
-def blend_gate(ax, ah, state, vectors):
+def blend_gate(ax, ah, state, vectors, sums, noise):
     return sigmoid(ax[0] + ah[0] + vectors[0] * state[1])
 
 
-def blend_v(ax, ah, state, vectors):
-    return blend_gate(ax, ah, state, vectors) * state[0]
+def blend_v(ax, ah, state, vectors, sums, noise):
+    return blend_gate(ax, ah, state, vectors, sums, noise) * state[0]
 
 
-def blend_forward(ax, ah, state, vectors):
-    s = blend_gate(ax, ah, state, vectors)
+def blend_forward(ax, ah, state, vectors, sums, noise):
+    s = blend_gate(ax, ah, state, vectors, sums, noise)
     u, w = tanh(ax[1] + ah[1]), sigmoid(ax[2] + ah[2] + vectors[1] * state[1])
     c = w * state[1] + s * u
     return (w * tanh(c) + vectors[1] * ah[3], c), (s, u, w, ah[3])
@@ -32,12 +32,12 @@ def blend_inner(saved, state, new_state, d_state):
     return dc, dc * s * d_tanh(u), (d_state[0] * t + dc * state[1]) * d_sigmoid(w)
 
 
-def blend_v_backward(saved, state, new_state, d_state, d_v, vectors):
+def blend_v_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
     _, du, dw = blend_inner(saved, state, new_state, d_state)
     return du, dw, d_state[0] * vectors[1]
 
 
-def blend_backward(saved, state, new_state, d_state, d_v, vectors):
+def blend_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
     s, u, w, e = saved
     h, c = state
     dc, du, dw = blend_inner(saved, state, new_state, d_state)
@@ -68,20 +68,20 @@ def blend_step(product, states, vectors):
 
 
 # --------------------------------------------------------- two stages, the second of which needs the first's product
-def chain_v(ax, ah, state, vectors):
+def chain_v(ax, ah, state, vectors, sums, noise):
     return sigmoid(ax[0] + ah[0]) * state[0]
 
 
-def chain_w(ax, ah, state, vectors):
+def chain_w(ax, ah, state, vectors, sums, noise):
     return tanh(ax[1] + ah[1]) + vectors[0] * state[0]
 
 
-def chain_forward(ax, ah, state, vectors):
+def chain_forward(ax, ah, state, vectors, sums, noise):
     r, k, z = sigmoid(ax[0] + ah[0]), tanh(ax[1] + ah[1]), sigmoid(ah[2])
     return (z * k + r * ah[3],), (r, k, z, ah[3])
 
 
-def chain_w_backward(saved, state, new_state, d_state, d_v, vectors):
+def chain_w_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
     r, k, z, _ = saved
     return d_state[0] * k * d_sigmoid(z), d_state[0] * r
 
@@ -90,11 +90,11 @@ def chain_k_backward(saved, d_state, d_v):
     return (d_state[0] * saved[2] + d_v[1]) * d_tanh(saved[1])
 
 
-def chain_v_backward(saved, state, new_state, d_state, d_v, vectors):
+def chain_v_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
     return (chain_k_backward(saved, d_state, d_v),)
 
 
-def chain_backward(saved, state, new_state, d_state, d_v, vectors):
+def chain_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
     r, _, _, n = saved
     dr, dk = (d_state[0] * n + d_v[0] * state[0]) * d_sigmoid(r), chain_k_backward(saved, d_state, d_v)
     return (dr, dk), (dr,), (d_v[0] * r + d_v[1] * vectors[0],), (d_v[1] * state[0],)
@@ -117,14 +117,14 @@ def chain_step(product, states, vectors):
 
 
 # ------------------------------------------------------------------------------------ no R; three states, one vector
-def light_forward(ax, ah, state, vectors):
+def light_forward(ax, ah, state, vectors, sums, noise):
     _, c, n = state
     f, g = sigmoid(ax[0] + vectors[0] * c), ax[1]
     new_c, new_n = f * c + (ONE - f) * g, f * n + (ONE - f) * c
     return (tanh(new_c) * new_n, new_c, new_n), (f, g)
 
 
-def light_backward(saved, state, new_state, d_state, d_v, vectors):
+def light_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
     (f, g), (_, c, n), (_, new_c, new_n) = saved, state, new_state
     t = tanh(new_c)
     dn, dc = d_state[2] + d_state[0] * t, d_state[1] + d_state[0] * new_n * d_tanh(t)
@@ -148,7 +148,7 @@ def light_step(product, states, vectors):
 
 
 # ------------------------------------------------ one product, with as many gates as x has; three vectors: an LSTM
-def peephole_forward(ax, ah, state, vectors):
+def peephole_forward(ax, ah, state, vectors, sums, noise):
     i, f = (sigmoid(ax[0] + ah[0] + vectors[0] * state[1]), sigmoid(ax[1] + ah[1] + vectors[1] * state[1]))
     g = tanh(ax[2] + ah[2])
     c = f * state[1] + i * g
@@ -156,7 +156,7 @@ def peephole_forward(ax, ah, state, vectors):
     return (o * tanh(c), c), (i, f, g, o)
 
 
-def peephole_backward(saved, state, new_state, d_state, d_v, vectors):
+def peephole_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
     (i, f, g, o), c, t = saved, state[1], tanh(new_state[1])
     do = d_state[0] * t * d_sigmoid(o)
     dc = d_state[1] + d_state[0] * o * d_tanh(t) + do * vectors[2]

@@ -37,10 +37,10 @@ def step_forward(cell, ax, ah, state, vectors):
     ah = list(ah)
     for number, stage in enumerate(cell.stages):
         known = *ah[: cell.first_of_stage(number)], *[np.nan] * (len(ah) - cell.first_of_stage(number))
-        v = stage.forward(ax, known, state, vectors)
+        v = stage.forward(ax, known, state, vectors, (), ())
         for gate in gates_of_stage(cell, number):
             ah[gate] += WEIGHT * v
-    return forward(ax, tuple(ah), state, vectors)
+    return forward(ax, tuple(ah), state, vectors, (), ())
 
 
 def gates_of_stage(cell, number):
@@ -52,10 +52,10 @@ def step_backward(cell, saved, state, new_state, d_state, vectors):
     backward = definition.backward_function(cell, "float64", "python")
     d_v, of_stages = [np.nan] * len(cell.stages), ()
     for number in reversed(range(len(cell.stages))):
-        d_ah = cell.stages[number].backward(saved, state, new_state, d_state, tuple(d_v), vectors)
+        d_ah = cell.stages[number].backward(saved, state, new_state, d_state, tuple(d_v), vectors, (), (), ())
         assert len(d_ah) == len(gates_of_stage(cell, number))
         d_v[number], of_stages = WEIGHT * sum(d_ah), (*d_ah, *of_stages)
-    d_ax, d_ah, d_before, d_vectors = backward(saved, state, new_state, d_state, tuple(d_v), vectors)
+    d_ax, d_ah, d_before, d_vectors = backward(saved, state, new_state, d_state, tuple(d_v), vectors, (), (), ())
     return d_ax, (*d_ah, *of_stages), d_before, d_vectors
 
 

@@ -136,9 +136,9 @@ HAND_WRITTEN = {
 
 def step_of(cell, ax, ah, state, vectors, d_state, d_v):
     """(new_state, d_ax, d_ah of the gates that multiply h, the state's gradient) of one step."""
-    more = (vectors,) if cell.general else ()
+    more = (vectors, (), ()) if cell.general else ()
     new_state, saved = cell.forward(ax, ah, state, *more)
-    gradients = cell.backward(saved, state, new_state, d_state, *((d_v, vectors) if cell.general else ()))
+    gradients = cell.backward(saved, state, new_state, d_state, *((d_v, vectors, (), (), ()) if cell.general else ()))
     return new_state, *gradients[:3]
 
 

@@ -216,7 +216,7 @@ def test_show(capsys):
         "bias_ih     (3H,)      r: p.b.r, z: p.b.z, n: p.b.n",
         "b_q         (H,)       p.b.q",
         "4 values per step and unit; bytes: 16 in float32, 8 in float16",
-        "def gru_backward(saved, state, new_state, d_state, d_v, vectors):",
+        "def gru_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):",
     ):
         assert line in text
 

@@ -15,21 +15,46 @@ FAST_MATH = {"contract", "nsz", "arcp", "afn"}
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A further product of a step: some rows of R multiply not h' but a vector v, made of what is known by then.
+    """What has to be done for all units of a sequence before a step can go on: a further product, or sums over units.
 
-        forward(ax, ah, state, vectors)                                      -> v
-        backward(saved, state, new_state, d_state, d_v, vectors)             -> d_ah of its gates
+    A product: some rows of R multiply not h' but a vector v, made of what is known by then.
 
-    forward must read those gates of ah only that come before this stage's; backward those of d_v (one per stage) only
-    that come after it.
+        forward(ax, ah, state, vectors, sums, noise)                                    -> v
+        backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise)   -> d_ah of its gates
+
+    Sums: numbers of all units of one sequence are added up, and all its units see the totals.
+
+        forward(ax, ah, state, vectors, sums, noise)                                    -> its sums' terms, a tuple
+        backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise)   -> terms of their gradients
+
+    forward must read those gates of ah and those sums only that come before this stage's; backward those of d_v (one
+    per product) and of d_sums only that come after it.
 
     Attributes:
-        gates: names of its gates of ah.
+        gates: of a product: names of its gates of ah.
+        sums: of sums: their names.
     """
 
     gates: tuple[str, ...]
     forward: Callable
     backward: Callable
+    sums: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A random number per unit, sequence and step: 0 with probability `rate`, else `kept`; in inference always `mean`.
+
+    Attributes:
+        rate: probability of 0.
+        kept, mean: see above.
+        each_step: anew in each step; else one for all steps of a sequence in a direction.
+    """
+
+    rate: float
+    kept: float = 1.0
+    mean: float = 1.0
+    each_step: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +70,15 @@ class Cell:
     All arguments and results are tuples of scalars. `saved` is what backward needs beyond the states; `d_state` is the
     gradient of `new_state`; `d_state_before` is the part of the previous state's gradient that does not go through R.
 
-    A `general` cell may have parameters per unit, `vectors`, other gates of ah than of ax, and further products,
-    `stages`, whose gates of ah come after those that multiply h':
+    A `general` cell may have parameters per unit, `vectors`, other gates of ah than of ax, random numbers, `noise`, and
+    `stages`: further products, whose gates of ah come after those that multiply h', and sums over units:
 
-        forward(ax, ah, state, vectors)                                      -> new_state, saved
-        backward(saved, state, new_state, d_state, d_v, vectors)             -> d_ax, d_ah, d_state_before, d_vectors
+        forward(ax, ah, state, vectors, sums, noise)                                    -> new_state, saved
+        backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise)   -> d_ax, d_ah, d_state_before,
+                                                                                           d_vectors
 
-    `d_v` is the gradient of each stage's vector; `d_ah` is that of the gates that multiply h' itself.
+    `d_v` is the gradient of each product's vector; `d_ah` is that of the gates that multiply h' itself. `sums` is empty
+    without sums, else the number of units, then all stages' sums in their order; `d_sums` is the gradient of each sum.
 
     Attributes:
         name: such as "lstm"; one of `numbarnn.cells.CELLS`, or a variant's own.
@@ -60,8 +87,13 @@ class Cell:
         saved: names of the values kept per step and unit for backward.
         same_gradient: d_ah equals d_ax for every gate, so that it is stored once.
         recurrent: names of the gates of ah that multiply h' itself; None: those of ax.
-        stages: the further products, in their order.
+        stages: further products and sums, in their order.
         vectors: names of the parameters per unit.
+        noise: the `Noise` of each random number that a unit gets in each step.
+        heads: R's matrices are this many blocks on the diagonal: units see those of their own block alone.
+        drop_connect: for each gate of ah the probability with which a training call takes a weight of R as 0, the same
+            for all steps, the others times 1 / (1 - p); empty: no weight.
+        projected: h is a product W_hr m of what the functions call their first state; a layer says how wide.
         bias: the biases it has, one of `numbarnn.weights.BIAS_MODES`; None: as the layer's user wants.
         general: the wider signatures.
         source: of generated functions, all their text: what was compiled from it is known by that.
@@ -77,6 +109,10 @@ class Cell:
     recurrent: tuple[str, ...] | None = None
     stages: tuple[Stage, ...] = ()
     vectors: tuple[str, ...] = ()
+    noise: tuple[Noise, ...] = ()
+    heads: int = 1
+    drop_connect: tuple[float, ...] = ()
+    projected: bool = False
     bias: str | None = None
     general: bool = False
     source: str = ""
@@ -106,8 +142,43 @@ class Cell:
 
     @cached_property
     def one_product(self):
-        """Whether a step has one product of h, with as many gates as that of x."""
+        """Whether a step has one product of h, with as many gates as that of x, and no stages."""
         return not self.stages and self.num_outer == self.num_gates
+
+    def product_number(self, stage):
+        """Number of a product stage among those: which columns of v are its own. For one stage too many, how many
+        there are."""
+        return sum(1 for one in self.stages[:stage] if one.gates)
+
+    @cached_property
+    def num_products(self):
+        """Further products per step: S."""
+        return self.product_number(len(self.stages))
+
+    def first_sum(self, stage):
+        """Number of the first sum of a stage; for one stage too many, of all sums."""
+        return sum(len(one.sums) for one in self.stages[:stage])
+
+    @cached_property
+    def num_sums(self):
+        """Sums over units per step: Q."""
+        return self.first_sum(len(self.stages))
+
+    def sums_before(self, stage):
+        """Numbers of the stages of sums right before a stage, in their order; for one stage too many, before the cell's
+        own functions."""
+        first = stage
+        while first > 0 and self.stages[first - 1].sums:
+            first -= 1
+        return tuple(range(first, stage))
+
+    def sums_after(self, stage):
+        """Numbers of the stages of sums right after a stage, the last one first: those whose gradients its backward
+        waits for; of stage -1, those that the cell's own backward waits for."""
+        last = stage + 1
+        while last < len(self.stages) and self.stages[last].sums:
+            last += 1
+        return tuple(range(last - 1, stage, -1))
 
     @cached_property
     def num_vectors(self):
@@ -134,7 +205,7 @@ class Cell:
 def forward_function(cell, dtype, target):
     """The cell's forward for a dtype and target, with a general cell's signature."""
     forward = specialise(cell.forward, dtype, target)
-    return forward if cell.general else jit(lambda ax, ah, state, vectors: forward(ax, ah, state), target)
+    return forward if cell.general else jit(lambda ax, ah, state, vectors, sums, noise: forward(ax, ah, state), target)
 
 
 @cache
@@ -144,7 +215,7 @@ def backward_function(cell, dtype, target):
     if cell.general:
         return backward
 
-    def wider(saved, state, new_state, d_state, d_v, vectors):
+    def wider(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
         d_ax, d_ah, d_before = backward(saved, state, new_state, d_state)
         return d_ax, d_ah, d_before, ()
 

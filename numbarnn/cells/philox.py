@@ -49,3 +49,25 @@ def dropout_masks(p, seed, layers, call):
     """
     rows = [dropout_words(p, seed, layer, call) for layer in range(layers)]
     return rows[0][0], np.array([words for _, *words in rows], np.uint64)
+
+
+# Streams of random words, so that no two uses share one: dropout between layers has 0 to L - 2.
+NOISE_STREAM, DROP_CONNECT_STREAM, STREAMS_PER_PLACE = 1 << 31, 1 << 30, 1 << 8
+
+
+def noise_words(seed, places, call):
+    """A uint64 array (places, 4) with what the random numbers of cells (`definition.Noise`) need to know: two words of
+    the key `seed`, the first stream of the place (layer D + direction), and the number of the training call.
+
+    Number k of those of one kind (anew in each step, or not) of unit j of sequence b at time t is word k mod 4 of the
+    Philox of counter (b H + j, t, stream + k div 4, call): 0 where it is below rate 2^32. Where it is one for all
+    steps, 2^32 - 1 stands for t.
+    """
+    streams = NOISE_STREAM + STREAMS_PER_PLACE * np.arange(places)
+    rows = [(seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, stream, call & 0xFFFFFFFF) for stream in streams]
+    return np.array(rows, np.uint64)
+
+
+def drop_connect_words(rate, seed, place, gate, call):
+    """As `dropout_words`, for the elements of one gate's matrix (H, H) in R of a place (layer D + direction)."""
+    return dropout_words(rate, seed, DROP_CONNECT_STREAM + STREAMS_PER_PLACE * place + gate, call)

@@ -10,7 +10,8 @@ from functools import cache
 
 import numpy as np
 
-from numbarnn.cells.definition import jit
+from numbarnn.cells.definition import jit, specialise
+from numbarnn.cells.philox import philox
 
 
 @cache
@@ -99,3 +100,47 @@ def zeros(count, target, dtype):
         return jit(lambda: (), target)
     rest = zeros(count - 1, target, dtype)
     return jit(lambda: (zero, *rest()), target)
+
+
+# ------------------------------------------------------------------------------------------------------------- noise
+NO_TIME = np.uint64(0xFFFFFFFF)  # in place of a time for numbers that are one for all steps
+
+
+@cache
+def noise_loader(noise, target, dtype):
+    """A device function draw(words, position, t) -> the random numbers of a unit at time t, a `Noise` each, in
+    training.
+
+    Args of draw:
+        words: a row of what `numbarnn.cells.philox.noise_words` returns.
+        position: b H + j of unit j of sequence b. t: the time, 0 to T - 1; both uint64.
+    """
+    return _noise_from(0, 0, noise, target, dtype)
+
+
+def _noise_from(each_step, others, noise, target, dtype):
+    """As `noise_loader`, where so many numbers of either kind come before."""
+    if not noise:
+        return jit(lambda words, position, t: (), target)
+    first, number = noise[0], each_step if noise[0].each_step else others
+    rest = _noise_from(each_step + first.each_step, others + (not first.each_step), noise[1:], target, dtype)
+    random_words = specialise(philox, dtype, target)
+    threshold, group, lane = np.uint64(round(first.rate * 2**32)), np.uint64(number // 4), number % 4
+    kept, zero = np.dtype(dtype).type(first.kept), np.dtype(dtype).type(0)
+    always = not first.each_step
+
+    def draw(words, position, t):
+        when = NO_TIME if always else t
+        drawn = random_words(position, when, words[2] + group, words[3], words[0], words[1])
+        return (kept if drawn[lane] >= threshold else zero, *rest(words, position, t))
+
+    return jit(draw, target)
+
+
+@cache
+def mean_noise(noise, target, dtype):
+    """A device function () -> the numbers in inference."""
+    if not noise:
+        return jit(lambda: (), target)
+    mean, rest = np.dtype(dtype).type(noise[0].mean), mean_noise(noise[1:], target, dtype)
+    return jit(lambda: (mean, *rest()), target)

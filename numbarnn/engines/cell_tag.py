@@ -105,23 +105,27 @@ def _per_cell(select, place=2):
 
 
 def _stage_vector(cell, dtype):
-    """f(stage, ax, ah, state, vectors): the vector of a stage by its number."""
-    chain = jit(lambda stage, ax, ah, state, vectors: state[0], "cpu")
+    """f(stage, ax, ah, state, vectors, sums, noise): the vector of a stage by its number."""
+    chain = jit(lambda stage, ax, ah, state, vectors, sums, noise: state[0], "cpu")
     for number in reversed(range(len(cell.stages))):
         chain = _vector_or(number, specialise(cell.stages[number].forward, dtype, "cpu"), chain)
     return chain
 
 
 def _vector_or(number, own, rest):
-    def chain(stage, ax, ah, state, vectors):
-        return own(ax, ah, state, vectors) if stage == number else rest(stage, ax, ah, state, vectors)
+    def chain(stage, ax, ah, state, vectors, sums, noise):
+        if stage == number:
+            return own(ax, ah, state, vectors, sums, noise)
+        return rest(stage, ax, ah, state, vectors, sums, noise)
 
     return jit(chain, "cpu")
 
 
 def _stage_gradients(cell, dtype):
-    """f(stage, dah, j, H, saved, state, new_state, d_state, d_v, vectors) stores the gradients of a stage's gates."""
-    chain = jit(lambda stage, dah, j, H, saved, state, new_state, d_state, d_v, vectors: None, "cpu")
+    """f(stage, dah, j, H, *what a stage's backward takes) stores the gradients of a stage's gates."""
+    chain = jit(
+        lambda stage, dah, j, H, saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise: None, "cpu"
+    )
     for number in reversed(range(len(cell.stages))):
         own = specialise(cell.stages[number].backward, dtype, "cpu")
         store = units.storer(len(cell.stages[number].gates), "cpu")
@@ -130,11 +134,16 @@ def _stage_gradients(cell, dtype):
 
 
 def _gradients_or(number, own, store, first, rest):
-    def chain(stage, dah, j, H, saved, state, new_state, d_state, d_v, vectors):
+    def chain(stage, dah, j, H, saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
         if stage == number:
-            store(dah, j + H * np.uintp(first), H, own(saved, state, new_state, d_state, d_v, vectors))
+            store(
+                dah,
+                j + H * np.uintp(first),
+                H,
+                own(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise),
+            )
         else:
-            rest(stage, dah, j, H, saved, state, new_state, d_state, d_v, vectors)
+            rest(stage, dah, j, H, saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise)
 
     return jit(chain, "cpu")
 

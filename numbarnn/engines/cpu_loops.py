@@ -69,6 +69,8 @@ def _forward_units(tag, tile, h, c, ax, ah, b_w, b_r, vectors, h_before, c_befor
                 load_recurrent(tag, ah, b_r, j, rows),
                 (h_before[j], *load_private(tag, c_before, j, rows)),
                 load_vectors(tag, vectors, j, rows),
+                (),
+                (),
             )
             store_states(tag, tile, i, np.uintp(TILE), new_state)
             if save:
@@ -142,6 +144,8 @@ def _stage_units(tag, stage, v, ax, ah, b_w, b_r, vectors, h_before, c_before, s
             load_recurrent(tag, ah, b_r, j, rows),
             (h_before[j], *load_private(tag, c_before, j, rows)),
             load_vectors(tag, vectors, j, rows),
+            (),
+            (),
         )
 
 
@@ -242,6 +246,9 @@ def _backward_units(tag, tile, dh, dc, dax, dah, d_vectors, dy, h, c, vectors, d
                 (dy[j] + dh[j], *load_private(tag, dc, j, rows)),
                 load_d_v(tag, d_v, j, rows),
                 load_vectors(tag, vectors, j, rows),
+                (),
+                (),
+                (),
             )
             store_states(tag, tile, i, np.uintp(TILE), d_before)
             store_gates(tag, tile, i + np.uintp(num_states(tag) * TILE), np.uintp(TILE), d_ax)
@@ -277,6 +284,9 @@ def _stage_units_backward(tag, stage, dah, dax, dh, dc, dy, h, c, vectors, d_v, 
             (dy[j] + dh[j], *load_private(tag, dc, j, rows)),
             load_d_v(tag, d_v, j, rows),
             load_vectors(tag, vectors, j, rows),
+            (),
+            (),
+            (),
         )
 
 

@@ -305,7 +305,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
                         state = whole(shared[own], load_private(shared, own + 1, 1))
                         if masked and code_of[i] == RESET:
                             state, ah = no_state(), load_tuple(shared, bias_r + unit, U)
-                        new_state, kept = forward(ax, ah, state, load_vectors(per_unit, i * V, 1))
+                        new_state, kept = forward(ax, ah, state, load_vectors(per_unit, i * V, 1), (), ())
                         if masked and code_of[i] == SKIP:
                             new_state = state
                         new_h, position = new_state[0], (t * batch + b) * width + own_h + unit
@@ -502,7 +502,7 @@ def make_backward(cell, cut, inputs, drops, masked=False):
                             d_state = whole(d_h + output, private)
                             d_ax, d_ah, d_before, d_vector = backward(
                                 load_saved(saved, i * K, 1), state, new_state, d_state, (),
-                                load_vectors(per_unit, i * V, 1),
+                                load_vectors(per_unit, i * V, 1), (), (), (),
                             )  # fmt: skip
                             if masked and code_of[i] == SKIP:
                                 d_ax, d_ah, d_before, d_vector = nothing(), nothing(), whole(d_h, private), no_vectors()

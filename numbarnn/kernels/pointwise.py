@@ -75,7 +75,7 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
                 if masked and code == RESET:
                     state, pre_activations = no_state(), load_after_reset(ah_row, b_r, j, H)
                 new_state, kept = forward(
-                    load_ax(ax_row, b_w, j, H), pre_activations, state, load_vectors(vectors, j, H)
+                    load_ax(ax_row, b_w, j, H), pre_activations, state, load_vectors(vectors, j, H), (), ()
                 )
                 if masked and code == SKIP:
                     new_state = state
@@ -144,7 +144,7 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False):
                 d_output = d_h if projected else widen(dy_row[h_unit]) + d_h
                 d_ax, d_ah, d_before, d_vector = backward(
                     load_saved(dax_row, j, H), state, new_state, whole(d_output, d_private), load_d_v(d_v_row, j, H),
-                    load_vectors(vectors, j, H),
+                    load_vectors(vectors, j, H), (), (), (),
                 )  # fmt: skip
                 if masked and code == SKIP:
                     d_ax, d_ah, d_before, d_vector = no_gates(), no_outer(), whole(d_h, d_private), no_vectors()

@@ -47,7 +47,9 @@ def make_stage_forward(cell, stage, dtype, masked=False):
                 pre_activations = load_ah(ah_row, b_r, j, H)
                 if masked and code == RESET:
                     state, pre_activations = no_state(), load_after_reset(ah_row, b_r, j, H)
-                value = vector_of(load_ax(ax_row, b_w, j, H), pre_activations, state, load_vectors(vectors, j, H))
+                value = vector_of(
+                    load_ax(ax_row, b_w, j, H), pre_activations, state, load_vectors(vectors, j, H), (), ()
+                )
                 v_row[v_first + j] = narrow(value)
 
     name = f"{cell.name}_stage{stage}_forward{'_masked' if masked else ''}"
@@ -97,7 +99,7 @@ def make_stage_backward(cell, stage, dtype, masked=False):
                 d_state = whole(widen(dy_row[h_first + j]) + d_h, d_private)
                 gates = gradients_of(
                     load_saved(dax_row, j, H), state, new_state, d_state, load_d_v(d_v_row, j, H),
-                    load_vectors(vectors, j, H),
+                    load_vectors(vectors, j, H), (), (), (),
                 )  # fmt: skip
                 if masked and code == SKIP:
                     gates = no_gates()

@@ -55,13 +55,13 @@ class Step:
 
     def expected(self):
         """(new state, saved) by the cell's equations on whole arrays, in float64."""
-        return forward_function(self.cell, "float64", "python")(*self.given())
+        return forward_function(self.cell, "float64", "python")(*self.given(), (), ())
 
     def expected_gradients(self, saved, state, new_state, d_state, d_v):
         """(d_ax, d_ah, d_state_before, d_vectors), each a list of arrays (B, H), likewise."""
         vectors = split(self.vectors.astype(np.float64), self.cell.num_vectors)
         backward = backward_function(self.cell, "float64", "python")
-        parts = backward(saved, state, new_state, d_state, d_v, vectors)
+        parts = backward(saved, state, new_state, d_state, d_v, vectors, (), (), ())
         return [[np.broadcast_to(value, (self.B, self.H)) for value in part] for part in parts]
 
     def keep(self, new_state):
