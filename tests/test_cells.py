@@ -141,7 +141,9 @@ def functions_of(cell):
     G, A, S, K = cell.num_gates, cell.num_recurrent, cell.num_states, cell.num_saved
     forward, backward = (G, A, S), (K, S, S, S)
     if cell.general:
-        forward, backward = (*forward, cell.num_vectors), (*backward, len(cell.stages), cell.num_vectors)
+        seen, noise = cell.num_sums + (cell.num_sums > 0), len(cell.noise)
+        forward = *forward, cell.num_vectors, seen, noise
+        backward = *backward, cell.num_products, cell.num_vectors, seen, cell.num_sums, noise
     yield from ((cell.forward, forward), (cell.backward, backward))
     for stage in cell.stages:
         yield from ((stage.forward, forward), (stage.backward, backward))
