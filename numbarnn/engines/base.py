@@ -33,7 +33,9 @@ class ForwardBuffers:
         codes: (T + 2, B) uint8, slots as in h, what is not ordinary (`numbarnn.cells.order`); None if all steps are.
         m, W_hr: (T + 2, B, D * H), slots as in h, and (P, H), with projection: h = m W_hrᵀ; else None.
         vectors: (V * H,), the cell's parameters per unit; None if it has none.
-        v: (T, B, S * H), without `save` (1, B, S * H), what the rows of R of S stages multiply; None without stages.
+        v: (T, B, S * H), without `save` (1, B, S * H), what the rows of R of S further products multiply; None without.
+        sums: (T, B, Q), without `save` (1, B, Q), the sums over units of stages, of the dtype of c; None without.
+        noise: (4,) uint64, a row of `numbarnn.cells.philox.noise_words`; None in inference, and without noise.
         allow_tf32: see `Problem`.
     """
 
@@ -54,6 +56,8 @@ class ForwardBuffers:
     W_hr: Any = None
     vectors: Any = None
     v: Any = None
+    sums: Any = None
+    noise: Any = None
     allow_tf32: bool = False
 
 
@@ -68,8 +72,9 @@ class BackwardBuffers:
         dy: (T, B, D * H), the gradient of the layer's output.
         dht, dm: with projection, (T, B, P), written: all of the gradient of h; and (B, H), scratch for that of m.
         d_vectors: (T, B, V * H), written: the gradient of vectors in each step; None if there are none.
-        d_v: (B, S * H), scratch, the gradient of v, if there are stages.
-        codes, m, W_hr, vectors, allow_tf32: as forward.
+        d_v: (B, S * H), scratch, the gradient of v, if there are further products.
+        d_sums: (B, Q), scratch, that of the sums over units, if there are any.
+        codes, m, W_hr, vectors, sums, noise, allow_tf32: as forward.
     """
 
     cell: Cell
@@ -90,6 +95,9 @@ class BackwardBuffers:
     vectors: Any = None
     d_vectors: Any = None
     d_v: Any = None
+    sums: Any = None
+    d_sums: Any = None
+    noise: Any = None
     allow_tf32: bool = False
 
 
