@@ -34,12 +34,14 @@ _PUBLIC = {
 }
 # The functions for the equations of a cell.
 _FUNCTIONS = (
-    "clip", "cos", "elu", "exp", "hard_sigmoid", "hard_tanh", "leaky_relu", "log", "maximum", "minimum", "relu",
-    "sigmoid", "sin", "softplus", "softsign", "sqrt", "tanh", "where",
+    "clip", "cos", "drop_connect", "dropout", "elu", "exp", "hard_sigmoid", "hard_tanh", "heads", "initial",
+    "layer_norm", "leaky_relu", "log", "maximum", "mean", "minimum", "relu", "sigmoid", "sin", "softplus", "softsign",
+    "sqrt", "sum", "tanh", "where", "zoneout",
 )  # fmt: skip
 _PUBLIC |= dict.fromkeys(_FUNCTIONS, "numbarnn.cells.functions")
 
-__all__ = [*_PUBLIC, "__version__"]
+# `from numbarnn import *` leaves Python's own sum alone.
+__all__ = [*(name for name in _PUBLIC if name != "sum"), "__version__"]
 
 
 def __getattr__(name):
@@ -52,4 +54,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted(__all__)
+    return sorted([*_PUBLIC, "__version__"])

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 from torch import sigmoid, tanh
-from torch.nn.functional import elu, logsigmoid, softplus, softsign
+from torch.nn.functional import elu, layer_norm, logsigmoid, softplus, softsign
 
 LOOPS = {}  # name -> Loop
 _distances = []
@@ -50,8 +50,9 @@ class Loop:
     """A step, the names of its states (the first is the output) and of its parameters.
 
     inputs      names of matrices (H, I)
-    matrices    names of matrices (H, H)
+    matrices    names of matrices (H, H), that of a projection too
     vectors     names of vectors (H,)
+    heads       the matrices are this many blocks on the diagonal, (H, H / heads)
     """
 
     step: callable
@@ -59,12 +60,13 @@ class Loop:
     inputs: tuple[str, ...]
     matrices: tuple[str, ...]
     vectors: tuple[str, ...]
+    heads: int = 1
 
     def shapes(self, input_size, hidden):
         """Name -> shape of every parameter of one layer and direction."""
         return (
             dict.fromkeys(self.inputs, (hidden, input_size))
-            | dict.fromkeys(self.matrices, (hidden, hidden))
+            | dict.fromkeys(self.matrices, (hidden, hidden // self.heads))
             | dict.fromkeys(self.vectors, (hidden,))
         )
 
@@ -91,14 +93,15 @@ class Loop:
         return torch.cat(outputs, dim=-1), [torch.stack(parts) for parts in zip(*finals, strict=True)]
 
 
-def loop(states, W="", R="", b="", vectors="", name=None):
+def loop(states, W="", R="", b="", vectors="", name=None, P="", heads=1):
     """Decorator: list a step in LOOPS. Arguments are names, separated by blanks: W="i f" stands for W.i and W.f."""
 
     def register(step):
         def names(group, members):
             return tuple(f"{group}.{member}" for member in members.split())
 
-        found = Loop(step, tuple(states.split()), names("W", W), names("R", R), names("b", b) + tuple(vectors.split()))
+        per_unit = names("b", b) + tuple(vectors.split())
+        found = Loop(step, tuple(states.split()), names("W", W), names("R", R) + names("P", P), per_unit, heads)
         LOOPS[name or step.__name__] = found
         return step
 
@@ -170,6 +173,45 @@ def coupled_lstm(p, x, h, c):
     i = sigmoid(into(p, "i", x, h))
     c = (1 - i) * c + i * tanh(into(p, "g", x, h))
     return sigmoid(into(p, "o", x, h)) * tanh(c), c
+
+
+@loop("h c", W="i f g o", R="i f g o", b="i f g o", P="h")
+def projected_lstm(p, x, h, c):
+    m, c = lstm(p, x, h, c)
+    return m @ p["P.h"].T, c
+
+
+def normalised(*values, gains):
+    """Layer normalisation of all values together, each times its gain."""
+    together = torch.cat(values, -1)
+    parts = layer_norm(together, together.shape[-1:]).chunk(len(values), -1)
+    return [gain * part for gain, part in zip(gains, parts, strict=True)]
+
+
+def normalised_gates(p, x, h, gates):
+    """What stands for W x and for R h of each gate."""
+    of_x = normalised(*(x @ p[f"W.{g}"].T for g in gates), gains=[p[f"gain_x.{g}"] for g in gates])
+    of_h = normalised(*(h @ p[f"R.{g}"].T for g in gates), gains=[p[f"gain_h.{g}"] for g in gates])
+    return of_x, of_h
+
+
+GAINS = "gain_x.{0} gain_x.{1} gain_x.{2} gain_h.{0} gain_h.{1} gain_h.{2} "
+
+
+@loop("h c", W="i f g o", R="i f g o", b="i f g o", vectors=GAINS.format(*"ifg") + "gain_x.o gain_h.o gain.c shift.c")
+def layer_norm_lstm(p, x, h, c):
+    of_x, of_h = normalised_gates(p, x, h, "ifgo")
+    i, f, g, o = (a + b + p[f"b.{gate}"] for a, b, gate in zip(of_x, of_h, "ifgo", strict=True))
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    (normed,) = normalised(c, gains=[p["gain.c"]])
+    return sigmoid(o) * tanh(normed + p["shift.c"]), c
+
+
+@loop("h", W="r z n", R="r z n", b="r z n q", vectors=GAINS.format(*"rzn"))
+def layer_norm_gru(p, x, h):
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = normalised_gates(p, x, h, "rzn")
+    r, z = sigmoid(x_r + h_r + p["b.r"]), sigmoid(x_z + h_z + p["b.z"])
+    return (z * h + (1 - z) * tanh(x_n + p["b.n"] + r * (h_n + p["b.q"])),)
 
 
 @loop("h c", W="m i f g o", R="m i f g o", b="i f g o")

@@ -1,7 +1,8 @@
 """A general cell's functions in a plain loop over time: NumPy arrays (B, H) where an engine has one unit's numbers.
 
 One layer, one direction. Parameters have the layer's names without their ending: weight_ih (G*H, I), weight_hh
-(A*H, H), bias_ih, bias_hh, and vectors (H,); a missing one is zero. See `numbarnn.cells.definition` for who does what.
+(A*H, H), weight_hr, bias_ih, bias_hh, and vectors (H,); a missing one is zero. See `numbarnn.cells.definition` for who
+does what.
 """
 
 import numpy as np
@@ -16,7 +17,9 @@ class Steps:
     """The cell with its parameters; `forward`, then `backward`.
 
     outer       which gates of ah multiply h
-    products    which gates of ah multiply each stage's vector
+    products    which gates of ah multiply each stage's vector; none of a stage of sums
+
+    Random numbers are as in inference.
     """
 
     def __init__(self, cell, parameters, hidden):
@@ -29,7 +32,9 @@ class Steps:
         self.W = self.gates("weight_ih", cell.num_gates)
         self.R = self.gates("weight_hh", first)
         self.b_w, self.b_r = self.gates("bias_ih", cell.num_gates), self.gates("bias_hh", first)
+        self.W_hr = parameters.get("weight_hr")
         self.vectors = tuple(parameters[name] for name in cell.vectors)
+        self.noise = tuple(noise.mean for noise in cell.noise)
 
     def gates(self, name, count):
         """A parameter as (gates, H, ...), or zeros."""
@@ -39,39 +44,66 @@ class Steps:
     def multiply(self, ah, vector, rows):
         """Fill in the gates of ah that multiply the vector."""
         for gate in range(rows.start, rows.stop):
-            ah[gate] = vector @ self.R[gate].T + self.b_r[gate]
+            ah[gate] = np.broadcast_to(vector, (len(vector), self.hidden)) @ self.R[gate].T + self.b_r[gate]
+
+    @staticmethod
+    def totals(terms, like):
+        """The sums over units, (B, 1) each."""
+        return [np.sum(term, axis=1, keepdims=True) for term in whole(terms, like)]
 
     def forward(self, x, states):
         """y (T, B, H) and the final states; x (T, B, I), states one (B, H) each."""
-        cell, self.x, self.tape = self.cell, x, []
+        cell, self.x, self.tape, outputs = self.cell, x, [], []
         states = tuple(states)
+        h = states[0]
         for x_t in x:
             ax = tuple(x_t @ W.T + b for W, b in zip(self.W, self.b_w, strict=True))
-            ah, inner = [None] * len(self.R), []
-            self.multiply(ah, states[0], self.outer)
-            for stage, rows in zip(cell.stages, self.products, strict=True):
-                inner.append(stage.forward(ax, tuple(ah), states, self.vectors, (), ()))
-                self.multiply(ah, inner[-1], rows)
-            before, (states, saved) = states, cell.forward(ax, tuple(ah), states, self.vectors, (), ())
+            ah, inner, sums = [None] * len(self.R), [], [float(self.hidden)] if cell.num_sums else []
+            sums += [None] * cell.num_sums
+            self.multiply(ah, h, self.outer)
+            for number, (stage, rows) in enumerate(zip(cell.stages, self.products, strict=True)):
+                found = stage.forward(ax, tuple(ah), states, self.vectors, tuple(sums), self.noise)
+                if stage.sums:
+                    first = 1 + cell.first_sum(number)
+                    sums[first : first + len(stage.sums)] = self.totals(found, states[0])
+                else:
+                    inner.append(found)
+                    self.multiply(ah, found, rows)
+            before = states
+            states, saved = cell.forward(ax, tuple(ah), states, self.vectors, tuple(sums), self.noise)
             states = whole(states, before[0])
-            self.tape.append((before, states, saved, inner))
-        return np.stack([step[1][0] for step in self.tape]), states
+            self.tape.append((before, states, saved, inner, tuple(sums), h))
+            h = states[0] if self.W_hr is None else states[0] @ self.W_hr.T
+            outputs.append(h)
+        return np.stack(outputs), (h, *states[1:])
 
     def backward(self, dy, d_states):
         """dx, the initial states' gradients and those of the parameters by name."""
         cell, dx = self.cell, np.empty_like(self.x)
         dW, dR = [np.zeros_like(W) for W in self.W], [np.zeros_like(R) for R in self.R]
         db_w, db_r = [0.0] * len(self.W), [0.0] * len(self.R)
-        d_vectors = [0.0] * len(self.vectors)
+        d_vectors, dW_hr = [0.0] * len(self.vectors), 0.0
         for t in reversed(range(len(dy))):
-            before, after, saved, inner = self.tape[t]
+            before, after, saved, inner, sums, h_before = self.tape[t]
             d_states = (d_states[0] + dy[t], *d_states[1:])
-            d_v, d_ah = [None] * len(cell.stages), [None] * len(self.R)
-            for s in reversed(range(len(cell.stages))):
-                arguments = saved, before, after, d_states, tuple(d_v), self.vectors, (), (), ()
-                d_ah[self.products[s]] = whole(cell.stages[s].backward(*arguments), before[0])
-                d_v[s] = sum(d_ah[gate] @ self.R[gate] for gate in range(len(self.R))[self.products[s]])
-            found = cell.backward(saved, before, after, d_states, tuple(d_v), self.vectors, (), (), ())
+            if self.W_hr is not None:
+                dW_hr = dW_hr + d_states[0].T @ after[0]
+                d_states = (d_states[0] @ self.W_hr, *d_states[1:])
+            d_v, d_ah, d_sums = [None] * cell.num_products, [None] * len(self.R), [None] * cell.num_sums
+
+            def gradients_of(backward, given=(saved, before, after, d_states), d_v=d_v, d_sums=d_sums, sums=sums):
+                return backward(*given, tuple(d_v), self.vectors, sums, tuple(d_sums), self.noise)
+
+            for s, stage in reversed(list(enumerate(cell.stages))):
+                found = whole(gradients_of(stage.backward), before[0])
+                if stage.sums:
+                    first = cell.first_sum(s)
+                    d_sums[first : first + len(found)] = self.totals(found, before[0])
+                    continue
+                d_ah[self.products[s]] = found
+                from_products = (d_ah[gate] @ self.R[gate] for gate in range(len(self.R))[self.products[s]])
+                d_v[cell.product_number(s)] = sum(from_products)
+            found = gradients_of(cell.backward)
             d_ax, d_ah[self.outer], d_before, d_own = (whole(part, before[0]) for part in found)
             from_h = sum(d_ah[gate] @ self.R[gate] for gate in range(len(self.R))[self.outer])
             d_states = (d_before[0] + from_h, *d_before[1:])
@@ -79,11 +111,13 @@ class Steps:
             for gate, d in enumerate(d_ax):
                 dW[gate] += d.T @ self.x[t]
                 db_w[gate] += d.sum(axis=0)
-            for rows, vector in zip([self.outer, *self.products], [before[0], *inner], strict=True):
+            further = [rows for rows in self.products if rows.start < rows.stop]
+            for rows, vector in zip([self.outer, *further], [h_before, *inner], strict=True):
                 for gate in range(len(self.R))[rows]:
                     dR[gate] += d_ah[gate].T @ vector
                     db_r[gate] += d_ah[gate].sum(axis=0)
             d_vectors = [total + d.sum(axis=0) for total, d in zip(d_vectors, d_own, strict=True)]
         found = {"weight_ih": dW, "weight_hh": dR, "bias_ih": db_w, "bias_hh": db_r}
         gradients = {name: np.concatenate(d) for name, d in found.items() if name in self.parameters}
+        gradients |= {} if self.W_hr is None else {"weight_hr": dW_hr}
         return dx, d_states, gradients | dict(zip(cell.vectors, d_vectors, strict=True))

@@ -47,6 +47,8 @@ def place(cell, name):
     recurrent = (*cell.recurrent, *(gate for stage in cell.stages for gate in stage.gates))
     if group == "W":
         return "weight_ih", cell.gates.index(gate)
+    if group == "P":
+        return "weight_hr", 0
     if group == "R":
         return "weight_hh", recurrent.index(gate)
     for kind, known_as, gates in (("bias_ih", "input", cell.gates), ("bias_hh", "recurrent", recurrent)):

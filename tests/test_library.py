@@ -18,7 +18,8 @@ from numbarnn.cells import functions, library, tracing
 
 # ----------------------------------------------------------------------------------------------------- what they became
 # name -> gates of ax, gates of ah that multiply h, those of each further product, values saved per unit and step
-# (JANET saves two sigmoids of one gate; sLSTM z o i f, and the two arguments of its maximum)
+# (JANET saves two sigmoids of one gate; sLSTM z o i f, and the two arguments of its maximum; with layer normalisation
+# products less their mean are saved too); a stage without gates is one of sums
 STRUCTURE = {
     "lstm": ("i f g o", "i f g o", [], 4),
     "gru": ("r z n", "r z n", [], 4),
@@ -27,6 +28,9 @@ STRUCTURE = {
     "rnn_relu": ("h", "h", [], 0),
     "peephole_lstm": ("i f g o", "i f g o", [], 4),
     "coupled_lstm": ("i g o", "i g o", [], 3),
+    "projected_lstm": ("i f g o", "i f g o", [], 4),
+    "layer_norm_lstm": ("i f g o", "i f g o", [""] * 4, 12),
+    "layer_norm_gru": ("r z n", "r z n", [""] * 2, 9),
     "multiplicative_lstm": ("m i f g o", "m", ["i f g o"], 6),
     "janet": ("f c", "f c", [], 3),
     "slstm": ("z o i f", "z o i f", [], 6),

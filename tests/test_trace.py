@@ -144,7 +144,7 @@ def test_infinite_constants():
     def traced(x, h, p, limit):
         return where(p.W.a @ x < limit, h, limit)
 
-    assert traced.forward((1.0,), (), (2.0,), ())[0] == (2.0,)
+    assert traced.forward((1.0,), (), (2.0,), (), (), ())[0] == (2.0,)
 
 
 def test_variables_do_not_hide_functions():
@@ -154,7 +154,7 @@ def test_variables_do_not_hide_functions():
         exp, ax, lambda_, ONE = tanh(sigmoid_) * 3, tanh(tanh_), h - 7, h + 3
         return sigmoid(exp * ax) + softplus(lambda_ * ONE) * ONE * exp
 
-    (found,) = traced.forward((0.3, 0.4), (), (0.5,), ())[0]
+    (found,) = traced.forward((0.3, 0.4), (), (0.5,), (), (), ())[0]
     a, b = 3 * tanh(0.3), tanh(0.4)
     assert found == pytest.approx(sigmoid(a * b) + softplus((0.5 - 7) * 3.5) * 3.5 * a, rel=1e-14)
 
@@ -190,7 +190,7 @@ def test_cell_with_arguments_and_without():
     assert [c.hyperparameters for c in (plain, other, again)] == [
         {"rate": 0.5, "power": 2}, {"rate": 0.25, "power": 2}, {"rate": 0.25, "power": 3},
     ]  # fmt: skip
-    assert [c.forward((1.0,), (), (2.0,), ())[0][0] for c in (plain, other, again)] == pytest.approx(
+    assert [c.forward((1.0,), (), (2.0,), (), (), ())[0][0] for c in (plain, other, again)] == pytest.approx(
         [2 + rate * (tanh(1.0) ** power - 2) for rate, power in ((0.5, 2), (0.25, 2), (0.25, 3))]
     )
 
@@ -211,7 +211,7 @@ def test_show(capsys):
     assert capsys.readouterr().out == text + "\n"
     for line in (
         "cell gru, states h",
-        "    r = sigmoid(p.W.r @ x + p.R.r @ h + p.b.r)",
+        "    r = sigmoid(p.W.r @ x + R.r @ h + p.b.r)",
         "weight_ih   (3H, I)    r: p.W.r, z: p.W.z, n: p.W.n",
         "bias_ih     (3H,)      r: p.b.r, z: p.b.z, n: p.b.n",
         "b_q         (H,)       p.b.q",

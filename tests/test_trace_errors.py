@@ -5,7 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from numbarnn.cells.functions import clip, elu, leaky_relu, tanh, where
+from numbarnn.cells import functions
+
+from numbarnn.cells.functions import (  # isort: skip
+    clip, drop_connect, dropout, elu, heads, layer_norm, leaky_relu, tanh, where, zoneout,
+)  # fmt: skip
 from numbarnn.cells.tracing import CellError, cell
 
 
@@ -205,11 +209,45 @@ def two_alike(x, h, p):
     return p.W.a @ x * p.v.a * p.v_a
 
 
+def heads_of_x(x, h, p):
+    return heads(p.W, 2).a @ x + p.R.a @ h
+
+
+def different_heads(x, h, p):
+    return a_of(x, h, p) + heads(p.R.b, 2) @ h
+
+
+def heads_of_a_value(x, h, p):
+    return heads(h, 2) @ h
+
+
+def two_rates_of_one_matrix(x, h, p):
+    a = p.W.a @ x + p.R.a @ h
+    return a + drop_connect(p.R.a, 0.5) @ h
+
+
+def projection_with_heads(x, h, c, p):
+    m = tanh(p.W.a @ x + heads(p.R.a, 2) @ h)
+    return heads(p.P.h, 2) @ m, c + m
+
+
+def sum_of_a_number(x, h, p):
+    return a_of(x, h, p) * functions.sum(2.0)
+
+
+def traced_rate(x, h, p):
+    return dropout(a_of(x, h, p), p.rate)
+
+
+def norm_of_x(x, h, p):
+    return layer_norm(x) + h
+
+
 MESSAGES = {
     python_if: ("the truth of a comparison of traced values.*where", "if a_of(x, h, p) > 0:"),
     truth_of_a_value: (r"the truth of the traced value 'h' \(in if, while, and", "return h and a"),
     a_number_of_it: ("'h' as a Python number .*use numbarnn's functions", "return math.exp(h)"),
-    length: ("'h' as an array .*sums over units are not there yet", "return len(h) * h"),
+    length: ("'h' as an array .*how many is not known yet; sums over all units are numbarnn.sum", "return len(h) * h"),
     entry: ("'h' as an array", "return h[0]"),
     loop_over_units: ("'h' as an array", "return sum(h)"),
     numpy_function: ("NumPy's tanh of the traced value 'a'; use numbarnn.tanh", "return np.tanh(a)"),
@@ -220,7 +258,7 @@ MESSAGES = {
     an_array: (r"an array of shape \(3,\) in an equation.*arrays are parameters: p.name", "return h * np.ones(3)"),
     a_list: (r"\[1\] \(list\) in an equation", "return h + [1]  # noqa: RUF005"),
     a_string: (r"'2' \(str\) in an equation; expected a traced value, a parameter or a number", 'return h * "2"'),
-    method: ("'h' has no attribute 'sum'.*products with matrices alone", "return h / h.sum()"),
+    method: ("'h' has no attribute 'sum'.*sums over all units are numbarnn.sum", "return h / h.sum()"),
     transposed: (r"p.W.a.T: parameters have no attributes of arrays", "return p.W.a.T @ x"),
     floor: ("with //, %", "return h // 2"),
     conditions_combined: ("a comparison of traced values with .*&.*combine comparisons by where",
@@ -251,6 +289,14 @@ MESSAGES = {
     a_condition: ("the new h is a comparison of traced values", "return a_of(x, h, p) > 0"),
     without_x: ("nothing that is returned depends on x", "return tanh(p.R.a @ h)"),
     forbidden_name: ("a vector may not be named p.bias.ih", "return p.W.a @ x * p.bias.ih"),
+    heads_of_x: ("p.W.a @ x with heads or drop_connect, which are for", "return heads(p.W, 2).a @ x + p.R.a @ h"),
+    different_heads: ("different numbers of heads: p.R.a 1, p.R.b 2", "return a_of(x, h, p) + heads(p.R.b, 2) @ h"),
+    heads_of_a_value: ("heads of a value; expected a parameter", "return heads(h, 2) @ h"),
+    two_rates_of_one_matrix: ("p.R.a has other heads or another drop", "return a + drop_connect(p.R.a, 0.5) @ h"),
+    projection_with_heads: ("p.P.h, which makes the first state, with heads", "return heads(p.P.h, 2) @ m, c + m"),
+    sum_of_a_number: ("the sum of 2.0 over all units, of which nothing", "return a_of(x, h, p) * functions.sum(2.0)"),
+    traced_rate: ("rate must be a number, not the parameter p.rate", "return dropout(a_of(x, h, p), p.rate)"),
+    norm_of_x: ("the input x is used otherwise than in a product", "return layer_norm(x) + h"),
     two_alike: ("p.v.a and p.v_a would both be the parameter v_a", "return p.W.a @ x * p.v.a * p.v_a"),
 }  # fmt: skip
 
@@ -327,6 +373,21 @@ def test_slopes_are_not_negative(function):
         function(np.ones(3), -1)
 
 
+@pytest.mark.parametrize("rate", (1, 1.5, -0.1, np.nan))
+def test_rates_are_probabilities(rate):
+    for function in (dropout, drop_connect):
+        with pytest.raises(ValueError, match=r"rate must be (a probability|a number) from 0"):
+            function(np.ones(3), rate)
+    with pytest.raises(ValueError, match=r"rate must be (a probability|a number) from 0"):
+        zoneout(np.ones(3), np.ones(3), rate)
+
+
+@pytest.mark.parametrize("count", (0, -2, 2.0, True, "2"))
+def test_numbers_of_heads_are_positive_ints(count):
+    with pytest.raises(ValueError, match="count must be an int from 1 on, the number of heads"):
+        heads(np.ones((2, 2)), count)
+
+
 def test_errors_of_the_equations_pass():
     with pytest.raises(NameError, match="undefined"):
         cell(lambda x, h, p: undefined(h))  # noqa: F821
@@ -336,5 +397,7 @@ def test_numbers_of_numpy_are_constants():
     traced = cell(
         lambda x, h, p: np.float64(2) * h + np.float32(0.5) * (p.W.a @ x) ** np.int64(2) + clip(h, -1, np.array(1))
     )
-    assert traced.forward((3.0,), (), (0.5,), ())[0] == (6.0,)
-    assert cell(lambda x, h, p: where(np.float64(1) < p.W.a @ x, h, 0)).forward((3.0,), (), (0.5,), ())[0] == (0.5,)
+    assert traced.forward((3.0,), (), (0.5,), (), (), ())[0] == (6.0,)
+    assert cell(lambda x, h, p: where(np.float64(1) < p.W.a @ x, h, 0)).forward((3.0,), (), (0.5,), (), (), ())[0] == (
+        0.5,
+    )

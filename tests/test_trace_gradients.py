@@ -83,10 +83,11 @@ def test_backward_is_the_derivative(traced):
 # -------------------------------------------------------------------------------------------------------- compiled
 def functions_of(traced):
     """(each of the cell's functions, how many numbers each of its arguments has)."""
-    forward = traced.num_gates, traced.num_recurrent, traced.num_states, traced.num_vectors
+    seen, noise = traced.num_sums + (traced.num_sums > 0), len(traced.noise)
+    forward = traced.num_gates, traced.num_recurrent, traced.num_states, traced.num_vectors, seen, noise
     backward = (
-        traced.num_saved, traced.num_states, traced.num_states, traced.num_states, len(traced.stages),
-        traced.num_vectors,
+        traced.num_saved, traced.num_states, traced.num_states, traced.num_states, traced.num_products,
+        traced.num_vectors, seen, traced.num_sums, noise,
     )  # fmt: skip
     yield from ((traced.forward, forward), (traced.backward, backward))
     for stage in traced.stages:
@@ -98,7 +99,13 @@ def flat(result):
     return [value for part in result for value in flat(part)] if isinstance(result, tuple) else [result]
 
 
-COMPILED = ("every_smooth_function-gates", "every_kinked_function-minimal", "chain_of_products-gates", "slstm-minimal")
+COMPILED = (
+    "every_smooth_function-gates",
+    "every_kinked_function-minimal",
+    "chain_of_products-gates",
+    "slstm-minimal",
+    "normalised-gates",
+)
 
 
 @pytest.mark.parametrize("name", COMPILED)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from numbarnn.cells.functions import (  # isort: skip
-    clip, cos, elu, exp, hard_sigmoid, hard_tanh, leaky_relu, log, maximum, minimum, relu, sigmoid, sin, softplus,
-    softsign, sqrt, tanh, where,
+    clip, cos, dropout, elu, exp, hard_sigmoid, hard_tanh, layer_norm, leaky_relu, log, maximum, mean, minimum, relu,
+    sigmoid, sin, softplus, softsign, sqrt, sum, tanh, where, zoneout,
 )  # fmt: skip
 
 FUNCTIONS = {}
@@ -122,6 +122,37 @@ def many_functions_of_few_values(x, h, c, p):
     b = p.W.b @ x + p.R.b @ h
     s = sigmoid(a) * tanh(b) + sigmoid(a - 1) * tanh(b + 1) + softplus(a) * exp(-b * b)
     return tanh(s), 0.5 * c + sin(s)
+
+
+@case
+def normalised(x, h, c, p):
+    """Several values together, and one; a sum that a state becomes."""
+    a, b = layer_norm(p.W.a @ x + p.R.a @ h, p.W.b @ x)
+    c_new = sigmoid(p.gain * a + p.b.a) * c + tanh(b)
+    return tanh(layer_norm(c_new, eps=0.1) * p.scale + h), c_new
+
+
+@case
+def sums_around_products(x, h, p):
+    """Sums of what a product was made of, products of what sums were made of, and a product of a sum."""
+    share = exp(p.W.a @ x)
+    share = share / sum(share)
+    v = tanh(p.R.a @ (share * h)) - mean(h * h)
+    w = p.R.b @ v + p.R.c @ (v - mean(v))
+    return tanh(w + p.R.d @ sum(w * share) + p.R.e @ h)
+
+
+@case
+def a_sum_as_state(x, h, n, p):
+    n_new = 0.5 * n + mean(abs(p.W.a @ x) + p.u)
+    return tanh(p.R.a @ h) / (1 + abs(n_new)) + 3 * sum(p.u) * mean(0.25) + sum(0.1 + 0 * h), n_new
+
+
+@case
+def random_numbers(x, h, c, p):
+    g = dropout(tanh(p.W.g @ x + p.R.g @ h), 0.25)
+    c_new = zoneout(0.5 * c + g, c, 0.125)
+    return zoneout(dropout(c_new, 0.5, each_step=False), h, 0.1), c_new
 
 
 def equations_on_numpy(cell, parameters, x, states):

@@ -93,6 +93,8 @@ class Cell:
         heads: R's matrices are this many blocks on the diagonal: units see those of their own block alone.
         drop_connect: for each gate of ah the probability with which a training call takes a weight of R as 0, the same
             for all steps, the others times 1 / (1 - p); empty: no weight.
+        initial: (kind of parameter, "b_w", "b_r" or "vectors"; number of its gate, or of the vector; value): what all
+            of its elements are in a new layer.
         projected: h is a product W_hr m of what the functions call their first state; a layer says how wide.
         bias: the biases it has, one of `numbarnn.weights.BIAS_MODES`; None: as the layer's user wants.
         general: the wider signatures.
@@ -112,6 +114,7 @@ class Cell:
     noise: tuple[Noise, ...] = ()
     heads: int = 1
     drop_connect: tuple[float, ...] = ()
+    initial: tuple[tuple[str, int, float], ...] = ()
     projected: bool = False
     bias: str | None = None
     general: bool = False
@@ -139,11 +142,6 @@ class Cell:
     def rows_of_stage(self, stage, H):
         """The slice of R's rows that are a stage's; of ah's columns too."""
         return slice(self.first_of_stage(stage) * H, self.first_of_stage(stage + 1) * H)
-
-    @cached_property
-    def one_product(self):
-        """Whether a step has one product of h, with as many gates as that of x, and no stages."""
-        return not self.stages and self.num_outer == self.num_gates
 
     def product_number(self, stage):
         """Number of a product stage among those: which columns of v are its own. For one stage too many, how many

@@ -1,16 +1,28 @@
 """The functions that equations of a cell may use; besides + - * / **, abs, and comparisons for `where`.
 
 They take traced values (see `numbarnn.cells.tracing`), and also numbers and NumPy arrays, so that the same equations
-run as plain NumPy. Where one has a kink, its derivative there is said below.
+run as plain NumPy, as in inference. Where one has a kink, its derivative there is said below.
+
+    of one unit           sigmoid tanh relu leaky_relu elu softplus softsign hard_sigmoid hard_tanh exp log sqrt abs
+                          sin cos maximum minimum where clip
+    of all units          sum mean layer_norm
+    random, in training   dropout zoneout
+    of parameters         heads drop_connect (of matrices), initial
 """
 
+import builtins
+
+import numpy as np
+
 from numbarnn.cells import scalar
+from numbarnn.cells.definition import Noise
 from numbarnn.cells.tracing.errors import error
-from numbarnn.cells.tracing.values import Traced
+from numbarnn.cells.tracing.values import Parameter, Traced
 
 __all__ = [
-    "abs", "clip", "cos", "elu", "exp", "hard_sigmoid", "hard_tanh", "leaky_relu", "log", "maximum", "minimum", "relu",
-    "sigmoid", "sin", "softplus", "softsign", "sqrt", "tanh", "where",
+    "abs", "clip", "cos", "drop_connect", "dropout", "elu", "exp", "hard_sigmoid", "hard_tanh", "heads", "initial",
+    "layer_norm", "leaky_relu", "log", "maximum", "mean", "minimum", "relu", "sigmoid", "sin", "softplus", "softsign",
+    "sqrt", "sum", "tanh", "where", "zoneout",
 ]  # fmt: skip
 
 
@@ -126,3 +138,174 @@ def clip(x, low, high):
     if isinstance(low, Traced) or isinstance(high, Traced):
         return minimum(maximum(x, low), high)
     return _apply("clip", x, low, high)
+
+
+# ------------------------------------------------------------------------------------------------------- of all units
+def sum(x):
+    """The sum over all units, which all units see. Of arrays, over the first axis, as units are that of p.W.a @ x."""
+    if isinstance(x, Traced):
+        return x._trace.apply("row_sum", x)
+    if np.ndim(x) == 0:
+        raise error(f"the sum of {x!r} over all units, of which nothing says how many there are; use mean, or a value")
+    return np.broadcast_to(np.sum(x, axis=0), np.shape(x))
+
+
+def mean(x):
+    """The mean over all units, which all units see."""
+    if not isinstance(x, Traced) and np.ndim(x) == 0:
+        return x
+    return sum(x) * (1 / _units(x))
+
+
+def _units(x):
+    """How many units there are."""
+    return x._trace.units() if isinstance(x, Traced) else len(x)
+
+
+def layer_norm(*values, eps=1e-5):
+    """(x - mean) / sqrt(variance + eps), over all units of one value, or of several together.
+
+    A gain and a bias are parameters of one's own: p.gain * layer_norm(x) + p.shift. Ba et al. 2016, arXiv:1607.06450.
+
+    Args:
+        values: one or more, such as the four products of an LSTM's gates.
+        eps: added to the variance.
+
+    Returns:
+        The normalised value; of several a tuple of them.
+    """
+    eps = _number("eps", eps, 0)
+    if not values:
+        raise TypeError("layer_norm takes one value or more: layer_norm(x)")
+    count = len(values)
+    share = _named("share", 1 / (_units(values[0]) * count))
+    center = _named("center", sum(builtins.sum(values[1:], values[0])) * share)
+    centred = [value - center for value in values]
+    squares = builtins.sum((value * value for value in centred[1:]), centred[0] * centred[0])
+    variance = _named("variance", sum(squares) * share)
+    scale = _named("scale", 1 / sqrt(variance + eps))
+    normalised = tuple(value * scale for value in centred)
+    return normalised if count > 1 else normalised[0]
+
+
+def _named(name, value):
+    """The same value; traced, it has a name in generated source if it has none."""
+    if isinstance(value, Traced):
+        value._name_it(name)
+    return value
+
+
+# -------------------------------------------------------------------------------------------------- random, in training
+def _noise(value, noise):
+    """A random number of each unit, if the value is traced; else its mean."""
+    return value._trace.noise(noise) if isinstance(value, Traced) else noise.mean
+
+
+def _rate(rate):
+    """`rate` as a float from 0 to 1, without 1."""
+    rate = _number("rate", rate, 0)
+    if rate >= 1:
+        raise ValueError(f"rate must be a probability from 0 to less than 1, not {rate!r}")
+    return rate
+
+
+def dropout(x, rate, each_step=True):
+    """In training, 0 with probability `rate`, else x / (1 - rate), anew for each unit; in inference x.
+
+    Args:
+        rate: from 0 to less than 1.
+        each_step: anew in each step (Semeniuta et al. 2016, arXiv:1603.05118, drop an LSTM's g so); False: one choice
+            for all steps of a sequence (Gal and Ghahramani 2016, arXiv:1512.05287).
+    """
+    rate = _rate(rate)
+    return x * _noise(x, Noise(rate, 1.0 / (1.0 - rate), 1.0, bool(each_step))) if rate else x
+
+
+def zoneout(new, old, rate):
+    """In training, old with probability `rate`, else new, anew for each unit and step; in inference their mean.
+
+    Krueger et al. 2017, arXiv:1606.01305.
+
+    Args:
+        new, old: a state after the step and before it.
+        rate: from 0 to less than 1.
+    """
+    rate = _rate(rate)
+    if not rate:
+        return new
+    keep = _noise(new if isinstance(new, Traced) else old, Noise(rate, 1.0, 1.0 - rate))
+    return keep * new + (1.0 - keep) * old
+
+
+# ------------------------------------------------------------------------------------------------------ of parameters
+class _Group:
+    """A function of each matrix of a group, such as p.R, that is given as plain Python."""
+
+    def __init__(self, group, function):
+        self._group, self._function = group, function
+
+    def __getattr__(self, name):
+        return self._function(getattr(self._group, name))
+
+
+def heads(matrix, count):
+    """A matrix, or each of a group (p.R), as `count` blocks on the diagonal: the units are in as many groups of
+    neighbours, and see those of their own group alone. As parameters they are (H, H / count).
+
+    Args:
+        matrix: a parameter, for products with states or what is computed from them; all such matrices of a cell must
+            have one number of heads.
+        count: must divide the hidden size.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"count must be an int from 1 on, the number of heads, not {count!r}")
+    if isinstance(matrix, Parameter):
+        return matrix._with(heads=count)
+    if isinstance(matrix, np.ndarray):
+        return _block_diagonal(matrix, count)
+    return _of_group("heads", matrix, lambda one: heads(one, count))
+
+
+def _block_diagonal(matrix, count):
+    H, width = matrix.shape
+    if width * count != H:
+        raise ValueError(f"a matrix (H, H / {count}) of {count} heads is expected, not {matrix.shape}")
+    dense = np.zeros((H, H), matrix.dtype)
+    for first in range(0, H, width):
+        dense[first : first + width, first : first + width] = matrix[first : first + width]
+    return dense
+
+
+def drop_connect(matrix, rate):
+    """A matrix, or each of a group (p.R), of which in training each element is 0 with probability `rate`, else divided
+    by 1 - rate: one choice per call of a layer, for all its sequences and steps.
+
+    Wan et al. 2013; of recurrent matrices, Merity et al. 2018, arXiv:1708.02182.
+
+    Args:
+        matrix: a parameter, for products with states or what is computed from them.
+        rate: from 0 to less than 1.
+    """
+    rate = _rate(rate)
+    if isinstance(matrix, Parameter):
+        return matrix._with(drop=rate)
+    return matrix if isinstance(matrix, np.ndarray) else _of_group("drop_connect", matrix, lambda one: one)
+
+
+def initial(vector, value):
+    """A vector (a bias, or another parameter per unit), or each of a group, whose elements are all `value` in a new
+    layer; other parameters begin with random numbers.
+
+    As the gain of a layer normalisation, initial(p.gain, 1), or for a forget gate that is open at first,
+    initial(p.b.f, 1).
+    """
+    value = _number("value", value)
+    if isinstance(vector, Parameter):
+        return vector._with(initial=value)
+    return vector if isinstance(vector, np.ndarray) else _of_group("initial", vector, lambda one: one)
+
+
+def _of_group(name, group, function):
+    if isinstance(group, (Traced, int, float)):
+        raise error(f"{name} of a value; expected a parameter, such as {name}(p.R.i, ...)")
+    return _Group(group, function)

@@ -1,19 +1,30 @@
 """Cells from the literature, each a few lines of equations; for `RNN(cell, ...)` as a cell of one's own.
 
     standard      lstm, gru, gru_reset_before, rnn_tanh, rnn_relu: the built-in ones, derived
-    lstms         peephole_lstm, lstm_with(...), coupled_lstm, multiplicative_lstm, janet, slstm
+    lstms         peephole_lstm, lstm_with(...), coupled_lstm, projected_lstm, multiplicative_lstm, janet, slstm
+    normed        layer_norm_lstm, layer_norm_gru
     gated         li_gru, minimal_gated_unit, ugrnn, fast_grnn, additive_network
     light         ind_rnn, sru, qrnn, min_gru, min_lstm
     deep          recurrent_highway(depth)
     oscillators   cornn, lem
 
-In all of them W multiplies the input, R a state or what is made of it, and b is a bias.
+In all of them W multiplies the input, R a state or what is made of it, and b is a bias. Where one has hyperparameters,
+`cell(library.slstm, heads=4)` makes it anew with others.
 """
 
 from numbarnn.cells.library.deep import recurrent_highway
 from numbarnn.cells.library.gated import additive_network, fast_grnn, li_gru, minimal_gated_unit, ugrnn
 from numbarnn.cells.library.light import ind_rnn, min_gru, min_lstm, qrnn, sru
-from numbarnn.cells.library.lstms import coupled_lstm, janet, lstm_with, multiplicative_lstm, peephole_lstm, slstm
+from numbarnn.cells.library.lstms import (
+    coupled_lstm,
+    janet,
+    lstm_with,
+    multiplicative_lstm,
+    peephole_lstm,
+    projected_lstm,
+    slstm,
+)
+from numbarnn.cells.library.normed import layer_norm_gru, layer_norm_lstm
 from numbarnn.cells.library.oscillators import cornn, lem
 from numbarnn.cells.library.standard import gru, gru_reset_before, lstm, rnn_relu, rnn_tanh
 
@@ -26,6 +37,8 @@ __all__ = [
     "gru_reset_before",
     "ind_rnn",
     "janet",
+    "layer_norm_gru",
+    "layer_norm_lstm",
     "lem",
     "li_gru",
     "lstm",
@@ -35,6 +48,7 @@ __all__ = [
     "minimal_gated_unit",
     "multiplicative_lstm",
     "peephole_lstm",
+    "projected_lstm",
     "qrnn",
     "recurrent_highway",
     "rnn_relu",

@@ -1,7 +1,8 @@
-"""Variants of the LSTM: peepholes, other functions, coupled gates, a product on the way, exponential gates."""
+"""Variants of the LSTM: peepholes, other functions, coupled gates, projection, one product more, exponential gates."""
 
 from functools import cache
 
+from numbarnn.cells import functions
 from numbarnn.cells.functions import exp, maximum, sigmoid, softplus, tanh
 from numbarnn.cells.tracing import cell
 
@@ -59,6 +60,20 @@ def coupled_lstm(x, h, c, p):
 
 
 @cell
+def projected_lstm(x, h, c, p):
+    """LSTM whose h is a product of its output, and may be narrower than c: `RNN(projected_lstm, ..., proj_size=P)`.
+
+    Sak et al. 2014, arXiv:1402.1128, without peepholes.
+    """
+    i = sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
+    f = sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
+    g = tanh(p.W.g @ x + p.R.g @ h + p.b.g)
+    o = sigmoid(p.W.o @ x + p.R.o @ h + p.b.o)
+    c_new = f * c + i * g
+    return p.P.h @ (o * tanh(c_new)), c_new
+
+
+@cell
 def multiplicative_lstm(x, h, c, p):
     """LSTM whose gates see, in place of h, a vector m in which x has chosen among the transitions of h.
 
@@ -88,15 +103,19 @@ def janet(x, h, p, beta=1.0):
 
 
 @cell
-def slstm(x, h, c, n, m, p):
+def slstm(x, h, c, n, m, p, heads=1):
     """LSTM with exponential gates, n to normalise c, and m to keep the exponents small: the sLSTM of xLSTM.
 
-    Beck et al. 2024, arXiv:2405.04517, with one head, f = σ, and gates scaled by e^-m. n is positive after a step.
+    Beck et al. 2024, arXiv:2405.04517, with f = σ, and gates scaled by e^-m. n is positive after a step.
+
+    Args:
+        heads: groups of units that do not see each other's h; `cell(slstm, heads=4)` is the paper's.
     """
-    z = tanh(p.W.z @ x + p.R.z @ h + p.b.z)
-    o = sigmoid(p.W.o @ x + p.R.o @ h + p.b.o)
-    log_i = p.W.i @ x + p.R.i @ h + p.b.i
-    log_f = -softplus(-(p.W.f @ x + p.R.f @ h + p.b.f))  # log σ
+    R = functions.heads(p.R, heads)
+    z = tanh(p.W.z @ x + R.z @ h + p.b.z)
+    o = sigmoid(p.W.o @ x + R.o @ h + p.b.o)
+    log_i = p.W.i @ x + R.i @ h + p.b.i
+    log_f = -softplus(-(p.W.f @ x + R.f @ h + p.b.f))  # log σ
     m_new = maximum(log_f + m, log_i)
     i = exp(log_i - m_new)
     f = exp(log_f + m - m_new)

@@ -7,6 +7,7 @@ from numbarnn.cells.tracing.derive import Gradients
 from numbarnn.cells.tracing.generate import Function, Names
 from numbarnn.cells.tracing.graph import LEAVES, reachable
 from numbarnn.cells.tracing.saving import values_to_save
+from numbarnn.cells.tracing.structure import Product, Sums
 
 
 @dataclass
@@ -17,6 +18,7 @@ class Generated:
         source: text of all functions.
         forward, backward: names of the cell's.
         stage_functions: (forward, backward) of each stage, by name.
+        sums: names of all sums over units, stage by stage.
         saved: names of the values that forward saves.
         same_gradient: as of a `Cell`.
     """
@@ -25,6 +27,7 @@ class Generated:
     forward: str = ""
     backward: str = ""
     stage_functions: list[tuple[str, str]] = field(default_factory=list)
+    sums: list[tuple[str, ...]] = field(default_factory=list)
     saved: tuple[str, ...] = ()
     same_gradient: bool = False
 
@@ -41,20 +44,21 @@ def assemble(name, states, structure, save, hyperparameters, statements):
     """
     graph, outputs, stages = structure.graph, structure.outputs, structure.stages
     boundary = len(graph.nodes)  # what is made from here on is the backward's
-    gradients = Gradients(graph, outputs, [vector for vector, _ in stages])
+    gradients = Gradients(graph, outputs, [product.vector for product in structure.products], structure.sums)
     same_gradient = _align(structure, gradients)
     state_nodes = [graph.leaf("state", number) for number in range(len(states))]
     d_ax = tuple(gradients[node] for node in structure.gates.values())
     d_ah = tuple(gradients[node] for node in structure.recurrent.values())
     d_before = tuple(gradients[node] for node in state_nodes)
     d_vectors = tuple(gradients[node] for node in structure.vectors.values())
-    d_stages = [tuple(gradients[node] for node in own.values()) for _, own in stages]
+    d_stages = [tuple(gradients[node] for node in _results(stage)) for stage in stages]
     roots = [node for part in (d_ax, d_ah, d_before, d_vectors, *d_stages) for node in part]
     forward_nodes = set(reachable(outputs))
     needed = _needed(roots, boundary, forward_nodes)
     kept = values_to_save(outputs, needed, save)
     names = _named(states, structure, hyperparameters, kept, gradients, state_nodes, forward_nodes)
     made = Generated(same_gradient=same_gradient, saved=tuple(names.of(node) for node in kept))
+    made.sums = [tuple(map(names.of, _results(stage))) if isinstance(stage, Sums) else () for stage in stages]
     stem = name if name.isidentifier() else "cell"
     made.forward, made.backward = f"{stem}_forward", f"{stem}_backward"
     made.stage_functions = [(f"{stem}_stage{k}_forward", f"{stem}_stage{k}_backward") for k in range(len(stages))]
@@ -64,13 +68,18 @@ def assemble(name, states, structure, save, hyperparameters, statements):
     def function(called, kind, title, *results):
         texts.append(Function(called, kind, title, names, arguments[kind], statements).text(*results))
 
-    for (vector, own), (called, _) in zip(stages, made.stage_functions, strict=True):
-        function(called, "forward", f"What the rows of R of {' '.join(own)} multiply.", vector)
+    for stage, (called, _) in zip(stages, made.stage_functions, strict=True):
+        if isinstance(stage, Product):
+            function(called, "forward", f"What the rows of R of {' '.join(stage.gates)} multiply.", stage.vector)
+        else:
+            function(called, "forward", f"What adds up to {_listed(stage, names)}.", stage.roots())
     function(
         made.forward, "forward", "One step of one unit: new states; what backward needs.", tuple(outputs), tuple(kept)
     )
-    for (_, own), (_, called), parts in reversed(list(zip(stages, made.stage_functions, d_stages, strict=True))):
-        function(called, "backward", f"The gradients of the gates {' '.join(own)} of ah.", parts)
+    for stage, (_, called), parts in reversed(list(zip(stages, made.stage_functions, d_stages, strict=True))):
+        title = f"The gradients of the gates {' '.join(stage.gates)} of ah." if isinstance(stage, Product) else (
+            f"What adds up to the gradients of {_listed(stage, names)}.")  # fmt: skip
+        function(called, "backward", title, parts)
     function(made.backward, "backward", "One step of one unit backward, but for what goes through W and R.",
              d_ax, d_ah, d_before, d_vectors)  # fmt: skip
     constants = [f"{constant} = {value!r}" if isfinite(value) else f'{constant} = float("{value}")'
@@ -81,22 +90,33 @@ def assemble(name, states, structure, save, hyperparameters, statements):
 
 def _arguments(structure, state_nodes, kept):
     """Of a "forward" and of a "backward" function: name of an argument -> its nodes."""
-    graph, vectors = structure.graph, list(structure.vectors.values())
+    graph, vectors, sums = structure.graph, list(structure.vectors.values()), structure.sums
     gates, recurrent = list(structure.gates.values()), list(structure.all_recurrent.values())
     d_state = [graph.leaf("d_state", number) for number in range(len(state_nodes))]
-    d_v = [graph.leaf("d_v", number) for number in range(len(structure.stages))]
+    d_v = [graph.leaf("d_v", number) for number in range(len(structure.products))]
+    d_sums = [graph.leaf("d_sum", number) for number in range(len(sums))]
+    both = {"vectors": vectors, "sums": [graph.leaf("units", None), *sums] if sums else [], "noise": structure.noise}
     return {
-        "forward": {"ax": gates, "ah": recurrent, "state": state_nodes, "vectors": vectors},
+        "forward": {"ax": gates, "ah": recurrent, "state": state_nodes, **both},
         "backward": {
             "saved": kept, "state": state_nodes, "new_state": structure.outputs, "d_state": d_state, "d_v": d_v,
-            "vectors": vectors,
+            "d_sums": d_sums, **both,
         },
     }  # fmt: skip
 
 
+def _results(stage):
+    """The nodes that a stage computes: its products, or its sums."""
+    return stage.nodes if isinstance(stage, Sums) else list(stage.gates.values())
+
+
+def _listed(stage, names):
+    return ", ".join(map(names.of, stage.nodes))
+
+
 def _align(structure, gradients):
     """Whether each gate of ax has the gradient of one of ah, one to one; ah's are then put in the order of those."""
-    if structure.stages or len(structure.recurrent) != len(structure.gates):
+    if structure.products or len(structure.recurrent) != len(structure.gates):
         return False
     left, order = dict(structure.recurrent), {}
     for node in structure.gates.values():
@@ -142,11 +162,16 @@ def _named(states, structure, hyperparameters, kept, gradients, state_nodes, for
         )
     for number, state in enumerate(states):
         names.give(graph.leaf("d_state", number), f"d_{state}_after")
-    for number in range(len(structure.stages)):
+    for number in range(len(structure.products)):
         names.give(graph.leaf("d_v", number), f"d_v{number}")
+    for number, node in enumerate(structure.sums):
+        names.give(graph.leaf("d_sum", number), f"d_{names.give(node, node.name or 'sum_1')}")
+    names.give(graph.leaf("units", None), "units")
+    for node in structure.noise:
+        names.give(node, node.name or "noise_1")
     for node, gradient in [*((node, gradients[node]) for node in structure.gates.values()), *gradients.items()]:
-        if gradient.op not in ("const", "d_state", "d_v") and names.has(node):
-            names.give(gradient, f"d_{names.of(node)}")
+        if gradient.op not in ("const", "d_state", "d_v", "d_sum") and names.has(node):
+            names.give(gradient, f"d_{names.of(node)}" + ("_term" if node.op == "row_sum" else ""))
     return names
 
 

@@ -15,7 +15,7 @@ from numbarnn.cells.tracing.assembly import assemble
 from numbarnn.cells.tracing.errors import CellError, error
 from numbarnn.cells.tracing.graph import Graph, reachable
 from numbarnn.cells.tracing.saving import CHOICES
-from numbarnn.cells.tracing.structure import Structure, split
+from numbarnn.cells.tracing.structure import Product, Structure, split
 from numbarnn.cells.tracing.values import Input, Parameters, Trace, Traced, Value, is_condition, words
 
 _PARAMETERS = ("p", "params")
@@ -87,13 +87,18 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
     functions = _compiled(name, generated.source)
     stages = tuple(
-        Stage(tuple(own), functions[forward], functions[backward])
-        for (_, own), (forward, backward) in zip(structure.stages, generated.stage_functions, strict=True)
+        Stage(tuple(stage.gates) if isinstance(stage, Product) else (), functions[forward], functions[backward], sums)
+        for stage, (forward, backward), sums in zip(
+            structure.stages, generated.stage_functions, generated.sums, strict=True
+        )
     )
     return TracedCell(
         name, tuple(structure.gates), states, generated.saved, functions[generated.forward],
         functions[generated.backward], same_gradient=generated.same_gradient, recurrent=tuple(structure.recurrent),
-        stages=stages, vectors=tuple(structure.vectors), bias=structure.bias, general=True, source=generated.source,
+        stages=stages, vectors=tuple(structure.vectors), noise=tuple(node.data[1] for node in structure.noise),
+        heads=structure.heads, drop_connect=structure.drop_connect, initial=structure.initial,
+        projected=structure.projection is not None,
+        bias=structure.bias, general=True, source=generated.source,
         function=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
     )  # fmt: skip
 
@@ -138,7 +143,40 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     structure = split(_new_states(trace, returned, states, source_lines))
     used = _check(structure, source_lines)
     structure.unused = tuple(name for name in trace.kinds if name not in used)
+    _set_options(structure, trace.options, source_lines)
+    structure.initial = tuple(_initial(structure, trace.initial))
     return structure
+
+
+def _initial(structure, values):
+    """`Cell.initial`, from the values of vectors by name."""
+    names = {"vectors": [node.data for node in structure.vectors.values()]}
+    names |= {"b_w": structure.biases["input"].values(), "b_r": structure.biases["recurrent"].values()}
+    for kind, own in names.items():
+        for number, name in enumerate(own):
+            if name in values:
+                yield kind, number, values[name]
+
+
+def _set_options(structure, options, source_lines):
+    """The structure's heads and drop_connect, from those of each matrix."""
+    matrices = [node.data for node in structure.all_recurrent.values()]
+    heads = {name: options[name][0] for name in matrices}
+    if len(set(heads.values())) > 1:
+        raise error(
+            "matrices of different numbers of heads: "
+            + ", ".join(f"p.{name} {count}" for name, count in heads.items())
+            + "; all that multiply states or what is computed from them must have one number",
+            source_lines.last_return,
+        )
+    if structure.projection and options[structure.projection] != (1, 0.0):
+        raise error(
+            f"p.{structure.projection}, which makes the first state, with heads or drop_connect; take it without",
+            source_lines.last_return,
+        )
+    structure.heads = max(heads.values(), default=1)
+    rates = tuple(options[name][1] for name in matrices)
+    structure.drop_connect = rates if any(rates) else ()
 
 
 def _new_states(trace, returned, states, source_lines):
@@ -185,7 +223,8 @@ def _check(structure, source_lines):
         if len(alike) > 1:
             raise error(f"p.{alike[0]} and p.{alike[1]} would both be the parameter {flat}; rename one", place)
     biases = [name for own in structure.biases.values() for name in own.values()]
-    return {*names, *biases, *(node.data for node in nodes if node.op in ("input", "product"))}
+    projection = {structure.projection} - {None}
+    return {*names, *biases, *projection, *(node.data for node in nodes if node.op in ("input", "product"))}
 
 
 class _Source:

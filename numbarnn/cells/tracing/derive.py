@@ -36,7 +36,11 @@ def _neg(make, node, g):
 
 
 def _divide(make, node, g):
-    part = make("divide", g, node.args[1])
+    a, b = node.args
+    if a.op == "const":
+        yield 1, make("neg", g), make("divide", node, b)
+        return
+    part = make("divide", g, b)
     yield 0, part, None
     yield 1, make("neg", part), node
 
@@ -57,7 +61,7 @@ def _log(make, node, g):
 
 
 def _sqrt(make, node, g):
-    yield 0, make("divide", make("mul", g, make("const", 0.5)), node), None
+    yield 0, g, make("divide", make("const", 0.5), node)
 
 
 def _sin(make, node, g):
@@ -108,23 +112,27 @@ class Gradients:
 
     Args:
         graph, outputs: the equations, and the nodes that are the new states.
-        stages: the nodes that further products multiply: the gradient that comes through the products of number k is
-            the leaf "d_v" k. What comes through products of the first state stays outside.
+        products: the nodes that further products multiply: the gradient that comes through those of number k is the
+            leaf "d_v" k. What comes through products of the first state stays outside.
+        sums: the sums over units. The gradient of a unit is one term of number k's, whose total is the leaf "d_sum" k.
     """
 
-    def __init__(self, graph, outputs, stages):
+    def __init__(self, graph, outputs, products, sums=()):
         self.graph, self._parts, self._found = graph, {}, {}
         forward = reachable(outputs)
         for number, output in enumerate(outputs):
             self._add(output, graph.leaf("d_state", number), None)
-        for number, vector in enumerate(stages):
+        for number, vector in enumerate(products):
             self._add(vector, graph.leaf("d_v", number), None)
+        number_of_sum = {node: number for number, node in enumerate(sums)}
         for node in reversed(forward):
             graph.place = node.place
             gradient = self._found[node] = self._total(node)
             if node.op in RULES and not is_const(gradient, 0):
                 for number, a, b in RULES[node.op](self._make, node, gradient):
                     self._add(node.args[number], a, b)
+            if node.op == "row_sum" and not is_const(gradient, 0):
+                self._add(node.args[0], graph.leaf("d_sum", number_of_sum[node]), None)
 
     def __getitem__(self, node):
         return self._found[node] if node in self._found else self.graph.const(0)

@@ -11,7 +11,10 @@ _SIGNATURES = {
     "forward": "ax, ah, state, vectors, sums, noise",
     "backward": "saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise",
 }
-_TUPLES = {"ax", "ah", "state", "vectors", "saved", "new_state", "d_state", "d_v", "d_ax", "d_ah", "d_before"}
+_TUPLES = {
+    "ax", "ah", "state", "vectors", "saved", "new_state", "d_state", "d_v", "d_ax", "d_ah", "d_before",
+    "sums", "d_sums", "noise",
+}  # fmt: skip
 _LEVELS = {"add": 2, "sub": 2, "mul": 3, "neg": 4} | dict.fromkeys(COMPARISONS, 1)  # how tightly operators bind
 _WORDS = {"add": "total", "sub": "difference", "mul": "product", "divide": "ratio", "neg": "negative"}
 _KNOWN_CONSTANTS = {0.0: "ZERO", 0.5: "HALF", 1.0: "ONE", 2.0: "TWO"}

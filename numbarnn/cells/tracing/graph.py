@@ -1,9 +1,9 @@
 """Expressions as a graph in which equal ones are the same node, simplified as they are made.
 
 A node is a leaf or an operation on nodes. Leaves: "const" (data: its value), "state" and "vector" (data: number, name),
-"input" (W @ x of a matrix, data: its name), and of the backward "d_state" and "d_v" (data: number). Operation "product"
-is a matrix (data: its name) times a vector. All others are named as they are in `numbarnn.cells.scalar`, or are one of
-`OPERATORS`.
+"input" (W @ x of a matrix, data: its name), "noise" (data: number, `Noise`), "units" (how many there are), and of the
+backward "d_state", "d_v" and "d_sum" (data: number). Operation "product" is a matrix (data: its name) times a vector,
+"row_sum" the sum over all units. All others are named as in `numbarnn.cells.scalar`, or are one of `OPERATORS`.
 """
 
 import operator
@@ -12,7 +12,7 @@ import numpy as np
 
 from numbarnn.cells import scalar
 
-LEAVES = {"const", "state", "vector", "input", "d_state", "d_v"}
+LEAVES = {"const", "state", "vector", "input", "noise", "units", "d_state", "d_v", "d_sum"}
 COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "neg": "-", **COMPARISONS}
 _COMMUTATIVE = {"add", "mul"}
@@ -59,7 +59,7 @@ class Graph:
 
     def make(self, op, *args):
         """The node of an operation, or a simpler one of equal value."""
-        if all(node.op == "const" for node in args):
+        if op != "row_sum" and all(node.op == "const" for node in args):
             return self.const(evaluate(op, *(node.data for node in args)))
         simplify = _SIMPLER.get(op)
         simpler = simplify(self, *args) if simplify else None

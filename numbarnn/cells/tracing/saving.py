@@ -1,9 +1,9 @@
 """What forward saves for backward: as few values as will do.
 
-Backward needs some of the forward's values. States before and after the step, vectors and constants are there, and what
-is made of them alone can be computed again; what else is needed has to be saved, or computed again from what is saved.
-The choice is a smallest cut of a graph, between products and what is needed, and of smallest ones that nearest to what
-is needed: gates rather than pre-activations.
+Backward needs some of the forward's values. States before and after the step, vectors, sums over units, random numbers
+and constants are there, and what is made of them alone can be computed again; what else is needed has to be saved, or
+computed again from what is saved. The choice is a smallest cut of a graph, between products and what is needed, and of
+smallest ones that nearest to what is needed: gates rather than pre-activations.
 """
 
 from collections import deque
@@ -59,7 +59,8 @@ def _given(outputs, needed):
     """The nodes that backward has, or can make of such alone."""
     given = set(outputs)
     for node in reachable([*outputs, *needed]):
-        if node.op in LEAVES - {"input"} or (node.args and node.op != "product" and given.issuperset(node.args)):
+        made = node.args and node.op != "product" and given.issuperset(node.args)
+        if made or node.op == "row_sum" or node.op in LEAVES - {"input"}:
             given.add(node)
     return given
 

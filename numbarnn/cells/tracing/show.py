@@ -22,6 +22,8 @@ def show(cell):
         parts.append(_section("equations" + (f" ({chosen})" if chosen else ""), equations.rstrip()))
     parts.append(_section("parameters", "\n".join(_parameters(cell))))
     parts.append(_section("a step", "\n".join(_step(cell))))
+    if cell.noise or cell.drop_connect:
+        parts.append(_section("random numbers, in training", "\n".join(_random(cell))))
     parts.append(_section("saved for backward", _saved(cell)))
     parts.append(_section("source", cell.source.rstrip() or _hand_written(cell)))
     text = "\n\n".join(parts)
@@ -36,11 +38,13 @@ def _section(title, text):
 def _parameters(cell):
     """A line per parameter: its name, its shape, and what the equations call its parts."""
     structure = getattr(cell, "structure", None)
-    recurrent = _recurrent(cell)
+    recurrent, width = _recurrent(cell), "P" if cell.projected else "H"
     rows = [("weight_ih", f"({len(cell.gates)}H, I)", _of_gates(cell.gates, structure and structure.gates))]
     if recurrent:
-        products = structure and structure.all_recurrent
-        rows.append(("weight_hh", f"({len(recurrent)}H, H)", _of_gates(recurrent, products)))
+        products, columns = structure and structure.all_recurrent, f"H/{cell.heads}" if cell.heads > 1 else width
+        rows.append(("weight_hh", f"({len(recurrent)}H, {columns})", _of_gates(recurrent, products)))
+    if cell.projected:
+        rows.append(("weight_hr", "(P, H)", f"p.{structure.projection}" if structure else ""))
     biases = structure.biases if structure else {}
     if cell.bias is None:
         rows += [
@@ -80,16 +84,33 @@ def _step(cell):
     if outer:
         yield f"products with {cell.states[0]}: {' '.join(outer)}"
     for stage in cell.stages:
-        yield f"pointwise: the vector v ({stage.forward.__name__}); products with v: {' '.join(stage.gates)}"
+        made_by = stage.forward.__name__
+        if stage.sums:
+            yield f"sums over units: {' '.join(stage.sums)} ({made_by})"
+        else:
+            yield f"pointwise: the vector v ({made_by}); products with v: {' '.join(stage.gates)}"
     yield f"pointwise: the new states ({cell.forward.__name__})"
+    if cell.projected:
+        yield f"product: {cell.states[0]}, P wide, of what the functions call {cell.states[0]}"
+
+
+def _random(cell):
+    """A line per kind of random number, in training."""
+    for number, noise in enumerate(cell.noise):
+        when = "each step" if noise.each_step else "one for all steps of a sequence"
+        values = f"0 with probability {noise.rate:g}, else {noise.kept:g}; in inference {noise.mean:g}"
+        yield f"number {number}, {when}: {values}"
+    for gate, rate in zip(_recurrent(cell), cell.drop_connect, strict=False):
+        yield f"weights of gate {gate} of weight_hh, one choice per call: 0 with probability {rate:g}"
 
 
 def _saved(cell):
     count = len(cell.saved)
+    sums = f"\nthe {cell.num_sums} sums of each step and sequence" if cell.num_sums else ""
     if not count:
-        return "nothing: states before and after the step are enough"
+        return "nothing: states before and after the step are enough" + sums
     sizes = ", ".join(f"{count * itemsize(dtype)} in {dtype}" for dtype in ("float32", "float16"))
-    return f"{' '.join(cell.saved)}\n{count} value{'s' * (count > 1)} per step and unit; bytes: {sizes}"
+    return f"{' '.join(cell.saved)}\n{count} value{'s' * (count > 1)} per step and unit; bytes: {sizes}{sums}"
 
 
 def _hand_written(cell):

@@ -1,9 +1,32 @@
-"""What equations consist of: gates of W x, gates of R h, further products, vectors."""
+"""What equations consist of: gates of W x, gates of R h, further products, sums over units, vectors, random numbers."""
 
 from dataclasses import dataclass, field
 
 from numbarnn.cells.tracing.biases import split_biases
 from numbarnn.cells.tracing.graph import Node, reachable
+
+
+@dataclass
+class Product:
+    """A further product of a step: what it multiplies, and name -> node of its gates."""
+
+    vector: Node
+    gates: dict[str, Node]
+
+    def roots(self):
+        """What it is computed from."""
+        return (self.vector,)
+
+
+@dataclass
+class Sums:
+    """Sums over units that can be computed at once."""
+
+    nodes: list[Node]
+
+    def roots(self):
+        """What they add up."""
+        return tuple(node.args[0] for node in self.nodes)
 
 
 @dataclass
@@ -14,8 +37,11 @@ class Structure:
         graph, outputs: their nodes, and those that are the new states.
         gates: name -> node, of W x.
         recurrent: name -> node, of R times the first state.
-        stages: (the vector, name -> node of its products), in the order in which they can be computed.
+        stages: `Product` and `Sums`, in an order in which they can be computed.
         vectors: name -> node, of the parameters per unit.
+        noise: the nodes of random numbers.
+        projection: the matrix whose product is the first new state, by name, or None; `outputs` has what it multiplies.
+        heads, drop_connect, initial: as of a `Cell`.
         biases: "input" and "recurrent" -> gate -> the name of the bias taken out; empty: there are none.
         unused: names of parameters that what is returned does not depend on: they are none of the cell's.
         bias: the two in a word, one of `numbarnn.weights.BIAS_MODES`.
@@ -25,8 +51,13 @@ class Structure:
     outputs: list[Node]
     gates: dict[str, Node] = field(default_factory=dict)
     recurrent: dict[str, Node] = field(default_factory=dict)
-    stages: list[tuple[Node, dict[str, Node]]] = field(default_factory=list)
+    stages: list = field(default_factory=list)
     vectors: dict[str, Node] = field(default_factory=dict)
+    noise: list[Node] = field(default_factory=list)
+    projection: str | None = None
+    heads: int = 1
+    drop_connect: tuple[float, ...] = ()
+    initial: tuple[tuple[str, int, float], ...] = ()
     biases: dict[str, dict[str, str]] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     bias: str = "none"
@@ -34,33 +65,46 @@ class Structure:
     @property
     def all_recurrent(self):
         """Name -> node, of all gates of ah."""
-        return {
-            name: node for part in (self.recurrent, *(own for _, own in self.stages)) for name, node in part.items()
-        }
+        gates = dict(self.recurrent)
+        for product in self.products:
+            gates |= product.gates
+        return gates
+
+    @property
+    def products(self):
+        """The stages that are products."""
+        return [stage for stage in self.stages if isinstance(stage, Product)]
+
+    @property
+    def sums(self):
+        """The nodes of all sums over units, in the order of their stages."""
+        return [node for stage in self.stages if isinstance(stage, Sums) for node in stage.nodes]
 
 
 def split(outputs):
     """The `Structure` of equations with these nodes as new states."""
+    projection = _projection(outputs)
+    if projection:
+        outputs = [outputs[0].args[0], *outputs[1:]]
     graph, outputs, biases, others = split_biases(outputs)
+    found = Structure(graph, outputs, projection=projection)
     nodes = reachable(outputs)
-    found = Structure(graph, outputs)
     inputs = [node for node in nodes if node.op == "input"]
     found.gates = dict(zip(_short_names(inputs), inputs, strict=True))
     products = {}
     for node in nodes:
         if node.op == "product":
             products.setdefault(node.args[0], []).append(node)
-    vectors = sorted(products, key=lambda node: node.number)
-    first = [vector for vector in vectors if _is_first_state(vector)]
-    order = [node for vector in first + [v for v in vectors if v not in first] for node in products[vector]]
+    sums = [node for node in nodes if node.op == "row_sum"]
+    found.stages = _stages({v: own for v, own in products.items() if not _is_first_state(v)}, sums)
+    first = [node for vector, own in products.items() if _is_first_state(vector) for node in own]
+    order = first + [node for product in found.products for node in products[product.vector]]
     short = dict(zip(order, _short_names(order), strict=True))
-    for vector in vectors:
-        own = {short[node]: node for node in products[vector]}
-        if _is_first_state(vector):
-            found.recurrent = own
-        else:
-            found.stages.append((vector, own))
+    found.recurrent = {short[node]: node for node in first}
+    for product in found.products:
+        product.gates = {short[node]: node for node in products[product.vector]}
     found.vectors = {node.data.replace(".", "_"): node for node in nodes if node.op == "vector"}
+    found.noise = [node for node in nodes if node.op == "noise"]
     found.biases = {
         "input": {name: biases[node.data] for name, node in found.gates.items() if biases},
         "recurrent": {name: others[node.data] for name, node in found.all_recurrent.items() if others},
@@ -68,6 +112,41 @@ def split(outputs):
     present = [kind for kind, names in found.biases.items() if names]
     found.bias = {0: "none", 1: present[0] if present else "", 2: "double"}[len(present)]
     return found
+
+
+def _projection(outputs):
+    """The name of the matrix whose product is the first new state, if that state need not be of the size of the others:
+    it is used in products alone, and nothing else is; or None."""
+    if outputs[0].op != "product":
+        return None
+    nodes = reachable([*outputs[0].args, *outputs[1:]])
+    operands = [node.args[0] for node in nodes if node.op == "product"]
+    elsewhere = [
+        *outputs[1:],
+        *outputs[0].args,
+        *(part for node in nodes if node.op != "product" for part in node.args),
+    ]
+    alone = outputs[0] not in nodes and not any(map(_is_first_state, elsewhere))
+    return outputs[0].data if alone and all(map(_is_first_state, operands)) else None
+
+
+def _stages(products, sums):
+    """All of these as stages: as many sums at once as there can be, else the next product.
+
+    Args:
+        products: vector -> the products with it. sums: nodes.
+    """
+    made_of = {("sum", node): set(reachable(node.args)) for node in sums}
+    made_of |= {("product", vector): set(reachable([vector])) for vector in products}
+    results = {(kind, node): [node] if kind == "sum" else products[node] for kind, node in made_of}
+    stages, left = [], sorted(made_of, key=lambda item: item[1].number)
+    while left:
+        ready = [item for item in left if not any(made_of[item].intersection(results[other]) for other in left)]
+        now = [item for item in ready if item[0] == "sum"] or ready[:1]
+        nodes = [node for _, node in now]
+        stages.append(Sums(nodes) if now[0][0] == "sum" else Product(nodes[0], {}))
+        left = [item for item in left if item not in now]
+    return stages
 
 
 def _is_first_state(node):

@@ -14,14 +14,14 @@ _UFUNCS = {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "divide", "power": "power", "negative": "neg",
     "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "equal": "eq", "not_equal": "ne",
 }  # fmt: skip
-_SAME_NAME = {"exp", "log", "sqrt", "abs", "sin", "cos", "tanh", "maximum", "minimum", "where", "clip"}
+_SAME_NAME = {"exp", "log", "sqrt", "abs", "sin", "cos", "tanh", "maximum", "minimum", "where", "clip", "sum", "mean"}
 _OTHER_NAME = {"absolute": "abs", "square": "a ** 2", "reciprocal": "1 / a"}
 _OF_ARRAYS = {
     "T", "shape", "dtype", "size", "ndim", "dot", "sum", "mean", "max", "min", "reshape", "transpose", "item", "copy",
     "astype", "clip", "std", "var", "prod", "cumsum", "norm", "flatten", "ravel", "numpy", "detach",
 }  # fmt: skip
-_SUMS = "sums over units are not there yet: each unit sees the others through products with matrices alone"
-_ONE_UNIT = "it stands for one number per unit, whose size is not known yet; " + _SUMS
+_SUMS = "sums over all units are numbarnn.sum and numbarnn.mean"
+_ONE_UNIT = "it stands for one number per unit, how many is not known yet; " + _SUMS
 
 
 class Trace:
@@ -31,10 +31,13 @@ class Trace:
         graph: its nodes.
         kinds: name of a parameter -> "matrix" or "vector".
         multiplied: name of a matrix -> (what it multiplies: a node, or None for x; the place of that).
+        options: name of a matrix -> (its number of heads, rate of its DropConnect).
+        initial: name of a vector -> the value it begins with, where that is said.
     """
 
     def __init__(self, graph):
-        self.graph, self.kinds, self.multiplied = graph, {}, {}
+        self.graph, self.kinds, self.multiplied, self.options, self.initial = graph, {}, {}, {}, {}
+        self._noises = 0
 
     def parameter(self, name, kind):
         """Note that a parameter is used as a "matrix" or a "vector"."""
@@ -76,6 +79,16 @@ class Trace:
                 raise error("where's condition is no comparison; write one, such as where(a > 0, b, c)")
         return Value(self, self.graph.make(op, *nodes))
 
+    def noise(self, noise):
+        """The traced value of a random number, a `Noise`: another one at each call."""
+        self.look()
+        self._noises += 1
+        return Value(self, self.graph.leaf("noise", (self._noises, noise)))
+
+    def units(self):
+        """The traced value that is the number of units."""
+        return Value(self, self.graph.leaf("units", None))
+
     def look(self):
         """Give nodes the names of variables they have been assigned to by now, and new ones the line that is run."""
         frame = user_frame()
@@ -93,6 +106,11 @@ class Traced:
 
     def _as_node(self):
         raise NotImplementedError
+
+    def _name_it(self, name):
+        """Give its node a name, if it has none."""
+        node = self._as_node()
+        node.name = node.name or name
 
     def _what(self):
         """What it is, in words."""
@@ -241,12 +259,16 @@ class Parameters:
 
 
 class Parameter(Traced):
-    """p.name or p.group.name: a matrix left of @, else a vector of one number per unit."""
+    """p.name or p.group.name: a matrix left of @, else a vector of one number per unit.
 
-    __slots__ = ("_name",)
+    options: "heads", how many blocks on the diagonal it is as a matrix; "drop", with which probability its elements are
+    dropped; "initial", the value that it begins with as a vector.
+    """
 
-    def __init__(self, trace, name):
-        self._trace, self._name = trace, name
+    __slots__ = ("_name", "_options")
+
+    def __init__(self, trace, name, options=None):
+        self._trace, self._name, self._options = trace, name, options or {}
 
     def _what(self):
         return f"the parameter p.{self._name}"
@@ -256,10 +278,17 @@ class Parameter(Traced):
             raise AttributeError(name)
         if name in _OF_ARRAYS:
             raise error(f"p.{self._name}.{name}: parameters have no attributes of arrays; {_SUMS}")
-        return Parameter(self._trace, f"{self._name}.{name}")
+        return Parameter(self._trace, f"{self._name}.{name}", self._options)
+
+    def _with(self, **options):
+        """The same with these options."""
+        return Parameter(self._trace, self._name, self._options | options)
 
     def _as_node(self):
-        self._trace.parameter(self._name, "vector")
+        trace, value = self._trace, self._options.get("initial")
+        trace.parameter(self._name, "vector")
+        if value is not None and trace.initial.setdefault(self._name, value) != value:
+            raise error(f"p.{self._name} begins with {value} here and with {trace.initial[self._name]} elsewhere")
         return self._trace.graph.leaf("vector", self._name)
 
     def __matmul__(self, other):
@@ -271,7 +300,13 @@ class Parameter(Traced):
             )
         trace.look()
         trace.parameter(self._name, "matrix")
+        options = self._options.get("heads", 1), self._options.get("drop", 0.0)
         if isinstance(other, Input):
+            if options != (1, 0.0):
+                raise error(
+                    f"p.{self._name} @ {other._name} with heads or drop_connect, which are for matrices that multiply "
+                    "states and what is computed from them"
+                )
             vector, node = None, trace.graph.leaf("input", self._name)
         else:
             if not isinstance(other, Traced):
@@ -286,6 +321,8 @@ class Parameter(Traced):
                 f"the matrix p.{self._name} multiplies something else here than in line {place[1]}; a matrix may "
                 "multiply one vector. Take two matrices, or multiply once and use the result twice"
             )
+        if trace.options.setdefault(self._name, options) != options:
+            raise error(f"p.{self._name} has other heads or another drop_connect here than elsewhere; take one of them")
         return Value(trace, node)
 
 
