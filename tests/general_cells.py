@@ -179,5 +179,66 @@ def peephole_step(product, states, vectors):
     return (x(3) + r(3, h) + peep_o * c).sigmoid() * c.tanh(), c
 
 
+# -------------------------------------------------------------------- no stages; fewer gates of ah than of ax, a vector
+def fewer_forward(ax, ah, state, vectors, sums, noise):
+    s, u, w = sigmoid(ax[0] + vectors[0] * state[1]), tanh(ax[1] + ah[0]), sigmoid(ax[2])
+    c = s * state[1] + w * u
+    return (w * tanh(c), c), (s, u, w)
+
+
+def fewer_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    (s, u, w), c, t = saved, state[1], tanh(new_state[1])
+    dc = d_state[1] + d_state[0] * w * d_tanh(t)
+    ds, du, dw = dc * c * d_sigmoid(s), dc * w * d_tanh(u), (d_state[0] * t + dc * u) * d_sigmoid(w)
+    return (ds, du, dw), (du,), (ZERO, dc * s + ds * vectors[0]), (ds * c,)
+
+
+FEWER = Cell(
+    "fewer", ("s", "u", "w"), ("h", "c"), ("s", "u", "w"), fewer_forward, fewer_backward, same_gradient=False,
+    recurrent=("u",), vectors=("peep",), general=True,
+)  # fmt: skip
+
+
+def fewer_step(product, states, vectors):
+    """As `blend_step`."""
+    (x, r), (h, c), (peep,) = product, states, vectors
+    s, u, w = (x(0) + peep * c).sigmoid(), (x(1) + r(0, h)).tanh(), x(2).sigmoid()
+    c = s * c + w * u
+    return w * c.tanh(), c
+
+
+# ------------------------------------------------------------------------------- no stages; more gates of ah than of ax
+def more_forward(ax, ah, state, vectors, sums, noise):
+    r, u, z = sigmoid(ah[0]), tanh(ax[0] + sigmoid(ah[0]) * ah[1]), sigmoid(ah[2])
+    return ((ONE - z) * u + z * state[0],), (r, u, z, ah[1])
+
+
+def more_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    (r, u, z, k), d = saved, d_state[0]
+    du, dz = d * (ONE - z) * d_tanh(u), d * (state[0] - u) * d_sigmoid(z)
+    return (du,), (du * k * d_sigmoid(r), du * r, dz), (d * z,), ()
+
+
+MORE = Cell(
+    "more", ("u",), ("h",), ("r", "u", "z", "k"), more_forward, more_backward, same_gradient=False,
+    recurrent=("r", "k", "z"), general=True,
+)  # fmt: skip
+
+
+def more_step(product, states, vectors):
+    """As `blend_step`."""
+    (x, r), (h,) = product, states
+    u, z = (x(0) + r(0, h).sigmoid() * r(1, h)).tanh(), r(2, h).sigmoid()
+    return ((1 - z) * u + z * h,)
+
+
 GENERAL = {"blend": BLEND, "chain": CHAIN, "light": LIGHT, "peephole": PEEPHOLE}
-STEPS = {"blend": blend_step, "chain": chain_step, "light": light_step, "peephole": peephole_step}
+UNEVEN = {"fewer": FEWER, "more": MORE}
+STEPS = {
+    "blend": blend_step,
+    "chain": chain_step,
+    "light": light_step,
+    "peephole": peephole_step,
+    "fewer": fewer_step,
+    "more": more_step,
+}

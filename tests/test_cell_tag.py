@@ -6,7 +6,10 @@ import subprocess
 import sys
 from dataclasses import replace
 
+from sum_cells import LADDER
+
 from numbarnn import cells
+from numbarnn.cells.definition import Noise
 from numbarnn.cells.lstm import lstm_forward
 from numbarnn.engines.cell_tag import CellTag
 
@@ -27,6 +30,21 @@ def test_a_type_goes_by_its_equations():
     again = replace(cells.LSTM, name="own", forward=lambda ax, ah, state: lstm_forward(ax, ah, state))
     names = {type_of(cell).name for cell in (OWN, again, replace(OWN, saved=("i", "f", "g")), cells.LSTM)}
     assert len(names) == 4
+
+
+def test_a_type_goes_by_sums_and_noise():
+    cell, (stage, *stages) = LADDER, LADDER.stages
+    noisy = replace(cell, noise=(Noise(0.25),))
+    others = [
+        noisy,
+        replace(noisy, noise=(Noise(0.25, each_step=False),)),
+        replace(noisy, noise=(Noise(0.25, kept=2.0),)),
+        replace(noisy, noise=(Noise(0.25, mean=0.75),)),
+        replace(cell, stages=(replace(stage, sums=("p",)), *stages)),
+        replace(cell, stages=(replace(stage, gates=("p", "q"), sums=()), *stages)),
+    ]
+    assert len({type_of(cell).name for cell in (cell, *others)}) == 7
+    assert type_of(replace(noisy, noise=(Noise(0.25),))) is type_of(noisy)
 
 
 def test_files_name_no_module_of_the_cell():

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from general_cells import GENERAL
+from sum_cells import NOISE_CELLS, SUM_CELLS
 
 from numbarnn import kernels
 from numbarnn.bench import planned
 from numbarnn.bench.kernels import shipped_kernels
-from numbarnn.kernels import catalog, compiler, cubin_cache, persistent, pointwise
+from numbarnn.kernels import catalog, compiler, cubin_cache, persistent, pointwise, row_sums, stages
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 KERNELS = list(catalog.shipped_kernels())
@@ -48,12 +49,19 @@ def double_instructions(text):
     return [line.strip() for line in text.splitlines() if ".f64" in line]
 
 
+def least_threads(shipped, compiled):
+    """How many a multiprocessor should hold: one block of those whose threads work together all along."""
+    adds_up = shipped.function.__module__ in (pointwise.__name__, stages.__name__) and compiled.shared_bytes > 0
+    return shipped.threads if adds_up or shipped.function.__module__ == persistent.__name__ else THREADS
+
+
 def everything():
     """Every kernel for every device: those of the catalog, and those that are cut for the device."""
     for cc in DEVICES:
         for shipped in shipped_kernels(cc):
             is_many = shipped.function.__module__ == persistent.__name__ or "_masked" in shipped.kernel.name
-            marks = [pytest.mark.slow] if is_many and cc != (9, 0) else []
+            is_traced = shipped.kernel.name.startswith((catalog.SUMMING.name, catalog.DRAWING.name))
+            marks = [pytest.mark.slow] if (is_many or is_traced) and cc != (9, 0) else []
             yield pytest.param(shipped, cc, id=f"{shipped}-sm_{cc[0]}{cc[1]}", marks=marks)
 
 
@@ -63,8 +71,7 @@ def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped,
     assert compiled.cc == cc and compiled.cubin[:4] == b"\x7fELF"
     assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
     resident = REGISTERS // (compiled.registers * shipped.threads) * shipped.threads
-    least = shipped.threads if shipped.function.__module__ == persistent.__name__ else THREADS  # one block of these
-    assert resident >= least, f"{compiled.registers} registers: a multiprocessor holds {resident} threads"
+    assert resident >= least_threads(shipped, compiled), f"{compiled.registers} registers: {resident} threads"
     assert compiled.shared_bytes + shipped.dynamic_shared_bytes <= planned.profile_for(cc).shared_bytes
     (text,) = written_ptx
     assert f".target sm_{cc[0]}{cc[1]}" in text
@@ -74,17 +81,22 @@ def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped,
 
 def general_kernels():
     """Of hand-written general cells: what a user's own cell brings with it."""
-    for name, dtypes in {"blend": ("float32", "float16"), "chain": ("float32",), "peephole": ("bfloat16",)}.items():
+    few = {"blend": ("float32", "float16"), "chain": ("float32",), "peephole": ("bfloat16",), "noisy": ("float32",)}
+    few |= {"normed": ("bfloat16",), "ladder": ("float32",), "noisy_mean": ("float16",), "drawn": ("float32",)}
+    for name, dtypes in few.items():
+        cell = (GENERAL | SUM_CELLS | NOISE_CELLS)[name]
         for dtype in dtypes:
-            yield from catalog.stage_kernels_of(GENERAL[name], dtype)
+            yield from catalog.stage_kernels_of(cell, dtype)
             for masked in (False, True):
-                yield from catalog.pointwise_kernels_of(GENERAL[name], dtype, masked)
+                yield from catalog.pointwise_kernels_of(cell, dtype, masked)
 
 
 @pytest.mark.parametrize("shipped", list(general_kernels()), ids=str)
 def test_kernels_of_general_cells_compile_likewise(written_ptx, shipped):
     compiled = shipped.compile((9, 0))
-    assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0) and compiled.registers * THREADS <= REGISTERS
+    assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
+    assert compiled.registers * least_threads(shipped, compiled) <= REGISTERS
+    assert compiled.shared_bytes <= row_sums.SHARED_BYTES
     (text,) = written_ptx
     assert double_instructions(text) == []
 
@@ -158,10 +170,11 @@ def make(n):
 def test_catalog_names_are_unique_and_in_order():
     names = list(map(str, KERNELS))
     pointwise_kernels = 2 * (5 * 3 + 1) + 4  # masked or not, 3 of each cell and the projected one; cell clip's own
-    stages, sequences, joins, gates, sums, drop = 2 * 2, 3 + 1, 2 * 2, 2 * 2, 2, 1
-    per_dtype = pointwise_kernels + stages + sequences + joins + gates + sums + drop
+    pointwise_kernels += 2 * 3  # of cells with sums and with noise
+    staged, sequences, joins, gates, sums, drop = 2 * 2, 3 + 1, 2 * 2, 2 * 2, 2, 1
+    per_dtype = pointwise_kernels + staged + sequences + joins + gates + sums + drop
     copies = 4 * (3 + 2 * 2)  # layouts: within a dtype (16 bits are 16 bits), from and to float32 for each half
-    moves = 3 * (2 + 2)  # carry and spread, likewise
+    moves = 3 * (2 + 2 + 1)  # carry, spread and spread_blocks, likewise
     codes = 1  # of no dtype
     assert len(set(names)) == len(names) == 4 * per_dtype + copies + moves + codes
     assert len({(shipped.dtype, shipped.signature) for shipped in KERNELS}) == len(KERNELS)
@@ -195,7 +208,9 @@ def test_planned_kernels_cover_what_there_is(cc):
     found = planned.persistent_kernels(cc)
     names, words = [shipped.kernel.name for shipped in found], [shipped.layouts for shipped in found]
     assert len(set(map(str, found))) == len(found)
-    assert {name.split("_persistent_")[0] for name in names} == {"lstm", "gru", "rnn_relu", "rnn_tanh", "peephole_lstm"}
+    assert {name.split("_persistent_")[0] for name in names} == {
+        "lstm", "gru", "rnn_relu", "rnn_tanh", "peephole_lstm", "additive_network", "sru",
+    }  # fmt: skip
     assert {name.split("_persistent_")[1] for name in names} == {"forward_training", "forward_inference", "backward"}
     assert {shipped.dtype for shipped in found} == set(catalog.DTYPES)
     launches = [shipped.kernel.source_key for shipped in found]

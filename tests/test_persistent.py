@@ -6,12 +6,17 @@ compiled by test_kernels.py; the planner's own tests are test_planner.py.
 
 from dataclasses import replace
 
+import general_problem
 import numpy as np
 import pytest
+from general_cells import GENERAL, UNEVEN
 from half_cases import HalfCase
 from helpers import Case, assert_close, assert_same_bits, check_schedule, infer, make_problem, on_engine, train
+from own_cases import OwnCase
+from sum_cells import NOISE_CELLS, SUM_CELLS
 
 from numbarnn import cells, engines
+from numbarnn.bench import planned
 from numbarnn.engines import profiles
 from numbarnn.kernels import persistent
 from numbarnn.schedules import Problem, planner
@@ -46,6 +51,55 @@ def test_refusals_name_numbers(hidden, profile, words, backward):
     for word in words:
         assert word in str(refusal.value)
     assert isinstance(refusal.value, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    "cell, options, has",
+    [
+        (GENERAL["blend"], {}, "'blend', has 2 products per step: "),
+        ("gru_reset_before", {}, "'gru_reset_before', has 2 products per step: "),
+        (SUM_CELLS["normed"], {}, "'normed', has sums over units (such as layer norm): "),
+        (SUM_CELLS["ladder"], {}, "has sums over units (such as layer norm) and 3 products per step: "),
+        ("lstm", {"projection": 64}, "'lstm', has a projection: "),
+    ],
+    ids=("product", "reset_before", "sums", "both", "projection"),
+)
+def test_refuses_what_waits_within_a_step(cell, options, has):
+    problem = Problem(
+        "cuda", cells.get(cell), "float32", 128, (128,), 1, 10, 16, True, profile=profiles.get("h200"), **options
+    )
+    for plan in (schedule.SCHEDULE.plan_forward, schedule.SCHEDULE.plan_backward):
+        with pytest.raises(planner.DoesNotFit) as refusal:
+            plan(problem)
+        assert has in str(refusal.value) and str(refusal.value).endswith("use schedule='wavefront' or 'stepwise'")
+
+
+OWN = {
+    "no R": (GENERAL["light"], "float32", (512, 512), 1, False),
+    "no R, two layers in a launch": (GENERAL["light"], "float64", (100, 64), 1, False),
+    "fewer gates of ah": (UNEVEN["fewer"], "float32", (256, 256), 2, False),
+    "more gates of ah": (UNEVEN["more"], "float16", (768, 768), 1, True),
+    "noise": (NOISE_CELLS["noisy"], "float32", (512, 512), 1, True),
+    "noise, no R": (NOISE_CELLS["drawn"], "float16", (512,), 1, False),
+}
+
+
+@pytest.mark.parametrize("cell, dtype, hidden, directions, padded", OWN.values(), ids=OWN)
+def test_kernels_of_own_cells_compile_without_spills(
+    toolchain_installed, monkeypatch, tmp_path, cell, dtype, hidden, directions, padded
+):
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
+    problem = planned.problem(cell, dtype, hidden, 16, directions, padded=padded)
+    profile = planned.profile_for((9, 0))
+    launches = [one for backward in (False, True) for one in planner.plan_launches(problem, profile, backward)]
+    shipped = {one.kernel.source_key: one for one in (planned.persistent_kernel(problem, each) for each in launches)}
+    assert len(shipped) > 1
+    for one in shipped.values():
+        compiled = one.compile((9, 0))
+        assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
+        assert compiled.registers * one.threads <= profile.registers
+        text = [line for line in one.ptx((9, 0)).splitlines() if ".f64" in line]
+        assert bool(text) == (dtype == "float64"), text
 
 
 # --------------------------------------------------------------------------------------------------------- on a GPU
@@ -88,6 +142,29 @@ def test_equals_stepwise(case):
     assert_same_bits(again, values)
     for mask, other in zip(masks, expected_masks, strict=True):
         np.testing.assert_array_equal(mask, other, strict=True)
+    assert_close(case, values, expected, "training")
+
+
+OWN_SIZES = (
+    dict(T=25, B=64, hidden=(512, 512)),
+    dict(T=9, B=5, hidden=(33, 70, 20), directions=2, dropout=0.4),
+    dict(T=9, B=6, hidden=(67, 64), lengths=(9, 4, 0, 9, 1, 7), resets=True),
+    dict(T=9, B=16, hidden=(256, 256), dtype="float16"),
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", OWN_SIZES, ids=range(len(OWN_SIZES)))
+@pytest.mark.parametrize("cell", ("light", *UNEVEN, "noisy", "drawn", "additive_network", "sru", "ind_rnn", "qrnn"))
+def test_own_cells_equal_stepwise(cell, size):
+    case = OwnCase(cell, **size)
+    problem = general_problem.make_problem(case)
+    layers = [problem.layer("cuda", schedule=name, seed=3) for name in ("persistent", "persistent", "stepwise")]
+    outputs, again, expected = [general_problem.infer(layer, problem) for layer in layers]
+    assert_same_bits(again, outputs)
+    assert_close(case, outputs, expected, "inference")
+    (values, _), (again, _), (expected, _) = [general_problem.train(layer, problem) for layer in layers]
+    assert_same_bits(again, values)
     assert_close(case, values, expected, "training")
 
 

@@ -6,8 +6,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from general_cells import GENERAL
+from general_cells import GENERAL, UNEVEN
 from gpu_stand_in import Array, make_engine
+from sum_cells import NOISE_CELLS, SUM_CELLS
 
 import numbarnn
 from numbarnn import gemm
@@ -33,14 +34,18 @@ CALLS = {
     "blend": (GENERAL["blend"], {"num_layers": 2}, ("resets",), 1),
     "chain": (GENERAL["chain"], {"bidirectional": True}, (), 0),
     "peephole": (GENERAL["peephole"], {"bidirectional": True, "num_layers": 2}, ("lengths",), 1),
+    "fewer": (UNEVEN["fewer"], {"num_layers": 2}, ("lengths",), 1),
+    "noisy": (NOISE_CELLS["noisy"], {"num_layers": 2}, ("resets",), 1),
+    "noisy_mean": (NOISE_CELLS["noisy_mean"], {"bidirectional": True}, (), 0),
+    "ladder": (SUM_CELLS["ladder"], {"num_layers": 2}, ("lengths",), 1),
 }
 SCHEDULES = ("persistent", "wavefront", "stepwise")
 
 
 def cases():
     for (name, call), schedule in product(CALLS.items(), SCHEDULES):
-        one_product = call[0].one_product if isinstance(call[0], Cell) else "reset_after" not in call[1]
-        if schedule != "persistent" or (one_product and "proj_size" not in call[1]):  # which it does not do
+        stages = call[0].stages if isinstance(call[0], Cell) else "reset_after" in call[1]
+        if schedule != "persistent" or not (stages or "proj_size" in call[1]):  # which it does not do
             yield pytest.param(*call, schedule, id=f"{name}-{schedule}")
 
 
@@ -89,11 +94,13 @@ def steady(counts, call, warm_up=4):
 
 @pytest.mark.parametrize("cell, options, given, copies, schedule", list(cases()))
 def test_a_steady_call_is_one_graph(gpu, cell, options, given, copies, schedule):
-    """Lengths and resets are copied to where the last call's stood; nothing else happens outside of the graph."""
+    """Lengths and resets are copied to where the last call's stood, in training what random numbers need to know too;
+    nothing else happens outside of the graph."""
     _, counts, cupy = gpu
     _, infer, train = layer_and_calls(cupy, cell, schedule, options, given)
     copied = {"copy from host": copies} if copies else {}
     assert steady(counts, infer) == REPLAY | copied
+    copied |= {"copy from host": copies + 1} if isinstance(cell, Cell) and cell.noise else {}
     assert steady(counts, train) == {name: 2 * count for name, count in REPLAY.items()} | copied
 
 

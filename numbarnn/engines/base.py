@@ -233,6 +233,11 @@ class Engine(ABC):
         """out (M, H) = the sum over G gates of x (M, G * H), rows at any stride, or += with `accumulate`."""
 
     @abstractmethod
+    def spread_blocks(self, out, x, gates):
+        """out (G * H, P) = the dense matrix of x (G * H, P/n): row g H + j of x stands in the columns of head k = j div
+        (H/n), k P/n to (k + 1) P/n - 1, zero in the others; contiguous."""
+
+    @abstractmethod
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         """out = op(a) op(b), or +=: matrices as in `numbarnn.gemm.matmul`."""
 

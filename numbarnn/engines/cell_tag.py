@@ -10,10 +10,11 @@ import sys
 
 import numpy as np
 from numba import types
+from numba.core.imputils import lower_constant
 from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
 from numbarnn import gemm
-from numbarnn.cells import Cell, definition, order, scalar, specialise, units
+from numbarnn.cells import Cell, definition, order, philox, scalar, specialise, units
 from numbarnn.cells.definition import FAST_MATH, jit
 from numbarnn.engines import atomics, cpu_products
 from numbarnn.kernels.cubin_cache import fingerprint
@@ -39,16 +40,17 @@ class CellTagType(types.Type):
 
     def __init__(self, cell):
         self.cell = cell
-        modules = definition, order, scalar, units, gemm, atomics, cpu_products, sys.modules[__name__]
+        modules = definition, order, philox, scalar, units, gemm, atomics, cpu_products, sys.modules[__name__]
         functions = [cell.forward, cell.backward]
         functions += [function for stage in cell.stages for function in (stage.forward, stage.backward)]
         layout = (
             cell.gates,
             cell.recurrent,
-            [stage.gates for stage in cell.stages],
+            [(stage.gates, stage.sums) for stage in cell.stages],
             cell.states,
             cell.saved,
             cell.vectors,
+            cell.noise,
         )
         about = [inspect.getsource(module) for module in modules]
         about += [*map(fingerprint, functions), repr((layout, cell.same_gradient, cell.general))]
@@ -104,58 +106,48 @@ def _per_cell(select, place=2):
     return function
 
 
-def _stage_vector(cell, dtype):
-    """f(stage, ax, ah, state, vectors, sums, noise): the vector of a stage by its number."""
-    chain = jit(lambda stage, ax, ah, state, vectors, sums, noise: state[0], "cpu")
-    for number in reversed(range(len(cell.stages))):
-        chain = _vector_or(number, specialise(cell.stages[number].forward, dtype, "cpu"), chain)
-    return chain
+def _sums(cell, dtype):
+    """f(row, H): `sums` as a cell's functions see it, from a row of all sums; H in units."""
+    if not cell.num_sums:
+        return jit(lambda row, H: (), "cpu")
+    number, load, join = getattr(np, dtype), units.loader(cell.num_sums, "cpu"), units.joiner("cpu")
+    return jit(lambda row, H: join(number(H), load(row, 0, 1)), "cpu")
 
 
-def _vector_or(number, own, rest):
-    def chain(stage, ax, ah, state, vectors, sums, noise):
-        if stage == number:
-            return own(ax, ah, state, vectors, sums, noise)
-        return rest(stage, ax, ah, state, vectors, sums, noise)
+def _draws(cell, _):
+    """f(words, position, t): what `_noise` needs to know of a sequence and a step; nothing without noise.
 
-    return jit(chain, "cpu")
-
-
-def _stage_gradients(cell, dtype):
-    """f(stage, dah, j, H, *what a stage's backward takes) stores the gradients of a stage's gates."""
-    chain = jit(
-        lambda stage, dah, j, H, saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise: None, "cpu"
-    )
-    for number in reversed(range(len(cell.stages))):
-        own = specialise(cell.stages[number].backward, dtype, "cpu")
-        store = units.storer(len(cell.stages[number].gates), "cpu")
-        chain = _gradients_or(number, own, store, cell.first_of_stage(number), chain)
-    return chain
+    Args of f:
+        words: (4,), as in `numbarnn.cells.units.noise_loader`; t too. position: of the sequence's first unit.
+    """
+    if not cell.noise:
+        return jit(lambda words, position, t: (), "cpu")
+    return jit(lambda words, position, t: (words, np.uintp(position), np.uint64(t)), "cpu")
 
 
-def _gradients_or(number, own, store, first, rest):
-    def chain(stage, dah, j, H, saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
-        if stage == number:
-            store(
-                dah,
-                j + H * np.uintp(first),
-                H,
-                own(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise),
-            )
-        else:
-            rest(stage, dah, j, H, saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise)
+def _noise(cell, dtype):
+    """f(like, draws, j, training): the random numbers of unit j; `like` is any array, for the dtype."""
+    if not cell.noise:
+        return jit(lambda like, draws, j, training: (), "cpu")
+    draw, mean = units.noise_loader(cell.noise, "cpu", dtype), units.mean_noise(cell.noise, "cpu", dtype)
 
-    return jit(chain, "cpu")
+    def numbers(like, draws, j, training):
+        words, position, t = draws
+        return draw(words, position + j, t) if training else mean()
+
+    return jit(numbers, "cpu")
 
 
 cell_forward = _per_cell(lambda cell, dtype: definition.forward_function(cell, dtype, "cpu"))
 cell_backward = _per_cell(lambda cell, dtype: definition.backward_function(cell, dtype, "cpu"))
-stage_vector = _per_cell(_stage_vector, place=3)
-stage_gradients = _per_cell(_stage_gradients, place=1)
+cell_sums = _per_cell(_sums, place=0)
+cell_draws = _per_cell(_draws)
+cell_noise = _per_cell(_noise, place=0)
 load_input = _per_cell(lambda cell, _: units.biased_loader(cell.num_gates, "cpu"))
 load_recurrent = _per_cell(lambda cell, _: units.biased_loader(cell.num_recurrent, "cpu"))
 load_vectors = _per_cell(lambda cell, _: units.loader(cell.num_vectors, "cpu"))
-load_d_v = _per_cell(lambda cell, _: units.loader(len(cell.stages), "cpu"))
+load_d_v = _per_cell(lambda cell, _: units.loader(cell.num_products, "cpu"))
+load_d_sums = _per_cell(lambda cell, _: units.loader(cell.num_sums, "cpu"))
 load_private = _per_cell(lambda cell, _: units.loader(cell.num_private, "cpu"))
 load_saved = _per_cell(lambda cell, _: units.loader(cell.num_saved, "cpu"))
 store_states = _per_cell(lambda cell, _: units.storer(cell.num_states, "cpu"))
@@ -187,15 +179,123 @@ num_private = _constant("num_private")
 num_states = _constant("num_states")
 num_saved = _constant("num_saved")
 same_gradient = _constant("same_gradient")
+num_sums = _constant("num_sums")
 num_stages = _constant(lambda cell: len(cell.stages))
 
 
-def stage_first(tag, stage):
-    """Number of the first gate of ah of a stage."""
-    raise NotImplementedError("only for compiled code")
+def _by_stage(number):
+    """A function f(tag, stage) for compiled code that is number(cell, stage); one stage too many will do."""
+
+    def function(tag, stage):
+        raise NotImplementedError("only for compiled code")
+
+    @overload(function, jit_options=INLINE)
+    def _typed(tag, stage):
+        numbers = tuple(number(tag.cell, stage) for stage in range(len(tag.cell.stages) + 1))
+        return lambda tag, stage: numbers[stage]
+
+    return function
 
 
-@overload(stage_first, jit_options=INLINE)
-def _stage_first_typed(tag, stage):
-    firsts = tuple(tag.cell.first_of_stage(number) for number in range(len(tag.cell.stages) + 1))
-    return lambda tag, stage: firsts[stage]
+first_gate = _by_stage(Cell.first_of_stage)
+product_number = _by_stage(Cell.product_number)
+first_sum = _by_stage(Cell.first_sum)
+
+
+# ------------------------------------------------------------------------------------------------ functions of a stage
+class _StageNumber:
+    """The number of a stage, which compiled code knows by its type: loops over units are compiled for each stage, as
+    one that asks within for its stage is seldom vectorised."""
+
+    def __init__(self, number):
+        self.number = number
+
+
+class _StageNumberType(types.Type):
+    def __init__(self, number):
+        self.number = number
+        super().__init__(name=f"Stage({number})")
+
+
+register_model(_StageNumberType)(models.OpaqueModel)
+
+
+@typeof_impl.register(_StageNumber)
+def _typeof_stage_number(value, context):
+    return _StageNumberType(value.number)
+
+
+@lower_constant(_StageNumberType)
+def _constant_stage_number(context, builder, typ, value):
+    return context.get_dummy_value()
+
+
+def _for_stages(names):
+    """A function f(tag, stage, loop, *arguments) for compiled code that calls loop(tag, the stage's number by its type,
+    *arguments), where the stage has some of `names` ("gates" or "sums")."""
+
+    def function(tag, stage, loop, *arguments):
+        raise NotImplementedError("only for compiled code")
+
+    @overload(function, jit_options=INLINE)
+    def _typed(tag, stage, loop, *arguments):
+        chain = jit(lambda tag, stage, loop, *arguments: None, "cpu")
+        for number, one in enumerate(tag.cell.stages):
+            if getattr(one, names):
+                chain = _or(number, _StageNumber(number), chain)
+        return lambda tag, stage, loop, *arguments: chain(tag, stage, loop, *arguments)
+
+    return function
+
+
+def _or(number, known, rest):
+    """f(tag, stage, loop, *arguments): the loop with `known` for the stage of this number, else what rest does."""
+
+    def chain(tag, stage, loop, *arguments):
+        if stage == number:
+            loop(tag, known, *arguments)
+        else:
+            rest(tag, stage, loop, *arguments)
+
+    return jit(chain, "cpu")
+
+
+def _of_stage(function, names, first):
+    """A function f(tag, stage, row, j, H, *arguments) for compiled code that stores what a function of a stage, known
+    by its type, returns for unit j: a value or a tuple, in units of H from a place of the row.
+
+    Args:
+        function: "forward" or "backward".
+        names: "gates" or "sums", one per value; None of one value that is no tuple.
+        first: first(cell, number) is the place of a stage's first value, in units of H.
+    """
+
+    def stored(tag, stage, row, j, H, *arguments):
+        raise NotImplementedError("only for compiled code")
+
+    @overload(stored, jit_options=INLINE)
+    def _typed(tag, stage, row, j, H, *arguments):
+        one, start = tag.cell.stages[stage.number], np.uintp(first(tag.cell, stage.number))
+        own = specialise(getattr(one, function), str(row.dtype), "cpu")
+        if names is None:
+
+            def call(tag, stage, row, j, H, *arguments):
+                row[j + H * start] = own(*arguments)
+
+            return call
+        store = units.storer(len(getattr(one, names)), "cpu")
+
+        def call_tuple(tag, stage, row, j, H, *arguments):
+            store(row, j + H * start, H, own(*arguments))
+
+        return call_tuple
+
+    return stored
+
+
+for_product_stage = _for_stages("gates")
+for_sum_stage = _for_stages("sums")
+store_vector = _of_stage("forward", None, lambda cell, number: 0)
+store_gradients = _of_stage("backward", "gates", Cell.first_of_stage)
+store_terms = _of_stage("forward", "sums", lambda cell, number: 0)
+store_gradient_terms = _of_stage("backward", "sums", lambda cell, number: 0)

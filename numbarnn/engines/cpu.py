@@ -28,15 +28,19 @@ def _no_vector(dtype):
 
 
 _NO_CODES = np.zeros((0, 0), np.uint8)
+_NO_WORDS = np.zeros(0, np.uint64)
 
 
 def _optional(buffers):
-    """codes, m, W_hr, vectors of a pass' buffers, without elements where they are None; and matrices without any."""
+    """codes, m, W_hr, vectors, sums, noise of a pass' buffers, without elements where they are None; and matrices
+    without any."""
     no_matrix, no_matrices = _nothing(buffers.h.dtype)
     codes = _NO_CODES if buffers.codes is None else buffers.codes
     m, W_hr = (no_matrices, no_matrix) if buffers.m is None else (buffers.m, buffers.W_hr)
     vectors = _no_vector(buffers.h.dtype) if buffers.vectors is None else buffers.vectors
-    return codes, m, W_hr, vectors, no_matrices
+    sums = no_matrices if buffers.sums is None else buffers.sums
+    noise = _NO_WORDS if buffers.noise is None else buffers.noise
+    return codes, m, W_hr, vectors, sums, noise, no_matrices
 
 
 class CpuEngine(HostEngine):
@@ -80,6 +84,10 @@ class CpuEngine(HostEngine):
             return 1
         return max(1, min(self.team.threads, parts // cpu_products.UNITS))
 
+    def _parts(self, threads, sums, nothing):
+        """Scratch for each thread's part of a step's sums (T, B, Q); `nothing` if there are none."""
+        return np.empty((threads, *sums.shape[1:]), sums.dtype) if sums.size else nothing
+
     def copy(self, out, x):
         out[...] = x
 
@@ -112,6 +120,14 @@ class CpuEngine(HostEngine):
         for part in others:
             out += part
 
+    def spread_blocks(self, out, x, gates):
+        (rows, columns), width = out.shape, x.shape[1]
+        heads = columns // width
+        blocks, given = (array.reshape(gates, heads, rows // gates // heads, -1) for array in (out, x))
+        out[...] = 0
+        for head in range(heads):
+            blocks[:, head, :, head * width : (head + 1) * width] = given[:, head]
+
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         m, n = out.shape
         threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
@@ -135,14 +151,15 @@ class CpuEngine(HostEngine):
         b, tag = buffers, self._tag(buffers.cell)
         steps, batch = b.ax.shape[:2]
         x, W = (b.x, b.W) if b.x is not None else (b.h[:0], b.R)  # without x, ax is there already
-        codes, m, W_hr, vectors, no_matrices = _optional(b)
+        codes, m, W_hr, vectors, sums, noise, no_matrices = _optional(b)
         v = no_matrices if b.v is None else b.v
         threads = self._threads(steps * batch * (b.R.size + W_hr.size + (W.size if len(x) else 0)), b.R.shape[1])
 
         def run(first, last):
+            parts = self._parts(threads, sums, no_matrices)
             self.team.run(
                 cpu_loops.forward_steps, threads, tag, b.h, b.c, b.ax, b.ah, x, W, b.R, b.b_w, b.b_r,
-                codes, m, W_hr, vectors, v, b.direction, first, last, b.save,
+                codes, m, W_hr, vectors, v, sums, parts, noise, b.direction, first, last, b.save,
             )  # fmt: skip
 
         return run
@@ -150,15 +167,16 @@ class CpuEngine(HostEngine):
     def backward_steps(self, buffers):
         b, tag = buffers, self._tag(buffers.cell)
         steps, batch = b.dy.shape[:2]
-        codes, m, W_hr, vectors, no_matrices = _optional(b)
+        codes, m, W_hr, vectors, sums, noise, no_matrices = _optional(b)
         dht, dm = (no_matrices, b.dh) if b.dht is None else (b.dht, b.dm)
         d_v, d_vectors = b.dh if b.d_v is None else b.d_v, no_matrices if b.d_vectors is None else b.d_vectors
         threads = self._threads(steps * batch * (b.R.size + W_hr.size), b.R.shape[1])
 
         def run(first, last):
+            parts = self._parts(threads, sums, no_matrices)
             self.team.run(
                 cpu_loops.backward_steps, threads, tag, b.dh, b.dc, b.dax, b.dah, b.dy, b.h, b.c, b.R,
-                codes, dht, dm, m, W_hr, vectors, d_vectors, d_v, b.direction, first, last,
+                codes, dht, dm, m, W_hr, vectors, d_vectors, d_v, sums, parts, noise, b.direction, first, last,
             )  # fmt: skip
 
         return run

@@ -1,9 +1,9 @@
 """The CPU engine's compiled loops: all steps of one layer and direction, on several threads, around BLAS and a cell.
 
 Every function takes (thread, threads, counters, ...) first, see `team.Team`. Threads own slices of the units; they
-meet once per step, because the next step's product needs all of h. The cell arrives as a tag, see `cell_tag`. Functions
-that call each other stand in this one file, as Numba's disk cache notices changes of the calling function's file only;
-those of `cpu_products`, which know no cell, it notices by the tag.
+meet once per step, because the next step's product needs all of h, and once at each stage. The cell arrives as a tag,
+see `cell_tag`. Functions that call each other stand in this one file, as Numba's disk cache notices changes of the
+calling function's file only; those of `cpu_products`, which know no cell, it notices by the tag.
 """
 
 import numpy as np
@@ -13,7 +13,15 @@ from numbarnn.cells.order import RESET, SKIP, step_time
 from numbarnn.engines.atomics import barrier
 from numbarnn.engines.cell_tag import (
     cell_backward,
+    cell_draws,
     cell_forward,
+    cell_noise,
+    cell_sums,
+    first_gate,
+    first_sum,
+    for_product_stage,
+    for_sum_stage,
+    load_d_sums,
     load_d_v,
     load_input,
     load_private,
@@ -27,15 +35,18 @@ from numbarnn.engines.cell_tag import (
     num_saved,
     num_stages,
     num_states,
+    num_sums,
     num_vectors,
+    product_number,
     same_gradient,
-    stage_first,
-    stage_gradients,
-    stage_vector,
     store_gates,
+    store_gradient_terms,
+    store_gradients,
     store_outer,
     store_saved,
     store_states,
+    store_terms,
+    store_vector,
     store_vectors,
 )
 from numbarnn.engines.cpu_products import OPTIONS, product, share
@@ -54,10 +65,13 @@ def put(row, first, tile, number, n):
 
 
 @njit(**OPTIONS)
-def _forward_units(tag, tile, h, c, ax, ah, b_w, b_r, vectors, h_before, c_before, start, stop, H, save):
+def _forward_units(
+    tag, tile, h, c, ax, ah, b_w, b_r, vectors, sums, draws, h_before, c_before, start, stop, H, save
+):  # fmt: skip
     """One step of units [start, stop) of one sequence; each array is the row of that sequence.
 
-    Results go through a tile, so that the loop stores to one place that it does not read: only then LLVM vectorises it.
+    `sums` are those that the cell's functions see; `draws` is what `cell_draws` returns. Results go through a tile, so
+    that the loop stores to one place that it does not read: only then LLVM vectorises it.
     """
     for first in range(start, stop, TILE):
         n = min(TILE, stop - first)
@@ -69,8 +83,8 @@ def _forward_units(tag, tile, h, c, ax, ah, b_w, b_r, vectors, h_before, c_befor
                 load_recurrent(tag, ah, b_r, j, rows),
                 (h_before[j], *load_private(tag, c_before, j, rows)),
                 load_vectors(tag, vectors, j, rows),
-                (),
-                (),
+                sums,
+                cell_noise(tag, h_before, draws, j, save),
             )
             store_states(tag, tile, i, np.uintp(TILE), new_state)
             if save:
@@ -133,25 +147,94 @@ def _project(thread, threads, h, m, W_hr, codes, t, before, direction):
 
 
 @njit(**OPTIONS)
-def _stage_units(tag, stage, v, ax, ah, b_w, b_r, vectors, h_before, c_before, start, stop, H):
-    """The vector that a stage's rows of R multiply, for units [start, stop) of one sequence; arrays are its rows."""
+def _stage_units(
+    tag, stage, v, ax, ah, b_w, b_r, vectors, sums, draws, h_before, c_before, start, stop, H, save
+):  # fmt: skip
+    """The vector that a stage's rows of R multiply, for units [start, stop) of one sequence; as `_forward_units`.
+
+    Here and below the stage is known by its type.
+    """
     rows = np.uintp(H)
     for j in range(np.uintp(start), np.uintp(stop)):
-        v[j] = stage_vector(
+        store_vector(
             tag,
             stage,
+            v,
+            j,
+            rows,
             load_input(tag, ax, b_w, j, rows),
             load_recurrent(tag, ah, b_r, j, rows),
             (h_before[j], *load_private(tag, c_before, j, rows)),
             load_vectors(tag, vectors, j, rows),
-            (),
-            (),
+            sums,
+            cell_noise(tag, h_before, draws, j, save),
         )
 
 
 @njit(**OPTIONS)
+def _add_rows(tile, other, n):
+    """Row 0 of a tile += the first n values that begin at place `other`."""
+    first, second = tile[:n], tile[other:]
+    for i in range(n):
+        first[i] += second[i]
+
+
+@njit(**OPTIONS)
+def _add_lanes(parts, tile):
+    """parts[q] = the sum of row q of a tile, its values added up in pairs, those in pairs, and so on."""
+    for q in range(parts.shape[0]):
+        width = TILE // 2
+        while width > 0:
+            _add_rows(tile[q * TILE :], width, width)
+            width //= 2
+        parts[q] = tile[q * TILE]
+
+
+@njit(**OPTIONS)
+def _add_parts(totals, parts, first, last):
+    """totals (B, Q) = the sum of all threads' parts (threads, B, Q), in their order, of columns [first, last)."""
+    for b in range(totals.shape[0]):
+        for q in range(first, last):
+            total = parts[0, b, q]
+            for other in range(1, parts.shape[0]):
+                total += parts[other, b, q]
+            totals[b, q] = total
+
+
+@njit(**OPTIONS)
+def _stage_sums(
+    tag, stage, tile, parts, ax, ah, b_w, b_r, vectors, sums, draws, h_before, c_before, start, stop, H, save
+):  # fmt: skip
+    """parts = the sums of a stage's terms of units [start, stop) of one sequence; as `_forward_units`."""
+    rows = np.uintp(H)
+    count = parts.shape[0]  # rows of the tile that add up the terms of all tiles; after them come those of this one
+    tile[: count * TILE] = 0
+    for first in range(start, stop, TILE):
+        n = min(TILE, stop - first)
+        j = np.uintp(first)
+        for i in range(np.uintp(n)):
+            store_terms(
+                tag,
+                stage,
+                tile,
+                i + np.uintp(count * TILE),
+                np.uintp(TILE),
+                load_input(tag, ax, b_w, j, rows),
+                load_recurrent(tag, ah, b_r, j, rows),
+                (h_before[j], *load_private(tag, c_before, j, rows)),
+                load_vectors(tag, vectors, j, rows),
+                sums,
+                cell_noise(tag, h_before, draws, j, save),
+            )
+            j += np.uintp(1)
+        for q in range(count):
+            _add_rows(tile[q * TILE :], count * TILE, n)
+    _add_lanes(parts, tile)
+
+
+@njit(**OPTIONS)
 def forward_steps(
-    thread, threads, counters, tag, h, c, ax, ah, x, W, R, b_w, b_r, codes, m, W_hr, vectors, v,
+    thread, threads, counters, tag, h, c, ax, ah, x, W, R, b_w, b_r, codes, m, W_hr, vectors, v, sums, parts, noise,
     direction, first, last, save,
 ):  # fmt: skip
     """Steps [first, last) of one direction: its products and its cell.
@@ -166,7 +249,10 @@ def forward_steps(
         m, W_hr: (T + 2, B, D * H) and (P, H) with projection, where h is (T + 2, B, D * P), R (G * H, P); else W_hr has
             no rows. m is written.
         vectors: (V * H,).
-        v: (T, B, S * H), without `save` (1, B, S * H), written, if the cell has S stages.
+        v: (T, B, S * H), without `save` (1, B, S * H), written, if the cell has S further products.
+        sums: (T, B, Q), without `save` (1, B, Q), written, if the cell has Q sums over units.
+        parts: (threads, B, Q), scratch: each thread's part of a step's sums.
+        noise: (4,) uint64, see `numbarnn.cells.philox.noise_words`; with `save` read, if the cell has noise.
         direction: 0 forward in time, 1 backward.
     """
     T, B, G, A, N, P = h.shape[0] - 2, h.shape[1], num_gates(tag), num_recurrent(tag), num_private(tag), R.shape[1]
@@ -174,8 +260,9 @@ def forward_steps(
     output = m if projected else h  # what the cell writes
     column, c_column = direction * H, direction * H * N
     u0, u1 = share(H, thread, threads)
-    tile = np.empty((num_states(tag) + num_saved(tag)) * TILE, dtype=h.dtype)
+    tile = np.empty(max(num_states(tag) + num_saved(tag), 2 * num_sums(tag)) * TILE, dtype=h.dtype)
     nothing = np.zeros((1, max(1, N) * H if codes.shape[0] > 0 else 0), dtype=h.dtype)
+    totals = np.empty((B, num_sums(tag)), dtype=h.dtype)
     item, ldh = h.itemsize, h.shape[2]
     h_start, ah_start, R_start = h.ctypes.data + direction * P * item, ah.ctypes.data, R.ctypes.data
     if x.shape[0] > 0 and first < last:  # every thread for its own units, which need nothing of the others'
@@ -193,20 +280,32 @@ def forward_steps(
             if code_at(codes, t + 1, b) == RESET:
                 clear_units(ah[b, 0:], num_outer(tag), u0, u1, H)
         for stage in range(num_stages(tag)):
-            slot, ldv = t if save else 0, v.shape[2]
+            slot, ldv, column_v = t if save else 0, v.shape[2], product_number(tag, stage) * H
+            q0, q1 = first_sum(tag, stage), first_sum(tag, stage + 1)
             for b in range(B):
-                before_row, c_before = h[before, b, column:], c[before % c.shape[0], b, c_column:]
+                before_row, c_before = output[before, b, column:], c[before % c.shape[0], b, c_column:]
                 if code_at(codes, t + 1, b) == RESET:
                     before_row, c_before = nothing[0, 0:], nothing[0, 0:]
-                _stage_units(
-                    tag, stage, v[slot, b, stage * H :], ax[t, b], ah[b], b_w, b_r, vectors, before_row, c_before,
-                    u0, u1, H,
-                )  # fmt: skip
+                draws = cell_draws(tag, noise, b * H, t)
+                if q0 < q1:
+                    for_sum_stage(
+                        tag, stage, _stage_sums, tile, parts[thread, b, q0:q1], ax[t, b], ah[b], b_w, b_r, vectors,
+                        cell_sums(tag, totals[b], H), draws, before_row, c_before, u0, u1, H, save,
+                    )  # fmt: skip
+                else:
+                    for_product_stage(
+                        tag, stage, _stage_units, v[slot, b, column_v:], ax[t, b], ah[b], b_w, b_r, vectors,
+                        cell_sums(tag, totals[b], H), draws, before_row, c_before, u0, u1, H, save,
+                    )  # fmt: skip
             barrier(counters, thread, threads)
-            for g in range(stage_first(tag, stage), stage_first(tag, stage + 1)):
+            if q0 < q1:
+                _add_parts(totals, parts[:threads], q0, q1)
+                if thread == 0:
+                    sums[slot, :, q0:q1] = totals[:, q0:q1]
+            for g in range(first_gate(tag, stage), first_gate(tag, stage + 1)):
                 row = g * H + u0
                 product(
-                    ah, False, True, B, u1 - u0, H, v.ctypes.data + (slot * B * ldv + stage * H) * item, ldv,
+                    ah, False, True, B, u1 - u0, H, v.ctypes.data + (slot * B * ldv + column_v) * item, ldv,
                     R_start + row * H * item, H, False, ah_start + row * item, A * H,
                 )  # fmt: skip
         for b in range(B):
@@ -220,8 +319,8 @@ def forward_steps(
             if code == RESET:
                 output_before, c_before = nothing[0, 0:], nothing[0, 0:]
             _forward_units(
-                tag, tile, output_row, c_row, ax[t, b], ah[b], b_w, b_r, vectors, output_before, c_before, u0, u1, H,
-                save,
+                tag, tile, output_row, c_row, ax[t, b], ah[b], b_w, b_r, vectors, cell_sums(tag, totals[b], H),
+                cell_draws(tag, noise, b * H, t), output_before, c_before, u0, u1, H, save,
             )  # fmt: skip
         barrier(counters, thread, threads)
         if projected:
@@ -231,8 +330,11 @@ def forward_steps(
 
 # ------------------------------------------------------------------------------------------ backward
 @njit(**OPTIONS)
-def _backward_units(tag, tile, dh, dc, dax, dah, d_vectors, dy, h, c, vectors, d_v, h_before, c_before, start, stop, H):
-    """One step backward of units [start, stop) of one sequence; arrays and tile as in `_forward_units`."""
+def _backward_units(
+    tag, tile, dh, dc, dax, dah, d_vectors, dy, h, c, vectors, d_v, sums, d_sums, draws, h_before, c_before,
+    start, stop, H,
+):  # fmt: skip
+    """One step backward of units [start, stop) of one sequence; arrays, draws and tile as in `_forward_units`."""
     outer, after_gates = num_outer(tag), num_states(tag) + num_gates(tag)
     for first in range(start, stop, TILE):
         n = min(TILE, stop - first)
@@ -246,9 +348,9 @@ def _backward_units(tag, tile, dh, dc, dax, dah, d_vectors, dy, h, c, vectors, d
                 (dy[j] + dh[j], *load_private(tag, dc, j, rows)),
                 load_d_v(tag, d_v, j, rows),
                 load_vectors(tag, vectors, j, rows),
-                (),
-                (),
-                (),
+                sums,
+                d_sums,
+                cell_noise(tag, h, draws, j, True),
             )
             store_states(tag, tile, i, np.uintp(TILE), d_before)
             store_gates(tag, tile, i + np.uintp(num_states(tag) * TILE), np.uintp(TILE), d_ax)
@@ -268,11 +370,13 @@ def _backward_units(tag, tile, dh, dc, dax, dah, d_vectors, dy, h, c, vectors, d
 
 
 @njit(**OPTIONS)
-def _stage_units_backward(tag, stage, dah, dax, dh, dc, dy, h, c, vectors, d_v, h_before, c_before, start, stop, H):
-    """The gradients of a stage's gates, for units [start, stop) of one sequence; arrays are its rows."""
+def _stage_units_backward(
+    tag, stage, dah, dax, dh, dc, dy, h, c, vectors, d_v, sums, d_sums, draws, h_before, c_before, start, stop, H
+):  # fmt: skip
+    """The gradients of a stage's gates, for units [start, stop) of one sequence; as `_backward_units`."""
     rows = np.uintp(H)
     for j in range(np.uintp(start), np.uintp(stop)):
-        stage_gradients(
+        store_gradients(
             tag,
             stage,
             dah,
@@ -284,10 +388,45 @@ def _stage_units_backward(tag, stage, dah, dax, dh, dc, dy, h, c, vectors, d_v, 
             (dy[j] + dh[j], *load_private(tag, dc, j, rows)),
             load_d_v(tag, d_v, j, rows),
             load_vectors(tag, vectors, j, rows),
-            (),
-            (),
-            (),
+            sums,
+            d_sums,
+            cell_noise(tag, h, draws, j, True),
         )
+
+
+@njit(**OPTIONS)
+def _stage_sums_backward(
+    tag, stage, tile, parts, dax, dh, dc, dy, h, c, vectors, d_v, sums, d_sums, draws, h_before, c_before,
+    start, stop, H,
+):  # fmt: skip
+    """parts = the sums of the terms of a stage's gradients, of units [start, stop) of one sequence; likewise."""
+    rows = np.uintp(H)
+    count = parts.shape[0]  # rows of the tile that add up the terms of all tiles; after them come those of this one
+    tile[: count * TILE] = 0
+    for first in range(start, stop, TILE):
+        n = min(TILE, stop - first)
+        j = np.uintp(first)
+        for i in range(np.uintp(n)):
+            store_gradient_terms(
+                tag,
+                stage,
+                tile,
+                i + np.uintp(count * TILE),
+                np.uintp(TILE),
+                load_saved(tag, dax, j, rows),
+                (h_before[j], *load_private(tag, c_before, j, rows)),
+                (h[j], *load_private(tag, c, j, rows)),
+                (dy[j] + dh[j], *load_private(tag, dc, j, rows)),
+                load_d_v(tag, d_v, j, rows),
+                load_vectors(tag, vectors, j, rows),
+                sums,
+                d_sums,
+                cell_noise(tag, h, draws, j, True),
+            )
+            j += np.uintp(1)
+        for q in range(count):
+            _add_rows(tile[q * TILE :], count * TILE, n)
+    _add_lanes(parts, tile)
 
 
 @njit(**OPTIONS)
@@ -326,7 +465,7 @@ def _skip_units(tag, dax, dah, d_vectors, start, stop, H):
 @njit(**OPTIONS)
 def backward_steps(
     thread, threads, counters, tag, dh, dc, dax, dah, dy, h, c, R, codes, dht, dm, m, W_hr, vectors, d_vectors, d_v,
-    direction, first, last,
+    sums, parts, noise, direction, first, last,
 ):  # fmt: skip
     """Steps [first, last) of one direction's backward walk: the cell's backward and the product with R.
 
@@ -339,7 +478,9 @@ def backward_steps(
         dht, dm: with projection, (T, B, P), written: all of the gradient of h; and (B, H), scratch for that of m.
         d_vectors: (T, B, V * H), written: the gradient of vectors in each step.
         d_v: (B, S * H), scratch, the gradient of v.
-        h, c, R, codes, m, W_hr, vectors, direction: as in `forward_steps`; step 0 is the last one of forward.
+        h, c, R, codes, m, W_hr, vectors, sums, noise, direction: as in `forward_steps`; step 0 is the last one of
+            forward.
+        parts: (threads, B, Q), scratch: each thread's part of the gradients of a step's sums.
     """
     T, B, G, N, P = h.shape[0] - 2, h.shape[1], num_gates(tag), num_private(tag), R.shape[1]
     H, projected, stages = dax.shape[2] // max(G, num_saved(tag)), W_hr.shape[0] > 0, num_stages(tag)
@@ -347,9 +488,11 @@ def backward_steps(
     column, c_column = direction * H, direction * H * N
     u0, u1 = share(H, thread, threads)
     p0, p1 = share(P, thread, threads)
-    tile = np.empty((num_states(tag) + G + num_outer(tag) + num_vectors(tag)) * TILE, dtype=h.dtype)
+    values = num_states(tag) + G + num_outer(tag) + num_vectors(tag)
+    tile = np.empty(max(values, 2 * num_sums(tag)) * TILE, dtype=h.dtype)
     nothing = np.zeros((1, max(1, N) * H if codes.shape[0] > 0 or projected else 0), dtype=h.dtype)
     no_row = nothing[0, 0:]
+    d_totals = np.empty((B, num_sums(tag)), dtype=h.dtype)
     item, ld = h.itemsize, dah.shape[2]
     dh_start, dah_start, R_start = dh.ctypes.data, dah.ctypes.data, R.ctypes.data
     for step in range(first, last):
@@ -358,6 +501,7 @@ def backward_steps(
             _project_backward(thread, threads, counters, dht, dm, dh, dy, W_hr, codes, t, before, direction)
         for turn in range(stages, -1, -1):  # the stages, the last one first; at last the cell itself
             stage = turn - 1
+            q0, q1 = first_sum(tag, max(0, stage)), first_sum(tag, turn)
             for b in range(B):
                 code = code_at(codes, t + 1, b)
                 d_vectors_row = d_vectors[t, b, 0:] if num_vectors(tag) > 0 else no_row
@@ -372,24 +516,36 @@ def backward_steps(
                 output_before, c_before = output[before, b, column:], c[before, b, c_column:]
                 if code == RESET:
                     output_before, c_before = nothing[0, 0:], nothing[0, 0:]
-                if stage >= 0:
-                    _stage_units_backward(
-                        tag, stage, dah[t, b], dax[t, b], dh[b], dc[b], dy_row, output[t + 1, b, column:],
-                        c[t + 1, b, c_column:], vectors, d_v[b], output_before, c_before, u0, u1, H,
+                known = cell_sums(tag, sums[t, b, 0:] if num_sums(tag) > 0 else no_row, H)
+                d_known = load_d_sums(tag, d_totals[b], 0, 1)
+                draws = cell_draws(tag, noise, b * H, t)
+                if q0 < q1:
+                    for_sum_stage(
+                        tag, stage, _stage_sums_backward, tile, parts[thread, b, q0:q1], dax[t, b], d_output[b], dc[b],
+                        dy_row, output[t + 1, b, column:], c[t + 1, b, c_column:], vectors, d_v[b], known, d_known,
+                        draws, output_before, c_before, u0, u1, H,
                     )  # fmt: skip
-                    continue
-                _backward_units(
-                    tag, tile, d_output[b], dc[b], dax[t, b], dah[t, b], d_vectors_row, dy_row,
-                    output[t + 1, b, column:], c[t + 1, b, c_column:], vectors, d_v[b], output_before, c_before,
-                    u0, u1, H,
-                )  # fmt: skip
+                elif stage >= 0:
+                    for_product_stage(
+                        tag, stage, _stage_units_backward, dah[t, b], dax[t, b], d_output[b], dc[b], dy_row,
+                        output[t + 1, b, column:], c[t + 1, b, c_column:], vectors, d_v[b], known, d_known,
+                        draws, output_before, c_before, u0, u1, H,
+                    )  # fmt: skip
+                else:
+                    _backward_units(
+                        tag, tile, d_output[b], dc[b], dax[t, b], dah[t, b], d_vectors_row, dy_row,
+                        output[t + 1, b, column:], c[t + 1, b, c_column:], vectors, d_v[b], known, d_known,
+                        draws, output_before, c_before, u0, u1, H,
+                    )  # fmt: skip
             barrier(counters, thread, threads)
-            if stage >= 0:
-                start, count = stage_first(tag, stage) * H, (stage_first(tag, turn) - stage_first(tag, stage)) * H
+            if q0 < q1:
+                _add_parts(d_totals, parts[:threads], q0, q1)
+            elif stage >= 0:
+                start, count = first_gate(tag, stage) * H, (first_gate(tag, turn) - first_gate(tag, stage)) * H
                 product(
                     d_v, False, False, B, u1 - u0, count, dah_start + (t * B * ld + start) * item, ld,
                     R_start + (start * H + u0) * item, H, False,
-                    d_v.ctypes.data + (stage * H + u0) * item, d_v.shape[1],
+                    d_v.ctypes.data + (product_number(tag, stage) * H + u0) * item, d_v.shape[1],
                 )  # fmt: skip
         if num_outer(tag) > 0:
             product(

@@ -80,6 +80,11 @@ class KernelEngine(Engine):
 
         skip.sum_gates(out, x, gates, accumulate)
 
+    def spread_blocks(self, out, x, gates):
+        from numbarnn.kernels import blocks
+
+        blocks.spread_blocks(out, x, gates)
+
     def multiply(self, out, a, b, **options):
         gemm.matmul(out, a, b, **options)
 
@@ -96,11 +101,11 @@ class KernelEngine(Engine):
         h = b.h[:, :, b.direction * width :][:, :, :width]
         rows = b.cell.num_outer * (b.b_w.shape[0] // b.cell.num_gates)  # of R, that multiply h
         product = gemm.step_product(b.ah[:, :rows], h, b.R[:rows], transpose_b=True, allow_tf32=b.allow_tf32)
-        stages = [_stage(b, number) for number in range(len(b.cell.stages))]
+        stages = [_stage(b, stage) for stage in _product_stages(b.cell)]
         vectors = b.b_w if b.vectors is None else b.vectors
         output = b.h if b.m is None else b.m
         pointwise_step = pointwise.bind_forward(
-            b.cell, output, b.c, b.ax, b.ah, b.b_w, b.b_r, vectors, b.codes, b.direction, b.save
+            b.cell, output, b.c, b.ax, b.ah, b.b_w, b.b_r, vectors, b.codes, b.direction, b.save, b.sums, b.noise
         )
         project = None if b.m is None else _projection(b, h)
 
@@ -125,12 +130,13 @@ class KernelEngine(Engine):
         H = b.dax.shape[2] // max(b.cell.num_saved, b.cell.num_gates)
         rows = b.cell.num_outer * H  # of R, that multiplied h
         product = gemm.step_product(b.dh, b.dah[:, :, :rows], b.R[:rows], accumulate=True, allow_tf32=b.allow_tf32)
-        stages = [_stage_backward(b, number, H) for number in reversed(range(len(b.cell.stages)))]
+        stages = [_stage_backward(b, stage, H) for stage in reversed(_product_stages(b.cell))]
         d_output, dy, output = (b.dm, None, b.m) if projected else (b.dh, b.dy, b.h)
         vectors = b.R[:0].reshape(-1) if b.vectors is None else b.vectors
         pointwise_step = pointwise.bind_backward(
-            b.cell, d_output, b.dc, b.dax, b.dah, b.d_vectors, dy, output, b.c, vectors, b.d_v, b.codes, b.direction
-        )
+            b.cell, d_output, b.dc, b.dax, b.dah, b.d_vectors, dy, output, b.c, vectors, b.d_v, b.codes, b.direction,
+            b.sums, b.d_sums, b.noise,
+        )  # fmt: skip
         project = _projection_backward(b) if projected else None
 
         def run(first, last):
@@ -147,17 +153,23 @@ class KernelEngine(Engine):
         return run
 
 
+def _product_stages(cell):
+    """Numbers of the stages with launches of their own; sums are made by what comes after them."""
+    return [stage for stage, one in enumerate(cell.stages) if one.gates]
+
+
 def _stage(buffers, number):
-    """A function f(t, before): the vector of a cell's stage, and its product with the stage's rows of R."""
+    """A function f(t, before): the vector of a cell's product, and its product with the stage's rows of R."""
     from numbarnn.kernels import stages
 
     b, H = buffers, buffers.b_w.shape[0] // buffers.cell.num_gates
-    vectors = b.b_w if b.vectors is None else b.vectors
+    vectors, output = b.b_w if b.vectors is None else b.vectors, b.h if b.m is None else b.m
     make = stages.bind_forward(
-        b.cell, number, b.v, b.h, b.c, b.ax, b.ah, b.b_w, b.b_r, vectors, b.codes, b.direction, b.save
-    )
-    rows = b.cell.rows_of_stage(number, H)
-    v = b.v[:, :, number * H : (number + 1) * H]
+        b.cell, number, b.v, output, b.c, b.ax, b.ah, b.b_w, b.b_r, vectors, b.codes, b.direction, b.save, b.sums,
+        b.noise,
+    )  # fmt: skip
+    rows, first = b.cell.rows_of_stage(number, H), b.cell.product_number(number) * H
+    v = b.v[:, :, first : first + H]
     product = gemm.step_product(b.ah[:, rows], v, b.R[rows], transpose_b=True, allow_tf32=b.allow_tf32)
 
     def run(t, before):
@@ -171,13 +183,14 @@ def _stage_backward(buffers, number, H):
     """A function f(t, before): the gradients of a stage's gates, and that of its vector."""
     from numbarnn.kernels import stages
 
-    b, rows = buffers, buffers.cell.rows_of_stage(number, H)
+    b, rows, first = buffers, buffers.cell.rows_of_stage(number, H), buffers.cell.product_number(number) * H
     vectors = b.R[:0].reshape(-1) if b.vectors is None else b.vectors
+    d_output, dy, output = (b.dh, b.dy, b.h) if b.m is None else (b.dm, None, b.m)
     gates = stages.bind_backward(
-        b.cell, number, b.dah, b.dax, b.dh, b.dc, b.dy, b.h, b.c, vectors, b.d_v, b.codes, b.direction
-    )
-    d_v = b.d_v[:, number * H : (number + 1) * H]
-    product = gemm.step_product(d_v, b.dah[:, :, rows], b.R[rows], allow_tf32=b.allow_tf32)
+        b.cell, number, b.dah, b.dax, d_output, b.dc, dy, output, b.c, vectors, b.d_v, b.codes, b.direction, b.sums,
+        b.d_sums, b.noise,
+    )  # fmt: skip
+    product = gemm.step_product(b.d_v[:, first : first + H], b.dah[:, :, rows], b.R[rows], allow_tf32=b.allow_tf32)
 
     def run(t, before):
         gates(t, before)

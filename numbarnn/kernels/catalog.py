@@ -1,9 +1,10 @@
 """Every kernel but planned ones, with arguments as layers pass them: for `numbarnn kernels` and the tests to compile.
 
 What is launched on a GPU is listed here, with every combination of dtype and layout that it is launched with; a test
-holds layers to it. Of cells with cell clip, of which there is one per pair of bounds, one is listed, and not its masked
-kernels. A module with new kernels gets a function dtype -> ShippedKernels here, appended to LISTS. Kernels that a
-planner cuts for a problem are listed in `numbarnn.bench.planned`.
+holds layers to it. Of cells with cell clip, of which there is one per pair of bounds, one is listed, and of cells of
+one's own one with sums over units and one with noise; not their masked kernels. A module with new kernels gets a
+function dtype -> ShippedKernels here, appended to LISTS. Kernels that a planner cuts for a problem are listed in
+`numbarnn.bench.planned`.
 """
 
 from dataclasses import dataclass
@@ -12,9 +13,21 @@ from itertools import product
 import numpy as np
 
 from numbarnn import cells
-from numbarnn.cells import lstm
+from numbarnn.cells import library, lstm, tracing
 from numbarnn.cells.precision import DTYPES, compute_dtype, is_half
-from numbarnn.kernels import compiler, dropout, layout, pointwise, projection, reduce, sequences, skip, stages
+from numbarnn.kernels import (
+    blocks,
+    compiler,
+    dropout,
+    layout,
+    pointwise,
+    projection,
+    reduce,
+    row_sums,
+    sequences,
+    skip,
+    stages,
+)
 from numbarnn.kernels.arguments import Arguments, numba_types
 from numbarnn.kernels.launch import Kernel
 
@@ -70,42 +83,59 @@ def zeros(dtype, *shape):
 
 # The LSTM with cell clip. Its bounds are constants of its code: one pair stands for all.
 CLIPPED_LSTM = lstm.clipped(-1.0, 1.0, True)
+# Cells that add up over units, and that draw random numbers.
+SUMMING, DRAWING = library.layer_norm_gru, tracing.cell(library.gru, zoneout_h=0.1)
 
 
 def pointwise_kernels(dtype):
-    """Of each cell, without codes and with; of an LSTM with cell clip without. All arrays are contiguous."""
+    """Of each cell, without codes and with; of the other ones that are listed without. All arrays are contiguous."""
     for cell in cells.CELLS.values():
         for masked in (False, True):
             yield from pointwise_kernels_of(cell, dtype, masked)
-    yield from pointwise_kernels_of(CLIPPED_LSTM, dtype, masked=False)
+    for cell in (CLIPPED_LSTM, SUMMING, DRAWING):
+        yield from pointwise_kernels_of(cell, dtype, masked=False)
 
 
 def pointwise_kernels_of(cell, dtype, masked):
     """A cell's own, of training, inference and backward."""
+    before, after = cell.sums_before(len(cell.stages)), cell.sums_after(-1)
     for save in (True, False):
         a = _arrays_of(cell, dtype, save)
         forward = pointwise.make_pointwise_forward(cell, dtype, save, masked)
-        arguments = a["h"], a["c"], a["ax"], a["ah"], a["b_w"], a["b_r"], a["vectors"], a["codes"], np.int32(0)
-        yield ShippedKernel(forward, dtype, "", pointwise.THREADS_PER_BLOCK, arguments)
+        arguments = _parts(a, "h c ax ah b_w b_r vectors sums", "noise" if save else "b_w", "codes")
+        yield ShippedKernel(forward, dtype, "", _threads(cell, dtype, before), (*arguments, np.int32(0)))
     a = _arrays_of(cell, dtype)
     for projected in (False, True) if "c" in cell.states else (False,):
         backward = pointwise.make_pointwise_backward(cell, dtype, masked, projected)
-        gradients = a["dh"], a["dc"], a["ax"], a["dah"], a["d_vectors"], a["dy"]
-        arguments = *gradients, a["h"], a["c"], a["vectors"], a["d_v"], a["codes"], np.int32(0)
-        yield ShippedKernel(backward, dtype, "", pointwise.THREADS_PER_BLOCK, arguments)
+        arguments = _parts(a, "dh dc ax dah d_vectors dy h c vectors d_v sums d_sums noise codes")
+        yield ShippedKernel(backward, dtype, "", _threads(cell, dtype, after), (*arguments, np.int32(0)))
+
+
+def _threads(cell, dtype, stages):
+    """Of a kernel that makes the sums of these stages."""
+    return row_sums.threads(cell, dtype, stages) or pointwise.THREADS_PER_BLOCK
+
+
+def _parts(arrays, *names):
+    """Those of a dict of arrays that these words name, in their order."""
+    return tuple(arrays[name] for name in " ".join(names).split())
 
 
 def _arrays_of(cell, dtype, save=True):
     """Small arrays of a direction's steps by their names in engines; where a cell lacks one, of as many axes."""
     T, B, H, N, number = 3, 2, 5, cell.num_private, compute_dtype(dtype)
-    G, A, V, S = cell.num_gates, cell.num_recurrent, cell.num_vectors, len(cell.stages)
+    G, A, V, S = cell.num_gates, cell.num_recurrent, cell.num_vectors, cell.num_products
     widths = {"h": H, "ax": max(cell.num_saved, G) * H, "dah": A * H, "d_vectors": V * H, "dy": H, "v": S * H}
     stored = {name: zeros(dtype, T + 2 if name == "h" else T, B, width) for name, width in widths.items()}
     stored |= {"b_w": zeros(dtype, G * H), "b_r": zeros(dtype, A * H), "vectors": zeros(dtype, V * H)}
     rows = {"ah": A * H, "dh": H, "dc": N * H, "d_v": S * H}
     scratch = {name: zeros(number, B, width) for name, width in rows.items()}
     scratch["c"] = zeros(number, T + 2 if save else 2, B, N * H)
-    return stored | scratch | {"codes": zeros("uint8", T + 2, B)}  # where they are not read some other bytes
+    arrays = stored | scratch | {"codes": zeros("uint8", T + 2, B)}  # where they are not read some other bytes
+    arrays["noise"] = zeros("uint64", 4) if cell.noise else arrays["b_w"]
+    arrays["sums"] = zeros(number, T, B, cell.num_sums) if cell.num_sums else arrays["h"]
+    arrays["d_sums"] = zeros(number, B, cell.num_sums) if cell.num_sums else arrays["dh"]
+    return arrays
 
 
 def stage_kernels(dtype):
@@ -115,15 +145,18 @@ def stage_kernels(dtype):
 
 
 def stage_kernels_of(cell, dtype):
-    """A cell's own, without codes and with; all arrays are contiguous."""
-    a, threads, direction = _arrays_of(cell, dtype), pointwise.THREADS_PER_BLOCK, np.int32(0)
-    before = a["v"], a["h"], a["c"], a["ax"], a["ah"], a["b_w"], a["b_r"], a["vectors"], a["codes"]
-    after = a["dah"], a["ax"], a["dh"], a["dc"], a["dy"], a["h"], a["c"], a["vectors"], a["d_v"], a["codes"]
-    for stage, masked in product(range(len(cell.stages)), (False, True)):
-        forward = stages.make_stage_forward(cell, stage, dtype, masked)
+    """A cell's own, without codes and with; all arrays are contiguous. Of forward ones training's, if the cell has
+    noise."""
+    a, direction = _arrays_of(cell, dtype), np.int32(0)
+    before = _parts(a, "v h c ax ah b_w b_r vectors sums noise codes")
+    after = _parts(a, "dah ax dh dc dy h c vectors d_v sums d_sums noise codes")
+    products = [stage for stage, one in enumerate(cell.stages) if one.gates]
+    for stage, masked in product(products, (False, True)):
+        forward = stages.make_stage_forward(cell, stage, dtype, masked, bool(cell.noise))
         backward = stages.make_stage_backward(cell, stage, dtype, masked)
-        yield ShippedKernel(forward, dtype, "", threads, (*before, direction, np.int32(1)))
-        yield ShippedKernel(backward, dtype, "", threads, (*after, direction))
+        threads = [_threads(cell, dtype, sums) for sums in (cell.sums_before(stage), cell.sums_after(stage))]
+        yield ShippedKernel(forward, dtype, "", threads[0], (*before, direction, np.int32(1)))
+        yield ShippedKernel(backward, dtype, "", threads[1], (*after, direction))
 
 
 def sequence_kernels(dtype):
@@ -170,6 +203,13 @@ def skip_kernels(dtype):
             yield ShippedKernel(skip.make_sum_gates(dtype, accumulate), dtype, layouts, threads, (x, gates))
 
 
+def block_kernels(dtype):
+    """Blocks on the diagonal as a dense matrix, both contiguous."""
+    if dtype != "bfloat16":  # what is spread as float16 is 16 bits
+        arguments = zeros(dtype, 6, 4), zeros(dtype, 6, 2)
+        yield ShippedKernel(blocks.make_spread_blocks(), dtype, "", pointwise.THREADS_PER_BLOCK, arguments)
+
+
 def reduce_kernels(dtype):
     """Row sums of contiguous rows and of a range of their columns."""
     rows, H = zeros(dtype, 2, 10), 5
@@ -206,8 +246,8 @@ def _copies(kernel, dtype, out_dtype, x_dtype):
 
 # Functions dtype -> ShippedKernels.
 LISTS = [
-    pointwise_kernels, stage_kernels, sequence_kernels, projection_kernels, skip_kernels, reduce_kernels,
-    dropout_kernels, layout_kernels,
+    pointwise_kernels, stage_kernels, sequence_kernels, projection_kernels, skip_kernels, block_kernels,
+    reduce_kernels, dropout_kernels, layout_kernels,
 ]  # fmt: skip
 
 

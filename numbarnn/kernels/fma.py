@@ -39,11 +39,11 @@ def make_product_from_registers(cut):
     add_lanes = _make_lane_sums(own_rows, k_lanes)
     kept = max(1, next_power_of_two(own_rows) // k_lanes)  # rows that a lane has after the reduction
 
-    def load(fragments, weights, shared, at, units, group_stride, unit_stride, column_stride, count):
+    def load(fragments, weights, shared, at, units, groups, group_stride, unit_stride, column_stride, count):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         for index in range(lane, rows * columns, 32):
             row, column = (index % rows, index // rows) if rows_first else (index // columns, index % columns)
-            weight = weight_at(weights, at, row, column, units, group_stride, unit_stride, column_stride, count)
+            weight = weight_at(weights, at, row, column, units, groups, group_stride, unit_stride, column_stride, count)
             vector = column // 4
             owner = row // own_rows * k_lanes + vector % k_lanes
             number = vector // k_lanes * own_rows + row % own_rows
@@ -144,11 +144,11 @@ def make_product_from_shared(cut):
     zero = number(0)
     rows_first = cut.groups == 1  # backward: units, not columns, are neighbours in memory
 
-    def load(fragments, weights, shared, at, units, group_stride, unit_stride, column_stride, count):
+    def load(fragments, weights, shared, at, units, groups, group_stride, unit_stride, column_stride, count):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         for index in range(lane, rows * columns, 32):
             row, column = (index % rows, index // rows) if rows_first else (index // columns, index % columns)
-            weight = weight_at(weights, at, row, column, units, group_stride, unit_stride, column_stride, count)
+            weight = weight_at(weights, at, row, column, units, groups, group_stride, unit_stride, column_stride, count)
             shared[(warp * rows + row) * stride + column] = widen(weight)
 
     gather_and_multiply = in_turn(

@@ -10,7 +10,8 @@ Every block owns some units of one layer and direction, keeps their weights on t
 
 Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`), so layer l + 1 follows one
 step behind layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
-cooperative.
+cooperative. A cell without stages (`numbarnn.cells`) has A gates of h Rᵀ and G of x Wᵀ; where A is 0, blocks of a layer
+do not wait for each other.
 
 Which block does what stands in two tables, `blocks` here and `warps` in `slices`, that `numbarnn.schedules.tables`
 fills. A kernel that waits in vain writes where to `trouble` and leaves, and so do all others that wait for it.
@@ -27,12 +28,14 @@ from numbarnn.cells.order import RESET, SKIP
 from numbarnn.cells.philox import philox
 from numbarnn.cells.precision import compute_dtype, is_half
 from numbarnn.kernels import exchange, products, ptx, storage
+from numbarnn.kernels.given import make_draw
 from numbarnn.kernels.launch import Kernel
 from numbarnn.kernels.slices import (
     COLUMN,
     COLUMN_STRIDE,
     COUNT,
     GROUP_STRIDE,
+    GROUPS,
     KIND,
     RECURRENT,
     SHIFT,
@@ -57,7 +60,8 @@ MASK = 11  # row of `masks` for dropout between the layer and the next of this l
 TROUBLE = 12  # `trouble_code` of the block
 SEQUENCE, END = 13, 14  # the block's sequences [SEQUENCE, END) of the batch
 VECTORS = 15  # where the cell's parameters per unit begin in `weights`, if it has any
-BLOCK_COLUMNS = 16
+NOISE = 16  # row of `noise`; 0 where it is not read
+BLOCK_COLUMNS = 17
 
 STEPS_PER_PLACE = 1 << 40
 PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps ahead
@@ -176,7 +180,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
     """The forward kernel.
 
     Args:
-        cell: any `Cell`.
+        cell: any `Cell` without stages.
         cut: the `slices.Slice` of all blocks.
         save: training: keep all private states, and what the cell saves.
         inputs: whether some layers multiply their input themselves (all but the first of the launch).
@@ -184,30 +188,32 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
         masked: whether some steps are not ordinary (`numbarnn.cells.order`).
     """
     dtype, U, P, WARPS, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.warps, cut.threads, cut.sequences
-    G, N, K = cell.num_gates, cell.num_private, cell.num_saved
+    G, A, N, K = cell.num_gates, cell.num_outer, cell.num_private, cell.num_saved
+    multiplies = inputs or A > 0
     number = np.dtype(compute_dtype(dtype)).type
     no_state = units.zeros(1 + N, TARGET, compute_dtype(dtype))
     forward, own_vectors = forward_function(cell, compute_dtype(dtype), TARGET), _make_own_vectors(cell, cut)
     V, load_vectors = cell.num_vectors, units.loader(cell.num_vectors, TARGET)
     PV = max(1, P * V)
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
-    product, sums = products.make_product(cut), products.make_sums(cut, G, inputs)
-    load_weights, multiply = product.load, product.step
+    product, input_sums = products.make_product(cut), products.make_sums(cut, G, inputs)
+    load_weights, multiply, outer_sums = product.load, product.step, products.make_sums(cut, A, inputs)
     publish, dropout_factor = exchange.make_publish(dtype, cut.aligned), make_dropout_factor(dtype)
     stored_number = np.uint16 if is_half(dtype) else number
     load_gates, store_saved = units.loader(G, TARGET, widen), units.storer(K, TARGET, narrow)
     load_tuple, add, fetch = units.loader(G, TARGET), units.adder(G, TARGET), _make_fetch(cut, G)
+    load_outer, add_outer, draw = units.loader(A, TARGET), units.adder(A, TARGET), make_draw(cell.noise, dtype, save)
     prefetch, look_up = _make_prefetch(cut, G), _make_look_up(cut)
     load_private, store_private = units.loader(N, TARGET), units.storer(N, TARGET)
     whole = units.joiner(TARGET)
     fragment_words = max(1, cut.fragment_words) if cut.resident == "registers" else 1
     gathered, tiles, PG = cut.gathered, cut.tiles, P * G
     row_stride, partials, between_warps = cut.row_stride, cut.partials, cut.between_warps  # in shared memory
-    bias_w, bias_r, states = cut.biases, cut.biases + G * U, cut.states
+    bias_w, bias_r, most_biases, states = cut.biases, cut.biases + G * U, max(G, A) * U, cut.states
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_forward_kernel(
-        vectors, c, gates, weights, codes, masks, scale, blocks, warps, trouble, directions, steps, batch, limit
+        vectors, c, gates, weights, codes, noise, masks, scale, blocks, warps, trouble, directions, steps, batch, limit
     ):
         """All steps of some layers forward.
 
@@ -215,7 +221,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
                  out, if there is dropout above l; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and only the last;
                  gates[l D + d] (T, B, width) with `save`; trouble (1,) if a wait came to nothing
         Reads    gates[d] of the first layer = x Wᵀ; initial states in vectors[l] and c[l]; weights; the tables;
-                 masked: codes (D, T+2, B)
+                 masked: codes (D, T+2, B); noise (places, 4), if the cell has any, with `save`
         Launch   cooperative, one block per row of `blocks`; all arrays flat; h and dropped-out h full of UNWRITTEN
         """
         shared, failed = cuda.shared.array(0, number), cuda.shared.array(1, np.int32)
@@ -232,6 +238,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
         gates_width, reads_gates = blocks[block, GATES_WIDTH], blocks[block, READS_GATES] != 0
         split, working = np.int32(blocks[block, RECURRENT_WARPS]), np.int32(blocks[block, WORKING_WARPS])
         mask, begin, end = blocks[block, MASK], blocks[block, SEQUENCE], blocks[block, END]
+        words_of_noise = noise[blocks[block, NOISE]]
         h, layer_c, layer_gates = vectors[layer], c[layer], gates[layer * directions + direction]
         width, private_row = directions * hidden, directions * N * hidden
         own_h, own_c = direction * hidden + first_unit, direction * N * hidden + first_unit  # columns of unit 0
@@ -242,19 +249,23 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
 
         if thread == 0:
             failed[0] = 0
-        load_weights(
-            fragments, weights, shared, warps[block, warp, WEIGHTS], num_units, warps[block, warp, GROUP_STRIDE],
-            warps[block, warp, UNIT_STRIDE], warps[block, warp, COLUMN_STRIDE], count,
-        )  # fmt: skip
+        if multiplies:
+            load_weights(
+                fragments, weights, shared, warps[block, warp, WEIGHTS], num_units, warps[block, warp, GROUPS],
+                warps[block, warp, GROUP_STRIDE], warps[block, warp, UNIT_STRIDE], warps[block, warp, COLUMN_STRIDE],
+                count,
+            )  # fmt: skip
         cuda.syncthreads()  # weights may have passed through where biases, sums and states go
         for at in range(thread, WARPS * between_warps, THREADS):
             shared[partials + at] = number(0)
-        for row in range(thread, G * U, THREADS):
+        for row in range(thread, most_biases, THREADS):
             j = row // U * hidden + first_unit + row % U
             if row % U < num_units:
                 at_w, at_r = blocks[block, BIAS_W], blocks[block, BIAS_R]
-                shared[bias_w + row] = widen(weights[at_w + j]) if at_w >= 0 else number(0)
-                shared[bias_r + row] = widen(weights[at_r + j]) if at_r >= 0 else number(0)
+                if row < G * U:
+                    shared[bias_w + row] = widen(weights[at_w + j]) if at_w >= 0 else number(0)
+                if row < A * U:
+                    shared[bias_r + row] = widen(weights[at_r + j]) if at_r >= 0 else number(0)
         initial = 0 if direction == 0 else steps + 1
         initial_c = initial if save else initial % 2
         for pair in range(thread, (end - begin) * U, THREADS):
@@ -278,7 +289,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
                 if masked:
                     look_up(code_of, codes, (direction * (steps + 2) + t + 1) * batch, first, end)
                 # 1. The products, each warp its part
-                if count > 0:
+                if multiplies and count > 0:
                     wait = 0 if recurrent and step == 0 else 1
                     if not multiply(
                         fragments, words, shared, partials + warp * between_warps, vector, t + shift, batch, first, end,
@@ -297,15 +308,16 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
                     new_h, position, own = number(0), np.int64(0), states + ((first - begin) * U + pair) * (1 + N)
                     if valid:
                         at = partials + pair // U * row_stride + unit
-                        ah = add(sums(shared, at, 0, split), load_tuple(shared, bias_r + unit, U))
+                        ah = add_outer(outer_sums(shared, at, 0, split), load_outer(shared, bias_r + unit, U))
                         ax = load_gates(now, i * G, 1)
                         if inputs and not reads_gates:
-                            ax = sums(shared, at, split, working)
+                            ax = input_sums(shared, at, split, working)
                         ax = add(ax, load_tuple(shared, bias_w + unit, U))
                         state = whole(shared[own], load_private(shared, own + 1, 1))
                         if masked and code_of[i] == RESET:
-                            state, ah = no_state(), load_tuple(shared, bias_r + unit, U)
-                        new_state, kept = forward(ax, ah, state, load_vectors(per_unit, i * V, 1), (), ())
+                            state, ah = no_state(), load_outer(shared, bias_r + unit, U)
+                        random = draw(words_of_noise, np.uint64(b * hidden + first_unit + unit), np.uint64(t))
+                        new_state, kept = forward(ax, ah, state, load_vectors(per_unit, i * V, 1), (), random)
                         if masked and code_of[i] == SKIP:
                             new_state = state
                         new_h, position = new_state[0], (t * batch + b) * width + own_h + unit
@@ -349,7 +361,8 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
 def make_backward(cell, cut, inputs, drops, masked=False):
     """The backward kernel: the same walk in reverse, with the transposed weights. Arguments as for `make_forward`."""
     dtype, U, P, WARPS, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.warps, cut.threads, cut.sequences
-    G, N, K, same_gradient = cell.num_gates, cell.num_private, cell.num_saved, cell.same_gradient
+    G, A, N, K, same_gradient = cell.num_gates, cell.num_outer, cell.num_private, cell.num_saved, cell.same_gradient
+    multiplies = inputs or A > 0
     number = np.dtype(compute_dtype(dtype)).type
     backward, own_vectors = backward_function(cell, compute_dtype(dtype), TARGET), _make_own_vectors(cell, cut)
     V, load_vectors = cell.num_vectors, units.loader(cell.num_vectors, TARGET)
@@ -357,10 +370,10 @@ def make_backward(cell, cut, inputs, drops, masked=False):
     widen = storage.widen(dtype)
     product, sums = products.make_product(cut), products.make_sums(cut, 1, inputs)
     load_weights, multiply = product.load, product.step
-    publish_all = exchange.make_publish_all(dtype, cut.aligned, G)
-    dropout_factor, look_up = make_dropout_factor(dtype), _make_look_up(cut)
-    nothing, no_state, no_private, no_vectors = (
-        units.zeros(count, TARGET, compute_dtype(dtype)) for count in (G, 1 + N, N, V)
+    publish_gates, publish_outer = (exchange.make_publish_all(dtype, cut.aligned, count) for count in (G, A))
+    dropout_factor, look_up, draw = make_dropout_factor(dtype), _make_look_up(cut), make_draw(cell.noise, dtype, True)
+    no_gates, no_outer, no_state, no_private, no_vectors = (
+        units.zeros(count, TARGET, compute_dtype(dtype)) for count in (G, A, 1 + N, N, V)
     )
     load_saved, fetch, prefetch = units.loader(K, TARGET, widen), _make_fetch(cut, K), _make_prefetch(cut, K)
     fetch_one = _make_fetch(cut, 1)
@@ -391,17 +404,17 @@ def make_backward(cell, cut, inputs, drops, masked=False):
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_backward_kernel(
-        vectors, h, c, gates, d_vectors, dy, dh, dc, weights, codes, masks, scale, blocks, warps, trouble,
+        vectors, h, c, gates, d_vectors, dy, dh, dc, weights, codes, noise, masks, scale, blocks, warps, trouble,
         directions, steps, batch, limit,
     ):  # fmt: skip
         """All steps of some layers backward.
 
-        Writes   vectors[l D + d] (T, B, G*H), the gradient of h Rᵀ; vectors[(L + l) D + d], that of x Wᵀ, if the
-                 cell's two differ; dh[l D + d] (B, H), dc[l D + d] (B, N*H), first the gradient of the final state,
-                 then of the initial one; d_vectors[l D + d] (T, B, V*H), if the cell has parameters per unit; trouble
-                 (1,) if a wait came to nothing
+        Writes   vectors[l D + d] (T, B, A*H), the gradient of h Rᵀ; vectors[(L + l) D + d] (T, B, G*H), that of x Wᵀ,
+                 if the cell's two differ; dh[l D + d] (B, H), dc[l D + d] (B, N*H), first the gradient of the final
+                 state, then of the initial one; d_vectors[l D + d] (T, B, V*H), if the cell has parameters per unit;
+                 trouble (1,) if a wait came to nothing
         Reads    dy (T, B, D*H) of the last layer; what forward left in h, c, gates; weights; the tables; masked: codes
-                 (D, T+2, B)
+                 (D, T+2, B); noise (places, 4), if the cell has any
         Launch   cooperative, one block per row of `blocks`; all arrays flat; vectors full of UNWRITTEN
         """
         shared, failed = cuda.shared.array(0, number), cuda.shared.array(1, np.int32)
@@ -421,6 +434,7 @@ def make_backward(cell, cut, inputs, drops, masked=False):
         gates_width, reads_dy = blocks[block, GATES_WIDTH], blocks[block, READS_GATES] != 0
         split, working = np.int32(blocks[block, RECURRENT_WARPS]), np.int32(blocks[block, WORKING_WARPS])
         mask, begin, end = blocks[block, MASK], blocks[block, SEQUENCE], blocks[block, END]
+        words_of_noise = noise[blocks[block, NOISE]]
         place = layer * directions + direction
         layer_h, layer_c, layer_gates, layer_dh, layer_dc = h[layer], c[layer], gates[place], dh[place], dc[place]
         width, private_row = directions * hidden, directions * N * hidden
@@ -432,10 +446,12 @@ def make_backward(cell, cut, inputs, drops, masked=False):
 
         if thread == 0:
             failed[0] = 0
-        load_weights(
-            fragments, weights, shared, warps[block, warp, WEIGHTS], num_units, warps[block, warp, GROUP_STRIDE],
-            warps[block, warp, UNIT_STRIDE], warps[block, warp, COLUMN_STRIDE], count,
-        )  # fmt: skip
+        if multiplies:
+            load_weights(
+                fragments, weights, shared, warps[block, warp, WEIGHTS], num_units, warps[block, warp, GROUPS],
+                warps[block, warp, GROUP_STRIDE], warps[block, warp, UNIT_STRIDE], warps[block, warp, COLUMN_STRIDE],
+                count,
+            )  # fmt: skip
         cuda.syncthreads()  # weights may have passed through where sums and gradients go
         for at in range(thread, WARPS * between_warps, THREADS):
             shared[partials + at] = number(0)
@@ -463,7 +479,7 @@ def make_backward(cell, cut, inputs, drops, masked=False):
                     look_up(code_of, codes, (slots + t + 1) * batch, first, end)
                     look_up(code_after, codes, (slots + t + 2 - 2 * direction) * batch, first, end)
                 # 1. The products, each warp its part: none from later steps at first, none from above at last
-                if count > 0 and ((recurrent and step > 0) or (not recurrent and step < steps)):
+                if multiplies and count > 0 and ((recurrent and step > 0) or (not recurrent and step < steps)):
                     if not multiply(
                         fragments, words, shared, partials + warp * between_warps, vector, t + shift, batch, first, end,
                         vector_width, column, count, 1, limit,
@@ -478,11 +494,11 @@ def make_backward(cell, cut, inputs, drops, masked=False):
                     pair = thread + i * THREADS
                     unit, b = pair % U, first + pair // U
                     valid = pair < U * SEQUENCES and unit < num_units and b < end
-                    d_ax, d_ah, own = nothing(), nothing(), states + ((first - begin) * U + pair) * (1 + N)
+                    d_ax, d_ah, own = no_gates(), no_outer(), states + ((first - begin) * U + pair) * (1 + N)
                     at = partials + pair // U * row_stride + unit
                     if valid:
                         d_h = shared[own]
-                        if step > 0:
+                        if A > 0 and step > 0:
                             d_h += sums(shared, at, 0, split)[0]
                         private = load_private(shared, own + 1, 1)
                         if masked and code_after[i] == RESET:  # nothing comes from the step after
@@ -500,22 +516,26 @@ def make_backward(cell, cut, inputs, drops, masked=False):
                             if masked and code_of[i] == RESET:
                                 state = no_state()
                             d_state = whole(d_h + output, private)
+                            random = draw(words_of_noise, np.uint64(b * hidden + first_unit + unit), np.uint64(t))
                             d_ax, d_ah, d_before, d_vector = backward(
                                 load_saved(saved, i * K, 1), state, new_state, d_state, (),
-                                load_vectors(per_unit, i * V, 1), (), (), (),
+                                load_vectors(per_unit, i * V, 1), (), (), random,
                             )  # fmt: skip
                             if masked and code_of[i] == SKIP:
-                                d_ax, d_ah, d_before, d_vector = nothing(), nothing(), whole(d_h, private), no_vectors()
+                                d_ax, d_ah, d_before, d_vector = (
+                                    no_gates(), no_outer(), whole(d_h, private), no_vectors(),
+                                )  # fmt: skip
                             if V > 0:
                                 row = (t * batch + b) * V * hidden + first_unit + unit
                                 store_vectors(d_vectors[place], row, hidden, d_vector)
                             shared[own] = d_before[0]
                             store_private(shared, own + 1, 1, d_before[1:])
                     if step < steps:
-                        at = (t * batch + b) * G * hidden + first_unit + unit
-                        publish_all(vectors[place], at, hidden, d_ah, valid)
+                        at = (t * batch + b) * A * hidden + first_unit + unit
+                        publish_outer(vectors[place], at, hidden, d_ah, valid)
                         if not same_gradient:
-                            publish_all(vectors[len(gates) + place], at, hidden, d_ax, valid)
+                            at = (t * batch + b) * G * hidden + first_unit + unit
+                            publish_gates(vectors[len(gates) + place], at, hidden, d_ax, valid)
                 # 3. What the cell will need next besides products
                 last = first + SEQUENCES >= end
                 next_step, next_first = (step + 1, begin) if last else (step, first + SEQUENCES)

@@ -24,8 +24,8 @@ def make_product(cut):
 
     Returns:
         A namespace of
-        load(fragments, weights, shared, at, units, group_stride, unit_stride, column_stride, count): once per call,
-            the warp's part of the weights to where it stays; a barrier of the block must follow.
+        load(fragments, weights, shared, at, units, groups, group_stride, unit_stride, column_stride, count): once per
+            call, the warp's part of the weights to where it stays; a barrier of the block must follow.
         step(fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit):
             gathers the warp's part of the vector, multiplies it, leaves partial sums at `partial`. Whether all came
             in time.

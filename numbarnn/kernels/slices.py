@@ -1,6 +1,6 @@
 """How persistent kernels are cut: a block's slice of the weights, times a vector that other blocks produce.
 
-A block owns U units of one layer and direction, and with them rows of weights (forward: G * U rows of R and of W;
+A block owns U units of one layer and direction, and with them rows of weights (forward: A * U rows of R and G * U of W;
 backward: U columns of R and W, seen as rows). These stay on the chip for the whole call. At every step each warp
 
     waits for its part of the vector (some sequences, some columns) and loads it     `exchange`
@@ -29,7 +29,8 @@ COUNT = 4  # number of columns; 0: the warp has nothing to multiply
 WEIGHTS = 5  # where the weight of its first row and column stands
 GROUP_STRIDE, UNIT_STRIDE, COLUMN_STRIDE = 6, 7, 8  # from gate to gate, unit to unit, column to column
 KIND = 9
-WARP_COLUMNS = 10
+GROUPS = 10  # rows per unit that its matrix has: `Slice.groups` or fewer, the others are zero
+WARP_COLUMNS = 11
 RECURRENT, INPUT = 0, 1  # kinds: products of the own layer's previous step, and of another layer's same time
 
 
@@ -40,7 +41,7 @@ class Slice:
     Attributes:
         dtype: what is stored: "float32", "float64", "float16", "bfloat16".
         math: "fma", or the tensor cores: "mma" (for the halves), "tf32" (for float32).
-        groups: rows per unit: the gates forward, 1 backward.
+        groups: rows per unit: forward the most gates of a matrix that blocks multiply, 1 backward.
         units: U, units per block.
         warps: warps per block.
         chunks: most chunks of 64 bytes of a row that a warp multiplies.
@@ -49,6 +50,7 @@ class Slice:
         aligned: rows and slices start at multiples of 16 bytes, so that lanes load 16 bytes at once.
         whole: every warp multiplies exactly `chunks` chunks, so that nothing has to be left out.
         resident: "registers" or "shared": where the weights stay (float64: always shared).
+        unit_biases: biases per unit: forward the gates of W x and of R h, 0 backward.
     """
 
     dtype: str
@@ -62,6 +64,7 @@ class Slice:
     aligned: bool
     whole: bool = False
     resident: str = "registers"
+    unit_biases: int = 0
 
     @cached_property
     def threads(self):
@@ -144,13 +147,13 @@ class Slice:
 
     @cached_property
     def biases(self):
-        """Where the units' biases begin in shared memory: those of W x, then those of R h; as the rows are."""
+        """Where the units' biases begin in shared memory: those of W x, then those of R h; in the order of rows."""
         return self.weight_elements + self.staged_elements
 
     @cached_property
     def partials(self):
         """Where the partial sums begin: of warp 0, the first sequence, the first row."""
-        return self.biases + 2 * self.groups * self.units
+        return self.biases + self.unit_biases * self.units
 
     @cached_property
     def between_warps(self):

@@ -30,9 +30,9 @@ def make_product(cut):
     zero = np.float32(0)
     to_registers = in_turn(tuple(make_fragment_load(number) for number in range(cut.fragment_words // 4)))
 
-    def load(fragments, weights, shared, at, units, group_stride, unit_stride, column_stride, count):
+    def load(fragments, weights, shared, at, units, groups, group_stride, unit_stride, column_stride, count):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
-        strides = (units, group_stride, unit_stride, column_stride, count)
+        strides = (units, groups, group_stride, unit_stride, column_stride, count)
         for index in range(lane, rows * chunks * 16, 32):
             row, word = index // (chunks * 16), index % (chunks * 16)
             chunk, of_chunk = word // 16, word % 16

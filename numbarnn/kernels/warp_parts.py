@@ -31,10 +31,10 @@ def in_turn(functions):
 @cache
 def make_weight_at(cut):
     """A device function: the weight of a row and column, as stored; zero outside of the slice."""
-    groups, units_per_block = cut.groups, cut.units
+    units_per_block = cut.units
     zero = np.uint16(0) if is_half(cut.dtype) else np.dtype(cut.dtype).type(0)
 
-    def weight_at(weights, at, row, column, units, group_stride, unit_stride, column_stride, count):
+    def weight_at(weights, at, row, column, units, groups, group_stride, unit_stride, column_stride, count):
         group, unit = row // units_per_block, row % units_per_block
         if group >= groups or unit >= units or column >= count:
             return zero

@@ -68,13 +68,49 @@ def bias_mode(value, cell):
 def proj_size(value, cell, sizes):
     """P, or 0 for no projection."""
     width = natural(value, "proj_size")
-    if width and (cell.general or "c" not in cell.states):
+    if cell.projected:
+        if not width and len(set(sizes)) > 1:
+            raise ValueError(
+                f"proj_size must be given: {cell.name} projects its output, and the layers' hidden sizes {sizes} differ"
+            )
+        width = width or sizes[0]
+        if cell.num_products:
+            raise ValueError(
+                f"cell {cell.name} has further products, of H numbers, and a projection, of proj_size: it can have but "
+                "one of these, as both are multiplied by rows of one matrix R"
+            )
+        return width
+    if width and cell.general:
+        raise ValueError(
+            f"proj_size must be left out: the equations of {cell.name} have no projection; to have one, write "
+            "`return p.P.h @ ..., ...`"
+        )
+    if width and "c" not in cell.states:
         raise ValueError(f"proj_size is for the LSTM, a {cell.name} has no projection: leave it out")
     if width >= min(sizes):
         raise ValueError(
             f"proj_size must be smaller than every hidden size, but is {width}, and hidden_size {min(sizes)}"
         )
     return width
+
+
+def recurrent_matrix(cell, sizes, width):
+    """Raise ValueError unless R can be what the cell says.
+
+    Args:
+        sizes: H of each layer. width: P, or 0 for no projection.
+    """
+    positive_int(cell.heads, f"heads of cell {cell.name}")
+    for name, size in [("hidden_size", hidden) for hidden in sizes] + [("proj_size", width)]:
+        if size % cell.heads:
+            raise ValueError(f"{name} must be a multiple of the {cell.heads} heads of cell {cell.name}, but is {size}")
+    if cell.drop_connect and len(cell.drop_connect) != cell.num_recurrent:
+        raise ValueError(
+            f"drop_connect of cell {cell.name} must have one probability for each of the {cell.num_recurrent} gates of "
+            f"R, but has {len(cell.drop_connect)}"
+        )
+    for rate in cell.drop_connect:
+        probability(rate, f"drop_connect of cell {cell.name}")
 
 
 def input_mode(value, input_size, sizes):

@@ -42,7 +42,8 @@ def gradcheck(
     """Compare a cell's backward with central differences of its forward, in float64, element by element.
 
     The loss is the sum of all outputs and final states, each times a random number. At points where a function has no
-    derivative (the kink of a ReLU) differences say nothing: take another `seed`.
+    derivative (the kink of a ReLU) differences say nothing: take another `seed`. Where something is drawn at random
+    (dropout, a cell's noise, weights dropped) all is computed as in one and the same training call.
 
     Args:
         cell: a `Cell`, such as `numbarnn.cell` makes, or the name of one.
@@ -60,12 +61,15 @@ def gradcheck(
     sizes = input_size, hidden_size, num_layers
     layer = RNN(cells.get(cell), *sizes, dtype="float64", seed=seed, **({"device": "cpu"} | options))
     random, engine = np.random.default_rng(seed), layer.engine
-    shape = layer.stack.h_shapes(batch)
+    shapes = [layer.stack.h_shapes(batch), *[layer.stack.c_shapes(batch)] * layer.stack.cell.num_private]
     values = {"x": random.standard_normal((steps, batch, input_size))}
-    values |= {name: random.standard_normal(shape) for name in layer.stack.cell.states}
+    states = zip(layer.stack.cell.states, shapes, strict=True)
+    values |= {name: random.standard_normal(shape) for name, shape in states}
     values |= layer.state_dict()
+    draws = bool(layer.stack.cell.noise or layer.stack.cell.drop_connect or layer.dropout)
 
     def run(training):
+        layer.training_calls = 0  # the same random numbers
         layer.load_state_dict({name: values[name] for name in layer.parameters})
         states = tuple(engine.from_host(values[name]) for name in layer.stack.cell.states)
         x = engine.from_host(values["x"])
@@ -83,7 +87,7 @@ def gradcheck(
     found = {"x": gradients.x, **dict(zip(layer.stack.cell.states, states, strict=True)), **gradients.params}
 
     def loss():
-        parts = zip(outputs(run(training=False)), weights_of, strict=True)
+        parts = zip(outputs(run(training=draws)), weights_of, strict=True)
         return sum(float(np.sum(engine.to_host(output) * weight)) for output, weight in parts)
 
     errors = {}

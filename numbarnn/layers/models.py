@@ -23,7 +23,7 @@ _ARGUMENTS = """
             which takes one of them; `explain` says which and why.
         allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32 (10 bits of mantissa): faster,
             coarser. Without effect on other dtypes and on the CPU.
-        seed: of the initial parameters and the dropout masks; None takes a new one.
+        seed: of the initial parameters and of what training calls draw at random; None takes a new one.
 
     Raises:
         ValueError, TypeError: an argument is out of range or of the wrong type.
@@ -34,6 +34,9 @@ _ARGUMENTS = """
 
 _PROJECTION = """
         proj_size: P: h is W_hr m, P wide, of the cell's output m; 0 for none. P < H. Not for schedule "persistent"."""
+_OF_CELL = """
+        proj_size: P, of a cell that projects its output: h is W_hr m, P wide, of the cell's output m; any size, by
+            default H."""
 _CLIP = """
         cell_clip: limits of c, a pair (lclip, rclip) or a number for both (cudnnRNNSetClip): c is limited at each step,
             before h is computed from it; None for none.
@@ -49,7 +52,8 @@ _RNN = """The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h.
 
     With a `Cell` as its first argument a network of that cell: `RNN(cell, input_size, hidden_size, ...)`. Its state is
     h, or a tuple of the cell's states, h first; its parameters are weight_ih_l0 (W, gate after gate), weight_hh_l0 (R),
-    the biases that its equations have, and its vectors by name."""
+    the biases that its equations have, and its vectors by name; weight_hr_l0 (W_hr) of a cell that projects its output.
+    With n heads R is (A*H, H/n): its rows of unit j multiply the numbers of head j div (H/n)."""
 
 
 class LSTM(Recurrent):
@@ -90,7 +94,7 @@ class GRU(Recurrent):
 
 
 class RNN(Recurrent):
-    __doc__ = _RNN + _ARGUMENTS.format(more='\n        nonlinearity: "tanh" or "relu".', options="")
+    __doc__ = _RNN + _ARGUMENTS.format(more='\n        nonlinearity: "tanh" or "relu".', options=_OF_CELL)
 
     def __init__(self, *arguments, **options):
         if arguments and isinstance(arguments[0], Cell):

@@ -3,13 +3,15 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
+from numbarnn.cells import philox
 from numbarnn.cells.precision import known_dtype
-from numbarnn.layers import checks, private, sequences
+from numbarnn.layers import checks, drawn, private, sequences
 from numbarnn.layers.sequences import NO_PADDING_VALUE, PackedSequence
 from numbarnn.layers.stack import Stack, Tape
 from numbarnn.schedules.explain import explain
@@ -91,12 +93,15 @@ class Recurrent:
         self._array_type = self.engine.array_module.ndarray
 
     def _initial_weights(self, seed):
-        """PyTorch's: every parameter of a layer uniform in ±1/√H."""
+        """PyTorch's: every parameter of a layer uniform in ±1/√H; where a cell's equations say a value, that."""
         generator = np.random.default_rng(seed)
         flat = np.empty(self.stack.space.size, dtype=self.dtype)
         for part in self.stack.space.parameters:
             bound = 1.0 / math.sqrt(self.hidden_size[part.layer])
             flat[part.offset : part.offset + part.size] = generator.uniform(-bound, bound, part.size)
+        for hidden, parts in zip(self.hidden_size, self.stack.parts(flat), strict=True):
+            for part, (kind, number, value) in product(parts, self.stack.cell.initial):
+                part[kind][number * hidden : (number + 1) * hidden] = value
         return flat
 
     engine = property(lambda self: self.stack.engine, doc="The engine it runs on.")
@@ -117,7 +122,7 @@ class Recurrent:
 
     @property
     def training_calls(self):
-        """Number of training calls so far; with the seed, the key of the next dropout masks. Set it to resume."""
+        """Number of training calls so far; with the seed, the key of what the next one draws. Set it to resume."""
         return self.stack.calls
 
     @training_calls.setter
@@ -141,7 +146,7 @@ class Recurrent:
 
     # ---------------------------------------------------------------- the two calls
     def __call__(self, x, state=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE):
-        """Inference: nothing is kept for backward, nothing dropped out.
+        """Inference: nothing is kept for backward, nothing drawn at random.
 
         Args:
             x: (T, B, I), or (B, T, I) with `batch_first`; T may be 1. Or a `PackedSequence` of such x.
@@ -164,7 +169,7 @@ class Recurrent:
         return y, state
 
     def forward(self, x, state=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE):
-        """Training: as a call, with dropout between layers, keeping what `backward` needs.
+        """Training: as a call, with dropout and the cell's random numbers, keeping what `backward` needs.
 
         Returns:
             y, state: as a call. y may be a view of what the tape keeps, so is not writable on the CPU: copy it to
@@ -243,6 +248,34 @@ class Recurrent:
                     self.engine.dropout(ones, ones, work.masks[layer], work.scale)
                 masks.append(self.engine.to_host(ones))
         return masks
+
+    def drop_connect_masks(self, tape):
+        """The masks of the weights that a tape's call dropped out (`Cell.drop_connect`): name of each R -> NumPy array
+        of its shape; an element is 0 or 1 / (1 - p). Empty where the cell drops none."""
+        self._check_origin(tape)
+        recurrent, masks = tape.forward.recurrent, {}
+        if recurrent is not None and recurrent.words is not None:
+            with self.engine.activate():
+                for part in (part for part in self.stack.space.parameters if part.kind == "R"):
+                    mask = self.engine.from_host(np.ones(part.shape, self.dtype))
+                    for drop in recurrent.drop(mask, mask, (part.layer, part.direction)):
+                        drop()
+                    masks[part.name] = self.engine.to_host(mask)
+        return masks
+
+    def noise(self, tape):
+        """The random numbers that units drew in a tape's call (`Cell.noise`): a list of NumPy arrays (D, T, B, N, H),
+        one per layer, of N numbers per unit and step; empty where the cell draws none.
+
+        Those of time t are in place t for both directions; there are some for times beyond a sequence's length too.
+        """
+        self._check_origin(tape)
+        work, D = tape.forward, self.stack.directions
+        if not self.stack.cell.noise:
+            return []
+        words = philox.noise_words(work.seed, self.num_layers * D, work.call).reshape(self.num_layers, D, 4)
+        draw = partial(drawn.noise, self.stack.cell.noise, work.problem.state_dtype, work.steps, work.batch)
+        return [np.stack([draw(H, one) for one in own]) for H, own in zip(self.hidden_size, words, strict=True)]
 
     def explain(self, shape):
         """What a training call with x of that shape does, and backward, and why, as text: the schedule, what others

@@ -56,7 +56,7 @@ class Stack:
         device: see `numbarnn.engines.get`.
         schedule: "auto" or a name in `numbarnn.schedules.SCHEDULES`.
         allow_tf32: see `numbarnn.schedules.Problem`.
-        seed: key of the dropout masks, a non-negative int below 2^64.
+        seed: key of the dropout masks and of cells' random numbers, a non-negative int below 2^64.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class Stack:
         self.equal_sizes = len(set(self.hidden_sizes)) == 1
         self.bias_mode = checks.bias_mode(bias, self.cell)
         self.proj_size = checks.proj_size(proj_size, self.cell, self.hidden_sizes)
+        checks.recurrent_matrix(self.cell, self.hidden_sizes, self.proj_size)
         self.input_mode = checks.input_mode(input_mode, self.input_size, self.hidden_sizes)
         self.output_sizes = tuple(self.proj_size or hidden for hidden in self.hidden_sizes)
         self.dropout = checks.probability(dropout, "dropout")
@@ -102,7 +103,7 @@ class Stack:
         self.allow_tf32 = checks.flag(allow_tf32, "allow_tf32")
         self.space = WeightSpace(
             self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias_mode, self.proj_size,
-            self.input_mode, self.cell.num_recurrent, self.cell.vectors,
+            self.input_mode, self.cell.num_recurrent, self.cell.vectors, self.cell.heads,
         )  # fmt: skip
         self.calls = 0
         self._parts = (None, None)  # the last weight buffer and its views

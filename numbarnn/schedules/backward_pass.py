@@ -53,8 +53,10 @@ class BackwardPass(Pass):
     _dht: dict = field(default_factory=dict)  # (layer, direction) -> with projection, all of the gradient of h
     _dm: dict = field(default_factory=dict)  # (layer, direction) -> that of m of one step, scratch
     _d_v: dict = field(default_factory=dict)  # (layer, direction) -> the gradient of v of one step, scratch
+    _d_sums: dict = field(default_factory=dict)  # (layer, direction) -> that of its sums of one step, scratch
     _d_vectors: dict = field(default_factory=dict)  # (layer, direction) -> that of the cell's vectors in each step
     _h_before: dict = field(default_factory=dict)  # (layer, direction) -> with resets, see `h_before`
+    _dR: dict = field(default_factory=dict)  # (layer, direction) -> the gradient of R before it is added, see `_dR_of`
     _walks: dict = field(default_factory=dict)  # (layer, direction) -> the engine's function of [first, last)
 
     engine = property(lambda self: self.tape.engine)
@@ -144,10 +146,24 @@ class BackwardPass(Pass):
         shape = (self.tape.batch, count * self.problem.hidden_sizes[layer])
         return self._made(arrays, name, (layer, direction), shape, self.problem.state_dtype)
 
+    def _d_sums_of(self, layer, direction):
+        """(B, Q), the gradient of the sums over units of one step, scratch."""
+        shape = (self.tape.batch, self.problem.cell.num_sums)
+        return self._made(self._d_sums, "d_sums", (layer, direction), shape, self.problem.state_dtype)
+
     def _h_before_of(self, layer, direction):
         """With resets, (T, B, H): the states before the steps with zeros where they count as zero."""
         shape = (self.tape.steps, self.tape.batch, self.problem.output_sizes[layer])
         return self._made(self._h_before, "h before", (layer, direction), shape, self.problem.dtype)
+
+    @property
+    def _adds_dropped(self):
+        """Whether gradients of R are dropped out and then added to others."""
+        return self.accumulate and self.tape.recurrent is not None and self.tape.recurrent.words is not None
+
+    def _dR_of(self, place):
+        """Like the parameter R, scratch for its gradient where that is dropped out and then added."""
+        return self._made(self._dR, "dR", place, self.tape.recurrent.parameter(place).shape, self.problem.dtype)
 
     def _made(self, arrays, name, key, shape, dtype):
         if key not in arrays:
@@ -157,19 +173,24 @@ class BackwardPass(Pass):
     def make_room(self, task):
         place = task.layer, task.direction
         if task.kind == "steps":
-            self.dah_of(*place)
+            self.dax_of(*place), self.dah_of(*place)
             if self.problem.projection:
                 self._dht_of(*place), self._scratch_of(self._dm, "dm", *place)
-            if self.problem.cell.stages:
-                self._scratch_of(self._d_v, "d_v", *place, len(self.problem.cell.stages))
+            if self.problem.cell.num_products:
+                self._scratch_of(self._d_v, "d_v", *place, self.problem.cell.num_products)
+            if self.problem.cell.num_sums:
+                self._d_sums_of(*place)
             if self.problem.cell.vectors:
                 self.d_vectors_of(*place)
         elif task.kind == "input":
             self.dx_of(task.layer)
         elif task.kind == "remake":
             self.tape.input(task.layer)
-        elif task.kind == "weights" and self.problem.resets:
-            self._h_before_of(*place)
+        elif task.kind == "weights":
+            if self.problem.resets:
+                self._h_before_of(*place)
+            if self._adds_dropped:
+                self._dR_of(place)
 
     def bind(self, task):
         bind = {
@@ -194,7 +215,7 @@ class BackwardPass(Pass):
             dy=self.dy[layer],
             h=tape.h[layer],
             c=tape.c[layer],
-            R=part["R"],
+            R=part["R"] if tape.recurrent is None else tape.recurrent.R(place),
             allow_tf32=problem.allow_tf32,
         )
         if problem.masked:
@@ -202,8 +223,12 @@ class BackwardPass(Pass):
         if problem.projection:
             buffers.m, buffers.W_hr = tape.m[layer], part["W_hr"]
             buffers.dht, buffers.dm = self._dht[place], self._dm[place]
-        if problem.cell.stages:
+        if problem.cell.num_products:
             buffers.d_v = self._d_v[place]
+        if problem.cell.num_sums:
+            buffers.sums, buffers.d_sums = tape.sums[place], self._d_sums[place]
+        if tape.noise is not None:
+            buffers.noise = tape.noise[layer * problem.directions + direction]
         if problem.cell.vectors:
             buffers.vectors, buffers.d_vectors = part["vectors"], self._d_vectors[place]
         return self.engine.backward_steps(buffers)
@@ -240,21 +265,37 @@ class BackwardPass(Pass):
             states, codes = self._h_before_of(*place), tape.codes[direction][1:-1]
             work.append(partial(self.engine.select, states, h_before[:, :, columns], codes, RESET, 0.0))
             h_before, columns = states, slice(None)
-        outer = dw
-        if cell.stages:  # their rows of R multiplied something else
+        outer, h_before = dw, rows(h_before)[:, columns]
+        if tape.recurrent is not None:
+            outer = {kind: part for kind, part in dw.items() if kind != "R"}
+        elif cell.num_products:  # their rows of R multiplied something else
             outer = dw | {"R": dw["R"][: cell.num_outer * self.problem.hidden_sizes[task.layer]]}
-        operands = outer, dax, dah, x, rows(h_before)[:, columns]
+        operands = outer, dax, dah, x, h_before
         work.append(partial(self.engine.weight_gradients, *operands, self.accumulate, self.problem.allow_tf32))
+        work += self._recurrent_gradients(dw, dah, h_before, place)
         work += self._further_gradients(dw, dah, place)
         return partial(one_after_another, work)
 
+    def _recurrent_gradients(self, dw, dah, h_before, place):
+        """Functions for the gradients of those rows of R that are not one product with h: of stages, or all of them
+        where steps multiply with another R."""
+        cell, H, recurrent = self.problem.cell, self.problem.hidden_sizes[place[0]], self.tape.recurrent
+        options = {"accumulate": self.accumulate, "allow_tf32": self.problem.allow_tf32}
+        vectors = [h_before] * cell.num_outer
+        for stage in (stage for stage, one in enumerate(cell.stages) if one.gates):
+            of_R, first = cell.rows_of_stage(stage, H), cell.product_number(stage) * H
+            v = rows(self.tape.v[place])[:, first : first + H]
+            vectors += [v] * len(cell.stages[stage].gates)
+            if recurrent is None:
+                yield partial(self.engine.multiply, dw["R"][of_R], dah[:, of_R], v, transpose_a=True, **options)
+        if recurrent is not None:
+            scratch = self._dR_of(place) if self._adds_dropped else None
+            yield from recurrent.gradient(dw["R"], scratch, dah, vectors, place, **options)
+
     def _further_gradients(self, dw, dah, place):
-        """Functions for the gradients of what not every cell has: rows of R of stages, vectors, W_hr."""
+        """Functions for the gradients of what not every cell has besides: vectors, W_hr."""
         cell, H, engine = self.problem.cell, self.problem.hidden_sizes[place[0]], self.engine
         options = {"transpose_a": True, "accumulate": self.accumulate, "allow_tf32": self.problem.allow_tf32}
-        for stage in range(len(cell.stages)):
-            of_R, v = cell.rows_of_stage(stage, H), rows(self.tape.v[place])[:, stage * H : (stage + 1) * H]
-            yield partial(engine.multiply, dw["R"][of_R], dah[:, of_R], v, **options)
         if cell.vectors:
             if not self.accumulate:
                 yield partial(engine.zero, dw["vectors"])
@@ -301,7 +342,8 @@ class BackwardPass(Pass):
 
     def arrays(self):
         states = (self.dhy, self.dcy, self._dh_sum, self._dc_sum, self.dhx, self.dcx)
-        groups = (self.dy, self._dax, self._dah, self._dht, self._dm, self._d_v, self._d_vectors, self._h_before)
+        groups = (self.dy, self._dax, self._dah, self._dht, self._dm, self._h_before)
+        groups = (*groups, self._d_v, self._d_sums, self._d_vectors, self._dR)
         made = [array for group in groups for array in group.values()]
         made += [array for array in (self.dw, self.dx, self.dy_last, self._dx_copy) if array is not None]
         return [*self.tape.arrays(), *(array for state in states for array in arrays_of_state(state)), *made]

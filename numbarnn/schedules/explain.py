@@ -82,15 +82,16 @@ class Residence(NamedTuple):
     blocks     per direction; of those with the same units each has a part of the batch
     units      per block, at most
     R, W       (rows, columns) of a block's slice of the recurrent weights; of the input's, forward its own, backward
-               those of the layer above; None where a product over all steps takes their place
-    block_bytes, total_bytes     of one block, and of all blocks of the layer
+               those of the layer above; None where it multiplies none: they do not exist, or a product over all steps
+               takes their place
+    block_bytes, total_bytes     of one block, and of all blocks of the layer; with the rows of zeros of the smaller one
     home       "registers" or "shared memory"
     """
 
     layer: int
     blocks: int
     units: int
-    R: tuple[int, int]
+    R: tuple[int, int] | None
     W: tuple[int, int] | None
     block_bytes: int
     total_bytes: int
@@ -99,7 +100,8 @@ class Residence(NamedTuple):
     def __str__(self):
         slices = [f"{shape[0]} x {shape[1]} of {name}" for name, shape in (("R", self.R), ("W", self.W)) if shape]
         return (
-            f"layer {self.layer}: {self.blocks} blocks per direction, {self.units} units each; {' and '.join(slices)}, "
+            f"layer {self.layer}: {self.blocks} blocks per direction, {self.units} units each; "
+            f"{' and '.join(slices) or 'no weights'}, "
             f"{self.block_bytes / 1024:.3g} KiB per block, in {self.home}; {self.total_bytes / 2**20:.3g} MiB in all"
         )
 
@@ -111,11 +113,13 @@ def residences(problem, launch):
     for layer in range(launch.first, launch.last):
         sources = planner.sources(problem, launch.first, layer, launch.last, launch.backward)
         columns = [sum(source.columns for source in sources if (source.kind == RECURRENT) == own) for own in (1, 0)]
-        rows, hidden = max(1, cut.groups) * cut.units, problem.hidden_sizes[layer]
+        rows, hidden = cut.groups * cut.units, problem.hidden_sizes[layer]
+        gates = (1, 1) if launch.backward else (problem.cell.num_outer, problem.cell.num_gates)
+        R, W = ((g * cut.units, count) if count else None for g, count in zip(gates, columns, strict=True))
         blocks = -(-hidden // cut.units) * launch.slices
         found.append(
             Residence(
-                layer, blocks, cut.units, (rows, columns[0]), (rows, columns[1]) if columns[1] else None,
+                layer, blocks, cut.units, R, W,
                 rows * sum(columns) * stored.itemsize,
                 problem.directions * launch.slices * rows // cut.units * hidden * sum(columns) * stored.itemsize,
                 launch.home,

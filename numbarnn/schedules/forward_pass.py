@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from numbarnn.cells.order import SKIP
-from numbarnn.cells.philox import dropout_masks
+from numbarnn.cells.philox import dropout_masks, noise_words
 from numbarnn.engines import Engine, ForwardBuffers
+from numbarnn.schedules import recurrent_weights
 from numbarnn.schedules.execution import Pass, arrays_of_state, form_of_state, new_state, part_of_state, rows
 from numbarnn.schedules.problem import Problem
 
@@ -23,7 +24,7 @@ class ForwardPass(Pass):
         weights: weights[layer][direction], a dict with "W", "R", "b_w", "b_r".
         flat: the buffer that these are views of (the biases only if the layers have any).
         hx, cx: the initial states, an array or a list with one per layer, as `Problem.h_shapes`; None is zero.
-        seed, call: key of the dropout masks, number of the training call.
+        seed, call: key of the dropout masks and of noise, number of the training call.
         batch_major: the caller's arrays have the axes of batch and time exchanged.
         lengths, resets: (B,) int32 and (T, B) uint8, of NumPy or the engine; None: nothing out of the ordinary.
         fill: what stands in y beyond a sequence's length.
@@ -31,11 +32,13 @@ class ForwardPass(Pass):
             sequences may be shorter.
         hy, cy: the final states, in the form of `Problem.h_shapes`; cy is None without private states.
         codes: (D, T + 2, B) uint8, what each step of each sequence is (`numbarnn.cells.order`); None if not masked.
+        recurrent: a `RecurrentWeights` where steps multiply with another R than the parameter; else None.
         masks, scale: with dropout, what `philox.dropout_masks` returns for all layers but the last; else None.
         h: h[layer] (T + 2, B, D * H), slot t + 1 is step t, slots 0 and T + 1 the initial states.
         m: m[layer] (T + 2, B, D * H), with projection the cell's outputs before it; then h is D * P wide.
         c: c[layer], likewise (T + 2, B, D * N * H); (2, B, D * N * H) in inference.
-        gates: see `gates_of`. v: see `v_of`.
+        noise: (L * D, 4) uint64, `philox.noise_words` of each layer and direction; None in inference and without noise.
+        gates: see `gates_of`. v, sums: see `v_of`, `sums_of`.
     """
 
     engine: Engine
@@ -61,11 +64,14 @@ class ForwardPass(Pass):
     gates: dict = field(default_factory=dict)
     _inputs: dict = field(default_factory=dict)
     v: dict = field(default_factory=dict)
+    sums: dict = field(default_factory=dict)
     _products: dict = field(default_factory=dict)  # (layer, direction) -> h Rᵀ of one step
     _walks: dict = field(default_factory=dict)  # (layer, direction) -> the engine's function of [first, last)
 
     masks: Any = None
     scale: float | None = None
+    noise: Any = None
+    recurrent: Any = None
 
     def __post_init__(self):
         problem = self.problem
@@ -95,6 +101,10 @@ class ForwardPass(Pass):
         if self.dropping:
             self.scale, masks = dropout_masks(problem.dropout, self.seed, problem.layers - 1, self.call)
             self.masks = self.engine.from_host_into(make, "masks", masks)
+        self.recurrent = recurrent_weights.made_for(self, make)
+        if problem.training and problem.cell.noise:
+            words = noise_words(self.seed, problem.layers * D, self.call)
+            self.noise = self.engine.from_host_into(make, "noise", words)
 
     def _on_engine(self, name, array):
         """An array of the engine, copied there if it is NumPy's."""
@@ -145,12 +155,21 @@ class ForwardPass(Pass):
         return self._products[key]
 
     def v_of(self, layer, direction):
-        """(T, B, S * H), what the rows of R of S stages multiply; in inference (1, B, S * H)."""
-        key, kept = (layer, direction), self.steps if self.problem.training else 1
-        if key not in self.v:
-            shape = (kept, self.batch, len(self.problem.cell.stages) * self.problem.hidden_sizes[layer])
-            self.v[key] = self._room(("v", key), shape, self.problem.dtype)
-        return self.v[key]
+        """(T, B, S * H), what the rows of R of S further products multiply; in inference (1, B, S * H)."""
+        width = self.problem.cell.num_products * self.problem.hidden_sizes[layer]
+        return self._of_steps(self.v, "v", (layer, direction), width, self.problem.dtype)
+
+    def sums_of(self, layer, direction):
+        """(T, B, Q), the sums over units; in inference (1, B, Q)."""
+        width = self.problem.cell.num_sums
+        return self._of_steps(self.sums, "sums", (layer, direction), width, self.problem.state_dtype)
+
+    def _of_steps(self, arrays, name, key, width, dtype):
+        """An array (T, B, width) of what stages make, kept for backward; in inference (1, B, width)."""
+        if key not in arrays:
+            kept = self.steps if self.problem.training else 1
+            arrays[key] = self._room((name, key), (kept, self.batch, width), dtype)
+        return arrays[key]
 
     def make_room(self, task):
         if task.kind == "dropout":
@@ -159,8 +178,10 @@ class ForwardPass(Pass):
             self.gates_of(task.layer, task.direction)
             if task.kind == "steps":
                 self._product_of(task.layer, task.direction)
-                if self.problem.cell.stages:
+                if self.problem.cell.num_products:
                     self.v_of(task.layer, task.direction)
+                if self.problem.cell.num_sums:
+                    self.sums_of(task.layer, task.direction)
 
     def bind(self, task):
         if task.kind == "steps":
@@ -202,7 +223,7 @@ class ForwardPass(Pass):
             c=self.c[layer],
             ax=self.gates_of(layer, direction),
             ah=self._product_of(layer, direction),
-            R=part["R"],
+            R=part["R"] if self.recurrent is None else self.recurrent.R((layer, direction)),
             b_w=part["b_w"],
             b_r=part["b_r"],
             allow_tf32=problem.allow_tf32,
@@ -215,8 +236,12 @@ class ForwardPass(Pass):
             buffers.m, buffers.W_hr = self.m[layer], part["W_hr"]
         if problem.cell.vectors:
             buffers.vectors = part["vectors"]
-        if problem.cell.stages:
+        if problem.cell.num_products:
             buffers.v = self.v_of(layer, direction)
+        if problem.cell.num_sums:
+            buffers.sums = self.sums_of(layer, direction)
+        if self.noise is not None:
+            buffers.noise = self.noise[layer * problem.directions + direction]
         return self.engine.forward_steps(buffers)
 
     def forget(self, task):
@@ -236,9 +261,11 @@ class ForwardPass(Pass):
         return self.engine.rooms((self.problem, self.engine.address(self.flat), "backward"))
 
     def first_copies(self):
-        """The codes; x as tasks read it; the initial states into their slots: the first of the forward direction, the
-        last of the backward."""
+        """R where steps have one of their own; the codes; x as tasks read it; the initial states into their slots: the
+        first of the forward direction, the last of the backward."""
         problem, engine = self.problem, self.engine
+        if self.recurrent is not None:
+            yield from self.recurrent.fill()
         if problem.masked:
             yield partial(engine.step_codes, self.codes, self.lengths, self.resets)
             for m in self.m:  # carried through where the first step is skipped, and multiplied by gradients of zero
@@ -287,9 +314,10 @@ class ForwardPass(Pass):
         return slot[:, direction * width : (direction + 1) * width]
 
     def arrays(self):
-        groups = (self.gates, self.v, self._products, self._inputs)
+        groups = (self.gates, self.v, self.sums, self._products, self._inputs)
         made = [array for group in groups for array in group.values()]
-        made += [] if self.masks is None else [self.masks]
+        made += [words for words in (self.masks, self.noise) if words is not None]
+        made += [] if self.recurrent is None else self.recurrent.arrays()
         made += [self.x_given, self._y_copy] if self.rewrites else []
         made += self.m
         made += [self.codes, self.lengths, self.resets] if self.problem.masked else []

@@ -4,6 +4,7 @@ What runs where is the planner's (`planner.plan_launches`). Here its launches be
 the arrays of a pass. Products over all steps (x Wᵀ of a launch's first layer, dx, dW) stay tasks of their own.
 """
 
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -28,21 +29,33 @@ def profile_of(problem):
     """The DeviceProfile to plan for.
 
     Raises:
-        planner.DoesNotFit: the engine has no kernels, nothing is known of its device, or a step has a second product.
+        planner.DoesNotFit: the engine has no kernels, nothing is known of its device, or a step has to wait within.
     """
     if problem.engine == "cpu":
         raise planner.DoesNotFit(
             "schedule 'persistent' runs kernels on a GPU (device='cuda'), not on the CPU: use schedule='auto'"
         )
-    if problem.projection or not problem.cell.one_product:
-        what = "a projection" if problem.projection else f"cell {problem.cell.name!r}"
+    if problem.projection or problem.cell.stages:
         raise planner.DoesNotFit(
-            f"schedule 'persistent' has one product of h per step, with the gates that x has, which is not enough for "
-            f"{what}: use schedule='wavefront' or 'stepwise'"
+            f"schedule 'persistent' has one product of h per step and then the cell, but this one, "
+            f"{problem.cell.name!r}, has {_waits_within(problem)}: use schedule='wavefront' or 'stepwise'"
         )
     if problem.profile is None:
         raise planner.DoesNotFit("nothing is known of the device: the problem has no profile")
     return problem.profile
+
+
+def _waits_within(problem):
+    """For what blocks would wait within a step, as text."""
+    cell, found = problem.cell, []
+    if cell.num_sums:
+        found.append("sums over units (such as layer norm)")
+    if cell.num_products:
+        products = cell.num_products + (cell.num_outer > 0)
+        found.append(f"{products} products per step" if products > 1 else "a product of what a step computes first")
+    if problem.projection:
+        found.append("a projection")
+    return " and ".join(found)
 
 
 class Persistent(Schedule):
@@ -68,6 +81,8 @@ class Persistent(Schedule):
         return _plan_weights(problem)
 
     def run_forward(self, work):
+        if work.recurrent is not None:
+            work.recurrent.join(work.flat)
         self._run(work, *_planned(work.problem, False), _ForwardLaunch)
 
     def run_backward(self, walk, weights=True):
@@ -196,9 +211,9 @@ def _reason(launches):
 
 
 # --------------------------------------------------------------------------------------------------------- launching
-def _weight_places(work):
-    """(layer, direction) -> Place of the pass's weights in the flat buffer."""
-    engine, flat = work.engine, work.flat
+def _weights(work):
+    """(array, places): the array that has all of the pass's weights; (layer, direction) -> their Place in it."""
+    engine, flat, made = work.engine, work.flat, work.recurrent
     start, size = engine.address(flat), flat.dtype.itemsize
 
     def offset(view):
@@ -206,13 +221,21 @@ def _weight_places(work):
         elements = (engine.address(view) - start) // size
         return elements if 0 <= elements < flat.size else -1
 
-    return {
+    places = {
         (layer, direction): Place(
             *(offset(part[kind]) if kind in part else -1 for kind in ("W", "R", "b_w", "b_r", "vectors"))
         )
         for layer, parts in enumerate(work.weights)
         for direction, part in enumerate(parts)
     }
+    if made is None:
+        return flat, places
+    return made.array, {place: replace(found, R=made.start(place)) for place, found in places.items()}
+
+
+def _noise(work):
+    """The words of the cell's random numbers, (places, 4), as kernels take them."""
+    return work.engine.constant(np.zeros((1, 4), np.uint64)) if work.noise is None else work.noise
 
 
 def _masks(work):
@@ -256,19 +279,21 @@ class _Launch:
             vectors, arrays: the kernel's first arguments, arrays or lists of arrays; then come weights and the rest.
         """
         problem, launch, engine = self.problem, self.launch, self.engine
-        tables = make_tables(problem, launch, _weight_places(tape))
+        weights, places = _weights(tape)
+        tables = make_tables(problem, launch, places)
         scale, masks = _masks(tape)
         codes = engine.constant(np.zeros(1, np.uint8)) if tape.codes is None else tape.codes
         bound = kernel.bind(
             LaunchConfig(launch.blocks, launch.cut.threads, launch.shared_bytes, cooperative=True),
-            *(_flat(array) for array in (vectors, *arrays, tape.flat, codes)),
-            masks, scale, *map(engine.constant, tables), engine.trouble,
+            *(_flat(array) for array in (vectors, *arrays, weights, codes)),
+            _noise(tape), masks, scale, *map(engine.constant, tables), engine.trouble,
         )  # fmt: skip
         sizes = problem.directions, problem.steps, problem.batch, _limit(problem)
 
         def run():
             for array in exchanged:
-                engine.mark_unwritten(array)
+                if array.size:
+                    engine.mark_unwritten(array)
             bound(*sizes)
 
         return run

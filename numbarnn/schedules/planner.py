@@ -149,11 +149,11 @@ class Launch:
 
 def sources(problem, first, layer, last, backward):
     """What a block of `layer` multiplies at each step, in a launch of the layers [first, last)."""
-    gates, hidden = problem.cell.num_gates, problem.hidden_sizes
+    gates, outer, hidden = problem.cell.num_gates, problem.cell.num_outer, problem.hidden_sizes
     if not backward:
-        own = [Source(RECURRENT, 0, hidden[layer])]
+        own = [Source(RECURRENT, 0, hidden[layer])] * (outer > 0)
         return own + [Source(INPUT, 0, problem.directions * hidden[layer - 1])] * (layer > first)
-    own = [Source(RECURRENT, 0, gates * hidden[layer])]
+    own = [Source(RECURRENT, 0, outer * hidden[layer])] * (outer > 0)
     if layer + 1 == last:
         return own
     return own + [Source(INPUT, direction, gates * hidden[layer + 1]) for direction in range(problem.directions)]
@@ -224,18 +224,21 @@ def _refusal(problem, profile, first, last, refusals):
     hidden = problem.hidden_sizes[first:last]
     sizes = ", ".join(map(str, hidden))
     kept = compute_dtype(problem.dtype) if _math(problem, profile) == "fma" else problem.dtype  # "fma" keeps no halves
-    total = sum(problem.directions * problem.cell.num_gates * size * size * itemsize(kept) for size in hidden)
+    total = sum(problem.directions * problem.cell.num_outer * size * size * itemsize(kept) for size in hidden)
     room = profile.multiprocessors * profile.shared_bytes
     few_enough = [
         sum(problem.directions * ceil(size / units) for size in hidden) <= profile.multiprocessors
         for units in UNITS for _ in profile.warps
     ]  # fmt: skip
     closest = refusals[few_enough.index(True) if any(few_enough) else -1]  # the smallest slices for these SMs
+    weights = (
+        f"its recurrent weights take {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
+        f"{profile.shared_bytes / 1024:.0f} KiB of shared memory each hold {room / 2**20:.1f} MiB, besides what the "
+        f"steps need; "
+    )
     return (
         f"{problem.cell.name} with hidden size {sizes} in {problem.dtype}, batch {problem.batch}, does not fit on "
-        f"{profile.name}: its recurrent weights take {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
-        f"{profile.shared_bytes / 1024:.0f} KiB of shared memory each hold {room / 2**20:.1f} MiB, besides what the "
-        f"steps need; closest: {closest}. Use schedule='wavefront' or 'stepwise'"
+        f"{profile.name}: {weights if total else ''}closest: {closest}. Use schedule='wavefront' or 'stepwise'"
     )
 
 
@@ -270,9 +273,10 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
         return f"{max(map(len, all_sources))} products for {warps} warps"
     tiles = 1 if sequences <= TILE_BATCH else 2
     aligned = all(width * size % 16 == 0 for width in problem.hidden_sizes) and units * size % 4 == 0
-    groups = 1 if backward else problem.cell.num_gates
-    cut = Slice(problem.dtype, math, groups, units, warps, chunks, 1, tiles, aligned)
-    cut = _with_chunks(cut)
+    gates, outer = problem.cell.num_gates, problem.cell.num_outer
+    groups = 1 if backward else max(1, outer, gates if last > first + 1 else 0)
+    biases = 0 if backward else gates + outer
+    cut = _with_chunks(Slice(problem.dtype, math, groups, units, warps, chunks, 1, tiles, aligned, unit_biases=biases))
     if problem.dtype == "float64" or not _fits_registers(cut, profile, problem.cell.num_vectors):
         cut = _with_chunks(replace(cut, chunks=chunks, resident="shared"))
     share_of_warp = cut.chunks * chunk_elements
@@ -283,7 +287,7 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
             f"{blocks} blocks of {units} units with {warps} warps need {shared_bytes / 1024:.0f} KiB of shared memory "
             f"each, of {profile.shared_bytes / 1024:.0f} KiB"
         )
-    columns = max(sum(source.columns for source in each) for each in all_sources)
+    columns = max(sum(source.columns for source in each) for each in all_sources)  # 0 where nothing is multiplied
     estimate = _estimate(problem, profile, cut, blocks, columns, sequences)
     return Launch(first, last, cut, blocks, slices, sequences, shared_bytes, estimate, problem.steps, D, backward)
 
@@ -297,7 +301,8 @@ def _parameter_bytes(problem, layers, backward):
         arrays = exchanged + 2 * layers + 3 * places + vectors + 2
     else:
         arrays = 3 * layers + places + 1
-    return 8 * (7 * (arrays + 2) + 9 + 9 + 11 + 1 + 4)  # one-dimensional; then masks, both tables, scale and sizes
+    # One-dimensional; then noise and masks, both tables, scale and sizes.
+    return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 4)
 
 
 def _chunks_per_warp(all_sources, warps, chunk_elements):
@@ -341,17 +346,20 @@ def step_products_us(problem):
     if half and profile.tensor_cores:
         per_clock = profile.mma_per_clock
     rate = BLAS_EFFICIENCY * per_clock * profile.multiprocessors * profile.clock_ghz * 1e3
-    work = [problem.batch * problem.cell.num_gates * hidden**2 / rate for hidden in problem.hidden_sizes]
+    outer = problem.cell.num_outer
+    work = [problem.batch * outer * hidden**2 / rate for hidden in problem.hidden_sizes]
     layers_in_turn = 1 + (problem.layers - 1) * (1 if problem.directions == 2 else BLAS_LAYER)
-    return problem.steps * (layers_in_turn * BLAS_STEP_US + problem.directions * sum(work))
+    step = BLAS_STEP_US if outer else BLAS_STEP_US / 2  # without a product one kernel
+    return problem.steps * (layers_in_turn * step + problem.directions * sum(work))
 
 
 def _estimate(problem, profile, cut, blocks, columns, sequences):
-    """The Estimate of a step: of `turns` through the block's sequences, each a chain of loads, products and sums."""
+    """The Estimate of a step: of `turns` through the block's sequences, each a chain of loads, products and sums. Rows
+    that are padded are multiplied too."""
     clock = profile.clock_ghz * 1e3  # per microsecond
     turns = ceil(sequences / cut.sequences)
     read_bytes = sequences * columns * itemsize(problem.dtype)
-    groups = cut.chunks // cut.gathered
+    groups = cut.chunks // cut.gathered if columns else 0
     together = blocks * read_bytes / (profile.l2_gb_s * 1e3)
     read = turns * groups * L2_CLOCKS / clock + max(read_bytes / (64 * clock), together)
     rate = {
@@ -367,4 +375,6 @@ def _estimate(problem, profile, cut, blocks, columns, sequences):
     sums = cut.warps * cut.groups * cut.pairs * cut.warps / 4 * 4  # loads from shared memory, four clocks each per SM
     add = turns * (TURN_CLOCKS + sums) / clock
     exchange = max(profile.exchange_us - (turns - 1) / turns * (read + multiply + add), 0.0)
+    if not problem.cell.num_outer:  # what comes from another layer is there before it is needed
+        exchange = 0.0
     return Estimate(exchange, read_bytes, read, multiply, add)

@@ -44,6 +44,7 @@ def make_tables(problem, launch, places):
         working = sum(1 for one in shares if one)
         for direction in range(problem.directions):
             place = places[layer, direction]
+            noise = layer * problem.directions + direction if problem.training and problem.cell.noise else 0
             alone = layer == (launch.last - 1 if launch.backward else launch.first)
             mask = layer if problem.dropping and layer < launch.last - 1 else -1
             width = max(problem.cell.num_saved, problem.cell.num_gates) if problem.training else problem.cell.num_gates
@@ -55,14 +56,14 @@ def make_tables(problem, launch, places):
                     (
                         layer - launch.first, direction, unit, count, hidden, width * hidden, place.b_w, place.b_r,
                         recurrent, working, int(alone), mask, code, sequence, end,
-                        place.vectors,
+                        place.vectors, noise,
                     )
                 )  # fmt: skip
                 warps.append([make_warps(problem, launch, places, layer, direction, unit, one) for one in shares])
     return np.array(blocks, np.int64), np.array(warps, np.int64)
 
 
-_IDLE = (0,) * 9 + (INPUT,)
+_IDLE = (0,) * 9 + (INPUT, 0)
 
 
 def _forward_warp(problem, launch, places, layer, direction, unit, share):
@@ -75,11 +76,12 @@ def _forward_warp(problem, launch, places, layer, direction, unit, share):
     if source.kind == RECURRENT:
         at = place.R + unit * hidden + first
         width, column = problem.directions * hidden, direction * hidden + first
-        return number, 2 * direction, width, column, count, at, hidden * hidden, hidden, 1, RECURRENT
+        gates = problem.cell.num_outer
+        return number, 2 * direction, width, column, count, at, hidden * hidden, hidden, 1, RECURRENT, gates
     inputs = source.columns
     vector, shift = (layers + number - 1, 0) if problem.dropping else (number - 1, 1)
     at = place.W + unit * inputs + first
-    return vector, shift, inputs, first, count, at, hidden * inputs, inputs, 1, INPUT
+    return vector, shift, inputs, first, count, at, hidden * inputs, inputs, 1, INPUT, problem.cell.num_gates
 
 
 def _backward_warp(problem, launch, places, layer, direction, unit, share):
@@ -91,10 +93,10 @@ def _backward_warp(problem, launch, places, layer, direction, unit, share):
     if source.kind == RECURRENT:
         at = places[layer, direction].R + first * hidden + unit
         shift = 1 if direction == 0 else -1
-        return number * D + direction, shift, source.columns, first, count, at, 0, 1, hidden, RECURRENT
+        return number * D + direction, shift, source.columns, first, count, at, 0, 1, hidden, RECURRENT, 1
     vector = (number + 1) * D + source.direction
     if not problem.cell.same_gradient:
         vector += (launch.last - launch.first) * D
     inputs = D * hidden  # columns of the W above
     at = places[layer + 1, source.direction].W + first * inputs + direction * hidden + unit
-    return vector, 0, source.columns, first, count, at, 0, 1, inputs, INPUT
+    return vector, 0, source.columns, first, count, at, 0, 1, inputs, INPUT, 1

@@ -24,7 +24,8 @@ class Parameter:
     Attributes:
         name: PyTorch's name.
         kind: "W" (G*H, I), "R" (A*H, H), "b_w" (G*H,), "b_r" (A*H,), `VECTOR` (H,); with projection R is (A*H, P), and
-            there is "W_hr" (P, H). A, the gates of h Rᵀ, is G but for general cells.
+            there is "W_hr" (P, H). A, the gates of h Rᵀ, is G but for general cells. With n heads R is n times
+            narrower: row g H + j multiplies the numbers of head j div (H/n) alone.
         layer, direction: its pseudo-layer.
         offset: of its first element in the flat buffer.
         shape: its shape.
@@ -66,6 +67,7 @@ class WeightSpace:
         input_mode: "linear", or "skip": layer 0 has no W.
         num_recurrent: A; None: G.
         vectors: names of a cell's parameters per unit.
+        heads: n, which divides H and P.
 
     Raises:
         ValueError: a vector has the name of another parameter.
@@ -77,7 +79,7 @@ class WeightSpace:
 
     def __init__(
         self, num_gates, input_size, hidden_sizes, directions=1, bias="double", proj_size=0, input_mode="linear",
-        num_recurrent=None, vectors=(),
+        num_recurrent=None, vectors=(), heads=1,
     ):  # fmt: skip
         taken = set(_PREFIX.values()).intersection(vectors)
         if taken:
@@ -89,7 +91,7 @@ class WeightSpace:
             for layer, hidden in enumerate(hidden_sizes):
                 rows, outputs = num_gates * hidden, proj_size or hidden
                 recurrent = rows if num_recurrent is None else num_recurrent * hidden
-                shapes = {"W": (rows, inputs), "R": (recurrent, outputs), "W_hr": (outputs, hidden)}
+                shapes = {"W": (rows, inputs), "R": (recurrent, outputs // heads), "W_hr": (outputs, hidden)}
                 shapes |= {"b_w": (rows,), "b_r": (recurrent,), VECTOR: (hidden,)}
                 missing = {"W"} if layer == 0 and input_mode == "skip" else set()
                 missing |= set() if recurrent else {"R", "b_r"}

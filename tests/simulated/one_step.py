@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from numbarnn.cells import units
 from numbarnn.cells.definition import backward_function, forward_function
+from numbarnn.cells.philox import noise_words
 
 
 def normal(dtype, *shape, seed=0):
@@ -38,6 +40,7 @@ class Step:
         self.ah = normal(dtype, B, A * H, seed=4)
         self.b_w, self.b_r = normal(dtype, G * H, seed=5), normal(dtype, A * H, seed=6)
         self.vectors = normal(dtype, cell.num_vectors * H, seed=10)
+        self.words, self.draws = noise_words(2**35 + 5, 4, 9)[3], True
 
     @property
     def state_before(self):
@@ -53,16 +56,52 @@ class Step:
         vectors = split(self.vectors.astype(np.float64), self.cell.num_vectors)
         return ax, ah, tuple(part.astype(np.float64) for part in self.state_before), vectors
 
+    @property
+    def noise(self):
+        """The random numbers, arrays (B, H); their means unless `draws`."""
+        draw = units.noise_loader(self.cell.noise, "python", "float64")
+        units_of_all, t = range(self.B * self.H), np.uint64(self.t)
+        drawn = [draw(self.words, np.uint64(position), t) for position in units_of_all]
+        if not self.draws:
+            drawn = [units.mean_noise(self.cell.noise, "python", "float64")()] * len(units_of_all)
+        return tuple(np.reshape(values, (self.B, self.H)) for values in zip(*drawn, strict=True))
+
+    def wide(self, terms):
+        """Arrays (B, H) of a tuple's values, some of which may be the same for all units."""
+        return [np.broadcast_to(value, (self.B, self.H)) for value in terms]
+
+    def totals(self, terms):
+        """Their sums over units, (B, 1) each."""
+        return [value.sum(axis=1, keepdims=True) for value in self.wide(terms)]
+
+    def forward_arguments(self, stage=None):
+        """(ax, ah, state, vectors, sums, noise) as a stage (its number) gets them, or the cell's own forward."""
+        given, sums, stages = self.given(), [], self.cell.stages
+        count = (float(self.H),) if self.cell.num_sums else ()
+        for one in stages[: len(stages) if stage is None else stage]:
+            if one.sums:
+                sums += self.totals(one.forward(*given, (*count, *sums), self.noise))
+        return *given, (*count, *sums), self.noise
+
+    def backward_arguments(self, saved, state, new_state, d_state, d_v, stage=-1):
+        """The arguments of a stage's backward (its number), or of the cell's own."""
+        sums, noise, d_sums = *self.forward_arguments()[4:], [None] * self.cell.num_sums
+        vectors = split(self.vectors.astype(np.float64), self.cell.num_vectors)
+        for number in reversed(range(stage + 1, len(self.cell.stages))):
+            first, one = self.cell.first_sum(number), self.cell.stages[number]
+            if one.sums:
+                terms = one.backward(saved, state, new_state, d_state, d_v, vectors, sums, tuple(d_sums), noise)
+                d_sums[first : first + len(one.sums)] = self.totals(terms)
+        return saved, state, new_state, d_state, d_v, vectors, sums, tuple(d_sums), noise
+
     def expected(self):
         """(new state, saved) by the cell's equations on whole arrays, in float64."""
-        return forward_function(self.cell, "float64", "python")(*self.given(), (), ())
+        return forward_function(self.cell, "float64", "python")(*self.forward_arguments())
 
     def expected_gradients(self, saved, state, new_state, d_state, d_v):
         """(d_ax, d_ah, d_state_before, d_vectors), each a list of arrays (B, H), likewise."""
-        vectors = split(self.vectors.astype(np.float64), self.cell.num_vectors)
-        backward = backward_function(self.cell, "float64", "python")
-        parts = backward(saved, state, new_state, d_state, d_v, vectors, (), (), ())
-        return [[np.broadcast_to(value, (self.B, self.H)) for value in part] for part in parts]
+        arguments = self.backward_arguments(saved, state, new_state, d_state, d_v)
+        return [self.wide(part) for part in backward_function(self.cell, "float64", "python")(*arguments)]
 
     def keep(self, new_state):
         """Put a new state where the step's is."""

@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 from general_cells import GENERAL
 from general_problem import GeneralCase, check_general, make_problem, train
 from helpers import assert_close
+from own_cases import OwnCase
 from persistent_setup import few_threads
 
 from numbarnn.cells.precision import DTYPES
@@ -54,6 +55,9 @@ PERSISTENT = (
     GeneralCase("peephole", hidden=(5,), directions=2, resets=True, **LENGTHS),
     GeneralCase("peephole", T=3, B=2, hidden=(5, 6), bias="input", dtype="float64"),
     GeneralCase("peephole", T=2, B=2, hidden=(8,), dtype="float16"),
+    GeneralCase("light", hidden=(5, 6), directions=2, resets=True, **LENGTHS),
+    OwnCase("fewer", T=3, B=2, hidden=(5, 6)),
+    OwnCase("more", T=3, B=2, hidden=(5, 6), directions=2),
 )
 
 
@@ -63,8 +67,8 @@ def test_persistent_agrees_with_autograd(monkeypatch, case):
     check_general(case, "sim", "persistent", calls=1)
 
 
-@pytest.mark.parametrize("cell", ("blend", "chain", "light"))
-def test_persistent_refuses_what_it_cannot_do(cell):
+@pytest.mark.parametrize("cell, products", {"blend": 2, "chain": 3}.items())
+def test_persistent_refuses_what_it_cannot_do(cell, products):
     case = GeneralCase(cell, hidden=(32,))
-    with pytest.raises(RuntimeError, match=rf"schedule 'persistent'.*not enough for cell '{cell}'"):
+    with pytest.raises(RuntimeError, match=rf"'persistent' has one .*'{cell}', has {products} products per step"):
         case.layer("sim", schedule="persistent").explain((7, 3, 4))

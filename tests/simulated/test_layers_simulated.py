@@ -9,7 +9,8 @@ from half_cases import HalfCase
 from helpers import CELLS, Case, Problem, assert_close, assert_same_bits, check_layer, infer, make_problem, train
 from option_cases import OptionCase, OptionProblem
 
-from numbarnn.cells.precision import DTYPES, HALVES
+import numbarnn
+from numbarnn.cells.precision import DTYPES, HALVES, numpy_dtype
 from numbarnn.kernels import catalog
 from numbarnn.kernels.arguments import Arguments
 from numbarnn.kernels.launch import Kernel
@@ -94,6 +95,33 @@ def launching_calls():
         for D, options in product((1, 2), ({}, sequences)):
             yield option_problem("lstm", dtype, T=2, B=2, directions=D, proj_size=1, **options)
         yield option_problem("lstm", dtype, T=2, B=2, proj_size=1, **clip)
+        for cell in (catalog.SUMMING, catalog.DRAWING):
+            yield OwnProblem(cell, dtype), (train_plainly, infer_plainly, spread_blocks)
+
+
+class OwnProblem:
+    """A layer of a cell of one's own, and its x."""
+
+    def __init__(self, cell, dtype):
+        self.cell, self.x = cell, np.ones((2, 2, 3), numpy_dtype(dtype))
+
+    def layer(self, device, **options):
+        return numbarnn.RNN(self.cell, 3, 3, dtype=self.x.dtype.name, device=device, seed=0, **options)
+
+
+def train_plainly(layer, problem):
+    y, _, tape = layer.forward(problem.x)
+    layer.backward(tape, y)
+
+
+def infer_plainly(layer, problem):
+    layer(problem.x)
+
+
+def spread_blocks(layer, problem):
+    """As layers do whose R's matrices are blocks on the diagonal."""
+    out, x = (np.zeros((6, columns), problem.x.dtype) for columns in (4, 2))
+    layer.engine.spread_blocks(out, x, 1)
 
 
 def option_problem(cell, dtype, **options):

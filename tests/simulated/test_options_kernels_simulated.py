@@ -248,7 +248,7 @@ by_stage = pytest.mark.parametrize("cell, stage", [
 def test_stage_forward(cell, stage, masked, direction, dtype):
     """The stage's columns of v; of skipped steps they are left open. Its own and later gates' products come later."""
     s = (MaskedStep if masked else Step)(cell, dtype, direction)
-    expected = cell.stages[stage].forward(*s.given())
+    expected = cell.stages[stage].forward(*s.forward_arguments(stage))
     if masked:
         s.spoil()
     codes, rows = (s.codes, ~s.skip) if masked else (None, slice(None))
@@ -283,8 +283,8 @@ def test_stage_backward(cell, stage, masked, direction, dtype):
     cut_off = s.cut_off[:, None] if masked else np.zeros((s.B, 1), bool)
     d_h, d_private = np.where(cut_off, 0, dh), split(np.where(cut_off, 0, dc).astype(np.float64), N)
     d_state = (dy[s.t, :, s.h_columns].astype(np.float64) + d_h, *d_private)
-    d_stages, vectors = (split(part.astype(np.float64), n) for part, n in ((d_v, S), (s.vectors, cell.num_vectors)))
-    expected = cell.stages[stage].backward(saved, state, new_state, d_state, d_stages, vectors)
+    given = saved, state, new_state, d_state, split(d_v.astype(np.float64), S)
+    expected = cell.stages[stage].backward(*s.backward_arguments(*given, stage))
 
     d_v[:, : (stage + 1) * H] = np.nan  # its own and earlier ones' come later
     dax = nans(dtype, s.T, s.B, s.width)
@@ -322,8 +322,9 @@ def test_stage_kernels_are_right_for_any_grid(cell, stage, blocks, threads):
             codes = pointwise.no_codes(s.ah, None)
             makers = stages.make_stage_forward, stages.make_stage_backward
             kernels = [make(cell, stage, "float64") for make in makers]
-            kernels[0].bind(config, *forward, codes, np.int32(0), np.int32(1))(s.t, s.before)
-            kernels[1].bind(config, *backward, codes, np.int32(0))(s.t, s.before)
+            sums, d_sums, noise = s.h, dh, s.b_w  # none
+            kernels[0].bind(config, *forward, sums, noise, codes, np.int32(0), np.int32(1))(s.t, s.before)
+            kernels[1].bind(config, *backward, sums, d_sums, noise, codes, np.int32(0))(s.t, s.before)
         found.append((v, dah))
     for one, other in zip(*found, strict=True):
         assert np.isfinite(one).any()

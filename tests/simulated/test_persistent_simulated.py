@@ -2,13 +2,20 @@
 with the same bits whoever comes first. That wrong kernels are found out is tested in test_persistent_mutants.py.
 """
 
+import general_problem
+import helpers
 import numpy as np
 import pytest
+from general_cells import UNEVEN
 from half_cases import HalfCase
 from helpers import CELLS, Case, assert_close, assert_same_bits, infer, make_problem, train
+from own_cases import OwnCase
 from persistent_setup import few_threads, launches_of
+from recurrent_weights_cases import WeightCase, check_weights
 
 from numbarnn.bench import planned
+from numbarnn.cells import units
+from numbarnn.cells.philox import noise_words
 from numbarnn.kernels import exchange, simulator
 from numbarnn.kernels.arguments import Arguments
 from numbarnn.kernels.launch import Kernel
@@ -23,15 +30,19 @@ def small(monkeypatch):
     return few_threads(monkeypatch)
 
 
-def check(case, limit=None):
-    """Inference and training equal stepwise to rounding, with the same bits in every order of the threads."""
-    problem = make_problem(case)
+def check(case, limit=None, of=helpers, seeds=SEEDS):
+    """Inference and training equal stepwise to rounding, with the same bits in every order of the threads.
+
+    Args:
+        of: the module that has make_problem, infer and train for the case.
+    """
+    problem, infer, train = of.make_problem(case), of.infer, of.train
     step = problem.layer("sim", schedule="stepwise", seed=3)
     expected, (values, masks) = infer(step, problem), train(step, problem)
     for launch in launches_of(case):
         assert all(case.hidden[layer] > launch.cut.units for layer in range(launch.first, launch.last)), launch
     first = None
-    for seed in SEEDS:
+    for seed in seeds:
         layer = problem.layer("sim", schedule="persistent", seed=3)
         with simulator.schedule(seed):
             outputs, (found, own_masks) = infer(layer, problem), train(layer, problem)
@@ -160,6 +171,104 @@ def test_other_numbers_of_warps_equal_stepwise(small, warps):
     case = Case("gru", T=2, B=17, hidden=(9,))
     assert {launch.cut.warps for launch in launches_of(case)} == {warps}
     check(case)
+
+
+# --------------------------------------------------------------------------------------------------- cells of one's own
+MASKED = dict(T=4, B=3, lengths=(3, 0, 4))
+SIZES = (
+    dict(T=3, B=2, hidden=(5,), directions=2),
+    dict(T=3, B=2, hidden=(7, 5, 6), dropout=0.3),
+    dict(hidden=(5, 6), directions=2, resets=True, **MASKED),
+    dict(hidden=(5, 5), bias="input", resets=True, **MASKED),
+    dict(T=2, B=17, hidden=(5, 5), bias="recurrent", dtype="float64"),
+)
+
+
+def check_own(case):
+    check(case, of=general_problem, seeds=range(3))
+
+
+def own_cases():
+    """No R, fewer gates of ah than of ax, more, random numbers; of the library a few of these."""
+    for cell in ("light", *UNEVEN, "noisy"):
+        for size in SIZES:
+            yield OwnCase(cell, **size)
+    yield OwnCase("light", T=2, B=1, hidden=(9,), input_mode="skip", bias="none")
+    yield OwnCase("drawn", T=3, B=3, hidden=(5, 5), directions=2)
+    for cell in ("sru", "qrnn"):
+        yield OwnCase(cell, T=3, B=2, hidden=(5, 6))
+    yield OwnCase("ind_rnn", T=2, B=2, hidden=(5,), directions=2)
+    yield OwnCase("additive_network", T=3, B=2, hidden=(5, 6), directions=2)
+    yield OwnCase("additive_network", hidden=(5,), **MASKED)
+
+
+@pytest.mark.parametrize("case", list(own_cases()), ids=str)
+def test_own_cells_equal_stepwise(case):
+    check_own(case)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        OwnCase("light", T=2, B=2, hidden=(8, 8), dtype="float16"),
+        OwnCase("fewer", T=2, B=2, hidden=(8, 8), dtype="float16", dropout=0.3),
+        OwnCase("more", T=2, B=2, hidden=(5, 7), dtype="bfloat16"),
+        OwnCase("noisy", T=2, B=2, hidden=(8, 8), dtype="bfloat16"),
+        OwnCase("additive_network", T=2, B=9, hidden=(8,), directions=2, dtype="float16"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("device", [{"registers": 65536}, {}], ids=("registers", "shared"))
+def test_own_cells_in_halves_equal_stepwise(small, case, device):
+    small(**device)
+    assert {launch.cut.math for launch in launches_of(case)} == {"mma"}
+    check_own(case)
+
+
+def test_own_cells_with_weights_in_registers_equal_stepwise(small):
+    small(registers=65536)
+    case = OwnCase("fewer", T=2, B=1, hidden=(5, 5))
+    assert {(launch.cut.math, launch.cut.resident) for launch in launches_of(case)} == {("fma", "registers")}
+    check_own(case)
+
+
+@pytest.mark.parametrize("cell", ("light", *UNEVEN, "noisy"))
+def test_own_cells_in_several_launches_equal_stepwise(small, cell):
+    small(multiprocessors=2)
+    case = OwnCase(cell, T=2, B=2, hidden=(5, 5))
+    assert len(launches_of(case)) == 2 * 2
+    check_own(case)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        WeightCase("lstm", T=3, B=2, hidden=(6,), heads=2, directions=2),
+        WeightCase("rnn_tanh", T=2, B=2, hidden=(6, 8), heads=2, drop=0.3),
+        WeightCase("lstm", T=2, B=2, hidden=(5,), drop=0.3, dtype="float16"),
+    ],
+    ids=str,
+)
+def test_another_R_than_the_parameter_agrees_with_reference(case):
+    """Blocks on the diagonal, and weights dropped out."""
+    check_weights(case, "sim", "persistent", calls=2)
+
+
+def test_random_numbers_are_those_of_their_place():
+    """Of a cell whose h says what it drew: those of the Philox, by layer, direction, sequence, unit and time."""
+    case = OwnCase("drawn", T=3, B=2, hidden=(5, 6), directions=2)
+    layer, problem = case.layer("sim", schedule="persistent", seed=7), general_problem.make_problem(case)
+    noise = case.definition.noise
+    for call in range(2):
+        y, _, tape = layer.forward(problem.x)
+        words, draw = noise_words(7, 4, call), units.noise_loader(noise, "python", "float32")
+        for direction, t, b, j in np.ndindex(2, 3, 2, 6):
+            numbers = draw(words[2 + direction], np.uint64(b * 6 + j), np.uint64(t))
+            assert y[t, b, direction * 6 + j] == sum(2**k * n for k, n in enumerate(numbers))
+        gradient = layer.backward(tape, np.ones_like(y)).params["bias_ih_l1_reverse"]  # backward draws once more
+        np.testing.assert_allclose(gradient, y[:, :, 6:].sum((0, 1)), rtol=1e-6)
+    y, _ = layer(problem.x)
+    assert np.all(y == y[0, 0, 0]) and y[0, 0, 0] == sum(2**k * one.mean for k, one in enumerate(noise))
 
 
 def test_not_a_number_is_passed_on():

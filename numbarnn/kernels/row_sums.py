@@ -1,0 +1,107 @@
+"""Sums over the units of one sequence (`numbarnn.cells.definition.Stage`): before the kernel that reads them, in it.
+
+One block has all units of a sequence. For each stage of sums in turn its threads add up the terms of their units, then,
+in a fixed order, what each of them found; the next stage sees the sums. All threads of the block take part.
+"""
+
+from functools import cache
+
+import numba
+import numpy as np
+from numba import cuda
+
+from numbarnn.cells import specialise, units
+from numbarnn.cells.definition import jit
+from numbarnn.cells.precision import compute_dtype
+from numbarnn.kernels.given import make_given_backward, make_given_forward
+from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
+from numbarnn.kernels.warp_parts import in_turn
+
+THREADS_PER_BLOCK, PARTS = (4, 2) if TINY_LAUNCHES else (256, 16)  # a block's threads; of each sum so many parts
+SHARED_BYTES = 48 * 1024
+
+
+def threads(cell, dtype, stages):
+    """The most threads of a block that adds up the terms of some stages: fewer where a stage has many; 0 for none."""
+    room, size = SHARED_BYTES // np.dtype(compute_dtype(dtype)).itemsize, THREADS_PER_BLOCK
+    while size > 32 and _shared_numbers(cell, stages, size) > room:
+        size //= 2
+    return size if stages else 0
+
+
+def _shared_numbers(cell, stages, size):
+    """How many numbers are in shared memory: of each sum one per thread, and its parts."""
+    return max((len(cell.stages[stage].sums) for stage in stages), default=0) * (size + PARTS)
+
+
+def make_forward_sums(cell, stages, dtype, masked, draws):
+    """A device function (rows, parameters, noise, where, H) that fills in the row of sums, those of some stages (their
+    numbers) in turn; of no stages it does nothing. Arguments as of `given.make_given_forward`."""
+    functions = tuple(cell.stages[stage].forward for stage in stages)
+    return _make_sums(cell, stages, functions, make_given_forward(cell, dtype, masked, draws), dtype)
+
+
+def make_backward_sums(cell, stages, dtype, masked, projected):
+    """A device function (rows, vectors, noise, where, H) that fills in the row of d_sums likewise. Arguments as of
+    `given.make_given_backward`."""
+    functions = tuple(cell.stages[stage].backward for stage in stages)
+    return _make_sums(cell, stages, functions, make_given_backward(cell, dtype, masked, projected), dtype)
+
+
+@cache
+def _make_sums(cell, stages, functions, given, dtype):
+    """Either of them. The row of what is added up is the last of `rows`."""
+    if not stages:
+        return jit(lambda rows, parameters, noise, where, H: None, TARGET)
+    phases = tuple(_make_phase(cell, *each, given, dtype) for each in zip(stages, functions, strict=True))
+    run, scalar = in_turn(phases), getattr(numba, compute_dtype(dtype))
+    size = _shared_numbers(cell, stages, threads(cell, dtype, stages))
+
+    def fill_in(rows, parameters, noise, where, H):
+        run(cuda.shared.array(size, scalar), rows, parameters, noise, where, H)
+
+    return jit(fill_in, TARGET)
+
+
+@cache
+def _make_phase(cell, stage, function, given, dtype):
+    """A device function for the sums of one stage, which sees those of the phases before."""
+    count, first, number = len(cell.stages[stage].sums), cell.first_sum(stage), compute_dtype(dtype)
+    terms_of, add_across = specialise(function, number, TARGET), _make_add_across(count, number)
+    add, none = units.adder(count, TARGET), units.zeros(count, TARGET, number)
+
+    def phase(shared, rows, parameters, noise, where, H):
+        terms = none()
+        for j in range(np.uintp(cuda.threadIdx.x), H, np.uintp(cuda.blockDim.x)):
+            arguments, _ = given(rows, parameters, noise, where, j, H)
+            terms = add(terms, terms_of(*arguments))
+        add_across(rows[-1], first, shared, terms)
+        return True
+
+    return jit(phase, TARGET)
+
+
+@cache
+def _make_add_across(count, dtype):
+    """A device function add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k]. Ends
+    with a barrier, after which all threads see them."""
+    zero, store = np.dtype(dtype).type(0), units.storer(count, TARGET)
+
+    def add_across(out, first, shared, terms):
+        thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+        store(shared, thread, threads, terms)
+        cuda.syncthreads()
+        for index in range(thread, count * PARTS, threads):  # every PARTS-th thread's, then those
+            k, part, total = index // PARTS, index % PARTS, zero
+            for other in range(part, threads, PARTS):
+                total += shared[k * threads + other]
+            shared[count * threads + index] = total
+        cuda.syncthreads()
+        for k in range(thread, count, threads):
+            total = zero
+            for part in range(PARTS):
+                total += shared[count * threads + k * PARTS + part]
+            out[first + k] = total
+        cuda.syncthreads()
+
+    return jit(add_across, TARGET)

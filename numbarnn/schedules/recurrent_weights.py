@@ -1,0 +1,128 @@
+"""R as steps multiply with it, where that is not the parameter itself: blocks on the diagonal, or some weights dropped.
+
+With `Cell.heads` = n the parameter is (A*H, P/n), P the width of h (H but for projections): row g H + j multiplies the
+numbers of head j div (H/n) alone. Engines multiply with a dense R (A*H, P), zero outside of the blocks. In training
+`Cell.drop_connect` drops weights of the parameter out first, with one mask per gate for all steps. The gradient of the
+parameter is that of the blocks, dropped out by the same masks.
+"""
+
+from functools import cached_property, partial
+from math import prod
+
+import numpy as np
+
+from numbarnn.cells.philox import drop_connect_words
+
+
+def made_for(work, room):
+    """The `RecurrentWeights` of a `ForwardPass`; None where R is the parameter. `room` as `Engine.rooms` gives it."""
+    cell = work.problem.cell
+    drops = work.problem.training and any(cell.drop_connect)
+    return RecurrentWeights(work, room, drops) if cell.num_recurrent and (cell.heads > 1 or drops) else None
+
+
+class RecurrentWeights:
+    """The R of all layers and directions of a forward pass, to be made before its first step; kept for backward.
+
+    Attributes:
+        words: (L*D, A, 5) uint64, of the engine: what `Engine.dropout` needs to know of each gate's mask; None if
+            nothing is dropped. scales: per gate what the others are multiplied by.
+    """
+
+    def __init__(self, work, room, drops):
+        problem, self._room, self._weights = work.problem, room, work.weights
+        self._engine, self._cell, self._dtype = work.engine, problem.cell, problem.dtype
+        sizes = zip(problem.hidden_sizes, problem.output_sizes, strict=True)
+        shapes = [(problem.cell.num_recurrent * H, P) for H, P in sizes for _ in range(problem.directions)]
+        places = [(layer, d) for layer in range(problem.layers) for d in range(problem.directions)]
+        self._shapes = dict(zip(places, shapes, strict=True))
+        self._flat, self.words, self.scales = None, None, ()
+        if drops:
+            rates = list(enumerate(problem.cell.drop_connect))
+            masks = [
+                [drop_connect_words(rate, work.seed, place, gate, work.call) for gate, rate in rates]
+                for place in range(len(places))
+            ]
+            self.scales = [scale for scale, *_ in masks[0]]
+            words = np.array([[words for _, *words in gates] for gates in masks], np.uint64)
+            self.words = self._engine.from_host_into(room, "drop connect", words)
+
+    # ------------------------------------------------------------------------------------------------------- arrays
+    def join(self, flat):
+        """Let `array` begin with what is in a buffer of all parameters, for kernels that know weights by their places
+        in one array."""
+        self._flat = flat
+
+    @cached_property
+    def array(self):
+        """All R, one after the other."""
+        first = 0 if self._flat is None else self._flat.size
+        return self._room("R", (first + sum(map(prod, self._shapes.values())),), self._dtype)
+
+    @cached_property
+    def _dropped(self):
+        """Scratch for the parameter of any place with weights dropped, where it is then spread."""
+        most = max(map(prod, self._shapes.values())) // self._cell.heads
+        return self._room("R dropped", (most,), self._dtype)
+
+    def arrays(self):
+        """All arrays that it makes; makes them."""
+        made = [self.array] if self.words is None else [self.array, self.words]
+        return [*made, self._dropped] if self.words is not None and self._cell.heads > 1 else made
+
+    def start(self, place):
+        """Where the R of a place (layer, direction) begins in `array`."""
+        before = list(self._shapes).index(place)
+        return self.array.size - sum(map(prod, list(self._shapes.values())[before:]))
+
+    def R(self, place):
+        """(A*H, P)."""
+        rows, columns = self._shapes[place]
+        return self.array[self.start(place) :][: rows * columns].reshape(rows, columns)
+
+    def parameter(self, place):
+        """(A*H, P/n)."""
+        layer, direction = place
+        return self._weights[layer][direction]["R"]
+
+    # ------------------------------------------------------------------------------------------------------ functions
+    def fill(self):
+        """The functions that make all R."""
+        engine, heads = self._engine, self._cell.heads
+        if self._flat is not None:
+            yield partial(engine.copy, self.array[: self._flat.size], self._flat)
+        for place in self._shapes:
+            R, used = self.R(place), self.parameter(place)
+            if self.words is not None:
+                parameter, used = used, R if heads == 1 else self._dropped[: used.size].reshape(used.shape)
+                yield from self.drop(used, parameter, place)
+            if heads > 1:
+                yield partial(engine.spread_blocks, R, used, self._cell.num_recurrent)
+
+    def drop(self, out, x, place):
+        """The functions for out = x with weights dropped, gate by gate; both laid out as the parameter."""
+        words, size = self.words[list(self._shapes).index(place)], len(x) // self._cell.num_recurrent
+        for gate, scale in enumerate(self.scales):
+            own = slice(gate * size, (gate + 1) * size)
+            yield partial(self._engine.dropout, out[own], x[own], words[gate], scale)
+
+    def gradient(self, dw, scratch, dah, vectors, place, accumulate, allow_tf32):
+        """The functions for dw (A*H, P/n) (+)= the gradient of the parameter, block by block.
+
+        Args:
+            scratch: like dw, for what is dropped before it is added; None if nothing is dropped, or not added.
+            dah: (T*B, A*H). vectors: for each gate what it multiplied, (T*B, P). Rows at any stride.
+        """
+        heads, out = self._cell.heads, dw if scratch is None else scratch
+        options = {"transpose_a": True, "accumulate": accumulate and scratch is None, "allow_tf32": allow_tf32}
+        size = len(dw) // len(vectors) // heads
+        for gate, vector in enumerate(vectors):
+            width = vector.shape[1] // heads
+            for head in range(heads):
+                rows, columns = (slice(number * n, (number + 1) * n) for number, n in
+                                 ((gate * heads + head, size), (head, width)))  # fmt: skip
+                yield partial(self._engine.multiply, out[rows], dah[:, rows], vector[:, columns], **options)
+        if self.words is not None:
+            yield from self.drop(out, out, place)
+        if scratch is not None:
+            yield partial(self._engine.sum_gates, dw, scratch, 1, True)

@@ -1,0 +1,337 @@
+"""General cells written by hand that add up over the units of a sequence, or draw random numbers.
+
+`SUM_STEPS` are their equations once more, without stages: functions of PyTorch tensors, for autograd, each
+(product, states, vectors, noise=()) -> new states, as in general_cells.py.
+
+    noise       (B, H) each, or numbers
+"""
+
+from numbarnn.cells import Cell
+from numbarnn.cells.definition import Noise, Stage
+from numbarnn.cells.scalar import ONE, TWO, d_sigmoid, d_tanh, sigmoid, sqrt, tanh
+
+EPSILON = 0.1
+
+
+# --------------------------------------------------------------- one sum: the mean is taken off the pre-activation
+def centred_term(ax, ah, state, vectors, sums, noise):
+    return (ax[0] + ah[0],)
+
+
+def centred_forward(ax, ah, state, vectors, sums, noise):
+    return (tanh(ax[0] + ah[0] - sums[1] / sums[0]),), ()
+
+
+def centred_term_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    return (-d_state[0] * d_tanh(new_state[0]) / sums[0],)
+
+
+def centred_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    da = d_state[0] * d_tanh(new_state[0]) + d_sums[0]
+    return (da,), (da,), (state[0] - state[0],), ()
+
+
+CENTRED = Cell(
+    "centred", ("a",), ("h",), (), centred_forward, centred_backward, general=True,
+    stages=(Stage((), centred_term, centred_term_backward, sums=("total",)),),
+)  # fmt: skip
+
+
+def centred_step(product, states, vectors, noise=()):
+    (x, r), (h,) = product, states
+    a = x(0) + r(0, h)
+    return ((a - a.mean(dim=1, keepdim=True)).tanh(),)
+
+
+# ------------------------------------------------- two stages of sums in a row, the second needs the first: layer norm
+def normed_total(ax, ah, state, vectors, sums, noise):
+    return (ax[0] + ah[0],)
+
+
+def normed_deviation(ax, ah, sums):
+    return ax[0] + ah[0] - sums[1] / sums[0]
+
+
+def normed_square(ax, ah, state, vectors, sums, noise):
+    d = normed_deviation(ax, ah, sums)
+    return (d * d,)
+
+
+def inverse_deviation(total, count):
+    return ONE / sqrt(total / count + EPSILON)
+
+
+def normed_forward(ax, ah, state, vectors, sums, noise):
+    d = normed_deviation(ax, ah, sums)
+    u = tanh(vectors[0] * d * inverse_deviation(sums[2], sums[0]) + vectors[1])
+    z = sigmoid(ax[1] + ah[1])
+    return (u + z * (state[0] - u),), (d, u, z)
+
+
+def normed_inner(saved, d_state, vectors):
+    """Gradients of what is inside of u, and of the normalised pre-activation."""
+    _, u, z = saved
+    du = d_state[0] * (ONE - z) * d_tanh(u)
+    return du, du * vectors[0]
+
+
+def normed_square_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    _, dn = normed_inner(saved, d_state, vectors)
+    r = inverse_deviation(sums[2], sums[0])
+    return (-dn * saved[0] * r * r * r / (TWO * sums[0]),)
+
+
+def normed_deviation_backward(saved, d_state, vectors, sums, d_square):
+    _, dn = normed_inner(saved, d_state, vectors)
+    return dn * inverse_deviation(sums[2], sums[0]) + TWO * saved[0] * d_square
+
+
+def normed_total_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    return (-normed_deviation_backward(saved, d_state, vectors, sums, d_sums[1]) / sums[0],)
+
+
+def normed_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    d, u, z = saved
+    du, _ = normed_inner(saved, d_state, vectors)
+    da = normed_deviation_backward(saved, d_state, vectors, sums, d_sums[1]) + d_sums[0]
+    dz = d_state[0] * (state[0] - u) * d_sigmoid(z)
+    return (da, dz), (da, dz), (d_state[0] * z,), (du * d * inverse_deviation(sums[2], sums[0]), du)
+
+
+NORMED = Cell(
+    "normed", ("a", "z"), ("h",), ("d", "u", "z"), normed_forward, normed_backward, vectors=("gain", "shift"),
+    general=True, stages=(
+        Stage((), normed_total, normed_total_backward, sums=("total",)),
+        Stage((), normed_square, normed_square_backward, sums=("squares",)),
+    ),
+)  # fmt: skip
+
+
+def normed_step(product, states, vectors, noise=()):
+    (x, r), (h,), (gain, shift) = product, states, vectors
+    a, z = x(0) + r(0, h), (x(1) + r(1, h)).sigmoid()
+    d = a - a.mean(dim=1, keepdim=True)
+    u = (gain * d / (d.square().mean(dim=1, keepdim=True) + EPSILON).sqrt() + shift).tanh()
+    return ((1 - z) * u + z * h,)
+
+
+# ------- sums (two at once), product, sums, sums, product; a private state, a vector, more gates of ah than of ax
+def ladder_s(ax, ah):
+    return sigmoid(ax[0] + ah[0])
+
+
+def ladder_first(ax, ah, state, vectors, sums, noise):
+    return ladder_s(ax, ah) * state[1], vectors[0] * state[0]
+
+
+def ladder_v(ax, ah, state, vectors, sums, noise):
+    return ladder_s(ax, ah) * state[0] - sums[1] / sums[0]
+
+
+def ladder_k(ax, ah, sums):
+    return tanh(ax[1] + ah[2] + sums[2] / sums[0])
+
+
+def ladder_total(ax, ah, state, vectors, sums, noise):
+    return (ladder_k(ax, ah, sums),)
+
+
+def ladder_square(ax, ah, state, vectors, sums, noise):
+    d = ladder_k(ax, ah, sums) - sums[3] / sums[0]
+    return (d * d,)
+
+
+def ladder_y(k, sums):
+    return (k - sums[3] / sums[0]) * inverse_deviation(sums[4], sums[0])
+
+
+def ladder_w(ax, ah, state, vectors, sums, noise):
+    return sigmoid(ah[3]) * ladder_y(ladder_k(ax, ah, sums), sums)
+
+
+def ladder_forward(ax, ah, state, vectors, sums, noise):
+    s, k, g = ladder_s(ax, ah), ladder_k(ax, ah, sums), sigmoid(ah[3])
+    c = s * state[1] + g * ladder_y(k, sums)
+    t = tanh(c + ah[4])
+    return (g * t + vectors[0] * ah[1], c), (s, k, g, t, ah[1])
+
+
+def ladder_o(saved, d_state):
+    """Gradient of what is inside of t."""
+    return d_state[0] * saved[2] * d_tanh(saved[3])
+
+
+def ladder_w_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    return (ladder_o(saved, d_state),)
+
+
+def ladder_y_backward(saved, d_state, d_v):
+    """Gradient of g y."""
+    return d_state[1] + ladder_o(saved, d_state) + d_v[1]
+
+
+def ladder_square_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    dy, d, r = (
+        ladder_y_backward(saved, d_state, d_v) * saved[2],
+        saved[1] - sums[3] / sums[0],
+        inverse_deviation(sums[4], sums[0]),
+    )
+    return (-dy * d * r * r * r / (TWO * sums[0]),)
+
+
+def ladder_d_backward(saved, d_state, d_v, sums, d_square):
+    dy = ladder_y_backward(saved, d_state, d_v) * saved[2]
+    return dy * inverse_deviation(sums[4], sums[0]) + TWO * (saved[1] - sums[3] / sums[0]) * d_square
+
+
+def ladder_total_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    return (-ladder_d_backward(saved, d_state, d_v, sums, d_sums[3]) / sums[0],)
+
+
+def ladder_k_backward(saved, d_state, d_v, sums, d_sums):
+    """Gradient of what is inside of k."""
+    return (ladder_d_backward(saved, d_state, d_v, sums, d_sums[3]) + d_sums[2]) * d_tanh(saved[1])
+
+
+def ladder_v_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    dg = d_state[0] * saved[3] + ladder_y_backward(saved, d_state, d_v) * ladder_y(saved[1], sums)
+    return ladder_k_backward(saved, d_state, d_v, sums, d_sums), dg * d_sigmoid(saved[2])
+
+
+def ladder_first_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    return -d_v[0] / sums[0], ladder_k_backward(saved, d_state, d_v, sums, d_sums) / sums[0]
+
+
+def ladder_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    s, _, _, _, e = saved
+    dk, dc = ladder_k_backward(saved, d_state, d_v, sums, d_sums), d_state[1] + ladder_o(saved, d_state)
+    ds = ((dc + d_sums[0]) * state[1] + d_v[0] * state[0]) * d_sigmoid(s)
+    d_before = d_v[0] * s + d_sums[1] * vectors[0], (dc + d_sums[0]) * s
+    return (ds, dk), (ds, d_state[0] * vectors[0]), d_before, (d_state[0] * e + d_sums[1] * state[0],)
+
+
+LADDER = Cell(
+    "ladder", ("s", "k"), ("h", "c"), ("s", "k", "g", "t", "e"), ladder_forward, ladder_backward, same_gradient=False,
+    recurrent=("s", "e"), vectors=("pass",), general=True, stages=(
+        Stage((), ladder_first, ladder_first_backward, sums=("p", "q")),
+        Stage(("k", "g"), ladder_v, ladder_v_backward),
+        Stage((), ladder_total, ladder_total_backward, sums=("total",)),
+        Stage((), ladder_square, ladder_square_backward, sums=("squares",)),
+        Stage(("o",), ladder_w, ladder_w_backward),
+    ),
+)  # fmt: skip
+
+
+def ladder_step(product, states, vectors, noise=()):
+    (x, r), (h, c), (passed,) = product, states, vectors
+    s = (x(0) + r(0, h)).sigmoid()
+    v = s * h - (s * c).mean(dim=1, keepdim=True)
+    k, g = (x(1) + r(2, v) + (passed * h).mean(dim=1, keepdim=True)).tanh(), r(3, v).sigmoid()
+    d = k - k.mean(dim=1, keepdim=True)
+    y = d / (d.square().mean(dim=1, keepdim=True) + EPSILON).sqrt()
+    c = s * c + g * y
+    return g * (c + r(4, g * y)).tanh() + passed * r(1, h), c
+
+
+# ------------------------------- noise, some anew in each step, some for all: of h, of the update, and zoneout
+def noisy_forward(ax, ah, state, vectors, sums, noise):
+    u, g = tanh(ax[0] + noise[1] * ah[0]), sigmoid(ax[1] + noise[1] * ah[1])
+    c = state[1] + noise[0] * g * (u - state[1])
+    return (noise[2] * tanh(c) + (ONE - noise[2]) * state[0], c), (u, g)
+
+
+def noisy_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    u, g = saved
+    dc = d_state[1] + d_state[0] * noise[2] * d_tanh(tanh(new_state[1]))
+    du, dg = dc * noise[0] * g * d_tanh(u), dc * noise[0] * (u - state[1]) * d_sigmoid(g)
+    d_before = d_state[0] * (ONE - noise[2]), dc * (ONE - noise[0] * g)
+    return (du, dg), (du * noise[1], dg * noise[1]), d_before, ()
+
+
+NOISY = Cell(
+    "noisy", ("u", "g"), ("h", "c"), ("u", "g"), noisy_forward, noisy_backward, same_gradient=False, general=True,
+    noise=(Noise(0.3, kept=1 / 0.7), Noise(0.25, kept=1 / 0.75, each_step=False), Noise(0.4, mean=0.6)),
+)  # fmt: skip
+
+
+def noisy_step(product, states, vectors, noise):
+    (x, r), (h, c), (update, variational, zoneout) = product, states, noise
+    u, g = (x(0) + variational * r(0, h)).tanh(), (x(1) + variational * r(1, h)).sigmoid()
+    c = c + update * g * (u - c)
+    return zoneout * c.tanh() + (1 - zoneout) * h, c
+
+
+# ------------------------------------------------------------------- noise in the terms of a sum, and in a vector
+def noisy_mean_term(ax, ah, state, vectors, sums, noise):
+    return (noise[0] * (ax[0] + ah[0]),)
+
+
+def noisy_mean_v(ax, ah, state, vectors, sums, noise):
+    return noise[1] * state[0] + sums[1] / sums[0]
+
+
+def noisy_mean_forward(ax, ah, state, vectors, sums, noise):
+    return (tanh(noise[0] * (ax[0] + ah[0]) - sums[1] / sums[0] + ah[1]),), ()
+
+
+def noisy_mean_v_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    return (d_state[0] * d_tanh(new_state[0]),)
+
+
+def noisy_mean_term_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    return ((d_v[0] - d_state[0] * d_tanh(new_state[0])) / sums[0],)
+
+
+def noisy_mean_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    da = (d_state[0] * d_tanh(new_state[0]) + d_sums[0]) * noise[0]
+    return (da,), (da,), (d_v[0] * noise[1],), ()
+
+
+NOISY_MEAN = Cell(
+    "noisy_mean", ("a",), ("h",), (), noisy_mean_forward, noisy_mean_backward, same_gradient=False, general=True,
+    noise=(Noise(0.2, kept=1.25), Noise(0.5, kept=2.0, each_step=False)), stages=(
+        Stage((), noisy_mean_term, noisy_mean_term_backward, sums=("total",)),
+        Stage(("p",), noisy_mean_v, noisy_mean_v_backward),
+    ),
+)  # fmt: skip
+
+
+def noisy_mean_step(product, states, vectors, noise):
+    (x, r), (h,), (kept, variational) = product, states, noise
+    a = kept * (x(0) + r(0, h))
+    mean = a.mean(dim=1, keepdim=True)
+    return ((a - mean + r(1, variational * h + mean)).tanh(),)
+
+
+# --------------------------------------------------------- h says what was drawn: more numbers than a Philox has words
+def drawn_forward(ax, ah, state, vectors, sums, noise):
+    n = noise
+    return (n[0] + TWO * (n[1] + TWO * (n[2] + TWO * (n[3] + TWO * (n[4] + TWO * (n[5] + TWO * n[6]))))),), ()
+
+
+def drawn_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    """The gradient of ax is h once more, as backward draws it, times the gradient."""
+    (h,), _ = drawn_forward((), (), (), (), (), noise)
+    return (h * d_state[0],), (), (d_state[0] - d_state[0],), ()
+
+
+DRAWN = Cell(
+    "drawn", ("a",), ("h",), (), drawn_forward, drawn_backward, same_gradient=False, recurrent=(), general=True,
+    noise=tuple(Noise(0.1 + 0.1 * k, mean=0.5, each_step=k not in (2, 5)) for k in range(7)),
+)  # fmt: skip
+
+
+def drawn_step(product, states, vectors, noise):
+    return (sum(2**k * n for k, n in enumerate(noise)) + 0 * states[0],)
+
+
+SUM_CELLS = {"centred": CENTRED, "normed": NORMED, "ladder": LADDER}
+NOISE_CELLS = {"noisy": NOISY, "noisy_mean": NOISY_MEAN, "drawn": DRAWN}
+SUM_STEPS = {
+    "centred": centred_step,
+    "normed": normed_step,
+    "ladder": ladder_step,
+    "noisy": noisy_step,
+    "noisy_mean": noisy_mean_step,
+    "drawn": drawn_step,
+}
