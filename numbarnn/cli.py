@@ -1,4 +1,4 @@
-"""The command line: `numbarnn info | check | bench | demo | plan | kernels`.
+"""The command line: `numbarnn info | check | bench | cells | demo | plan | kernels`.
 
 Each subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only when
 it is the one that was asked for.
@@ -15,6 +15,7 @@ COMMANDS = {
     "info": ("numbarnn.bench.info", "show versions, devices and engines; what is missing and how to get it"),
     "check": ("numbarnn.bench.check", "compare every engine that runs here with float64, cuDNN and PyTorch"),
     "bench": ("numbarnn.bench.speed", "time forward and backward against PyTorch and onnxruntime"),
+    "cells": ("numbarnn.bench.own_cells", "time cells written as equations against LSTM and a loop in PyTorch"),
     "demo": ("numbarnn.bench.demo", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
     "kernels": ("numbarnn.bench.kernels", "compile every kernel, without a GPU: registers, spills; PTX and source"),

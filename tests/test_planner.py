@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from general_cells import GENERAL, UNEVEN
+from sum_cells import NOISE_CELLS
 
 from numbarnn import cells
 from numbarnn.bench.speed import SETS
@@ -21,7 +23,7 @@ from numbarnn.schedules.tables import make_tables
 
 BOTH_PASSES = (False, True)
 ISSUE_SHAPES = SETS["schedules"]
-GRID_CELLS = ("lstm", "gru", "rnn_tanh")
+GRID_CELLS = ("lstm", "gru", "rnn_tanh", GENERAL["light"], UNEVEN["fewer"], UNEVEN["more"])  # A is G, 0, less, more
 # Sizes that a block's units and a warp's columns divide, and that they do not.
 GRID_HIDDEN = ((1,), (33,), (64,), (16, 16), (33, 17, 40))
 GRID_DTYPES = ("float32", "float64", "float16")
@@ -44,7 +46,9 @@ def grid(cell, dtype):
         yield problem_of(cell, dtype, hidden, 3, 5, profile, directions=directions, dropout=dropout)
 
 
-by_grid = pytest.mark.parametrize("cell, dtype", list(product(GRID_CELLS, GRID_DTYPES)))
+by_grid = pytest.mark.parametrize(
+    "cell, dtype", list(product(GRID_CELLS, GRID_DTYPES)), ids=lambda value: getattr(value, "name", value)
+)
 
 
 # -------------------------------------------------------------------------------------------- what must always hold
@@ -75,12 +79,13 @@ def check_launches(problem, backward):
 def check_tables(problem, launch):
     """Every unit and sequence of every layer and direction has one block, and every weight is multiplied by one warp
     for each slice of the batch, at the place where it stands."""
-    gates, hidden, D = problem.cell.num_gates, problem.hidden_sizes, problem.directions
+    hidden, D = problem.hidden_sizes, problem.directions
+    gates, outer = problem.cell.num_gates, problem.cell.num_outer
     places, end = {}, 0
     for layer, direction in product(range(problem.layers), range(D)):
         inputs = D * hidden[layer - 1] if layer else problem.input_size
         W, R = end, end + gates * hidden[layer] * inputs
-        end = R + gates * hidden[layer] ** 2
+        end = R + outer * hidden[layer] ** 2
         places[layer, direction] = SimpleNamespace(W=W, R=R, b_w=0, b_r=0, vectors=-1, W_size=R - W, R_size=end - R)
     blocks, warps = make_tables(problem, launch, places)
     assert blocks.shape == (launch.blocks, kernels.BLOCK_COLUMNS)
@@ -104,7 +109,9 @@ def check_tables(problem, launch):
             assert columns <= launch.cut.chunks * launch.cut.chunk_elements
             assert warp[slices.COLUMN] + columns <= warp[slices.WIDTH]
             at, strides = warp[slices.WEIGHTS], warp[slices.GROUP_STRIDE : slices.COLUMN_STRIDE + 1]
-            indices = np.indices((launch.cut.groups, count, columns)).reshape(3, -1)
+            groups = (1 if launch.backward else outer if recurrent else gates) if columns else 0
+            assert warp[slices.GROUPS] == groups <= launch.cut.groups
+            indices = np.indices((groups, count, columns)).reshape(3, -1)
             np.add.at(used, at + strides @ indices, 1)
 
     layers = range(launch.first, launch.last)
@@ -147,6 +154,60 @@ def test_plans_are_right(cell, dtype):
         kinds = [{task.kind for task in plan.tasks} for plan in backward]
         assert ["weights" in of for of in kinds] == [True, True, False, False]
     schedule.plan_weights(problem).check()
+
+
+@pytest.mark.parametrize("cell", (GENERAL["light"], UNEVEN["fewer"], UNEVEN["more"]), ids=lambda cell: cell.name)
+def test_a_block_has_the_rows_of_its_largest_matrix(cell):
+    """Forward, per unit; alone a layer has none of W. Its biases are those that there are."""
+    gates, outer = cell.num_gates, cell.num_outer
+    problem = problem_of(cell, "float32", (64, 64), 8)
+    for first, last, groups in ((0, 1, max(1, outer)), (0, 2, max(gates, outer))):
+        launch = planner._best_launch(problem, problem.profile, first, last, False)
+        assert (launch.cut.groups, launch.cut.unit_biases) == (groups, gates + outer)
+        assert launch.cut.rows >= groups * launch.cut.units
+        assert launch.cut.partials - launch.cut.biases == (gates + outer) * launch.cut.units
+        for residence in residences(problem, launch):
+            U = launch.cut.units
+            assert residence.R == ((outer * U, 64) if outer else None)
+            assert residence.W == ((gates * U, 64) if residence.layer else None)
+            columns = 64 * (bool(outer) + bool(residence.layer))
+            assert residence.block_bytes == 4 * groups * U * columns, "rows of zeros take room too"
+            assert ("no weights" in str(residence)) == (columns == 0)
+        backward = planner._best_launch(problem, problem.profile, first, last, True)
+        assert (backward.cut.groups, backward.cut.unit_biases) == (1, 0)
+
+
+def test_zeros_are_multiplied_too():
+    """The estimate of a launch of two layers of a cell with few gates of ah is that of one with as many as of ax."""
+    fewer, even = (
+        planner._best_launch(problem_of(cell, "float32", (128, 128)), profiles.get("h200"), 0, 2, False)
+        for cell in (UNEVEN["fewer"], "gru")
+    )
+    assert fewer.cut.rows == even.cut.rows and fewer.estimate == even.estimate
+
+
+def test_without_a_product_of_h_nobody_waits_for_a_step():
+    light, lstm = (problem_of(cell, "float32", (256,), 16) for cell in (GENERAL["light"], "lstm"))
+    for backward in BOTH_PASSES:
+        (launch,) = check_launches(light, backward)
+        estimate = launch.estimate
+        assert (estimate.exchange, estimate.read_bytes, estimate.read, estimate.multiply) == (0, 0, 0, 0)
+        assert launch.microseconds < planner.plan_launches(lstm, lstm.profile, backward)[0].microseconds / 2
+    assert 0 < planner.step_products_us(light) < planner.step_products_us(lstm)
+
+
+def test_random_numbers_have_a_row_for_each_place():
+    """In training; else none is read."""
+    for training in (True, False):
+        problem = problem_of(NOISE_CELLS["noisy"], "float32", (33, 17), 3, directions=2, training=training)
+        rows = set()
+        for launch in planner.plan_launches(problem, problem.profile, False):
+            places = dict.fromkeys(product(range(2), range(2)), SimpleNamespace(W=0, R=0, b_w=0, b_r=0, vectors=-1))
+            for block in make_tables(problem, launch, places)[0]:
+                layer, direction = launch.first + block[kernels.LAYER], block[kernels.DIRECTION]
+                assert block[kernels.NOISE] == (2 * layer + direction if training else 0)
+                rows.add(block[kernels.NOISE])
+        assert len(rows) == (4 if training else 1)
 
 
 def test_the_grid_has_one_and_several_launches():
@@ -209,6 +270,12 @@ def test_refuses_4096_units_in_float32(backward):
 def test_refuses_more_blocks_than_multiprocessors():
     problem = problem_of(hidden=(8192,))
     with pytest.raises(planner.DoesNotFit, match="32 units per block make 256 blocks, for 132 SMs"):
+        planner.plan_launches(problem, problem.profile, False)
+
+
+def test_refuses_more_blocks_than_multiprocessors_without_weights():
+    problem = problem_of(GENERAL["light"], hidden=(8192,))
+    with pytest.raises(planner.DoesNotFit, match="on NVIDIA H200: closest: 32 units per block make 256 blocks"):
         planner.plan_launches(problem, problem.profile, False)
 
 

@@ -1,7 +1,8 @@
 """The kernels that a planner cuts for a problem and a device: those that `numbarnn kernels` and the tests compile.
 
 There are as many persistent kernels as there are cuts. These are those of a few problems, which between them have every
-dtype, every way to multiply, every cell, one layer and several, one direction and two, aligned rows and others.
+dtype, every way to multiply, every built-in cell, cells with fewer gates of ah than of ax or none, one layer and
+several, one direction and two, aligned rows and others.
 """
 
 from functools import cache
@@ -9,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn import cells
-from numbarnn.cells.library import peephole_lstm
+from numbarnn.cells.library import additive_network, peephole_lstm, sru
 from numbarnn.cells.precision import compute_dtype
 from numbarnn.engines import profiles
 from numbarnn.kernels import persistent
@@ -35,6 +36,8 @@ PROBLEMS = (
     problem("lstm", "float32", (64, 64, 64), 8, dropout=0.2),
     problem("lstm", "float16", (768,), 16, padded=True),
     problem(peephole_lstm, "float16", (768,), 16),
+    problem(additive_network, "float16", (768, 768), 16),
+    problem(sru, "float32", (512,), 64),
     problem("gru", "float32", (256,), 16, directions=2),
     problem("gru", "bfloat16", (130, 67), 16),
     problem("rnn_relu", "float16", (512,), 1),
@@ -74,13 +77,13 @@ def persistent_kernel(problem, launch):
     else:
         kernel = persistent.make_forward(cell, launch.cut, problem.training, *options)
         arrays = (numbers,) * (2 * layers), (sums,) * layers, (numbers,) * places, numbers
-    masks, scale = np.zeros((1, 5), np.uint64), sums.dtype.type(0)
+    noise, masks, scale = np.zeros((1, 4), np.uint64), np.zeros((1, 5), np.uint64), sums.dtype.type(0)
     blocks = np.zeros((1, persistent.BLOCK_COLUMNS), np.int64)
     warps = np.zeros((1, launch.cut.warps, WARP_COLUMNS), np.int64)
     trouble = np.zeros(1, np.int64)
     return ShippedKernel(
         kernel, dtype, _words(problem, launch), launch.cut.threads,
-        (*arrays, np.zeros(1, np.uint8), masks, scale, blocks, warps, trouble), launch.shared_bytes,
+        (*arrays, np.zeros(1, np.uint8), noise, masks, scale, blocks, warps, trouble), launch.shared_bytes,
     )  # fmt: skip
 
 

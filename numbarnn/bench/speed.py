@@ -109,28 +109,40 @@ def add_arguments(parser):
     from numbarnn.schedules import SCHEDULES
 
     shapes = parser.add_mutually_exclusive_group()
-    shapes.add_argument(
+    add_shape_argument(shapes)
+    described = "; ".join(f"{name}: {' '.join(map(str, shapes))}" for name, shapes in SETS.items())
+    shapes.add_argument("--set", choices=SETS, default="default", help=f"named shapes; {described}")
+    add_list_argument(parser, "--cell", PEERS_CELLS, ["lstm", "gru"])
+    add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
+    add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
+    add_machine_arguments(parser)
+    report.add_json_argument(parser, "times, ratios, agreement, device and versions")
+
+
+def add_shape_argument(parser):
+    """Adds `--shape T,B,I,H,L`."""
+    parser.add_argument(
         "--shape",
         type=parse_shape,
         action="append",
         metavar="T,B,I,H,L",
         help="steps, batch, input size, hidden size, layers; may be given several times",
     )
-    described = "; ".join(f"{name}: {' '.join(map(str, shapes))}" for name, shapes in SETS.items())
-    shapes.add_argument("--set", choices=SETS, default="default", help=f"named shapes; {described}")
 
-    def add_list(option, choices, default):
-        parser.add_argument(
-            option,
-            type=report.comma_list(choices),
-            default=default,
-            metavar=f"{option[2:].upper()}[,...]",
-            help=f"from {', '.join(choices)}; default {','.join(default)}",
-        )
 
-    add_list("--cell", PEERS_CELLS, ["lstm", "gru"])
-    add_list("--dtype", precision.DTYPES, ["float32"])
-    add_list("--schedule", ("auto", *SCHEDULES), ["auto"])
+def add_list_argument(parser, option, choices, default):
+    """Adds an option that takes several of `choices`."""
+    parser.add_argument(
+        option,
+        type=report.comma_list(choices),
+        default=default,
+        metavar=f"{option[2:].upper()}[,...]",
+        help=f"from {', '.join(choices)}; default {','.join(default)}",
+    )
+
+
+def add_machine_arguments(parser):
+    """Adds what says where times are taken, and how many."""
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument(
         "--threads",
@@ -146,7 +158,6 @@ def add_arguments(parser):
     )
     rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
     parser.add_argument("--rounds", type=report.positive_int, metavar="N", help=f"default {rounds}")
-    report.add_json_argument(parser, "times, ratios, agreement, device and versions")
 
 
 def run(args):
@@ -171,11 +182,16 @@ def run(args):
     if args.json:
         report.write_json(args.json, as_record(timings, rounds, device, threads, load))
     print_timings(timings, device, threads)
+    say_doubts(device, load)
+    return 0 if all(timing.ok for timing in timings) else 1
+
+
+def say_doubts(device, load):
+    """Says what speaks against the times: a processor taken for another one, or a machine that was busy."""
     if device == "cpu" and (notice := info.forced_core_notice()):
         report.say(notice)
     if load is not None and load > BUSY * info.core_count():
         report.say(f"the machine was busy with something else (load {load:.1f}): these times are not to be trusted")
-    return 0 if all(timing.ok for timing in timings) else 1
 
 
 def choose_openblas_core(name):
@@ -206,12 +222,13 @@ def choose_device(wanted):
 
 def set_up_torch_and_engine(device, threads):
     """The same for both: a number of CPU threads (onnxruntime takes it per session), and float32 that is float32."""
-    import torch
-
     from numbarnn import engines
 
-    torch.set_num_threads(threads)
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    if peers.installed("torch"):
+        import torch
+
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     if device == "cpu":
         engines.get("cpu").set_num_threads(threads)
 
@@ -305,11 +322,12 @@ def line_up(problem, truth, train, device, threads):
     return [torch, onnxruntime], results, compare(problem.case, onnxruntime, truth, results)
 
 
-def compare(case, contender, truth, torch):
+def compare(case, contender, truth, torch, limit_of=accuracy.limit):
     """A contender's results against float64: rows with contender, quantity, error, PyTorch's error, limit, ok, message.
 
     Args:
         truth: PyTorch's results in float64; torch: in the case's dtype, with the quantities that are wanted.
+        limit_of: (case, PyTorch's error) -> the largest error that passes.
     """
     found, rows = contender.results(contender.call()), []
     for quantity, value in torch.items():
@@ -317,7 +335,7 @@ def compare(case, contender, truth, torch):
         message = "no result" if missing else accuracy.shape_problem(found[quantity], value, case.dtype)
         error = float("nan") if message else accuracy.error(found[quantity], truth[quantity])
         torch_error = accuracy.error(value, truth[quantity])
-        limit = accuracy.limit(case, torch_error)
+        limit = limit_of(case, torch_error)
         row = {"contender": contender.name, "quantity": quantity, "error": error, "torch_error": torch_error}
         rows.append(row | {"limit": limit, "ok": error <= limit, "message": message})
     return rows
@@ -333,15 +351,15 @@ def disagreement(agreement):
     return f"{worst['contender']}'s {worst['quantity']}: {how}"
 
 
-def as_record(timings, rounds, device, threads, load):
-    """Everything measured, and what it was measured on."""
+def as_record(timings, rounds, device, threads, load, torch_method=TORCH_METHOD):
+    """Everything measured, and what it was measured on; torch_method: what PyTorch was asked for."""
     found = info.collect()
     method = {
         "load_average_before": load,
         "rounds": rounds,
         "turn_s": timing.GPU_TURN_S if device == "cuda" else timing.TURN_S,
         "threads": threads,
-        "torch": TORCH_METHOD,
+        "torch": torch_method,
     }
     name = found["gpus"][0]["name"] if device == "cuda" and found["gpus"] else found["cpu"]["model"]
     where = {key: found[key] for key in ("date", "commit", "driver")} | {"device": device, "device_name": name}

@@ -1,0 +1,152 @@
+"""A traced cell as a loop over time in eager PyTorch, as its users write one; autograd derives the backward.
+
+All products of x are one before the loop; in it, matrices that multiply the same vector are one product, with its bias,
+and each operation of the equations is one of PyTorch's. Random numbers of training are not PyTorch's: `why_not` says
+which cells have no loop.
+"""
+
+import operator
+
+import numpy as np
+
+from numbarnn.bench.torch_peer import numpy_to_torch, torch_to_numpy
+from numbarnn.cells.tracing.graph import reachable
+from numbarnn.weights import parameter_name
+from numbarnn.weights.space import named
+
+_OF_PYTHON = {"add": "add", "sub": "sub", "mul": "mul", "neg": "neg", "divide": "truediv", "power": "pow"}
+_OF_PYTHON |= {name: name for name in ("gt", "ge", "lt", "le", "eq", "ne")}
+_OTHER_NAMES = {"absolute": "abs", "clip": "clamp"}
+_LINEAR_FROM = 40.0  # beyond it softplus(x) is x to PyTorch; its default, 20, shows in float64
+
+
+def why_not(cell, train):
+    """Why there is no loop of a cell; None if there is one."""
+    if getattr(cell, "structure", None) is None:
+        return "written by hand, not as equations"
+    if train and (cell.noise or cell.drop_connect):
+        return "draws random numbers in training, which PyTorch draws otherwise"
+    return None
+
+
+def operation(op, dtype):
+    """PyTorch's function for an operation of `numbarnn.cells.tracing.graph`; numbers become a tensor's where it wants
+    them so."""
+    import torch
+    from torch.nn import functional
+
+    def tensors(function):
+        def call(*values):
+            device = next(value.device for value in values if torch.is_tensor(value))
+            return function(*(v if torch.is_tensor(v) else torch.tensor(v, dtype=dtype, device=device) for v in values))
+
+        return call
+
+    if op in _OF_PYTHON:
+        return getattr(operator, _OF_PYTHON[op])
+    if op == "row_sum":
+        return lambda a: a.sum(-1, keepdim=True)
+    if op == "softplus":
+        return lambda a: functional.softplus(a, threshold=_LINEAR_FROM)
+    if op in ("maximum", "minimum", "where"):
+        return tensors(getattr(torch, op))
+    name = _OTHER_NAMES.get(op, op)
+    return getattr(torch, name, None) or getattr(functional, name)
+
+
+class LoopNetwork:
+    """Layers of one direction.
+
+    Args:
+        cell: a traced cell. H: the layers' hidden size.
+        parameters: as a numbarnn layer's `state_dict`, NumPy arrays.
+        layers: how many.
+
+    Attributes:
+        leaves: name of a parameter -> tensor.
+    """
+
+    def __init__(self, cell, H, parameters, layers=1, device="cpu"):
+        self.cell, self.H, self.layers = cell, H, layers
+        self.leaves = {name: numpy_to_torch(array, device) for name, array in parameters.items()}
+        structure, dtype = cell.structure, next(iter(self.leaves.values())).dtype
+        nodes = reachable(structure.outputs)
+        self._numbers = [(node, node.data) for node in nodes if node.op == "const"]
+        self._numbers += [(node, float(H)) for node in nodes if node.op == "units"]
+        self._numbers += [(node, node.data[1].mean) for node in structure.noise]
+        # (node, function, arguments) of each operation; of a product the whole of those with its vector, by `_products`
+        self._work, done = [], set()
+        of_vector = {product.vector: list(product.gates.values()) for product in structure.products}
+        first = next((node.args[0] for node in structure.recurrent.values()), None)
+        self._groups = {vector: (cell.rows_of_stage(self._stage(vector), H), own) for vector, own in of_vector.items()}
+        if first is not None:
+            self._groups[first] = slice(0, cell.num_outer * H), list(structure.recurrent.values())
+        for node in nodes:
+            if node.op == "product":
+                if node.args[0] not in done:
+                    done.add(node.args[0])
+                    self._work.append((node.args[0], None, ()))
+            elif node.args:
+                self._work.append((node, operation(node.op, dtype), node.args))
+
+    def _stage(self, vector):
+        stages = self.cell.structure.stages
+        return next(number for number, stage in enumerate(stages) if getattr(stage, "vector", None) is vector)
+
+    def _of(self, name, layer):
+        return self.leaves.get(named(name, layer, 0))
+
+    def __call__(self, x, states):
+        """x (T, B, I), states one (L, B, H) each -> y (T, B, H), and the final states, a list per layer."""
+        finals = []
+        for layer in range(self.layers):
+            x, final = self._run(x, [state[layer] for state in states], layer)
+            finals.append(final)
+        return x, finals
+
+    def _run(self, x, state, layer):
+        import torch
+        from torch.nn.functional import linear
+
+        cell, structure, H = self.cell, self.cell.structure, self.H
+        W, R, b_w, b_r, W_hr = (
+            self.leaves.get(parameter_name(kind, layer, 0)) for kind in ("W", "R", "b_w", "b_r", "W_hr")
+        )
+        if cell.heads > 1:
+            R = torch.cat([torch.block_diag(*gate.chunk(cell.heads)) for gate in R.split(H)])
+        known = dict(self._numbers)
+        known |= {node: self._of(name, layer) for name, node in structure.vectors.items()}
+        products = {
+            vector: (R[rows], None if b_r is None else b_r[rows], gates)
+            for vector, (rows, gates) in self._groups.items()
+        }
+        state_nodes = {node.data: node for node in reachable(structure.outputs) if node.op == "state"}
+        ys = []
+        for gates_of_x in linear(x, W, b_w).unbind(0):
+            values = known | dict(zip(structure.gates.values(), gates_of_x.split(H, -1), strict=True))
+            values |= {node: state[number] for number, node in state_nodes.items()}
+            for node, function, arguments in self._work:
+                if function is None:
+                    weights, bias, gates = products[node]
+                    vector = values[node].expand(-1, weights.shape[1])
+                    values |= dict(zip(gates, linear(vector, weights, bias).split(H, -1), strict=True))
+                else:
+                    values[node] = function(*[values[argument] for argument in arguments])
+            state = [self._whole(values[node], state[0], H) for node in structure.outputs]
+            if W_hr is not None:
+                state[0] = linear(state[0], W_hr)
+            ys.append(state[0])
+        return torch.stack(ys), state
+
+    @staticmethod
+    def _whole(value, like, H):
+        """A value as (B, H), which may be one for all units, or a number."""
+        shape = (len(like), H)
+        return value.expand(shape) if hasattr(value, "expand") else like.new_full(shape, value)
+
+    def gradients(self):
+        """Name -> the gradient of each parameter (NumPy)."""
+        return {
+            name: np.zeros(leaf.shape, torch_to_numpy(leaf).dtype) if leaf.grad is None else torch_to_numpy(leaf.grad)
+            for name, leaf in self.leaves.items()
+        }
