@@ -203,7 +203,7 @@ def test_specialise_replaces_constants_and_functions_only():
     assert plain.__doc__ == scalar.sigmoid.__doc__ and plain.__globals__["np"] is np
 
 
-# --------------------------------------------------------------------------------------------- exp and tanh in float32
+# -------------------------------------------------------------------------------------- exp, tanh and log1p in float32
 def every(step):
     """Every step-th float32: all magnitudes and signs, infinities and NaNs too."""
     return np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
@@ -257,6 +257,14 @@ def test_tanh_float32():
     assert (np.abs(tanh(x)) <= 1).all()
     ends = tanh(np.float32([-np.inf, -1000, 0, 1000, np.inf]))
     np.testing.assert_array_equal(ends, np.float32([-1, -1, 0, 1, 1]))
+
+
+def test_log1p_float32():
+    """Of all numbers from 0 to 1; 2 units in the last place, NaN stays NaN."""
+    x = np.concatenate([FINITE[(FINITE >= 0) & (FINITE <= 1)], np.linspace(0, 1, 1_000_001, dtype=np.float32)])
+    log1p = mapped(scalar.log1p_float32)
+    assert ulps(log1p(x), np.log1p(x.astype(np.float64))) < 2
+    assert np.isnan(log1p(np.float32([np.nan]))).all()
 
 
 def test_sigmoid_float32():

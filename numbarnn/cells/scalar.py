@@ -17,7 +17,7 @@ ONE = 1.0
 TWO = 2.0
 
 exp, expm1 = np.exp, np.expm1
-log, log1p = np.log, np.log1p
+log, log1p = np.log, np.log1p  # log1p of numbers from 0 to 1
 tanh, sin, cos = np.tanh, np.sin, np.cos
 sqrt, power = np.sqrt, np.power
 absolute, sign = np.abs, np.sign  # sign(0) is 0
@@ -158,7 +158,7 @@ def d_relu_scalar(y):
     return ONE if y > ZERO else ZERO
 
 
-# exp and tanh of one float32 without a call or a branch, so that LLVM can vectorise the loop around them (libm's are a
+# exp, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorise the loop around them (libm's are a
 # call per element, ten times slower). The polynomials are our own least-maximum-error fits; tests/test_cells.py bounds
 # the error over the whole range: 2 units in the last place for exp, 2 for tanh.
 LOG2_E = 1.4426950408889634
@@ -219,6 +219,17 @@ def tanh_float32(x):
     return large if a > TANH_SMALL else small
 
 
+L1, L2, L3, L4, L5, L6 = 1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11, 1 / 13  # atanh(s) / s = 1 + s^2 / 3 + s^4 / 5 + ...
+
+
+def log1p_float32(x):
+    """log(1 + x) of one float32 from 0 to 1: 2 atanh(s) with s = x / (2 + x), at most 1/3."""
+    s = divide(x, TWO + x)
+    z = s * s
+    series = (((((L6 * z + L5) * z + L4) * z + L3) * z + L2) * z + L1) * z
+    return TWO * (s * series + s)
+
+
 # The same on a GPU, where 2^x is one instruction, whose error is at most 2 units in the last place.
 LOG2_E_LOW = 1.9259629911e-08  # what LOG2_E lacks as a float32
 LN2 = 0.6931471805599453
@@ -275,7 +286,7 @@ def functions_of(target, dtype):
     if dtype == "float64":
         return _LIBM
     if target == "cpu":
-        return {**_SCALAR, "exp": exp_float32, "expm1": expm1_float32, "tanh": tanh_float32}
+        return {**_SCALAR, "exp": exp_float32, "expm1": expm1_float32, "log1p": log1p_float32, "tanh": tanh_float32}
     from numba.cuda import libdevice
 
     return {
@@ -283,6 +294,7 @@ def functions_of(target, dtype):
         "exp": exp_cuda,
         "exp_float32": exp_cuda,  # in tanh and expm1
         "expm1": expm1_float32,
+        "log1p": log1p_float32,
         "tanh": tanh_float32,
         "divide": libdevice.fast_fdividef,
         "exp2": libdevice.exp2f,

@@ -1,4 +1,4 @@
-"""Cells of the library in the simulator: one of each structure (stages, vectors, several states, no R)."""
+"""Cells of the library in the simulator: several of each structure (stages, sums, vectors, no R), and the rest."""
 
 import pytest
 
@@ -27,6 +27,7 @@ CASES = [
     CellCase("peephole_lstm", T=3, B=2, hidden=(3,), directions=2, dtype="bfloat16"),
     CellCase("qrnn", T=3, B=2, hidden=(2, 3), dtype="bfloat16"),
 ]
+CASES += [CellCase(name, T=3, B=2, hidden=(3,)) for name in NAMES if name not in {case.name for case in CASES}]
 
 
 @pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))
