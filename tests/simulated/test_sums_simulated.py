@@ -6,7 +6,6 @@ block and five threads have no parts of their own.
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from sum_cells import DRAWN, NOISE_CELLS, SUM_CELLS
 from test_sums_cpu import backward_of, buffers, check, run
 
 from numbarnn import engines
-from numbarnn.cells import Cell, library
+from numbarnn.cells import Cell
 from numbarnn.cells.definition import Stage
 from numbarnn.kernels import pointwise, row_sums, simulator, stages
 from numbarnn.kernels.launch import LaunchConfig
@@ -284,18 +283,12 @@ class SumCase(GeneralCase):
 
     @property
     def definition(self):
-        return CELLS.get(self.cell) or _with_any_bias(getattr(library, self.cell))
+        return CELLS[self.cell]
 
     @property
     def limit(self):
         """Norms pass errors on several times as large: in each step each is divided by a deviation of 0.3 or more."""
         return 8 * super().limit
-
-
-@cache
-def _with_any_bias(cell):
-    """A cell of the library with the biases that the layer's user wants."""
-    return replace(cell, bias=None)
 
 
 def in_float32(case):
@@ -323,9 +316,13 @@ def agrees_with_the_cpu_engine(case, schedule):
         assert_close(case, *(call(*pair) for pair in pairs))
 
 
+def dtypes_of(name):
+    """The dtypes of a cell's cases: those that the CPU engine computes alike, as it takes long to compile."""
+    return ("float32", "float16", "bfloat16") if list(SMOOTH).index(name) % 2 == 0 else ("float64",)
+
+
 def cases():
     """Each cell, with options and dtypes taking turns."""
-    dtypes = "float32", "float64", "float16", "bfloat16"
     options = (
         dict(T=3, B=2, hidden=(5,), directions=2),
         dict(T=4, B=3, hidden=(3, 2), lengths=(3, 0, 4), padding_value=-0.5),
@@ -334,9 +331,9 @@ def cases():
         dict(T=2, B=2, hidden=(3, 4), directions=2, dropout=0.4, state=False, bias="input"),
         dict(T=1, B=1, hidden=(6,), bias="none"),
     )
-    for turn, name in enumerate(SMOOTH):
+    for name in SMOOTH:
         for number, option in enumerate(options):
-            yield SumCase(name, **option, dtype=dtypes[(turn + number) % 4])
+            yield SumCase(name, **option, dtype=dtypes_of(name)[number % len(dtypes_of(name))])
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=str)
@@ -344,16 +341,9 @@ def test_stepwise_agrees_with_the_cpu_engine(case):
     agrees_with_the_cpu_engine(case, "stepwise")
 
 
-@pytest.mark.parametrize("cell", ("layer_norm_lstm", "layer_norm_gru"))
-def test_traced_cells_agree_with_the_cpu_engine(cell):
-    """Of stages in a row with one sum and with two."""
-    case = SumCase(cell, T=3, B=3, hidden=(5, 3), directions=2, lengths=(3, 0, 2), resets=True)
-    agrees_with_the_cpu_engine(case, "stepwise")
-
-
 @by_smooth
 def test_wavefront_agrees_with_the_cpu_engine(cell):
-    case = SumCase(cell.name, T=4, B=3, hidden=(3, 2), directions=2, lengths=(3, 0, 4))
+    case = SumCase(cell.name, T=4, B=3, hidden=(3, 2), directions=2, lengths=(3, 0, 4), dtype=dtypes_of(cell.name)[0])
     agrees_with_the_cpu_engine(case, "wavefront")
 
 
