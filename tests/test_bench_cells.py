@@ -12,7 +12,7 @@ from library_cases import NAMES, CellCase, make_problem
 
 import numbarnn as nr
 from numbarnn import cli
-from numbarnn.bench import own_cells, speed, timing
+from numbarnn.bench import named_cells, own_cells, speed, timing
 from numbarnn.bench.torch_loop import LoopNetwork, why_not
 from numbarnn.cells import library
 
@@ -173,11 +173,11 @@ def test_cells_are_found(tmp_path):
     file.write_text(
         "import numbarnn as nr\n\n@nr.cell\ndef lean(x, h, p):\n    return nr.tanh(p.W.h @ x + p.R.h @ h)\n"
     )
-    found = own_cells.parse_cells(f"lstm, {file}:lean,numbarnn.cells.library:sru")
+    found = named_cells.parse(f"lstm, {file}:lean,numbarnn.cells.library:sru")
     assert [named.name for named in found] == ["lstm", f"{file}:lean", "numbarnn.cells.library:sru"]
     assert [named.cell.name for named in found] == ["lstm", "lean", "sru"]
     assert found[0].cell is library.lstm and all(named.trace_s > 0 for named in found)
-    assert [named.name for named in own_cells.parse_cells(",".join(own_cells.CELLS))] == list(own_cells.CELLS)
+    assert [named.name for named in named_cells.parse(",".join(own_cells.CELLS))] == list(own_cells.CELLS)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ Each such module has `add_arguments(parser)` and `run(args) -> exit code`, and i
 them: `cases` (problems and their random data), `sequences` (lengths, padding, packing), `spreads` (which cases `check`
 runs), `runs` (what it lets layers compute), `expected` (what they should), `accuracy` (errors and limits), `summary`,
 `page`, `pictures` (what `check` tells), `peers` (numbarnn and all of its peers on the same problems: `torch_peer`,
-`onnx_peer`, `cudnn_peer`, each a `contender`), `torch_loop` (a traced cell as a loop in PyTorch), `timing` (turns, the
-host's clock and the GPU's), `gantt` (pictures of plans), `planned` (the kernels a planner cuts), `child` (the simulator
-in a process of its own) and `report` (tables, progress, JSON).
+`onnx_peer`, `cudnn_peer`, each a `contender`), `torch_loop` (a traced cell as a loop in PyTorch), `named_cells` (of a
+command line), `timing` (turns, the host's clock and the GPU's), `gantt` (pictures of plans), `planned` (the kernels a
+planner cuts), `child` (the simulator in a process of its own) and `report` (tables, progress, JSON).
 """

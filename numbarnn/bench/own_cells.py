@@ -8,25 +8,18 @@ far as `limit_of` allows; over all of them, where a cell may be chaotic and what
 GROWTH times as far. A schedule that cannot run a cell is a row that says why.
 """
 
-import argparse
-import importlib
-import importlib.util
-import os
-import sys
-import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from numbarnn.bench import accuracy, info, peers, report, speed, timing
+from numbarnn.bench import accuracy, info, named_cells, peers, report, speed, timing
 from numbarnn.bench.cases import Case, make_problem
 from numbarnn.bench.contender import Contender
 from numbarnn.bench.speed import FORWARD, SHORT, TRAINING, Shape, milliseconds, said
 from numbarnn.bench.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.torch_peer import numpy_to_torch, torch_to_numpy
-from numbarnn.cells import Cell, library, precision, tracing
+from numbarnn.cells import precision
 
 CELLS = ("lstm", "gru", "peephole_lstm", "layer_norm_lstm", "slstm", "sru")
 SHAPES = (Shape(100, 32, 256, 256, 1),)
@@ -74,15 +67,6 @@ class CellTiming:
     ratio: dict = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Named:
-    """A cell, by the words with which it was asked for."""
-
-    name: str
-    cell: Cell
-    trace_s: float | None
-
-
 # ------------------------------------------------------------------------------------------------------- arguments
 def add_arguments(parser):
     """Adds the arguments of `numbarnn cells`."""
@@ -90,7 +74,7 @@ def add_arguments(parser):
 
     parser.add_argument(
         "--cell",
-        type=parse_cells,
+        type=named_cells.parse,
         default=",".join(CELLS),
         metavar="CELL[,...]",
         help="a cell of numbarnn.cells.library by its name; or FILE.py:NAME, or MODULE:NAME; default %(default)s",
@@ -101,45 +85,6 @@ def add_arguments(parser):
     speed.add_machine_arguments(parser)
     parser.add_argument("--no-loop", action="store_true", help="take no times of the loop in PyTorch; it still checks")
     report.add_json_argument(parser, "times, ratios, agreement, device and versions")
-
-
-def parse_cells(text):
-    """An argparse type: cells, with commas between -> list of `Named`."""
-    return [find_cell(name) for name in dict.fromkeys(part.strip() for part in text.split(","))]
-
-
-def find_cell(text):
-    """The `Named` cell of a name in the library, of FILE.py:NAME or MODULE:NAME."""
-    where, _, name = text.rpartition(":")
-    module = load(where) if where else library
-    found, place = getattr(module, name, None), where or "numbarnn.cells.library"
-    if not isinstance(found, Cell):
-        there = ", ".join(sorted(key for key, value in vars(module).items() if isinstance(value, Cell))) or "none"
-        what = "is not there" if found is None else f"is a {type(found).__name__}, not a Cell as numbarnn.cell makes it"
-        raise argparse.ArgumentTypeError(f"{name!r} of {place} {what}; Cells there: {there}")
-    if not isinstance(found, tracing.TracedCell):
-        return Named(text, found, None)
-    begin = time.perf_counter()
-    tracing.cell(found, save=found.save, name=found.name)
-    return Named(text, found, time.perf_counter() - begin)
-
-
-def load(where):
-    """The module of a file's path, or of a module's name."""
-    path = Path(where)
-    try:
-        if path.suffix != ".py":
-            sys.path.insert(0, os.getcwd())
-            return importlib.import_module(where)
-        if not path.is_file():
-            raise FileNotFoundError("there is no such file")
-        sys.path.insert(0, str(path.parent.resolve()))
-        spec = importlib.util.spec_from_file_location(f"numbarnn_cells_of_{path.stem}", path)
-        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    except Exception as problem:
-        raise argparse.ArgumentTypeError(f"{where}: {said(problem)}") from problem
 
 
 # --------------------------------------------------------------------------------------------------------- the command
