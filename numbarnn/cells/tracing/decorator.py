@@ -78,11 +78,11 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         raise TypeError(f"cell takes a function of equations f(x, h, ..., p), not {words(function)}")
     if save not in CHOICES:
         raise ValueError(f"save must be 'gates' or 'minimal', not {save!r}")
-    input_name, states, chosen = _signature(function, hyperparameters)
+    source_lines = _Source(function)
+    input_name, states, chosen = _signature(function, hyperparameters, source_lines.definition)
     if name is None:
         chosen_text = {key: getattr(value, "__name__", None) or repr(value) for key, value in hyperparameters.items()}
         name = "_".join([_name_of(function), *(f"{key}_{text}" for key, text in chosen_text.items())])
-    source_lines = _Source(function)
     structure = _traced(function, input_name, states, chosen, source_lines)
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
     functions = _compiled(name, generated.source)
@@ -108,9 +108,9 @@ def _name_of(function):
     return name if name.isidentifier() else "cell"  # of a lambda
 
 
-def _signature(function, given):
-    """(name of the input, names of states, hyperparameter -> value) of a function of equations."""
-    called, place = _name_of(function), _Source(function).definition
+def _signature(function, given, place):
+    """(name of the input, names of states, hyperparameter -> value) of a function of equations, which stands there."""
+    called = _name_of(function)
     takes = list(inspect.signature(function).parameters.values())
     names = [parameter.name for parameter in takes]
     if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in takes):
