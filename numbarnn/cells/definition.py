@@ -143,15 +143,20 @@ class Cell:
         """The slice of R's rows that are a stage's; of ah's columns too."""
         return slice(self.first_of_stage(stage) * H, self.first_of_stage(stage + 1) * H)
 
+    @cached_property
+    def product_stages(self):
+        """Numbers of the stages that are products."""
+        return tuple(number for number, stage in enumerate(self.stages) if stage.gates)
+
     def product_number(self, stage):
         """Number of a product stage among those: which columns of v are its own. For one stage too many, how many
         there are."""
-        return sum(1 for one in self.stages[:stage] if one.gates)
+        return sum(1 for one in self.product_stages if one < stage)
 
     @cached_property
     def num_products(self):
         """Further products per step: S."""
-        return self.product_number(len(self.stages))
+        return len(self.product_stages)
 
     def first_sum(self, stage):
         """Number of the first sum of a stage; for one stage too many, of all sums."""

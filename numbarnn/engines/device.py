@@ -101,7 +101,7 @@ class KernelEngine(Engine):
         h = b.h[:, :, b.direction * width :][:, :, :width]
         rows = b.cell.num_outer * (b.b_w.shape[0] // b.cell.num_gates)  # of R, that multiply h
         product = gemm.step_product(b.ah[:, :rows], h, b.R[:rows], transpose_b=True, allow_tf32=b.allow_tf32)
-        stages = [_stage(b, stage) for stage in _product_stages(b.cell)]
+        stages = [_stage(b, stage) for stage in b.cell.product_stages]  # sums are made by what comes after
         vectors = b.b_w if b.vectors is None else b.vectors
         output = b.h if b.m is None else b.m
         pointwise_step = pointwise.bind_forward(
@@ -130,7 +130,7 @@ class KernelEngine(Engine):
         H = b.dax.shape[2] // max(b.cell.num_saved, b.cell.num_gates)
         rows = b.cell.num_outer * H  # of R, that multiplied h
         product = gemm.step_product(b.dh, b.dah[:, :, :rows], b.R[:rows], accumulate=True, allow_tf32=b.allow_tf32)
-        stages = [_stage_backward(b, stage, H) for stage in reversed(_product_stages(b.cell))]
+        stages = [_stage_backward(b, stage, H) for stage in reversed(b.cell.product_stages)]
         d_output, dy, output = (b.dm, None, b.m) if projected else (b.dh, b.dy, b.h)
         vectors = b.R[:0].reshape(-1) if b.vectors is None else b.vectors
         pointwise_step = pointwise.bind_backward(
@@ -151,11 +151,6 @@ class KernelEngine(Engine):
                     product(t)
 
         return run
-
-
-def _product_stages(cell):
-    """Numbers of the stages with launches of their own; sums are made by what comes after them."""
-    return [stage for stage, one in enumerate(cell.stages) if one.gates]
 
 
 def _stage(buffers, number):

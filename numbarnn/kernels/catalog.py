@@ -150,8 +150,7 @@ def stage_kernels_of(cell, dtype):
     a, direction = _arrays_of(cell, dtype), np.int32(0)
     before = _parts(a, "v h c ax ah b_w b_r vectors sums noise codes")
     after = _parts(a, "dah ax dh dc dy h c vectors d_v sums d_sums noise codes")
-    products = [stage for stage, one in enumerate(cell.stages) if one.gates]
-    for stage, masked in product(products, (False, True)):
+    for stage, masked in product(cell.product_stages, (False, True)):
         forward = stages.make_stage_forward(cell, stage, dtype, masked, bool(cell.noise))
         backward = stages.make_stage_backward(cell, stage, dtype, masked)
         threads = [_threads(cell, dtype, sums) for sums in (cell.sums_before(stage), cell.sums_after(stage))]

@@ -282,7 +282,7 @@ class BackwardPass(Pass):
         cell, H, recurrent = self.problem.cell, self.problem.hidden_sizes[place[0]], self.tape.recurrent
         options = {"accumulate": self.accumulate, "allow_tf32": self.problem.allow_tf32}
         vectors = [h_before] * cell.num_outer
-        for stage in (stage for stage, one in enumerate(cell.stages) if one.gates):
+        for stage in cell.product_stages:
             of_R, first = cell.rows_of_stage(stage, H), cell.product_number(stage) * H
             v = rows(self.tape.v[place])[:, first : first + H]
             vectors += [v] * len(cell.stages[stage].gates)
