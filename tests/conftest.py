@@ -2,7 +2,11 @@
 
 import os
 
+import emulator
 import pytest
+
+if emulator.is_wanted():
+    emulator.install()
 
 from numbarnn import engines
 from numbarnn.kernels import compiler

@@ -1,0 +1,145 @@
+"""The CUDA driver's and cuBLAS's calls that numbarnn makes, on the emulated device."""
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+
+from emulator import cupy_module, machine
+from emulator.arithmetic import to_tf32
+
+order = None  # a numpy Generator that picks which threads go on; None: all that can, side by side
+
+
+class _Status(int):
+    name = "CUDA_SUCCESS"
+
+
+_OK = _Status(0)
+
+
+class Driver:
+    """In place of cuda.bindings.driver."""
+
+    CUdevice_attribute = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major",
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor",
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT="multiprocessors",
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN="shared",
+    )
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic")
+
+    def cuInit(self, flags):
+        return (_OK,)
+
+    def cuDeviceGet(self, ordinal):
+        return _OK, ordinal
+
+    def cuDeviceGetAttribute(self, attribute, device):
+        attributes = cupy_module.ATTRIBUTES
+        known = {
+            "major": 9,
+            "minor": 0,
+            "multiprocessors": attributes["MultiProcessorCount"],
+            "shared": attributes["MaxSharedMemoryPerBlockOptin"],
+        }
+        return _OK, known[attribute]
+
+    def cuCtxGetCurrent(self):
+        return _OK, 1
+
+    def cuGetErrorString(self, status):
+        return _OK, b"emulated"
+
+    def cuModuleLoadData(self, text):
+        return _OK, machine.load(text.decode())
+
+    def cuModuleGetFunction(self, kernel, entry):
+        return (_OK if kernel.entry == entry.decode() else _Status(500)), kernel
+
+    def cuFuncSetAttribute(self, kernel, attribute, value):
+        room = cupy_module.ATTRIBUTES["MaxSharedMemoryPerBlockOptin"]
+        return (_OK if kernel.shared_bytes + value <= room + 1024 else _Status(1),)
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, kernel, threads, dynamic_bytes):
+        return _OK, min(2048 // threads, 228 * 1024 // (kernel.shared_bytes + dynamic_bytes + 1024))
+
+    def cuLaunchKernel(self, kernel, *arguments):
+        *sizes, stream, pointers, _ = arguments
+        return self._launch(kernel, sizes, stream, pointers, cooperative=False)
+
+    def cuLaunchCooperativeKernel(self, kernel, *arguments):
+        *sizes, stream, pointers = arguments
+        return self._launch(kernel, sizes, stream, pointers, cooperative=True)
+
+    def _launch(self, kernel, sizes, stream, pointers, cooperative):
+        grid, block, dynamic_bytes = sizes[:3], sizes[3:6], sizes[6]
+        addresses = (ctypes.c_uint64 * len(kernel.program.parameters)).from_address(pointers) if pointers else ()
+        parameters = [
+            ctypes.string_at(address, size)
+            for address, (_, size) in zip(addresses, kernel.program.parameters, strict=True)
+        ]
+
+        def run():
+            kernel.launch(cupy_module.device_memory, grid, block, parameters, dynamic_bytes, cooperative, order)
+
+        cupy_module.stream_of(stream).do(run)
+        return (_OK,)
+
+
+_TYPES = {0: np.float32, 1: np.float64, 2: np.float16, 14: "bfloat16"}
+_TF32 = 77
+
+
+class Cublas:
+    """In place of the library that ctypes loads."""
+
+    def __init__(self):
+        self._streams = {}  # handle -> number of its stream
+
+    def __getattr__(self, name):
+        if name in ("cublasSetWorkspace_v2", "cublasSetMathMode"):
+            return lambda *_: 0
+        raise AttributeError(name)
+
+    def cublasCreate_v2(self, handle):
+        handle._obj.value = len(self._streams) + 1
+        self._streams[handle._obj.value] = 0
+        return 0
+
+    def cublasSetStream_v2(self, handle, stream):
+        self._streams[handle.value] = stream.value or 0
+        return 0
+
+    def cublasGemmEx(self, handle, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, *rest):
+        beta, c, c_type, ldc, compute, _ = rest
+        number = _number
+        m, n, k, compute = (number(value) for value in (m, n, k, compute))
+        left = _matrix(number(a), number(a_type), number(lda), m, k, number(transa))
+        right = _matrix(number(b), number(b_type), number(ldb), k, n, number(transb))
+        out = _matrix(number(c), number(c_type), number(ldc), m, n, 0)
+        alpha, beta, tf32 = number(alpha), number(beta), compute == _TF32
+
+        def run():
+            wide = np.float64 if left.dtype == np.float64 else np.float32
+            one, other = left.astype(wide), right.astype(wide)
+            if tf32:
+                one, other = to_tf32(one).view(np.float32), to_tf32(other).view(np.float32)
+            product = alpha * (one @ other)
+            out[...] = product + beta * out.astype(wide) if beta else product
+
+        cupy_module.stream_of(self._streams[number(handle)]).do(run)
+        return 0
+
+
+def _number(argument):
+    """The number in a ctypes object, or in what `byref` points to."""
+    return getattr(argument, "_obj", argument).value
+
+
+def _matrix(address, kind, leading, rows, columns, transposed):
+    """op(matrix), which lies column by column in the device's memory."""
+    dtype = np.dtype(_TYPES[kind])
+    if transposed:
+        return _matrix(address, kind, leading, columns, rows, False).T
+    return cupy_module.device_memory.array(address, dtype, (rows, columns), (dtype.itemsize, leading * dtype.itemsize))
