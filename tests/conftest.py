@@ -12,12 +12,18 @@ from numbarnn import engines
 from numbarnn.kernels import compiler
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     problem = engines.why_not("cuda")
-    if problem:
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason=problem))
+    emulated = emulator.is_wanted()
+    for item in items:
+        if item.get_closest_marker("gpu") and problem:
+            item.add_marker(pytest.mark.skip(reason=problem))
+        elif item.get_closest_marker("real_gpu") and emulated:
+            item.add_marker(pytest.mark.skip(reason="the emulated GPU cannot do that"))
+    if emulated:
+        left_out = [item for item in items if not emulator.is_in_sample(item.nodeid)]
+        items[:] = [item for item in items if emulator.is_in_sample(item.nodeid)]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

@@ -256,6 +256,7 @@ def test_the_cpu_engine_agrees(tmp_path, capsys):
 
 
 @pytest.mark.gpu
+@pytest.mark.real_gpu
 def test_both_clocks_on_a_gpu(tmp_path):
     """The GPU needs no longer than the caller waits, but for the scatter of such short calls."""
     arguments = ["bench", "--device", "cuda", "--shape", "20,4,64,64,1", "--rounds", "3", "--schedule", "stepwise"]

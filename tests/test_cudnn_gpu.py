@@ -14,7 +14,7 @@ from cudnn_problem import LAYOUTS_OF_WEIGHTS, STANDARD, Problem, as_id, as_weigh
 from numbarnn.reference import cudnn
 from numbarnn.reference.cudnn import options
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]
 
 
 @pytest.fixture(autouse=True)

@@ -348,6 +348,7 @@ def test_number_of_allocations_does_not_depend_on_the_steps(cupy, cell):
     assert counts[3] == counts[100]
 
 
+@pytest.mark.real_gpu
 def test_a_batch_larger_than_the_grid():
     """More sequences than a grid has rows of blocks (65535)."""
     case = Case("gru", T=1, B=70_000, I=2, hidden=(2,), state=False)

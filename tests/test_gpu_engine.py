@@ -26,6 +26,11 @@ by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 by_every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
+def many_rows(*values):
+    """More rows than a grid has."""
+    return pytest.param(*values, marks=pytest.mark.real_gpu)
+
+
 @pytest.fixture
 def engine():
     return engines.get("cuda")
@@ -77,7 +82,9 @@ def test_dropout(engine, shape, dtype):
     )
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 300), (2, 70_000, 2)], ids=str)  # more rows than a grid has
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (3, 5, 300), many_rows((2, 70_000, 2))], ids=str
+)  # more rows than a grid has
 def test_copy(cupy, engine, shape):
     x = normal("float32", *shape)
     out = cupy.full((shape[1], shape[0], 2 * shape[2]), np.nan, "float32")
@@ -88,7 +95,7 @@ def test_copy(cupy, engine, shape):
 
 # ------------------------------------------------------------------------------------------- rows, by code or number
 @pytest.mark.parametrize("with_resets", (False, True))
-@pytest.mark.parametrize("directions, steps, batch", [(1, 1, 1), (2, 7, 9), (2, 300, 130), (1, 70_000, 2)])
+@pytest.mark.parametrize("directions, steps, batch", [(1, 1, 1), (2, 7, 9), (2, 300, 130), many_rows(1, 70_000, 2)])
 def test_step_codes(engine, directions, steps, batch, with_resets):
     check_step_codes(engine, directions, steps, batch, with_resets)
 
@@ -109,7 +116,7 @@ def test_gather(engine, rows, columns, fill, dtype):
 
 @by_every_dtype
 @pytest.mark.parametrize("gates", (1, 3, 4))
-@pytest.mark.parametrize("rows, hidden", [(1, 1), (7, 33), (70_000, 2), (50, 300)])
+@pytest.mark.parametrize("rows, hidden", [(1, 1), (7, 33), many_rows(70_000, 2), (50, 300)])
 def test_spread_and_sum_gates(engine, rows, hidden, gates, dtype):
     check_spread(engine, dtype, rows, hidden, gates)
     for accumulate in (False, True):

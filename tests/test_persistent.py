@@ -129,8 +129,11 @@ ODD = [
 ]
 
 
+LARGE_AND_ODD = [*[pytest.param(case, marks=pytest.mark.real_gpu) for case in LARGE], *ODD]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", LARGE + ODD, ids=str)
+@pytest.mark.parametrize("case", LARGE_AND_ODD, ids=str)
 def test_equals_stepwise(case):
     """Every quantity, and the same bits in two calls. Between schedules sums are added in other orders."""
     problem = make_problem(case)
@@ -146,7 +149,7 @@ def test_equals_stepwise(case):
 
 
 OWN_SIZES = (
-    dict(T=25, B=64, hidden=(512, 512)),
+    pytest.param(dict(T=25, B=64, hidden=(512, 512)), marks=pytest.mark.real_gpu),
     dict(T=9, B=5, hidden=(33, 70, 20), directions=2, dropout=0.4),
     dict(T=9, B=6, hidden=(67, 64), lengths=(9, 4, 0, 9, 1, 7), resets=True),
     dict(T=9, B=16, hidden=(256, 256), dtype="float16"),
@@ -175,7 +178,7 @@ def test_agrees_with_reference(case):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", [LARGE[0], LARGE[4], ODD[0]], ids=str)
+@pytest.mark.parametrize("case", [LARGE_AND_ODD[0], LARGE_AND_ODD[4], ODD[0]], ids=str)
 def test_graphs_give_the_same_bits(engine, case):
     """The first call runs as it is, later ones replay a CUDA graph with the launch in it."""
     problem = make_problem(case)

@@ -15,7 +15,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from emulator.machine import Memory
 
 ATTRIBUTES = {
-    "MultiProcessorCount": 16,  # few, as every thread costs time
+    "MultiProcessorCount": 32,  # few, as every thread costs time
     "MaxSharedMemoryPerBlockOptin": 227 * 1024,
     "MaxRegistersPerMultiprocessor": 65536,
     "L2CacheSize": 50 << 20,
@@ -34,11 +34,29 @@ class CUDARuntimeError(RuntimeError):
 
 
 # ------------------------------------------------------------------------------------------------------------- memory
+class MemoryHook:
+    """A context in which an object is told of every allocation."""
+
+    active = ()
+
+    def __enter__(self):
+        MemoryHook.active = (*MemoryHook.active, self)
+        return self
+
+    def __exit__(self, *_):
+        MemoryHook.active = tuple(hook for hook in MemoryHook.active if hook is not self)
+
+    def malloc_preprocess(self, **arguments):
+        pass
+
+
 class _Allocation:
     device_id = 0
 
     def __init__(self, size):
         self.ptr = 0
+        for hook in MemoryHook.active:
+            hook.malloc_preprocess(device_id=0, size=size, mem_size=size)
         try:
             self.ptr = device_memory.allocate(size)
         except MemoryError:
@@ -353,15 +371,15 @@ runtime = SimpleNamespace(
 )
 cuda = SimpleNamespace(
     Device=Device, Event=Event, Stream=Stream, alloc=alloc, alloc_pinned_memory=alloc_pinned_memory, runtime=runtime,
-    MemoryPointer=MemoryPointer, UnownedMemory=UnownedMemory, get_current_stream=get_current_stream,
-    memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+    MemoryHook=MemoryHook, MemoryPointer=MemoryPointer, UnownedMemory=UnownedMemory,
+    get_current_stream=get_current_stream, memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
 )  # fmt: skip
 __version__ = "14.0.0"
 
 
 def __getattr__(name):
     """Everything else as NumPy has it."""
-    if name.startswith("__") or name == "MemoryHook":
+    if name.startswith("__"):
         raise AttributeError(name)
     value = getattr(np, name)
     return value if isinstance(value, type) or not callable(value) else _on_views(value)

@@ -1,6 +1,7 @@
 """The CUDA driver's and cuBLAS's calls that numbarnn makes, on the emulated device."""
 
 import ctypes
+from math import prod
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,11 +12,23 @@ from emulator.arithmetic import to_tf32
 order = None  # a numpy Generator that picks which threads go on; None: all that can, side by side
 
 
+_NAMES = {
+    0: "CUDA_SUCCESS",
+    1: "CUDA_ERROR_INVALID_VALUE",
+    500: "CUDA_ERROR_NOT_FOUND",
+    720: "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+}
+
+
 class _Status(int):
-    name = "CUDA_SUCCESS"
+    """A status of the driver; attribute `name`, as an enumeration's member has it."""
+
+    @property
+    def name(self):
+        return _NAMES[self]
 
 
-_OK = _Status(0)
+_OK, _INVALID_VALUE, _NOT_FOUND, _TOO_LARGE = map(_Status, (0, 1, 500, 720))
 
 
 class Driver:
@@ -55,11 +68,11 @@ class Driver:
         return _OK, machine.load(text.decode())
 
     def cuModuleGetFunction(self, kernel, entry):
-        return (_OK if kernel.entry == entry.decode() else _Status(500)), kernel
+        return (_OK if kernel.entry == entry.decode() else _NOT_FOUND), kernel
 
     def cuFuncSetAttribute(self, kernel, attribute, value):
         room = cupy_module.ATTRIBUTES["MaxSharedMemoryPerBlockOptin"]
-        return (_OK if kernel.shared_bytes + value <= room + 1024 else _Status(1),)
+        return (_OK if kernel.shared_bytes + value <= room + 1024 else _INVALID_VALUE,)
 
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, kernel, threads, dynamic_bytes):
         return _OK, min(2048 // threads, 228 * 1024 // (kernel.shared_bytes + dynamic_bytes + 1024))
@@ -70,6 +83,9 @@ class Driver:
 
     def cuLaunchCooperativeKernel(self, kernel, *arguments):
         *sizes, stream, pointers = arguments
+        fit = self.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel, prod(sizes[3:6]), sizes[6])[1]
+        if prod(sizes[:3]) > fit * cupy_module.ATTRIBUTES["MultiProcessorCount"]:
+            return (_TOO_LARGE,)
         return self._launch(kernel, sizes, stream, pointers, cooperative=True)
 
     def _launch(self, kernel, sizes, stream, pointers, cooperative):
