@@ -15,10 +15,10 @@ SHARES = {  # of the tests of a module one in that many, as compiling takes a se
     "test_gemm.py": 1,
     "test_kernels_launch.py": 1,
     "test_gpu_engine.py": 6,
-    "test_gpu_options.py": 30,
+    "test_gpu_options.py": 60,
     "test_half.py": 10,
     "test_gpu.py": 60,
-    "test_persistent.py": 9,
+    "test_persistent.py": 16,
 }
 
 

@@ -161,6 +161,8 @@ OWN_SIZES = (
 @pytest.mark.parametrize("cell", ("light", *UNEVEN, "noisy", "drawn", "additive_network", "sru", "ind_rnn", "qrnn"))
 def test_own_cells_equal_stepwise(cell, size):
     case = OwnCase(cell, **size)
+    if cell == "drawn" and case.dtype == "float16":
+        case = replace(case, dtype="bfloat16")  # its weights' gradients are beyond 65504
     problem = general_problem.make_problem(case)
     layers = [problem.layer("cuda", schedule=name, seed=3) for name in ("persistent", "persistent", "stepwise")]
     outputs, again, expected = [general_problem.infer(layer, problem) for layer in layers]

@@ -8,14 +8,10 @@ from emulator.arithmetic import WARP
 from emulator.translate import translate
 
 BASE = 0x7F0000000000  # global memory's addresses begin here: cut to 32 bits they would be wrong
-SHARED, LOCAL = (
-    0x7E0000000000,
-    0x7D0000000000,
-)  # generic addresses of shared and of local memory, as each thread sees it
+SHARED, LOCAL = 0x7E0000000000, 0x7D0000000000  # where each thread sees its block's shared, and its own memory
 _ALIGNMENT = 512
-JUNK = np.frombuffer(
-    bytes.fromhex("ADDEC07F"), np.uint8
-)  # float32: NaN; float16: NaN, -426.75; float64: -4.1e302 or so
+JUNK = np.frombuffer(bytes.fromhex("ADDEC07F"), np.uint8)  # NaN in float32, every second float16; 2e307 in float64
+CODES = ("u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
 _JUNK_BYTES = 1 << 22  # of one piece of memory that are filled: what tests look at is smaller
 LANES = 1 << 15  # threads that run side by side, unless their blocks wait for each other
 IDLE_ROUNDS = 20_000  # rounds without a store, after which threads that look for others' numbers wait in vain
@@ -30,9 +26,7 @@ class Memory:
 
     def __init__(self, size):
         self.bytes = np.zeros(size, np.uint8)
-        self.views = {
-            code: self.bytes.view(code) for code in ("u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
-        }
+        self.views = _views(self.bytes)
         self.is_allocated = np.zeros(size, bool)
         self.size, self.used, self._top = size, 0, _ALIGNMENT
         self._free = {}  # rounded size -> list of addresses
@@ -40,7 +34,7 @@ class Memory:
 
     def allocate(self, size):
         """Address of that many bytes."""
-        room = max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT) + _ALIGNMENT  # and a fence that is nobody's
+        room = _room(size)
         kept = self._free.get(room)
         if kept:
             start = kept.pop()
@@ -58,8 +52,7 @@ class Memory:
         start = address - BASE
         self.is_allocated[start : start + size] = False
         self.used -= size
-        room = max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT) + _ALIGNMENT
-        self._free.setdefault(room, []).append(start)
+        self._free.setdefault(_room(size), []).append(start)
 
     def address(self, view):
         """Where a NumPy view of this memory begins."""
@@ -73,6 +66,11 @@ class Memory:
         return np.ndarray(shape, dtype, self.bytes.data, address - BASE, strides)
 
 
+def _room(size):
+    """Bytes that a piece of memory takes, with a fence behind it that is nobody's."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT
+
+
 @lru_cache(maxsize=512)
 def load(text):
     """The kernel of a PTX text, translated."""
@@ -80,12 +78,11 @@ def load(text):
 
 
 class Kernel:
-    """Attributes: entry, parameter_bytes (of each), shared_bytes (static)."""
+    """A translated kernel. Attributes: entry, its symbol; shared_bytes, static shared memory per block."""
 
     def __init__(self, text):
         self.program, self.functions, self.register_codes = translate(text)
         self.entry = self.program.entry
-        self.parameter_bytes = [size for _, size in self.program.parameters]
         self.places, sizes = {}, {"shared": 64, "local": 0}
         dynamic = []
         for name, (space, alignment, size, initial) in self.program.variables.items():
@@ -348,4 +345,4 @@ class Grid:
 
 
 def _views(array):
-    return {code: array.view(code) for code in ("u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")}
+    return {code: array.view(code) for code in CODES}
