@@ -154,6 +154,8 @@ OWN_SIZES = (
     dict(T=9, B=6, hidden=(67, 64), lengths=(9, 4, 0, 9, 1, 7), resets=True),
     dict(T=9, B=16, hidden=(256, 256), dtype="float16"),
 )
+# The gradients of the first are beyond 65504; of so many ReLUs of the second some are active in one schedule only.
+INSTEAD_OF_FLOAT16 = {"drawn": "bfloat16", "ind_rnn": "float32"}
 
 
 @pytest.mark.gpu
@@ -161,8 +163,8 @@ OWN_SIZES = (
 @pytest.mark.parametrize("cell", ("light", *UNEVEN, "noisy", "drawn", "additive_network", "sru", "ind_rnn", "qrnn"))
 def test_own_cells_equal_stepwise(cell, size):
     case = OwnCase(cell, **size)
-    if cell == "drawn" and case.dtype == "float16":
-        case = replace(case, dtype="bfloat16")  # its weights' gradients are beyond 65504
+    if case.dtype == "float16":
+        case = replace(case, dtype=INSTEAD_OF_FLOAT16.get(cell, "float16"))
     problem = general_problem.make_problem(case)
     layers = [problem.layer("cuda", schedule=name, seed=3) for name in ("persistent", "persistent", "stepwise")]
     outputs, again, expected = [general_problem.infer(layer, problem) for layer in layers]

@@ -136,7 +136,7 @@ def add_row_sums(thread, threads, counters, out, x):
             _add(total, waiting[level])
             waiting[level] = 0
             level, likes = level + 1, likes >> 1
-        waiting[level] = total
+        _put(waiting[level], total)
     level = 0
     while blocks >> level > 1:
         _add(waiting[level + 1], waiting[level])
@@ -179,6 +179,13 @@ def _bias_gradient(thread, threads, counters, bias, gradient, accumulate):
 def _add(total, row):
     for n in range(total.shape[0]):
         total[n] += row[n]
+
+
+@njit(**OPTIONS)
+def _put(kept, row):
+    """kept = row. For kept[...] = row Numba compiles, for seconds, the message that shapes do not agree."""
+    for n in range(kept.shape[0]):
+        kept[n] = row[n]
 
 
 @njit(**OPTIONS)
