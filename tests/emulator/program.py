@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 # Instructions that all lanes of a warp make together; those that end a basic block.
 COLLECTIVE = {"shfl", "mma", "ldmatrix", "vote", "match"}
+NO_EFFECT = {"prefetch", "nanosleep", "membar", "fence", "griddepcontrol"}  # on what is computed
 _ENDS = {"bra", "ret", "exit", "bar", "barrier"}
 SPECIAL = re.compile(r"%(?:n?tid|n?ctaid|laneid|warpid|dynamic_smem_size)\b")
 REGISTER_CLASSES = {
@@ -169,3 +170,34 @@ def _decode(statement):
 def _parameters(text):
     found = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.[bfsu](\d+)\s[^,\[]*?([\w$]+)(?:\[(\d+)\])?\s*(?:,|$)", text)
     return [(name, int(bits) // 8 * int(count or 1)) for bits, name, count in found]
+
+
+def registers_between_blocks(program):
+    """Register -> number, of those that some block reads before it writes them."""
+    lives = {}
+    for block in program.blocks:
+        written = set()
+        for instruction in block.instructions:
+            results, sources = _registers(program, instruction)
+            read_first = [name for name in sources if name not in written]
+            if instruction.guard:  # what is not written keeps its value
+                read_first += [name for name in results if name not in written]
+            for name in read_first:
+                lives.setdefault(name, len(lives))
+            written.update(results)
+    return lives
+
+
+def _registers(program, instruction):
+    """(registers written, registers read)."""
+    operands = instruction.operands
+    no_result = instruction.name in {"st", "bra", "ret", "exit", "bar", "barrier", "red", *NO_EFFECT}
+    results = [] if no_result or not operands else operands[:1]
+    sources = operands[len(results) :]
+
+    def names(group):
+        flat = [part for operand in group for part in (operand if isinstance(operand, list) else operand.split("|"))]
+        found = [re.sub(r"[\[\]!]", "", part).split("+")[0].strip() for part in flat]
+        return [name for name in found if program.is_register(name)]
+
+    return names(results), names(sources) + ([instruction.guard[0]] if instruction.guard else [])

@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from emulator import arithmetic
-from emulator.program import SPECIAL, Program
+from emulator.program import NO_EFFECT, SPECIAL, Program, registers_between_blocks
 
 _CODES = {
     **{f"{letter}{bits}": f"u{bits // 8}" for letter in "ub" for bits in (8, 16, 32, 64)},
@@ -18,7 +18,6 @@ _CODES = {
 }  # fmt: skip
 _WIDER = {"i4": "i8", "u4": "u8", "i2": "i4", "u2": "u4"}
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
-_NOTHING = {"prefetch", "nanosleep", "membar", "fence", "griddepcontrol"}
 _SPACES = {"global", "shared", "local", "param", "const"}
 _ROUNDINGS = {"rni", "rzi", "rmi", "rpi"}
 
@@ -26,44 +25,13 @@ _ROUNDINGS = {"rni", "rzi", "rmi", "rpi"}
 def translate(text):
     """(Program, one function per block, NumPy codes of the registers that live on)."""
     program = Program(text)
-    lives = _registers_between_blocks(program)
+    lives = registers_between_blocks(program)
     source, names = [], {"np": np, "A": arithmetic, "where": np.where}
     for number, block in enumerate(program.blocks):
         source += _Writer(program, lives, names).function(number, block)
     exec(compile("\n".join(source), f"<{program.entry[:40]}>", "exec"), names)
     functions = [names[f"block_{number}"] for number in range(len(program.blocks))]
     return program, functions, [program.code_of(register) for register in lives]
-
-
-def _registers_between_blocks(program):
-    """Register -> number, of those that some block reads before it writes them."""
-    lives = {}
-    for block in program.blocks:
-        written = set()
-        for instruction in block.instructions:
-            results, sources = _registers(program, instruction)
-            read_first = [name for name in sources if name not in written]
-            if instruction.guard:  # what is not written keeps its value
-                read_first += [name for name in results if name not in written]
-            for name in read_first:
-                lives.setdefault(name, len(lives))
-            written.update(results)
-    return lives
-
-
-def _registers(program, instruction):
-    """(registers written, registers read)."""
-    operands = instruction.operands
-    no_result = instruction.name in {"st", "bra", "ret", "exit", "bar", "barrier", "red", *_NOTHING}
-    results = [] if no_result or not operands else operands[:1]
-    sources = operands[len(results) :]
-
-    def names(group):
-        flat = [part for operand in group for part in (operand if isinstance(operand, list) else operand.split("|"))]
-        found = [re.sub(r"[\[\]!]", "", part).split("+")[0].strip() for part in flat]
-        return [name for name in found if program.is_register(name)]
-
-    return names(results), names(sources) + ([instruction.guard[0]] if instruction.guard else [])
 
 
 class _Writer:
@@ -78,7 +46,7 @@ class _Writer:
             self.guard, self.instruction = None, instruction
             if instruction.ends_block:
                 break
-            if instruction.name in _NOTHING or (instruction.name == "bar" and "warp" in instruction.modifiers):
+            if instruction.name in NO_EFFECT or (instruction.name == "bar" and "warp" in instruction.modifiers):
                 continue
             try:
                 if instruction.guard:
