@@ -3,6 +3,8 @@
     NUMBARNN_TEST_GPU=emulated python -m pytest -m gpu tests/test_gpu_options.py
     NUMBARNN_TEST_GPU=emulated/20 python -m pytest -m gpu tests/test_gpu_options.py    # one in 20 of the tests
 
+With NUMBARNN_TEST_GPU_SEED=7 threads go on in a random order, not side by side: ten times slower.
+
 What it tells: whether the compiled code, the packing of arguments, launches, streams, graphs and the addresses of all
 loads and stores are right. What it cannot tell: times, the device's own rounding of exp and division, weakly ordered
 memory, registers. An access outside of an allocated piece of memory is an error, new memory is full of junk.
@@ -14,7 +16,7 @@ import sys
 import tempfile
 import zlib
 
-VARIABLE = "NUMBARNN_TEST_GPU"
+VARIABLE, SEED = "NUMBARNN_TEST_GPU", "NUMBARNN_TEST_GPU_SEED"
 
 
 def is_wanted():
@@ -31,6 +33,7 @@ def is_in_sample(name):
 def install():
     """Put the emulated GPU in the place of CuPy, the driver and cuBLAS, in this process, before any was used."""
     import ml_dtypes  # noqa: F401 - NumPy's bfloat16
+    import numpy as np
 
     from emulator import cupy_module, libraries
     from numbarnn import cublas
@@ -44,3 +47,5 @@ def install():
     compiler._link = lambda text, name, cc, options: (text.encode(), "")  # the driver takes PTX
     driver.bindings, driver.cupy = lambda: driver_calls, lambda: cupy_module
     cublas.library = lambda: library
+    if SEED in os.environ:
+        libraries.order = np.random.default_rng(int(os.environ[SEED]))

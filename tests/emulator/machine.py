@@ -155,8 +155,8 @@ class Grid:
         self._parameters = dict(zip(names, parameters, strict=True))
         self._shared_size = kernel.shared_bytes + -(-dynamic_bytes // 128) * 128
         self._shared = _views(np.resize(JUNK, self._shared_size * self.num_blocks))
-        self._local = _views(np.resize(JUNK, max(16, -(-kernel.local_bytes // 16) * 16) * self.lanes))
         self._local_size = max(16, -(-kernel.local_bytes // 16) * 16)
+        self._local = _views(np.resize(JUNK, self._local_size * self.lanes))
         self._constants = {}
         self.registers = [np.zeros(self.lanes, code) for code in kernel.register_codes]
         self.alive = thread < self.threads
@@ -208,8 +208,13 @@ class Grid:
     def _choose(self, ready):
         """(number of a block, the threads that run it now), or (None, None)."""
         if self.order is not None and ready.any():
-            ready = ready & self._some_warps(ready)
-        behind = ready
+            number, chosen = self._furthest_behind(ready & self._some_warps(ready))
+            if chosen is not None:
+                return number, chosen
+        return self._furthest_behind(ready)
+
+    def _furthest_behind(self, behind):
+        """As `_choose`, of these threads; at an instruction of whole warps only whole warps."""
         while behind.any():
             number = int(self.pc[behind].min())
             chosen = behind & (self.pc == number)
