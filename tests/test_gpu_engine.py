@@ -82,9 +82,7 @@ def test_dropout(engine, shape, dtype):
     )
 
 
-@pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (3, 5, 300), many_rows((2, 70_000, 2))], ids=str
-)  # more rows than a grid has
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 300), many_rows((2, 70_000, 2))], ids=str)
 def test_copy(cupy, engine, shape):
     x = normal("float32", *shape)
     out = cupy.full((shape[1], shape[0], 2 * shape[2]), np.nan, "float32")

@@ -127,8 +127,6 @@ ODD = [
     HalfCase("gru", T=9, B=2, hidden=(130, 67), dtype="bfloat16"),
     HalfCase("rnn_tanh", T=5, B=9, hidden=(64, 72), directions=2, dtype="bfloat16"),
 ]
-
-
 LARGE_AND_ODD = [*[pytest.param(case, marks=pytest.mark.real_gpu) for case in LARGE], *ODD]
 
 

@@ -202,14 +202,6 @@ def _add_parts(totals, parts, first, last):
 
 
 @njit(**OPTIONS)
-def _keep_sums(kept, totals, first, last):
-    """kept (B, Q) = totals, columns [first, last); not as slices, see `cpu_products._put`."""
-    for b in range(totals.shape[0]):
-        for q in range(first, last):
-            kept[b, q] = totals[b, q]
-
-
-@njit(**OPTIONS)
 def _stage_sums(
     tag, stage, tile, parts, ax, ah, b_w, b_r, vectors, sums, draws, h_before, c_before, start, stop, H, save
 ):  # fmt: skip
@@ -309,7 +301,8 @@ def forward_steps(
             if q0 < q1:
                 _add_parts(totals, parts[:threads], q0, q1)
                 if thread == 0:
-                    _keep_sums(sums[slot], totals, q0, q1)
+                    for b in range(B):
+                        copy_units(sums[slot, b], totals[b], 1, q0, q1, q1)
             for g in range(first_gate(tag, stage), first_gate(tag, stage + 1)):
                 row = g * H + u0
                 product(

@@ -4,6 +4,7 @@ import numpy as np
 
 WARP = 32
 F32, F64, I64, U32, U64 = np.float32, np.float64, np.int64, np.uint32, np.uint64
+ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 def fma32(a, b, c):
@@ -84,16 +85,9 @@ def to_tf32(a):
     return np.where(is_finite, (bits + U32(0x1000)) & U32(0xFFFFE000), bits)
 
 
-def to_bfloat16(a):
-    """cvt.rn.bf16: the bits, as uint16."""
-    bits = a.view(U32).astype(U64)
-    rounded = ((bits + U64(0x7FFF) + ((bits >> U64(16)) & U64(1))) >> U64(16)).astype(np.uint16)
-    return np.where(np.isnan(a), np.uint16(0x7FFF), rounded)
-
-
 def to_integer(a, dtype, rounding):
     """cvt of a float: rounded, out of range to the nearest that fits, NaN to 0."""
-    rounded = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[rounding](a.astype(F64))
+    rounded = ROUND[rounding](a.astype(F64))
     limits = np.iinfo(dtype)
     inside = np.where(np.isnan(rounded), 0.0, np.clip(rounded, float(limits.min), float(limits.max)))
     most = np.nextafter(F64(float(limits.max) + 1), F64(0)) if np.dtype(dtype).itemsize == 8 else F64(limits.max)

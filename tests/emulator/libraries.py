@@ -11,7 +11,6 @@ from emulator.arithmetic import to_tf32
 
 order = None  # a numpy Generator that picks which threads go on; None: all that can, side by side
 
-
 _NAMES = {
     0: "CUDA_SUCCESS",
     1: "CUDA_ERROR_INVALID_VALUE",
@@ -129,12 +128,11 @@ class Cublas:
 
     def cublasGemmEx(self, handle, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, *rest):
         beta, c, c_type, ldc, compute, _ = rest
-        number = _number
-        m, n, k, compute = (number(value) for value in (m, n, k, compute))
-        left = _matrix(number(a), number(a_type), number(lda), m, k, number(transa))
-        right = _matrix(number(b), number(b_type), number(ldb), k, n, number(transb))
-        out = _matrix(number(c), number(c_type), number(ldc), m, n, 0)
-        alpha, beta, tf32 = number(alpha), number(beta), compute == _TF32
+        m, n, k, compute = map(_number, (m, n, k, compute))
+        left = _matrix(_number(a), _number(a_type), _number(lda), m, k, _number(transa))
+        right = _matrix(_number(b), _number(b_type), _number(ldb), k, n, _number(transb))
+        out = _matrix(_number(c), _number(c_type), _number(ldc), m, n, 0)
+        alpha, beta, tf32 = _number(alpha), _number(beta), compute == _TF32
 
         def run():
             wide = np.float64 if left.dtype == np.float64 else np.float32
@@ -144,7 +142,7 @@ class Cublas:
             product = alpha * (one @ other)
             out[...] = product + beta * out.astype(wide) if beta else product
 
-        cupy_module.stream_of(self._streams[number(handle)]).do(run)
+        cupy_module.stream_of(self._streams[_number(handle)]).do(run)
         return 0
 
 

@@ -19,7 +19,6 @@ _CODES = {
 _WIDER = {"i4": "i8", "u4": "u8", "i2": "i4", "u2": "u4"}
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 _SPACES = {"global", "shared", "local", "param", "const"}
-_ROUNDINGS = {"rni", "rzi", "rmi", "rpi"}
 
 
 def translate(text):
@@ -231,20 +230,11 @@ class _Writer:
             "abs": f"np.abs({a})",
             "rcp": f"{one} / ({a})",
             "sqrt": f"np.sqrt({a})",
-            "rsqrt": f"{one} / np.sqrt({a})",
             "ex2": f"np.exp2(({a}).astype('f8')).astype('{code}')",
-            "lg2": f"np.log2(({a}).astype('f8')).astype('{code}')",
-            "tanh": f"np.tanh(({a}).astype('f8')).astype('{code}')",
-            "sin": f"np.sin(({a}).astype('f8')).astype('{code}')",
-            "cos": f"np.cos(({a}).astype('f8')).astype('{code}')",
         }[name]
         self._set(result, text, code)
 
-    _not = _neg = _abs = _rcp = _sqrt = _rsqrt = _ex2 = _lg2 = _tanh = _sin = _cos = _one
-
-    def _copysign(self, modifiers, result, a, b):
-        code = _CODES[modifiers[-1]]
-        self._set(result, f"np.copysign({self._value(b, code)}, {self._value(a, code)})", code)
+    _not = _neg = _abs = _rcp = _sqrt = _ex2 = _one
 
     def _shl(self, modifiers, result, a, amount):
         code, left = _CODES[modifiers[-1]], self.instruction.name == "shl"
@@ -303,25 +293,18 @@ class _Writer:
             self._set(result, self._value(a, code), code)
 
     def _cvta(self, modifiers, result, a):
-        space = next(word for word in modifiers if word in _SPACES)
+        space = _space(modifiers)
         change = "to_space" if "to" in modifiers else "to_generic"
         self._set(result, f"S.{change}('{space}', {self._value(a, 'u8')})", "u8")
 
     def _cvt(self, modifiers, result, a):
-        to, source = modifiers[-2:]
-        if to in ("tf32", "bf16"):
-            text, code = (("A.to_tf32", "u4"), ("A.to_bfloat16", "u2"))[to == "bf16"]
-            self._set(result, f"{text}({self._value(a, 'f4')})", code)
+        if "tf32" in modifiers:
+            self._set(result, f"A.to_tf32({self._value(a, 'f4')})", "u4")
             return
-        if source == "bf16":
-            self._set(result, f"({self._value(a, 'u2')}.astype('u4') << np.uint32(16)).view('f4')", "f4")
-            return
-        to, source = _CODES[to], _CODES[source]
-        value, rounding = self._value(a, source), (set(modifiers) & _ROUNDINGS) or {None}
-        (rounding,) = rounding
+        to, source = (_CODES[kind] for kind in modifiers[-2:])
+        value, rounding = self._value(a, source), next((word for word in modifiers if word in arithmetic.ROUND), None)
         if source[0] == "f" and to[0] == "f" and rounding:
-            names = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
-            self._set(result, f"np.{names[rounding]}({value}).astype('{to}')", to)
+            self._set(result, f"A.ROUND['{rounding}']({value}).astype('{to}')", to)
         elif source[0] == "f" and to[0] != "f":
             self._set(result, f"A.to_integer({value}, np.{_numpy(to)}, '{rounding}')", to)
         else:
@@ -330,7 +313,7 @@ class _Writer:
     # ------------------------------------------------------------------------------------------------- memory
     def _ld(self, modifiers, result, address):
         kind = _CODES[modifiers[-1]]
-        space = next((word for word in modifiers if word in _SPACES), "generic")
+        space = _space(modifiers)
         if space == "param":
             self._set(result, f"S.parameter({address.strip('[]')!r}, '{kind}')", kind)
             return
@@ -344,7 +327,7 @@ class _Writer:
 
     def _st(self, modifiers, address, value):
         kind = _CODES[modifiers[-1]]
-        space = next((word for word in modifiers if word in _SPACES), "generic")
+        space = _space(modifiers)
         values = [self._value(x, kind) for x in (value if isinstance(value, list) else [value])]
         self.lines.append(f"S.store('{space}', '{kind}', {self._address(address)}, {self._mask}, {', '.join(values)})")
 
@@ -352,7 +335,7 @@ class _Writer:
         if "add" not in modifiers:
             self._unknown()
         code = _CODES[modifiers[-1]]
-        space = next((word for word in modifiers if word in _SPACES), "generic")
+        space = _space(modifiers)
         address, value = self._address(address), self._value(value, code)
         self._set(result, f"S.add('{space}', '{code}', {address}, {self._mask}, {value})", code)
 
@@ -379,6 +362,10 @@ class _Writer:
 
 def _python(register):
     return "r_" + re.sub(r"\W", "", register)
+
+
+def _space(modifiers):
+    return next((word for word in modifiers if word in _SPACES), "generic")
 
 
 def _size(code):
