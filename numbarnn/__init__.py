@@ -27,6 +27,8 @@ _PUBLIC = {
     "functional": "numbarnn.functional",
     "convert": "numbarnn.convert",
     "engines": "numbarnn.engines",
+    "set_num_threads": "numbarnn.engines",
+    "get_num_threads": "numbarnn.engines",
     "cells": "numbarnn.cells",
     "cell": "numbarnn.cells.tracing",
     "show": "numbarnn.cells.tracing",

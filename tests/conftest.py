@@ -48,6 +48,7 @@ def cpu_on_threads(monkeypatch):
     from numbarnn.engines import cpu
 
     monkeypatch.setattr(cpu, "SERIAL_WORK", 0)
+    monkeypatch.setattr(cpu, "SERIAL_STEP", 0)
     engine = engines.get("cpu")
     before = engine.num_threads
     yield engine

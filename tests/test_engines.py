@@ -14,6 +14,7 @@ from numba import njit
 from philox_reference import dropout_mask
 from step_buffers import mask_words, normal
 
+import numbarnn as nr
 from numbarnn import engines
 from numbarnn.engines import atomics, cpu_products, team
 
@@ -104,6 +105,11 @@ def test_set_num_threads(engine):
     assert engine.num_threads == 2
 
 
+def test_number_of_threads_of_the_package(engine):
+    nr.set_num_threads(3)
+    assert nr.get_num_threads() == engine.num_threads == 3
+
+
 def test_usable_cpus():
     assert 1 <= team.usable_cpus() <= (os.cpu_count() or 1)
     one = team.Team()
@@ -131,6 +137,57 @@ def test_barrier_keeps_threads_in_step(threads):
         turns, failures = np.zeros(threads * 8, np.int64), np.zeros(threads * 8, np.int64)
         workers.run(count_in_step, threads, turns, failures, rounds)
         assert (turns[::8] == rounds).all() and not failures.any()
+
+
+@njit(nogil=True)
+def count_together(thread, threads, counters, rounds, slow):
+    """Threads meet `rounds` times; before each, one of them, in turn, computes for as long as `slow` says."""
+    total = 0.0
+    for turn in range(rounds):
+        if turn % threads == thread:
+            for k in range(slow):
+                total += np.sqrt(k)
+        atomics.barrier(counters, thread, threads)
+    return total
+
+
+@pytest.mark.parametrize("threads", (2, 4))
+def test_no_sleeper_is_forgotten(threads):
+    """Threads that wait for longer than they poll sleep; one whose waking is lost would sleep for ever."""
+    workers = team.Team(threads)
+    for slow in (1000, 10_000, 30_000, 100_000):  # around what is polled for
+        workers.run(count_together, threads, 200, slow)
+
+
+@pytest.mark.skipif(not atomics.SLEEPS, reason="threads sleep at barriers on Linux only")
+def test_who_waits_for_long_uses_no_processor():
+    """Beside busy processes a waiting thread must not use up its turns on the processor: 12 ms became 898."""
+    used = [0.0, 0.0]
+
+    def meet(thread, threads, counters, slow):
+        begin = time.thread_time()
+        count_together(thread, threads, counters, 1, slow)
+        used[thread] = time.thread_time() - begin
+
+    workers = team.Team(2)
+    workers.run(meet, 2, 1)  # compiled now
+    workers.run(meet, 2, 200_000_000)
+    assert used[0] > 0.1, "the first thread is not slow: make it so"
+    assert used[1] < 0.1 * used[0]
+
+
+def test_steps_too_small_to_be_shared_stay_on_one_thread(monkeypatch):
+    """At each step threads wait for each other: where a step takes no longer than that, a second one only costs."""
+    engine, used = engines.get("cpu"), []
+    monkeypatch.setattr(engine.team, "threads", 2)
+    monkeypatch.setattr(engine.team, "run", lambda function, threads, *rest: used.append((function.__name__, threads)))
+    for H, expected in ((48, 1), (256, 2)):  # 0.3 and 8.4 million multiply-adds per step
+        layer = nr.LSTM(H, H, device="cpu", seed=0)
+        y, _, tape = layer.forward(np.zeros((60, 32, H), np.float32))
+        layer.backward(tape, y)
+        steps = {name: threads for name, threads in used if name.endswith("_steps")}
+        assert steps == {"forward_steps": expected, "backward_steps": expected}
+        assert dict(used)["weight_gradients"] == 2  # all steps at once
 
 
 def test_team_takes_an_error_from_any_thread():
@@ -161,7 +218,7 @@ def test_calls_from_several_python_threads_do_not_wait_for_each_other_for_ever()
         import numbarnn as nr
         from numbarnn import engines
         engines.get("cpu").set_num_threads(4)
-        layer = nr.GRU(16, 128, device="cpu", seed=0)
+        layer = nr.GRU(16, 144, device="cpu", seed=0)
         x = np.ones((20, 16, 16), np.float32)
         expected = layer(x)[0]
         wrong = []
@@ -191,7 +248,7 @@ def test_forked_process_has_its_own_threads():
         import numbarnn as nr
         from numbarnn import engines
         engines.get("cpu").set_num_threads(2)
-        layer = nr.GRU(16, 128, device="cpu", seed=0)
+        layer = nr.GRU(16, 144, device="cpu", seed=0)
         x = np.ones((20, 16, 16), np.float32)
         expected = layer(x)[0]
         child = os.fork()

@@ -10,19 +10,7 @@ import pytest
 import torch_peer
 from helpers import CELLS, Case, assert_close, check_layer, error, infer, make_problem, train
 
-from numbarnn import engines
-from numbarnn.engines import cpu
-
 DTYPES = ("float32", "float64")
-
-
-@pytest.fixture
-def cpu_engine():
-    """The CPU engine; its number of threads is put back afterwards."""
-    engine = engines.get("cpu")
-    threads = engine.num_threads
-    yield engine
-    engine.set_num_threads(threads)
 
 
 def all_sizes():
@@ -79,18 +67,17 @@ def test_options_agree_with_reference(cell, options, dtype):
     ],
     ids=lambda sizes: f"T{sizes['T']}-B{sizes['B']}-H{'_'.join(map(str, sizes['hidden']))}",
 )
-def test_several_threads_agree_with_reference(cpu_engine, cell, sizes, threads):
-    cpu_engine.set_num_threads(threads)
+def test_several_threads_agree_with_reference(cpu_on_threads, cell, sizes, threads):
+    cpu_on_threads.set_num_threads(threads)
     check_layer(Case(cell, **sizes), "cpu")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("hidden", [(33, 50), (17, 65), (16,)], ids=str)
 @pytest.mark.parametrize("cell", CELLS)
-def test_small_problems_on_three_threads(cpu_engine, monkeypatch, cell, hidden, dtype):
+def test_small_problems_on_three_threads(cpu_on_threads, cell, hidden, dtype):
     """Sizes that the engine would leave to one thread, cut into shares that do not fit."""
-    cpu_engine.set_num_threads(3)
-    monkeypatch.setattr(cpu, "SERIAL_WORK", 0)
+    cpu_on_threads.set_num_threads(3)
     check_layer(Case(cell, hidden=hidden, directions=2, dropout=0.3, dtype=dtype), "cpu")
 
 

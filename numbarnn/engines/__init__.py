@@ -6,7 +6,17 @@ from importlib.util import find_spec
 from numbarnn.engines.base import BackwardBuffers, Engine, ForwardBuffers, Job
 from numbarnn.kernels.compiler import simulated
 
-__all__ = ["BackwardBuffers", "Engine", "ForwardBuffers", "Job", "available", "get", "why_not"]
+__all__ = [
+    "BackwardBuffers",
+    "Engine",
+    "ForwardBuffers",
+    "Job",
+    "available",
+    "get",
+    "get_num_threads",
+    "set_num_threads",
+    "why_not",
+]
 
 NAMES = ("cpu", "cuda", "sim")
 
@@ -64,6 +74,22 @@ def get(device="auto"):
     if problem:
         raise RuntimeError(f"device {device!r} cannot be used: {problem}")
     return _make(name, int(ordinal or 0))
+
+
+def set_num_threads(threads):
+    """Let calls on the CPU use this many threads; at first all CPUs that this process may run on.
+
+    Small problems take fewer, as many as pay. With another number of threads results may differ in their last bits.
+
+    Raises:
+        ValueError: threads is not a positive int.
+    """
+    get("cpu").set_num_threads(threads)
+
+
+def get_num_threads():
+    """How many threads calls on the CPU may use."""
+    return get("cpu").num_threads
 
 
 @cache

@@ -1,72 +1,134 @@
 """What threads of the CPU engine use to wait for each other inside compiled code."""
 
 import ctypes
+import platform
 import sys
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
 _I64 = ir.IntType(64)
 SLOTS = 8  # int64 words between two threads' counters: one cache line, so that they do not disturb each other
-POLLS_BEFORE_YIELD = 2000  # some microseconds
+POLLS_BEFORE_SLEEP = 5000  # some ten microseconds, about what waking a thread takes
+_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of Linux' system call, by machine
+_FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # on memory that no other process shares
+#: Whether threads can sleep until a number in memory changes; where not, they yield between polls.
+SLEEPS = sys.platform == "linux" and sys.maxsize > 2**32 and platform.machine() in _FUTEX_CALLS
 
 
 @intrinsic
-def load_acquire(typingctx, address):
-    """The int64 at an address; what the thread that stored it wrote before is visible afterwards."""
+def load_in_order(typingctx, address):
+    """The int64 at an address; what the thread that stored it wrote before is visible afterwards.
+
+    All threads see all of these loads, stores and additions in one order.
+    """
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], _I64.as_pointer())
-        return builder.load_atomic(pointer, "acquire", 8)
+        return builder.load_atomic(pointer, "seq_cst", 8)
 
     return types.int64(types.intp), codegen
 
 
 @intrinsic
-def store_release(typingctx, address, value):
+def store_in_order(typingctx, address, value):
     """Store an int64 at an address; what this thread wrote before becomes visible with it."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], _I64.as_pointer())
-        builder.store_atomic(args[1], pointer, "release", 8)
+        builder.store_atomic(args[1], pointer, "seq_cst", 8)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.int64), codegen
 
 
-def _register_yield():
-    """Make the operating system's "let another thread run" callable from compiled code."""
-    if sys.platform == "win32":
-        function = ctypes.WinDLL("kernel32").SwitchToThread
-    else:
-        function = ctypes.CDLL(None).sched_yield
-    llvm.add_symbol("numbarnn_yield", ctypes.cast(function, ctypes.c_void_p).value)
-    return types.ExternalFunction("numbarnn_yield", types.int32())
+@intrinsic
+def add_in_order(typingctx, address, value):
+    """Add to the int64 at an address, as one step that no other thread comes between."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], _I64.as_pointer())
+        builder.atomic_rmw("add", pointer, args[1], "seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.int64), codegen
 
 
-yield_processor = _register_yield()
+# ------------------------------------------------------------------------------------------ the operating system
+def _register(name, function):
+    """Make a function of the operating system's callable from compiled code, also from code of the disk cache."""
+    llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
+    return name
+
+
+if SLEEPS:
+    _system_call = types.ExternalFunction(
+        _register("numbarnn_system_call", ctypes.CDLL(None).syscall), types.int64(*[types.int64] * 5)
+    )
+    _FUTEX = np.int64(_FUTEX_CALLS[platform.machine()])
+
+    @njit(cache=True)
+    def sleep_while(address, value):
+        """Sleep until another thread calls `wake`, unless the int64 at an address is another one than `value` already.
+
+        May also return without a reason. Linux compares the lower 32 bits, which come first in memory.
+        """
+        _system_call(_FUTEX, address, np.int64(_FUTEX_WAIT), value & 0xFFFFFFFF, np.int64(0))
+
+    @njit(cache=True)
+    def wake(address):
+        """Wake all threads that sleep on an address."""
+        _system_call(_FUTEX, address, np.int64(_FUTEX_WAKE), np.int64(2**31 - 1), np.int64(0))
+
+else:
+    _yield = types.ExternalFunction(
+        _register(
+            "numbarnn_yield",
+            ctypes.WinDLL("kernel32").SwitchToThread if sys.platform == "win32" else ctypes.CDLL(None).sched_yield,
+        ),
+        types.int32(),
+    )
+
+    @njit(cache=True)
+    def sleep_while(address, value):
+        """Let another thread run."""
+        _yield()
+
+    @njit(cache=True)
+    def wake(address):
+        """Nobody sleeps."""
 
 
 @njit(cache=True)
 def barrier(counters, thread, threads):
     """Wait until all `threads` have called this as often as thread `thread` has.
 
-    Polls, as the others are nearly there; when one is long in coming (its processor is busy with something else), lets
-    others run between polls.
+    Polls for a while, as the others are nearly there. Then sleeps: beside other programs the thread that is waited for
+    may have no processor, and one that polls would use up its own share of them in vain, to be without one when the
+    other has come.
 
     Args:
-        counters: int64 (threads * SLOTS,), zero before the first call.
+        counters: int64 (threads * SLOTS,), zero before the first call; of each thread how often it came here, and how
+            many sleep until it comes. A thread that is going to sleep adds itself before it looks a last time, one that
+            comes looks for sleepers after it has counted: one of the two sees the other.
     """
     if threads == 1:
         return
     base = counters.ctypes.data
-    turn = counters[thread * SLOTS] + 1
-    store_release(base + thread * SLOTS * 8, turn)
+    own, turn = base + thread * SLOTS * 8, counters[thread * SLOTS] + 1
+    store_in_order(own, turn)
+    if load_in_order(own + 8) > 0:
+        wake(own)
     for other in range(threads):
-        polls = 0
-        while load_acquire(base + other * SLOTS * 8) < turn:
+        place, polls = base + other * SLOTS * 8, 0
+        while load_in_order(place) < turn:
             polls += 1
-            if polls > POLLS_BEFORE_YIELD:
-                yield_processor()
+            if polls > POLLS_BEFORE_SLEEP:
+                add_in_order(place + 8, 1)
+                seen = load_in_order(place)
+                if seen < turn:
+                    sleep_while(place, seen)
+                add_in_order(place + 8, -1)

@@ -13,6 +13,8 @@ from numbarnn.engines.team import Team
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
+# Multiply-adds per step below which steps stay on one thread: at each step the threads wait for each other.
+SERIAL_STEP = 800_000
 
 
 @cache
@@ -84,6 +86,16 @@ class CpuEngine(HostEngine):
             return 1
         return max(1, min(self.team.threads, parts // cpu_products.UNITS))
 
+    def _step_threads(self, steps, batch, R, W_hr, inputs=0):
+        """Threads for steps that multiply a batch with R and W_hr, and with `inputs` weights before.
+
+        Like all numbers of threads it depends on sizes alone, so that results do too.
+        """
+        recurrent = R.size + W_hr.size
+        if batch * max(recurrent, (recurrent + inputs) // 2) < SERIAL_STEP:
+            return 1
+        return self._threads(steps * batch * (recurrent + inputs), R.shape[1])
+
     def _parts(self, threads, sums, nothing):
         """Scratch for each thread's part of a step's sums (T, B, Q); `nothing` if there are none."""
         return np.empty((threads, *sums.shape[1:]), sums.dtype) if sums.size else nothing
@@ -153,7 +165,7 @@ class CpuEngine(HostEngine):
         x, W = (b.x, b.W) if b.x is not None else (b.h[:0], b.R)  # without x, ax is there already
         codes, m, W_hr, vectors, sums, noise, no_matrices = _optional(b)
         v = no_matrices if b.v is None else b.v
-        threads = self._threads(steps * batch * (b.R.size + W_hr.size + (W.size if len(x) else 0)), b.R.shape[1])
+        threads = self._step_threads(steps, batch, b.R, W_hr, W.size if len(x) else 0)
 
         def run(first, last):
             parts = self._parts(threads, sums, no_matrices)
@@ -170,7 +182,7 @@ class CpuEngine(HostEngine):
         codes, m, W_hr, vectors, sums, noise, no_matrices = _optional(b)
         dht, dm = (no_matrices, b.dh) if b.dht is None else (b.dht, b.dm)
         d_v, d_vectors = b.dh if b.d_v is None else b.d_v, no_matrices if b.d_vectors is None else b.d_vectors
-        threads = self._threads(steps * batch * (b.R.size + W_hr.size), b.R.shape[1])
+        threads = self._step_threads(steps, batch, b.R, W_hr)
 
         def run(first, last):
             parts = self._parts(threads, sums, no_matrices)

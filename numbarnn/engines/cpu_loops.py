@@ -51,6 +51,10 @@ from numbarnn.engines.cell_tag import (
 )
 from numbarnn.engines.cpu_products import OPTIONS, product, share
 
+# Of functions without a tag that call other files: cached on their own, they would not notice when those files change.
+# They are in the cache as part of the functions with a tag, which tells.
+PART = OPTIONS | {"cache": False}
+
 TILE = 128  # units whose results a thread collects before it stores them
 _step_time = njit(**OPTIONS)(step_time)
 
@@ -97,7 +101,7 @@ def _forward_units(
             put(ax, k * H + first, tile, num_states(tag) + k, n)
 
 
-@njit(**OPTIONS)
+@njit(**PART)
 def _input_products(ax, x, W, G, H, t0, t1, u0, u1):
     """x Wᵀ of times [t0, t1) and units [u0, u1), into ax; as in `forward_steps`."""
     B, I, item, ld = x.shape[1], x.shape[2], x.itemsize, ax.shape[2]  # noqa: E741 - the legend's letter
@@ -130,7 +134,7 @@ def clear_units(row, values, start, stop, H):
         row[first + start : first + stop] = 0
 
 
-@njit(**OPTIONS)
+@njit(**PART)
 def _project(thread, threads, h, m, W_hr, codes, t, before, direction):
     """h[t + 1] = m[t + 1] W_hrᵀ, or h[before] for the sequences whose step is skipped: the thread's columns."""
     B, (P, H), item, ldh, ldm = h.shape[1], W_hr.shape, h.itemsize, h.shape[2], m.shape[2]
@@ -430,7 +434,7 @@ def _stage_sums_backward(
     _add_lanes(parts, tile)
 
 
-@njit(**OPTIONS)
+@njit(**PART)
 def _project_backward(thread, threads, counters, dht, dm, dh, dy, W_hr, codes, t, before, direction):
     """dht[t] = dy[t] + dh, 0 where the step is skipped; dh = 0 but there; dm = dht[t] W_hr: the thread's columns."""
     B, (P, H), item = dh.shape[0], W_hr.shape, dh.itemsize
