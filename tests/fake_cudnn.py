@@ -6,7 +6,8 @@
 Its functions take cuDNN's arguments by cuDNN's names, as `Library.call` does. Memory is the host's; every access is
 checked against what was allocated. What it computes comes from `numbarnn.reference`, and where parameters stand it
 counts itself, so that results are right only if every argument was. It refuses what cuDNN 9.28 refuses, and answers
-like it (seen with the library itself, without a GPU).
+like it (seen with the library itself, without a GPU). While a graph is recorded, calls that compute are kept for its
+launches, and nothing runs.
 """
 
 import ctypes
@@ -22,8 +23,10 @@ NAMES = {number: name for name, number in DTYPES.items()}
 CELLS = ("rnn_relu", "rnn_tanh", "lstm", "gru")
 GATES = (1, 1, 4, 3)
 BIASES = ((), ("bias_ih",), ("bias_ih", "bias_hh"), ("bias_hh",))  # by cuDNN's number of the bias mode
+STREAM = 0x5E
+RUNNING = ("cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8")
 WORK_SIZE, RESERVE_SIZE, STATES_SIZE = 48, 80, 16
-STATUS = {2000: "CUDNN_STATUS_BAD_PARAM", 3000: "CUDNN_STATUS_NOT_SUPPORTED"}
+STATUS = {2000: "CUDNN_STATUS_BAD_PARAM", 3000: "CUDNN_STATUS_NOT_SUPPORTED", 5000: "CUDNN_STATUS_EXECUTION_FAILED"}
 
 
 def session():
@@ -33,12 +36,18 @@ def session():
 
 
 class FakeDevice:
-    """Memory, as `driver.Device` has it. `memory`: address -> what is allocated there and not freed."""
+    """Memory and graphs, as `driver.Device` has them.
+
+    Attributes:
+        memory: address -> what is allocated there and not freed. graphs: executable -> its work, a list of functions.
+        recording: the work of the graph that is being recorded, else None. writes, launches: how many there were.
+    """
 
     name, driver_version = "fake device", "0.0"
 
     def __init__(self):
         self.memory, self.entered, self.fail_after = {}, 0, None
+        self.graphs, self.recording, self.writes, self.launches = {}, None, 0, 0
 
     def __enter__(self):
         self.entered += 1
@@ -65,7 +74,34 @@ class FakeDevice:
     def fill(self, address, byte, size):
         self.block(address, size)[:] = bytes([byte]) * size
 
+    def do(self, stream, work):
+        """Work on a stream, at once; on the one that is recorded, at a launch."""
+        assert (stream is not None) == (self.recording is not None), "on another stream than the one that is recorded"
+        work() if self.recording is None else self.recording.append(work)
+
+    def fill_on(self, stream, address, byte, size):
+        self.do(stream, lambda: self.fill(address, byte, size))
+
+    def record(self, work):
+        self.recording = []
+        try:
+            work(STREAM)
+            executable = 0x900000 + len(self.graphs)
+            self.graphs[executable] = self.recording
+        finally:
+            self.recording = None
+        return executable
+
+    def launch(self, executable):
+        self.launches += 1
+        for work in self.graphs[executable]:
+            work()
+
+    def free_graph(self, executable):
+        del self.graphs[executable]
+
     def write(self, address, array):
+        self.writes += 1
         self.block(address, array.nbytes)[:] = array.tobytes()
 
     def read(self, array, address):
@@ -82,12 +118,14 @@ class FakeLibrary:
 
     Attributes:
         calls: names of the functions called. alive: pointers of the descriptors that exist.
+        not_recorded: numbers of the algorithms that fail while a graph is recorded.
     """
 
     version, version_text = 92800, "9.28.0"
 
     def __init__(self, device):
         self.device, self.calls, self.alive, self.tapes = device, [], {}, {}
+        self.stream, self.not_recorded = None, ()
         self._pointers = iter(range(0x1000, 0x7FFFFFFF, 16))
 
     def call(self, function, **arguments):
@@ -101,7 +139,14 @@ class FakeLibrary:
                 return self.create(kind, *arguments.values())
             if function == f"cudnnDestroy{kind}Descriptor":
                 return self.destroy(kind, *arguments.values())
-        return getattr(self, function)(**arguments)
+        if function not in RUNNING:
+            return getattr(self, function)(**arguments)
+        if self.stream is not None and self.get("RNN", arguments["rnnDesc"])["algo"] in self.not_recorded:
+            self.fail(function, 5000)
+        return self.device.do(self.stream, lambda: getattr(self, function)(**arguments))
+
+    def cudnnSetStream(self, handle, streamId):
+        self.stream = streamId
 
     @staticmethod
     def fail(function, status):

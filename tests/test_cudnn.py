@@ -162,7 +162,7 @@ def letter_of(declaration):
     words = declaration.replace("*", " * ").replace("[]", " [] ").replace("const ", "").split()
     name = next(word for word in reversed(words) if word != "[]")
     kind = " ".join(words[: words.index(name)])
-    if "*" in kind or "[]" in words or re.fullmatch(r"cudnn(\w+Descriptor|Handle)_t", kind):
+    if "*" in kind or "[]" in words or re.fullmatch(r"(cudnn(\w+Descriptor|Handle)|cudaStream)_t", kind):
         return name, "p"
     return name, C_TYPES.get(kind, "i")  # what is left are enums
 

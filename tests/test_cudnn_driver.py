@@ -85,3 +85,27 @@ def test_no_memory_is_said_with_the_cure(device):
 def test_a_device_that_is_not_there_is_said(device):
     with pytest.raises(RuntimeError, match="there is no GPU 1: the driver finds 1"):
         driver.Device(1)
+
+
+# -------------------------------------------------------------------------------------------------------------- graphs
+def test_work_is_recorded_and_launched(device, library):
+    buffer = driver.Buffer(device, 4).fill(1)
+    graph = driver.Graph(device, lambda stream: device.fill_on(stream, buffer.address, 2, 4))
+    assert (buffer.read((4,), np.uint8) == 1).all(), "recording runs nothing"
+    before = library.fake_launches()
+    graph.launch()
+    assert library.fake_launches() == before + 1
+    device.fill_on(None, buffer.address, 3, 4)
+    assert (buffer.read((4,), np.uint8) == 3).all()
+    del graph
+    gc.collect()
+    assert library.fake_streams() == library.fake_graphs() == library.fake_depth() == 0
+
+
+def test_work_that_fails_ends_the_recording(device, library):
+    def work(stream):
+        raise ZeroDivisionError("on purpose")
+
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        driver.Graph(device, work)
+    assert library.fake_streams() == library.fake_graphs() == library.fake_depth() == 0

@@ -90,7 +90,83 @@ def test_split_is_the_reverse_of_join(session, chosen):
     assert rnn.weight_space_bytes == 4 * rnn.weight_space_size
 
 
+# ------------------------------------------------------------------------------------------------------ prepared calls
+def prepared(problem, session, training=True):
+    """A `Prepared` of a problem, and its network."""
+    rnn = problem.rnn(session)
+    gradients = {"dy": problem.dy, "dhy": problem.dhy, "dcy": problem.dcy} if training else {}
+    return rnn.prepare(problem.x, problem.hx, problem.cx, problem.parameters, **gradients), rnn
+
+
+@pytest.mark.parametrize("name", ("lstm", "gru-bfloat16", "lstm-projection", "gru-persist_dynamic", "rnn_tanh-small_h"))
+def test_a_prepared_call_gives_the_same_again_and_again(session, name):
+    """The gradients of weights among them, which cuDNN adds to what is there."""
+    problem = Problem(**OPTIONS[name])
+    problem.padding_value = 0.0
+    call, rnn = prepared(problem, session)
+    for _ in range(3):
+        call.run()
+    values = call.results()
+    values |= rnn.split(values.pop("dw"))
+    problem.assert_agrees(values, "prepared fake cuDNN")
+
+
+def test_a_prepared_call_packs_and_copies_once(session):
+    problem = Problem("lstm", 3, 5)
+    call, _ = prepared(problem, session)
+    device, calls = session.device, len(session.library.calls)
+    writes, memory = device.writes, len(device.memory)
+    for _ in range(3):
+        call.run()
+    assert (device.writes, len(device.memory), device.launches) == (writes, memory, 3)
+    assert len(session.library.calls) == calls, "a launch calls nothing of cuDNN's"
+    assert call.why_no_graph is None
+
+
+def test_a_prepared_inference_does_no_more_than_forward(session):
+    problem = Problem("gru", 3, 5)
+    call, _ = prepared(problem, session, training=False)
+    call.run()
+    assert set(call.results()) == {"y", "hy"}
+    assert session.library.calls.count("cudnnRNNForward") == 2, "once to begin with, once recorded"
+    assert "cudnnRNNBackwardData_v8" not in session.library.calls
+    np.testing.assert_array_equal(call.results()["y"], problem.rnn(session).forward(problem.x, problem.hx, None,
+                                  problem.parameters, training=False)[0])  # fmt: skip
+
+
+def test_a_call_that_cannot_be_recorded_runs_without_a_graph(session):
+    session.library.not_recorded = (0,)
+    problem = Problem("lstm", 3, 5)
+    problem.padding_value = 0.0
+    call, rnn = prepared(problem, session)
+    assert "cudnnRNNForward: CUDNN_STATUS_EXECUTION_FAILED" in call.why_no_graph
+    assert session.library.stream is None, "back on the default stream"
+    call.run()
+    call.run()
+    assert session.device.launches == 0
+    values = call.results()
+    values |= rnn.split(values.pop("dw"))
+    problem.assert_agrees(values, "prepared fake cuDNN")
+
+
+def test_what_is_wrong_is_refused_before_a_prepared_call_runs(session):
+    problem = Problem("lstm", 3, 5)
+    rnn = problem.rnn(session)
+    with pytest.raises(ValueError, match=r"dy must have shape \(4, 3, 5\)"):
+        rnn.prepare(problem.x, weights=problem.parameters, dy=problem.dy[:2])
+    with pytest.raises(TypeError, match="weights are missing"):
+        rnn.prepare(problem.x, dy=problem.dy)
+
+
 # ---------------------------------------------------------------------------------------------------------- ownership
+def test_a_prepared_call_leaves_nothing_behind(session):
+    call, rnn = prepared(Problem("lstm", 3, 5, 2), session)
+    call.run()
+    del call, rnn
+    gc.collect()
+    assert not session.device.memory and not session.library.alive and not session.device.graphs
+
+
 def test_nothing_is_left_behind(session):
     problem = Problem("lstm", 3, 5, 2, dropout=0.5)
     rnn = problem.rnn(session)

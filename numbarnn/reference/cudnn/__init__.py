@@ -1,16 +1,18 @@
 """cuDNN's recurrent networks called through ctypes: NumPy arrays in, NumPy arrays out. The peer on NVIDIA GPUs.
 
-Made for comparing results, not for speed: every call copies its arrays to the device and back, and waits. Only NumPy
+Made for comparing results: every call copies its arrays to the device and back, and waits. For times there is
+`Rnn.prepare`, which leaves all of that out of what runs. Only NumPy
 and the standard library are needed here (ml_dtypes for bfloat16), besides an NVIDIA driver and cuDNN 9:
 pip install nvidia-cudnn-cu12, or -cu13 to match the driver. In this order:
 
     library.py      where cuDNN is found; its functions, their arguments by cuDNN's names; errors in its own words
-    driver.py       the CUDA driver: a device's context and its memory
+    driver.py       the CUDA driver: a device's context, its memory, CUDA graphs
     session.py      library, device and cuDNN's handle together; whether cuDNN runs here, and why not
     options.py      cuDNN's options by name, and their numbers
     descriptors.py  cuDNN's descriptor objects
     weights.py      where cuDNN puts each parameter
-    rnn.py          Rnn: forward, backward_data, backward_weights
+    prepared.py     a call on memory that stays, as one CUDA graph: for times
+    rnn.py          Rnn: forward, backward_data, backward_weights, prepare
 
     from numbarnn.reference import cudnn
 
@@ -22,7 +24,8 @@ pip install nvidia-cudnn-cu12, or -cu13 to match the driver. In this order:
 
 from .library import CudnnError
 from .options import Options
+from .prepared import Prepared
 from .rnn import Reserve, Rnn
 from .session import Session, available, default_session, why_not
 
-__all__ = ["CudnnError", "Options", "Reserve", "Rnn", "Session", "available", "default_session", "why_not"]
+__all__ = ["CudnnError", "Options", "Prepared", "Reserve", "Rnn", "Session", "available", "default_session", "why_not"]

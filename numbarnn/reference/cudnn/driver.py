@@ -1,4 +1,5 @@
-"""The CUDA driver through ctypes: a device, its primary context (the one CuPy and PyTorch use too), and its memory."""
+"""The CUDA driver through ctypes: a device, its primary context (the one CuPy and PyTorch use too), its memory, and
+CUDA graphs."""
 
 import ctypes
 import sys
@@ -23,7 +24,19 @@ _ARGUMENTS = {
     "cuMemsetD8_v2": (_ADDRESS, ctypes.c_ubyte, _SIZE),
     "cuMemcpyHtoD_v2": (_ADDRESS, _POINTER, _SIZE),
     "cuMemcpyDtoH_v2": (_POINTER, _ADDRESS, _SIZE),
+    "cuMemsetD8Async": (_ADDRESS, ctypes.c_ubyte, _SIZE, _POINTER),
+    "cuStreamCreate": (_POINTER, ctypes.c_uint),
+    "cuStreamDestroy_v2": (_POINTER,),
+    "cuStreamBeginCapture_v2": (_POINTER, _INT),
+    "cuStreamEndCapture": (_POINTER, _POINTER),
+    "cuGraphInstantiateWithFlags": (_POINTER, _POINTER, ctypes.c_ulonglong),
+    "cuGraphDestroy": (_POINTER,),
+    "cuGraphLaunch": (_POINTER, _POINTER),
+    "cuGraphExecDestroy": (_POINTER,),
 }
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: does not wait for the default stream
+# CU_STREAM_CAPTURE_MODE_RELAXED: what is recorded may allocate memory on the way, as cuDNN does at times.
+RELAXED = 2
 NAN_BYTE = 0xFF  # a number of such bytes is NaN in every dtype
 
 
@@ -112,6 +125,12 @@ class Device:
         with self:
             self.call("cuMemsetD8_v2", address, byte, size)
 
+    def fill_on(self, stream, address, byte, size):
+        """Set every byte when what stands before it on a stream is done, without waiting for that; None: the default
+        stream."""
+        with self:
+            self.call("cuMemsetD8Async", address, byte, size, stream)
+
     def write(self, address, array):
         """Copy a contiguous NumPy array to the device."""
         with self:
@@ -121,6 +140,58 @@ class Device:
         """Fill a contiguous NumPy array from the device."""
         with self:
             self.call("cuMemcpyDtoH_v2", array.ctypes.data, address, array.nbytes)
+
+    def record(self, work):
+        """The executable graph of what `work(stream)` starts on a stream of its own, where nothing of it is run.
+
+        Raises:
+            RuntimeError: it cannot be recorded.
+        """
+        stream, graph, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        with self:
+            self.call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
+            try:
+                self.call("cuStreamBeginCapture_v2", stream, RELAXED)
+                try:
+                    work(stream.value)
+                except BaseException:  # the recording has to end, whatever became of it; what is raised is the reason
+                    self._driver.cuStreamEndCapture(stream, ctypes.byref(graph))
+                    raise
+                self.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+                self.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
+            finally:
+                if graph:
+                    self.call("cuGraphDestroy", graph)
+                self.call("cuStreamDestroy_v2", stream)
+        return executable.value
+
+    def launch(self, executable):
+        """Start a graph on the default stream, without waiting."""
+        with self:
+            self.call("cuGraphLaunch", executable, None)
+
+    def free_graph(self, executable):
+        """Give a graph of `record` back."""
+        with self:
+            self.call("cuGraphExecDestroy", executable)
+
+
+class Graph:
+    """What `work(stream)` starts, recorded once; freed when nothing refers to this object any more.
+
+    Memory that the work uses has to be kept by whoever launches it.
+
+    Raises:
+        RuntimeError: the work cannot be recorded, or raised it.
+    """
+
+    def __init__(self, device, work):
+        self._device, self._executable = device, device.record(work)
+        weakref.finalize(self, device.free_graph, self._executable).atexit = False  # as Buffer's
+
+    def launch(self):
+        """Start it on the default stream, without waiting."""
+        self._device.launch(self._executable)
 
 
 class Buffer:

@@ -41,6 +41,7 @@ def _pointers(arguments):
 _PROTOTYPES = {
     "cudnnCreate": "p:handle",
     "cudnnDestroy": "p:handle",
+    "cudnnSetStream": "p:handle p:streamId",
     "cudnnCreateTensorDescriptor": "p:tensorDesc",
     "cudnnDestroyTensorDescriptor": "p:tensorDesc",
     "cudnnSetTensorNdDescriptor": "p:tensorDesc i:dataType i:nbDims p:dimA p:strideA",

@@ -10,6 +10,7 @@ from . import options, weights
 from .descriptors import DataDescriptor, DropoutDescriptor, RnnDescriptor, TensorDescriptor
 from .driver import Buffer, address, copied, unwritten
 from .options import Options, numpy_dtype
+from .prepared import Prepared
 from .session import default_session
 
 
@@ -110,38 +111,22 @@ class Rnn:
             ValueError, TypeError: an argument does not fit.
             CudnnError: cuDNN refuses, or fails.
         """
-        chosen = self.options
-        x = self._array("x", x)
-        sequences = self._sequences(x, lengths)
-        self._check_shape("x", x, sequences.shape(chosen.input_size))
-        if weights is None:
-            raise TypeError("weights are missing: give a dict by PyTorch's names, or a flat array")
-        flat = self.join(weights) if isinstance(weights, dict) else self._array("weights", weights)
-        self._check_shape("weights", flat, (self.weight_space_size,))
+        sequences, arrays = self._inputs(x, hx, cx, weights, lengths)
         h_shape, c_shape = self._state_shapes(sequences)
-        states = {"hx": self._optional("hx", hx, h_shape), "cx": self._optional("cx", cx, c_shape)}
+        y_shape = sequences.shape(self.options.output_size)
         self._build(sequences.batch)
 
         descriptors = self._descriptors(sequences, padding_value)
         mode = options.TRAINING if training else options.INFERENCE
         work, reserve = self._spaces(mode, descriptors["xDesc"])
-        arrays = {"x": x, **states, "weights": flat}
         buffers = {name: copied(self._device, array) for name, array in arrays.items()}
-        buffers["y"] = unwritten(self._device, sequences.shape(chosen.output_size), self.dtype)
+        outputs = {"y": y_shape, "hy": h_shape, "cy": c_shape}
+        buffers |= {name: shape and unwritten(self._device, shape, self.dtype) for name, shape in outputs.items()}
         buffers["reserve"] = reserve
-        hy = unwritten(self._device, h_shape, self.dtype)
-        cy = unwritten(self._device, c_shape, self.dtype) if chosen.has_c else None
-        self._session.call(
-            "cudnnRNNForward", fwdMode=mode, y=buffers["y"].address, hy=hy.address, cy=address(cy),
-            weightSpaceSize=self.weight_space_bytes, weightSpace=buffers["weights"].address,
-            **_addresses(buffers, "x", "hx", "cx"), **self._common(descriptors, work, reserve),
-        )  # fmt: skip
-        return (
-            buffers["y"].read(sequences.shape(chosen.output_size), self.dtype),
-            hy.read(h_shape, self.dtype),
-            cy.read(c_shape, self.dtype) if chosen.has_c else None,
-            Reserve(self, sequences, buffers, descriptors) if training else None,
-        )
+        self._session.call("cudnnRNNForward", **self._forward_arguments(mode, buffers, descriptors, work))
+        y, hy, cy = (shape and buffers[name].read(shape, self.dtype) for name, shape in outputs.items())
+        del buffers["hy"], buffers["cy"]
+        return y, hy, cy, Reserve(self, sequences, buffers, descriptors) if training else None
 
     # ----------------------------------------------------------------------------------------------------- backward
     def backward_data(self, reserve, dy=None, dhy=None, dcy=None):
@@ -171,12 +156,8 @@ class Rnn:
         outputs = {name: shape and unwritten(self._device, shape, self.dtype) for name, shape in results.items()}
         work = self._spaces(options.TRAINING, reserve.descriptors["xDesc"])[0]
         reserve.data_done = True
-        self._session.call(
-            "cudnnRNNBackwardData_v8", weightSpaceSize=self.weight_space_bytes,
-            weightSpace=buffers["weights"].address, **_addresses(buffers, "y", "hx", "cx"),
-            **_addresses(given, *given), **_addresses(outputs, *outputs),
-            **self._common(reserve.descriptors, work, buffers["reserve"]),
-        )  # fmt: skip
+        arguments = self._data_arguments(buffers | given | outputs, reserve.descriptors, work)
+        self._session.call("cudnnRNNBackwardData_v8", **arguments)
         return tuple(shape and outputs[name].read(shape, self.dtype) for name, shape in results.items())
 
     def backward_weights(self, reserve, dw=None):
@@ -193,15 +174,82 @@ class Rnn:
         self._check_shape("dw", dw, (self.weight_space_size,))
         buffers, result = reserve.buffers, copied(self._device, dw)
         work = self._spaces(options.TRAINING, reserve.descriptors["xDesc"])[0]
-        common = self._common(reserve.descriptors, work, buffers["reserve"])
-        del common["cDesc"]
-        self._session.call(
-            "cudnnRNNBackwardWeights_v8", addGrad=options.WGRAD_ADD, weightSpaceSize=self.weight_space_bytes,
-            dweightSpace=result.address, **_addresses(buffers, "x", "hx", "y"), **common,
-        )  # fmt: skip
+        arguments = self._weights_arguments(buffers | {"dw": result}, reserve.descriptors, work)
+        self._session.call("cudnnRNNBackwardWeights_v8", **arguments)
         return result.read(dw.shape, self.dtype)
 
+    def prepare(self, x, hx=None, cx=None, weights=None, dy=None, dhy=None, dcy=None):
+        """All of a call once, so that it can be run again and again; see `Prepared`. Arguments as of the calls.
+
+        dy, dhy, dcy    any of them: forward in training, backward data and backward weights; none: inference
+        """
+        sequences, arrays = self._inputs(x, hx, cx, weights, None)
+        h_shape, c_shape = self._state_shapes(sequences)
+        shapes = {"y": sequences.shape(self.options.output_size), "hy": h_shape, "cy": c_shape}
+        training = not (dy is None and dhy is None and dcy is None)
+        if training:
+            given = {"dy": (dy, shapes["y"]), "dhy": (dhy, h_shape), "dcy": (dcy, c_shape)}
+            arrays |= {name: self._optional(name, array, shape) for name, (array, shape) in given.items()}
+            arrays["dy"] = np.zeros(shapes["y"], self.dtype) if dy is None else arrays["dy"]
+            shapes |= {"dx": arrays["x"].shape, "dhx": h_shape, "dcx": c_shape, "dw": (self.weight_space_size,)}
+        self._build(sequences.batch)
+        descriptors = self._descriptors(sequences, 0.0)
+        mode = options.TRAINING if training else options.INFERENCE
+        work, reserve = self._spaces(mode, descriptors["xDesc"])
+        buffers = {name: copied(self._device, array) for name, array in arrays.items()} | {"reserve": reserve}
+        buffers |= {name: shape and unwritten(self._device, shape, self.dtype) for name, shape in shapes.items()}
+        calls = {"cudnnRNNForward": self._forward_arguments(mode, buffers, descriptors, work)}
+        if training:
+            calls["cudnnRNNBackwardData_v8"] = self._data_arguments(buffers, descriptors, work)
+            calls["cudnnRNNBackwardWeights_v8"] = self._weights_arguments(buffers, descriptors, work)
+        return Prepared(self._session, calls, buffers, shapes, self.dtype, (self, descriptors, work))
+
     # ----------------------------------------------------------------------------------------------------- the calls
+    def _inputs(self, x, hx, cx, weights, lengths):
+        """(sequences, arrays by name) of a forward call, checked; weights as one flat array."""
+        x = self._array("x", x)
+        sequences = self._sequences(x, lengths)
+        self._check_shape("x", x, sequences.shape(self.options.input_size))
+        if weights is None:
+            raise TypeError("weights are missing: give a dict by PyTorch's names, or a flat array")
+        flat = self.join(weights) if isinstance(weights, dict) else self._array("weights", weights)
+        self._check_shape("weights", flat, (self.weight_space_size,))
+        h_shape, c_shape = self._state_shapes(sequences)
+        states = {"hx": self._optional("hx", hx, h_shape), "cx": self._optional("cx", cx, c_shape)}
+        return sequences, {"x": x, **states, "weights": flat}
+
+    def _forward_arguments(self, mode, buffers, descriptors, work):
+        """Arguments of cudnnRNNForward."""
+        return {
+            "fwdMode": mode,
+            **_addresses(buffers, "x", "y", "hx", "hy", "cx", "cy"),
+            **self._weight_space(weightSpace=buffers["weights"]),
+            **self._common(descriptors, work, buffers["reserve"]),
+        }
+
+    def _data_arguments(self, buffers, descriptors, work):
+        """Arguments of cudnnRNNBackwardData_v8."""
+        return {
+            **_addresses(buffers, "y", "dy", "dx", "hx", "dhy", "dhx", "cx", "dcy", "dcx"),
+            **self._weight_space(weightSpace=buffers["weights"]),
+            **self._common(descriptors, work, buffers["reserve"]),
+        }
+
+    def _weights_arguments(self, buffers, descriptors, work):
+        """Arguments of cudnnRNNBackwardWeights_v8."""
+        common = self._common(descriptors, work, buffers["reserve"])
+        del common["cDesc"]
+        return {
+            "addGrad": options.WGRAD_ADD,
+            **_addresses(buffers, "x", "hx", "y"),
+            **self._weight_space(dweightSpace=buffers["dw"]),
+            **common,
+        }
+
+    def _weight_space(self, **buffer):
+        """The size of the weight space, and the address of a buffer that is one, by the argument's name."""
+        return {"weightSpaceSize": self.weight_space_bytes} | _addresses(buffer, *buffer)
+
     def _descriptors(self, sequences, padding_value):
         """cuDNN's name -> descriptor of x, y, h and c; padding of dx is to be 0, as far as cuDNN fills it."""
         chosen, s = self.options, sequences

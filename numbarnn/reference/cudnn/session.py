@@ -1,6 +1,7 @@
 """cuDNN's library, a device and cuDNN's handle on it, together; and whether they are here."""
 
 import ctypes
+from contextlib import contextmanager
 from functools import cache
 
 from . import driver, library
@@ -23,11 +24,24 @@ class Session:
         with device:  # the handle is never destroyed: a Session is kept as long as the process lives
             library.call("cudnnCreate", handle=ctypes.byref(self.handle))
 
-    def call(self, function, **arguments):
-        """Call a function of cuDNN that takes the handle, and wait until the device has done what it started."""
+    def start(self, function, **arguments):
+        """Call a function of cuDNN that takes the handle, and leave what it started to the device."""
         with self.device:
             self.library.call(function, handle=self.handle, **arguments)
+
+    def call(self, function, **arguments):
+        """Call a function of cuDNN that takes the handle, and wait until the device has done what it started."""
+        self.start(function, **arguments)
         self.device.synchronize()
+
+    @contextmanager
+    def on_stream(self, stream):
+        """A context in which cuDNN works on another stream than the default one."""
+        self.start("cudnnSetStream", streamId=stream)
+        try:
+            yield
+        finally:
+            self.start("cudnnSetStream", streamId=None)
 
     def __str__(self):
         """What results came from: cuDNN 9.28.0 on NVIDIA H200, CUDA driver 13.0."""
