@@ -1,13 +1,16 @@
 """`numbarnn bench`: refuses times of wrong results, and records what it measured."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from stub_layer import use_stub
 
 from numbarnn import cli
-from numbarnn.bench import cases, info, peers, speed, timing
+from numbarnn.bench import accuracy, cases, info, lineup, peers, speed, timing
+from numbarnn.bench import record as bench_record
+from numbarnn.reference import cudnn
 
 torch = pytest.importorskip("torch")
 
@@ -35,8 +38,11 @@ def test_times_ratios_and_where_they_come_from(tmp_path, monkeypatch, capsys):
     use_stub(monkeypatch)
     code, record = run_bench(tmp_path, "--shape", "2,1,3,4,2", "--cell", ",".join(cases.PEERS_CELLS))
     assert code == 0
-    assert {"date", "commit", "driver", "device", "device_name", "environment", "method", "results"} <= record.keys()
-    assert record["method"]["torch"]["allow_tf32"] is False
+    assert {"date", "commit", "clean", "driver", "device", "device_name", "environment", "results"} <= record.keys()
+    assert record["kernels"] == bench_record.kernels_digest("cpu")
+    assert (
+        record["method"]["rounds"] == 2 and {"load_average_before", "cores_busy_elsewhere"} <= record["method"].keys()
+    )
     assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
     assert record["environment"]["versions"]["PyTorch"].startswith(torch.__version__.split("+")[0])
     assert len(record["results"]) == 4 * 2 * 2
@@ -84,14 +90,16 @@ def test_an_exception_is_a_refusal(tmp_path, monkeypatch, capsys):
     assert "ZeroDivisionError: on purpose" in record["results"][1]["refusal"]
 
 
-def test_a_wrong_onnx_graph_is_refused(tmp_path, monkeypatch, capsys):
+def test_a_wrong_onnx_graph_has_no_time(tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     use_stub(monkeypatch)
     monkeypatch.setitem(peers.ONNX_GATE_ORDER, "gru", (0, 1, 2))
     code, record = run_bench(tmp_path, "--cell", "gru")
     assert code == 1
-    assert "onnxruntime's" in record["results"][0]["refusal"]
+    forward = record["results"][0]
+    assert "onnxruntime's" in forward["left_out"]["onnxruntime"] and "onnxruntime" not in forward["seconds"]
+    assert forward["ok"] and "onnxruntime, 1 cases such as gru" in capsys.readouterr().out
 
 
 def test_a_schedule_that_refuses_is_a_row(tmp_path, monkeypatch, capsys):
@@ -145,14 +153,45 @@ def test_half_precision_goes_to_pytorch_and_back_bit_for_bit(dtype):
 
 def test_what_is_nearer_to_float64_than_pytorch_is_never_refused():
     case = cases.Case("gru", 2, 3, 4, (5,))
-    truth, torchs = {"y": np.zeros(3)}, {"y": np.full(3, 1e-3, np.float32)}
+    truth, torchs = {"y": np.zeros(3)}, {"y": np.full(3, 1e-5, np.float32)}
 
     def judged(value):
         contender = peers.Contender("other", lambda: None, lambda _: {"y": np.full(3, value, np.float32)})
         return speed.disagreement(speed.compare(case, contender, truth, torchs))
 
-    assert judged(0.0) is judged(1.9e-3) is None
-    assert "other's y: is 2.1e-03 from float64, more than 2.0e-03" in judged(2.1e-3)
+    assert judged(0.0) is judged(1.9e-5) is None
+    assert "other's y: is 2.1e-05 from float64, more than 2.0e-05" in judged(2.1e-5)
+
+
+def test_a_pytorch_that_computes_something_else_is_no_measure():
+    """Its error beyond PEER_TRUST floors lets nobody err as much; with TF32 the floor is that of 10 bits."""
+    case = cases.Case("gru", 2, 3, 4, (5,))
+    floor = accuracy.floor(case)
+    assert lineup.limit(case, accuracy.PEER_TRUST * floor) == 2 * accuracy.PEER_TRUST * floor
+    assert lineup.limit(case, 1.01 * accuracy.PEER_TRUST * floor) == floor
+    rounded = replace(case, allow_tf32=True)
+    assert lineup.limit(rounded, 0.0) == accuracy.floor(replace(case, dtype="float16")) > 1000 * floor
+    assert lineup.largest_trusted(rounded, None) == accuracy.PEER_TRUST * lineup.limit(rounded, 0.0)
+
+
+def test_a_pytorch_whose_results_are_wrong_has_no_time(tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+    right = lineup.peers.torch_contender
+
+    def wrong(problem, train, device="cpu"):
+        contender = right(problem, train, device)
+        if problem.case.dtype == "float64":
+            return contender
+        results = contender.results
+        return replace(contender, results=lambda returned: {q: v for q, v in results(returned).items()} | {
+            "y": results(returned)["y"] + np.float32(0.01)})  # fmt: skip
+
+    monkeypatch.setattr(lineup.peers, "torch_contender", wrong)
+    code, record = run_bench(tmp_path, "--cell", "gru", "--dtype", "float32")
+    assert code == 0
+    for row in record["results"]:
+        assert "torch's y: is 1.0e-02 from float64" in row["left_out"]["torch"] and "torch" not in row["seconds"]
+        assert row["ok"] and row["seconds"]["numbarnn"]
 
 
 @pytest.mark.parametrize(
@@ -207,13 +246,17 @@ def test_calls_of_a_turn_on_a_gpu_are_made_back_to_back(monkeypatch):
     timing.timed(contender, 3)
     assert did == ["wait", "call", "call", "call", "wait"]
     clocked = []
-    monkeypatch.setattr(timing, "device_time", lambda contender, calls, call_s: clocked.append(calls) or 0.5)
+    monkeypatch.setattr(
+        timing, "device_time", lambda one, calls, call_s: (0.5, not clocked.append(calls) and call_s > 1)
+    )
     turns = timing.take_turns([contender], 2, gpu=True)["a"]
-    assert turns.device == [0.5, 0.5] and len(turns.call) == 2 and min(clocked) >= 1
+    assert turns.device == [0.5, 0.5] and len(turns.call) == 2 and min(clocked) >= 1 and turns.behind == 2
 
 
-def test_the_gpus_clock_runs_around_calls_with_a_head_start(monkeypatch):
-    did = []
+@pytest.fixture
+def fake_clock(monkeypatch):
+    """(what was done, a list of whether the GPU has come to the first event when it is asked, in turns)."""
+    did, begun = [], []
 
     class Event:
         def __init__(self, enable_timing):
@@ -221,6 +264,9 @@ def test_the_gpus_clock_runs_around_calls_with_a_head_start(monkeypatch):
 
         def record(self):
             did.append("event")
+
+        def query(self):
+            return begun.pop(0)
 
         def synchronize(self):
             did.append("wait")
@@ -230,12 +276,26 @@ def test_the_gpus_clock_runs_around_calls_with_a_head_start(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: did.append(cycles / timing.GPU_CLOCK_HZ))
-    contender = peers.Contender("a", lambda: did.append("call"), None)
-    assert timing.device_time(contender, calls=100, call_s=timing.HEAD_START_S / 3) == pytest.approx(2e-3)
-    assert did == [pytest.approx(timing.HEAD_START_S), "event", "call", "call", "call", "event", "wait"]
-    did.clear()
-    assert timing.device_time(contender, calls=100, call_s=1.0) == pytest.approx(6e-3)
-    assert did == [timing.HEAD_START_S, "event", "call", "event", "wait"]
+    return did, begun
+
+
+def test_the_gpus_clock_runs_around_calls_with_a_head_start(fake_clock):
+    did, begun = fake_clock
+    contender, head_start = peers.Contender("a", lambda: did.append("call"), None), timing.HEAD_STARTS_S[0]
+    begun += [False]
+    seconds, ahead = timing.device_time(contender, calls=100, call_s=head_start / 3 / timing.SLACK)
+    assert seconds == pytest.approx(2e-3) and ahead
+    assert did == [pytest.approx(head_start), "event", "call", "call", "call", "event", "wait"]
+
+
+def test_a_host_that_falls_behind_gets_a_longer_head_start_and_is_told_of(fake_clock):
+    did, begun = fake_clock
+    contender, (first, second) = peers.Contender("a", lambda: did.append("call"), None), timing.HEAD_STARTS_S
+    begun += [True, False]
+    assert timing.device_time(contender, calls=1, call_s=1.0) == (pytest.approx(6e-3), True)
+    assert did == [first, "event", "call", "event", "wait", second, "event", "call", "event", "wait"]
+    begun += [True, True]
+    assert timing.device_time(contender, calls=1, call_s=1.0) == (pytest.approx(6e-3), False)
 
 
 def test_commit_is_that_of_numbarnns_own_tree(tmp_path, monkeypatch):
@@ -264,7 +324,9 @@ def test_both_clocks_on_a_gpu(tmp_path):
     assert cli.main([*arguments, "--cell", "lstm,gru", "--json", str(path)]) == 0
     record = json.loads(path.read_text())
     assert record["driver"] and record["device_name"] == record["environment"]["gpus"][0]["name"]
+    with_cudnn = cudnn.available()
     for row in record["results"]:
-        assert set(row["seconds"]) == set(row["device_seconds"]) == {"numbarnn", "torch"}
+        assert set(row["seconds"]) == set(row["device_seconds"]) >= {"numbarnn", "torch"}
+        assert (row["best_cudnn"] in row["device_seconds"]) == with_cudnn, row["left_out"]
         for name, seconds in row["device_median_s"].items():
             assert 0 < seconds < 1.5 * row["median_s"][name]

@@ -48,6 +48,7 @@ class Case:
     lengths: str | None = None  # None: all T; "padded": sequences of random lengths, 0 among them; "packed"
     padding_value: float = 0.0
     resets: bool = False  # sequences begin anew at random times
+    allow_tf32: bool = False  # float32 products may be rounded, on a GPU
 
     @property
     def D(self):
@@ -234,6 +235,7 @@ def make_layer(case, device, parameters, schedule="auto", seed=0):
     if case.equal_layers:
         options["num_layers"] = case.L
     options |= {name: getattr(case, name) for name in LAYER_OPTIONS if name in case.uses}
+    options |= {"allow_tf32": True} if case.allow_tf32 else {}
     if case.cell.startswith("rnn_"):
         layer = numbarnn.RNN(case.input_size, nonlinearity=case.cell.removeprefix("rnn_"), **options)
     elif case.cell == "lstm":

@@ -14,6 +14,7 @@ class Contender:
     results: Callable
     synchronize: Callable = lambda: None
     plan: str | None = None  # what numbarnn runs, and why
+    note: str | None = None  # how a peer is called, where there is something to tell
 
 
 def installed(*modules):

@@ -75,9 +75,10 @@ class Network:
     """Consecutive layers of a problem, of one size, as one network of cuDNN's.
 
     layers   their numbers
+    chosen   options of `cudnn.Options` that the problem leaves open, such as the algorithm
     """
 
-    def __init__(self, problem, layers):
+    def __init__(self, problem, layers, **chosen):
         from numbarnn.reference import cudnn
 
         case = problem.case
@@ -94,6 +95,7 @@ class Network:
             proj_size=case.proj_size,
             dtype=case.dtype,
             **(clipping if case.cell_clip else {}),
+            **chosen,
         )
 
     def forward(self, x):
@@ -103,7 +105,7 @@ class Network:
             x,
             self.states(problem.h0),
             self.states(problem.c0),
-            {self.own_name(name): problem.parameters[name] for name in self.names()},
+            self.weights(),
             lengths=problem.lengths,
             padding_value=case.padding_value,
             training=True,
@@ -118,6 +120,22 @@ class Network:
         gradients = self.rnn.split(self.rnn.backward_weights(self.reserve))
         parameters = {name: gradients[self.own_name(name)] for name in self.names()}
         return dx, self.unpacked(dhx), self.unpacked(dcx), parameters
+
+    def prepare(self, train):
+        """A `cudnn.Prepared` of a problem without lengths: forward and backward if `train`, else inference."""
+        problem = self.problem
+        given = {"dy": problem.dy, "dhy": self.states(problem.dhy), "dcy": self.states(problem.dcy)} if train else {}
+        return self.rnn.prepare(problem.x, self.states(problem.h0), self.states(problem.c0), self.weights(), **given)
+
+    def named_results(self, found):
+        """What a `cudnn.Prepared` of all layers gives, by the quantities of `peers`."""
+        results = {name: found[name] for name in ("y", "dx") if name in found}
+        results |= {name: self.unpacked(found[name]) for name in ("hy", "cy", "dhx", "dcx") if name in found}
+        return results | (self.rnn.split(found["dw"]) if "dw" in found else {})
+
+    def weights(self):
+        """The parameters of these layers by the network's names."""
+        return {self.own_name(name): self.problem.parameters[name] for name in self.names()}
 
     def names(self):
         """The problem's names of the parameters of these layers."""

@@ -8,7 +8,7 @@ far as `limit_of` allows; over all of them, where a cell may be chaotic and what
 GROWTH times as far. A schedule that cannot run a cell is a row that says why.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -97,7 +97,7 @@ def run(args):
     device = speed.choose_device(args.device) if with_torch else "cpu"
     threads, rounds = args.threads or info.core_count(), args.rounds or speed.ROUNDS[device]
     speed.set_up_torch_and_engine(device, threads)
-    load_before = speed.load_average()
+    load_before = speed.Load()
     todo = [(shape, dtype) for shape in args.shape or SHAPES for dtype in args.dtype]
     timings = []
     with report.Progress() as progress:
@@ -107,7 +107,10 @@ def run(args):
             timings += time_shape(problems, device, args.schedule, rounds, with_torch, not args.no_loop)
             progress.update(f"cells on {device}")
     if args.json:
-        report.write_json(args.json, speed.as_record(timings, rounds, device, threads, load_before, TORCH_METHOD))
+        report.write_json(
+            args.json,
+            speed.as_record([asdict(row) for row in timings], rounds, device, threads, load_before, TORCH_METHOD),
+        )
     print_timings(timings, device, threads)
     speed.say_doubts(device, load_before)
     return 0 if all(timing.ok for timing in timings) else 1

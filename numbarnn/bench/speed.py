@@ -1,70 +1,29 @@
-"""`numbarnn bench`: times against PyTorch (cuDNN, on a GPU) and, for inference on the CPU, onnxruntime.
+"""`numbarnn bench`: times against cuDNN and PyTorch on a GPU, against PyTorch and onnxruntime on the CPU.
 
-A row is a cell, a shape, a dtype, a pass and a schedule; the schedules of a problem and its peers take turns
-(`timing`). A time is the median over rounds, and a ratio the median over rounds of the ratio within a round, so that a
-slow moment of the machine hits both sides. Results are compared before any time is taken, and where they are wrong
-there is no time: each may be at most twice as far as PyTorch's from what PyTorch computes in float64, or as far as
-`accuracy.floor`. A schedule that cannot run a problem is a row that says why.
+A row is a cell, a shape, a dtype (on a GPU float32 with and without TF32), a pass and a schedule; the schedules of a
+problem and its peers (`lineup`) take turns (`timing`). A time is the median over rounds, and a ratio the median over
+rounds of the ratio within a round, so that a slow moment of the machine hits both sides. On a GPU the ratio is about
+the fastest of cuDNN's algorithms, each called directly as a CUDA graph; PyTorch's choice stands beside it. Results are
+compared before any time is taken, and where they are wrong there is no time. A schedule that cannot run a problem is a
+row that says why, and a peer that cannot is named with its reason. What speaks against a time (`trust`) is in its row.
 """
 
-import argparse
 import os
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
 
-import numpy as np
-
-from numbarnn.bench import accuracy, info, peers, report, timing
+from numbarnn.bench import info, peers, report, speed_table, timing
 from numbarnn.bench.cases import PEERS_CELLS, Case, make_problem
+from numbarnn.bench.lineup import compare, disagreement, line_up
+from numbarnn.bench.record import as_record, best_cudnn, medians, ratios
+from numbarnn.bench.shapes import SETS, TF32, Shape, parse_shape
+from numbarnn.bench.speed_table import FORWARD, SHORT, TRAINING, milliseconds
+from numbarnn.bench.torch_peer import torch_tf32
+from numbarnn.bench.trust import Load, machine_doubt
 from numbarnn.cells import precision
 
-FORWARD, TRAINING = "forward", "forward+backward"
 ROUNDS = {"cpu": 7, "cuda": 5}
-SHORT = {FORWARD: "fwd", TRAINING: "fwd+bwd"}  # in the table
-BUSY = 0.3  # load average per core before the start, above which times are marked as not to be trusted
-# What PyTorch is asked for, as recorded with the times.
-TORCH_METHOD = {
-    FORWARD: "module.eval() under torch.no_grad(): on a GPU cuDNN's inference call",
-    TRAINING: "module.train(): forward and y.backward(dy), which gives dx, dhx, dcx and all weight gradients",
-    "allow_tf32": False,
-}
 
-
-class Shape(NamedTuple):
-    """Sizes of a problem with layers of one size."""
-
-    T: int
-    B: int
-    I: int  # noqa: E741
-    H: int
-    L: int
-
-    def __str__(self):
-        return ",".join(map(str, self))
-
-
-#: Name -> shapes.
-SETS = {
-    "default": (
-        Shape(25, 16, 512, 512, 1),
-        Shape(50, 64, 512, 512, 1),
-        Shape(100, 1, 256, 256, 1),
-        Shape(8, 128, 1024, 1024, 3),
-        Shape(3, 1, 255, 20, 2),
-        Shape(1, 1, 512, 512, 1),
-        Shape(50, 32, 128, 128, 2),
-    ),
-    "schedules": (  # where schedules differ: long or short, one layer or several
-        Shape(1024, 16, 768, 768, 1),
-        Shape(25, 16, 512, 512, 1),
-        Shape(25, 32, 512, 512, 1),
-        Shape(25, 64, 512, 512, 1),
-        Shape(25, 64, 1024, 1024, 1),
-        Shape(150, 16, 256, 256, 1),
-        Shape(100, 64, 512, 512, 4),
-        Shape(8, 128, 1024, 1024, 3),
-    ),
-}
+__all__ = ["FORWARD", "SETS", "SHORT", "TRAINING", "Shape", "as_record", "compare", "disagreement", "milliseconds"]
 
 
 @dataclass(frozen=True)
@@ -72,9 +31,14 @@ class Timing:
     """One row; `refusal` says why there are no times.
 
     plan                          what numbarnn ran, and why
+    tf32                          whether float32 products were allowed to be rounded to TF32, for everybody
     seconds, device_seconds       contender -> its time per call in each round: the host's clock, the GPU's
     median_s, device_median_s     their medians
-    ratio                         contender -> median over rounds of numbarnn's time per call / the contender's
+    ratio, device_ratio           contender -> median over rounds of numbarnn's time per call / the contender's
+    host_behind                   contender -> rounds in which the GPU may have waited for the host
+    best_cudnn                    the contender that is the fastest of cuDNN's algorithms by the GPU's clock
+    notes                         contender -> how it is called
+    left_out                      contender -> why it has no times: in its own words, or what was wrong with its results
     """
 
     cell: str
@@ -86,22 +50,18 @@ class Timing:
     ok: bool
     refusal: str | None
     agreement: list
+    tf32: bool = False
     plan: str | None = None
     seconds: dict = field(default_factory=dict)
     device_seconds: dict = field(default_factory=dict)
     median_s: dict = field(default_factory=dict)
     device_median_s: dict = field(default_factory=dict)
     ratio: dict = field(default_factory=dict)
-
-
-def parse_shape(text):
-    """An argparse type: "25,16,512,512,1" -> Shape."""
-    parts = text.split(",")
-    if len(parts) != 5 or not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"expected T,B,I,H,L, five whole numbers of at least 1 such as {SETS['default'][0]}; got {text!r}"
-        )
-    return Shape(*map(int, parts))
+    device_ratio: dict = field(default_factory=dict)
+    host_behind: dict = field(default_factory=dict)
+    best_cudnn: str | None = None
+    notes: dict = field(default_factory=dict)
+    left_out: dict = field(default_factory=dict)
 
 
 def add_arguments(parser):
@@ -110,13 +70,19 @@ def add_arguments(parser):
 
     shapes = parser.add_mutually_exclusive_group()
     add_shape_argument(shapes)
-    described = "; ".join(f"{name}: {' '.join(map(str, shapes))}" for name, shapes in SETS.items())
-    shapes.add_argument("--set", choices=SETS, default="default", help=f"named shapes; {described}")
+    shapes.add_argument("--set", choices=SETS, default="default", help=f"named shapes; {described_sets()}")
     add_list_argument(parser, "--cell", PEERS_CELLS, ["lstm", "gru"])
     add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
     add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
+    add_list_argument(parser, "--tf32", TF32, list(TF32), "; on a GPU, of float32: PyTorch's own default is on")
     add_machine_arguments(parser)
     report.add_json_argument(parser, "times, ratios, agreement, device and versions")
+
+
+def described_sets():
+    """The named sets in words; of a long one its number of shapes."""
+    words = {name: f"{len(own)} shapes" if len(own) > 9 else " ".join(map(str, own)) for name, own in SETS.items()}
+    return "; ".join(f"{name}: {own}" for name, own in words.items())
 
 
 def add_shape_argument(parser):
@@ -130,14 +96,14 @@ def add_shape_argument(parser):
     )
 
 
-def add_list_argument(parser, option, choices, default):
+def add_list_argument(parser, option, choices, default, more=""):
     """Adds an option that takes several of `choices`."""
     parser.add_argument(
         option,
         type=report.comma_list(choices),
         default=default,
         metavar=f"{option[2:].upper()}[,...]",
-        help=f"from {', '.join(choices)}; default {','.join(default)}",
+        help=f"from {', '.join(choices)}; default {','.join(default)}{more}",
     )
 
 
@@ -161,37 +127,49 @@ def add_machine_arguments(parser):
 
 
 def run(args):
-    """Takes the times and prints them; returns 1 when a time was refused, else 0."""
+    """Takes the times and prints them; returns 1 when a time was refused or a peer's results are wrong, else 0."""
     if not peers.installed("torch"):
         raise report.MissingPackage("PyTorch", "numbarnn bench", "torch")
     choose_openblas_core(args.openblas_core)
     device = choose_device(args.device)
     threads, rounds = args.threads or info.core_count(), args.rounds or ROUNDS[device]
     set_up_torch_and_engine(device, threads)
-    load = load_average()
+    load = Load()
     if device == "cpu" and not peers.installed("onnx", "onnxruntime"):
         report.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
-    shapes = args.shape or SETS[args.set]
-    todo = [(cell, shape, dtype) for cell in args.cell for shape in shapes for dtype in args.dtype]
+    todo = [
+        (cell, shape, dtype, tf32)
+        for cell in args.cell
+        for shape in args.shape or SETS[args.set]
+        for dtype in args.dtype
+        for tf32 in tf32_of(dtype, device, args.tf32)
+    ]
     timings = []
     with report.Progress() as progress:
         progress.start(f"bench on {device}", len(todo))
-        for cell, shape, dtype in todo:
-            timings += time_problem(cell, shape, dtype, device, args.schedule, threads, rounds)
+        for cell, shape, dtype, tf32 in todo:
+            timings += time_problem(cell, shape, dtype, device, args.schedule, threads, rounds, tf32)
             progress.update(f"bench on {device}")
+    rows = list(map(asdict, timings))
     if args.json:
-        report.write_json(args.json, as_record(timings, rounds, device, threads, load))
-    print_timings(timings, device, threads)
+        report.write_json(args.json, as_record(rows, rounds, device, threads, load))
+    speed_table.print_timings(rows, device, threads, machine_doubt(load.as_record(), info.core_count()))
     say_doubts(device, load)
-    return 0 if all(timing.ok for timing in timings) else 1
+    return 0 if all(timing.ok and not disagreement(timing.agreement) for timing in timings) else 1
+
+
+def tf32_of(dtype, device, wanted):
+    """With and without TF32, of what is wanted; where there is none, only without."""
+    return [TF32[word] for word in wanted] if dtype == "float32" and device == "cuda" else [False]
 
 
 def say_doubts(device, load):
-    """Says what speaks against the times: a processor taken for another one, or a machine that was busy."""
+    """Says what speaks against all times: a processor taken for another one, or a machine that was busy."""
     if device == "cpu" and (notice := info.forced_core_notice()):
         report.say(notice)
-    if load is not None and load > BUSY * info.core_count():
-        report.say(f"the machine was busy with something else (load {load:.1f}): these times are not to be trusted")
+    if doubt := machine_doubt(load.as_record(), info.core_count()):
+        by = "these times" if device == "cpu" else "times by the host's clock"
+        report.say(f"the machine was busy with something else ({doubt}): {by} are not to be trusted")
 
 
 def choose_openblas_core(name):
@@ -200,11 +178,6 @@ def choose_openblas_core(name):
         os.environ.pop("OPENBLAS_CORETYPE", None)
     elif name is not None:
         os.environ["OPENBLAS_CORETYPE"] = name
-
-
-def load_average():
-    """Processes that wanted a core during the last minute; None where the system does not say."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def choose_device(wanted):
@@ -233,10 +206,11 @@ def set_up_torch_and_engine(device, threads):
         engines.get("cpu").set_num_threads(threads)
 
 
-def time_problem(cell, shape, dtype, device, schedules, threads, rounds):
+def time_problem(cell, shape, dtype, device, schedules, threads, rounds, tf32=False):
     """The rows of one problem, a row per pass and schedule."""
-    case = Case(cell, shape.T, shape.B, shape.I, (shape.H,) * shape.L, gradients="y", dtype=dtype)
-    about = {"cell": cell, "shape": shape._asdict(), "dtype": dtype, "device": device}
+    sizes = shape.T, shape.B, shape.I, (shape.H,) * shape.L
+    case = Case(cell, *sizes, gradients="y", dtype=dtype, allow_tf32=tf32)
+    about = {"cell": cell, "shape": shape._asdict(), "dtype": dtype, "device": device, "tf32": tf32}
     try:
         problem = make_problem(case)
         exact = peers.torch_contender(problem.float64, train=True, device=device)
@@ -246,7 +220,8 @@ def time_problem(cell, shape, dtype, device, schedules, threads, rounds):
         return [refused(about | {"what": w, "schedule": s}, reason) for w in SHORT for s in schedules]
     timings = []
     for what in SHORT:
-        timings += time_pass(problem, truth, about | {"what": what}, schedules, threads, rounds)
+        with torch_tf32(tf32):
+            timings += time_pass(problem, truth, about | {"what": what}, schedules, threads, rounds)
     return timings
 
 
@@ -254,17 +229,15 @@ def time_pass(problem, truth, about, schedules, threads, rounds):
     """The rows of one pass of a problem, a row per schedule."""
     train, device = about["what"] == TRAINING, about["device"]
     try:
-        rivals, torch, rival_agreement = line_up(problem, truth, train, device, threads)
-        if reason := disagreement(rival_agreement):
-            raise ArithmeticError(reason)
+        peers_here = line_up(problem, truth, train, device, threads)
     except Exception as exception:
         return [refused(about | {"schedule": schedule}, said(exception)) for schedule in schedules]
+    about = about | {"left_out": peers_here.left_out}
     contenders, agreements, refusals = {}, {}, {}
     for schedule in schedules:
-        agreements[schedule] = list(rival_agreement)
         try:
             ours = peers.numbarnn_contender(problem, train, device, schedule)
-            agreements[schedule] += compare(problem.case, ours, truth, torch)
+            agreements[schedule] = compare(problem.case, ours, truth, peers_here.results)
         except Exception as exception:
             refusals[schedule] = said(exception)
             continue
@@ -272,15 +245,18 @@ def time_pass(problem, truth, about, schedules, threads, rounds):
             refusals[schedule] = reason
         else:
             contenders[schedule] = ours
-    turns = timing.take_turns([*contenders.values(), *rivals], rounds, device == "cuda") if contenders else {}
+    everybody = [*contenders.values(), *peers_here.rivals]
+    turns = timing.take_turns(everybody, rounds, device == "cuda") if contenders else {}
     rows = []
     for schedule in schedules:
-        row = about | {"schedule": schedule}
+        row, agreement = about | {"schedule": schedule}, agreements.get(schedule, []) + peers_here.agreement
         if schedule in refusals:
-            rows.append(refused(row, refusals[schedule], agreements[schedule]))
+            rows.append(refused(row, refusals[schedule], agreement))
         else:
-            own = {"numbarnn": turns[contenders[schedule].name]} | {rival.name: turns[rival.name] for rival in rivals}
-            rows.append(timed_row(row | {"plan": contenders[schedule].plan}, own, agreements[schedule]))
+            ours = contenders[schedule]
+            own = {"numbarnn": turns[ours.name]} | {rival.name: turns[rival.name] for rival in peers_here.rivals}
+            notes = {rival.name: rival.note for rival in peers_here.rivals if rival.note}
+            rows.append(timed_row(row | {"plan": ours.plan, "notes": notes}, own, agreement))
     return rows
 
 
@@ -298,7 +274,6 @@ def timed_row(about, turns, agreement):
     """A row with the times of its contenders, numbarnn among them."""
     seconds = {name: turn.call for name, turn in turns.items()}
     device_seconds = {name: turn.device for name, turn in turns.items() if turn.device}
-    ours = np.array(seconds["numbarnn"])
     return Timing(
         **about,
         ok=True,
@@ -306,97 +281,10 @@ def timed_row(about, turns, agreement):
         agreement=agreement,
         seconds=seconds,
         device_seconds=device_seconds,
-        median_s={name: float(np.median(times)) for name, times in seconds.items()},
-        device_median_s={name: float(np.median(times)) for name, times in device_seconds.items()},
-        ratio={name: float(np.median(ours / np.array(times))) for name, times in seconds.items() if name != "numbarnn"},
+        median_s=medians(seconds),
+        device_median_s=medians(device_seconds),
+        ratio=ratios(seconds),
+        device_ratio=ratios(device_seconds),
+        host_behind={name: turn.behind for name, turn in turns.items() if turn.device},
+        best_cudnn=best_cudnn(device_seconds),
     )
-
-
-def line_up(problem, truth, train, device, threads):
-    """PyTorch and, for float32 inference on the CPU, onnxruntime: contenders, PyTorch's results, onnxruntime's rows."""
-    torch = peers.torch_contender(problem, train, device)
-    results = torch.results(torch.call())
-    if device == "cuda" or train or problem.case.dtype != "float32" or not peers.installed("onnx", "onnxruntime"):
-        return [torch], results, []
-    onnxruntime = peers.onnxruntime_contender(problem, threads)
-    return [torch, onnxruntime], results, compare(problem.case, onnxruntime, truth, results)
-
-
-def compare(case, contender, truth, torch, limit_of=accuracy.limit):
-    """A contender's results against float64: rows with contender, quantity, error, PyTorch's error, limit, ok, message.
-
-    Args:
-        truth: PyTorch's results in float64; torch: in the case's dtype, with the quantities that are wanted.
-        limit_of: (case, PyTorch's error) -> the largest error that passes.
-    """
-    found, rows = contender.results(contender.call()), []
-    for quantity, value in torch.items():
-        missing = quantity not in found
-        message = "no result" if missing else accuracy.shape_problem(found[quantity], value, case.dtype)
-        error = float("nan") if message else accuracy.error(found[quantity], truth[quantity])
-        torch_error = accuracy.error(value, truth[quantity])
-        limit = limit_of(case, torch_error)
-        row = {"contender": contender.name, "quantity": quantity, "error": error, "torch_error": torch_error}
-        rows.append(row | {"limit": limit, "ok": error <= limit, "message": message})
-    return rows
-
-
-def disagreement(agreement):
-    """The worst of the rows that are wrong, in words; None where none is."""
-    wrong = [row for row in agreement if not row["ok"]]
-    if not wrong:
-        return None
-    worst = max(wrong, key=lambda row: row["error"] if row["error"] == row["error"] else float("inf"))
-    how = worst["message"] or f"is {worst['error']:.1e} from float64, more than {worst['limit']:.1e}"
-    return f"{worst['contender']}'s {worst['quantity']}: {how}"
-
-
-def as_record(timings, rounds, device, threads, load, torch_method=TORCH_METHOD):
-    """Everything measured, and what it was measured on; torch_method: what PyTorch was asked for."""
-    found = info.collect()
-    method = {
-        "load_average_before": load,
-        "rounds": rounds,
-        "turn_s": timing.GPU_TURN_S if device == "cuda" else timing.TURN_S,
-        "threads": threads,
-        "torch": torch_method,
-    }
-    name = found["gpus"][0]["name"] if device == "cuda" and found["gpus"] else found["cpu"]["model"]
-    where = {key: found[key] for key in ("date", "commit", "driver")} | {"device": device, "device_name": name}
-    return where | {"environment": found, "method": method, "results": [asdict(timing) for timing in timings]}
-
-
-def print_timings(timings, device, threads):
-    """The table of times, refusals in their place, and a summary line."""
-    shown = {"numbarnn": "numbarnn"} | {
-        name: label
-        for name, label in (("torch", "torch"), ("onnxruntime", "onnxrt"))
-        if any(name in t.median_s for t in timings)
-    }
-    rival_labels = {name: label for name, label in shown.items() if name != "numbarnn"}
-    gpu = device == "cuda"
-    columns = ["cell", "T,B,I,H,L", "dtype", "pass", "schedule", *shown.values()]
-    columns += [*(f"/ {label}" for label in rival_labels.values()), "us/step"]
-    columns += [*(f"{label} on GPU" for label in shown.values())] if gpu else []
-    rows = []
-    for t in timings:
-        schedule = f"auto: {t.plan.split()[0]}" if t.schedule == "auto" and t.plan else t.schedule
-        cells = [t.cell, ",".join(map(str, t.shape.values())), t.dtype, SHORT[t.what], schedule]
-        cells += [milliseconds(t.median_s.get(name)) for name in shown]
-        cells += [f"{t.ratio[name]:.2f}" if name in t.ratio else "-" for name in rival_labels]
-        cells += [f"{t.median_s['numbarnn'] * 1e6 / t.shape['T']:.1f}" if t.ok else "-"]
-        cells += [milliseconds(t.device_median_s.get(name)) for name in shown] if gpu else []
-        rows.append([*cells, "ok" if t.ok else f"REFUSED: {t.refusal}"])
-    where = "the GPU, float32 without TF32" if gpu else f"{threads} CPU threads"
-    title = f"Milliseconds per call, {where}; a ratio below 1: numbarnn is faster; us/step: numbarnn's call / T"
-    report.print_table(title, [*columns, "result"], rows, right=columns[5:], wrap=("pass", "result"))
-    refusals = sum(not t.ok for t in timings)
-    verdict = f"{refusals} of {len(timings)} REFUSED" if refusals else f"all {len(timings)} agree with PyTorch"
-    report.say(f"numbarnn bench: {verdict}")
-
-
-def milliseconds(seconds):
-    """A time for the table, with three digits that count."""
-    if seconds is None:
-        return "-"
-    return f"{seconds * 1e3:.3f}" if seconds < 1e-2 else f"{seconds * 1e3:.1f}"

@@ -8,7 +8,8 @@ before each turn in which the others' threads go to sleep. Two times are taken:
              turn are made back to back, waiting once at the end, as a training loop does.
     device   a GPU's clock (CUDA events) around calls made back to back while the GPU is kept busy with something else,
              so that the host is ahead of it and launching costs nothing: what the GPU needs. A call that waits for the
-             GPU itself, or that makes more launches than the driver's queue holds, gives up that head start.
+             GPU itself, or that makes more launches than the driver's queue holds, gives up that head start: `behind`
+             counts the rounds in which the GPU began before the host had made its calls, and may have waited for it.
 
 A call time far above the device time is the host's: Python, launches, allocations.
 """
@@ -24,16 +25,18 @@ TURN_S = 0.08  # timed calls per turn take about this long, and are at least one
 GPU_TURN_S = 0.03  # the same on a GPU, whose times scatter less
 CALLS_PER_TURN = (1, 2000)
 SHORT_CALL_S, SHORT_CALLS_AT_ONCE = 1e-4, 10  # calls below this are timed ten at a time, for the clock's sake
-HEAD_START_S = 0.02  # for how long, at most, the GPU is kept busy before the calls timed by its own clock
+HEAD_STARTS_S = 0.02, 0.08  # for how long, at most, the GPU is kept busy before the calls timed by its own clock
+SLACK = 1.5  # the GPU is kept busy for so many times what the host needs for its calls
 GPU_CLOCK_HZ = 2e9  # no GPU's clock is much faster
 
 
 @dataclass
 class Turns:
-    """Seconds per call of one contender, a number per round: `call` and, on a GPU, `device`."""
+    """Seconds per call of one contender, a number per round: `call` and, on a GPU, `device`; rounds `behind`."""
 
     call: list = field(default_factory=list)
     device: list = field(default_factory=list)
+    behind: int = 0
 
 
 def take_turns(contenders, rounds, gpu=False):
@@ -54,7 +57,9 @@ def take_turns(contenders, rounds, gpu=False):
             turn = turns[contender.name]
             turn.call.append(one_turn(contender, samples, at_once))
             if gpu:
-                turn.device.append(device_time(contender, at_once, turn.call[-1]))
+                seconds, ahead = device_time(contender, at_once, turn.call[-1])
+                turn.device.append(seconds)
+                turn.behind += not ahead
     return turns
 
 
@@ -91,16 +96,24 @@ def timed(contender, calls):
 
 
 def device_time(contender, calls, call_s):
-    """Seconds per call by the GPU's clock, with as many calls as the host makes during its head start."""
+    """(seconds per call by the GPU's clock, whether the host was ahead of the GPU until it had made its calls).
+
+    As many calls as the host makes during its head start; a host that was not ahead gets a longer one, once.
+    """
     import torch
 
-    calls = int(np.clip(HEAD_START_S / call_s, 1, calls))
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    contender.synchronize()
-    torch.cuda._sleep(int(min(HEAD_START_S, calls * call_s) * GPU_CLOCK_HZ))  # the only kernel that just takes time
-    begin.record()
-    for _ in range(calls):
-        contender.call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) * 1e-3 / calls
+    for head_start in HEAD_STARTS_S:
+        at_once = int(np.clip(head_start / (SLACK * call_s), 1, calls))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        contender.synchronize()
+        busy_s = min(head_start, SLACK * at_once * call_s)
+        torch.cuda._sleep(int(busy_s * GPU_CLOCK_HZ))  # the only kernel that just takes time
+        begin.record()
+        for _ in range(at_once):
+            contender.call()
+        ahead = not begin.query()  # the GPU is still busy with what stands before the first call
+        end.record()
+        end.synchronize()
+        if ahead:
+            break
+    return begin.elapsed_time(end) * 1e-3 / at_once, ahead

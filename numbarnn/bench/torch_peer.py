@@ -33,6 +33,22 @@ def torch_threads(threads):
         torch.set_num_threads(before)
 
 
+@contextmanager
+def torch_tf32(allowed):
+    """A context in which PyTorch may round float32 operands on a GPU to TF32, or may not."""
+    import torch
+
+    switches = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = [switch.allow_tf32 for switch in switches]
+    for switch in switches:
+        switch.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        for switch, allow in zip(switches, before, strict=True):
+            switch.allow_tf32 = allow
+
+
 def torch_module(problem, layers, device="cpu"):
     """The torch.nn module that computes layers `layers` (a range, of one hidden size) of a problem."""
     import torch
@@ -170,6 +186,7 @@ def torch_contender(problem, train, device="cpu"):
     inputs = [numpy_to_torch(problem.x, device)]
     inputs += [numpy_to_torch(pack_states(s), device) for s in (problem.h0, problem.c0) if s]
     dy = numpy_to_torch(problem.dy, device)
+    module.flatten_parameters()  # packed once: parameters are pieces of one buffer, as cuDNN has them
     for tensor in inputs:
         tensor.requires_grad_(train)
     x, state = inputs[0], inputs[1] if len(inputs) == 2 else tuple(inputs[1:])
@@ -201,4 +218,5 @@ def torch_contender(problem, train, device="cpu"):
         return found
 
     synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
-    return Contender("torch", forward_and_backward if train else forward, results, synchronize)
+    note = "call by call, as its users call it" if device.startswith("cuda") else None
+    return Contender("torch", forward_and_backward if train else forward, results, synchronize, note=note)

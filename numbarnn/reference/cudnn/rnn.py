@@ -204,6 +204,10 @@ class Rnn:
             calls["cudnnRNNBackwardWeights_v8"] = self._weights_arguments(buffers, descriptors, work)
         return Prepared(self._session, calls, buffers, shapes, self.dtype, (self, descriptors, work))
 
+    def synchronize(self):
+        """Wait for all work of the device."""
+        self._device.synchronize()
+
     # ----------------------------------------------------------------------------------------------------- the calls
     def _inputs(self, x, hx, cx, weights, lengths):
         """(sequences, arrays by name) of a forward call, checked; weights as one flat array."""

@@ -1,0 +1,108 @@
+"""Who else runs a problem of `numbarnn bench`, and whether what anybody computes of it is right.
+
+On a GPU these are cuDNN's algorithms, called directly, and PyTorch, which takes one of them; on the CPU PyTorch and,
+for inference in float32, onnxruntime. Each may be at most twice as far as PyTorch from what PyTorch computes in
+float64, or as far as `accuracy.floor`; PyTorch itself may err by `accuracy.PEER_TRUST` floors, and is no measure for
+others beyond. Where TF32 is allowed, a product reads as many bits of each number as in float16, whose floor counts.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from numbarnn.bench import accuracy, peers
+from numbarnn.bench.cudnn_contender import PREFIX, cudnn_contenders
+
+TORCH = "torch"
+
+
+@dataclass
+class LineUp:
+    """The peers on one pass of a problem.
+
+    rivals      contenders whose results are right
+    results     PyTorch's, by quantity: what is wanted of everybody
+    agreement   rows of `compare` of the others
+    left_out    contender -> why it has no times: it refuses, or its results are wrong
+    """
+
+    rivals: list
+    results: dict
+    agreement: list = field(default_factory=list)
+    left_out: dict = field(default_factory=dict)
+
+    def add(self, contenders, case, truth):
+        """Those of some contenders whose results are right become rivals."""
+        for contender in contenders:
+            rows = compare(case, contender, truth, self.results)
+            self.agreement += rows
+            if reason := disagreement(rows):
+                self.left_out[contender.name] = reason
+            else:
+                self.rivals.append(contender)
+
+
+def line_up(problem, truth, train, device, threads):
+    """The `LineUp` of a pass: forward and backward if `train`, else inference; truth: PyTorch's results in float64."""
+    case, torch = problem.case, peers.torch_contender(problem, train, device)
+    found = LineUp([], torch.results(torch.call()))
+    if reason := disagreement(compare(case, torch, truth, found.results, limit_of=largest_trusted)):
+        found.left_out[TORCH] = reason
+    else:
+        found.rivals.append(torch)
+    if device == "cuda":
+        contenders, refusals = cudnn_contenders(problem, train)
+        found.left_out |= refusals
+        found.add(contenders, case, truth)
+    elif not train and case.dtype == "float32" and peers.installed("onnx", "onnxruntime"):
+        found.add([peers.onnxruntime_contender(problem, threads)], case, truth)
+    return found
+
+
+def is_cudnn(name):
+    """Whether a contender is one of cuDNN's algorithms."""
+    return name.startswith(PREFIX)
+
+
+# ------------------------------------------------------------------------------------------------------ what is right
+def judged_as(case):
+    """The case whose floor counts."""
+    return replace(case, dtype="float16") if case.allow_tf32 and case.dtype == "float32" else case
+
+
+def limit(case, torch_error):
+    """The largest error that passes."""
+    case = judged_as(case)
+    return accuracy.limit(case, accuracy.trusted(case, torch_error))
+
+
+def largest_trusted(case, torch_error):
+    """The largest error that PyTorch's own results may have."""
+    return accuracy.PEER_TRUST * accuracy.floor(judged_as(case))
+
+
+def compare(case, contender, truth, torch, limit_of=limit):
+    """A contender's results against float64: rows with contender, quantity, error, PyTorch's error, limit, ok, message.
+
+    Args:
+        truth: PyTorch's results in float64; torch: in the case's dtype, with the quantities that are wanted.
+        limit_of: (case, PyTorch's error) -> the largest error that passes.
+    """
+    found, rows = contender.results(contender.call()), []
+    for quantity, value in torch.items():
+        missing = quantity not in found
+        message = "no result" if missing else accuracy.shape_problem(found[quantity], value, case.dtype)
+        error = float("nan") if message else accuracy.error(found[quantity], truth[quantity])
+        torch_error = accuracy.error(value, truth[quantity])
+        largest = limit_of(case, torch_error)
+        row = {"contender": contender.name, "quantity": quantity, "error": error, "torch_error": torch_error}
+        rows.append(row | {"limit": largest, "ok": error <= largest, "message": message})
+    return rows
+
+
+def disagreement(agreement):
+    """The worst of the rows that are wrong, in words; None where none is."""
+    wrong = [row for row in agreement if not row["ok"]]
+    if not wrong:
+        return None
+    worst = max(wrong, key=lambda row: row["error"] if row["error"] == row["error"] else float("inf"))
+    how = worst["message"] or f"is {worst['error']:.1e} from float64, more than {worst['limit']:.1e}"
+    return f"{worst['contender']}'s {worst['quantity']}: {how}"

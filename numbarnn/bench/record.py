@@ -1,0 +1,175 @@
+"""What a record of times carries besides them: what was timed, on what, and beside what else.
+
+A record is a dict, written as JSON. `read` takes older ones too, and fills in what they do not have.
+"""
+
+import ast
+import hashlib
+import io
+import json
+import tokenize
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+import numbarnn
+from numbarnn.bench import info, timing, trust
+from numbarnn.bench.lineup import TORCH, is_cudnn
+
+# What runs during a call, by device: parts of the package.
+TIMED = {"cpu": ("cells", "engines", "schedules", "gemm.py")}
+TIMED["cuda"] = (*TIMED["cpu"], "kernels", "cublas.py")
+# What PyTorch is asked for, by pass, as recorded with the times.
+TORCH_METHOD = {
+    "forward": "module.eval() under torch.no_grad(): on a GPU cuDNN's inference call",
+    "forward+backward": "module.train(): forward and y.backward(dy), which gives dx, dhx, dcx and all weight gradients",
+    "allow_tf32": "as each row's tf32 says; PyTorch's own default is True for cuDNN (torch.backends.cudnn.allow_tf32)",
+}
+CUDNN_METHOD = {
+    "forward": "cudnnRNNForward, CUDNN_FWD_MODE_INFERENCE",
+    "forward+backward": "cudnnRNNForward, CUDNN_FWD_MODE_TRAINING; cudnnRNNBackwardData_v8; cudnnRNNBackwardWeights_v8 "
+    "into zeros, which are set before",
+    "how": "weights packed and spaces allocated before; one CUDA graph where each row's notes say so",
+    "tf32": "CUDNN_FMA_MATH without, CUDNN_DEFAULT_MATH with; and as a contender of its own "
+    "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION, which rounds to float16",
+}
+
+
+# --------------------------------------------------------------------------------------------------- what was timed
+def kernels_digest(device):
+    """A digest of the source of what runs during a call on a device ("cpu" or "cuda"): the same on every machine.
+
+    Comments, docstrings, empty lines and the ends of lines do not count.
+    """
+    return _digest(device, Path(numbarnn.__file__).parent)
+
+
+@cache
+def _digest(device, package):
+    digest = hashlib.sha256()
+    for part in TIMED[device]:
+        path = package / part
+        files = [path] if path.suffix else sorted(path.rglob("*.py"), key=lambda file: file.relative_to(path).parts)
+        if not files:
+            raise FileNotFoundError(
+                f"numbarnn has no {part}: numbarnn.bench.record.TIMED names what runs during a call"
+            )
+        for file in files:
+            digest.update(
+                f"{file.relative_to(package).as_posix()}\n{bare(file.read_text(encoding='utf-8'))}\0".encode()
+            )
+    return digest.hexdigest()[:16]
+
+
+def bare(source):
+    """Python's source without comments, docstrings and empty lines."""
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node, clean=False):
+            text = node.body[0]
+            lines[text.lineno - 1 : text.end_lineno] = [""] * (text.end_lineno - text.lineno + 1)
+    return "\n".join(stripped for line in lines if (stripped := line.rstrip()))
+
+
+def source_of(commit):
+    """(commit or None, whether its tree was clean or None) of `info.commit`, which is "unknown" without git."""
+    if commit in (None, "unknown"):
+        return None, None
+    return commit.removesuffix("-dirty"), not commit.endswith("-dirty")
+
+
+# ------------------------------------------------------------------------------------------------------- the record
+def as_record(timings, rounds, device, threads, load, torch_method=TORCH_METHOD):
+    """Everything measured, and what it was measured on.
+
+    Args:
+        timings: rows, as dicts. load: a `trust.Load` made before the first of them.
+        torch_method: what PyTorch was asked for.
+    """
+    found, load = info.collect(), load.as_record()
+    commit, clean = source_of(found["commit"])
+    method = load | {
+        "rounds": rounds,
+        "turn_s": timing.GPU_TURN_S if device == "cuda" else timing.TURN_S,
+        "threads": threads,
+        "torch": torch_method,
+    }
+    method |= {"cudnn": CUDNN_METHOD | cudnn_version()} if device == "cuda" else {}
+    machine = trust.machine_doubt(load, found["cpu"]["cores"])
+    name = found["gpus"][0]["name"] if device == "cuda" and found["gpus"] else found["cpu"]["model"]
+    return {
+        "date": found["date"],
+        "commit": commit or "none: numbarnn is not in a clone with git",
+        "clean": clean,
+        "kernels": kernels_digest(device),
+        "driver": found["driver"],
+        "device": device,
+        "device_name": name,
+        "environment": found,
+        "method": method,
+        "doubt": machine,
+        "results": [row | {"doubts": trust.doubts(row, row["seconds"], machine)} for row in timings],
+    }
+
+
+def cudnn_version():
+    """The versions of cuDNN itself and of the one in PyTorch, None where one is not there."""
+    from numbarnn.reference import cudnn
+
+    direct = cudnn.default_session().library.version_text if cudnn.available() else None
+    import torch
+
+    return {"version": direct, "version_in_torch": torch.backends.cudnn.version()}
+
+
+def read(path):
+    """A record from its file, whose rows get what they lack: schedule, tf32, paired ratios by the GPU's clock, ...
+
+    None for a file of something else, such as the times of `numbarnn cells`.
+    """
+    record = json.loads(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(record, dict) or any("saved_bytes" in row for row in record.get("results", [{"saved_bytes": 0}])):
+        return None
+    if "kernels" not in record:  # before 2026-11-22
+        record["commit"], record["clean"] = source_of(record.get("commit"))
+        record["kernels"] = None
+    method, cores = record["method"], record["environment"]["cpu"]["cores"]
+    record["doubt"] = trust.machine_doubt(method, cores)
+    for row in record["results"]:
+        row.setdefault("schedule", "auto")
+        row.setdefault("tf32", False)
+        row.setdefault("left_out", {})
+        row.setdefault("notes", {})
+        row.setdefault("device_seconds", {})
+        row["device_ratio"] = ratios(row["device_seconds"])
+        row["best_cudnn"] = best_cudnn(row["device_seconds"])
+    return record
+
+
+# ------------------------------------------------------------------------------------------------------------ ratios
+def medians(seconds):
+    """Contender -> median of its times."""
+    return {name: float(np.median(times)) for name, times in seconds.items()}
+
+
+def ratios(seconds):
+    """Contender -> median over rounds of numbarnn's time / the contender's in the same round."""
+    ours = np.array(seconds.get("numbarnn", ()))
+    return {name: float(np.median(ours / np.array(t))) for name, t in seconds.items() if name != "numbarnn"}
+
+
+def best_cudnn(seconds):
+    """The fastest of cuDNN's algorithms, None where there is none."""
+    found = {name: middle for name, middle in medians(seconds).items() if is_cudnn(name)}
+    return min(found, key=found.get, default=None)
+
+
+def rival_of(row):
+    """The contender that a row's ratio is about: the fastest of cuDNN's algorithms, or else PyTorch; None: nobody."""
+    times = row["device_seconds"] or row["seconds"]
+    return row["best_cudnn"] or (TORCH if TORCH in times else None)

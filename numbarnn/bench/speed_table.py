@@ -1,0 +1,110 @@
+"""The tables that `numbarnn bench` prints; rows are dicts, as in records."""
+
+from numbarnn.bench import report, trust
+from numbarnn.bench.lineup import TORCH, is_cudnn
+from numbarnn.bench.record import rival_of
+
+FORWARD, TRAINING = "forward", "forward+backward"
+SHORT = {FORWARD: "fwd", TRAINING: "fwd+bwd"}  # in the table
+ALGORITHMS = {"standard": "std", "persist_static": "static", "persist_dynamic": "dynamic",
+              "persist_static_small_h": "small_h"}  # fmt: skip
+
+
+def milliseconds(seconds):
+    """A time for the table, with three digits that count."""
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1e3:.3f}" if seconds < 1e-2 else f"{seconds * 1e3:.1f}"
+
+
+def print_timings(rows, device, threads, machine=None):
+    """The table of times, refusals in their place, what was left out, and a summary line.
+
+    machine: `trust.machine_doubt`.
+    """
+    columns, cells = (gpu_cells if device == "cuda" else cpu_cells)(rows)
+    heading = ["cell", "T,B,I,H,L", "dtype", "pass", "schedule"]
+    table = [[*about(row), *own, outcome(row, machine)] for row, own in zip(rows, cells, strict=True)]
+    where = "the GPU's clock" if device == "cuda" else f"{threads} CPU threads"
+    title = f"Milliseconds per call, {where}; a ratio below 1: numbarnn is faster"
+    title += "; call: by the host's clock" if device == "cuda" else "; us/step: numbarnn's call / T"
+    title += "; TF32 is PyTorch's default" if any(row["tf32"] for row in rows) else ""
+    report.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("pass", "result"))
+    say_left_out(rows)
+    refusals = sum(not row["ok"] for row in rows)
+    doubted = sum(row["ok"] and bool(trust.doubts(row, judged(row), machine)) for row in rows)
+    verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"all {len(rows)} agree with PyTorch"
+    verdict += f"; {doubted} not to be trusted" if doubted else ""
+    report.say(f"numbarnn bench: {verdict}")
+
+
+def about(row):
+    """What a row is about, as cells."""
+    schedule, plan = row["schedule"], row["plan"]
+    schedule = f"auto: {plan.split()[0]}" if schedule == "auto" and plan else schedule
+    dtype = f"{row['dtype']}, TF32" if row["tf32"] else row["dtype"]
+    return row["cell"], ",".join(map(str, row["shape"].values())), dtype, SHORT[row["what"]], schedule
+
+
+def cpu_cells(rows):
+    """(columns, cells of each row) by the host's clock."""
+    labels = {TORCH: "torch", "onnxruntime": "onnxrt"}
+    labels = {name: label for name, label in labels.items() if any(name in row["median_s"] for row in rows)}
+    columns = ["numbarnn", *labels.values(), *(f"/ {label}" for label in labels.values()), "us/step"]
+    cells = []
+    for row in rows:
+        own = [milliseconds(row["median_s"].get(name)) for name in ("numbarnn", *labels)]
+        own += [quotient(row["ratio"].get(name)) for name in labels]
+        cells.append([*own, f"{row['median_s']['numbarnn'] * 1e6 / row['shape']['T']:.1f}" if row["ok"] else "-"])
+    return columns, cells
+
+
+def gpu_cells(rows):
+    """(columns, cells of each row) by the GPU's clock, every algorithm of cuDNN's in a column of its own."""
+    names = dict.fromkeys(name for row in rows for name in row["device_median_s"] if is_cudnn(name))
+    columns = ["numbarnn", "/ best cuDNN", "/ PyTorch's choice", "PyTorch's choice", *map(label, names)]
+    columns += ["call", "PyTorch's call"]
+    cells = []
+    for row in rows:
+        device, call, ratio = row["device_median_s"], row["median_s"], row["device_ratio"]
+        own = [milliseconds(device.get("numbarnn")), quotient(ratio.get(row["best_cudnn"])), quotient(ratio.get(TORCH))]
+        own += [milliseconds(device.get(name)) for name in (TORCH, *names)]
+        cells.append([*own, milliseconds(call.get("numbarnn")), milliseconds(call.get(TORCH))])
+    return columns, cells
+
+
+def label(name):
+    """A column's heading for one of cuDNN's algorithms."""
+    _, algorithm, *math = name.split()
+    return f"cuDNN {ALGORITHMS.get(algorithm, algorithm)}" + (", to float16" if math else "")
+
+
+def quotient(ratio):
+    """A ratio for the table."""
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def judged(row):
+    """The contenders whose times a row's main ratios are made of."""
+    rivals = [rival_of(row)] if row["device_seconds"] else [name for name in row["seconds"] if name != "numbarnn"]
+    return ["numbarnn", *(name for name in rivals if name)]
+
+
+def outcome(row, machine):
+    """The last cell: ok, what speaks against the times, or why there are none."""
+    if not row["ok"]:
+        return f"REFUSED: {row['refusal']}"
+    doubts = trust.doubts(row, judged(row), machine)
+    return f"not to be trusted: {'; '.join(doubts)}" if doubts else "ok"
+
+
+def say_left_out(rows):
+    """Says which peers have no times and why, and which are not called as one CUDA graph."""
+    found = {}
+    for row in rows:
+        notes = {name: note for name, note in row["notes"].items() if is_cudnn(name) and "cannot" in note}
+        for name, words in (row["left_out"] | notes).items():
+            found.setdefault((name, words), []).append(" ".join(about(row)[:4]))
+    for (name, words), cases in found.items():
+        cases = list(dict.fromkeys(cases))
+        report.say(f"{name}, {len(cases)} cases such as {cases[0]}: {words}")

@@ -1,0 +1,279 @@
+"""What README says about speed, written from the records in `results`:
+
+    python -m numbarnn.bench.tables            writes it into README.md
+    python -m numbarnn.bench.tables --check    says what README.md would have to say, and changes nothing
+
+README has a pair of comments for each part, <!-- table: NAME --> and <!-- end of table -->, with what is written
+between them. Of each cell and dtype the newest record counts, among those on the GPU, or CPU, of the newest of all. A
+time that is not to be trusted (`trust`) has a mark, and a table whose kernels have changed since says so.
+"""
+
+import argparse
+import re
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import numbarnn
+from numbarnn.bench import record, trust
+from numbarnn.bench.lineup import TORCH
+from numbarnn.bench.shapes import SETS, TF32, Shape
+from numbarnn.bench.speed_table import FORWARD, TRAINING
+
+RESULTS = Path(__file__).with_name("results")
+README = Path(numbarnn.__file__).parents[1] / "README.md"
+PART = re.compile(r"(<!-- table: (\w+) -->)(.*?)(<!-- end of table -->)", re.DOTALL)
+HEADLINE = "lstm", "float16", Shape(1024, 16, 768, 768, 1)
+MARK = "?"
+WIDTH = 120
+LETTERS = {"standard": "s", "persist_static": "p", "persist_dynamic": "d", "persist_static_small_h": "h"}
+NAMES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN tanh", "rnn_relu": "RNN ReLU"}
+
+
+# --------------------------------------------------------------------------------------------------------- records
+def newest(device, shapes=None):
+    """(cell, dtype, tf32) -> the newest record with it; all on the "cpu" or "cuda" device of the newest record.
+
+    shapes: only rows of these count.
+    """
+    records = [one for one in map(record.read, RESULTS.glob("*.json")) if one and one["device"] == device]
+    records.sort(key=lambda one: one["date"])
+    found = {}
+    for one in records:
+        if one["device_name"] != records[-1]["device_name"]:
+            continue
+        for row in rows_of(one, shapes):
+            found[row["cell"], row["dtype"], row["tf32"]] = one
+    order = list(NAMES)
+    return dict(sorted(found.items(), key=lambda item: (order.index(item[0][0]), item[0][1:])))
+
+
+def rows_of(one, shapes=None):
+    """The rows of a record that are about the schedule `auto` and some shapes."""
+    return [row for row in one["results"] if row["schedule"] == "auto" and (not shapes or shape_of(row) in shapes)]
+
+
+def shape_of(row):
+    """A row's Shape."""
+    return Shape(**row["shape"])
+
+
+def find(one, cell, dtype, tf32, shape, what):
+    """The row about a problem and pass; None where a record has none."""
+    wanted = cell, dtype, tf32, shape, what
+    rows = [r for r in rows_of(one) if (r["cell"], r["dtype"], r["tf32"], shape_of(r), r["what"]) == wanted]
+    return rows[0] if rows else None
+
+
+def command_of(records):
+    """The command that takes the times of some records again."""
+    rows = [row for one in records for row in one["results"]]
+    shapes = list(dict.fromkeys(map(shape_of, rows)))
+    named = [name for name, own in SETS.items() if set(own) == set(shapes)]
+    words = ["numbarnn bench", f"--device {records[0]['device']}"]
+    words += [f"--set {named[0]}"] if named else [f"--shape {shape}" for shape in shapes]
+    for option, key in (("--cell", "cell"), ("--dtype", "dtype"), ("--schedule", "schedule")):
+        words.append(f"{option} {','.join(dict.fromkeys(row[key] for row in rows))}")
+    if found := {row["tf32"] for row in rows if row["device"] == "cuda" and row["dtype"] == "float32"}:
+        words.append(f"--tf32 {','.join(word for word, tf32 in TF32.items() if tf32 in found)}")
+    words.append(f"--rounds {max(one['method']['rounds'] for one in records)}")
+    return " ".join(words)
+
+
+# --------------------------------------------------------------------------------------------------------- numbers
+def milliseconds(seconds):
+    """A time with three digits that count."""
+    return f"{seconds * 1e3:.3g}"
+
+
+def entry(row, doubt):
+    """A cell of the table: milliseconds, and in brackets ratios; a mark if they are not to be trusted."""
+    if row is None or not row["ok"]:
+        return "-"
+    times = row["device_seconds"] or row["seconds"]
+    ratio = record.ratios(times)
+    names = [name for name in rivals_of(row) if name in ratio]
+    shown = [f"{ratio[name]:.2f}{LETTERS[name.split()[1]] if name == row['best_cudnn'] else ''}" for name in names]
+    mark = MARK if trust.doubts(row, ["numbarnn", *names], doubt) else ""
+    return f"{milliseconds(record.medians(times)['numbarnn'])} ({', '.join(shown)}){mark}"
+
+
+def rivals_of(row):
+    """The contenders that a row's ratios are about, in order."""
+    return [name for name in (row["best_cudnn"], TORCH, "onnxruntime") if name]
+
+
+# ---------------------------------------------------------------------------------------------------------- tables
+def table(device, shapes):
+    """(lines, records) of a table with a row per shape, two columns per cell and dtype; empty without records."""
+    columns = newest(device, shapes)
+    if not columns:
+        return [], []
+    heads = ["T, B, H, layers" if all(s.I == s.H for s in shapes) else "T, B, I, H, layers"]
+    for cell, dtype, tf32 in columns:
+        heads += [f"{NAMES[cell]} {dtype}{' TF32' if tf32 else ''} forward", "with backward"]
+    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    for shape in shapes:
+        sizes = [shape.T, shape.B, *([] if all(s.I == s.H for s in shapes) else [shape.I]), shape.H, shape.L]
+        cells = [", ".join(map(str, sizes))]
+        for key, one in columns.items():
+            cells += [entry(find(one, *key, shape, what), one["doubt"]) for what in (FORWARD, TRAINING)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines, list({id(one): one for one in columns.values()}.values())
+
+
+def rows_shown(records, shapes):
+    """(row, doubt of its record) of every row of a table."""
+    return [(row, one["doubt"]) for one in records for row in rows_of(one, shapes) if row["ok"]]
+
+
+def gpu():
+    """The table of times on a GPU."""
+    lines, records = table("cuda", SETS["schedules"])
+    if not records:
+        return "No times on a GPU have been recorded yet."
+    versions, rows = records[-1]["environment"]["versions"], rows_shown(records, SETS["schedules"])
+    direct = any(row["best_cudnn"] for row, _ in rows)
+    about = "the fastest of cuDNN's algorithms, called directly as a CUDA graph (s: standard, p: persistent static, "
+    about += "d: persistent dynamic, h: persistent for small H), and PyTorch's choice of them"
+    about = about if direct else "PyTorch's call of cuDNN, with the algorithm that PyTorch chooses, outside of a graph "
+    about += "" if direct else "(cuDNN's algorithms themselves have not been timed yet)"
+    words = f"On one {records[-1]['device_name']} (driver {records[-1]['driver']}, cuDNN {versions['cuDNN']}, PyTorch "
+    words += (
+        f"{versions['PyTorch']}): milliseconds of `auto` by the GPU's clock and, in brackets, relative to {about}; "
+    )
+    words += "I = H; float32 without TF32 where it does not say TF32 (PyTorch's own default is with). "
+    return "\n".join([wrapped(words + provenance(records) + slower(rows)), "", *lines, *legend(rows), *again(records)])
+
+
+def cpu():
+    """The table of times on a CPU."""
+    lines, records = table("cpu", SETS["default"])
+    if not records:
+        return "No times on a CPU have been recorded yet."
+    found, rows = records[-1]["environment"], rows_shown(records, SETS["default"])
+    versions = found["versions"]
+    words = f"On {records[-1]['method']['threads']} threads of an {found['cpu']['model']} (OpenBLAS kernels for "
+    words += (
+        f"{found['cpu']['openblas_core']}): milliseconds of `auto` by the host's clock and, in brackets, relative to "
+    )
+    words += f"PyTorch {versions['PyTorch']} and, forward, onnxruntime {versions['onnxruntime']} in the same run. "
+    return "\n".join([wrapped(words + provenance(records) + slower(rows)), "", *lines, *legend(rows), *again(records)])
+
+
+def headline():
+    """One sentence about one problem, by the same clock and from the same record as the table."""
+    cell, dtype, shape = HEADLINE
+    one = newest("cuda", [shape]).get((cell, dtype, False))
+    rows = [one and find(one, cell, dtype, False, shape, what) for what in (FORWARD, TRAINING)]
+    if not all(row and row["ok"] for row in rows):
+        return "no times on a GPU have been recorded yet"
+    rival = record.rival_of(rows[0])
+    name = "cuDNN through PyTorch" if rival == TORCH else "the fastest of cuDNN's algorithms"
+    ours, theirs = ([milliseconds(record.medians(row["device_seconds"])[who]) for row in rows]
+                    for who in ("numbarnn", rival))  # fmt: skip
+    words = (
+        f"{NAMES[cell]} of {shape.T} steps, batch {shape.B}, {shape.H} units in {dtype} on an {one['device_name']}: "
+    )
+    words += (
+        f"{ours[0]} ms forward and {ours[1]} ms with backward by the GPU's clock ({name}: {theirs[0]} and {theirs[1]})"
+    )
+    reasons = ["recorded with other kernels"] if changed(one) else []
+    reasons += ["not to be trusted by the benchmark's own rule"] * any(
+        trust.doubts(row, ["numbarnn", rival], one["doubt"]) for row in rows
+    )
+    return wrapped(words + (f"; {', '.join(reasons)}: see [How fast](#how-fast)" if reasons else ""), indent="  ")
+
+
+def changed(one):
+    """Whether the kernels have changed since a record, or nobody knows."""
+    return one["kernels"] != record.kernels_digest(one["device"])
+
+
+def provenance(records):
+    """When it was recorded, at which commit, and whether the kernels are still the same."""
+    dates = sorted({one["date"][:10] for one in records})
+    words = f"Recorded {' and '.join(dates)}"
+    states = sorted({(state_of(one), changed(one)) for one in records})
+    return f"{words} {' and '.join(f'with other kernels: {s}' if other else f'at {s}' for s, other in states)}. "
+
+
+def state_of(one):
+    """The commit of a record in words."""
+    if not one["commit"] or one["commit"].startswith("none"):
+        return "no commit was recorded"
+    return f"commit {one['commit'][:8]}" + ("" if one["clean"] else " with changes that were not committed")
+
+
+def slower(rows):
+    """How many of the ratios are above 1."""
+    ratios = [record.ratios(row["device_seconds"] or row["seconds"]) for row, _ in rows]
+    first = [found[record.rival_of(row)] for (row, _), found in zip(rows, ratios, strict=True) if record.rival_of(row)]
+    return (
+        f"Above 1 numbarnn is slower: {sum(ratio > 1 for ratio in first)} of {len(first)} (of the first in brackets)."
+    )
+
+
+def legend(rows):
+    """What the mark stands for: every reason once, the most frequent first."""
+    reasons = Counter()
+    for row, doubt in rows:
+        for reason in trust.doubts(row, ["numbarnn", *rivals_of(row)], doubt):
+            reasons["the times of a contender scatter" if "scatters" in reason else reason] += 1
+    if not reasons:
+        return []
+    words = "; ".join(reason for reason, _ in reasons.most_common())
+    return ["", wrapped(f"`{MARK}`: not to be trusted by the benchmark's own rule: {words}.")]
+
+
+def again(records):
+    """The command."""
+    words = "Again (the records are in [`bench/results`](numbarnn/bench/results)):"
+    return ["", words, "", "```bash", f"{command_of(records)} --json FILE", "```"]
+
+
+def wrapped(words, indent=""):
+    """A paragraph in lines as README has them; `indent` before each but the first."""
+    return textwrap.fill(words, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+# Name -> (what writes it, what stands before and after it). The headline stands within an item of a list, whose
+# paragraph would end with a comment at the start of a line.
+PARTS = {"headline": (headline, "\n  ", ""), "gpu": (gpu, "\n", "\n"), "cpu": (cpu, "\n", "\n")}
+
+
+# ---------------------------------------------------------------------------------------------------------- README
+def rendered(text):
+    """README's text with every part written anew.
+
+    Raises:
+        ValueError: a part is missing or unknown.
+    """
+    names = [match[2] for match in PART.finditer(text)]
+    if sorted(names) != sorted(PARTS):
+        raise ValueError(f"README must have the parts {', '.join(PARTS)} once each, between comments; it has {names}")
+
+    def part(match):
+        write, before, after = PARTS[match[2]]
+        return f"{match[1]}{before}{write()}{after}{match[4]}"
+
+    return PART.sub(part, text)
+
+
+def main(argv=None):
+    """Writes README, or checks it; returns 1 where it is not what the records say."""
+    parser = argparse.ArgumentParser(prog="python -m numbarnn.bench.tables", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 if something would change")
+    check = parser.parse_args(argv).check
+    text = README.read_text(encoding="utf-8")
+    written = rendered(text)
+    if check:
+        sys.stdout.writelines(f"{match[0]}\n" for match in PART.finditer(written) if match[0] not in text)
+        return int(written != text)
+    README.write_text(written, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
