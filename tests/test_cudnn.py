@@ -15,8 +15,10 @@ import fake_cudnn
 import pytest
 from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, as_weight_space
 
+import numbarnn
 from numbarnn.reference import cudnn
 from numbarnn.reference.cudnn import descriptors, driver, library, options, weights
+from numbarnn.reference.cudnn.assumptions import ASSUMED
 
 
 @pytest.fixture(scope="module")
@@ -323,3 +325,26 @@ def test_gates_apart_are_an_error():
     parts = [weights.Place(0, (5, 3)), weights.Place(16, (5, 3))]
     with pytest.raises(RuntimeError, match="weight_ih_l0: this cuDNN does not put its gates one after another"):
         weights._together("weight_ih_l0", parts)
+
+
+# --------------------------------------------------------------------------------------------------------- assumptions
+def test_every_assumption_has_an_experiment():
+    """By its name, so that the list and what asks cuDNN cannot part."""
+    source = Path(__file__).with_name("test_cudnn_gpu.py").read_text(encoding="utf-8")
+    assert set(re.findall(r'ASSUMED\["([^"]+)"\]', source)) == set(ASSUMED)
+
+
+@pytest.mark.parametrize("token", ("CUDNN_RNN_SINGLE_REC_BIAS", "cudnnRNNSetClip", "CUDNN_NOT_PROPAGATE_NAN"))
+def test_what_is_assumed_of_cudnn_is_said_wherever_it_is_described(token):
+    """In cells, layers, the reference, and README's table of options, whose note follows it."""
+    package = Path(numbarnn.__file__).parent
+    found = [
+        path for part in ("cells", "layers", "reference") for path in (package / part).rglob("*.py")
+        if path.parent.name != "cudnn" and token in path.read_text(encoding="utf-8")
+    ]  # fmt: skip
+    assert found
+    for path in found:
+        text = " ".join(path.read_text(encoding="utf-8").split())
+        assert "is an assumption (`numbarnn.reference.cudnn.assumptions`)" in text, path
+    readme = package.parent / "README.md"
+    assert "is an assumption ([all of them](numbarnn/reference/cudnn/assumptions.py))" in readme.read_text("utf-8")

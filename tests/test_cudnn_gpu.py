@@ -13,6 +13,7 @@ from cudnn_problem import LAYOUTS_OF_WEIGHTS, STANDARD, Problem, as_id, as_weigh
 
 from numbarnn.reference import cudnn
 from numbarnn.reference.cudnn import options
+from numbarnn.reference.cudnn.assumptions import ASSUMED
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]
 
@@ -136,6 +137,23 @@ def test_dw_accumulates():
     assert distance(rnn.backward_weights(reserve, np.ones_like(once)), once + 1) <= problem.limit
 
 
+@pytest.mark.parametrize("algorithm", options.ALGORITHMS)
+def test_prepared_calls_give_what_calls_give(algorithm, record_property):
+    """Again and again, as one CUDA graph where cuDNN can be recorded; which that is, is recorded."""
+    problem = Problem("lstm", 64, 64, T=5, B=8, algorithm=algorithm)
+    problem.padding_value = 0.0
+    rnn = problem.rnn()
+    try:
+        call = rnn.prepare(problem.x, problem.hx, problem.cx, problem.parameters, problem.dy, problem.dhy, problem.dcy)
+    except cudnn.CudnnError as error:
+        pytest.skip(str(error))
+    record_property("graph", call.why_no_graph or "recorded")
+    for _ in range(3):
+        call.run()
+    values = call.results()
+    problem.assert_agrees(values | rnn.split(values.pop("dw")), f"cuDNN {algorithm}, prepared")
+
+
 def test_dropout_is_between_layers_and_only_in_training():
     """Its masks are cuDNN's own: one seed gives one y, another seed another y, and inference has none."""
     problem = Problem("gru", 3, 33, 2, dtype="float64")
@@ -189,7 +207,7 @@ def test_experiment_recurrent_bias_of_the_gru(outcome):
     outside["bias_hh_l0"] = np.concatenate([b[: 2 * H], np.zeros(H)])
     formulas = {"r * (R h + b)": problem.expected(), "r * (R h) + b": problem.expected(outside)}
     near = [name for name, expected in formulas.items() if distance(values["y"], expected["y"]) <= problem.limit]
-    outcome(" and ".join(near) or "neither formula", "r * (R h + b)")
+    outcome(" and ".join(near) or "neither formula", ASSUMED["recurrent bias of the GRU"])
 
 
 def test_experiment_input_bias_of_the_gru(outcome):
@@ -202,7 +220,7 @@ def test_experiment_input_bias_of_the_gru(outcome):
     inside["bias_ih_l0"] = np.concatenate([b[: 2 * H], np.zeros(H)])
     formulas = {"r * (R h) + b": problem.expected(), "r * (R h + b)": problem.expected(inside)}
     near = [name for name, expected in formulas.items() if distance(values["y"], expected["y"]) <= problem.limit]
-    outcome(" and ".join(near) or "neither formula", "r * (R h) + b")
+    outcome(" and ".join(near) or "neither formula", ASSUMED["input bias of the GRU"])
 
 
 def one_unit(cx, **chosen):
@@ -218,17 +236,19 @@ def test_experiment_gradient_of_the_clip(outcome):
     """Of a cell state that was clipped: 0, or as if it had not been?"""
     cy, dcx, f = one_unit(4.0, cell_clip=1.0)
     assert cy == 1.0
-    outcome({0.0: "zero", f: "straight through"}.get(dcx, f"dcx = {dcx}"), "zero")
+    outcome({0.0: "zero", f: "straight through"}.get(dcx, f"dcx = {dcx}"), ASSUMED["gradient of the clip"])
 
 
 def test_experiment_gradient_at_a_bound(outcome):
     """Of a cell state that was exactly at the bound before it was clipped."""
     cy, dcx, f = one_unit(2.0, cell_clip=1.0)
     assert cy == 1.0
-    outcome({0.0: "zero", f: "straight through"}.get(dcx, f"dcx = {dcx}"), "zero")
+    outcome({0.0: "zero", f: "straight through"}.get(dcx, f"dcx = {dcx}"), ASSUMED["gradient at a bound"])
 
 
-@pytest.mark.parametrize("propagate, assumed", [(True, "NaN"), (False, "lclip")])
+@pytest.mark.parametrize(
+    "propagate, assumed", [(True, ASSUMED["NaN, propagated"]), (False, ASSUMED["NaN, not propagated"])]
+)
 def test_experiment_nan_when_clipped(outcome, propagate, assumed):
     cy, dcx, _ = one_unit(np.nan, cell_clip=(-0.75, 0.5), clip_propagate_nan=propagate)
     found = "NaN" if np.isnan(cy) else {-0.75: "lclip", 0.5: "rclip"}.get(cy, f"cy = {cy}")
@@ -253,7 +273,7 @@ def test_experiment_padding_of_x_and_dy(outcome):
         for name, value in values.items()
         if not distance(value, clean[name], problem.valid if name in ("y", "dx") else None) <= problem.limit
     ]
-    outcome(f"read: {', '.join(wrong)} differ" if wrong else "not read", "not read")
+    outcome(f"read: {', '.join(wrong)} differ" if wrong else "not read", ASSUMED["padding of x and dy"])
 
 
 def test_experiment_padding_of_dx(outcome):
@@ -261,13 +281,13 @@ def test_experiment_padding_of_dx(outcome):
     problem, values = with_nan_in_padding((2, 1, 4))
     padding = values["dx"][~problem.valid]
     found = "zero" if (padding == 0).all() else "not written" if np.isnan(padding).all() else f"{padding.ravel()[:6]}"
-    outcome(found, "zero")
+    outcome(found, ASSUMED["padding of dx"])
 
 
 def test_experiment_padding_value_of_y(outcome):
     problem = Problem("gru", 3, 5, 2, lengths=(2, 1, 4), padding_value=-1.5)
     padding = run(problem)["y"][~problem.valid]
-    outcome("filled" if (padding == -1.5).all() else f"{padding.ravel()[:6]}", "filled")
+    outcome("filled" if (padding == -1.5).all() else f"{padding.ravel()[:6]}", ASSUMED["padding value of y"])
 
 
 def test_experiment_sequences_of_length_zero(outcome):
@@ -276,7 +296,7 @@ def test_experiment_sequences_of_length_zero(outcome):
     try:
         values = problem.run()
     except cudnn.CudnnError as error:
-        outcome(f"refused: {error}", "the state passes through")
+        outcome(f"refused: {error}", ASSUMED["sequences of length zero"])
     expected = problem.expected()
     wrong = [
         name
@@ -284,7 +304,8 @@ def test_experiment_sequences_of_length_zero(outcome):
         if not distance(value, expected[name], problem.valid if name in ("y", "dx") else None) <= problem.limit
     ]
     outcome(
-        f"taken, but {', '.join(wrong)} differ" if wrong else "the state passes through", "the state passes through"
+        f"taken, but {', '.join(wrong)} differ" if wrong else "the state passes through",
+        ASSUMED["sequences of length zero"],
     )
 
 
@@ -298,7 +319,7 @@ def test_experiment_unsorted_lengths(outcome):
         for name in ("hy", "dhx", "weight_hh_l1_reverse")
         if not distance(values[name], expected[name]) <= problem.limit
     ]
-    outcome(f"{', '.join(wrong)} differ" if wrong else "right", "right")
+    outcome(f"{', '.join(wrong)} differ" if wrong else "right", ASSUMED["unsorted lengths"])
 
 
 def test_experiment_everything_is_dropped(outcome):
@@ -308,4 +329,4 @@ def test_experiment_everything_is_dropped(outcome):
     y = rnn.forward(problem.x, problem.hx, None, problem.parameters)[0]
     problem.parameters["weight_ih_l1"] = np.zeros_like(problem.parameters["weight_ih_l1"])
     near = distance(y, problem.expected()["y"]) <= problem.limit
-    outcome("zeros" if near else "NaN" if np.isnan(y).any() else "something else", "zeros")
+    outcome("zeros" if near else "NaN" if np.isnan(y).any() else "something else", ASSUMED["everything is dropped"])

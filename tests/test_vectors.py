@@ -1,4 +1,6 @@
-"""The reference and the CPU engine against what PyTorch, onnxruntime and cuDNN once computed (tests/data).
+"""The reference and the CPU engine against what PyTorch and onnxruntime once computed (tests/data).
+
+Of cuDNN nothing is recorded yet; `record_vectors.py` does it on a GPU, and these tests take it up then.
 
 In the simulator: tests/simulated/test_vectors_simulated.py.
 """
@@ -35,6 +37,8 @@ def test_files_are_those_of_the_recorder(source):
     names = [recording.name for recording in record_vectors.SOURCES[source][0]()]
     found = {recording.name for recording in RECORDINGS if recording.name.startswith(f"{source}-")}
     assert len(set(names)) == len(names)
+    if source == "cudnn" and not found:
+        pytest.skip("no vectors of cuDNN are recorded yet: python tests/record_vectors.py --source cudnn, on a GPU")
     assert found <= set(names) if source == "cudnn" else found == set(names)  # cuDNN may have refused some
 
 

@@ -1,4 +1,4 @@
-"""Recorded vectors: what PyTorch, onnxruntime and cuDNN computed once of small problems, in tests/data/*.npz.
+"""Recorded vectors: what PyTorch and onnxruntime (cuDNN: not yet) computed once of small problems, tests/data/*.npz.
 
 One file is one problem, readable with `numpy.load` alone:
 

@@ -12,6 +12,8 @@ _ARGUMENTS = """
         num_layers: L, where hidden_size is one int (default 1).{more}
         bias: True or "double": two biases per layer and direction, b_w and b_r, as in cuDNN and PyTorch; False or
             "none"; "input": b_w alone (CUDNN_RNN_SINGLE_INP_BIAS); "recurrent": b_r alone (CUDNN_RNN_SINGLE_REC_BIAS).
+            That cuDNN's GRU has b_r within the reset gate's product is an assumption
+            (`numbarnn.reference.cudnn.assumptions`).
         batch_first: x and y are (B, T, ...) instead of (T, B, ...); states are not affected.
         dropout: probability of dropping an element of a layer's output, except the last's, in training.
         bidirectional: a second direction runs backward in time; outputs are concatenated.{options}
@@ -40,7 +42,8 @@ _OF_CELL = """
 _CLIP = """
         cell_clip: limits of c, a pair (lclip, rclip) or a number for both (cudnnRNNSetClip): c is limited at each step,
             before h is computed from it; None for none.
-        clip_propagate_nan: a NaN in c stays NaN; else it becomes lclip (CUDNN_NOT_PROPAGATE_NAN)."""
+        clip_propagate_nan: a NaN in c stays NaN; else it becomes lclip (CUDNN_NOT_PROPAGATE_NAN). That cuDNN does so,
+            and that its gradient is 0 where c is clipped, is an assumption (`numbarnn.reference.cudnn.assumptions`)."""
 
 _RESET_AFTER = """
         reset_after: the reset gate is applied after the product R_n h, as in cuDNN and PyTorch; else before it, as Cho
