@@ -84,19 +84,23 @@ def command_of(records):
 # --------------------------------------------------------------------------------------------------------- numbers
 def milliseconds(seconds):
     """A time with three digits that count."""
-    return f"{seconds * 1e3:.3g}"
+    return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
 
 
 def entry(row, doubt):
-    """A cell of the table: milliseconds, and in brackets ratios; a mark if they are not to be trusted."""
+    """A cell of the table: milliseconds, and in brackets ratios.
+
+    A mark at the milliseconds: neither they nor the ratios are to be trusted; at a ratio: that one is not.
+    """
     if row is None or not row["ok"]:
         return "-"
-    times = row["device_seconds"] or row["seconds"]
-    ratio = record.ratios(times)
-    names = [name for name in rivals_of(row) if name in ratio]
-    shown = [f"{ratio[name]:.2f}{LETTERS[name.split()[1]] if name == row['best_cudnn'] else ''}" for name in names]
-    mark = MARK if trust.doubts(row, ["numbarnn", *names], doubt) else ""
-    return f"{milliseconds(record.medians(times)['numbarnn'])} ({', '.join(shown)}){mark}"
+    times, best = row["device_seconds"] or row["seconds"], row["best_cudnn"]
+    ratio, own = record.ratios(times), MARK if trust.doubts(row, ["numbarnn"], doubt) else ""
+    shown = []
+    for name in (name for name in rivals_of(row) if name in ratio):
+        mark = MARK if not own and trust.doubts(row, [name]) else ""
+        shown.append(f"{ratio[name]:.2f}{LETTERS[name.split()[1]] if name == best else ''}{mark}")
+    return f"{milliseconds(record.medians(times)['numbarnn'])}{own} ({', '.join(shown)})"
 
 
 def rivals_of(row):
@@ -224,7 +228,10 @@ def legend(rows):
     if not reasons:
         return []
     words = "; ".join(reason for reason, _ in reasons.most_common())
-    return ["", wrapped(f"`{MARK}`: not to be trusted by the benchmark's own rule: {words}.")]
+    about = (
+        f"`{MARK}`: not to be trusted by the benchmark's own rule, where it stands at the milliseconds with the ratios"
+    )
+    return ["", wrapped(f"{about}: {words}.")]
 
 
 def again(records):
@@ -266,6 +273,8 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m numbarnn.bench.tables", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 if something would change")
     check = parser.parse_args(argv).check
+    if not README.is_file():
+        parser.error(f"{README} is not there: run this in a clone of the repository, installed with pip install -e .")
     text = README.read_text(encoding="utf-8")
     written = rendered(text)
     if check:
