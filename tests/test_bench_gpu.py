@@ -108,7 +108,7 @@ def test_every_algorithm_is_timed_and_the_fastest_is_the_peer(machine, bench, ca
         assert set(row["device_seconds"]) == {"numbarnn", "torch", *ALGORITHMS}
         assert row["best_cudnn"] == "cudnn persist_static"
         assert row["device_ratio"]["cudnn persist_static"] == 0.5 and row["device_ratio"]["torch"] == 0.2
-        assert {row["notes"][name] for name in ALGORITHMS} == {"one CUDA graph"}
+        assert {row["notes"][name] for name in ALGORITHMS} == {"seq_major_packed, one CUDA graph"}
         assert row["left_out"] == {} and row["doubts"] == []
         compared = {check["contender"] for check in row["agreement"]}
         assert compared == {"numbarnn auto", *ALGORITHMS} and all(check["ok"] for check in row["agreement"])
@@ -154,9 +154,27 @@ def test_an_algorithm_that_cannot_be_recorded_says_so(machine, bench, capsys):
     code, found = bench("--tf32", "off")
     assert code == 0
     for row in found["results"]:
-        assert row["notes"]["cudnn standard"].startswith("call by call, as it cannot be a CUDA graph: cudnnRNNForward:")
-        assert row["notes"]["cudnn persist_static"] == "one CUDA graph" and row["seconds"]["cudnn standard"]
-    assert "cudnn standard, 2 cases such as gru 3,2,4,5,2 float32 fwd: call by call" in capsys.readouterr().out
+        note = row["notes"]["cudnn standard"]
+        assert note.startswith("seq_major_packed, call by call, as it cannot be a CUDA graph: cudnnRNNForward: CUDNN_")
+        assert "one CUDA graph" in row["notes"]["cudnn persist_static"] and row["seconds"]["cudnn standard"]
+    assert "cudnn standard, 2 cases such as gru 3,2,4,5,2 float32 fwd: seq_major_packed" in capsys.readouterr().out
+
+
+def test_a_layout_that_is_refused_is_followed_by_the_other(machine, bench, monkeypatch):
+    """Where both are, the words about the first are shown."""
+    describe = machine.session.library.cudnnSetRNNDescriptor_v8
+
+    def no_packed_persistence(rnnDesc, **given):
+        if given["algo"] == options.ALGORITHMS["persist_static"] and given["auxFlags"] == options.PADDED_IO_DISABLED:
+            fake_cudnn.FakeLibrary.fail("cudnnSetRNNDescriptor_v8", 3000)
+        describe(rnnDesc=rnnDesc, **given)
+
+    monkeypatch.setattr(machine.session.library, "cudnnSetRNNDescriptor_v8", no_packed_persistence)
+    code, found = bench("--tf32", "off")
+    assert code == 0
+    for row in found["results"]:
+        assert row["left_out"] == {} and row["notes"]["cudnn persist_static"] == "seq_major_unpacked, one CUDA graph"
+        assert row["notes"]["cudnn standard"] == "seq_major_packed, one CUDA graph"
 
 
 def test_an_algorithm_with_wrong_results_has_no_time(machine, bench, monkeypatch, capsys):

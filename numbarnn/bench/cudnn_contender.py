@@ -6,6 +6,9 @@ from numbarnn.bench.cudnn_peer import Network
 # Math types of cuDNN by whether float32 may be rounded: without TF32; with, where "default" is TF32 (as PyTorch asks
 # for it), and the other one is cuDNN's conversion to float16.
 FLOAT32_MATHS = {False: ("fma",), True: ("default", "tensor_op_allow_conversion")}
+# Sequences of one length lie in memory alike in both. Packed, there is no padding to look for; PyTorch asks for the
+# other one.
+LAYOUTS = "seq_major_packed", "seq_major_unpacked"
 PREFIX = "cudnn "
 
 
@@ -32,11 +35,27 @@ def cudnn_contenders(problem, train):
         return [], {PREFIX.strip(): reason}
     contenders, refusals = [], {}
     for name, chosen in variants(problem.case).items():
-        try:
-            contenders.append(cudnn_contender(problem, train, name, chosen))
-        except RuntimeError as refusal:  # CudnnError among them, and what the driver says when memory runs out
-            refusals[name] = str(refusal)
+        found = first_that_runs(problem, train, name, chosen)
+        if isinstance(found, Contender):
+            contenders.append(found)
+        else:
+            refusals[name] = found
     return contenders, refusals
+
+
+def first_that_runs(problem, train, name, chosen):
+    """A contender with the first layout that cuDNN takes; else what it said to that."""
+    from numbarnn.reference.cudnn import CudnnError
+
+    words = None
+    for layout in LAYOUTS:
+        try:
+            return cudnn_contender(problem, train, name, chosen | {"layout": layout})
+        except RuntimeError as refusal:  # CudnnError among them, and what the driver says when memory runs out
+            words = words or str(refusal)
+            if not (isinstance(refusal, CudnnError) and refusal.refused):
+                break
+    return words
 
 
 def cudnn_contender(problem, train, name, chosen):
@@ -51,6 +70,6 @@ def cudnn_contender(problem, train, name, chosen):
     def results(_):
         return network.named_results(prepared.results())
 
-    why_no_graph = prepared.why_no_graph
-    note = "one CUDA graph" if why_no_graph is None else f"call by call, as it cannot be a CUDA graph: {why_no_graph}"
-    return Contender(name, prepared.run, results, network.rnn.synchronize, note=note)
+    why_no_graph, layout = prepared.why_no_graph, chosen["layout"]
+    how = "one CUDA graph" if why_no_graph is None else f"call by call, as it cannot be a CUDA graph: {why_no_graph}"
+    return Contender(name, prepared.run, results, network.rnn.synchronize, note=f"{layout}, {how}")

@@ -122,14 +122,22 @@ class Network:
         return dx, self.unpacked(dhx), self.unpacked(dcx), parameters
 
     def prepare(self, train):
-        """A `cudnn.Prepared` of a problem without lengths: forward and backward if `train`, else inference."""
+        """A `cudnn.Prepared` of a problem without lengths: forward and backward if `train`, else inference.
+
+        As all sequences have T steps, packed ones are the same numbers in the same places, without the axis of time.
+        """
         problem = self.problem
-        given = {"dy": problem.dy, "dhy": self.states(problem.dhy), "dcy": self.states(problem.dcy)} if train else {}
-        return self.rnn.prepare(problem.x, self.states(problem.h0), self.states(problem.c0), self.weights(), **given)
+        x, dy, lengths = problem.x, problem.dy, None
+        if self.rnn.options.layout == "seq_major_packed":
+            x, dy, lengths = x.reshape(-1, x.shape[2]), dy.reshape(-1, dy.shape[2]), (len(x),) * x.shape[1]
+        given = {"dy": dy, "dhy": self.states(problem.dhy), "dcy": self.states(problem.dcy)} if train else {}
+        states = self.states(problem.h0), self.states(problem.c0)
+        return self.rnn.prepare(x, *states, self.weights(), **given, lengths=lengths)
 
     def named_results(self, found):
         """What a `cudnn.Prepared` of all layers gives, by the quantities of `peers`."""
-        results = {name: found[name] for name in ("y", "dx") if name in found}
+        axes = self.problem.x.shape[:2]
+        results = {name: found[name].reshape(*axes, -1) for name in ("y", "dx") if name in found}
         results |= {name: self.unpacked(found[name]) for name in ("hy", "cy", "dhx", "dcx") if name in found}
         return results | (self.rnn.split(found["dw"]) if "dw" in found else {})
 

@@ -30,7 +30,7 @@ CUDNN_METHOD = {
     "forward": "cudnnRNNForward, CUDNN_FWD_MODE_INFERENCE",
     "forward+backward": "cudnnRNNForward, CUDNN_FWD_MODE_TRAINING; cudnnRNNBackwardData_v8; cudnnRNNBackwardWeights_v8 "
     "into zeros, which are set before",
-    "how": "weights packed and spaces allocated before; one CUDA graph where each row's notes say so",
+    "how": "weights packed and spaces allocated before; layout and whether it is one CUDA graph: each row's notes",
     "tf32": "CUDNN_FMA_MATH without, CUDNN_DEFAULT_MATH with; and as a contender of its own "
     "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION, which rounds to float16",
 }

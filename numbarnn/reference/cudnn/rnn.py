@@ -178,12 +178,12 @@ class Rnn:
         self._session.call("cudnnRNNBackwardWeights_v8", **arguments)
         return result.read(dw.shape, self.dtype)
 
-    def prepare(self, x, hx=None, cx=None, weights=None, dy=None, dhy=None, dcy=None):
+    def prepare(self, x, hx=None, cx=None, weights=None, dy=None, dhy=None, dcy=None, lengths=None):
         """All of a call once, so that it can be run again and again; see `Prepared`. Arguments as of the calls.
 
         dy, dhy, dcy    any of them: forward in training, backward data and backward weights; none: inference
         """
-        sequences, arrays = self._inputs(x, hx, cx, weights, None)
+        sequences, arrays = self._inputs(x, hx, cx, weights, lengths)
         h_shape, c_shape = self._state_shapes(sequences)
         shapes = {"y": sequences.shape(self.options.output_size), "hy": h_shape, "cy": c_shape}
         training = not (dy is None and dhy is None and dcy is None)
