@@ -7,6 +7,7 @@ import ast
 from pathlib import Path
 
 import numpy as np
+import ptx_checks
 import pytest
 from general_cells import GENERAL
 from sum_cells import NOISE_CELLS, SUM_CELLS
@@ -75,6 +76,9 @@ def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped,
     assert compiled.shared_bytes + shipped.dynamic_shared_bytes <= planned.profile_for(cc).shared_bytes
     (text,) = written_ptx
     assert f".target sm_{cc[0]}{cc[1]}" in text
+    ptx_checks.require_aligned_shared_memory(text)
+    if shipped.function.__module__ == persistent.__name__:
+        ptx_checks.require_exchange(text, shipped)
     if shipped.dtype != "float64":
         assert double_instructions(text) == []
 

@@ -4,7 +4,7 @@
 
 No GPU and no driver is needed for that, so every kernel can be compiled for every device anywhere. Results
 are kept in the process and on disk (`numbarnn.kernels.cubin_cache`). What reaches into Numba's internals is
-here: `_device_for_numba`, `_numpy_for_numba` and the names of the dispatcher's attributes.
+here: `_device_for_numba`, `_numpy_for_numba`, `_convergent_functions` and the names of the dispatcher's attributes.
 """
 
 import re
@@ -165,7 +165,7 @@ def _ptx(function, argument_types, cc, options):
     from numba import cuda
 
     options = {name: value for name, value in options.items() if name != "max_registers"}
-    with _lock, _device_for_numba(cc), _numpy_for_numba():
+    with _lock, _device_for_numba(cc), _numpy_for_numba(), _convergent_functions():
         text, _ = cuda.compile(
             function, argument_types, device=False, abi="numba", output="ptx", cc=cc, debug=False, **options
         )
@@ -202,6 +202,30 @@ def _numpy_for_numba():
     finally:
         if missing:
             del np.row_stack  # noqa: NPY201
+
+
+@contextmanager
+def _convergent_functions():
+    """Mark all functions as LLVM's `convergent`: a call must not come to depend on a branch that it did not depend on.
+
+    Barriers, shuffles and `mma` need that, and so does each function that calls one, before it is inlined. As CUDA's
+    own compiler does, mark them all: LLVM takes the mark away where nothing of the kind is inside. numba-cuda (up to
+    0.30) marks none.
+    """
+    from numba.cuda.codegen import CUDACodeLibrary
+
+    original = CUDACodeLibrary.add_ir_module
+
+    def add_ir_module(library, module):
+        for function in module.functions:
+            function.attributes.add("convergent")
+        original(library, module)
+
+    CUDACodeLibrary.add_ir_module = add_ir_module
+    try:
+        yield
+    finally:
+        CUDACodeLibrary.add_ir_module = original
 
 
 # ---------------------------------------------------------------------------------- nvJitLink: PTX to cubin

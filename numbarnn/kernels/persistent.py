@@ -224,7 +224,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
                  masked: codes (D, T+2, B); noise (places, 4), if the cell has any, with `save`
         Launch   cooperative, one block per row of `blocks`; all arrays flat; h and dropped-out h full of UNWRITTEN
         """
-        shared, failed = cuda.shared.array(0, number), cuda.shared.array(1, np.int32)
+        shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
         fragments = cuda.local.array(fragment_words, np.uint32)
         words = cuda.local.array((tiles, gathered, 4), np.uint32)
         now = cuda.local.array(PG, stored_number)  # x Wᵀ of the thread's pairs
@@ -417,7 +417,7 @@ def make_backward(cell, cut, inputs, drops, masked=False):
                  (D, T+2, B); noise (places, 4), if the cell has any
         Launch   cooperative, one block per row of `blocks`; all arrays flat; vectors full of UNWRITTEN
         """
-        shared, failed = cuda.shared.array(0, number), cuda.shared.array(1, np.int32)
+        shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
         fragments = cuda.local.array(fragment_words, np.uint32)
         words = cuda.local.array((tiles, gathered, 4), np.uint32)
         # Of the thread's pairs: what the cell saved, states before and after the step, the gradient of the output.

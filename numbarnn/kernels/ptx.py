@@ -33,11 +33,13 @@ else:
         )
         constraints = [f"={_LETTERS[result]}" for result in results] + [letter for _, letter in operands]
         function = ir.FunctionType(returned, [value.type for value, _ in operands])
-        # mma is collective: it must not be moved into a branch. Memory operations must keep their place.
+        # A whole warp makes mma together: it must not move to where fewer lanes come. Memory operations must keep
+        # their place.
+        of_a_warp = ".sync" in text
         assembly = ir.InlineAsm(
-            function, text, ",".join(constraints + ["~{memory}"] * memory), side_effect=memory or ".sync" in text
+            function, text, ",".join(constraints + ["~{memory}"] * memory), side_effect=memory or of_a_warp
         )
-        value = builder.call(assembly, [value for value, _ in operands])
+        value = builder.call(assembly, [value for value, _ in operands], attrs=("convergent",) if of_a_warp else ())
         if len(results) < 2:
             return [value] * len(results)
         return [builder.extract_value(value, number) for number in range(len(results))]
@@ -154,7 +156,7 @@ else:
     load_weight_words = _memory_instruction("load_weight_words", _load_four_words(".global.nc"))
     prefetch = _memory_instruction("prefetch", {kind: ("prefetch.global.L2 [$0];", []) for kind in _STORED})
 
-    # ---- shared memory, 16 bytes (two times 16 for four float64) at a time
+    # ---- shared memory, 16 bytes (two times 16 for four float64) at a time: declare arrays with alignment=16
     load_shared = _memory_instruction(
         "load_shared",
         {

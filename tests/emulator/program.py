@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 # Instructions that all lanes of a warp make together; those that end a basic block.
 COLLECTIVE = {"shfl", "mma", "ldmatrix", "vote", "match"}
-NO_EFFECT = {"prefetch", "nanosleep", "membar", "fence", "griddepcontrol"}  # on what is computed
+NO_EFFECT = {"prefetch", "nanosleep", "griddepcontrol"}  # on what is computed
 _ENDS = {"bra", "ret", "exit", "bar", "barrier"}
 SPECIAL = re.compile(r"%(?:n?tid|n?ctaid|laneid|warpid|dynamic_smem_size)\b")
 REGISTER_CLASSES = {
@@ -178,7 +178,7 @@ def registers_between_blocks(program):
     for block in program.blocks:
         written = set()
         for instruction in block.instructions:
-            results, sources = _registers(program, instruction)
+            results, sources = registers_of(program, instruction)
             read_first = [name for name in sources if name not in written]
             if instruction.guard:  # what is not written keeps its value
                 read_first += [name for name in results if name not in written]
@@ -188,10 +188,10 @@ def registers_between_blocks(program):
     return lives
 
 
-def _registers(program, instruction):
-    """(registers written, registers read)."""
+def registers_of(program, instruction):
+    """(registers that an instruction writes, those that it reads)."""
     operands = instruction.operands
-    no_result = instruction.name in {"st", "bra", "ret", "exit", "bar", "barrier", "red", *NO_EFFECT}
+    no_result = instruction.name in {"st", "bra", "ret", "exit", "bar", "barrier", "red", "membar", "fence", *NO_EFFECT}
     results = [] if no_result or not operands else operands[:1]
     sources = operands[len(results) :]
 
