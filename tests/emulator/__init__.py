@@ -3,11 +3,14 @@
     NUMBARNN_TEST_GPU=emulated python -m pytest -m gpu tests/test_gpu_options.py
     NUMBARNN_TEST_GPU=emulated/20 python -m pytest -m gpu tests/test_gpu_options.py    # one in 20 of the tests
 
-With NUMBARNN_TEST_GPU_SEED=7 threads go on in a random order, not side by side: ten times slower.
-
 What it tells: whether the compiled code, the packing of arguments, launches, streams, graphs and the addresses of all
-loads and stores are right. What it cannot tell: times, the device's own rounding of exp and division, weakly ordered
-memory, registers. An access outside of an allocated piece of memory is an error, new memory is full of junk.
+loads and stores are right, and whether blocks rely on more than the memory promises: what one stores, the others see
+late and in any order (`visibility`). What it cannot tell: times, the device's own rounding of exp and division,
+registers. An access outside of an allocated piece of memory is an error, and so is one that reads what another block
+wrote, unless both are made for that; new memory is full of junk.
+
+NUMBARNN_TEST_GPU_SEED=7 picks when blocks see each other's stores, and lets threads go on in a random order, not side
+by side, which is ten times slower.
 """
 
 import importlib.machinery
@@ -48,4 +51,5 @@ def install():
     driver.bindings, driver.cupy = lambda: driver_calls, lambda: cupy_module
     cublas.library = lambda: library
     if SEED in os.environ:
-        libraries.order = np.random.default_rng(int(os.environ[SEED]))
+        libraries.seed = int(os.environ[SEED])
+        libraries.order = np.random.default_rng(libraries.seed)

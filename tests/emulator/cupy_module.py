@@ -22,7 +22,7 @@ ATTRIBUTES = {
     "ClockRate": 1_980_000,
     "CooperativeLaunch": 1,
 }
-device_memory = Memory(4 << 30)  # of the host's memory, only what is touched
+device_memory = Memory(2 << 30)  # of the host's memory, only what is touched
 
 
 class OutOfMemoryError(MemoryError):

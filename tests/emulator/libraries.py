@@ -10,6 +10,7 @@ from emulator import cupy_module, machine
 from emulator.arithmetic import to_tf32
 
 order = None  # a numpy Generator that picks which threads go on; None: all that can, side by side
+seed = 0  # of when blocks see what others stored; each launch adds one
 
 _NAMES = {
     0: "CUDA_SUCCESS",
@@ -40,6 +41,9 @@ class Driver:
         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN="shared",
     )
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic")
+
+    def __init__(self):
+        self._launches = 0
 
     def cuInit(self, flags):
         return (_OK,)
@@ -96,7 +100,9 @@ class Driver:
         ]
 
         def run():
-            kernel.launch(cupy_module.device_memory, grid, block, parameters, dynamic_bytes, cooperative, order)
+            self._launches += 1
+            memory, own_seed = cupy_module.device_memory, seed + self._launches
+            kernel.launch(memory, grid, block, parameters, dynamic_bytes, cooperative, order, own_seed)
 
         cupy_module.stream_of(stream).do(run)
         return (_OK,)

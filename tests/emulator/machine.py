@@ -6,6 +6,7 @@ import numpy as np
 
 from emulator.arithmetic import WARP
 from emulator.translate import translate
+from emulator.visibility import DeviceError, Stores
 
 BASE = 0x7F0000000000  # global memory's addresses begin here: cut to 32 bits they would be wrong
 SHARED, LOCAL = 0x7E0000000000, 0x7D0000000000  # where each thread sees its block's shared, and its own memory
@@ -17,10 +18,6 @@ LANES = 1 << 15  # threads that run side by side, unless their blocks wait for e
 IDLE_ROUNDS = 20_000  # rounds without a store, after which threads that look for others' numbers wait in vain
 
 
-class DeviceError(RuntimeError):
-    """What would be an error of the device: an address that nobody allocated, threads that wait for each other."""
-
-
 class Memory:
     """The device's memory: one array of bytes. New pieces are full of junk; freed ones must not be touched."""
 
@@ -28,6 +25,7 @@ class Memory:
         self.bytes = np.zeros(size, np.uint8)
         self.views = _views(self.bytes)
         self.is_allocated = np.zeros(size, bool)
+        self.last_store = np.zeros(size // 2 + 4, np.uint32)  # see visibility.Stores
         self.size, self.used, self._top = size, 0, _ALIGNMENT
         self._free = {}  # rounded size -> list of addresses
         self.is_allocated[:64] = True  # where threads that do not take part read and write nothing
@@ -95,14 +93,17 @@ class Kernel:
                 sizes[space] += size
             elif initial is not None:
                 self.places[name] = space, initial
-        sizes["shared"] += -sizes["shared"] % 128
-        self.places |= {name: ("shared", sizes["shared"]) for name in dynamic}
+        if dynamic:  # begins where its alignment allows, and at no rounder address
+            alignment = max(self.program.variables[name][1] for name in dynamic)
+            sizes["shared"] += -sizes["shared"] % alignment
+            sizes["shared"] += alignment * (sizes["shared"] // alignment % 2 == 0)
+            self.places |= {name: ("shared", sizes["shared"]) for name in dynamic}
         self.shared_bytes, self.local_bytes = sizes["shared"], sizes["local"]
         self.targets = [_target(self.program, block) for block in self.program.blocks]
         self.is_collective = [block.is_collective for block in self.program.blocks]
         self.sees_others = [block.sees_others for block in self.program.blocks]
 
-    def launch(self, memory, grid, block, parameters, dynamic_bytes=0, cooperative=False, order=None):
+    def launch(self, memory, grid, block, parameters, dynamic_bytes=0, cooperative=False, order=None, seed=0):
         """Run all threads.
 
         Args:
@@ -111,12 +112,17 @@ class Kernel:
             parameters: one bytes object per parameter.
             cooperative: the blocks may wait for each other, so that all run side by side.
             order: None, or a numpy Generator that picks which of the threads that could go on do so.
+            seed: of when blocks see what others stored.
         """
         threads, blocks = int(np.prod(block)), int(np.prod(grid))
         at_once = blocks if cooperative else max(1, LANES // threads)
-        for first in range(0, blocks, at_once):
-            numbers = np.arange(first, min(blocks, first + at_once))
-            Grid(self, memory, grid, block, numbers, parameters, dynamic_bytes, order).run()
+        stores = Stores(memory, blocks, seed)
+        try:
+            for first in range(0, blocks, at_once):
+                numbers = np.arange(first, min(blocks, first + at_once))
+                Grid(self, memory, stores, grid, block, numbers, parameters, dynamic_bytes, order).run()
+        finally:
+            stores.finish()
 
 
 def _target(program, block):
@@ -136,14 +142,14 @@ class Grid:
     others then wait until all the rest has come as far as it can.
     """
 
-    def __init__(self, kernel, memory, grid, block, numbers, parameters, dynamic_bytes, order):
-        self.kernel, self.memory, self.order = kernel, memory, order
+    def __init__(self, kernel, memory, stores, grid, block, numbers, parameters, dynamic_bytes, order):
+        self.kernel, self.memory, self.stores, self.order = kernel, memory, stores, order
         self.threads, self.num_blocks = int(np.prod(block)), len(numbers)
         self.padded = -(-self.threads // WARP) * WARP  # warps are whole; threads beyond the block never run
         self.lanes = self.padded * self.num_blocks
         thread = np.tile(np.arange(self.padded), self.num_blocks)
         self.block_of = np.repeat(np.arange(self.num_blocks), self.padded)
-        own = np.repeat(numbers, self.padded)
+        own = self.number_of = np.repeat(numbers, self.padded)  # of the thread's block in the launch
         self.special = {"%laneid": (thread % WARP).astype(np.uint32), "%dynamic_smem_size": np.uint32(dynamic_bytes)}
         for axis, name in enumerate("xyz"):
             self.special[f"%ntid.{name}"] = np.uint32(block[axis])
@@ -153,7 +159,7 @@ class Grid:
             self.special[f"%ctaid.{name}"] = (own // outer % grid[axis]).astype(np.uint32)
         names = [name for name, _ in kernel.program.parameters]
         self._parameters = dict(zip(names, parameters, strict=True))
-        self._shared_size = kernel.shared_bytes + -(-dynamic_bytes // 128) * 128
+        self._shared_size = -(-(kernel.shared_bytes + dynamic_bytes) // 128) * 128
         self._shared = _views(np.resize(JUNK, self._shared_size * self.num_blocks))
         self._local_size = max(16, -(-kernel.local_bytes // 16) * 16)
         self._local = _views(np.resize(JUNK, self._local_size * self.lanes))
@@ -161,7 +167,7 @@ class Grid:
         self.registers = [np.zeros(self.lanes, code) for code in kernel.register_codes]
         self.alive = thread < self.threads
         self.pc = np.zeros(self.lanes, np.int64)
-        self.stores = 0
+        self.num_stores = 0
 
     # ------------------------------------------------------------------------------------------------- threads
     def run(self):
@@ -171,18 +177,19 @@ class Grid:
     def _run(self):
         held = np.zeros(self.lanes, bool)  # at a barrier
         tired = np.zeros(self.lanes, bool)  # have looked for others' numbers
-        idle, stores = 0, 0
+        idle, stored = 0, 0
         while self.alive.any():
             ready = self.alive & ~held & ~tired
             number, chosen = self._choose(ready)
             if chosen is None:
                 if not tired.any():
                     self._stuck(held)
-                idle = idle + 1 if self.stores == stores else 0
-                stores = self.stores
+                idle = idle + 1 if self.num_stores == stored else 0
+                stored = self.num_stores
                 if idle > IDLE_ROUNDS:
                     raise DeviceError(f"{self.kernel.entry[:80]}: threads wait for numbers that nobody writes")
                 tired[:] = False
+                self.stores.round += 1
                 continue
             kind, target = self.kernel.targets[number]
             everybody = chosen.all()
@@ -274,21 +281,30 @@ class Grid:
     def to_space(space, address):
         return address - np.uint64({"shared": SHARED, "local": LOCAL}.get(space, 0))
 
-    def load(self, space, code, address, mask, count):
+    def load(self, space, code, address, mask, opcode, count):
         views, places = self._places(space, code, address, mask, count, "reads")
-        return [views[code][places + number] for number in range(count)]
+        values = [views[code][places + number] for number in range(count)]
+        if views is self.memory.views:
+            size = int(code[1])
+            for number in range(count):
+                bytes_at = (places + number) * size
+                values[number] = self.stores.load(opcode, bytes_at, self.number_of, values[number])
+        return values
 
-    def store(self, space, code, address, mask, *values):
+    def store(self, space, code, address, mask, opcode, *values):
         mask = np.broadcast_to(True, self.lanes) if mask is None else mask
         if not mask.any():
             return
         views, places = self._places(space, code, np.broadcast_to(address, self.lanes), mask, len(values), "writes")
         chosen = places[mask]
         for number, value in enumerate(values):
+            if views is self.memory.views:
+                old = views[code][chosen + number]
+                self.stores.store(opcode, (chosen + number) * old.itemsize, self.number_of[mask], old)
             views[code][chosen + number] = np.broadcast_to(value, self.lanes)[mask]
-        self.stores += 1
+        self.num_stores += 1
 
-    def add(self, space, code, address, mask, value):
+    def add(self, space, code, address, mask, opcode, value):
         """atom.add, one thread after another; what each found there before."""
         mask = np.broadcast_to(True, self.lanes) if mask is None else mask
         address, value = np.broadcast_to(address, self.lanes), np.broadcast_to(value, self.lanes)
@@ -296,9 +312,18 @@ class Grid:
         found = np.zeros(self.lanes, code)
         for thread in np.flatnonzero(mask):
             found[thread] = views[code][places[thread]]
+            if views is self.memory.views:
+                one = slice(thread, thread + 1)
+                at, block = places[one] * found.itemsize, self.number_of[one]
+                self.stores.load(opcode, at, block, found[one])
+                self.stores.store(opcode, at, block, found[one])
             views[code][places[thread]] = found[thread] + value[thread]
-        self.stores += 1
+        self.num_stores += 1
         return found
+
+    def fence(self, mask):
+        """What the threads' blocks stored before shows before what they store later."""
+        self.stores.fence(np.unique(self.number_of if mask is None else self.number_of[mask]))
 
     def _places(self, space, code, address, mask, count, doing):
         """(views of the memory, where the first of `count` numbers lies in the view of their code)."""

@@ -132,6 +132,10 @@ class _Writer:
     def _mask(self):
         return self.guard or "m"
 
+    @property
+    def _opcode(self):
+        return repr(".".join([self.instruction.name, *self.instruction.modifiers]))
+
     def _set(self, register, expression, code):
         """register = expression, which has a code; smaller numbers are widened by their sign or by zeros."""
         if register in ("_", "%_"):
@@ -319,8 +323,9 @@ class _Writer:
             return
         names = result if isinstance(result, list) else [result]
         values = f"loaded_{len(self.lines)}"
+        address = self._address(address)
         self.lines.append(
-            f"{values} = S.load('{space}', '{kind}', {self._address(address)}, {self._mask}, {len(names)})"
+            f"{values} = S.load('{space}', '{kind}', {address}, {self._mask}, {self._opcode}, {len(names)})"
         )
         for number, name in enumerate(names):
             self._set(name, f"{values}[{number}]", kind)
@@ -329,7 +334,8 @@ class _Writer:
         kind = _CODES[modifiers[-1]]
         space = _space(modifiers)
         values = [self._value(x, kind) for x in (value if isinstance(value, list) else [value])]
-        self.lines.append(f"S.store('{space}', '{kind}', {self._address(address)}, {self._mask}, {', '.join(values)})")
+        address = self._address(address)
+        self.lines.append(f"S.store('{space}', '{kind}', {address}, {self._mask}, {self._opcode}, {', '.join(values)})")
 
     def _atom(self, modifiers, result, address, value):
         if "add" not in modifiers:
@@ -337,7 +343,13 @@ class _Writer:
         code = _CODES[modifiers[-1]]
         space = _space(modifiers)
         address, value = self._address(address), self._value(value, code)
-        self._set(result, f"S.add('{space}', '{code}', {address}, {self._mask}, {value})", code)
+        self._set(result, f"S.add('{space}', '{code}', {address}, {self._mask}, {self._opcode}, {value})", code)
+
+    def _fence(self, modifiers):
+        if not {"cta", "cluster"} & set(modifiers):
+            self.lines.append(f"S.fence({self._mask})")
+
+    _membar = _fence
 
     # -------------------------------------------------------------------------------------------- whole warps
     def _shfl(self, modifiers, result, a, b, limits, _members):
