@@ -367,6 +367,19 @@ def test_other_accesses_to_what_blocks_exchange_are_found(parts, said):
         received(0, **FENCE | parts)
 
 
+@pytest.mark.parametrize("load", ["ld.global.u32", "ld.global.nc.u32"])
+def test_waiting_by_such_a_load_is_found_too(load):
+    """Whoever waits stands before the others in the program and does not give way: they get their turn all the same."""
+    body = f"""
+    mov.u32 %r4, %ctaid.x; setp.ne.s32 %p1, %r4, 0; @%p1 bra WRITES;
+    WAITS: {load} %r5, [%rd2]; setp.ne.s32 %p2, %r5, 7; @%p2 bra WAITS; bra.uni DONE;
+    WRITES: st.relaxed.gpu.global.u32 [%rd2], 7;
+    DONE:
+    """
+    with pytest.raises(DeviceError, match=f"block 0 reads by {load} what block 1 wrote"):
+        run(ptx(body), np.zeros(THREADS, np.uint64), grid=2, cooperative=True)
+
+
 def test_a_load_of_two_numbers_at_once_is_found():
     """A float64 that is stored as two words may be half there: 64 bits must be loaded as they are stored."""
     body = """

@@ -16,6 +16,7 @@ CODES = ("u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
 _JUNK_BYTES = 1 << 22  # of one piece of memory that are filled: what tests look at is smaller
 LANES = 1 << 15  # threads that run side by side, unless their blocks wait for each other
 IDLE_ROUNDS = 20_000  # rounds without a store, after which threads that look for others' numbers wait in vain
+PATIENCE = 1000  # turns of some threads without a store, after which they may be waiting for others in some other way
 
 
 class Memory:
@@ -177,7 +178,7 @@ class Grid:
     def _run(self):
         held = np.zeros(self.lanes, bool)  # at a barrier
         tired = np.zeros(self.lanes, bool)  # have looked for others' numbers
-        idle, stored = 0, 0
+        idle, stored, turns, stored_before = 0, 0, 0, 0
         while self.alive.any():
             ready = self.alive & ~held & ~tired
             number, chosen = self._choose(ready)
@@ -209,8 +210,9 @@ class Grid:
                 held |= jumping
             if held.any():
                 self._release(held)
-            if self.kernel.sees_others[number]:
-                tired |= chosen
+            turns, stored_before = (turns + 1 if self.num_stores == stored_before else 0), self.num_stores
+            if self.kernel.sees_others[number] or turns > PATIENCE:
+                tired, turns = tired | chosen, 0
 
     def _choose(self, ready):
         """(number of a block, the threads that run it now), or (None, None)."""
