@@ -10,6 +10,7 @@ from numba import cuda, float32, types, uint32
 from numbarnn.bench import planned
 from numbarnn.cells.precision import DTYPES
 from numbarnn.kernels import compiler, exchange, ptx, storage
+from numbarnn.schedules import planner
 
 pytestmark = pytest.mark.usefixtures("toolchain_installed")
 FORMS = {  # (dtype, aligned) -> loads, stores
@@ -54,6 +55,19 @@ def test_every_dtype_is_there():
     assert {dtype for dtype, _ in FORMS} == set(DTYPES)
 
 
+@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_persistent_kernels_of_rows_that_are_not_aligned(dtype, backward):
+    """The planned kernels have such rows in bfloat16 only."""
+    problem, profile = planned.problem("rnn_tanh", dtype, (67,), 16), planned.profile_for((9, 0))
+    (launch,) = planner.plan_launches(problem, profile, backward)
+    shipped = planned.persistent_kernel(problem, launch)
+    assert "aligned=False" in shipped.kernel.source_key
+    text = shipped.ptx((9, 0))
+    ptx_checks.require_exchange(text, shipped)
+    ptx_checks.require_aligned_shared_memory(text)
+
+
 @pytest.fixture(scope="module")
 def persistent_kernel():
     """(a forward kernel, its PTX)."""
@@ -69,6 +83,7 @@ LOAD, STORE, SHARED = "ld.relaxed.gpu.global.v2.b64", "st.relaxed.gpu.global.f64
     (LOAD, LOAD.replace("gpu", "cta")),
     (LOAD, "ld.global.nc.v2.b64"),
     (LOAD, "ld.global.v2.b64"),
+    (LOAD, "ld.relaxed.gpu.global.v4.u32"),
     (STORE, STORE.replace("gpu", "cta")),
     (STORE, "st.global.f64"),
     (STORE, "st.volatile.global.f64"),

@@ -87,9 +87,11 @@ class Stores:
         if not len(at):
             return values
         number, place, block = number[at], place[at], block[at]
-        self._require_exchange(opcode, place, block, number)
-        hidden = self._are_hidden(number, block)
-        if not hidden.any():
+        if not (self._meets(opcode)[self._kept["by"][number]] & (self._kept["start"][number] == place)).all():
+            self._refuse(opcode, place, block, number)
+        new = np.flatnonzero(self._kept["round"][number] + LATEST > self.round)
+        hidden = new[self._are_hidden(number[new], block[new])]
+        if not len(hidden):
             return values
         seen = values.copy()
         seen[at[hidden]] = self._kept["old"][number[hidden]].astype(f"u{access.size}").view(values.dtype)
@@ -107,13 +109,17 @@ class Stores:
         for byte in range(0, 8, 2):
             self._last[(self._kept["start"][1 : self._end] + byte) >> 1] = 0
 
-    def _require_exchange(self, opcode, place, block, number):
-        """Raise unless blocks may read so what these stores wrote."""
-        access, stored_by = access_of(opcode), [access_of(text) for text in self._opcodes]
-        start, by = self._kept["start"][number], self._kept["by"][number]
-        size, is_strong = (np.array(column)[by] for column in list(zip(*stored_by, strict=True))[:2])
-        is_right = access.is_strong & is_strong & (size == access.size) & (start == place)
-        wrong = np.flatnonzero(~is_right & (start < place + access.size) & (place < start + size))
+    def _meets(self, opcode):
+        """Per opcode of stores, whether this load may read what another block wrote by it."""
+        load, stored_by = access_of(opcode), [access_of(text) for text in self._opcodes]
+        return np.array([load.is_strong and by.is_strong and load.size == by.size for by in stored_by])
+
+    def _refuse(self, opcode, place, block, number):
+        """Raise if one of these loads reads what it may not read: some may only be neighbours."""
+        size, start, by = access_of(opcode).size, self._kept["start"][number], self._kept["by"][number]
+        end = start + np.array([access_of(text).size for text in self._opcodes])[by]
+        is_right = self._meets(opcode)[by] & (start == place)
+        wrong = np.flatnonzero(~is_right & (start < place + size) & (place < end))
         if len(wrong):
             k = wrong[0]
             writer, apart = self._kept["block"][number[k]], place[k] - start[k]
