@@ -4,10 +4,11 @@
     NUMBARNN_TEST_GPU=emulated/20 python -m pytest -m gpu tests/test_gpu_options.py    # one in 20 of the tests
 
 What it tells: whether the compiled code, the packing of arguments, launches, streams, graphs and the addresses of all
-loads and stores are right, and whether blocks rely on more than the memory promises: what one stores, the others see
-late and in any order (`visibility`). What it cannot tell: times, the device's own rounding of exp and division,
-registers. An access outside of an allocated piece of memory is an error, and so is one that reads what another block
-wrote, unless both are made for that; new memory is full of junk.
+loads and stores are right; whether blocks rely on more than the memory promises, as what one stores the others see late
+and in any order (`visibility`); whether threads of a block share its memory without a barrier (`races`). What it cannot
+tell: times, the device's own rounding of exp and division, registers. An access outside of an allocated piece of memory
+is an error, and so is one that reads what another block wrote, unless both are made for that; new memory is full of
+junk.
 
 NUMBARNN_TEST_GPU_SEED=7 picks when blocks see each other's stores, and lets threads go on in a random order, not side
 by side, which is ten times slower.

@@ -5,6 +5,7 @@ from functools import lru_cache
 import numpy as np
 
 from emulator.arithmetic import WARP
+from emulator.races import SharedAccesses
 from emulator.translate import translate
 from emulator.visibility import DeviceError, Stores
 
@@ -113,7 +114,7 @@ class Kernel:
             parameters: one bytes object per parameter.
             cooperative: the blocks may wait for each other, so that all run side by side.
             order: None, or a numpy Generator that picks which of the threads that could go on do so.
-            seed: of when blocks see what others stored.
+            seed: of when blocks see what others stored, and of which block's shared memory is watched for races.
         """
         threads, blocks = int(np.prod(block)), int(np.prod(grid))
         at_once = blocks if cooperative else max(1, LANES // threads)
@@ -121,7 +122,9 @@ class Kernel:
         try:
             for first in range(0, blocks, at_once):
                 numbers = np.arange(first, min(blocks, first + at_once))
-                Grid(self, memory, stores, grid, block, numbers, parameters, dynamic_bytes, order).run()
+                one = Grid(self, memory, stores, grid, block, numbers, parameters, dynamic_bytes, order)
+                one.watch(seed % len(numbers))
+                one.run()
         finally:
             stores.finish()
 
@@ -169,6 +172,11 @@ class Grid:
         self.alive = thread < self.threads
         self.pc = np.zeros(self.lanes, np.int64)
         self.num_stores = 0
+
+    def watch(self, block):
+        """Look at the order in which threads of one of the blocks access shared memory."""
+        first, start = block * self.padded, block * self._shared_size
+        self.races = SharedAccesses(first, first + self.padded, start, self._shared_size)
 
     # ------------------------------------------------------------------------------------------------- threads
     def run(self):
@@ -245,7 +253,9 @@ class Grid:
         """Let the blocks go on of which all threads have come to the barrier."""
         waits = (~self.alive | held).reshape(self.num_blocks, -1).all(axis=1)
         if waits.any():
-            held &= ~np.repeat(waits, self.padded)
+            passing = np.repeat(waits, self.padded)
+            self.races.barrier(held & passing)
+            held &= ~passing
 
     def _stuck(self, held):
         where = sorted({int(number) for number in self.pc[self.alive]})
@@ -291,6 +301,8 @@ class Grid:
             for number in range(count):
                 bytes_at = (places + number) * size
                 values[number] = self.stores.load(opcode, bytes_at, self.number_of, values[number])
+        elif views is self._shared:
+            self.races.access(opcode, places * int(code[1]), count * int(code[1]), mask)
         return values
 
     def store(self, space, code, address, mask, opcode, *values):
@@ -298,6 +310,8 @@ class Grid:
         if not mask.any():
             return
         views, places = self._places(space, code, np.broadcast_to(address, self.lanes), mask, len(values), "writes")
+        if views is self._shared:
+            self.races.access(opcode, places * int(code[1]), len(values) * int(code[1]), mask)
         chosen = places[mask]
         for number, value in enumerate(values):
             if views is self.memory.views:

@@ -45,7 +45,7 @@ class _Writer:
             self.guard, self.instruction = None, instruction
             if instruction.ends_block:
                 break
-            if instruction.name in NO_EFFECT or (instruction.name == "bar" and "warp" in instruction.modifiers):
+            if instruction.name in NO_EFFECT:
                 continue
             try:
                 if instruction.guard:
@@ -352,6 +352,11 @@ class _Writer:
     _membar = _fence
 
     # -------------------------------------------------------------------------------------------- whole warps
+    def _bar(self, modifiers, _members):
+        if modifiers[0] != "warp":
+            self._unknown()
+        self.lines.append(f"S.races.barrier({self._mask}, of_warp=True)")
+
     def _shfl(self, modifiers, result, a, b, limits, _members):
         first, *second = result.split("|")
         a, b, limits = (self._value(x, "u4") for x in (a, b, limits))

@@ -1,9 +1,9 @@
 """What a block sees of other blocks' stores to global memory: late, in any order, and only by relaxed.gpu.
 
-A store stands in the memory at once, where its own block sees it. To every other block it shows 0 to `LATEST` rounds
-later, each element of a vector by itself; until then that block is given what stood there before. So a number that has
-come says nothing about any other, unless the storing block makes a fence between the two and the loading block another.
-The end of a launch shows everything to everybody.
+A store stands in the memory at once, where its own block sees it. To every other block it shows at once or, in some
+rounds, 0 to `LATEST` rounds later, each element of a vector by itself; until then that block is given what stood there
+before. So a number that has come says nothing about any other, unless the storing block makes a fence between the two
+and the loading block another. The end of a launch shows everything to everybody.
 
 What may meet are loads and stores that are both relaxed (or volatile) in the device's scope, and of the same element
 size. Anything else that reads what another block wrote in the same launch is an error: it may come from a cache that
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 LATEST = 2  # rounds; in a round all threads go on as far as they can without new numbers of other blocks
+SELDOM = 4  # the stores of about one round in so many are late: whoever waits for them looks again, which takes time
 _COLUMNS = {"start": np.int64, "old": np.uint64} | dict.fromkeys(("by", "block", "round", "fence"), np.int32)
 
 
@@ -132,8 +133,10 @@ class Stores:
     def _are_hidden(self, number, block):
         """Which of these stores these blocks do not see yet."""
         start, stored, fence = (self._kept[name][number] for name in ("start", "round", "fence"))
+        is_late = _random(self._seed, stored) % SELDOM == 0
         in_order = (fence > 0) & (fence < self._fence_of[block])
-        return (stored + _random(self._seed, start, stored, block) % (LATEST + 1) > self.round) & ~in_order
+        shows = stored + _random(self._seed, start, stored, block) % (LATEST + 1)
+        return is_late & ~in_order & (shows > self.round)
 
 
 def _random(*words):
