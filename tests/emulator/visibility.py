@@ -123,10 +123,10 @@ class Stores:
         wrong = np.flatnonzero(~is_right & (start < place + size) & (place < end))
         if len(wrong):
             k = wrong[0]
-            writer, apart = self._kept["block"][number[k]], place[k] - start[k]
+            writer = self._kept["block"][number[k]]
             raise DeviceError(
-                f"block {block[k]} reads by {opcode} what block {writer} wrote in the same launch by "
-                f"{self._opcodes[by[k]]}, {apart} bytes before: both must be relaxed.gpu and of the same element; "
+                f"block {block[k]} reads by {opcode}, at byte {place[k]}, what block {writer} wrote in the same launch "
+                f"by {self._opcodes[by[k]]}, at byte {start[k]}: both must be relaxed.gpu and of the same element; "
                 f"{len(wrong)} threads do so"
             )
 
