@@ -97,15 +97,16 @@ class Interleaving:
         namespace: a dict; whenever a thread takes its turn it is updated with `names_of(thread)`.
         random: a random.Random that picks who is next; None: in turn, block by block.
         patience: turns that every thread may wait in vain, see `pause`.
+        order: the order of the threads, as text: how to have it again.
 
     Attributes:
         current: the Thread whose turn it is.
         blocks: list of Block.
     """
 
-    def __init__(self, function, arguments, grid, block, *, namespace, random, patience):
+    def __init__(self, function, arguments, grid, block, *, namespace, random, patience, order):
         self._function, self._arguments = function, arguments
-        self._namespace, self._random, self._patience = namespace, random, patience
+        self._namespace, self._random, self._patience, self._order = namespace, random, patience, order
         self._vain_turns = 0  # since a thread ended or was released, or memory changed
         self._last_memory = self.current = None
         indices = [index[::-1] for index in product(*map(range, block[::-1]))]  # x runs fastest
@@ -145,7 +146,7 @@ class Interleaving:
                 elif self._vain_turns > self._patience * len(self._ready):
                     self._require_progress()
             if not all(thread.ended for thread in self._threads):
-                raise RuntimeError(f"{self._kernel}: deadlock, every thread that is left waits: {self._whereabouts()}")
+                raise self._error(f"deadlock, every thread that is left waits: {self._whereabouts()}")
         finally:
             for carrier in self._carriers:
                 carrier.throw()  # unwinds what it runs, so that `with` and `finally` blocks end
@@ -162,7 +163,7 @@ class Interleaving:
             thread.carrier.switch()
         except Exception as error:
             where = f"block {thread.block.index}, thread {thread.index}"
-            raise RuntimeError(f"{self._kernel}: {where} raised {type(error).__name__}: {error}") from error
+            raise self._error(f"{where} raised {type(error).__name__}: {error}") from error
 
     def _add_carrier(self):
         carrier = greenlet(self._carry)
@@ -217,9 +218,8 @@ class Interleaving:
         self._ready.append(self.current)
         self._scheduler.switch()
 
-    @property
-    def _kernel(self):
-        return f"kernel {self._function.__name__}"
+    def _error(self, what):
+        return RuntimeError(f"kernel {self._function.__name__}: {what} ({self._order})")
 
     def _next(self):
         """The thread whose turn it is, taken from those that are ready."""
@@ -246,9 +246,7 @@ class Interleaving:
         """Nothing happened for many turns: is it that memory changed, at least?"""
         memory = self.memory()
         if memory == self._last_memory:
-            raise RuntimeError(
-                f"{self._kernel}: livelock, memory did not change in {self._vain_turns} turns: {self._whereabouts()}"
-            )
+            raise self._error(f"livelock, memory did not change in {self._vain_turns} turns: {self._whereabouts()}")
         self._last_memory, self._vain_turns = memory, 0
 
     def _whereabouts(self):

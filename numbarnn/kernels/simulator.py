@@ -8,6 +8,9 @@ is used; all that reaches into it is in this module.
     with simulator.schedule(seed=3):
         Kernel(wavefront_kernel).bind(LaunchConfig(4, 32, cooperative=True), x, flags)(100)
 
+Who is next is random, by a seed: that of `schedule`, else of the environment's NUMBARNN_SIM_SEED, else 0. The same seed
+and the same launches are the same order, and errors name the seed.
+
 Turns change at barriers, exchanges between lanes, atomics and `pause()`, nowhere else, so:
 - a loop that polls memory must call `pause()` (cuda.nanosleep does), else it never ends;
 - between these points a thread's loads and stores are one step, seen by all at once and in program order: missing
@@ -16,6 +19,7 @@ Turns change at barriers, exchanges between lanes, atomics and `pause()`, nowher
 Shared and local memory starts as NaN (all bits set), as what nobody wrote has no value.
 """
 
+import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -32,11 +36,40 @@ from numbarnn.kernels.interleaving import OF_BLOCK, OF_GRID, OF_WARP, WARP_SIZE,
 
 PATIENCE = 200  # turns of each thread; with n threads a random order forgets one so long once in e^200 runs
 
+IN_TURN = "in turn"  # instead of a seed: all threads in turn, block by block
+SEED_VARIABLE, DEFAULT_SEED = "NUMBARNN_SIM_SEED", 0
+
 _THREAD_NAMES = ("threadIdx", "blockIdx", "laneid")
 _ALL_LANES = 0xFFFFFFFF
 _lock = threading.RLock()  # the names in numba.cuda are for one launch at a time
-_order = (None, PATIENCE)  # what schedule() chose: a Random or None, and the patience
+_order = None  # the _Order of the launches; None: that of the default seed, made at the first launch
 _running = None  # the _Launch under way
+
+
+class _Order:
+    """The order in which threads take turns, in launch after launch: one stream of random numbers for all of them.
+
+    Attributes:
+        seed: what it began with, or IN_TURN.
+        random: a Random; None: in turn.
+        patience: see `schedule`.
+        launches: how many there were.
+    """
+
+    def __init__(self, seed=None, patience=PATIENCE):
+        self.seed = default_seed() if seed is None else seed
+        self.random = None if self.seed == IN_TURN else Random(self.seed)
+        self.patience, self.launches = patience, 0
+
+    def __str__(self):
+        who = "threads in turn" if self.random is None else f"threads in the random order of seed {self.seed!r}"
+        return f"{who}, launch {self.launches} of these"
+
+
+def default_seed():
+    """NUMBARNN_SIM_SEED, as an int if it is one, or IN_TURN; where that is not set 0."""
+    text = os.environ.get(SEED_VARIABLE) or str(DEFAULT_SEED)
+    return int(text) if text.removeprefix("-").isdecimal() else text
 
 
 @contextmanager
@@ -44,13 +77,13 @@ def schedule(seed=None, patience=PATIENCE):
     """Choose the order in which threads take turns, for the launches inside.
 
     Args:
-        seed: of a random order (an int or text); None: all threads in turn, the default elsewhere.
+        seed: of a random order (an int or text); IN_TURN: all threads in turn; None: `default_seed`, as outside.
         patience: turns of each thread in which no memory changes before a livelock is reported. More than a kernel's
             own bound on its waits, if that is to be seen at work.
     """
     global _order
     before = _order
-    _order = (None if seed is None else Random(seed), patience)
+    _order = _Order(seed, patience)
     try:
         yield
     finally:
@@ -68,18 +101,21 @@ def launch(function, grid, block, arguments, shared_bytes=0, cooperative=True):
         cooperative: the kernel may synchronise the whole grid.
 
     Raises:
-        RuntimeError: a thread raised (the message names it), or waits for ever.
+        RuntimeError: a thread raised (the message names it), or waits for ever; says by which seed threads took turns.
     """
-    global _running
+    global _order, _running
     if not simulated():
         raise RuntimeError("kernels are simulated only with NUMBA_ENABLE_CUDASIM=1 set before Python starts")
     with _lock:
         if _running is not None:
             raise RuntimeError("a kernel in the simulator cannot launch another")
+        if _order is None:
+            _order = _Order()
+        _order.launches += 1
         dims = {"gridDim": kernelapi.Dim3(*grid), "blockDim": kernelapi.Dim3(*block)}
         with _names_in_numba_cuda({**_NAMES, **dims}) as namespace:
             try:
-                _running = _Launch(function, grid, block, arguments, shared_bytes, cooperative, namespace)
+                _running = _Launch(function, grid, block, arguments, shared_bytes, cooperative, namespace, _order)
                 _running.run()
             finally:
                 _running = None
@@ -88,10 +124,12 @@ def launch(function, grid, block, arguments, shared_bytes=0, cooperative=True):
 class _Launch(Interleaving):
     """A launch under way: arguments as of `launch`."""
 
-    def __init__(self, function, grid, block, arguments, shared_bytes, cooperative, namespace):
+    def __init__(self, function, grid, block, arguments, shared_bytes, cooperative, namespace, order):
         self.arguments, self.shared_bytes, self.cooperative = arguments, shared_bytes, cooperative
-        random, patience = _order
-        super().__init__(function, arguments, grid, block, namespace=namespace, random=random, patience=patience)
+        super().__init__(
+            function, arguments, grid, block, namespace=namespace, random=order.random, patience=order.patience,
+            order=str(order),
+        )  # fmt: skip
 
     def names_of(self, thread):
         return {

@@ -12,8 +12,9 @@ collect_ignore_glob = [] if config.ENABLE_CUDASIM else ["test_*.py"]
 
 @pytest.fixture(autouse=True)
 def random_order(request):
-    """Threads take turns in a random order, another one for each test, the same whenever it runs."""
+    """Threads take turns in a random order, another one for each test, the same whenever it runs; others with another
+    NUMBARNN_SIM_SEED."""
     from numbarnn.kernels import simulator
 
-    with simulator.schedule(seed=request.node.name):
+    with simulator.schedule(seed=f"{simulator.default_seed()} {request.node.name}"):
         yield

@@ -11,7 +11,7 @@ from numbarnn.kernels import simulator
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 
 SEEDS = range(5)
-any_order = pytest.mark.parametrize("seed", [None, *SEEDS])
+any_order = pytest.mark.parametrize("seed", [simulator.IN_TURN, *SEEDS])
 
 
 def launch(kernel, grid, block, *arguments, shared_bytes=0, cooperative=True):
@@ -91,21 +91,60 @@ def test_wavefront_without_one_synchronisation_is_wrong(without):
     assert caught == list(SEEDS), f"without {without} only {caught} of {list(SEEDS)} are wrong"
 
 
+@cuda.jit
+def order_kernel(order, turn):
+    for _ in range(3):
+        order[cuda.atomic.add(turn, 0, 1)] = cuda.grid(1)
+
+
+def order():
+    """Who came when, of 12 threads that come three times each."""
+    found = np.full(3 * 12, -1, np.int32)
+    launch(order_kernel, 3, 4, found, np.zeros(1, np.int32))
+    return found.tolist()
+
+
+def order_of(*seed):
+    with simulator.schedule(*seed):
+        return order()
+
+
 def test_the_same_seed_is_the_same_order():
+    assert order_of(simulator.IN_TURN) == [*range(12)] * 3
+    assert order_of(1) == order_of(1) != order_of(2)
+    assert sorted(order_of(1)) == sorted([*range(12)] * 3)
+
+
+def test_the_order_is_random_by_default_and_the_environment_may_choose_the_seed(monkeypatch):
+    """Outside of `schedule` and in one without a seed; launches of the same kernel have different orders."""
+    monkeypatch.delenv(simulator.SEED_VARIABLE, raising=False)
+    monkeypatch.setattr(simulator, "_order", None)
+    first, second = order(), order()
+    assert first != second and order_of(simulator.IN_TURN) not in (first, second)
+    assert first == order_of() == order_of(simulator.DEFAULT_SEED)
+    for text, seed in (("7", 7), ("-7", -7), ("seven", "seven"), (simulator.IN_TURN, simulator.IN_TURN)):
+        monkeypatch.setenv(simulator.SEED_VARIABLE, text)
+        assert order_of() == order_of(seed) != first
+        assert order_of(0) == first
+
+
+@pytest.mark.parametrize("seed, told", [(3, "in the random order of seed 3, "), (simulator.IN_TURN, "in turn, ")])
+def test_errors_say_how_to_have_the_same_order_again(seed, told):
     @cuda.jit
-    def order_kernel(order, turn):
-        for _ in range(3):
-            order[cuda.atomic.add(turn, 0, 1)] = cuda.grid(1)
+    def failing_kernel(what, flag):
+        if what == 1:
+            raise ValueError("on purpose")
+        while what == 2 and flag[0] == 0:
+            cuda.nanosleep(20)
+        if what == 3 and cuda.threadIdx.x == 0:
+            cuda.syncwarp(3)
+            cuda.syncthreads()
+        cuda.syncthreads()
 
-    def order(seed):
-        found = np.full(3 * 12, -1, np.int32)
-        with simulator.schedule(seed):
-            launch(order_kernel, 3, 4, found, np.zeros(1, np.int32))
-        return found.tolist()
-
-    assert order(None) == [*range(12)] * 3
-    assert order(1) == order(1) != order(2)
-    assert sorted(order(1)) == sorted([*range(12)] * 3)
+    with simulator.schedule(seed):
+        for what, message in ((1, "ValueError: on purpose"), (2, "livelock, "), (3, "deadlock, ")):
+            with pytest.raises(RuntimeError, match=rf"{message}.*\(threads {told}launch {what} of these\)"):
+                launch(failing_kernel, 1, 2, np.int32(what), np.zeros(1, np.int32))
 
 
 # --------------------------------------------------------------------------------------------------- endless waits
@@ -464,8 +503,8 @@ def test_pause_outside_a_kernel_does_nothing():
 def test_schedules_nest():
     with simulator.schedule(1):
         inside = simulator._order
-        with pytest.raises(KeyError), simulator.schedule(None):
-            assert simulator._order == (None, simulator.PATIENCE)
+        with pytest.raises(KeyError), simulator.schedule(simulator.IN_TURN):
+            assert (simulator._order.random, simulator._order.patience) == (None, simulator.PATIENCE)
             raise KeyError
         assert simulator._order is inside
 
