@@ -10,6 +10,7 @@ import general_problem
 import numpy as np
 import pytest
 from general_cells import GENERAL, UNEVEN
+from grouped_cuts import CHEAP, TWO_LAYERS
 from half_cases import HalfCase
 from helpers import Case, assert_close, assert_same_bits, check_schedule, infer, make_problem, on_engine, train
 from own_cases import OwnCase
@@ -177,6 +178,16 @@ def test_own_cells_equal_stepwise(cell, size):
 @pytest.mark.parametrize("case", ODD, ids=str)
 def test_agrees_with_reference(case):
     assert check_schedule(case, "cuda", "persistent") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cut", [*TWO_LAYERS, *CHEAP], ids=str)
+def test_several_groups_of_chunks_agree_with_reference(engine, monkeypatch, cut):
+    """Forward and backward, with cuts as those of H = 512 and 768, each kernel's product in three groups or more."""
+    cut.choose(monkeypatch, "cuda", engine.profile)
+    problem = make_problem(cut.case)
+    values, _ = train(problem.layer("cuda", schedule="persistent"), problem)
+    assert_close(cut.case, values, problem.expected(), "training", cut.limit)
 
 
 @pytest.mark.gpu

@@ -1,15 +1,13 @@
 """What tests of persistent kernels in the simulator share."""
 
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 
+import grouped_cuts
 import pytest
 
-from numbarnn import engines
 from numbarnn.engines import profiles
 from numbarnn.kernels import exchange, fma, persistent, products, tensor_cores, warp_parts
-from numbarnn.schedules import persistent as schedule
-from numbarnn.schedules import planner
 
 
 def few_threads(monkeypatch):
@@ -20,13 +18,7 @@ def few_threads(monkeypatch):
         UNITS=(8,)).
     """
 
-    def change(**changes):
-        for name in [name for name in changes if name.isupper()]:
-            monkeypatch.setattr(planner, name, changes.pop(name))
-        # The planner remembers devices by all they are.
-        changes.setdefault("name", f"simulator for {monkeypatch} {changes}")
-        monkeypatch.setattr(engines.get("sim"), "profile", replace(profiles.SIMULATOR, **changes), raising=False)
-
+    change = partial(grouped_cuts.choose, monkeypatch, "sim", profiles.SIMULATOR)
     change(UNITS=(4,), SLICES=(1,))
     return change
 
@@ -47,9 +39,3 @@ def mutant(module, name, value):
         forget_kernels()
         yield
     forget_kernels()
-
-
-def launches_of(case, training=True):
-    """All launches of a call, forward then backward."""
-    problem = case.layer("sim", schedule="persistent").stack.problem(case.T, case.B, training)
-    return [launch for backward in (False, True) for launch in schedule.SCHEDULE.launches(problem, backward)]

@@ -7,15 +7,17 @@ import helpers
 import numpy as np
 import pytest
 from general_cells import UNEVEN
+from grouped_cuts import CHEAP, launches_of
 from half_cases import HalfCase
 from helpers import CELLS, Case, assert_close, assert_same_bits, infer, make_problem, train
 from own_cases import OwnCase
-from persistent_setup import few_threads, launches_of
+from persistent_setup import few_threads
 from recurrent_weights_cases import WeightCase, check_weights
 
 from numbarnn.bench import planned
 from numbarnn.cells import units
 from numbarnn.cells.philox import noise_words
+from numbarnn.engines import profiles
 from numbarnn.kernels import exchange, simulator
 from numbarnn.kernels.arguments import Arguments
 from numbarnn.kernels.launch import Kernel
@@ -162,6 +164,13 @@ def test_slices_of_the_batch_equal_stepwise(small, case, slices):
     for launch in launches_of(case):
         assert -(-case.B // launch.sequences) == slices
     check(case)
+
+
+@pytest.mark.parametrize("cut", CHEAP, ids=str)
+def test_several_groups_of_chunks_equal_stepwise(monkeypatch, cut):
+    """A warp gathers its columns in several groups, as of large layers."""
+    cut.choose(monkeypatch, "sim", profiles.SIMULATOR)
+    check(cut.case, cut.limit, seeds=range(2))
 
 
 @pytest.mark.parametrize("warps", (2, 8))
