@@ -1,19 +1,25 @@
 """Wrong persistent kernels are found out in the simulator, in every order tried: each synchronisation taken away, each
 number of the tables moved, and more. What waits in vain ends, with an error that says where.
+
+Each mutant says how it must show: a mutant that does not even run is no proof that anything would be found.
 """
 
 import inspect
 import re
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from grouped_cuts import GroupedCut
 from half_cases import HalfCase
 from helpers import Case, assert_close, infer, make_problem, train
 from numba import cuda
 from persistent_setup import few_threads, mutant
 
 from numbarnn import engines
-from numbarnn.kernels import exchange, persistent, ptx, simulator, slices
+from numbarnn.engines import profiles
+from numbarnn.kernels import exchange, fma, persistent, ptx, simulator, slices, tensor_cores
 from numbarnn.schedules import persistent as schedule
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits
@@ -26,30 +32,61 @@ def small(monkeypatch):
 
 TWO_LAYERS = Case("lstm", T=3, B=2, hidden=(5, 5))
 SEEDS = range(3)
-SOURCES = {name: inspect.getsource(getattr(persistent, name)) for name in ("make_forward", "make_backward")}
 
 
-def escapes(case):
-    """The seeds under which a wrong kernel computes the right result."""
+class Symptom(NamedTuple):
+    """How a wrong kernel shows: an exception, and how what it says begins."""
+
+    name: str
+    error: type
+    message: str
+
+    def __str__(self):
+        return self.name
+
+
+WRONG = Symptom("wrong numbers", AssertionError, r"[^\n]*: errors above [\d.]+ eps: ")
+LIVELOCK = Symptom("livelock", RuntimeError, r"kernel \w+: livelock, memory did not change ")
+OUTSIDE = Symptom("outside", RuntimeError, r"kernel \w+: block .*, thread .* raised IndexError: element -?\d+ of \d+ ")
+RIGHT = None  # it does not show
+
+
+def symptom(error):
+    """The Symptom that an exception is; any other is raised."""
+    for one in (WRONG, LIVELOCK, OUTSIDE):
+        if type(error) is one.error and re.match(one.message, str(error)):
+            return one
+    raise AssertionError(f"a mutant that does not do what it should: {error}") from error
+
+
+def symptoms(case):
+    """How a kernel shows that it is wrong, or RIGHT: one for each of SEEDS."""
     problem = make_problem(case)
     expected, _ = train(problem.layer("sim", schedule="stepwise"), problem)
-    right = []
+    found = []
     for seed in SEEDS:
         layer = problem.layer("sim", schedule="persistent")
         try:
             with simulator.schedule(seed), np.errstate(all="ignore"):
                 assert_close(case, train(layer, problem)[0], expected)
-            right.append(seed)
-        except (AssertionError, RuntimeError):
-            pass
-    return right
+            found.append(RIGHT)
+        except (AssertionError, RuntimeError) as error:
+            found.append(symptom(error))
+    return found
 
 
-def written_anew(factory, edit):
-    """The factory of that name in `persistent`, with its source changed by a function text -> text."""
-    text = edit(SOURCES[factory])
-    assert text != SOURCES[factory]
-    namespace = dict(vars(persistent))
+def assert_found(case, expected):
+    """In every order it shows, and as it should."""
+    assert [str(found) for found in symptoms(case)] == [str(expected) for _ in SEEDS]
+
+
+def written_anew(module, factory, edit):
+    """The factory that the module knows by that name, with its source changed by a function text -> text."""
+    made_by = inspect.unwrap(getattr(module, factory))
+    source = inspect.getsource(made_by)
+    text = edit(source)
+    assert text != source
+    namespace = dict(made_by.__globals__)
     exec(compile(text, "mutant", "exec"), namespace)
     return namespace[factory]
 
@@ -60,6 +97,13 @@ def slow(source):
     text, places = re.subn(r" *# \d\. The cell, for the block's units\n", " " * 16 + late, source)
     assert places == 1
     return text
+
+
+def slow_start(source):
+    """Likewise, that begins when the others multiply: still right."""
+    first = "        for at in range(thread, WARPS * between_warps, THREADS):\n"
+    late = "        for _ in range(150 * (warp == 0) * (1 - blocks[block, READS_GATES])):\n            ptx.sleep(0)\n"
+    return replaced(first, late + first)(source)
 
 
 def without_barrier(number):
@@ -75,6 +119,12 @@ def without_barrier(number):
     return edit
 
 
+def without_barrier_before_the_loop(source):
+    """Of the source with a slow start: who is late sets the others' sums to zero."""
+    barrier = "        cuda.syncthreads()\n"
+    return replaced(barrier + "\n        move = ", "\n        move = ")(source)
+
+
 def replaced(old, new, count=1):
     """An edit that replaces a text that stands `count` times."""
 
@@ -88,6 +138,7 @@ def replaced(old, new, count=1):
 KERNEL_MUTANTS = {
     "without the barrier after the products": without_barrier(0),
     "without the barrier after the cell": lambda source: without_barrier(1)(slow(source)),
+    "without the barrier before the loop": lambda source: without_barrier_before_the_loop(slow_start(source)),
     "all warps' sums belong to the state before": replaced(
         "sums(shared, at, 0, split)", "sums(shared, at, 0, working)"
     ),
@@ -98,32 +149,37 @@ KERNEL_MUTANTS = {
 @pytest.mark.parametrize("edit", KERNEL_MUTANTS.values(), ids=KERNEL_MUTANTS)
 @pytest.mark.parametrize("factory", ("make_forward", "make_backward"))
 def test_a_wrong_kernel_is_found(factory, edit):
-    with mutant(persistent, factory, written_anew(factory, edit)):
-        assert escapes(TWO_LAYERS) == []
+    with mutant(persistent, factory, written_anew(persistent, factory, edit)):
+        assert_found(TWO_LAYERS, WRONG)
 
 
+@pytest.mark.parametrize("edit", (slow, slow_start))
 @pytest.mark.parametrize("factory", ("make_forward", "make_backward"))
-def test_slow_threads_do_no_harm(factory):
-    with mutant(persistent, factory, written_anew(factory, slow)):
-        assert escapes(TWO_LAYERS) == list(SEEDS)
+def test_slow_threads_do_no_harm(factory, edit):
+    with mutant(persistent, factory, written_anew(persistent, factory, edit)):
+        assert symptoms(TWO_LAYERS) == [RIGHT for _ in SEEDS]
 
 
+# Of the LSTM's equations none uses h, and the GRU has no c.
 FORWARD_MUTANTS = {
-    "takes x W of the step before": replaced("next_t = t + move if last else t", "next_t = t"),
-    "stores the state of the step before": replaced("position + batch * width, stored", "position, stored"),
-    "drops out by the next unit's mask": replaced("dropout_factor(position,", "dropout_factor(position + 1,"),
-    "publishes before dropping out": replaced("narrow(widen(stored) * factor)", "stored"),
-    "keeps the first h": replaced("shared[own] = widen(stored)", "pass"),
-    "writes c to the slot of the step before": replaced("slot = t + 1 if save", "slot = t if save"),
-    "keeps the first c": replaced("store_private(shared, own + 1, 1, new_state[1:])", "pass"),
-}
+    "takes x W of the step before": ("lstm", WRONG, replaced("next_t = t + move if last else t", "next_t = t")),
+    "stores the state of the step before": (
+        "lstm", LIVELOCK, replaced("position + batch * width, stored", "position, stored")
+    ),
+    "drops out by the next unit's mask": (
+        "lstm", WRONG, replaced("dropout_factor(position,", "dropout_factor(position + 1,")
+    ),
+    "publishes before dropping out": ("lstm", WRONG, replaced("narrow(widen(stored) * factor)", "stored")),
+    "keeps the first h": ("gru", WRONG, replaced("shared[own] = widen(stored)", "pass")),
+    "writes c to the slot of the step before": ("lstm", WRONG, replaced("slot = t + 1 if save", "slot = t if save")),
+    "keeps the first c": ("lstm", WRONG, replaced("store_private(shared, own + 1, 1, new_state[1:])", "pass")),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("edit", FORWARD_MUTANTS.values(), ids=FORWARD_MUTANTS)
-def test_a_wrong_forward_kernel_is_found(edit):
-    with mutant(persistent, "make_forward", written_anew("make_forward", edit)):
-        found = [escapes(Case(cell, T=3, B=2, hidden=(5, 5), dropout=0.5)) == [] for cell in ("lstm", "gru")]
-    assert any(found)  # the LSTM's equations do not use h, the GRU has no c
+@pytest.mark.parametrize("cell, shows, edit", FORWARD_MUTANTS.values(), ids=FORWARD_MUTANTS)
+def test_a_wrong_forward_kernel_is_found(cell, shows, edit):
+    with mutant(persistent, "make_forward", written_anew(persistent, "make_forward", edit)):
+        assert_found(Case(cell, T=3, B=2, hidden=(5, 5), dropout=0.5), shows)
 
 
 BACKWARD_MUTANTS = {
@@ -137,26 +193,112 @@ BACKWARD_MUTANTS = {
 
 @pytest.mark.parametrize("edit", BACKWARD_MUTANTS.values(), ids=BACKWARD_MUTANTS)
 def test_a_wrong_backward_kernel_is_found(edit):
-    with mutant(persistent, "make_backward", written_anew("make_backward", edit)):
-        assert escapes(Case("gru", T=3, B=2, hidden=(5, 5), dropout=0.5)) == []
+    with mutant(persistent, "make_backward", written_anew(persistent, "make_backward", edit)):
+        assert_found(Case("gru", T=3, B=2, hidden=(5, 5), dropout=0.5), WRONG)
 
 
+def test_a_kernel_that_does_not_run_is_not_taken_for_a_mutant_that_was_found():
+    unknown_name = replaced("range(steps + 1)", "range(stepz + 1)")
+    with mutant(persistent, "make_backward", written_anew(persistent, "make_backward", unknown_name)):
+        with pytest.raises(AssertionError, match=r"does not do what it should: .* NameError: name 'stepz'"):
+            assert_found(Case("rnn_tanh", T=1, B=1, hidden=(5,)), WRONG)
+
+
+# ------------------------------------------------------------------------------------------ several groups of chunks
+MMA = GroupedCut(HalfCase("rnn_tanh", T=2, B=2, hidden=(72,)), "mma", "registers", 36)
+MMA_SHARED = replace(MMA, resident="shared")
+FMA = GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "fma", "shared", 20)
+FMA_REGISTERS = replace(FMA, resident="registers")
+WEIGHTS, FMA_WEIGHTS = "_make_mma_group(cut, group * gathered + chunk,", "skipped, unrolled = group * columns,"
+FIRST_WEIGHTS = replaced(WEIGHTS, "_make_mma_group(cut, chunk,")
+BACKWARD = "(cut.unit_biases == 0)"
+STAGE, SYNC = "        stage(fragments, sums, words, shared)\n", "        cuda.syncwarp()\n"
+GATHERED = "gather_and_stage(fragments, sums, words, shared, where)\n"
+GROUP_MUTANTS = {
+    "the weights of the first group, mma from registers": (MMA, tensor_cores, "make_product", FIRST_WEIGHTS),
+    "the weights of the first group, mma from shared": (MMA_SHARED, tensor_cores, "make_product", FIRST_WEIGHTS),
+    "the weights of the first group, fma from shared": (
+        FMA, fma, "_make_fma_group", replaced(FMA_WEIGHTS, "skipped, unrolled = 0,")
+    ),
+    "backward the weights of the first group, mma": (
+        MMA, tensor_cores, "make_product",
+        replaced(WEIGHTS, f"_make_mma_group(cut, (0 if {BACKWARD} else group * gathered) + chunk,"),
+    ),
+    "backward the weights of the first group, fma": (
+        FMA, fma, "_make_fma_group", replaced(FMA_WEIGHTS, f"skipped, unrolled = 0 if {BACKWARD} else group * columns,")
+    ),
+    "staged in the place of the first group, fma from registers": (
+        FMA_REGISTERS, fma, "_make_stage", replaced("skipped = group * gathered * chunk_elements", "skipped = 0")
+    ),
+    "the columns of the first group, mma": (
+        MMA, tensor_cores, "make_gather", replaced("in_simulator = group * cut.gathered *", "in_simulator = 0 *")
+    ),
+    "the columns of the first group, fma": (
+        FMA, fma, "make_gather", replaced("in_simulator = group * cut.gathered *", "in_simulator = 0 *")
+    ),
+    "a group staged while other lanes read the last one": (
+        FMA, fma, "_make_fma_group",
+        replaced("        cuda.syncwarp()  # other lanes may still read what was staged before\n", ""),
+    ),
+    "read before other lanes have staged, fma from shared": (
+        FMA, fma, "_make_fma_group", replaced(STAGE + SYNC, STAGE)
+    ),
+    "read before other lanes have staged, fma from registers": (
+        FMA_REGISTERS, fma, "make_product_from_registers", replaced(GATHERED + SYNC, GATHERED)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cut, module, factory, edit", GROUP_MUTANTS.values(), ids=GROUP_MUTANTS)
+def test_a_wrong_product_of_several_groups_is_found(monkeypatch, cut, module, factory, edit):
+    cut.choose(monkeypatch, "sim", profiles.SIMULATOR)
+    with mutant(module, factory, written_anew(module, factory, edit)):
+        assert_found(cut.case, WRONG)
+
+
+@pytest.mark.parametrize("factory", ("make_forward", "make_backward"))
+def test_weights_on_their_way_to_registers_are_left_alone(monkeypatch, factory):
+    """They pass through where sums and states go, hence the barrier after them."""
+    FMA_REGISTERS.choose(monkeypatch, "sim", profiles.SIMULATOR)
+    edit = replaced("cuda.syncthreads()  # weights may have passed through", "pass  # weights may have passed through")
+    with mutant(persistent, factory, written_anew(persistent, factory, edit)):
+        assert_found(FMA_REGISTERS.case, WRONG)
+
+
+# ----------------------------------------------------------------------------------------------- waiting, and tables
 def test_without_waiting_is_found():
     """What is not there yet is NaN."""
     with mutant(exchange, "make_newest", lambda *_: lambda words: np.uint32(0)):
-        assert escapes(TWO_LAYERS) == []
+        assert_found(TWO_LAYERS, WRONG)
 
 
 @pytest.mark.parametrize("what", (np.nan, 0.5))
 def test_unmarked_buffers_are_found(monkeypatch, what):
     """What another call left is taken for what this call computes."""
     monkeypatch.setattr(engines.get("sim"), "mark_unwritten", lambda array: array.fill(what), raising=False)
-    assert escapes(TWO_LAYERS) == []
+    assert_found(TWO_LAYERS, WRONG)
 
 
-@pytest.mark.parametrize("column, by", [("SHIFT", 1), ("SHIFT", -1), ("COLUMN", 1), ("COUNT", -1), ("WEIGHTS", 1)])
-@pytest.mark.parametrize("kind", (slices.RECURRENT, slices.INPUT), ids=("recurrent", "input"))
-def test_a_wrong_table_is_found(monkeypatch, kind, column, by):
+RECURRENT, INPUT = slices.RECURRENT, slices.INPUT
+
+
+@pytest.mark.parametrize(
+    "kind, column, by, shows",
+    [
+        (RECURRENT, "SHIFT", 1, LIVELOCK),
+        (RECURRENT, "SHIFT", -1, OUTSIDE),
+        (RECURRENT, "COLUMN", 1, LIVELOCK),
+        (RECURRENT, "COUNT", -1, WRONG),
+        (RECURRENT, "WEIGHTS", 1, WRONG),
+        (INPUT, "SHIFT", 1, OUTSIDE),
+        (INPUT, "SHIFT", -1, OUTSIDE),
+        (INPUT, "COLUMN", 1, OUTSIDE),
+        (INPUT, "COUNT", -1, WRONG),
+        (INPUT, "WEIGHTS", 1, WRONG),
+    ],
+    ids=str,
+)
+def test_a_wrong_table_is_found(monkeypatch, kind, column, by, shows):
     """A warp that reads another step, other columns or other weights, or leaves one out; waits for itself."""
     make_tables = schedule.make_tables
 
@@ -167,7 +309,7 @@ def test_a_wrong_table_is_found(monkeypatch, kind, column, by):
         return blocks, warps
 
     monkeypatch.setattr(schedule, "make_tables", wrong)
-    assert escapes(TWO_LAYERS) == []
+    assert_found(TWO_LAYERS, shows)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +324,7 @@ def test_a_wrong_table_is_found(monkeypatch, kind, column, by):
 def test_swapped_operands_of_mma_are_found(swap):
     mma = ptx.mma_float16
     with mutant(ptx, "mma_float16", lambda a, b, sums: mma(*swap(a, b), sums)):
-        assert escapes(HalfCase("rnn_tanh", T=2, B=2, hidden=(16,))) == []
+        assert_found(HalfCase("rnn_tanh", T=2, B=2, hidden=(16,)), WRONG)
 
 
 # ------------------------------------------------------------------------------------------------------ never a hang
@@ -216,3 +358,21 @@ def test_a_block_that_never_publishes_is_reported(monkeypatch, seed, backward, d
             with pytest.raises(RuntimeError, match=message + "forward pass"):
                 layer.forward(problem.x)
     assert_close(case, infer(layer, problem), infer(case.layer("sim", schedule="stepwise"), problem))
+
+
+def test_a_group_of_chunks_that_never_comes_is_reported(monkeypatch):
+    """Also where the last group has come."""
+    FMA.choose(monkeypatch, "sim", profiles.SIMULATOR)
+    case, ptx_store = replace(FMA.case, T=3), ptx.store
+    h_size, row = (case.T + 2) * case.B * 40, case.B * 40
+
+    def store(array, index, value):
+        """Block 0, with the first units, does not publish its h of step 1."""
+        if cuda.blockIdx.x != 0 or len(array) != h_size or index // row != 2:
+            ptx_store(array, index, value)
+
+    monkeypatch.setattr(schedule, "POLLS", 400)
+    monkeypatch.setattr(schedule, "POLLS_PER_STEP", 0)
+    with simulator.schedule(0, PATIENCE), mutant(ptx, "store", store):
+        with pytest.raises(RuntimeError, match=r"gave up: layer 0, direction 0, .* at step 2 of the forward pass"):
+            infer(case.layer("sim", schedule="persistent"), make_problem(case))
