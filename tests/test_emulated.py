@@ -1,37 +1,88 @@
 """A sample of the tests that need a GPU, on the emulated one (tests/emulator): kernels as compiled, really launched.
 
+Compiling takes a second per kernel, or five, so each of the tests below is here for something that no other one has.
 All of them: NUMBARNN_TEST_GPU=emulated python -m pytest -m gpu
 """
 
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parent
-SHARES = {  # of the tests of a module one in that many, as compiling takes a second per kernel, or five
-    "test_gemm.py": 1,
-    "test_kernels_launch.py": 1,
-    "test_gpu_engine.py": 6,
-    "test_gpu_options.py": 60,
-    "test_half.py": 10,
-    "test_gpu.py": 60,
-    "test_persistent.py": 16,
+ALL = ("",)
+SAMPLE = {  # module -> its tests
+    "test_gemm.py": ALL,
+    "test_kernels_launch.py": ALL,
+    "test_persistent.py": (
+        # Two layers in one launch, each product in several groups of chunks: by mma and by FMA, forward and backward.
+        "test_several_groups_of_chunks_agree_with_reference[LSTM-T3-B3-H72_72-float16-mma-registers]",
+        "test_several_groups_of_chunks_agree_with_reference[GRU-T3-B3-H72_72-float16-mma-shared]",
+        "test_several_groups_of_chunks_agree_with_reference[LSTM-T3-B3-H36_36-float32-fma-shared]",
+        "test_several_groups_of_chunks_agree_with_reference[GRU-T3-B3-H36_36-float32-fma-registers]",
+        # A cell of one's own that draws random numbers, with lengths and resets; compared with the stepwise schedule.
+        "test_own_cells_equal_stepwise[noisy-2]",
+    ),
+    "test_gpu.py": (
+        # Cuts as the planner chooses them, inference too, recorded and replayed.
+        "test_every_schedule_is_right_and_repeats_its_bits[persistent-lstm-three_layers]",
+        "test_agrees_with_reference[RNN_RELU-T1-B3-H33_33-bidirectional-no_bias-float64]",
+        "test_agrees_with_reference[RNN_TANH-T2-B1-H33_33-float32]",
+        "test_agrees_with_reference[LSTM-T1-B3-H5_5_5-float32]",
+    ),
+    "test_gpu_options.py": (
+        "test_agrees_with_reference[GRU_RESET_BEFORE-T7-B4-H3_130-bidirectional-batch_first-state-float64-wavefront]",
+        "test_agrees_with_reference"
+        "[GRU-T7-B4-H3_130-bias_none-lengths_3_1_6_7-dropout0.4-resets-packed-state-float64-stepwise]",
+        "test_halves_agree_with_reference"
+        "[LSTM-T3-B3-H3_2-bias_none-P1-clip-lengths_2_1_3-dropout0.4-resets-packed-bfloat16-stepwise]",
+        "test_halves_agree_with_reference[LSTM-T3-B3-H3_2-bias_input-skip-clip-batch_first-state-bfloat16-wavefront]",
+    ),
+    "test_half.py": (
+        "test_gpu_agrees_with_reference[LSTM-T7-B3-H33-no_bias-float16]",
+        "test_gpu_agrees_with_reference[GRU-T20-B16-H128-I64-bfloat16]",
+        "test_gpu_error_is_at_most_twice_torchs[GRU-T10-B3-H9_9-bidirectional-float16]",
+    ),
+    "test_gpu_engine.py": (
+        "test_multiply[33-1-5-True-True-add-float32]",
+        "test_multiply[130-64-20-True-True-set-float64]",
+        "test_add_row_sums[5000-1000-float64]",
+        "test_dropout[(100, 64, 333)-float32]",
+        "test_copy[(3, 5, 300)]",
+        "test_step_codes[2-7-9-True]",
+        "test_step_codes[2-300-130-False]",
+        "test_select[(3, 1, 33)-2--0.5-False-()-float32]",
+        "test_select[(7, 3, 5)-3-nan-True-()-bfloat16]",
+        "test_select[(2, 5, 9)-3-nan-False-('x',)-float16]",
+        "test_select[(3, 20, 300)-2--0.5-False-('out',)-float64]",
+        "test_gather[9-5--2.0-float32]",
+        "test_gather[700-300-nan-bfloat16]",
+        "test_spread_and_sum_gates[1-1-3-float16]",
+        "test_spread_and_sum_gates[50-300-3-float64]",
+        "test_spread_and_sum_gates[50-300-4-bfloat16]",
+        "test_time_loops_neither_allocate_nor_wait[lstm-ordinary-0]",
+        "test_time_loops_neither_allocate_nor_wait[lstm-projected-1]",
+        "test_time_loops_neither_allocate_nor_wait[rnn_relu-masked-0]",
+        "test_time_loops_neither_allocate_nor_wait[blend-masked-0]",
+    ),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", SHARES)
+@pytest.mark.parametrize("module", SAMPLE)
 def test_on_the_emulated_gpu(toolchain_installed, module):
+    tests = [f"{FOLDER / module}::{test}" if test else str(FOLDER / module) for test in SAMPLE[module]]
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu and not real_gpu", str(FOLDER / module)],
-        env={**os.environ, "NUMBARNN_TEST_GPU": f"emulated/{SHARES[module]}"},
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu and not real_gpu", *tests],
+        env={**os.environ, "NUMBARNN_TEST_GPU": "emulated"},
         cwd=FOLDER.parent,
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"  # also where no test was found
+    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"  # also where a test was not found
     assert " failed" not in ran.stdout and " passed" in ran.stdout, ran.stdout
+    assert find_spec("torch") is None or " skipped" not in ran.stdout, ran.stdout
