@@ -246,6 +246,12 @@ GROUP_MUTANTS = {
     "read before other lanes have staged, fma from registers": (
         FMA_REGISTERS, fma, "make_product_from_registers", replaced(GATHERED + SYNC, GATHERED)
     ),
+    "weights to registers before other lanes have brought them, mma": (
+        MMA, tensor_cores, "make_product", replaced("= as_float32(value)\n" + SYNC, "= as_float32(value)\n")
+    ),
+    "weights to registers before other lanes have brought them, fma": (
+        FMA_REGISTERS, fma, "make_product_from_registers", replaced("= widen(weight)\n" + SYNC, "= widen(weight)\n")
+    ),
 }  # fmt: skip
 
 
