@@ -82,6 +82,9 @@ def stream_class(counts):
         def is_capturing(self):
             return False
 
+        def synchronize(self):
+            counts["synchronize"] += 1
+
         def record(self, event):
             counts["record"] += 1
 
@@ -151,7 +154,7 @@ def make_engine(monkeypatch):
     monkeypatch.setattr(gemm, "step_product", counted("product"))
     monkeypatch.setattr(gemm, "matmul", lambda *_, **__: counts.update(["product"]))
     monkeypatch.setattr(gemm, "prepare", lambda: None)
-    monkeypatch.setattr(device.CudaEngine, "_trouble", (np.zeros(1, np.int64), np.zeros(1, np.int64)))
+    monkeypatch.setattr(device.CudaEngine, "_make_told", lambda _: (np.zeros(1, np.int64), np.zeros(1, np.int64)))
     engine, get = device.CudaEngine(), engines.get
     monkeypatch.setattr(engines, "get", lambda name: engine if name == "cuda" else get(name))
     return engine, counts, cupy

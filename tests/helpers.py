@@ -229,12 +229,13 @@ def make_problem(case):
 # --------------------------------------------------------------------------------------------------- running a layer
 @contextmanager
 def nan_filled(engine):
-    """Fill every new buffer of the engine with NaN, so that an element that is read before it is written shows."""
+    """Fill every new buffer of the engine with NaN, so that an element that is read before it is written shows; of ints
+    with a number that means nothing."""
     original = engine.empty
 
     def empty(shape, dtype):
         array = original(shape, dtype)
-        array.fill(np.nan)
+        array.fill(85 if array.dtype.kind in "iu" else np.nan)
         return array
 
     engine.empty = empty

@@ -178,7 +178,7 @@ def test_catalog_names_are_unique_and_in_order():
     staged, sequences, joins, gates, sums, drop = 2 * 2, 3 + 1, 2 * 2, 2 * 2, 2, 1
     per_dtype = pointwise_kernels + staged + sequences + joins + gates + sums + drop
     copies = 4 * (3 + 2 * 2)  # layouts: within a dtype (16 bits are 16 bits), from and to float32 for each half
-    moves = 3 * (2 + 2 + 1)  # carry, spread and spread_blocks, likewise
+    moves = 3 * (2 + 2 + 1 + 1)  # carry, spread, spread_blocks and spoil, likewise
     codes = 1  # of no dtype
     assert len(set(names)) == len(names) == 4 * per_dtype + copies + moves + codes
     assert len({(shipped.dtype, shipped.signature) for shipped in KERNELS}) == len(KERNELS)

@@ -19,7 +19,7 @@ from sum_cells import NOISE_CELLS, SUM_CELLS
 from numbarnn import cells, engines
 from numbarnn.bench import planned
 from numbarnn.engines import profiles
-from numbarnn.kernels import persistent
+from numbarnn.kernels import trouble
 from numbarnn.schedules import Problem, planner
 from numbarnn.schedules import persistent as schedule
 
@@ -29,9 +29,12 @@ from numbarnn.schedules import persistent as schedule
 @pytest.mark.parametrize("layer, direction, step", [(0, 0, 0), (3, 1, 1023), (63, 0, (1 << 31) - 1)])
 def test_trouble_says_where(layer, direction, step, backward):
     """A kernel's one word: layer, direction, pass and step."""
-    code = persistent.trouble_code(layer, direction, backward) + step
-    assert 0 < code < 1 << 63
-    text = persistent.explain_trouble(code)
+    code = trouble.waited(layer, direction, backward) + step
+    assert 0 < code < trouble.CALLER
+    text = trouble.explain(code, "LSTM(4, 5)")
+    other = trouble.explain(code + trouble.OTHER_LAYER, "LSTM(4, 5)")
+    assert text.startswith("a call of LSTM(4, 5) failed: ") and "other blocks of the layer" in text
+    assert ("the gradient from layer" if backward else "the output of layer") in other
     assert f"layer {layer}, direction {direction}," in text and f"at step {step} of the " in text
     assert f"{'backward' if backward else 'forward'} pass" in text and "schedule='stepwise'" in text
 
@@ -220,9 +223,10 @@ def test_a_kernel_that_waits_in_vain_says_so_and_the_layer_works_again(engine, m
     x = engine.from_host(problem.x)
     monkeypatch.setattr(schedule, "POLLS", 0)
     monkeypatch.setattr(schedule, "POLLS_PER_STEP", 0)
+    y, state = layer(x)
     with pytest.raises(RuntimeError, match=r"gave up: layer [01], direction 0, waited in vain .* forward pass"):
-        layer(x)
-        engine.synchronize()
+        layer.check()
+    assert all(bool(engine.array_module.isnan(array).all()) for array in (y, *state))
     monkeypatch.undo()
     assert_close(case, infer(layer, problem), infer(problem.layer("cuda", schedule="stepwise"), problem))
 

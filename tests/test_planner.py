@@ -16,7 +16,7 @@ from numbarnn import cells
 from numbarnn.bench.speed import SETS
 from numbarnn.engines import profiles
 from numbarnn.kernels import persistent as kernels
-from numbarnn.kernels import slices
+from numbarnn.kernels import slices, trouble
 from numbarnn.schedules import Problem, choose, planner
 from numbarnn.schedules.explain import explain, residences
 from numbarnn.schedules.tables import make_tables
@@ -99,7 +99,7 @@ def check_tables(problem, launch):
         sequences = range(block[kernels.SEQUENCE], block[kernels.END])
         assert 0 < len(sequences) <= launch.sequences
         units.update((layer, direction, *one) for one in product(range(first, first + count), sequences))
-        told = kernels.explain_trouble(block[kernels.TROUBLE] + 3)
+        told = trouble.explain(block[kernels.TROUBLE] + 3, "")
         assert f"layer {layer}, direction {direction}" in told and "step 3 of" in told
         for number, warp in enumerate(of_block):
             columns = warp[slices.COUNT]

@@ -2,6 +2,7 @@
 
 from functools import cache
 from importlib.util import find_spec
+from threading import RLock
 
 from numbarnn.engines.base import BackwardBuffers, Engine, ForwardBuffers, Job
 from numbarnn.kernels.compiler import simulated
@@ -19,6 +20,7 @@ __all__ = [
 ]
 
 NAMES = ("cpu", "cuda", "sim")
+_lock = RLock()
 
 
 @cache
@@ -73,7 +75,8 @@ def get(device="auto"):
     problem = why_not(name)
     if problem:
         raise RuntimeError(f"device {device!r} cannot be used: {problem}")
-    return _make(name, int(ordinal or 0))
+    with _lock:  # a second engine for one device would launch kernels next to the first one's
+        return _make(name, int(ordinal or 0))
 
 
 def set_num_threads(threads):

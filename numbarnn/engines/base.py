@@ -3,6 +3,7 @@
 Schedules call engines; engines know cells and kernels, not layers.
 """
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbarnn.cells import Cell
+
+_lock = threading.RLock()  # of all engines' constants
 
 
 @dataclass
@@ -156,13 +159,18 @@ class Engine(ABC):
     def constant(self, array):
         """A copy of a NumPy array on this engine that nobody may change; one for all equal arrays, kept for good."""
         key = (array.shape, array.dtype, array.tobytes())
-        if key not in self._constants:
-            self._constants[key] = self.from_host(array)
-        return self._constants[key]
+        with _lock:  # a second one would be forgotten, but recorded graphs know it
+            if key not in self._constants:
+                self._constants[key] = self.from_host(array)
+                self._arrived()
+            return self._constants[key]
 
     @cached_property
     def _constants(self):
         return {}
+
+    def _arrived(self):  # noqa: B027 - most engines copy at once
+        """Wait until copies from the host are there for every stream."""
 
     def from_host_into(self, rooms, name, array):
         """A copy of a NumPy array on this engine, made by what `rooms` returned, under that name."""
@@ -189,7 +197,28 @@ class Engine(ABC):
         return nullcontext()
 
     def synchronize(self):  # noqa: B027 - most engines have nothing to wait for
-        """Wait until all work that was asked for is done."""
+        """Wait until all work that this stream was given is done; then as `require_no_trouble`."""
+
+    def check(self):
+        """Wait until all work that the device was given is done, by any thread; then as `require_no_trouble`."""
+        self.require_no_trouble()
+
+    def require_no_trouble(self):  # noqa: B027 - on the CPU calls fail where they are made
+        """Raise RuntimeError if a call that is over failed on the device, once for each; waits for none.
+
+        It names the layer that made the call, and what to do. Of several such calls that nobody asked about in between
+        the first is named.
+        """
+
+    def spoil(self, results, trouble, caller):
+        """If the call's word `trouble` says that it failed, make all results NaN, and remember it for the host.
+
+        Args:
+            results: contiguous arrays of one dtype.
+            trouble: (1,) int64; 0 if nothing is wrong, else a code of `numbarnn.kernels.trouble`.
+            caller: who made the call, as text.
+        """
+        raise NotImplementedError(f"calls on {self.name} fail where they are made")
 
     @abstractmethod
     def copy(self, out, x):

@@ -1,6 +1,7 @@
 """The engines that run CUDA kernels: on a GPU, and in the simulator. They differ in where arrays live."""
 
-from functools import cached_property, partial
+import threading
+from functools import partial
 
 import numpy as np
 
@@ -12,32 +13,41 @@ from numbarnn.engines.base import Engine, HostEngine
 from numbarnn.engines.shelf import SHARE, Shelf
 from numbarnn.engines.streams import Streams
 
+_lock = threading.RLock()  # of what engines note about calls
 DLPACK_CUDA = (2, 13)  # DLPack's device types for CUDA memory: plain and managed
 
 
 class KernelEngine(Engine):
     """Steps made of `@cuda.jit` kernels and products; the base of `CudaEngine` and `SimulatedEngine`."""
 
-    @cached_property
-    def _trouble(self):
-        """(one int64 as kernels take it, the same as NumPy array)."""
+    def __init__(self):
+        self._told = self._make_told()  # what the calls' last kernels say: as they take it, and as a NumPy array
+        self._callers = {}  # who calls, as text -> number
+
+    def _make_told(self):
         word = np.zeros(1, np.int64)
         return word, word
 
-    @property
-    def trouble(self):
-        """One int64 to which a persistent kernel writes where it waited in vain."""
-        return self._trouble[0]
+    def spoil(self, results, trouble, caller):
+        from numbarnn.kernels.trouble import CALLERS, spoil
+
+        with _lock:
+            number = self._callers.setdefault(caller, min(len(self._callers), CALLERS - 1))
+        spoil(results, trouble, self._told[0], number)
 
     def require_no_trouble(self):
-        """Raise RuntimeError if a persistent kernel that has ended gave up; does not wait for any."""
-        _, word = self._trouble
-        if word[0]:
-            from numbarnn.kernels import persistent
+        if self._told[1][0]:
+            self._raise_trouble()
 
-            code = int(word[0])
-            word[0] = 0
-            raise RuntimeError(persistent.explain_trouble(code))
+    def _raise_trouble(self):
+        from numbarnn.kernels.trouble import CALLER, explain
+
+        with _lock:
+            number, code = divmod(int(self._told[1][0]), CALLER)
+            self._told[1][0] = 0  # said once
+            callers = [text for text, known in self._callers.items() if known == number]
+        if code:  # else another thread says it
+            raise RuntimeError(explain(code, callers[0] if len(callers) == 1 else "one of many layers"))
 
     def mark_unwritten(self, array):
         """Set all bits of a contiguous array, as blocks that wait for its numbers expect."""
@@ -238,6 +248,10 @@ class SimulatedEngine(KernelEngine, HostEngine):
     device = "simulator of the whole grid"
     profile = profiles.SIMULATOR
 
+    def run_jobs(self, make_jobs, key, arrays):
+        super().run_jobs(make_jobs, key, arrays)
+        self.require_no_trouble()  # all is done already
+
 
 class CudaEngine(KernelEngine):
     """An NVIDIA GPU: Numba compiles the kernels; CuPy owns memory, streams and cuBLAS."""
@@ -253,6 +267,7 @@ class CudaEngine(KernelEngine):
         with self.activate():
             self.streams = Streams(cupy)
             self.shelf = Shelf(cupy, ordinal, cupy.cuda.runtime.memGetInfo()[1] // SHARE)
+            super().__init__()
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
         self.device = properties["name"].decode()
         self.profile = profiles.of_device(
@@ -309,6 +324,11 @@ class CudaEngine(KernelEngine):
     def from_host(self, array):
         return self.array_module.asarray(array)
 
+    def _arrived(self):
+        stream = self.array_module.cuda.get_current_stream()
+        if not (stream.ptr and stream.is_capturing()):
+            stream.synchronize()
+
     def from_host_into(self, rooms, name, array):
         copy = rooms(name, array.shape, array.dtype)
         copy.set(array, self.array_module.cuda.get_current_stream())
@@ -328,16 +348,14 @@ class CudaEngine(KernelEngine):
     def run_jobs(self, make_jobs, key, arrays):
         self.streams.run_jobs(make_jobs, (key, *[array.data.ptr for array in arrays]))
 
-    @cached_property
-    def _trouble(self):
+    def _make_told(self):
         # Memory of the host that kernels write to, so that reading it waits for nothing.
         cuda, size = self.array_module.cuda, np.dtype(np.int64).itemsize
-        with self.activate():
-            memory = cuda.alloc_pinned_memory(size)
-            pointer = cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, size, memory, self.ordinal), 0)
-            word = np.frombuffer(memory, np.int64, 1)
-            word[0] = 0
-            return self.array_module.ndarray((1,), np.int64, pointer), word
+        memory = cuda.alloc_pinned_memory(size)
+        pointer = cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, size, memory, self.ordinal), 0)
+        word = np.frombuffer(memory, np.int64, 1)
+        word[0] = 0
+        return self.array_module.ndarray((1,), np.int64, pointer), word
 
     def mark_unwritten(self, array):
         self._set_bytes(array, 0xFF)
@@ -351,4 +369,8 @@ class CudaEngine(KernelEngine):
 
     def synchronize(self):
         self.array_module.cuda.get_current_stream().synchronize()
+        self.require_no_trouble()
+
+    def check(self):
+        self.array_module.cuda.Device(self.ordinal).synchronize()
         self.require_no_trouble()

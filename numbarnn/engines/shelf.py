@@ -8,7 +8,7 @@ two sets of addresses.
 
 from collections import OrderedDict
 from math import prod
-from threading import get_ident
+from threading import RLock, get_ident
 
 KINDS = 32  # kinds of calls whose memory is kept, the least recently used given back first
 SHARE = 8  # of the device's memory at most one part in this many is kept for calls that are not the latest
@@ -26,38 +26,48 @@ class Shelf:
     def __init__(self, cupy, ordinal, limit):
         self._cupy, self._ordinal, self._limit = cupy, ordinal, limit
         self._kinds = OrderedDict()  # (kind, stream, thread) -> Rooms
+        self._lock = RLock()  # of this dict, and of the dicts `Rooms.free`
 
     def rooms(self, kind):
         """The `Rooms` of a kind of call (hashable) on CuPy's current stream: what another stream left may be in use."""
         key = kind, self._cupy.cuda.get_current_stream().ptr, get_ident()  # a thread's default stream is its own
-        rooms = self._kinds.get(key)
-        if rooms is None:
-            rooms = self._kinds[key] = Rooms(self._cupy, self._ordinal)
-            while len(self._kinds) > 1 and (len(self._kinds) > KINDS or self.kept_bytes() > self._limit):
-                self._kinds.popitem(last=False)
-        else:
-            self._kinds.move_to_end(key)
+        given_back = []  # freed below: CuPy's pool has a lock of its own
+        with self._lock:
+            rooms = self._kinds.get(key)
+            if rooms is None:
+                rooms = self._kinds[key] = Rooms(self._cupy, self._ordinal, self._lock)
+                while len(self._kinds) > 1 and (len(self._kinds) > KINDS or self.kept_bytes() > self._limit):
+                    given_back.append(self._kinds.popitem(last=False))
+            else:
+                self._kinds.move_to_end(key)
         return rooms
 
     def kept_bytes(self):
         """Bytes that no array uses now."""
-        return sum(memory.mem.size for rooms in self._kinds.values() for kept in rooms.free.values() for memory in kept)
+        with self._lock:
+            lists = [kept for rooms in self._kinds.values() for kept in rooms.free.values()]
+            return sum(memory.mem.size for kept in lists for memory in tuple(kept))
 
     def clear(self):
         """Give all of it back to CuPy's pool."""
-        self._kinds.clear()
+        with self._lock:
+            kinds, self._kinds = self._kinds, OrderedDict()
+        kinds.clear()
 
 
 class Rooms:
-    """Memory for the arrays of one kind of call. An array's size depends on its name alone."""
+    """Memory for the arrays of one kind of call, of one thread. An array's size depends on its name alone."""
 
-    def __init__(self, cupy, ordinal):
-        self._cupy, self._ordinal = cupy, ordinal
-        self.free = {}  # name -> list of memory that no array uses
+    def __init__(self, cupy, ordinal, lock):
+        self._cupy, self._ordinal, self._lock = cupy, ordinal, lock
+        self.free = {}  # name -> list of memory that no array uses; other threads read it, and add to the lists
 
     def __call__(self, name, shape, dtype):
         """An array with unspecified contents."""
-        kept = self.free.setdefault(name, [])
+        kept = self.free.get(name)
+        if kept is None:
+            with self._lock:
+                kept = self.free[name] = []
         memory = kept.pop() if kept else self._cupy.cuda.alloc(prod(shape) * dtype.itemsize)
         cuda, size = self._cupy.cuda, memory.mem.size
         pointer = cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, size, _Loan(kept, memory), self._ordinal), 0)

@@ -27,6 +27,7 @@ from numbarnn.kernels import (
     sequences,
     skip,
     stages,
+    trouble,
 )
 from numbarnn.kernels.arguments import Arguments, numba_types
 from numbarnn.kernels.launch import Kernel
@@ -243,10 +244,18 @@ def _copies(kernel, dtype, out_dtype, x_dtype):
             yield ShippedKernel(kernel, dtype, layouts, layout.THREADS_PER_BLOCK, (out, x))
 
 
+def trouble_kernels(dtype):
+    """What makes results of a failed call NaN: flat arrays; the same for both halves."""
+    if dtype != "bfloat16":
+        told = np.zeros(1, np.int64)
+        arguments = (zeros(dtype, 5),) * trouble.RESULTS, told, told, np.int64(0)
+        yield ShippedKernel(trouble.make_spoil(dtype), dtype, "", trouble.THREADS_PER_BLOCK, arguments)
+
+
 # Functions dtype -> ShippedKernels.
 LISTS = [
     pointwise_kernels, stage_kernels, sequence_kernels, projection_kernels, skip_kernels, block_kernels,
-    reduce_kernels, dropout_kernels, layout_kernels,
+    reduce_kernels, dropout_kernels, trouble_kernels, layout_kernels,
 ]  # fmt: skip
 
 

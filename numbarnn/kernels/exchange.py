@@ -172,21 +172,22 @@ def make_publish_all(dtype, aligned, count):
 def make_gather(cut, group):
     """The device function that waits for one group of chunks of a vector and loads it.
 
-    gather(words, vector, row, batch, first, end, width, column, count, wait, limit) -> whether all came in time
+    gather(words, vector, row, batch, first, end, width, column, count, wait, limit, trouble) -> whether all has come
 
         words: local (tiles, gathered, 4) uint32, written.
         vector: rows of `width` elements; rows row * batch ... are read, of the sequences from `first` on, before `end`.
         column, count: the warp's first column and number of columns.
         wait: 0 if what is there is valid in any case.
         limit: times to look, at most.
+        trouble: the call's word (`numbarnn.kernels.trouble`): once a block has given up, nobody waits any more.
     """
     newest, largest = make_newest(cut.dtype, cut.aligned), ptx.largest
-    sleep, sleep_ns = ptx.sleep, np.uint32(SLEEP_NS)
+    sleep, sleep_ns, look = ptx.sleep, np.uint32(SLEEP_NS), ptx.load
     load, tiles, gathered = make_load(cut.dtype, cut.aligned, cut.whole), cut.tiles, cut.gathered
     vector_elements, chunk_elements = cut.vector_elements, cut.chunk_elements
     skipped, in_simulator = group * cut.gathered * cut.chunk_elements, TARGET == "python"
 
-    def gather(words, vector, row, batch, first, end, width, column, count, wait, limit):
+    def gather(words, vector, row, batch, first, end, width, column, count, wait, limit, trouble):
         lane = cuda.threadIdx.x % 32
         own = skipped + lane % 4 * vector_elements
         polls = 0
@@ -209,6 +210,8 @@ def make_gather(cut, group):
             if polls > limit:
                 return False
             if polls > POLLS_BEFORE_SLEEP:
+                if look(trouble, 0) != 0:
+                    return False
                 sleep(sleep_ns)
 
     return jit(gather, TARGET)

@@ -54,11 +54,13 @@ def make_product_from_registers(cut):
     groups = range(cut.chunks // cut.gathered)
     gather_and_stage = in_turn(tuple(make_group(make_gather(cut, n), _make_stage(cut, n)) for n in groups))
 
-    def step(fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit):
+    def step(
+        fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit, trouble
+    ):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         sums = cuda.local.array((at_once, own_rows), np.float32)
         cuda.syncwarp()  # other lanes may still read what was staged before
-        where = (vector, row, batch, first, end, width, column, count, wait, limit)
+        where = (vector, row, batch, first, end, width, column, count, wait, limit, trouble)
         done = gather_and_stage(fragments, sums, words, shared, where)
         cuda.syncwarp()
         at = staged + warp * sequences * stride + lane % k_lanes * 4
@@ -158,13 +160,15 @@ def make_product_from_shared(cut):
         )
     )
 
-    def step(fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit):
+    def step(
+        fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit, trouble
+    ):
         lane = cuda.threadIdx.x % 32
         sums = cuda.local.array((own_rows, own_batch), number)
         for i in range(own_rows):
             for j in range(own_batch):
                 sums[i, j] = zero
-        where = (vector, row, batch, first, end, width, column, count, wait, limit)
+        where = (vector, row, batch, first, end, width, column, count, wait, limit, trouble)
         done = gather_and_multiply(fragments, sums, words, shared, where)
         at = partial + lane // row_lanes * row_stride + lane % row_lanes
         for i in range(own_rows):

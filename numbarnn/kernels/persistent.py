@@ -14,7 +14,7 @@ cooperative. A cell without stages (`numbarnn.cells`) has A gates of h Rᵀ and 
 do not wait for each other.
 
 Which block does what stands in two tables, `blocks` here and `warps` in `slices`, that `numbarnn.schedules.tables`
-fills. A kernel that waits in vain writes where to `trouble` and leaves, and so do all others that wait for it.
+fills. A block that waits in vain reports where (`trouble`) and leaves, and so do all others as soon as they wait.
 """
 
 from functools import cache
@@ -45,6 +45,7 @@ from numbarnn.kernels.slices import (
     WIDTH,
 )
 from numbarnn.kernels.target import TARGET, kernel
+from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
 # The columns of the table `blocks` (int64).
 LAYER = 0  # among the layers of this launch
@@ -57,31 +58,13 @@ RECURRENT_WARPS = 8  # the first warps multiply the state before, the next ones 
 WORKING_WARPS = 9  # both together; the others idle
 READS_GATES = 10  # forward: x Wᵀ stands in `gates`; backward: dy stands in `dy`
 MASK = 11  # row of `masks` for dropout between the layer and the next of this launch; -1: none
-TROUBLE = 12  # `trouble_code` of the block
+TROUBLE = 12  # `trouble.waited` of the block
 SEQUENCE, END = 13, 14  # the block's sequences [SEQUENCE, END) of the batch
 VECTORS = 15  # where the cell's parameters per unit begin in `weights`, if it has any
 NOISE = 16  # row of `noise`; 0 where it is not read
 BLOCK_COLUMNS = 17
 
-STEPS_PER_PLACE = 1 << 40
 PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps ahead
-
-
-def explain_trouble(code):
-    """What the word `trouble` says that a kernel left, as text."""
-    place, step = divmod(code, STEPS_PER_PLACE)
-    layer, backward, direction = place // 4 - 1, place // 2 % 2, place % 2
-    return (
-        f"a persistent kernel gave up: layer {layer}, direction {direction}, waited in vain for what it needs at step "
-        f"{step} of the {'backward' if backward else 'forward'} pass; the results are not valid. The device may be "
-        f"shared with work that stopped it for long: try again, or use schedule='stepwise'. If it happens again, "
-        f"please report it"
-    )
-
-
-def trouble_code(layer, direction, backward):
-    """What a block adds its step to, to tell where it waited in vain: positive, `explain_trouble` reads it."""
-    return ((layer + 1) * 4 + backward * 2 + direction) * STEPS_PER_PLACE
 
 
 @cache
@@ -205,7 +188,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
     load_outer, add_outer, draw = units.loader(A, TARGET), units.adder(A, TARGET), make_draw(cell.noise, dtype, save)
     prefetch, look_up = _make_prefetch(cut, G), _make_look_up(cut)
     load_private, store_private = units.loader(N, TARGET), units.storer(N, TARGET)
-    whole = units.joiner(TARGET)
+    whole, report = units.joiner(TARGET), make_report()
     fragment_words = max(1, cut.fragment_words) if cut.resident == "registers" else 1
     gathered, tiles, PG = cut.gathered, cut.tiles, P * G
     row_stride, partials, between_warps = cut.row_stride, cut.partials, cut.between_warps  # in shared memory
@@ -219,7 +202,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
 
         Writes   vectors[l] (T+2, B, D*H), layer l's h, times 0 to T-1; vectors[L + l] (T, B, D*H), the same dropped
                  out, if there is dropout above l; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and only the last;
-                 gates[l D + d] (T, B, width) with `save`; trouble (1,) if a wait came to nothing
+                 gates[l D + d] (T, B, width) with `save`; trouble (1,) if it waited in vain
         Reads    gates[d] of the first layer = x Wᵀ; initial states in vectors[l] and c[l]; weights; the tables;
                  masked: codes (D, T+2, B); noise (places, 4), if the cell has any, with `save`
         Launch   cooperative, one block per row of `blocks`; all arrays flat; h and dropped-out h full of UNWRITTEN
@@ -293,9 +276,9 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
                     wait = 0 if recurrent and step == 0 else 1
                     if not multiply(
                         fragments, words, shared, partials + warp * between_warps, vector, t + shift, batch, first, end,
-                        vector_width, column, count, wait, limit,
+                        vector_width, column, count, wait, limit, trouble,
                     ):  # fmt: skip
-                        trouble[0] = blocks[block, TROUBLE] + step
+                        report(trouble, blocks[block, TROUBLE] + step + (0 if recurrent else OTHER_LAYER))
                         failed[0] = 1
                 cuda.syncthreads()
                 if failed[0] != 0:
@@ -379,7 +362,7 @@ def make_backward(cell, cut, inputs, drops, masked=False):
     fetch_one = _make_fetch(cut, 1)
     stored_number = np.uint16 if is_half(dtype) else number
     load_private, store_private = units.loader(N, TARGET), units.storer(N, TARGET)
-    whole = units.joiner(TARGET)
+    whole, report = units.joiner(TARGET), make_report()
     fragment_words = max(1, cut.fragment_words) if cut.resident == "registers" else 1
     gathered, tiles = cut.gathered, cut.tiles
     PK, PN = max(1, P * K), max(1, P * N)  # sizes of local arrays: constants, and at least 1
@@ -412,7 +395,7 @@ def make_backward(cell, cut, inputs, drops, masked=False):
         Writes   vectors[l D + d] (T, B, A*H), the gradient of h Rᵀ; vectors[(L + l) D + d] (T, B, G*H), that of x Wᵀ,
                  if the cell's two differ; dh[l D + d] (B, H), dc[l D + d] (B, N*H), first the gradient of the final
                  state, then of the initial one; d_vectors[l D + d] (T, B, V*H), if the cell has parameters per unit;
-                 trouble (1,) if a wait came to nothing
+                 trouble (1,) if it waited in vain
         Reads    dy (T, B, D*H) of the last layer; what forward left in h, c, gates; weights; the tables; masked: codes
                  (D, T+2, B); noise (places, 4), if the cell has any
         Launch   cooperative, one block per row of `blocks`; all arrays flat; vectors full of UNWRITTEN
@@ -482,9 +465,9 @@ def make_backward(cell, cut, inputs, drops, masked=False):
                 if multiplies and count > 0 and ((recurrent and step > 0) or (not recurrent and step < steps)):
                     if not multiply(
                         fragments, words, shared, partials + warp * between_warps, vector, t + shift, batch, first, end,
-                        vector_width, column, count, 1, limit,
+                        vector_width, column, count, 1, limit, trouble,
                     ):  # fmt: skip
-                        trouble[0] = blocks[block, TROUBLE] + step
+                        report(trouble, blocks[block, TROUBLE] + step + (0 if recurrent else OTHER_LAYER))
                         failed[0] = 1
                 cuda.syncthreads()
                 if failed[0] != 0:

@@ -26,9 +26,9 @@ def make_product(cut):
         A namespace of
         load(fragments, weights, shared, at, units, groups, group_stride, unit_stride, column_stride, count): once per
             call, the warp's part of the weights to where it stays; a barrier of the block must follow.
-        step(fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit):
-            gathers the warp's part of the vector, multiplies it, leaves partial sums at `partial`. Whether all came
-            in time.
+        step(fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit,
+            trouble): gathers the warp's part of the vector, multiplies it, leaves partial sums at `partial`. Whether
+            all came in time; if not, `trouble` says so, but not where.
     """
     if cut.math != "fma":
         return tensor_cores.make_product(cut)

@@ -19,7 +19,8 @@ else:
     from numba.cuda.extending import intrinsic
 
     WORD, FLOAT32 = types.uint32, types.float32
-    _LETTERS = {types.uint16: "h", types.uint32: "r", types.int32: "r", types.float32: "f", types.float64: "d"}
+    _LETTERS = {types.uint16: "h", types.uint32: "r", types.int32: "r", types.int64: "l"}
+    _LETTERS |= {types.float32: "f", types.float64: "d"}
 
     def _call(context, builder, text, results, operands, *, memory):
         """Emit the instruction; operands: (LLVM value, constraint letter). Returns one value per result."""
@@ -125,6 +126,7 @@ else:
         return intrinsic(function)
 
     _STORED = {types.uint16: ("u16", "h"), types.float32: ("f32", "f"), types.float64: ("f64", "d")}
+    _STORED |= {types.int64: ("s64", "l")}
     _FOUR_WORDS = "{$0, $1, $2, $3}"
     # Two float64 as four words: the loads must be of 64 bits, as the stores are.
     _TWO_DOUBLES = (

@@ -53,14 +53,16 @@ def make_product(cut):
         tuple(make_group(make_gather(cut, group), multiply[group]) for group in range(chunks // gathered))
     )
 
-    def step(fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit):
+    def step(
+        fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit, trouble
+    ):
         lane = cuda.threadIdx.x % 32
         sums = cuda.local.array((row_tiles, tiles, 4), np.float32)
         for tile in range(row_tiles):
             for n in range(tiles):
                 for k in range(4):
                     sums[tile, n, k] = zero
-        where = (vector, row, batch, first, end, width, column, count, wait, limit)
+        where = (vector, row, batch, first, end, width, column, count, wait, limit, trouble)
         done = gather_and_multiply(fragments, sums, words, shared, where)
         for tile in range(row_tiles):
             for n in range(tiles):

@@ -8,6 +8,7 @@ from numbarnn.cells.definition import jit
 from numbarnn.cells.precision import is_half
 from numbarnn.kernels import ptx
 from numbarnn.kernels.target import TARGET
+from numbarnn.kernels.trouble import make_report, make_unnamed
 
 
 @cache
@@ -59,10 +60,16 @@ def make_fragment_load(number):
 
 @cache
 def make_group(gather, multiply):
-    """A device function that gathers a group of chunks and multiplies it."""
+    """A device function that gathers a group of chunks and multiplies it.
+
+    If it has not come in time, this is reported before the next group is waited for: nobody waits for long then.
+    """
+    report, unnamed = make_report(), make_unnamed()
 
     def group(fragments, sums, words, shared, where):
         done = gather(words, *where)
+        if not done:
+            report(where[-1], unnamed())  # the kernel says where
         multiply(fragments, sums, words, shared)
         return done
 

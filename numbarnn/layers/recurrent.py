@@ -86,6 +86,7 @@ class Recurrent:
             seed, allow_tf32, proj_size=proj_size, input_mode=input_mode, cell_clip=cell_clip,
             clip_propagate_nan=clip_propagate_nan,
         )  # fmt: skip
+        self.stack.caller = f"{self!r} with schedule={self.stack.schedule.name!r}"
         with self.engine.activate():
             self.weights = self.engine.from_host(self._initial_weights(seed))
         self.parameters = self.stack.space.views(self.weights)
@@ -234,6 +235,19 @@ class Recurrent:
         if packing is not None:
             dx = PackedSequence(packing.pack(self.engine, dx), packing.batch_sizes, packing.order, packing.ranks)
         return Gradients(dx, self._states(dhx, dcx), dw, self.stack.space)
+
+    def check(self):
+        """Wait for the device, and raise RuntimeError if a call on it failed: of this layer or another; it says which.
+
+        Calls on a GPU return before they are done. One that fails there (blocks of a persistent kernel waited in vain,
+        as the device was taken from them for long) leaves NaN in all of its results, a `dw` that it added to included,
+        and the next call of any layer on that device raises. Call this where results leave the program: before a
+        checkpoint is written, say. On the CPU calls fail where they are made, so there is nothing to find here.
+
+        Raises:
+            RuntimeError: the layer whose call failed, the pass, what waited for what, and what to do.
+        """
+        self.stack.check()
 
     def dropout_masks(self, tape):
         """The dropout masks of a tape's call: a list of NumPy arrays (T, B, D*H), one per layer but the last; an

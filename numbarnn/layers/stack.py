@@ -3,6 +3,7 @@
 Layers (`numbarnn.LSTM`, ...) give it their weights; `numbarnn.functional` those of its caller.
 """
 
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights import WeightSpace
 
 PROBLEMS = 256  # remembered by a stack
+_lock = threading.RLock()  # of all stacks' numbers of calls
 
 
 @dataclass
@@ -106,6 +108,8 @@ class Stack:
             self.input_mode, self.cell.num_recurrent, self.cell.vectors, self.cell.heads,
         )  # fmt: skip
         self.calls = 0
+        sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"
+        self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
         self._parts = (None, None)  # the last weight buffer and its views
         self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
 
@@ -118,7 +122,8 @@ class Stack:
 
     def weights_with_biases(self, flat):
         """As `parts`, with zeros for biases that the stack does not have; the last buffer's are kept."""
-        if self._parts[0] is not flat:
+        known, parts = self._parts  # one read: another thread may change them
+        if known is not flat:
             parts = self.parts(flat)
             for layer, (hidden, width) in enumerate(zip(self.hidden_sizes, self.output_sizes, strict=True)):
                 sizes = {"b_w": self.cell.num_gates * hidden, "b_r": self.cell.num_recurrent * hidden}
@@ -128,7 +133,7 @@ class Stack:
                     if "R" not in part:
                         part["R"] = self._no_bias[:0].reshape(0, width)
             self._parts = (flat, parts)
-        return self._parts[1]
+        return parts
 
     @cached_property
     def _no_bias(self):
@@ -173,10 +178,11 @@ class Stack:
     def problem(self, steps, batch, training, padded=False, resets=False):
         """The `Problem` of a call, for schedules; the same object for the same sizes."""
         key = (steps, batch, training, padded, resets)
-        if key not in self._problems:
+        problem = self._problems.get(key)
+        if problem is None:
             if len(self._problems) >= PROBLEMS:
                 self._problems.clear()
-            self._problems[key] = Problem(
+            problem = Problem(
                 engine=self.engine.name,
                 cell=self.cell,
                 dtype=self.dtype,
@@ -195,7 +201,8 @@ class Stack:
                 allow_tf32=self.allow_tf32,
                 profile=self.engine.profile,
             )
-        return self._problems[key]
+            problem = self._problems.setdefault(key, problem)  # another thread may have made it too
+        return problem
 
     def forward(self, x, hx, cx, weights, training, version=0, batch_major=False, sequences=EVERY_STEP):
         """y (T, B, D*H), hy, cy (None without private states) and, in training, the tape (else None).
@@ -208,14 +215,17 @@ class Stack:
         """
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         lengths, resets, fill = sequences.lengths, sequences.resets, sequences.padding_value
+        self.engine.require_no_trouble()
         with self.engine.activate():
-            call = self.calls
-            self.calls += training
+            with _lock:  # two threads do not draw the same
+                call = self.calls
+                self.calls += training
             problem = self.problem(steps, batch, training, lengths is not None, resets is not None)
             parts = self.weights_with_biases(weights)
             work = ForwardPass(
-                self.engine, problem, x, parts, weights, hx, cx, self.seed, call, batch_major, lengths, resets, fill
-            )
+                self.engine, problem, x, parts, weights, hx, cx, self.seed, call, batch_major, lengths, resets, fill,
+                self.caller,
+            )  # fmt: skip
             self.schedule.run_forward(work)
         tape = Tape(self, weights, version, work) if training else None
         return work.y, work.hy, work.cy, tape
@@ -228,6 +238,7 @@ class Stack:
             accumulate: add to dw; without it dw is overwritten.
             dy: (T, B, D*H), or None for zero; dhy, dcy as `check_h`, `check_c` return them. All are taken as checked.
         """
+        self.engine.require_no_trouble()
         with self.engine.activate():
             walk = BackwardPass(tape.forward, dy, dhy, dcy, self.parts, dw, accumulate)
             tape.walk = walk
@@ -236,6 +247,12 @@ class Stack:
 
     def backward_weights(self, tape, dw):
         """Add the parameters' gradients to the flat buffer dw, after `backward_data` without them."""
+        self.engine.require_no_trouble()
         with self.engine.activate():
             tape.walk.dw, tape.walk.accumulate = dw, True
             self.schedule.run_weights(tape.walk)
+
+    def check(self):
+        """Wait for the device; raise RuntimeError if a call on it failed. See `numbarnn.LSTM.check`."""
+        with self.engine.activate():
+            self.engine.check()

@@ -61,6 +61,7 @@ class BackwardPass(Pass):
 
     engine = property(lambda self: self.tape.engine)
     problem = property(lambda self: self.tape.problem)
+    caller = property(lambda self: self.tape.caller)
     batch_major = property(lambda self: self.tape.batch_major)
     rewrites = property(lambda self: self.tape.batch_major)
     dx_given = property(lambda self: self._dx_copy if self.batch_major else self.dx)
@@ -68,7 +69,7 @@ class BackwardPass(Pass):
     def __post_init__(self):
         problem, last = self.problem, self.dy_last
         make = self._room = self.tape.room_for_gradients()
-        self._dx_copy = None
+        self._dx_copy, self.trouble = None, self.tape.trouble  # what is wrong with the tape is wrong with gradients
         if self.batch_major:
             self._dx_copy = make("dx copy", self.tape.x_given.shape, problem.dtype)
         if last is None or self.batch_major:
@@ -345,8 +346,14 @@ class BackwardPass(Pass):
         groups = (self.dy, self._dax, self._dah, self._dht, self._dm, self._h_before)
         groups = (*groups, self._d_v, self._d_sums, self._d_vectors, self._dR)
         made = [array for group in groups for array in group.values()]
-        made += [array for array in (self.dw, self.dx, self.dy_last, self._dx_copy) if array is not None]
+        others = self.dw, self.dx, self.dy_last, self._dx_copy, self.trouble
+        made += [array for array in others if array is not None]
         return [*self.tape.arrays(), *(array for state in states for array in arrays_of_state(state)), *made]
 
+    def results(self):
+        given = [array for array in (self.dx_given, self.dw) if array is not None]
+        return [*given, *arrays_of_state(self.dhx), *arrays_of_state(self.dcx)]
+
     def facts(self):
-        return self.problem, self.accumulate, self.dy_last is None, form_of_state(self.dhy), form_of_state(self.dcy)
+        forms = form_of_state(self.dhy), form_of_state(self.dcy)
+        return self.problem, self.caller, self.accumulate, self.dy_last is None, *forms

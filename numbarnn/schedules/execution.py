@@ -17,7 +17,20 @@ from numbarnn.engines import Job
 
 
 class Pass(ABC):
-    """What both passes do alike: run a plan."""
+    """What both passes do alike: run a plan.
+
+    Attributes:
+        trouble: (1,) int64 of the engine, the call's word (`numbarnn.kernels.trouble`); None if it cannot fail.
+        caller: who called, as text.
+    """
+
+    trouble = None
+    _clears_trouble = False  # the word is this pass's own: the tape's backward pass shares it with the forward pass
+
+    def may_fail(self):
+        """Give the call a word in which its kernels may say that it failed; before its jobs are made."""
+        if self.trouble is None:
+            self.trouble, self._clears_trouble = self._room("trouble", (1,), "int64"), True
 
     def run(self, plan):
         """Do the plan's tasks; those with steps between the pass's first and last copies."""
@@ -29,13 +42,14 @@ class Pass(ABC):
 
     def _run_in_order(self, plan):
         if plan.walks:
-            one_after_another(self.first_copies())
+            one_after_another(self._begin())
         for task in plan.tasks:
             self.make_room(task)
             self.bind(task)()
             self.forget(task)
         if plan.walks:
             one_after_another(self.last_copies())
+        one_after_another(self._end())
 
     def _run_as_jobs(self, plan):
         for task in plan.last_of_each:  # an array is for all tasks of its kind, layer and direction
@@ -53,7 +67,8 @@ class Pass(ABC):
         return self.between_copies(jobs, walks)
 
     def between_copies(self, jobs, walks):
-        """The jobs and two more, for the first copies and the last; nothing more if there are no steps.
+        """The jobs and two more, for the first copies and the last; not these two if there are no steps. If the call
+        can fail, a last one, that makes its results NaN if it did.
 
         Args:
             walks: positions of the jobs that run steps. Those that need none of the others wait for the first copies,
@@ -61,17 +76,36 @@ class Pass(ABC):
                 that is so for all jobs.
         """
         if not walks:
-            return jobs
+            return self._with_end(jobs)
         walks = set(range(len(jobs)) if self.rewrites else walks)
         starts = {number for number in walks if walks.isdisjoint(jobs[number].needs)}
         ends = sorted(walks.difference(*(jobs[number].needs for number in walks)))
-        before = [Job("copies", (), lambda: partial(one_after_another, [*self.first_copies()]))]
+        before = [Job("copies", (), lambda: partial(one_after_another, [*self._begin()]))]
         for number, job in enumerate(jobs):
             needs = tuple(need + 1 for need in job.needs) + ((0,) if number in starts else ())
             before.append(job._replace(needs=needs))
         needs = tuple(number + 1 for number in ends)
         after = Job("copies", needs, lambda: partial(one_after_another, [*self.last_copies()]))
-        return [*before, after]
+        return self._with_end([*before, after])
+
+    def _begin(self):
+        """What comes before all steps: `first_copies`, and nothing is wrong yet."""
+        if self._clears_trouble:
+            yield partial(self.engine.zero, self.trouble)
+        yield from self.first_copies()
+
+    def _end(self):
+        """What comes after everything else."""
+        if self.trouble is not None:
+            yield partial(self.engine.spoil, self.results(), self.trouble, self.caller)
+
+    def _with_end(self, jobs):
+        """The jobs and, if there is something to do in the end, one more that waits for all of them."""
+        if self.trouble is None:
+            return jobs
+        awaited = {need for job in jobs for need in job.needs}
+        needs = tuple(number for number in range(len(jobs)) if number not in awaited)
+        return [*jobs, Job("copies", needs, lambda: partial(one_after_another, [*self._end()]))]
 
     def put(self, out, value):
         """The function that makes `out` what `value` is; None is zero."""
@@ -113,6 +147,10 @@ class Pass(ABC):
     @abstractmethod
     def arrays(self):
         """Every array that the pass reads or writes."""
+
+    @abstractmethod
+    def results(self):
+        """The arrays that the caller gets, of the problem's dtype, contiguous."""
 
     @abstractmethod
     def facts(self):

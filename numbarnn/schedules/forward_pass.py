@@ -28,6 +28,7 @@ class ForwardPass(Pass):
         batch_major: the caller's arrays have the axes of batch and time exchanged.
         lengths, resets: (B,) int32 and (T, B) uint8, of NumPy or the engine; None: nothing out of the ordinary.
         fill: what stands in y beyond a sequence's length.
+        caller: who called, as text: what an error says that is found out later.
         y: (T, B, D * H), the last layer's output, a view; with `batch_major` (B, T, D * H), a copy; a copy also where
             sequences may be shorter.
         hy, cy: the final states, in the form of `Problem.h_shapes`; cy is None without private states.
@@ -54,6 +55,7 @@ class ForwardPass(Pass):
     lengths: Any = None
     resets: Any = None
     fill: float = 0.0
+    caller: str = ""
     rewrites: bool = False
     hy: Any = None
     cy: Any = None
@@ -316,7 +318,7 @@ class ForwardPass(Pass):
     def arrays(self):
         groups = (self.gates, self.v, self.sums, self._products, self._inputs)
         made = [array for group in groups for array in group.values()]
-        made += [words for words in (self.masks, self.noise) if words is not None]
+        made += [words for words in (self.masks, self.noise, self.trouble) if words is not None]
         made += [] if self.recurrent is None else self.recurrent.arrays()
         made += [self.x_given, self._y_copy] if self.rewrites else []
         made += self.m
@@ -326,8 +328,12 @@ class ForwardPass(Pass):
         biases = [self.weights[0][0][name] for name in ("b_w", "b_r")]
         return [self.x, self.flat, *biases, *self.h, *self.c, *states, *made]
 
+    def results(self):
+        return [self.y, *arrays_of_state(self.hy), *arrays_of_state(self.cy)]
+
     def facts(self):  # the fill as text: NaN is not equal to itself
-        return self.problem, self.batch_major, str(self.fill), form_of_state(self.hx), form_of_state(self.cx)
+        forms = form_of_state(self.hx), form_of_state(self.cx)
+        return self.problem, self.caller, self.batch_major, str(self.fill), *forms
 
 
 def _nothing():

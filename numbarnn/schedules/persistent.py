@@ -90,7 +90,7 @@ class Persistent(Schedule):
 
     def _run(self, work, plan, launches, kind):
         """The plan's tasks as jobs of the engine; all "steps" of a launch's layers are one."""
-        work.engine.require_no_trouble()
+        work.may_fail()
         calls = [kind(work, launch) for launch in launches]
         for task in plan.last_of_each:
             if task.kind != "steps":
@@ -99,7 +99,6 @@ class Persistent(Schedule):
             call.make_room()
         key = (plan, *work.facts())
         work.engine.run_jobs(lambda: _jobs(work, plan, calls), key, work.arrays())
-        work.engine.require_no_trouble()
         for call in calls:
             call.forget()
         work.finish()
@@ -286,7 +285,7 @@ class _Launch:
         bound = kernel.bind(
             LaunchConfig(launch.blocks, launch.cut.threads, launch.shared_bytes, cooperative=True),
             *(_flat(array) for array in (vectors, *arrays, weights, codes)),
-            _noise(tape), masks, scale, *map(engine.constant, tables), engine.trouble,
+            _noise(tape), masks, scale, *map(engine.constant, tables), self.work.trouble,
         )  # fmt: skip
         sizes = problem.directions, problem.steps, problem.batch, _limit(problem)
 

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from numbarnn.kernels import persistent
+from numbarnn.kernels import trouble
 from numbarnn.kernels.slices import INPUT, RECURRENT
 from numbarnn.schedules import planner
 
@@ -48,7 +48,7 @@ def make_tables(problem, launch, places):
             alone = layer == (launch.last - 1 if launch.backward else launch.first)
             mask = layer if problem.dropping and layer < launch.last - 1 else -1
             width = max(problem.cell.num_saved, problem.cell.num_gates) if problem.training else problem.cell.num_gates
-            code = persistent.trouble_code(layer, direction, launch.backward)
+            code = trouble.waited(layer, direction, launch.backward)
             owned = product(range(0, problem.batch, launch.sequences), range(0, hidden, launch.cut.units))
             for sequence, unit in owned:
                 count, end = min(launch.cut.units, hidden - unit), min(sequence + launch.sequences, problem.batch)

@@ -341,8 +341,8 @@ def test_a_block_that_never_publishes_is_reported(monkeypatch, seed, backward, d
     """The kernel ends, the error says which layer, direction and step waited in vain; then the layer works again."""
     case, silent_step = Case("rnn_tanh", T=4, B=1, hidden=(5, 5), directions=2), 2
     problem, layer = make_problem(case), case.layer("sim", schedule="persistent")
-    last = 0 if backward else 1  # the layer for which nobody waits but itself
-    block, width = (last * 2 + direction) * 2 + 1, 5 if backward else 2 * 5
+    last = 1  # forward the layer for which nobody waits but itself, backward that of the first of two launches
+    block, width = ((0 if backward else last) * 2 + direction) * 2 + 1, 5 if backward else 2 * 5
     backwards = direction == (0 if backward else 1)
     silent_time = case.T - 1 - silent_step if backwards else silent_step
     ptx_store = ptx.store

@@ -1,0 +1,163 @@
+"""Calls that fail on the device, in the simulator: their results are NaN, the next call or `check` says whose."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from half_cases import HalfCase
+from helpers import Case, assert_close, infer, make_problem
+from numba import cuda
+from persistent_setup import few_threads, launches_of, mutant
+
+from numbarnn import engines, functional
+from numbarnn.kernels import exchange, fma, ptx, simulator, trouble
+from numbarnn.schedules import persistent as schedule
+
+PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    few_threads(monkeypatch)
+
+
+@pytest.fixture
+def engine():
+    engine = engines.get("sim")
+    yield engine
+    engine._told[1][0] = 0  # a test that fails says nothing to the next one
+
+
+@contextmanager
+def nobody_looks(engine):
+    """Calls return without a look at whether they failed, as if they still ran on a GPU."""
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        patch.setattr(engine, "require_no_trouble", lambda: None, raising=False)
+        yield patch
+
+
+@contextmanager
+def silence(engine, polls=40, patience=PATIENCE):
+    """Block 1 of every persistent kernel publishes nothing; nobody waits for long, nobody looks."""
+    store = ptx.store
+
+    def silent_store(array, index, value):
+        if array.dtype == np.int64 or cuda.blockIdx.x != 1:
+            store(array, index, value)
+
+    with nobody_looks(engine) as patch, simulator.schedule(3, patience), mutant(ptx, "store", silent_store):
+        patch.setattr(schedule, "_limit", lambda problem: polls)
+        yield patch
+
+
+def all_nan(*arrays):
+    return all(np.isnan(array.astype("float32")).all() for array in arrays)
+
+
+def flat(state):
+    """The arrays of a state, one after the other."""
+    return [array for part in state for array in flat(part)] if isinstance(state, tuple | list) else [state]
+
+
+CASES = [
+    Case("lstm", T=3, B=2, hidden=(5, 5)),
+    Case("gru", T=3, B=2, hidden=(5, 3), directions=2),  # results of several launches of `spoil`
+    HalfCase("lstm", T=3, B=2, hidden=(5,)),
+    HalfCase("gru", T=3, B=2, hidden=(5,), dtype="bfloat16"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_all_results_of_a_call_that_failed_are_nan(engine, case):
+    """Backward from a tape that is right; inference, forward, and backward from a tape that is not."""
+    problem = make_problem(case)
+    layer = problem.layer("sim", schedule="persistent")
+    y, state, tape = layer.forward(problem.x, problem.state)
+    dw = np.ones_like(layer.weights)
+    with silence(engine):
+        gradients = layer.backward(tape, problem.dy, problem.dstate, dw=dw)
+        assert all_nan(gradients.x, *flat(gradients.state), dw)
+    assert not all_nan(y) and not any(map(all_nan, flat(state)))
+    with pytest.raises(RuntimeError, match=r"gave up: layer \d, direction \d, .* of the backward pass"):
+        layer.check()
+
+    with silence(engine):
+        assert all_nan(*(array for result in layer(problem.x, problem.state) for array in flat(result)))
+        y, state, tape = layer.forward(problem.x, problem.state)
+        assert all_nan(y, *flat(state))
+    with pytest.raises(RuntimeError, match="forward pass"):
+        layer.check()
+    layer.check()  # said once
+
+    with nobody_looks(engine):
+        gradients = layer.backward(tape, problem.dy, problem.dstate)
+        assert all_nan(gradients.x, *flat(gradients.state), gradients.weights)
+    with pytest.raises(RuntimeError, match="forward pass"):  # where it began
+        layer.check()
+
+
+def test_the_next_call_of_another_layer_names_the_one_that_failed(engine):
+    """And is not harmed itself, nor is the layer that failed when it is called again."""
+    case, other = Case("lstm", T=3, B=2, hidden=(5, 5)), Case("gru", T=2, B=2, hidden=(5,))
+    problem, other_problem = make_problem(case), make_problem(other)
+    layer, innocent = (each.layer("sim", schedule="persistent") for each in (problem, other_problem))
+    with silence(engine):
+        layer(problem.x, problem.state)
+    calls = innocent.training_calls
+    with pytest.raises(RuntimeError) as error:
+        innocent.forward(other_problem.x, other_problem.state)
+    assert repr(layer) in str(error.value) and repr(innocent) not in str(error.value)
+    assert "with schedule='persistent' failed: " in str(error.value) and "make the layer with" in str(error.value)
+    assert innocent.training_calls == calls  # nothing was done
+    innocent.check()
+    assert_close(
+        other, infer(innocent, other_problem), infer(other_problem.layer("sim", schedule="stepwise"), other_problem)
+    )
+    assert_close(case, infer(layer, problem), infer(problem.layer("sim", schedule="stepwise"), problem))
+
+
+def test_weight_gradients_of_a_walk_that_failed_are_nan(engine):
+    """In cuDNN's terms, where they are a call of their own."""
+    rnn = functional.Descriptor("rnn_tanh", 4, 5, dtype="float32", device="sim", schedule="persistent")
+    w, x = np.full(rnn.weight_space_size, 0.1, "float32"), np.ones((3, 2, 4), "float32")
+    y, *_, reserve = functional.forward_training(rnn, x, w=w)
+    dw = np.zeros_like(w)
+    with silence(engine):
+        functional.backward_data(rnn, reserve, np.ones_like(y), w=w)
+        assert all_nan(functional.backward_weights(rnn, reserve, dw))
+    with pytest.raises(RuntimeError, match=r"Descriptor\('rnn_tanh', 4, \[5\], .* backward pass"):
+        rnn.check()
+
+
+def test_nobody_waits_on_once_a_block_has_given_up(engine):
+    """However many looks each is allowed: the limit of all but one warp is far beyond the simulator's patience."""
+    case = Case("rnn_tanh", T=2, B=1, hidden=(5, 5))
+    problem, (launch, *_) = make_problem(case), launches_of(case)
+    layer = problem.layer("sim", schedule="persistent")
+    make_gather = exchange.make_gather
+
+    def make_impatient_gather(cut, group):
+        gather = make_gather(cut, group)
+
+        def impatient(*arguments):
+            *arguments, limit, word = arguments
+            return gather(*arguments, 10 if cuda.blockIdx.x == 0 else limit, word)
+
+        return impatient
+
+    assert launch.blocks > 2
+    with silence(engine, polls=10**6, patience=3 * exchange.POLLS_BEFORE_SLEEP) as patch:
+        patch.setattr(fma, "make_gather", make_impatient_gather)
+        assert all_nan(layer(problem.x)[0])
+    with pytest.raises(
+        RuntimeError, match=r"gave up: layer 0, direction 0, .* other blocks of the layer .* at step 1 "
+    ):
+        layer.check()
+
+
+def test_every_kind_has_words():
+    """What a code says is unpacked as it was packed, for the largest detail too."""
+    assert all(0 < kind < trouble.CALLER // trouble.KIND for kind in trouble.KINDS)
+    for kind in trouble.KINDS:
+        text = trouble.explain(trouble.code_of(kind, trouble.KIND - 1), "GRU(1, 2)")
+        assert text.startswith("a call of GRU(1, 2) failed: ") and "NaN" in text
