@@ -113,13 +113,13 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
     work, packing = reserve.forward, reserve.packing
     if dy is not None:
         width = rnn.directions * rnn.output_sizes[-1]
-        shape = (len(packing.places),) if packing else work.x_given.shape[:2]
+        shape = (len(packing.places),) if packing else work.x_shape[:2]
         dy = checks.array(rnn.engine, dy, "dy", (*shape, width), rnn.dtype)
         dy = packing.pad(rnn.engine, dy) if packing else dy
     dhy = rnn.check_h(dhy, "dhy", work.batch)
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
     places = (
-        _place(rnn, dx, "dx", (len(packing.places), rnn.input_size) if packing else work.x_given.shape),
+        _place(rnn, dx, "dx", (len(packing.places), rnn.input_size) if packing else work.x_shape),
         _place(rnn, dhx, "dhx", rnn.h_shapes(work.batch)),
         _place(rnn, dcx, "dcx", rnn.c_shapes(work.batch, rnn.cell.num_private) if rnn.cell.num_private else None),
     )

@@ -28,6 +28,9 @@ class Pointer:
     def __init__(self, mem, offset):
         self.mem, self.ptr = mem, mem.ptr + offset
 
+    def copy_from_device_async(self, source, size):
+        Array.counts["copy"] += 1
+
 
 class Array(np.ndarray):
     """What CuPy's arrays are asked for here; views know their addresses."""

@@ -199,6 +199,28 @@ def test_a_training_loop_comes_to_replay_its_graphs(cupy, engine):
     assert engine.streams.replays - replays >= 40  # of 80 calls, forward and backward of both layers
 
 
+def test_arrays_may_be_written_over_after_each_call(cupy, engine):
+    """Those that a call was given, while its tape and replays live on; other arrays each time, all results kept."""
+    problem, found = make_problem(Case("lstm", T=16, B=4, hidden=(32, 32))), []
+    layers = [problem.layer("cuda", schedule="stepwise") for _ in range(2)]
+    for turn in range(7):
+        for layer in layers:
+            x, dy, state, dstate = on_engine(engine, [problem.x, problem.dy, problem.state, problem.dstate])
+            x *= turn
+            y, hy, tape = layer.forward(x, state)
+            for array in (x, *state) if layer is layers[1] else ():
+                array.fill(np.nan)
+            gradients = layer.backward(tape, dy, dstate)
+            for array in (dy, *dstate):
+                array.fill(np.nan)
+            found.append((y, *hy, gradients.x, *gradients.state, gradients.weights))
+    found = [[engine.to_host(array) for array in arrays] for arrays in found]
+    for expected, arrays in zip(found[::2], found[1::2], strict=True):
+        for one, other in zip(expected, arrays, strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert np.isfinite(expected[0]).all() and not np.array_equal(found[0][0], found[-1][0])
+
+
 @pytest.mark.parametrize("own_stream", (False, True))
 def test_wavefront_keeps_to_the_callers_stream(cupy, engine, own_stream):
     """Work that the caller gave its stream before comes first, what it gives afterwards comes last."""

@@ -181,11 +181,11 @@ def graph_cases():
 
 @pytest.mark.parametrize("cell, options, copies, schedule", list(graph_cases()))
 def test_a_steady_call_is_one_graph(monkeypatch, cell, options, copies, schedule):
-    """The words of the masks are copied to where the last call's stood; nothing else happens outside of the graph."""
+    """The words of the masks are copied to where the last call's stood, and so are the caller's arrays."""
     _, counts, cupy = make_engine(monkeypatch)
-    _, infer, train = replays.layer_and_calls(cupy, cell, schedule, options, ())
-    assert replays.steady(counts, infer) == replays.REPLAY
-    copied = {"copy from host": copies} if copies else {}
+    layer, infer, train = replays.layer_and_calls(cupy, cell, schedule, options, ())
+    assert replays.steady(counts, infer) == replays.REPLAY | {"copy": 1}
+    copied = {"copy": 2 * (2 + min(1, layer.stack.cell.num_private))} | ({"copy from host": copies} if copies else {})
     assert replays.steady(counts, train) == {name: 2 * count for name, count in replays.REPLAY.items()} | copied
 
 

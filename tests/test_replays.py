@@ -9,7 +9,7 @@ from gpu_stand_in import Array, make_engine
 
 import numbarnn
 from numbarnn import gemm
-from numbarnn.engines import shelf
+from numbarnn.engines import device, shelf, streams
 from numbarnn.kernels import launch
 
 T, B, H = 6, 4, 32
@@ -55,24 +55,26 @@ def steady(counts, call, warm_up=4):
     ids=str,
 )
 def test_a_steady_call_is_one_graph(gpu, schedule, options):
-    """Nothing is allocated, copied or set outside of it: forward and backward, with states or without."""
+    """And a copy of each array of the caller's: forward and backward, with states or without. Nothing is allocated or
+    set outside of it, and a state that a call of the same kind returned is not copied."""
     _, counts, cupy = gpu
     layer, x, dy = layer_and_input(cupy, schedule=schedule, **options)
     _, state = layer(x)
-    assert steady(counts, lambda: layer(x)) == REPLAY
-    assert steady(counts, lambda: layer(x, state)) == REPLAY
+    assert steady(counts, lambda: layer(x)) == REPLAY | {"copy": 1}
+    assert steady(counts, lambda: layer(x, state)) == REPLAY | {"copy": 1}
 
     def train():
         y, _, tape = layer.forward(x, state)
         return y, tape, layer.backward(tape, dy, state)
 
-    assert steady(counts, train) == {name: 2 * count for name, count in REPLAY.items()}
+    copies = 2 * (1 + (len(state) if isinstance(state, tuple) else 1))
+    assert steady(counts, train) == {name: 2 * count for name, count in REPLAY.items()} | {"copy": copies}
 
 
 def test_dropout_costs_a_copy_of_its_words(gpu):
     _, counts, cupy = gpu
     layer, x, _ = layer_and_input(cupy, num_layers=2, dropout=0.5)
-    assert steady(counts, lambda: layer.forward(x)) == REPLAY | {"copy from host": 1}
+    assert steady(counts, lambda: layer.forward(x)) == REPLAY | {"copy": 1, "copy from host": 1}
 
 
 def test_other_streams_wait_for_the_call_before(gpu):
@@ -86,7 +88,7 @@ def test_other_streams_wait_for_the_call_before(gpu):
             with stream:
                 layer(x)
 
-    assert steady(counts, call) == {"graph": 2, "record": 2, "wait": 2}
+    assert steady(counts, call) == {"graph": 2, "record": 2, "wait": 2, "copy": 2}
 
 
 @pytest.mark.parametrize("schedule", ("persistent", "wavefront", "stepwise"))
@@ -104,6 +106,108 @@ def test_a_training_loop_replays_from_the_third_turn_on(gpu, schedule):
             kept[number] = kept["gradients"].params
         found.append(engine.streams.replays - before)
     assert found[3:] == [4] * 5
+
+
+# ------------------------------------------------------------------------------------- what loops pay for recording
+BATCHES = 200
+
+
+def many(cupy, *shape):
+    """As many arrays at as many addresses."""
+    return [cupy.empty(shape, "float32") for _ in range(BATCHES)]
+
+
+def found(engine, epoch, epochs=3):
+    """[(recordings, replays) in each epoch]."""
+    counts = []
+    for _ in range(epochs):
+        recordings, replays = engine.streams.recordings, engine.streams.replays
+        epoch()
+        counts.append((engine.streams.recordings - recordings, engine.streams.replays - replays))
+    return counts
+
+
+@pytest.mark.parametrize("schedule", ("persistent", "wavefront"))
+def test_recordings_do_not_grow_with_the_number_of_batches(gpu, schedule):
+    """Each batch, its gradient and its states have places of their own: two graphs of forward, two of backward."""
+    engine, _, cupy = gpu
+    layer, _, _ = layer_and_input(cupy, schedule=schedule)
+    h, c, dh, dc = (many(cupy, 1, B, H) for _ in range(4))
+    resets = [cupy.zeros((T, B), "bool") for _ in range(BATCHES)]
+    batches = list(zip(many(cupy, T, B, H), many(cupy, T, B, H), h, c, dh, dc, resets, strict=True))
+
+    def epoch():
+        for x, dy, h, c, dh, dc, starts in batches:
+            y, _, tape = layer.forward(x, (h, c), resets=starts)
+            gradients = layer.backward(tape, dy, (dh, dc))
+        del y, gradients
+
+    assert found(engine, epoch) == [(4, 2 * BATCHES - 4), (0, 2 * BATCHES), (0, 2 * BATCHES)]
+
+
+def test_results_may_be_collected(gpu):
+    """Callers may keep any number of results: from some number on they get copies, and calls are replays."""
+    engine, _, cupy = gpu
+    layer, xs = layer_and_input(cupy)[0], many(cupy, T, B, H)
+
+    def epoch():
+        results = [layer(x) for x in xs]
+        assert len({y.data.ptr for y, _ in results} | {h.data.ptr for _, (h, _) in results}) == 2 * BATCHES
+
+    assert found(engine, epoch) == [(1, BATCHES - device.RESULTS - 1), (device.RESULTS, BATCHES), (0, BATCHES)]
+
+
+def test_sizes_that_vary_among_a_few_are_recorded_once_each(gpu):
+    engine, _, cupy = gpu
+    layer, order = layer_and_input(cupy)[0], random.Random(0)
+    batches = [cupy.empty((steps, batch, H), "float32") for steps in (3, 4, 5, 6) for batch in (2, 4)]
+    kept = {}
+
+    def epoch():
+        for x in order.choices(batches, k=BATCHES):
+            kept["y"], _, kept["tape"] = layer.forward(x)
+            kept["gradients"] = layer.backward(kept["tape"], x)
+
+    first, *later = found(engine, epoch, 4)
+    assert first[0] + later[0][0] <= 4 * len(batches)  # of each kind, forward and backward, two places
+    assert later[-1] == (0, 2 * BATCHES)
+
+
+def test_few_of_the_calls_that_never_replay_are_recorded(gpu):
+    """With all tapes of an epoch alive at once a place comes back an epoch later, after more than GRAPHS others."""
+    engine, _, cupy = gpu
+    layer, xs = layer_and_input(cupy)[0], many(cupy, T, B, H)[: streams.GRAPHS + 20]
+
+    def epoch():
+        for x, tape in [(x, layer.forward(x)[2]) for x in xs]:
+            layer.backward(tape, x)
+
+    counts = found(engine, epoch, 4)
+    assert sum(recordings for recordings, _ in counts) < 0.1 * 4 * 2 * len(xs)
+
+
+def test_gradients_are_added_where_the_caller_keeps_them(gpu):
+    """One buffer is a replay, without a copy of it; of many buffers few calls are recorded."""
+    engine, counts, cupy = gpu
+    layer, x, dy = layer_and_input(cupy)
+    buffers = [cupy.empty(layer.weights.shape, "float32") for _ in range(streams.GRAPHS + 20)]
+
+    def train(dw):
+        return layer.backward(layer.forward(x)[2], dy, dw=dw)
+
+    assert steady(counts, lambda: train(buffers[0])) == {"graph": 2, "record": 2, "copy": 2}
+    epochs = found(engine, lambda: [train(dw) for dw in buffers])
+    assert sum(recordings for recordings, _ in epochs) < 0.03 * 3 * 2 * len(buffers)
+
+
+def test_what_training_read_may_be_written_over(gpu):
+    """The tape has a copy of x of its own, even of one that stands in memory that comes round."""
+    _, _, cupy = gpu
+    layer, x, _ = layer_and_input(cupy)
+    tape = layer.forward(layer.forward(x)[0])[2]
+    again = layer.forward(tape.forward.y)[2]
+    assert again.forward.x.data.ptr != tape.forward.y.data.ptr
+    assert tape.forward.x.data.ptr != x.data.ptr
 
 
 def test_results_that_are_kept_are_not_written_again(gpu):

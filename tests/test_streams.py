@@ -132,8 +132,8 @@ class Device:
 
             return Job(job.lane, job.needs, bind)
 
-        place = (key, *map(self.engine.address, arrays))
-        self.streams.run_jobs(lambda: [later(job) for job in make_jobs()], place)
+        places = tuple(map(self.engine.address, arrays))
+        self.streams.run_jobs(lambda: [later(job) for job in make_jobs()], key, places)
         self.finish()
 
     def finish(self):
@@ -300,7 +300,7 @@ def test_no_more_calls_are_remembered_than_allowed(monkeypatch, device):
 
     for key in "abcabcccab":
         call(key)
-        assert len(device.streams._graphs) <= 2 and len(device.streams._seen) <= 2
+        assert len(device.streams._graphs) <= 2 and len(device.streams._sights) <= 2
     assert "".join(done) == "abcabcccab"
     assert device.streams.replays == 3  # of "ccc" the second and third, and the last b: it was seen two calls before
 

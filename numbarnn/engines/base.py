@@ -176,6 +176,21 @@ class Engine(ABC):
         """A copy of a NumPy array on this engine, made by what `rooms` returned, under that name."""
         return self.from_host(array)
 
+    def settled(self, rooms, name, array, own=False):
+        """A caller's array, or a copy of it, made by what `rooms` returned, under that name.
+
+        An engine that records jobs copies it, so that no recording holds an address of the caller's.
+
+        Args:
+            own: the call reads it later than its caller may write over it. (The CPU does not copy it all the same.)
+        """
+        return array
+
+    def handed_over(self, rooms, name, array):
+        """A result, in memory of that name, as its caller gets it: a copy where callers keep so many that later calls
+        would have to write to ever new memory."""
+        return array
+
     @abstractmethod
     def asarray(self, value, name):
         """`value` as this engine's array, not copied; TypeError naming `name` if it lives elsewhere."""

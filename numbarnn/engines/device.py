@@ -15,6 +15,7 @@ from numbarnn.engines.streams import Streams
 
 _lock = threading.RLock()  # of what engines note about calls
 DLPACK_CUDA = (2, 13)  # DLPack's device types for CUDA memory: plain and managed
+RESULTS = 4  # of a kind of call that callers may keep without a copy: with more, recordings would not come round
 
 
 class KernelEngine(Engine):
@@ -241,6 +242,23 @@ def _projection_backward(buffers):
     return run
 
 
+class _Rooms:
+    """What `CudaEngine.rooms` returns: memory of the shelf, or a MemoryError that helps."""
+
+    def __init__(self, allocate, rooms):
+        self._allocate, self._rooms = allocate, rooms
+        self.have, self.in_use = rooms.have, rooms.in_use
+
+    def __call__(self, name, shape, dtype):
+        return self._allocate(partial(self._rooms, name), shape, dtype)
+
+
+def _copied(out, array):
+    """`out` after a copy of a contiguous array, on the current stream."""
+    out.data.copy_from_device_async(array.data, array.nbytes)
+    return out
+
+
 class SimulatedEngine(KernelEngine, HostEngine):
     """The same kernels as Python on NumPy arrays, all blocks at once, for tests and debuggers."""
 
@@ -285,8 +303,17 @@ class CudaEngine(KernelEngine):
         return self._allocate(self.array_module.zeros, shape, dtype)
 
     def rooms(self, kind):
-        make = self.shelf.rooms(kind)
-        return lambda name, shape, dtype: self._allocate(partial(make, name), shape, dtype)
+        return _Rooms(self._allocate, self.shelf.rooms(kind))
+
+    def settled(self, rooms, name, array, own=False):
+        if not own and rooms.have(array):  # a result of a call of this kind, such as the state: it comes round as ours
+            return array
+        return _copied(rooms(name, array.shape, array.dtype), array)
+
+    def handed_over(self, rooms, name, array):
+        if rooms.in_use(name) <= RESULTS:
+            return array
+        return _copied(self.empty(array.shape, array.dtype), array)
 
     def _allocate(self, make, shape, dtype):
         out_of_memory = self.array_module.cuda.memory.OutOfMemoryError
@@ -346,7 +373,7 @@ class CudaEngine(KernelEngine):
         return self.array_module.cuda.Device(self.ordinal)
 
     def run_jobs(self, make_jobs, key, arrays):
-        self.streams.run_jobs(make_jobs, (key, *[array.data.ptr for array in arrays]))
+        self.streams.run_jobs(make_jobs, key, tuple([array.data.ptr for array in arrays]))
 
     def _make_told(self):
         # Memory of the host that kernels write to, so that reading it waits for nothing.

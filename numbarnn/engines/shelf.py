@@ -6,7 +6,7 @@ array comes back to the very place that one of the same name in a call of the sa
 two sets of addresses.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from math import prod
 from threading import RLock, get_ident
 
@@ -61,6 +61,7 @@ class Rooms:
     def __init__(self, cupy, ordinal, lock):
         self._cupy, self._ordinal, self._lock = cupy, ordinal, lock
         self.free = {}  # name -> list of memory that no array uses; other threads read it, and add to the lists
+        self._places, self._pieces = set(), Counter()  # addresses of all memory made here; name -> how many pieces
 
     def __call__(self, name, shape, dtype):
         """An array with unspecified contents."""
@@ -68,10 +69,23 @@ class Rooms:
         if kept is None:
             with self._lock:
                 kept = self.free[name] = []
-        memory = kept.pop() if kept else self._cupy.cuda.alloc(prod(shape) * dtype.itemsize)
+        if kept:
+            memory = kept.pop()
+        else:
+            memory = self._cupy.cuda.alloc(prod(shape) * dtype.itemsize)
+            self._places.add(memory.ptr)
+            self._pieces[name] += 1
         cuda, size = self._cupy.cuda, memory.mem.size
         pointer = cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, size, _Loan(kept, memory), self._ordinal), 0)
         return self._cupy.ndarray(shape, dtype, pointer)
+
+    def have(self, array):
+        """Whether an array's memory came from here."""
+        return array.data.mem.ptr in self._places
+
+    def in_use(self, name):
+        """How many pieces of memory of that name arrays use."""
+        return self._pieces[name] - len(self.free[name])
 
 
 class _Loan:

@@ -1,11 +1,15 @@
 """Jobs on a GPU: a stream per lane with events between them, recorded as a CUDA graph at the second sight.
 
-A graph holds the addresses it was recorded with. So it is found again by the addresses of all arrays, which come round
-in a steady loop, as CuPy's memory pool gives the same ones to the same calls; nothing is copied, and a graph keeps no
-memory of its own. A first sight is not recorded: recording takes longer than running, and most addresses that do not
-come back soon never do.
+A graph holds the addresses it was recorded with, so it is found again by the addresses of all arrays. These come round
+in a steady loop, whatever arrays its caller passes: a call copies them into memory of its own (`Engine.settled`), which
+comes from the shelf (`shelf`), as its results do. So two calls alive at a time are two graphs, and no more. Only
+weights and a `dw` to add to are used where their owner keeps them.
 
-A replay is two calls of the driver: the graph's launch, and an event for a caller on another stream.
+A first sight is not recorded: recording takes longer than running, and some addresses never come back. Where a kind of
+call does not replay what was recorded, as with a hundred tapes alive at once, its later graphs have to be seen more and
+more often before they are recorded: of calls that never replay few pay for recording.
+
+A replay is two calls of the driver besides the copies: the graph's launch, and an event for a caller on another stream.
 """
 
 import threading
@@ -13,9 +17,11 @@ from collections import OrderedDict
 from contextlib import suppress
 
 from numbarnn import gemm
+from numbarnn.engines.shelf import KINDS
 
-GRAPHS = 32  # kept, the least recently used forgotten first; a graph takes about 1 KB per kernel
-SIGHTS = 1024  # calls seen once that are remembered, likewise
+GRAPHS = 2 * KINDS  # kept, the least recently used forgotten first; a graph takes about 1 KB per kernel
+SIGHTS = 1024  # calls without a graph that are remembered, likewise
+UNPAID = 4  # recordings of a kind that no replay has paid for yet, for each further sight that the next one takes
 
 
 class Streams:
@@ -29,19 +35,20 @@ class Streams:
         self._cuda = cupy.cuda
         self._lanes = {}  # lane -> stream
         self._events = []  # one per job number, used again by every call
-        self._graphs = OrderedDict()  # key -> graph
-        self._seen = OrderedDict()  # keys of calls without a graph
+        self._graphs = OrderedDict()  # (kind, places) -> graph
+        self._sights = OrderedDict()  # (kind, places) of calls without a graph -> how often they were seen
+        self._unpaid = OrderedDict()  # kind -> recordings, less replays
         self._lock = threading.Lock()
         self._over = self._cuda.Event(disable_timing=True)  # the call before is done
         self._last = None  # (stream, thread) of the call before
-        self.replays = 0  # number of calls that were a replay, for tests and reports
+        self.recordings = self.replays = 0  # numbers of graphs, and of their launches, for tests and reports
 
-    def run_jobs(self, make_jobs, key):
+    def run_jobs(self, make_jobs, kind, places=()):
         """Run jobs and return while they run.
 
         Args:
             make_jobs: as for `Engine.run_jobs`.
-            key: hashable; equal keys mean the very same work on the same addresses.
+            kind, places: hashable; equal ones mean the very same work, on the same addresses `places`.
         """
         with self._lock:
             caller = self._cuda.get_current_stream()
@@ -50,10 +57,10 @@ class Streams:
                 return
             self._come_after_the_last(caller)
             try:
-                graph = self._graph(make_jobs, key)
+                graph = self._graph(make_jobs, kind, places)
                 if graph is None:
                     self._spread(self._bound(make_jobs()), caller)
-                    _remember(self._seen, key, None, SIGHTS)
+                    _remember(self._sights, (kind, places), self._sights.get((kind, places), 0) + 1, SIGHTS)
                 else:
                     graph.launch(caller)
                     self.replays += 1
@@ -67,14 +74,18 @@ class Streams:
             caller.wait_event(self._over)
             self._last = caller, thread
 
-    def _graph(self, make_jobs, key):
-        """The graph of a call that was seen before; None for the first sight."""
+    def _graph(self, make_jobs, kind, places):
+        """The graph of a call that was seen before; None for the first sight, or the first few."""
+        key, unpaid = (kind, places), self._unpaid.get(kind, 0)
         graph = self._graphs.get(key)
         if graph is not None:
+            _remember(self._unpaid, kind, max(0, unpaid - 1), SIGHTS)
             self._graphs.move_to_end(key)
-        elif key in self._seen:
-            del self._seen[key]
+        elif self._sights.get(key, 0) > unpaid // UNPAID:
+            del self._sights[key]
             graph = self._record(self._bound(make_jobs()))
+            self.recordings += 1
+            _remember(self._unpaid, kind, unpaid + 1, SIGHTS)
             _remember(self._graphs, key, graph, GRAPHS)
         return graph
 
@@ -135,7 +146,8 @@ class Streams:
 
 
 def _remember(calls, key, value, most):
-    """Put an entry into an OrderedDict, and let the oldest go where there are more than that."""
+    """Put an entry at the end of an OrderedDict, and let the oldest go where there are more than that."""
     calls[key] = value
+    calls.move_to_end(key)
     if len(calls) > most:
         calls.popitem(last=False)

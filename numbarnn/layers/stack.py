@@ -227,8 +227,8 @@ class Stack:
                 self.caller,
             )  # fmt: skip
             self.schedule.run_forward(work)
-        tape = Tape(self, weights, version, work) if training else None
-        return work.y, work.hy, work.cy, tape
+            results = work.results()
+        return *results, Tape(self, weights, version, work) if training else None
 
     # ---------------------------------------------------------------- backward
     def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True):
@@ -243,7 +243,7 @@ class Stack:
             walk = BackwardPass(tape.forward, dy, dhy, dcy, self.parts, dw, accumulate)
             tape.walk = walk
             self.schedule.run_backward(walk, weights=dw is not None)
-        return walk.dx_given, walk.dhx, walk.dcx
+            return walk.results()
 
     def backward_weights(self, tape, dw):
         """Add the parameters' gradients to the flat buffer dw, after `backward_data` without them."""

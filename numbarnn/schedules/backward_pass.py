@@ -33,7 +33,7 @@ class BackwardPass(Pass):
         dy: dy[layer] (T, B, D * H), the gradient of the layer's output.
         dh, dc: [layer][direction] (B, H) and (B, N * H): the gradient of the final states, at last of the initial ones.
             With projection dh is P wide.
-        dx: (T, B, I) when done. dx_given: the same in the form in which x was given.
+        dx: (T, B, I) when done.
         dhx, dcx: the gradients of the initial states, when done; dcx is None without private states.
     """
 
@@ -64,14 +64,17 @@ class BackwardPass(Pass):
     caller = property(lambda self: self.tape.caller)
     batch_major = property(lambda self: self.tape.batch_major)
     rewrites = property(lambda self: self.tape.batch_major)
-    dx_given = property(lambda self: self._dx_copy if self.batch_major else self.dx)
 
     def __post_init__(self):
         problem, last = self.problem, self.dy_last
         make = self._room = self.tape.room_for_gradients()
-        self._dx_copy, self.trouble = None, self.tape.trouble  # what is wrong with the tape is wrong with gradients
+        self.trouble = self.tape.trouble  # what is wrong with the tape is wrong with gradients
+        self.dhy, self.dcy = self.settled_state("dhy", self.dhy), self.settled_state("dcy", self.dcy)
+        if last is not None:
+            last = self.dy_last = self.settled("dy given" if self.batch_major else "dy", last)
+        self._dx_copy = None
         if self.batch_major:
-            self._dx_copy = make("dx copy", self.tape.x_given.shape, problem.dtype)
+            self._dx_copy = make("dx copy", self.tape.x_shape, problem.dtype)
         if last is None or self.batch_major:
             width = problem.directions * problem.output_sizes[-1]
             last = make("dy", (problem.steps, problem.batch, width), problem.dtype)
@@ -316,6 +319,13 @@ class BackwardPass(Pass):
         self._walks.clear()
         self.tape.finish()
 
+    def results(self):
+        """(dx as x was given, dhx, dcx) for the caller."""
+        name, dx = ("dx copy", self._dx_copy) if self.batch_major else (("dx", 0), self.dx)
+        dx = self.engine.handed_over(self._room, name, dx)
+        dh, dc = ("dh", "dc") if self.dhx is self._dh_sum else ("dhx", "dcx")
+        return dx, self.handed_over_state(dh, self.dhx), self.handed_over_state(dc, self.dcx)
+
     def first_copies(self):
         """The gradients of the final states to where they accumulate."""
         last = self.dy[self.problem.layers - 1]
@@ -329,7 +339,7 @@ class BackwardPass(Pass):
     def last_copies(self):
         """The gradients of the initial states, rounded to the layers' dtype; dx as x was given."""
         if self.batch_major:
-            yield self.put(self.dx_given, self.dx.transpose(1, 0, 2))
+            yield self.put(self._dx_copy, self.dx.transpose(1, 0, 2))
         if self.problem.resets:  # nothing reaches an initial state that counted as zero
             for layer in range(self.problem.layers):
                 for direction in range(self.problem.directions):
@@ -348,10 +358,11 @@ class BackwardPass(Pass):
         made = [array for group in groups for array in group.values()]
         others = self.dw, self.dx, self.dy_last, self._dx_copy, self.trouble
         made += [array for array in others if array is not None]
-        return [*self.tape.arrays(), *(array for state in states for array in arrays_of_state(state)), *made]
+        return [*self.tape.kept_arrays(), *(array for state in states for array in arrays_of_state(state)), *made]
 
-    def results(self):
-        given = [array for array in (self.dx_given, self.dw) if array is not None]
+    def result_arrays(self):
+        dx = self._dx_copy if self.batch_major else self.dx
+        given = [array for array in (dx, self.dw) if array is not None]
         return [*given, *arrays_of_state(self.dhx), *arrays_of_state(self.dcx)]
 
     def facts(self):

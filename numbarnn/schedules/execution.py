@@ -97,7 +97,7 @@ class Pass(ABC):
     def _end(self):
         """What comes after everything else."""
         if self.trouble is not None:
-            yield partial(self.engine.spoil, self.results(), self.trouble, self.caller)
+            yield partial(self.engine.spoil, self.result_arrays(), self.trouble, self.caller)
 
     def _with_end(self, jobs):
         """The jobs and, if there is something to do in the end, one more that waits for all of them."""
@@ -106,6 +106,18 @@ class Pass(ABC):
         awaited = {need for job in jobs for need in job.needs}
         needs = tuple(number for number in range(len(jobs)) if number not in awaited)
         return [*jobs, Job("copies", needs, lambda: partial(one_after_another, [*self._end()]))]
+
+    def settled(self, name, array, own=False):
+        """The caller's array, or a copy of it where recordings expect it; see `Engine.settled`."""
+        return self.engine.settled(self._room, name, array, own)
+
+    def settled_state(self, name, state):
+        """Likewise, a state or None."""
+        return _map_state(self.settled, name, state)
+
+    def handed_over_state(self, name, state):
+        """A state as callers get it, see `Engine.handed_over`; None stays None."""
+        return _map_state(partial(self.engine.handed_over, self._room), name, state)
 
     def put(self, out, value):
         """The function that makes `out` what `value` is; None is zero."""
@@ -141,6 +153,10 @@ class Pass(ABC):
         """Let go of what no task needs once the last of its kind, layer and direction is done."""
 
     @abstractmethod
+    def results(self):
+        """What callers get; to be asked for once, after the plan was run."""
+
+    @abstractmethod
     def finish(self):
         """Let go of what this plan's tasks needed and later ones make again."""
 
@@ -149,7 +165,7 @@ class Pass(ABC):
         """Every array that the pass reads or writes."""
 
     @abstractmethod
-    def results(self):
+    def result_arrays(self):
         """The arrays that the caller gets, of the problem's dtype, contiguous."""
 
     @abstractmethod
@@ -174,6 +190,13 @@ def new_state(make, name, shapes, dtype):
     if not isinstance(shapes, list):
         return make(name, shapes, dtype)
     return [make((name, layer), shape, dtype) for layer, shape in enumerate(shapes)]
+
+
+def _map_state(function, name, state):
+    """function(name, array) of the arrays of a state, in its form; None stays None."""
+    if not isinstance(state, list):
+        return None if state is None else function(name, state)
+    return [function((name, layer), array) for layer, array in enumerate(state)]
 
 
 def arrays_of_state(state):

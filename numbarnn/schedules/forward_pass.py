@@ -19,8 +19,8 @@ class ForwardPass(Pass):
     """The arrays of a forward call; after training, the tape that backward reads.
 
     Attributes:
-        x: (T, B, I). With `batch_major` it is given as (B, T, I), `x_given`, and copied; so it is in training where
-            sequences may be shorter, with zeros beyond their lengths.
+        x: (T, B, I). With `batch_major` it is given as (B, T, I) and copied; so it is in training where sequences may
+            be shorter, with zeros beyond their lengths. x_shape: its shape as it was given.
         weights: weights[layer][direction], a dict with "W", "R", "b_w", "b_r".
         flat: the buffer that these are views of (the biases only if the layers have any).
         hx, cx: the initial states, an array or a list with one per layer, as `Problem.h_shapes`; None is zero.
@@ -78,18 +78,22 @@ class ForwardPass(Pass):
     def __post_init__(self):
         problem = self.problem
         make = self._room = self.engine.rooms((problem, self.engine.address(self.flat)))
+        self.hx, self.cx = self.settled_state("hx", self.hx), self.settled_state("cx", self.cx)
         T, B, D = problem.steps, problem.batch, problem.directions
         for layer, (h_shape, m_shape, c_shape) in enumerate(problem.slot_shapes):
             self.h.append(make(("h", layer), h_shape, problem.dtype))
             self.c.append(make(("c", layer), c_shape, problem.state_dtype))
             if problem.projection:
                 self.m = [*self.m, make(("m", layer), m_shape, problem.dtype)]
-        self.x_given, self._y_copy = self.x, None
+        self.x_shape, self._given, self._y_copy = self.x.shape, None, None
         self.rewrites = self.batch_major or problem.padded
         if self.rewrites:
-            self._y_copy = make("y", (*self.x.shape[:2], h_shape[2]), problem.dtype)
-            if self.batch_major or problem.training:
-                self.x = make("x", (T, B, problem.input_size), problem.dtype)
+            self._y_copy = make("y", (*self.x_shape[:2], h_shape[2]), problem.dtype)
+        if self.batch_major or (problem.padded and problem.training):
+            self._given = self.settled("x given", self.x)
+            self.x = make("x", (T, B, problem.input_size), problem.dtype)
+        else:  # backward reads it again
+            self.x = self.settled("x", self.x, own=problem.training)
         self.hy = new_state(make, "hy", problem.h_shapes, problem.dtype)
         if problem.cell.num_private:
             self.cy = new_state(make, "cy", problem.c_shapes, problem.dtype)
@@ -111,7 +115,7 @@ class ForwardPass(Pass):
     def _on_engine(self, name, array):
         """An array of the engine, copied there if it is NumPy's."""
         if not isinstance(array, np.ndarray) or self.engine.array_module is np:
-            return array
+            return self.settled(name, array)
         return self.engine.from_host_into(self._room, name, array)
 
     steps = property(lambda self: self.problem.steps, doc="T.")
@@ -257,6 +261,13 @@ class ForwardPass(Pass):
     def finish(self):
         self._walks.clear()
         self._inputs.clear()
+        self._given = self.hx = self.cx = None  # copied to where backward needs them
+
+    def results(self):
+        """(y, hy, cy) for the caller."""
+        name = ("h", self.problem.layers - 1) if self._y_copy is None else "y"
+        y = self.engine.handed_over(self._room, name, self.y)
+        return y, self.handed_over_state("hy", self.hy), self.handed_over_state("cy", self.cy)
 
     def room_for_gradients(self):
         """What makes the arrays of the backward pass; see `Engine.rooms`."""
@@ -272,8 +283,8 @@ class ForwardPass(Pass):
             yield partial(engine.step_codes, self.codes, self.lengths, self.resets)
             for m in self.m:  # carried through where the first step is skipped, and multiplied by gradients of zero
                 yield from (self.put(m[0], None), self.put(m[-1], None))
-        if self.x is not self.x_given:
-            given = self._time_major(self.x_given)
+        if self._given is not None:
+            given = self._time_major(self._given)
             if problem.padded:
                 yield partial(engine.select, self.x, given, self.codes[0, 1:-1], SKIP, 0.0)
             else:
@@ -316,19 +327,24 @@ class ForwardPass(Pass):
         return slot[:, direction * width : (direction + 1) * width]
 
     def arrays(self):
+        states = [array for state in (self.hx, self.cx, self.hy, self.cy) for array in arrays_of_state(state)]
+        copied = [array for array in (self._given, self._y_copy) if array is not None]
+        about = [self.lengths, self.resets] if self.problem.masked else []
+        return [*self.kept_arrays(), *states, *copied, *about]
+
+    def kept_arrays(self):
+        """Those that backward works on too."""
         groups = (self.gates, self.v, self.sums, self._products, self._inputs)
         made = [array for group in groups for array in group.values()]
         made += [words for words in (self.masks, self.noise, self.trouble) if words is not None]
         made += [] if self.recurrent is None else self.recurrent.arrays()
-        made += [self.x_given, self._y_copy] if self.rewrites else []
         made += self.m
-        made += [self.codes, self.lengths, self.resets] if self.problem.masked else []
-        states = [array for state in (self.hx, self.cx, self.hy, self.cy) for array in arrays_of_state(state)]
+        made += [self.codes] if self.problem.masked else []
         # biases may be apart from the other weights: then all are parts of one array
         biases = [self.weights[0][0][name] for name in ("b_w", "b_r")]
-        return [self.x, self.flat, *biases, *self.h, *self.c, *states, *made]
+        return [self.x, self.flat, *biases, *self.h, *self.c, *made]
 
-    def results(self):
+    def result_arrays(self):
         return [self.y, *arrays_of_state(self.hy), *arrays_of_state(self.cy)]
 
     def facts(self):  # the fill as text: NaN is not equal to itself
