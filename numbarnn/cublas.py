@@ -3,12 +3,13 @@
     f = product(out, a, b, transpose_b=True)    # all arguments of the call prepared
     f(t)                                        # out = a[t] bᵀ on CuPy's current stream, of the arrays' device
 
-CuPy's own wrappers refuse to run while a stream is captured as a CUDA graph. Here each stream has a handle with a
-workspace of its own, so that products can be captured, and products on several streams neither wait for each other nor
-differ from run to run. A call costs a few microseconds of host time.
+CuPy's own wrappers refuse to run while a stream is captured as a CUDA graph. Here each stream that multiplies has a
+handle with a workspace of its own, so that products can be captured, and products on several streams neither wait for
+each other nor differ from run to run. A call costs a few microseconds of host time.
 """
 
 import ctypes
+import os
 import sys
 import threading
 from functools import cache
@@ -17,6 +18,7 @@ from functools import cache
 _DATA_TYPES = {"f": 0, "d": 1, "e": 2, "E": 14}
 # ... and, of the dtype of a and b, (cublasComputeType_t, type of alpha and beta).
 _FLOAT32, _TF32, _FLOAT64 = (68, ctypes.c_float), (77, ctypes.c_float), (70, ctypes.c_double)
+_NEVER_TF32 = (69, ctypes.c_float)  # "pedantic": where NVIDIA_TF32_OVERRIDE lets cuBLAS round what nobody allowed it to
 _COMPUTE = {"f": _FLOAT32, "d": _FLOAT64, "e": _FLOAT32, "E": _FLOAT32}
 _NOT_TRANSPOSED, _TRANSPOSED = 0, 1  # cublasOperation_t
 _DEFAULT_ALGORITHM = -1  # cublasGemmAlgo_t
@@ -35,8 +37,11 @@ _CURES = {
     "CUBLAS_STATUS_INVALID_VALUE": "sizes beyond 2^31 - 1, or an array that is freed",
 }
 
+# Under these addresses (0, cudaStreamLegacy, cudaStreamPerThread) each thread may have a stream of its own.
+_DEFAULT_STREAMS = (0, 1, 2)
+
 _lock = threading.Lock()
-_handles = {}  # (device, stream, thread) -> Handle; kept as long as the process lives, as graphs may refer to them
+_handles = {}  # (device, stream, thread, of a default stream) -> Handle; kept until `release`, as graphs refer to them
 
 
 @cache
@@ -83,7 +88,13 @@ class Handle:
         self.argument = ctypes.c_void_p()
         large = int(cupy.cuda.Device(device).compute_capability) // 10 >= _LARGE_FROM_MAJOR
         size = _LARGE_WORKSPACE if large else _SMALL_WORKSPACE
-        self._workspace = cupy.cuda.alloc(size)
+        try:
+            self._workspace = cupy.cuda.alloc(size)
+        except MemoryError as error:
+            raise MemoryError(
+                f"GPU {device} has no room for cuBLAS's work space, {size >> 20} MiB per stream that multiplies: free "
+                f"arrays (layer.engine.shelf.clear() frees what calls keep), or take a smaller batch ({error})"
+            ) from error
         workspace = ctypes.c_void_p(self._workspace.ptr)
         _check(cublas.cublasCreate_v2(ctypes.byref(self.argument)), doing)
         _check(cublas.cublasSetStream_v2(self.argument, ctypes.c_void_p(stream)), doing)
@@ -91,26 +102,49 @@ class Handle:
         _check(cublas.cublasSetWorkspace_v2(self.argument, workspace, ctypes.c_size_t(size)), doing)
         _check(cublas.cublasSetMathMode(self.argument, ctypes.c_int(_MATH_MODE)), doing)
 
+    def close(self):
+        """Give all of it back; waits until the device has done what it was asked for."""
+        _check(library().cublasDestroy_v2(self.argument), "giving up a cuBLAS handle")
+        self._workspace = None
+
+
+def _key(device, stream):
+    """What a handle is found by: one per stream, whose work comes one after the other whoever asks for it."""
+    return device, stream, threading.get_ident() if stream in _DEFAULT_STREAMS else None
+
 
 def handle():
-    """The Handle of CuPy's current device and stream in this thread, made at first use.
+    """The Handle of CuPy's current device and stream, made at first use.
 
     Raises:
         RuntimeError: it would have to be made while the stream is captured, or cuBLAS refuses.
+        MemoryError: there is no room for its work space.
     """
     import cupy
 
     device, stream = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream()
-    key = (device, stream.ptr, threading.get_ident())  # a handle must not be used by two threads at once
+    key = _key(device, stream.ptr)
     with _lock:
         if key not in _handles:
             if stream.ptr and stream.is_capturing():
                 raise RuntimeError(
-                    "the first product on a stream cannot be captured in a CUDA graph, as it takes memory: call "
-                    "numbarnn.gemm.prepare() with the stream as CuPy's current one before begin_capture()"
+                    "the first product on a stream cannot be captured in a CUDA graph, as it takes memory: compute it "
+                    "once on that stream before begin_capture()"
                 )
             _handles[key] = Handle(device, stream.ptr)
         return _handles[key]
+
+
+def release(device, streams):
+    """Give back the handles and work spaces of streams (addresses), to be made again at the next product.
+
+    Graphs in which products on these streams were captured must not run any more. The device must be CuPy's current.
+    """
+    with _lock:
+        for stream in streams:
+            found = _handles.pop(_key(device, stream), None)
+            if found is not None:
+                found.close()
 
 
 def product(out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
@@ -125,7 +159,11 @@ def product(out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False
     # cuBLAS is column-major: a row-major product out = a b is the column-major outᵀ = bᵀ aᵀ, on the same memory.
     m, n = out.shape[-2:]
     k = a.shape[-2] if transpose_a else a.shape[-1]
-    compute, scalar = _TF32 if allow_tf32 and a.dtype.char == "f" else _COMPUTE[a.dtype.char]
+    compute, scalar = _COMPUTE[a.dtype.char]
+    if a.dtype.char == "f" and allow_tf32:
+        compute, scalar = _TF32
+    elif a.dtype.char == "f" and os.environ.get("NVIDIA_TF32_OVERRIDE", "0") != "0":
+        compute, scalar = _NEVER_TF32
     alpha, beta = ctypes.byref(scalar(1)), ctypes.byref(scalar(1 if accumulate else 0))
     # What changes from call to call:
     handle_argument, a_argument, out_argument = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -134,12 +172,12 @@ def product(out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False
         *_matrix(b), a_argument, *_matrix(a)[1:], beta, out_argument, *_matrix(out)[1:],
         *_ints(compute, _DEFAULT_ALGORITHM),
     )  # fmt: skip
-    gemm, current_stream, thread = library().cublasGemmEx, cupy.cuda.get_current_stream, threading.get_ident
+    gemm, current_stream = library().cublasGemmEx, cupy.cuda.get_current_stream
     device = out.device.id
     a_start, a_stride, out_start, out_stride = (*_matrices(a), *_matrices(out))
 
     def run(t=0):
-        found = _handles.get((device, current_stream().ptr, thread())) or handle()
+        found = _handles.get(_key(device, current_stream().ptr)) or handle()
         handle_argument.value = found.argument.value
         a_argument.value, out_argument.value = a_start + t * a_stride, out_start + t * out_stride
         status = gemm(*arguments)

@@ -123,7 +123,6 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
         _place(rnn, dhx, "dhx", rnn.h_shapes(work.batch)),
         _place(rnn, dcx, "dcx", rnn.c_shapes(work.batch, rnn.cell.num_private) if rnn.cell.num_private else None),
     )
-    reserve.used = True
     dx_given, *states = rnn.backward_data(reserve, dy, dhy, dcy)
     results = packing.pack(rnn.engine, dx_given) if packing else dx_given, *states
     return tuple(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True))

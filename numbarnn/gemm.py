@@ -2,7 +2,7 @@
 
     matmul(out, a, b, ...)            out = a b for CuPy arrays (`numbarnn.cublas`) and NumPy arrays (NumPy's BLAS)
     step_product(out, a, b, ...)      the same product prepared for many steps: a is indexed by step at each call
-    prepare()                         what CuPy's current stream needs before products on it are captured in a graph
+    release(device, streams)          give back cuBLAS's work spaces of CuPy's streams
     blas_function(dtype, name)        CBLAS's gemm and gemv for code compiled for the CPU: OpenBLAS, one thread per call
 
 Arrays are row-major; a row may be longer than the matrix is wide (a slice of columns needs no copy). a and b are of one
@@ -55,12 +55,9 @@ def step_product(out, a, b, *, transpose_b=False, accumulate=False, allow_tf32=F
     return cublas.product(out, a, b, **options, allow_tf32=allow_tf32)
 
 
-def prepare():
-    """Make the cuBLAS handle of CuPy's current stream, so that products on it can be captured in a CUDA graph.
-
-    A product should also have run once before it is captured: cuBLAS loads its kernels at their first use.
-    """
-    cublas.handle()
+def release(device, streams):
+    """Give back what cuBLAS keeps for streams (addresses) of a GPU; see `numbarnn.cublas.release`."""
+    cublas.release(device, streams)
 
 
 def _require_dtypes(out, a, b):

@@ -1,6 +1,7 @@
 """A CUDA engine without a GPU: nothing is computed, but what would be asked of the driver is counted."""
 
 import sys
+import threading
 from collections import Counter
 from types import SimpleNamespace
 
@@ -68,22 +69,25 @@ class Pool:
 
 
 def stream_class(counts):
-    """A class of streams that count what they are given."""
+    """(a class of streams that count what they are given, the function that tells the thread's current one)."""
 
     class Stream:
-        current = None
+        current = threading.local()  # .stream, within a `with`
+        capturing = False
 
         def __init__(self, non_blocking=True):
             self.ptr = id(self)
 
         def __enter__(self):
-            self.before, Stream.current = Stream.current, self
+            self.before = get_current_stream()
+            Stream.current.stream = self
+            return self
 
         def __exit__(self, *_):
-            Stream.current = self.before
+            Stream.current.stream = self.before
 
         def is_capturing(self):
-            return False
+            return self.capturing
 
         def synchronize(self):
             counts["synchronize"] += 1
@@ -100,8 +104,11 @@ def stream_class(counts):
         def end_capture(self):
             return SimpleNamespace(launch=lambda stream: counts.update(["graph"]))
 
-    Stream.current = Stream()
-    return Stream
+    def get_current_stream():
+        return getattr(Stream.current, "stream", default)
+
+    default = Stream()
+    return Stream, get_current_stream
 
 
 class Device:
@@ -122,7 +129,7 @@ class Device:
 def make_engine(monkeypatch):
     """(engine, counts of its driver calls by name, its stand-in for CuPy); layers made with device="cuda" run on it."""
     counts = Array.counts = Counter()
-    pool, Stream = Pool(counts), stream_class(counts)
+    pool, (Stream, get_current_stream) = Pool(counts), stream_class(counts)
 
     def empty(shape, dtype):
         dtype = np.dtype(dtype)
@@ -135,13 +142,14 @@ def make_engine(monkeypatch):
         return empty(array.shape, array.dtype)
 
     runtime = SimpleNamespace(
+        getDevice=lambda: 0,
         memGetInfo=lambda: (1 << 30, 1 << 30),
         memsetAsync=lambda *_: counts.update(["memset"]),
         getDeviceProperties=lambda _: {"name": b"stand-in", "major": 9, "minor": 0},
     )
     cuda = SimpleNamespace(
         Stream=Stream, Event=lambda disable_timing: None, Device=Device, runtime=runtime, alloc=pool.alloc,
-        get_current_stream=lambda: Stream.current, MemoryPointer=Pointer, UnownedMemory=Memory,
+        get_current_stream=get_current_stream, MemoryPointer=Pointer, UnownedMemory=Memory,
         memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
     )  # fmt: skip
     cupy = SimpleNamespace(
@@ -156,7 +164,6 @@ def make_engine(monkeypatch):
     monkeypatch.setattr(launch.Kernel, "bind", counted("kernel"))
     monkeypatch.setattr(gemm, "step_product", counted("product"))
     monkeypatch.setattr(gemm, "matmul", lambda *_, **__: counts.update(["product"]))
-    monkeypatch.setattr(gemm, "prepare", lambda: None)
     monkeypatch.setattr(device.CudaEngine, "_make_told", lambda _: (np.zeros(1, np.int64), np.zeros(1, np.int64)))
     engine, get = device.CudaEngine(), engines.get
     monkeypatch.setattr(engines, "get", lambda name: engine if name == "cuda" else get(name))

@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -150,6 +151,7 @@ class StandIn:
             "cublasSetStream_v2": [pointer, pointer],
             "cublasSetWorkspace_v2": [pointer, pointer, ctypes.c_size_t],
             "cublasSetMathMode": [pointer, integer],
+            "cublasDestroy_v2": [pointer],
             "cublasGemmEx": [
                 pointer, *[integer] * 5, pointer, *[pointer, integer, integer] * 2, pointer,
                 *[pointer, integer, integer], integer, integer,
@@ -168,7 +170,7 @@ class StandIn:
         return function
 
     def _cublasCreate_v2(self, handle):
-        handle[0] = 1000 + len(self.streams)
+        handle[0] = 1000 + self.calls.count("cublasCreate_v2")
         self.streams[handle[0]] = None
         return 0
 
@@ -183,6 +185,10 @@ class StandIn:
 
     def _cublasSetMathMode(self, handle, mode):
         assert handle in self.streams and mode == 16
+        return 0
+
+    def _cublasDestroy_v2(self, handle):
+        del self.streams[handle]
         return 0
 
     def _cublasGemmEx(
@@ -207,6 +213,17 @@ def library(monkeypatch):
     """The stand-in in cuBLAS' place, and as much of CuPy as it takes."""
     stand_in = StandIn()
     stand_in.stream, stand_in.capability, stand_in.capturing = 77, "90", False
+    stand_in.allocated = weakref.WeakSet()
+
+    class Memory:
+        ptr = 1 << 20
+
+    def alloc(size):
+        if stand_in.fail.get("alloc"):
+            raise MemoryError(f"no {size} bytes")
+        memory = Memory()
+        stand_in.allocated.add(memory)
+        return memory
 
     class Device:
         def __init__(self, number):
@@ -216,7 +233,7 @@ def library(monkeypatch):
 
     cuda = SimpleNamespace(
         Device=Device,
-        alloc=lambda size: SimpleNamespace(ptr=1 << 20),
+        alloc=alloc,
         get_current_stream=lambda: SimpleNamespace(ptr=stand_in.stream, is_capturing=lambda: stand_in.capturing),
         runtime=SimpleNamespace(getDevice=lambda: 0),
     )
@@ -266,36 +283,77 @@ def test_tf32_is_for_float32_where_allowed(library, dtype):
     assert library.computes == [{"float32": 77, "float64": 70}.get(dtype, 68)]
 
 
-def test_one_handle_for_each_stream_and_thread(library):
+@pytest.mark.parametrize("setting, compute", [(None, 68), ("0", 68), ("1", 69)])
+def test_float32_stays_float32_where_the_environment_says_tf32(library, monkeypatch, setting, compute):
+    if setting is None:
+        monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    else:
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", setting)
+    for dtype, expected in (("float32", compute), ("float16", 68), ("float64", 70)):
+        case = Case(dtype, dtype)
+        gemm.matmul(OnDevice(case.out), OnDevice(case.a), OnDevice(case.b), **case.flags)
+        assert library.computes.pop() == expected
+
+
+def in_another_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def test_one_handle_for_each_stream_and_of_default_streams_for_each_thread(library):
+    """Work on a stream of one's own comes one after the other, from whatever threads; a default stream may be one per
+    thread under one address."""
     case = Case("float32", "float32")
     product = cublas.product(OnDevice(case.out), OnDevice(case.a), OnDevice(case.b), **case.flags)
     for library.stream in (77, 0, 77, 0):  # the stand-in asserts that a handle is used on its own stream
         product()
     assert list(library.streams.values()) == [77, 0]
-    thread = threading.Thread(target=product)
-    thread.start()
-    thread.join()
+    in_another_thread(product)
+    assert list(library.streams.values()) == [77, 0, 0]
+    library.stream = 77
+    in_another_thread(product)
     assert list(library.streams.values()) == [77, 0, 0]
 
 
+def test_released_streams_get_new_handles_and_work_spaces(library):
+    case = Case("float32", "float32")
+    product = cublas.product(OnDevice(case.out), OnDevice(case.a), OnDevice(case.b), **case.flags)
+    for library.stream in (77, 78, 79):
+        product()
+    gemm.release(0, (77, 78, 80))  # the last never multiplied
+    gemm.release(1, (79,))  # another device's
+    assert list(library.streams.values()) == [79] and len(library.allocated) == 1
+    for library.stream in (79, 77):
+        product()
+    assert list(library.streams.values()) == [79, 77] and len(library.allocated) == 2
+
+
+def test_no_room_for_a_work_space(library):
+    library.fail["alloc"] = True
+    with pytest.raises(MemoryError, match=r"no room for cuBLAS's work space, 32 MiB .*shelf\.clear\(\)"):
+        cublas.handle()
+    assert not cublas._handles
+
+
 @pytest.mark.parametrize("capability, mebibytes", [("75", 4), ("89", 4), ("90", 32), ("100", 32)])
-def test_prepare_makes_the_handle_with_its_workspace(library, capability, mebibytes):
+def test_a_handle_has_a_workspace(library, capability, mebibytes):
     library.capability = capability
-    gemm.prepare()
+    cublas.handle()
     made = ["cublasCreate_v2", "cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasSetMathMode"]
     assert library.calls == made and library.workspace == mebibytes << 20
-    gemm.prepare()
+    cublas.handle()
     assert library.calls == made
 
 
 def test_a_handle_is_not_made_during_capture(library):
     case = Case("float32", "float32")
     product = cublas.product(OnDevice(case.out), OnDevice(case.a), OnDevice(case.b), **case.flags)
-    gemm.prepare()
+    product()
     library.capturing = True
     product()
     library.stream = 78
-    with pytest.raises(RuntimeError, match=r"first product on a stream .*gemm\.prepare\(\).* before begin_capture"):
+    with pytest.raises(RuntimeError, match=r"first product on a stream .*compute it once .* before begin_capture"):
         product()
     assert library.calls.count("cublasCreate_v2") == 1
 

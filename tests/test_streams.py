@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import Case, Problem, assert_same_bits, make_problem
 
-from numbarnn import engines, gemm
+from numbarnn import engines
 from numbarnn.engines import Job
 from numbarnn.engines import streams as streams_module
 from numbarnn.engines.streams import Streams
@@ -113,11 +113,7 @@ class Device:
         self.on = True  # off: jobs run at once, in order
         cuda = SimpleNamespace(Stream=Stream, Event=Event, get_current_stream=lambda: self.caller)
         self.streams = Streams(SimpleNamespace(cuda=cuda))
-        monkeypatch.setattr(gemm, "prepare", self.prepare)
         monkeypatch.setattr(engine, "run_jobs", self.run_jobs)
-
-    def prepare(self):
-        assert not Stream.current.is_capturing()
 
     def run_jobs(self, make_jobs, key, arrays):
         if not self.on:
@@ -320,18 +316,13 @@ def test_a_failure_while_recording_ends_the_recording(device):
     assert not any(stream.is_capturing() for stream in device.streams._lanes.values())
 
 
-def test_jobs_become_part_of_a_recording_of_the_callers(device):
-    done = []
-    jobs = [Job("a", (), lambda: lambda: Stream.current.add(lambda: done.append(0)))]
-    jobs.append(Job("b", (0,), lambda: lambda: Stream.current.add(lambda: done.append(1))))
+def test_a_recording_of_the_callers_is_noticed(device):
+    device.streams.require_no_capture()
     device.caller.begin_capture()
-    device.streams.run_jobs(lambda: jobs, "key")
-    graph = device.caller.end_capture()
-    device.finish()
-    assert not done and not device.streams.replays
-    graph.launch(device.caller)
-    device.finish()
-    assert done == [0, 1]
+    with pytest.raises(RuntimeError, match=r"cannot be called while .* captured .* after end_capture\(\)"):
+        device.streams.require_no_capture()
+    device.caller.end_capture()
+    device.streams.require_no_capture()
 
 
 @pytest.mark.parametrize("missing", (None, "fork", "needs", "join"))

@@ -211,6 +211,9 @@ class Engine(ABC):
         """A context in which this engine's device is the current one."""
         return nullcontext()
 
+    def require_no_capture(self):  # noqa: B027 - most engines have nothing like it
+        """Raise RuntimeError if what a call does would become part of a CUDA graph of the caller's."""
+
     def synchronize(self):  # noqa: B027 - most engines have nothing to wait for
         """Wait until all work that this stream was given is done; then as `require_no_trouble`."""
 

@@ -283,8 +283,8 @@ class CudaEngine(KernelEngine):
         self.array_module = cupy
         self.ordinal = ordinal
         with self.activate():
-            self.streams = Streams(cupy)
-            self.shelf = Shelf(cupy, ordinal, cupy.cuda.runtime.memGetInfo()[1] // SHARE)
+            self.streams = Streams(cupy, ordinal)
+            self.shelf = Shelf(cupy, ordinal, cupy.cuda.runtime.memGetInfo()[1] // SHARE, self.streams.release)
             super().__init__()
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
         self.device = properties["name"].decode()
@@ -371,6 +371,9 @@ class CudaEngine(KernelEngine):
 
     def activate(self):
         return self.array_module.cuda.Device(self.ordinal)
+
+    def require_no_capture(self):
+        self.streams.require_no_capture()
 
     def run_jobs(self, make_jobs, key, arrays):
         self.streams.run_jobs(make_jobs, key, tuple([array.data.ptr for array in arrays]))

@@ -21,10 +21,11 @@ class Shelf:
         cupy: the module, or what stands in for it.
         ordinal: the device.
         limit: bytes kept for kinds besides the latest.
+        also: function without arguments that gives back what else is kept, for `clear`.
     """
 
-    def __init__(self, cupy, ordinal, limit):
-        self._cupy, self._ordinal, self._limit = cupy, ordinal, limit
+    def __init__(self, cupy, ordinal, limit, also=lambda: None):
+        self._cupy, self._ordinal, self._limit, self._also = cupy, ordinal, limit, also
         self._kinds = OrderedDict()  # (kind, stream, thread) -> Rooms
         self._lock = RLock()  # of this dict, and of the dicts `Rooms.free`
 
@@ -53,6 +54,7 @@ class Shelf:
         with self._lock:
             kinds, self._kinds = self._kinds, OrderedDict()
         kinds.clear()
+        self._also()
 
 
 class Rooms:

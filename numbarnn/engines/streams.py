@@ -7,7 +7,8 @@ weights and a `dw` to add to are used where their owner keeps them.
 
 A first sight is not recorded: recording takes longer than running, and some addresses never come back. Where a kind of
 call does not replay what was recorded, as with a hundred tapes alive at once, its later graphs have to be seen more and
-more often before they are recorded: of calls that never replay few pay for recording.
+more often before they are recorded: of calls that never replay few pay for recording. As the jobs have run at the first
+sight, cuBLAS has its work space on each lane that multiplies (and on no other) before anything is recorded.
 
 A replay is two calls of the driver besides the copies: the graph's launch, and an event for a caller on another stream.
 """
@@ -29,10 +30,14 @@ class Streams:
 
     Their work comes after what the caller's stream was given before, and before what it is given afterwards. Calls from
     different streams or threads run one after another: they share the lanes' streams and cuBLAS's work spaces.
+
+    Args:
+        cupy: the module, or what stands in for it.
+        ordinal: the device.
     """
 
-    def __init__(self, cupy):
-        self._cuda = cupy.cuda
+    def __init__(self, cupy, ordinal=0):
+        self._cuda, self._ordinal = cupy.cuda, ordinal
         self._lanes = {}  # lane -> stream
         self._events = []  # one per job number, used again by every call
         self._graphs = OrderedDict()  # (kind, places) -> graph
@@ -43,6 +48,28 @@ class Streams:
         self._last = None  # (stream, thread) of the call before
         self.recordings = self.replays = 0  # numbers of graphs, and of their launches, for tests and reports
 
+    def require_no_capture(self):
+        """Raise RuntimeError if CuPy's current stream is captured."""
+        caller = self._cuda.get_current_stream()
+        if caller.ptr and caller.is_capturing():
+            raise RuntimeError(
+                "a layer cannot be called while CuPy's current stream is captured as a CUDA graph: later calls would "
+                "write to the memory that it holds, and its replays would not draw anew. Call the layer before "
+                "begin_capture() or after end_capture(); a repeated call is a replay of a CUDA graph of its own"
+            )
+
+    def release(self):
+        """Forget all graphs, and give back cuBLAS's work spaces. Does nothing while a call is giving out its work."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            with self._cuda.Device(self._ordinal):
+                gemm.release(self._ordinal, [stream.ptr for stream in self._lanes.values()])
+            for known in (self._graphs, self._sights, self._unpaid):
+                known.clear()
+        finally:
+            self._lock.release()
+
     def run_jobs(self, make_jobs, kind, places=()):
         """Run jobs and return while they run.
 
@@ -52,9 +79,6 @@ class Streams:
         """
         with self._lock:
             caller = self._cuda.get_current_stream()
-            if caller.ptr and caller.is_capturing():  # the jobs become part of the caller's graph
-                self._spread(self._bound(make_jobs()), caller)
-                return
             self._come_after_the_last(caller)
             try:
                 graph = self._graph(make_jobs, kind, places)
@@ -107,9 +131,6 @@ class Streams:
     def _record(self, bound):
         """A graph of the jobs, which do not run."""
         origin = self._lane(None)
-        for stream, _, _ in bound:
-            with stream:
-                gemm.prepare()  # no memory may be asked for while recording
         origin.begin_capture()
         try:
             self._spread(bound, origin)

@@ -230,7 +230,6 @@ class Recurrent:
                 dw = work.room_for_gradients()("dw", self.weights.shape, self.dtype)
         else:
             dw = checks.buffer(self.engine, dw, "dw", self.weights.shape, self.dtype)
-        tape.used = True
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, accumulate)
         if packing is not None:
             dx = PackedSequence(packing.pack(self.engine, dx), packing.batch_sizes, packing.order, packing.ranks)

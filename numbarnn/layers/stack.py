@@ -217,6 +217,7 @@ class Stack:
         lengths, resets, fill = sequences.lengths, sequences.resets, sequences.padding_value
         self.engine.require_no_trouble()
         with self.engine.activate():
+            self.engine.require_no_capture()
             with _lock:  # two threads do not draw the same
                 call = self.calls
                 self.calls += training
@@ -240,6 +241,8 @@ class Stack:
         """
         self.engine.require_no_trouble()
         with self.engine.activate():
+            self.engine.require_no_capture()
+            tape.used = True
             walk = BackwardPass(tape.forward, dy, dhy, dcy, self.parts, dw, accumulate)
             tape.walk = walk
             self.schedule.run_backward(walk, weights=dw is not None)
@@ -249,6 +252,7 @@ class Stack:
         """Add the parameters' gradients to the flat buffer dw, after `backward_data` without them."""
         self.engine.require_no_trouble()
         with self.engine.activate():
+            self.engine.require_no_capture()
             tape.walk.dw, tape.walk.accumulate = dw, True
             self.schedule.run_weights(tape.walk)
 

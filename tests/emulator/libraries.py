@@ -119,7 +119,7 @@ class Cublas:
         self._streams = {}  # handle -> number of its stream
 
     def __getattr__(self, name):
-        if name in ("cublasSetWorkspace_v2", "cublasSetMathMode"):
+        if name in ("cublasSetWorkspace_v2", "cublasSetMathMode", "cublasDestroy_v2"):
             return lambda *_: 0
         raise AttributeError(name)
 
