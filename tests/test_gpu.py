@@ -290,6 +290,28 @@ def test_torch_tensors_in_and_out(cupy):
     np.testing.assert_array_equal(torch.from_dlpack(y).cpu().numpy(), expected["y"])
 
 
+@pytest.mark.real_gpu
+def test_a_tensor_written_on_another_stream_is_read_afterwards(cupy):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch was built without CUDA")
+    problem = make_problem(Case("lstm", hidden=(33,)))
+    layer = problem.layer("cuda")
+    expected = layer.engine.to_host(layer(*on_engine(layer.engine, [problem.x, problem.state]))[0])
+    values, x = torch.tensor(problem.x, device="cuda"), torch.zeros(problem.x.shape, device="cuda")
+    state = tuple(torch.tensor(array, device="cuda") for array in (problem.h, problem.c))
+    torch.cuda.synchronize()
+    for own_stream in (False, True):
+        x.zero_()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(100_000_000)  # cycles: some 50 ms
+            x.copy_(values)
+            with cupy.cuda.Stream(non_blocking=True) if own_stream else cupy.cuda.Stream.null:
+                y = layer(x, state)[0]
+                np.testing.assert_array_equal(layer.engine.to_host(y), expected)
+
+
 # -------------------------------------------------------------------------------------------------- streams and memory
 def mapped(function, value):
     """A function of every array in nested tuples and lists."""

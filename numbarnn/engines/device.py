@@ -8,13 +8,12 @@ import numpy as np
 from numbarnn import gemm
 from numbarnn.cells.order import step_time
 from numbarnn.cells.precision import known_dtype
-from numbarnn.engines import profiles
+from numbarnn.engines import foreign, profiles
 from numbarnn.engines.base import Engine, HostEngine
 from numbarnn.engines.shelf import SHARE, Shelf
 from numbarnn.engines.streams import Streams
 
 _lock = threading.RLock()  # of what engines note about calls
-DLPACK_CUDA = (2, 13)  # DLPack's device types for CUDA memory: plain and managed
 RESULTS = 4  # of a kind of call that callers may keep without a copy: with more, recordings would not come round
 
 
@@ -331,15 +330,8 @@ class CudaEngine(KernelEngine):
 
     def asarray(self, value, name):
         cupy = self.array_module
-        if isinstance(value, cupy.ndarray):
-            array = value
-        elif hasattr(value, "__cuda_array_interface__"):
-            array = cupy.asarray(value)
-            if array.dtype.kind == "V" and hasattr(value, "__dlpack__"):  # PyTorch's bfloat16 has a name in DLPack only
-                array = cupy.from_dlpack(value)
-        elif hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] in DLPACK_CUDA:
-            array = cupy.from_dlpack(value)
-        else:
+        array = value if isinstance(value, cupy.ndarray) else foreign.shared(cupy, value, name)
+        if array is None:
             raise TypeError(
                 f"{name} must live on the GPU, as this layer does (device='cuda'), but is a "
                 f"{type(value).__module__}.{type(value).__qualname__}; copy it with cupy.asarray({name})"
