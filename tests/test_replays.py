@@ -351,6 +351,27 @@ def test_work_space_is_freed_with_the_shelf(gpu, handles):
     assert not cublas._handles
 
 
+@pytest.mark.parametrize("what", ("x", "masks"))
+def test_copies_wait_for_what_other_streams_do_with_the_memory(gpu, monkeypatch, what):
+    """x of the next call comes to where the backward pass, on another stream, may still read that of the last."""
+    _, _, cupy = gpu
+    layer, x, dy = layer_and_input(cupy, num_layers=2, dropout=0.5)
+    one, other, log = cupy.cuda.Stream(), cupy.cuda.Stream(), []
+    with one:
+        tape = layer.forward(x)[2]
+    place = (tape.forward.x if what == "x" else tape.forward.masks).data.ptr
+    with other:
+        layer.backward(tape, dy)
+    del tape
+    gc.collect()
+    monkeypatch.setattr(cupy.cuda.Stream, "wait_event", lambda *_: log.append("wait"))
+    monkeypatch.setattr(cupy.cuda.MemoryPointer, "copy_from_device_async", lambda out, *_: log.append(out.ptr))
+    monkeypatch.setattr(Array, "set", lambda array, *_: log.append(array.data.ptr))
+    with one:
+        layer.forward(x)
+    assert log[0] == "wait" and place in log
+
+
 def test_threads_share_lanes_and_graphs_of_their_own(gpu, handles):
     """Calls from several threads and streams, and shelves cleared in between: each comes to replay, nothing fails."""
     engine, _, cupy = gpu

@@ -307,7 +307,9 @@ class CudaEngine(KernelEngine):
     def settled(self, rooms, name, array, own=False):
         if not own and rooms.have(array):  # a result of a call of this kind, such as the state: it comes round as ours
             return array
-        return _copied(rooms(name, array.shape, array.dtype), array)
+        copy = rooms(name, array.shape, array.dtype)
+        self.streams.follow()
+        return _copied(copy, array)
 
     def handed_over(self, rooms, name, array):
         if rooms.in_use(name) <= RESULTS:
@@ -350,6 +352,7 @@ class CudaEngine(KernelEngine):
 
     def from_host_into(self, rooms, name, array):
         copy = rooms(name, array.shape, array.dtype)
+        self.streams.follow()
         copy.set(array, self.array_module.cuda.get_current_stream())
         return copy
 

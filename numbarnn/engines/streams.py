@@ -91,6 +91,12 @@ class Streams:
             finally:
                 caller.record(self._over)
 
+    def follow(self):
+        """Let CuPy's current stream wait for the call before, if that came from another: what it copies for its own
+        call may go where that one's arrays stood."""
+        with self._lock:
+            self._come_after_the_last(self._cuda.get_current_stream())
+
     def _come_after_the_last(self, caller):
         """Let the caller's stream wait for the call before, if that came from another."""
         thread = threading.get_ident()  # each thread has a default stream of its own, under one address
