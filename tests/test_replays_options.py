@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 from general_cells import GENERAL, UNEVEN
-from gpu_stand_in import Array, make_engine
+from gpu_stand_in import Array, B, H, T, make_engine, steady
 from sum_cells import NOISE_CELLS, SUM_CELLS
 
 import numbarnn
@@ -15,7 +15,6 @@ from numbarnn import gemm
 from numbarnn.cells import Cell
 from numbarnn.kernels import launch
 
-T, B, H = 6, 4, 32
 REPLAY = {"graph": 1, "record": 1}  # the graph's launch, and the event for callers on other streams
 
 # Name -> (class or general cell, its options, what a call gets, copies from the host for it: of lengths and resets).
@@ -80,17 +79,6 @@ def layer_and_calls(cupy, cell, schedule, options, given):
         return y, tape, layer.backward(tape, dy, state)
 
     return layer, infer, train
-
-
-def steady(counts, call, warm_up=4):
-    """What one call asks for when the same was called before; the results of a call live on through the next one."""
-    kept = []
-    for _ in range(warm_up):
-        kept = call()
-    counts.clear()
-    kept = call()
-    del kept
-    return dict(counts)
 
 
 @pytest.mark.parametrize("cell, options, given, copies, schedule", list(cases()))

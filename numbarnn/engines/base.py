@@ -177,12 +177,13 @@ class Engine(ABC):
         return self.from_host(array)
 
     def settled(self, rooms, name, array, own=False):
-        """A caller's array, or a copy of it, made by what `rooms` returned, under that name.
+        """A caller's array as a call's jobs work on it: a contiguous one.
 
-        An engine that records jobs copies it, so that no recording holds an address of the caller's.
+        An engine that records jobs returns a copy, so that no recording holds an address of the caller's: made by what
+        `rooms` returned, under that name. Others return the array itself.
 
         Args:
-            own: the call reads it later than its caller may write over it. (The CPU does not copy it all the same.)
+            own: copy it even if it stands in that memory already, as it is read later than the caller may write to it.
         """
         return array
 
