@@ -85,7 +85,7 @@ def require_exchange(text, shipped):
 def require_aligned_shared_memory(text):
     """Assert that dynamic shared memory which is accessed by 16 bytes at once begins at a multiple of 16 bytes."""
     alignments = {int(number) for number in re.findall(r"\.extern\s+\.shared\s+\.align\s+(\d+)", text)}
-    if _WIDE_SHARED.search(text):
+    if alignments and _WIDE_SHARED.search(text):
         assert alignments == {16}, f"dynamic shared memory is aligned to {alignments} bytes, 16 are moved at once"
 
 
