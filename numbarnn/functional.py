@@ -43,7 +43,7 @@ class Descriptor(Stack):
 
     def zeros_weights(self):
         """A weight space of zeros, on the descriptor's engine."""
-        with self.engine.activate():
+        with self.engine.activate(), self.room_for_weights():
             return self.engine.zeros(self.space.size, self.dtype)
 
     def weight_params(self, w):
@@ -52,7 +52,7 @@ class Descriptor(Stack):
 
     def _weights(self, w, name):
         """A weight space, checked; never a copy, as callers read or write it through this very array."""
-        array = self.engine.asarray(w, name)
+        array = checks.as_array(self.engine, w, name)
         if array.shape != (self.space.size,) or array.dtype != self.dtype or not array.flags.c_contiguous:
             raise ValueError(
                 f"{name} must be a contiguous weight space of shape ({self.space.size},) and dtype {self.dtype}, but "
@@ -88,7 +88,8 @@ def forward_inference(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=N
 def forward_training(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=None, **data):
     """As `forward_inference`, with dropout between layers, and the reserve for backward as a fourth result.
 
-    `w`, `x` and the returned `y` are read again by the backward calls: do not change them in between.
+    `w`, `x` and the returned `y` are read again by the backward calls. `y` is not writable on the CPU, but for one that
+    was given; if `w` or `x` has changed, `backward_data` refuses (on a GPU, for `w` and `y`, the next check after it).
     """
     return _forward(rnn, x, hx, cx, w, y, hy, cy, True, **data)
 
@@ -123,6 +124,8 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
         _place(rnn, dhx, "dhx", rnn.h_shapes(work.batch)),
         _place(rnn, dcx, "dcx", rnn.c_shapes(work.batch, rnn.cell.num_private) if rnn.cell.num_private else None),
     )
+    _require_apart(rnn, zip(("dx", "dhx", "dcx"), places, strict=True), (("w", w), ("x", work.x)))
+    rnn.require_unchanged(reserve)
     dx_given, *states = rnn.backward_data(reserve, dy, dhy, dcy)
     results = packing.pack(rnn.engine, dx_given) if packing else dx_given, *states
     return tuple(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True))
@@ -133,7 +136,9 @@ def backward_weights(rnn, reserve, dw):
     _check_reserve(rnn, reserve)
     if reserve.walk is None:
         raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
-    dw = rnn._weights(dw, "dw")
+    dw = checks.buffer(rnn.engine, rnn._weights(dw, "dw"), "dw", (rnn.space.size,), rnn.dtype)
+    _require_apart(rnn, [("dw", dw)], (("w", reserve.weights), ("x", reserve.forward.x)))
+    rnn.require_unchanged(reserve, weights=False)
     rnn.backward_weights(reserve, dw)
     return dw
 
@@ -165,9 +170,14 @@ def _forward(
         _place(rnn, hy, "hy", rnn.h_shapes(batch)),
         _place(rnn, cy, "cy", rnn.c_shapes(batch, rnn.cell.num_private) if rnn.cell.num_private else None),
     )
+    read_again = (("w", w), ("x", x)) if training else (("w", w),)
+    _require_apart(rnn, zip(("y", "hy", "cy"), places, strict=True), read_again)
     made, *states, tape = rnn.forward(x, hx, cx, w, training, batch_major=batch_major, sequences=about)
     if packing and training:
         tape.packing = packing
+    if training and isinstance(made, np.ndarray):  # a view of what the reserve keeps
+        made = made.view()
+        made.flags.writeable = False
     results = packing.pack(rnn.engine, made) if packing else made, *states
     return (*(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True)), tape)
 
@@ -203,6 +213,17 @@ def _place(rnn, given, name, shape):
     if not isinstance(given, list | tuple) or len(given) != len(shape):
         raise ValueError(f"{name} must be a list with one array per layer, of shapes {shape}")
     return [_place(rnn, part, f"{name}[{layer}]", shape[layer]) for layer, part in enumerate(given)]
+
+
+def _require_apart(rnn, places, read_again):
+    """Refuse results that would be written over what is read again, or over each other."""
+    written = []
+    for name, place in places:
+        for part in place if isinstance(place, list | tuple) else (place,):
+            if part is not None:
+                array = rnn.engine.asarray(part, name)
+                checks.apart(rnn.engine, array, name, (*read_again, *written), f"give {name} an array of its own")
+                written.append((name, array))
 
 
 def _deliver(rnn, result, place):

@@ -5,7 +5,7 @@ import pytest
 from helpers import CELLS, Case, assert_same_bits, infer, make_problem, named_gradients
 
 import numbarnn as nr
-from numbarnn import cells, engines, schedules
+from numbarnn import cells, engines, functional, schedules
 
 by_cell = pytest.mark.parametrize("cell", CELLS)
 
@@ -96,6 +96,43 @@ def test_persistent_on_the_cpu(call):
         {"inference": layer, "forward": layer.forward, "explain": lambda x: layer.explain(x.shape)}[call](x)
 
 
+@pytest.mark.parametrize(
+    "make, options, words",
+    [
+        (nr.LSTM, dict(hiden_size=5), ("LSTM has no argument 'hiden_size'", "mean hidden_size")),
+        (nr.GRU, dict(hidden_size=5, bidirectionnal=True), ("GRU has no argument", "mean bidirectional")),
+        (nr.GRU, dict(hidden_size=5, resetafter=False), ("GRU has no argument", "mean reset_after")),
+        (nr.RNN, dict(hidden_size=5, non_linearity="relu"), ("RNN has no argument", "mean nonlinearity")),
+        (nr.LSTM, dict(hidden_size=5, nonlinearity="relu"), ("LSTM has no argument 'nonlinearity'$",)),
+        (nr.LSTM, dict(hidden_size=5, xyzzy=1), ("LSTM has no argument 'xyzzy'$",)),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_unknown_argument(make, options, words):
+    with raises(TypeError, *words):
+        make(4, device="cpu", **options)
+
+
+def test_unknown_argument_of_a_cells_network_and_of_a_class_of_ones_own():
+    class Mine(nr.LSTM):
+        pass
+
+    with raises(TypeError, "RNN has no argument 'nonlinearity'$"):
+        nr.RNN(cells.LSTM, 4, 5, nonlinearity="relu", device="cpu")
+    with raises(TypeError, "Mine has no argument 'drop_out'", "mean dropout"):
+        Mine(4, 5, drop_out=0.5, device="cpu")
+
+
+@pytest.mark.parametrize("size", (10**7, 10**9, 10**12))  # no addresses, no int64 of bytes, nor of numbers
+def test_sizes_that_cannot_be_allocated(size):
+    with raises(
+        MemoryError, rf"hidden_size \[{size}\] with input_size 4", "bytes in float32", "'cpu'", "smaller sizes"
+    ):
+        nr.LSTM(4, size, device="cpu")
+    with raises(MemoryError, "hidden_size", "bytes in float64"):
+        functional.Descriptor("gru", 4, 10**12, dtype="float64", device="cpu").zeros_weights()
+
+
 def test_seed_of_any_integer_type_and_numpy_sizes_are_taken():
     layer = nr.GRU(
         np.int64(4), np.int32(5), num_layers=np.int64(2), seed=np.uint64(3), dropout=np.float32(0.5), device="cpu"
@@ -123,11 +160,24 @@ BAD_X = {
     "T is 0": (ValueError, ones(0, 3, 4), ("x", "T >= 1", r"\(0, 3, 4\)")),
     "B is 0": (ValueError, ones(7, 0, 4), ("x", "B >= 1", r"\(7, 0, 4\)")),
     "too wide": (ValueError, ones(7, 3, 5), ("x", r"\(T, B, 4\)", r"\(7, 3, 5\)")),
-    "float64": (TypeError, ones(7, 3, 4, dtype=np.float64), ("x", "float64", "float32", r"astype\('float32'\)")),
-    "float16": (TypeError, ones(7, 3, 4, dtype=np.float16), ("x", "float16", "float32")),
-    "integers": (TypeError, ones(7, 3, 4, dtype=np.int64), ("x", "int64", "float32")),
-    "complex": (TypeError, ones(7, 3, 4, dtype=np.complex64), ("x", "complex64", "float32")),
-    "other byte order": (TypeError, ones(7, 3, 4).astype(">f4"), ("x", ">f4", "float32")),
+    "float64": (
+        TypeError,
+        ones(7, 3, 4, dtype=np.float64),
+        ("x", "float64", "float32", r"x\.astype\('float32'\), or make the layer with dtype='float64'$"),
+    ),
+    "float16": (TypeError, ones(7, 3, 4, dtype=np.float16), ("x", "float16", r"pass x\.astype\('float32'\)$")),
+    "integers": (TypeError, ones(7, 3, 4, dtype=np.int64), ("x", "int64", r"pass x\.astype\('float32'\)$")),
+    "complex": (
+        TypeError,
+        ones(7, 3, 4, dtype=np.complex64),
+        ("x", "complex64", "no imaginary part", r"x\.real\.astype\('float32'\)$"),
+    ),
+    "other byte order": (
+        TypeError,
+        ones(7, 3, 4).astype(">f4"),
+        ("x has dtype >f4, float32 with its bytes in the other order", r"pass x\.astype\('float32'\)$"),
+    ),
+    "masked": (TypeError, np.ma.masked_less(ones(7, 3, 4), 2), ("x is a masked array", r"x\.filled\(0\)", "lengths=")),
     "objects": (TypeError, ones(7, 3, 4).astype(object), ("x", "object", "float32")),
     "a list": (TypeError, [[[1.0] * 4] * 3] * 7, ("x", "NumPy array", "list")),
     "None": (TypeError, None, ("x", "NumPy array", "NoneType")),
@@ -159,7 +209,8 @@ BAD_H = {
     "wrong size": (ValueError, ones(4, 3, 6), (r"\(4, 3, 5\)", r"\(4, 3, 6\)")),
     "one layer": (ValueError, ones(2, 3, 5), (r"\(4, 3, 5\)", r"\(2, 3, 5\)")),
     "two dimensions": (ValueError, ones(3, 5), ("3 dimensions", r"\(4, 3, 5\)", r"\(3, 5\)")),
-    "float64": (TypeError, ones(*H, dtype=np.float64), ("float64", "float32")),
+    "float64": (TypeError, ones(*H, dtype=np.float64), ("float64", "float32", r"pass d?state(\[\d\])?\.astype")),
+    "masked": (TypeError, np.ma.masked_less(ones(*H), 2), ("masked", r"pass d?state(\[\d\])?\.filled")),
     "a number": (TypeError, 0.0, ("NumPy array", "float")),
     "list too long": (ValueError, [ones(2, 3, 5)] * 3, ("per layer", "3 arrays")),
     "list of wrong shapes": (ValueError, [ones(2, 3, 5), ones(4, 3, 5)], (r"\[1\]", r"\(2, 3, 5\)", r"\(4, 3, 5\)")),
@@ -260,6 +311,7 @@ BAD_DW = {
     "a list": (TypeError, lambda w: w.tolist(), ("dw", "NumPy array", "list")),
     "a dict of gradients": (TypeError, lambda w: {"weight_ih_l0": w}, ("dw", "NumPy array", "dict")),
     "strided": (ValueError, lambda w: np.repeat(w, 2)[::2], ("dw", "contiguous")),
+    "masked": (TypeError, lambda w: np.ma.masked_less(w, 2), ("dw", "masked")),
     "read-only": (ValueError, read_only, ("dw", "writ")),
 }
 
@@ -270,6 +322,22 @@ def test_dw_is_rejected(error, make, words):
     with raises(error, *words):
         rejected.layer.backward(rejected.tape, rejected.problem.dy, dw=make(rejected.dw))
     rejected.check()
+
+
+def test_dw_that_is_the_weights_or_a_part_of_x_or_dy():
+    rejected = Rejected()
+    layer, problem, size = rejected.layer, rejected.problem, rejected.dw.size
+    with raises(ValueError, "dw shares memory with weights", r"dw=numpy\.zeros_like\(layer\.weights\)"):
+        layer.backward(rejected.tape, problem.dy, dw=layer.weights)
+    rejected.check()
+    room = np.zeros(size + problem.x.size + problem.dy.size, np.float32)  # dw begins where these end, less one
+    x, dy = room[: problem.x.size].reshape(problem.x.shape), room[-problem.dy.size :].reshape(problem.dy.shape)
+    x[...], dy[...] = problem.x, problem.dy
+    for first, what in ((x.size - 1, "x"), (x.size + 1, "dy")):
+        tape = layer.forward(x, problem.state)[2]
+        with raises(ValueError, f"dw shares memory with {what},"):
+            layer.backward(tape, dy, dw=room[first:][:size])
+        layer.backward(tape, dy, dw=room[x.size :][:size])
 
 
 def test_tape_may_be_used_once():
@@ -338,6 +406,16 @@ BAD_STATE_DICTS = {
         lambda state: {**state, "bias_ih_l0": 1j * state["bias_ih_l0"]},
         ("bias_ih_l0", "complex"),
     ),
+    "masked": (
+        TypeError,
+        lambda state: {**state, "bias_ih_l0": np.ma.masked_less(state["bias_ih_l0"], 0)},
+        ("bias_ih_l0", "masked"),
+    ),
+    "beyond float32": (
+        ValueError,
+        lambda state: {**state, "weight_hh_l1": np.full((20, 5), 1e60)},
+        ("weight_hh_l1", "beyond the range of float32", "100 in all", r"1e\+60 at \[0, 0\]"),
+    ),
     "not a dict": (TypeError, lambda state: None, ("state_dict", "None")),
     "a list of arrays": (TypeError, lambda state: list(state.values()), ("state_dict", "list")),
 }
@@ -361,6 +439,33 @@ def test_state_dict_of_float64_is_rounded():
     layer = problem.layer()
     layer.load_state_dict({name: value.astype(np.float64) for name, value in problem.parameters.items()})
     assert_same_bits(layer.state_dict(), problem.parameters)
+
+
+def test_infinity_and_nan_in_a_state_dict_stay_what_they_are():
+    layer = nr.GRU(4, 5, device="cpu")
+    odd = np.resize([np.inf, -np.inf, np.nan, 1e-60], 15)
+    layer.load_state_dict({**layer.state_dict(), "bias_ih_l0": odd})
+    np.testing.assert_array_equal(layer.parameters["bias_ih_l0"], odd.astype(np.float32))
+
+
+# ---------------------------------------------------------------------------------------------------------- PyTorch
+def test_tensors_of_pytorch_on_the_cpu():
+    torch = pytest.importorskip("torch")
+    layer, x = nr.LSTM(4, 5, device="cpu", seed=0), torch.ones(7, 3, 4)
+    y, (h, _), tape = layer.forward(x)
+    assert all(type(array) is np.ndarray for array in (y, h, layer.backward(tape, torch.ones(7, 3, 5)).x))
+    assert_same_bits({"y": y}, {"y": layer(x.numpy())[0]})
+    recorded = torch.ones(7, 3, 4, requires_grad=True)
+    with raises(TypeError, "x is a tensor that requires a gradient", r"x\.detach\(\)", "backward"):
+        layer(recorded)
+    with raises(TypeError, r"state\[0\] \(h\) is a tensor that requires", r"pass state\[0\]\.detach\(\)"):
+        layer(x, (torch.ones(1, 3, 5, requires_grad=True), None))
+    with raises(TypeError, "x", "BFloat16"):
+        layer(x.bfloat16())
+    _, _, tape = layer.forward(x)
+    x *= 2
+    with raises(ValueError, "x was overwritten"):
+        layer.backward(tape)
 
 
 # ---------------------------------------------------------------------------------------------------------- devices

@@ -317,3 +317,26 @@ def test_final_state_may_replace_the_initial_one(setup):
     y, hy, cy, reserve = F.forward_training(setup.rnn, p.x, hx, cx, setup.w, hy=hx, cy=cx)
     assert hy is hx and cy is cx
     assert_same_bits(setup.named(y, hy, cy, *setup.gradients(reserve)), expected)
+
+
+def test_results_may_not_be_written_over_what_is_read_again(setup):
+    p, rnn, size = setup.problem, setup.rnn, setup.w.size
+    w, room = setup.w.copy(), np.zeros(max(size, 7 * 3 * 14), np.float32)
+    y_in_w, dw = w[: 7 * 3 * 10].reshape(7, 3, 10), rnn.zeros_weights()
+    with raises(ValueError, "y shares memory with w", "give y an array of its own"):
+        F.forward_inference(rnn, p.x, None, None, w, y=y_in_w)
+    with raises(ValueError, "cy shares memory with hy"):
+        F.forward_inference(rnn, p.x, None, None, w, hy=room[:60].reshape(4, 3, 5), cy=room[59:119].reshape(4, 3, 5))
+    both = room[: 7 * 3 * 14].reshape(7, 3, 14)  # columns side by side share nothing
+    x, y = both[:, :, :4], both[:, :, 4:]
+    x[...] = p.x
+    reserve = F.forward_training(rnn, x, None, None, w, y=y)[3]
+    with raises(ValueError, "dx shares memory with w"):
+        F.backward_data(rnn, reserve, p.dy, w=w, dx=w[:84].reshape(7, 3, 4))
+    F.backward_data(rnn, reserve, y, w=w, dx=x)  # x was copied, as it is not contiguous
+    for other, name in ((w, "w"), (room[:size], "x")):
+        reserve = F.forward_training(rnn, room[:84].reshape(7, 3, 4), None, None, w)[3]
+        F.backward_data(rnn, reserve, p.dy, w=w)
+        with raises(ValueError, f"dw shares memory with {name}"):
+            F.backward_weights(rnn, reserve, other)
+        assert np.isfinite(F.backward_weights(rnn, reserve, dw)).all()

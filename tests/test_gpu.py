@@ -5,6 +5,7 @@
 Without a GPU these skip themselves (conftest.py); the same kernels run in the simulator (tests/simulated).
 """
 
+from collections.abc import Mapping
 from itertools import product
 from types import SimpleNamespace
 
@@ -175,7 +176,7 @@ def test_weight_gradients_accumulate_into_dw(cell):
 # ------------------------------------------------------------------------------------------------- arrays in and out
 def all_arrays(value):
     """Every array in nested tuples, lists and dicts."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         value = list(value.values())
     return [array for part in value for array in all_arrays(part)] if isinstance(value, tuple | list) else [value]
 

@@ -179,8 +179,8 @@ def test_catalog_names_are_unique_and_in_order():
     per_dtype = pointwise_kernels + staged + sequences + joins + gates + sums + drop
     copies = 4 * (3 + 2 * 2)  # layouts: within a dtype (16 bits are 16 bits), from and to float32 for each half
     moves = 3 * (2 + 2 + 1 + 1)  # carry, spread, spread_blocks and spoil, likewise
-    codes = 1  # of no dtype
-    assert len(set(names)) == len(names) == 4 * per_dtype + copies + moves + codes
+    codes, watches = 1, 2 * 2  # of no dtype; of words of 32 and of 16 bits
+    assert len(set(names)) == len(names) == 4 * per_dtype + copies + moves + codes + watches
     assert len({(shipped.dtype, shipped.signature) for shipped in KERNELS}) == len(KERNELS)
     assert names[0] == "lstm_pointwise_forward_training-float32"
     assert names[-1] == "copy_bfloat16_to_float32-bfloat16-strided_from_strided"

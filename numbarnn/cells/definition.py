@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
 
 import numpy as np
@@ -119,6 +119,20 @@ class Cell:
     bias: str | None = None
     general: bool = False
     source: str = ""
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):  # nothing in it changes, and what was compiled is known by the object
+        return self
+
+    def __reduce__(self):
+        """Cells are pickled by name; one made of functions of one's own as `Cell(...)` as the names of these."""
+        from numbarnn import cells
+
+        if cells.CELLS.get(self.name) is self:
+            return cells.get, (self.name,)
+        return type(self), tuple(getattr(self, item.name) for item in fields(self))
 
     @cached_property
     def num_gates(self):

@@ -129,7 +129,12 @@ class Engine(ABC):
         fuses_input: `forward_steps` computes x Wᵀ of its steps too, from the buffers' x and W, so that a plan's
             "input" tasks leave nothing to do but to make room.
         records_jobs: `run_jobs` gets faster when a call comes again, so that all plans run by it.
+        watches_in_jobs: calls return before they are done, so that what must not change between forward and backward is
+            noted and compared as jobs of theirs (`note`, `compare`); else by `watch`.
         profile: what planners know of the device, hashable; None if there is nothing to know.
+        few_lines, work_per_line: how much of an array a fingerprint reads, in lines of `numbarnn.kernels.samples`:
+            that many at least, and one for so many multiply-adds of the forward call, so that noting and comparing take
+            less than 2 % of forward and backward.
     """
 
     name: str
@@ -137,7 +142,9 @@ class Engine(ABC):
     device: str
     fuses_input = False
     records_jobs = False
+    watches_in_jobs = False
     profile: Any = None
+    few_lines, work_per_line = 48, 100_000
 
     def empty(self, shape, dtype):
         """An array with unspecified contents."""
@@ -191,6 +198,15 @@ class Engine(ABC):
         """A result, in memory of that name, as its caller gets it: a copy where callers keep so many that later calls
         would have to write to ever new memory."""
         return array
+
+    def watch(self, arrays, places):
+        """A function without arguments: a fingerprint of each of one or two contiguous arrays as they are now; see
+        `watches_in_jobs`.
+
+        Args:
+            places: of each array, what `numbarnn.kernels.samples.places` returns, on this engine.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def asarray(self, value, name):
@@ -334,6 +350,11 @@ class Engine(ABC):
             job.bind()()
 
 
+def as_code(name):
+    """What a message calls an argument, as one would write it: state[0] of "state[0] (h)"."""
+    return name.split(" (")[0]
+
+
 class HostEngine(Engine):
     """An engine whose arrays are NumPy arrays."""
 
@@ -344,15 +365,25 @@ class HostEngine(Engine):
             return value
         if hasattr(value, "__cuda_array_interface__"):
             raise TypeError(
-                f"{name} is on a GPU, this layer is not (device={self.name!r}): copy it with cupy.asnumpy({name}), or "
-                f"make the layer with device='cuda'"
+                f"{name} is on a GPU, this layer is not (device={self.name!r}): copy it with "
+                f"cupy.asnumpy({as_code(name)}), or make the layer with device='cuda'"
             )
         if hasattr(value, "__array__"):
-            return np.asarray(value)
+            try:
+                return np.asarray(value)
+            except (TypeError, ValueError, RuntimeError) as error:  # such as PyTorch's bfloat16
+                kind = f"{type(value).__module__}.{type(value).__qualname__}"
+                raise TypeError(f"{name} must be a NumPy array, and NumPy cannot take this {kind}: {error}") from error
         raise TypeError(f"{name} must be a NumPy array, not {type(value).__module__}.{type(value).__qualname__}")
 
     def address(self, array):
         return array.ctypes.data
+
+    @cached_property
+    def watch(self):
+        from numbarnn.engines import fingerprints  # compiled code, which inference does without
+
+        return fingerprints.watch
 
     def from_host(self, array):
         return np.array(array)

@@ -49,6 +49,18 @@ class KernelEngine(Engine):
         if code:  # else another thread says it
             raise RuntimeError(explain(code, callers[0] if len(callers) == 1 else "one of many layers"))
 
+    def note(self, seen, arrays, places, trouble):
+        """Note the fingerprints of arrays in `seen`, as `kernels.fingerprint.note` has it."""
+        from numbarnn.kernels import fingerprint
+
+        fingerprint.note(seen, arrays, places, trouble)
+
+    def compare(self, seen, arrays, places, trouble):
+        """Say in the call's word `trouble` if the arrays are not what they were when `note` had the same arguments."""
+        from numbarnn.kernels import fingerprint
+
+        fingerprint.compare(seen, arrays, places, trouble)
+
     def mark_unwritten(self, array):
         """Set all bits of a contiguous array, as blocks that wait for its numbers expect."""
         array.view(np.uint8)[...] = 0xFF
@@ -274,7 +286,8 @@ class CudaEngine(KernelEngine):
     """An NVIDIA GPU: Numba compiles the kernels; CuPy owns memory, streams and cuBLAS."""
 
     name = "cuda"
-    records_jobs = True
+    records_jobs = watches_in_jobs = True
+    few_lines, work_per_line = 4096, 100_000
 
     def __init__(self, ordinal=0):
         import cupy

@@ -19,6 +19,7 @@ from numbarnn.kernels import (
     blocks,
     compiler,
     dropout,
+    fingerprint,
     layout,
     pointwise,
     projection,
@@ -244,6 +245,17 @@ def _copies(kernel, dtype, out_dtype, x_dtype):
             yield ShippedKernel(kernel, dtype, layouts, layout.THREADS_PER_BLOCK, (out, x))
 
 
+def fingerprint_kernels(dtype):
+    """Noting and comparing the words of weights and of h, 32 bits (a float64 is two) or 16."""
+    if dtype in ("float32", "float16"):
+        words = zeros(dtype, 64).view(np.uint32 if dtype == "float32" else np.uint16)
+        places, seen = np.zeros(2, np.int64), np.zeros((fingerprint.MOST_ARRAYS, fingerprint.BLOCKS), np.uint64)
+        arguments = seen, (words, words), (places, places), np.zeros(1, np.int64)
+        for compares in (False, True):
+            kernel = fingerprint.make_fingerprint(compares)
+            yield ShippedKernel(kernel, dtype, "", fingerprint.THREADS, arguments)
+
+
 def trouble_kernels(dtype):
     """What makes results of a failed call NaN: flat arrays; the same for both halves."""
     if dtype != "bfloat16":
@@ -255,7 +267,7 @@ def trouble_kernels(dtype):
 # Functions dtype -> ShippedKernels.
 LISTS = [
     pointwise_kernels, stage_kernels, sequence_kernels, projection_kernels, skip_kernels, block_kernels,
-    reduce_kernels, dropout_kernels, trouble_kernels, layout_kernels,
+    reduce_kernels, dropout_kernels, trouble_kernels, layout_kernels, fingerprint_kernels,
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from numbarnn.cells import lstm
 from numbarnn.cells.precision import DTYPES, is_half, known_dtype, numpy_dtype
+from numbarnn.engines.base import as_code
 from numbarnn.weights import BIAS_MODES, INPUT_MODES
 
 CUPY_WITH_BFLOAT16 = 14  # major version
@@ -193,15 +194,37 @@ def dtype_on(engine, dtype):
             )
 
 
+def as_array(engine, value, name):
+    """`value` as the engine's array, not copied; TypeError for what is more than its numbers."""
+    if type(value) is not engine.array_module.ndarray:
+        _require_plain(value, name)
+    return engine.asarray(value, name)
+
+
+def _require_plain(value, name):
+    """Refuse masked arrays and tensors that record what is done with them: both would lose what they are for."""
+    code = as_code(name)
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, whose mask would be ignored: pass {code}.filled(0), and where sequences are "
+            "shorter than others say so by lengths="
+        )
+    if getattr(value, "requires_grad", False):
+        raise TypeError(
+            f"{name} is a tensor that requires a gradient, which PyTorch would not get from here: pass {code}.detach() "
+            "and take gradients from backward"
+        )
+
+
 def array(engine, value, name, shape, dtype):
     """`value` as a C-contiguous array of the engine, of the shape and dtype; copied only if it is not contiguous.
 
     Args:
         shape: one entry per axis: a size, or a str (the axis' letter) where any size of at least 1 will do.
     """
-    result = engine.asarray(value, name)
+    result = as_array(engine, value, name)
     if not _fits(result, shape, dtype):
-        _check_array(result, name, shape, dtype)
+        _check_array(engine, result, name, shape, dtype)
     return result if result.flags.c_contiguous else engine.array_module.ascontiguousarray(result)
 
 
@@ -216,7 +239,7 @@ def _fits(array, shape, dtype):
     return True
 
 
-def _check_array(array, name, shape, dtype):
+def _check_array(engine, array, name, shape, dtype):
     expected = "(" + ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
     if array.ndim != len(shape):
         raise ValueError(
@@ -229,16 +252,24 @@ def _check_array(array, name, shape, dtype):
         elif array.shape[axis] != size:
             raise ValueError(f"{name} must have shape {expected}, but has {array.shape}")
     if array.dtype != dtype:
-        raise TypeError(
-            f"{name} has dtype {array.dtype}, but this layer computes in {dtype}: pass {name}.astype({dtype!r}), or "
-            f"make the layer with dtype={array.dtype.name!r}"
-        )
+        raise TypeError(f"{name} has dtype {array.dtype}, {_why_not(engine, array.dtype, as_code(name), dtype)}")
+
+
+def _why_not(engine, found, code, dtype):
+    """What is wrong with a dtype that is not the layer's, and the cure."""
+    if found.newbyteorder("=") == dtype:
+        return f"{dtype} with its bytes in the other order: pass {code}.astype({dtype!r})"
+    if found.kind == "c":
+        return f"but this layer computes in {dtype}, which has no imaginary part: pass {code}.real.astype({dtype!r})"
+    cure = f"but this layer computes in {dtype}: pass {code}.astype({dtype!r})"
+    runs = found.name in DTYPES and found.isnative and not (is_half(found.name) and engine.name == "cpu")
+    return f"{cure}, or make the layer with dtype={found.name!r}" if runs else cure
 
 
 def buffer(engine, value, name, shape, dtype, strided=False):
     """`value` as an array of the engine that results can be written into: never a copy; contiguous unless `strided`."""
-    result = engine.asarray(value, name)
-    _check_array(result, name, shape, dtype)
+    result = as_array(engine, value, name)
+    _check_array(engine, result, name, shape, dtype)
     if not (strided or result.flags.c_contiguous):
         raise ValueError(f"{name} must be contiguous, as results are written into it, but has strides {result.strides}")
     if not getattr(result.flags, "writeable", True):
@@ -246,8 +277,39 @@ def buffer(engine, value, name, shape, dtype, strided=False):
     return result
 
 
+def apart(engine, out, name, others, cure):
+    """Raise ValueError if an array that is written shares memory with one that is read, or written too.
+
+    Args:
+        others: (name, array, nested lists of arrays, or None) of each of them.
+    """
+    for other_name, other in others:
+        if isinstance(other, list | tuple):
+            apart(engine, out, name, [(other_name, part) for part in other], cure)
+        elif other is not None and np.shares_memory(_place(engine, out), _place(engine, other)):
+            raise ValueError(f"{name} shares memory with {other_name}, which it would overwrite: {cure}")
+
+
+class _Place:
+    """Where an array stands in memory, in a form that NumPy takes for an array; nobody reads it."""
+
+    def __init__(self, engine, array):
+        self.__array_interface__ = {
+            "version": 3, "shape": array.shape, "typestr": f"|V{array.dtype.itemsize}", "strides": array.strides,
+            "data": (engine.address(array), True),
+        }  # fmt: skip
+
+
+def _place(engine, array):
+    return np.asarray(_Place(engine, array))
+
+
 def host_array(value, name, shape, dtype):
-    """`value` as a NumPy array of real numbers, of the shape, converted to the dtype."""
+    """`value` as a NumPy array of real numbers, of the shape, converted to the dtype.
+
+    A finite number beyond the dtype's range is refused; infinity and NaN stay what they are.
+    """
+    _require_plain(value, name)
     try:
         result = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -257,4 +319,14 @@ def host_array(value, name, shape, dtype):
         raise TypeError(f"{name} must be an array of real numbers, but is {value!r} of dtype {result.dtype}")
     if result.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, but has {result.shape}")
-    return result.astype(dtype)
+    with np.errstate(over="ignore"):
+        converted = result.astype(dtype)
+    if result.dtype != converted.dtype:
+        lost = np.argwhere(np.isinf(converted) & np.isfinite(result))
+        if len(lost):
+            where = tuple(map(int, lost[0]))
+            raise ValueError(
+                f"{name} has values beyond the range of {dtype}, {len(lost)} in all: {result[where]} at "
+                f"{list(where)}; make the layer with a wider dtype, or limit them by np.clip"
+            )
+    return converted

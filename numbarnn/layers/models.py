@@ -1,5 +1,9 @@
 """The three public layers. Arguments and defaults are those of torch.nn."""
 
+import inspect
+from difflib import get_close_matches
+from functools import wraps
+
 from numbarnn.cells import Cell
 from numbarnn.layers import checks
 from numbarnn.layers.recurrent import Recurrent
@@ -59,12 +63,40 @@ _RNN = """The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h.
     With n heads R is (A*H, H/n): its rows of unit j multiply the numbers of head j div (H/n)."""
 
 
+def _known_arguments(make):
+    """`__init__` of a public layer that says of an argument it does not have which it might be."""
+    known = _names(make) | _names(Recurrent.__init__)
+
+    @wraps(make)
+    def checked(self, *arguments, **options):
+        names = known | ({"nonlinearity"} if _is_vanilla(self, arguments) else set())
+        for name in options:
+            if name not in names:
+                near = get_close_matches(name, names, 1)
+                hint = f": do you mean {near[0]}?" if near else ""
+                raise TypeError(f"{type(self).__name__} has no argument {name!r}{hint}")
+        make(self, *arguments, **options)
+
+    return checked
+
+
+def _names(function):
+    """The names that a method takes as keywords."""
+    takes = list(inspect.signature(function).parameters.values())[1:]
+    return {one.name for one in takes if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+
+
+def _is_vanilla(layer, arguments):
+    return isinstance(layer, RNN) and not (arguments and isinstance(arguments[0], Cell))
+
+
 class LSTM(Recurrent):
     __doc__ = "Long short-term memory; equations in `numbarnn.cells.lstm`. State: (h, c)." + _ARGUMENTS.format(
         more="", options=_PROJECTION + _CLIP
     )
     _cell = "lstm"
 
+    @_known_arguments
     def __init__(
         self,
         input_size,
@@ -86,6 +118,7 @@ class GRU(Recurrent):
         more="", options=_RESET_AFTER
     )
 
+    @_known_arguments
     def __init__(self, input_size, hidden_size, num_layers=None, *args, reset_after=True, **options):
         self._cell = "gru" if checks.flag(reset_after, "reset_after") else "gru_reset_before"
         super().__init__(input_size, hidden_size, num_layers, *args, **options)
@@ -99,6 +132,7 @@ class GRU(Recurrent):
 class RNN(Recurrent):
     __doc__ = _RNN + _ARGUMENTS.format(more='\n        nonlinearity: "tanh" or "relu".', options=_OF_CELL)
 
+    @_known_arguments
     def __init__(self, *arguments, **options):
         if arguments and isinstance(arguments[0], Cell):
             self._cell, *arguments = arguments

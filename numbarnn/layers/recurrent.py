@@ -1,5 +1,6 @@
 """LSTM, GRU and RNN as objects with parameters: PyTorch's arguments, shapes, initialisation and state_dict keys."""
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,45 @@ class Gradients:
         return self._space.views(self.weights)
 
 
+class Parameters(Mapping):
+    """Name -> view of a layer's weights. Assigning to a name copies values into the view; names neither come nor go."""
+
+    def __init__(self, stack, weights):
+        self._engine, self._dtype, self._views = stack.engine, stack.dtype, stack.space.views(weights)
+        self.version = 0  # counts what is known to be written
+
+    def __getitem__(self, name):
+        return self._views[name]
+
+    def __setitem__(self, name, value):
+        if name not in self._views:
+            raise KeyError(f"a layer's parameters cannot be added to: {name!r} is none of {', '.join(self._views)}")
+        self.write(self._views[name], value, f"parameters[{name!r}]")
+
+    def __delitem__(self, name):
+        raise TypeError("a layer's parameters cannot be deleted; for a layer without biases pass bias=False")
+
+    def __iter__(self):
+        return iter(self._views)
+
+    def __len__(self):
+        return len(self._views)
+
+    def __repr__(self):
+        return repr(self._views)
+
+    def write(self, view, value, name):
+        """Copy a value into a view; nothing to copy after `view += ...`, which has done it."""
+        if value is not view:
+            engine, about = self._engine, (name, view.shape, self._dtype)
+            with engine.activate():
+                if hasattr(value, "__cuda_array_interface__"):
+                    view[...] = checks.array(engine, value, *about)
+                else:
+                    view[...] = engine.from_host(checks.host_array(value, *about))
+        self.version += 1
+
+
 class Recurrent:
     """A stack of recurrent layers with parameters; the base of `LSTM`, `GRU` and `RNN`.
 
@@ -47,11 +87,20 @@ class Recurrent:
 
     Arrays are NumPy arrays on device "cpu" (and "sim"), CuPy arrays on "cuda" (there, anything with
     `__cuda_array_interface__` or DLPack is taken); nothing is copied between devices. Non-contiguous arrays are copied
-    once.
+    once. What has `__array__`, such as PyTorch's tensors on the CPU, is taken too where NumPy arrays are; results are
+    NumPy arrays all the same, of which `torch.from_numpy(y.copy())` makes tensors.
+
+    Layers can be pickled and copied (`copy.deepcopy`): a copy has weights of its own, and draws at random what this one
+    would draw.
 
     Attributes:
-        weights: the flat buffer of all parameters in cuDNN's weight-space order.
-        parameters: name -> view of it. Write through these views (in place) to change parameters.
+        weights: the flat buffer of all parameters in cuDNN's weight-space order; it stays the same object: assigning to
+            it copies values in.
+        parameters: name -> view of it. Write through these views (in place), or assign to a name, which copies the
+            values in, to change parameters. Backward reads weights and x again: change them between forward and
+            backward, and backward refuses (on a GPU the next check after it). Short calls with large weights look at a
+            sample of lines of them, 1 in 1021 at least, of every matrix and bias: an optimizer's step is always
+            noticed, a single number perhaps not.
         cell, engine, dtype, input_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, input_mode,
             cell_clip, clip_propagate_nan: as made; bias_mode: "double", "none", "input" or "recurrent".
         hidden_size: tuple of one int per layer.
@@ -86,12 +135,36 @@ class Recurrent:
             seed, allow_tf32, proj_size=proj_size, input_mode=input_mode, cell_clip=cell_clip,
             clip_propagate_nan=clip_propagate_nan,
         )  # fmt: skip
-        self.stack.caller = f"{self!r} with schedule={self.stack.schedule.name!r}"
-        with self.engine.activate():
-            self.weights = self.engine.from_host(self._initial_weights(seed))
-        self.parameters = self.stack.space.views(self.weights)
-        self._version = 0
+        with self.engine.activate(), self.stack.room_for_weights():
+            weights = self.engine.from_host(self._initial_weights(seed))
+        self._take(weights)
+
+    def _take(self, weights):
+        """Hold this buffer, an array of the engine, from now on."""
+        self._weights, self._parameters = weights, Parameters(self.stack, weights)
         self._array_type = self.engine.array_module.ndarray
+        self.stack.caller = f"{self!r} with schedule={self.stack.schedule.name!r}"
+
+    weights = property(lambda self: self._weights)  # in the class' docstring, as `parameters` is
+    parameters = property(lambda self: self._parameters)
+
+    @weights.setter
+    def weights(self, value):
+        self._parameters.write(self._weights, value, "weights")
+
+    @parameters.setter
+    def parameters(self, value):
+        raise AttributeError("parameters cannot be replaced: layer.load_state_dict(...) copies values for all names in")
+
+    def __getstate__(self):
+        made_again = {"_weights", "_parameters", "_array_type"}
+        kept = {name: value for name, value in vars(self).items() if name not in made_again}
+        return kept | {"stack": copy.copy(self.stack), "_weights": self.engine.to_host(self._weights)}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        with self.engine.activate():
+            self._take(self.engine.from_host(state["_weights"]))
 
     def _initial_weights(self, seed):
         """PyTorch's: every parameter of a layer uniform in ±1/√H; where a cell's equations say a value, that."""
@@ -192,7 +265,8 @@ class Recurrent:
         about = sequences.EVERY_STEP
         if lengths is not None or resets is not None or padding_value is not NO_PADDING_VALUE:
             about = sequences.checked(self.engine, lengths, resets, padding_value, steps, batch, batch_first)
-        y, hy, cy, tape = self.stack.forward(x, hx, cx, self.weights, training, self._version, batch_first, about)
+        version = self._parameters.version
+        y, hy, cy, tape = self.stack.forward(x, hx, cx, self.weights, training, version, batch_first, about)
         if packing is not None:
             y = PackedSequence(packing.pack(self.engine, y), packing.batch_sizes, packing.order, packing.ranks)
             if training:
@@ -209,12 +283,12 @@ class Recurrent:
             tape: of one `forward` of this layer, with the weights unchanged since. It is used up.
             dy: the gradient of y, of y's shape (packed if y was); None is zero. Ignored beyond sequences' lengths.
             dstate: the gradient of the final state, in its form; None is zero (also for one of the LSTM's two).
-            dw: a flat buffer laid out as `weights` (such as the `weights` of earlier `Gradients`) to which the
-                parameters' gradients are added; None starts from zero.
+            dw: a flat buffer laid out as `weights`, but not that one (such as the `weights` of earlier `Gradients`), to
+                which the parameters' gradients are added; None starts from zero.
 
         Raises:
             ValueError, TypeError: an argument does not fit; the tape was used, or made by another layer or with other
-                weights.
+                weights; weights or x have changed since.
         """
         self._check_tape(tape)
         work, packing = tape.forward, tape.packing
@@ -230,6 +304,11 @@ class Recurrent:
                 dw = work.room_for_gradients()("dw", self.weights.shape, self.dtype)
         else:
             dw = checks.buffer(self.engine, dw, "dw", self.weights.shape, self.dtype)
+            others = {"weights": self._weights, "x": work.x, "y": work.y, "dy": dy, "dstate": (dhy, dcy)}
+            zeros = "cupy.zeros_like" if self.engine.name == "cuda" else "np.zeros_like"
+            cure = f"pass dw={zeros}(layer.weights), or the weights of earlier Gradients"
+            checks.apart(self.engine, dw, "dw", others.items(), cure)
+        self.stack.require_unchanged(tape)
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, accumulate)
         if packing is not None:
             dx = PackedSequence(packing.pack(self.engine, dx), packing.batch_sizes, packing.order, packing.ranks)
@@ -317,7 +396,8 @@ class Recurrent:
             state_dict: name -> array, as `state_dict` returns it, or torch's with tensors on the CPU.
 
         Raises:
-            ValueError, TypeError: a name is missing or unknown, a shape is wrong, a value is no array of real numbers.
+            ValueError, TypeError: a name is missing or unknown, a shape is wrong, a value is no array of real numbers,
+                or has finite numbers beyond the range of the layer's dtype.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"state_dict must map names to arrays, but is a {type(state_dict).__qualname__}")
@@ -331,8 +411,8 @@ class Recurrent:
         }
         with self.engine.activate():
             for name, array in arrays.items():
-                self.parameters[name][...] = self.engine.from_host(array)
-        self._version += 1
+                self._parameters[name][...] = self.engine.from_host(array)
+        self._parameters.version += 1
 
     # ---------------------------------------------------------------- forms
     @property
@@ -386,5 +466,7 @@ class Recurrent:
         self._check_origin(tape)
         if tape.used:
             raise ValueError("tape was already used: each needs a forward of its own, as backward overwrites it")
-        if tape.version != self._version:
-            raise ValueError("tape was made with other weights (load_state_dict since): call forward again")
+        if tape.version != self._parameters.version:
+            raise ValueError(
+                "tape was made with other weights (load_state_dict, or weights assigned, since): call forward again"
+            )

@@ -63,6 +63,8 @@ def _checked_lengths(lengths, steps, batch, name):
 
 def _host_array(value, name, wanted):
     """A value as a NumPy array."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be ignored: pass {name}.filled(...)")
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:

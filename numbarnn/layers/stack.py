@@ -4,11 +4,17 @@ Layers (`numbarnn.LSTM`, ...) give it their weights; `numbarnn.functional` those
 """
 
 import threading
+from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from numbarnn import cells, engines, schedules
+from numbarnn.cells.precision import known_dtype
+from numbarnn.kernels import samples
 from numbarnn.layers import checks
 from numbarnn.layers.sequences import EVERY_STEP, Packing
 from numbarnn.schedules import BackwardPass, ForwardPass, Problem
@@ -16,6 +22,7 @@ from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights import WeightSpace
 
 PROBLEMS = 256  # remembered by a stack
+SAMPLES = 64  # likewise, of up to a MiB each
 _lock = threading.RLock()  # of all stacks' numbers of calls
 
 
@@ -31,6 +38,9 @@ class Tape:
         walk: the backward pass, once data have been walked back.
         used: backward is done: the saved gates have been overwritten.
         packing: of a packed x, where its elements stand.
+        watch: gives the fingerprints of the weights and, unless forward copied it, of x (`Engine.watch`); None where
+            the engine notes and compares as jobs.
+        seen: these after forward.
     """
 
     stack: "Stack"
@@ -40,6 +50,11 @@ class Tape:
     walk: BackwardPass | None = None
     used: bool = False
     packing: Packing | None = None
+    watch: Callable[[], tuple] | None = None
+    seen: tuple = ()
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("a tape cannot be copied or pickled: it is good for one backward of the layer that made it")
 
 
 class Stack:
@@ -112,6 +127,48 @@ class Stack:
         self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
         self._parts = (None, None)  # the last weight buffer and its views
         self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
+        self._samples = {}  # steps and batch of a call -> which lines of the weights, and of x or h, are watched
+
+    def __getstate__(self):
+        """The arguments that make it again, and what is drawn next: engines and what is derived stay behind."""
+        engine = self.engine
+        return {
+            "cell": cells.LSTM if self.cell_clip else self.cell,
+            "input_size": self.input_size,
+            "hidden_size": self.hidden_sizes,
+            "bias": True if self.cell.bias is not None else self.bias_mode,
+            "dropout": self.dropout,
+            "bidirectional": self.directions == 2,
+            "dtype": self.dtype,
+            "device": f"cuda:{engine.ordinal}" if engine.name == "cuda" else engine.name,
+            "schedule": self.schedule.name,
+            "seed": self.seed,
+            "allow_tf32": self.allow_tf32,
+            "proj_size": self.proj_size,
+            "input_mode": self.input_mode,
+            "cell_clip": self.cell_clip,
+            "clip_propagate_nan": self.clip_propagate_nan,
+            "calls": self.calls,
+        }
+
+    def __setstate__(self, state):
+        arguments = dict(state)
+        calls = arguments.pop("calls")
+        Stack.__init__(self, **arguments)
+        self.calls = calls
+
+    @contextmanager
+    def room_for_weights(self):
+        """Where the weights are made: what says that they are too many says so with the numbers."""
+        try:
+            yield
+        except (MemoryError, OverflowError, ValueError) as error:
+            size = self.space.size
+            raise MemoryError(
+                f"hidden_size {list(self.hidden_sizes)} with input_size {self.input_size} makes {size:,} parameters, "
+                f"{size * np.dtype(known_dtype(self.dtype)).itemsize:,} bytes in {self.dtype}, more than can be "
+                f"allocated on {self.engine.name!r}: take smaller sizes"
+            ) from error
 
     def parts(self, flat):
         """[layer][direction] -> dict of the flat buffer's views by kind, see `numbarnn.weights.Parameter`."""
@@ -223,13 +280,68 @@ class Stack:
                 self.calls += training
             problem = self.problem(steps, batch, training, lengths is not None, resets is not None)
             parts = self.weights_with_biases(weights)
+            watched = self._watched(steps, batch) if training and self.engine.watches_in_jobs else None
             work = ForwardPass(
                 self.engine, problem, x, parts, weights, hx, cx, self.seed, call, batch_major, lengths, resets, fill,
-                self.caller,
+                self.caller, watched,
             )  # fmt: skip
             self.schedule.run_forward(work)
             results = work.results()
-        return *results, Tape(self, weights, version, work) if training else None
+        return *results, self._tape(work, x, weights, version) if training else None
+
+    def _tape(self, work, x, weights, version):
+        """The tape of a training call, after it."""
+        tape = Tape(self, weights, version, work)
+        if work.watched is None:
+            places = self._samples.get((work.steps, work.batch)) or self._watched(work.steps, work.batch)
+            arrays = (weights, x) if work.x is x else (weights,)  # else forward copied x
+            tape.watch = self.engine.watch(arrays, places[: len(arrays)])
+            tape.seen = tape.watch()
+        return tape
+
+    # ---------------------------------------------------------------- what must not change before backward
+    def _watched(self, steps, batch):
+        """(places in the weights, places in x) of a training call, as `samples.places` has them; for an engine that
+        notes fingerprints itself the places are in the last layer's h, from which callers get y, not in x."""
+        if (steps, batch) not in self._samples:
+            if len(self._samples) >= SAMPLES:
+                self._samples.clear()
+            words = max(1, np.dtype(known_dtype(self.dtype)).itemsize // 4)
+            work = steps * batch * self.space.size
+            allowed = min(samples.MOST, max(self.engine.few_lines, work // self.engine.work_per_line))
+            stride = samples.stride_for(words * self.space.size // samples.LINE, allowed)
+            parts = [  # of vectors more: they are short
+                (words * part.offset, words * part.size, min(stride, 7) if len(part.shape) == 1 else stride)
+                for part in self.space.parameters
+            ]
+            other = words * steps * batch * self.input_size
+            if self.engine.watches_in_jobs:
+                other = words * (steps + 2) * batch * self.directions * self.output_sizes[-1]
+            other_stride = samples.stride_for(other // samples.LINE, allowed)
+            found = samples.places(parts), samples.places([(0, other, other_stride)])
+            if self.engine.watches_in_jobs:
+                found = tuple(map(self.engine.from_host, found))
+            self._samples[steps, batch] = found
+        return self._samples[steps, batch]
+
+    def require_unchanged(self, tape, weights=True):
+        """Raise ValueError if what backward reads again is not what it was in forward, where that is known at once.
+
+        Args:
+            weights: they are read again, not x alone.
+        """
+        if tape.watch is None or (seen := tape.watch()) == tape.seen:
+            return
+        if weights and seen[0] != tape.seen[0]:
+            raise ValueError(
+                "the weights were changed between forward and backward, which reads them again: call backward before "
+                "you change them (an optimizer's step, a write into `parameters`), or forward once more"
+            )
+        if seen[1:] != tape.seen[1:]:
+            raise ValueError(
+                "x was overwritten between forward and backward, which reads it again: give forward a copy (x.copy()), "
+                "or overwrite it after backward"
+            )
 
     # ---------------------------------------------------------------- backward
     def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True):
@@ -237,7 +349,8 @@ class Stack:
 
         Args:
             accumulate: add to dw; without it dw is overwritten.
-            dy: (T, B, D*H), or None for zero; dhy, dcy as `check_h`, `check_c` return them. All are taken as checked.
+            dy: (T, B, D*H), or None for zero; dhy, dcy as `check_h`, `check_c` return them. All are taken as checked,
+                the tape by `require_unchanged`.
         """
         self.engine.require_no_trouble()
         with self.engine.activate():

@@ -328,6 +328,7 @@ class BackwardPass(Pass):
 
     def first_copies(self):
         """The gradients of the final states to where they accumulate."""
+        yield from self.tape.unchanged()
         last = self.dy[self.problem.layers - 1]
         if self.dy_last is None:
             yield self.put(last, None)

@@ -29,6 +29,8 @@ class ForwardPass(Pass):
         lengths, resets: (B,) int32 and (T, B) uint8, of NumPy or the engine; None: nothing out of the ordinary.
         fill: what stands in y beyond a sequence's length.
         caller: who called, as text: what an error says that is found out later.
+        watched: in training, on an engine that compares as a job: `samples.places` of the weights and of the last
+            layer's h, from which a change before backward is seen; else None.
         y: (T, B, D * H), the last layer's output, a view; with `batch_major` (B, T, D * H), a copy; a copy also where
             sequences may be shorter.
         hy, cy: the final states, in the form of `Problem.h_shapes`; cy is None without private states.
@@ -56,6 +58,7 @@ class ForwardPass(Pass):
     resets: Any = None
     fill: float = 0.0
     caller: str = ""
+    watched: Any = None
     rewrites: bool = False
     hy: Any = None
     cy: Any = None
@@ -111,6 +114,11 @@ class ForwardPass(Pass):
         if problem.training and problem.cell.noise:
             words = noise_words(self.seed, problem.layers * D, self.call)
             self.noise = self.engine.from_host_into(make, "noise", words)
+        if self.watched is not None:
+            from numbarnn.kernels import fingerprint
+
+            self._seen = make("seen", (fingerprint.MOST_ARRAYS, fingerprint.BLOCKS), "uint64")
+            self.may_fail()  # backward says in this word what has changed
 
     def _on_engine(self, name, array):
         """An array of the engine, copied there if it is NumPy's."""
@@ -316,6 +324,17 @@ class ForwardPass(Pass):
                 for direction, end in enumerate(ends):
                     slot = array[end % len(array)]
                     yield self.put(part[direction], self._of_direction(slot, direction))
+        if self.watched is not None:
+            yield partial(self.engine.note, *self._watch())
+
+    def unchanged(self):
+        """The functions that notice, before backward, whether what it reads again has changed."""
+        if self.watched is not None:
+            yield partial(self.engine.compare, *self._watch())
+
+    def _watch(self):
+        """The arguments of `note` and `compare`."""
+        return self._seen, (self.flat, self.h[-1]), self.watched, self.trouble
 
     def _time_major(self, array):
         """A view of the caller's x or y with time first."""
@@ -340,6 +359,7 @@ class ForwardPass(Pass):
         made += [] if self.recurrent is None else self.recurrent.arrays()
         made += self.m
         made += [self.codes] if self.problem.masked else []
+        made += [] if self.watched is None else [self._seen, *self.watched]
         # biases may be apart from the other weights: then all are parts of one array
         biases = [self.weights[0][0][name] for name in ("b_w", "b_r")]
         return [self.x, self.flat, *biases, *self.h, *self.c, *made]

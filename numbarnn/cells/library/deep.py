@@ -1,5 +1,6 @@
 """Steps of several products, one after the other."""
 
+from dataclasses import replace
 from functools import cache
 
 from numbarnn.cells.functions import sigmoid, tanh
@@ -33,4 +34,4 @@ def _highway(depth):
             h = tanh(candidate) * t + h * (1 - t)
         return h
 
-    return highway
+    return replace(highway, origin=(recurrent_highway, (depth,)))

@@ -1,5 +1,6 @@
 """Variants of the LSTM: peepholes, other functions, coupled gates, projection, one product more, exponential gates."""
 
+from dataclasses import replace
 from functools import cache
 
 from numbarnn.cells import functions
@@ -43,7 +44,7 @@ def _lstm_with(gate, candidate, output):
         c_new = f * c + i * g
         return o * output(c_new), c_new
 
-    return lstm
+    return replace(lstm, origin=(lstm_with, (gate, candidate, output)))
 
 
 @cell

@@ -6,8 +6,10 @@ import linecache
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from hashlib import sha256
+from importlib import import_module
+from pickle import PicklingError, UnpicklingError
 
 from numbarnn.cells import scalar
 from numbarnn.cells.definition import Cell, Stage
@@ -33,6 +35,7 @@ class TracedCell(Cell):
         hyperparameters: name -> value.
         save: "gates" or "minimal".
         structure: which parameters are gates, biases and vectors.
+        origin: (function, arguments) that return it, of a cell whose equations cannot be found by a name of their own.
     """
 
     function: Callable | None = None
@@ -40,9 +43,51 @@ class TracedCell(Cell):
     hyperparameters: dict = field(default_factory=dict)
     save: str = "gates"
     structure: Structure | None = None
+    origin: tuple | None = None
 
     def __repr__(self):
         return f"<cell {self.name}, states {' '.join(self.states)}>"
+
+    def __reduce__(self):
+        """Pickled by the name of its function, as functions are, and how it was made of that."""
+        if self.origin is not None:
+            return self.origin
+        place = self.function.__module__, self.function.__qualname__
+        found = _found(*place)
+        if getattr(found, "function", found) is not self.function:
+            raise PicklingError(
+                f"cell {self.name} cannot be pickled: its equations cannot be found as {'.'.join(place)}. Define it at "
+                "the top of a module; or keep layer.state_dict(), and load it into a layer of the same cell"
+            )
+        return _made_again, (*place, self.name, self.save, self.hyperparameters, self.equations)
+
+
+def _found(module, name):
+    """What a name of a module, which may have dots, stands for; None if there is nothing."""
+    try:
+        return reduce(getattr, name.split("."), import_module(module))
+    except (ImportError, AttributeError):
+        return None
+
+
+def _made_again(module, name, cell_name, save, hyperparameters, equations):
+    """The cell of equations that stand under a name, as it was when it was pickled."""
+    found = _found(module, name)
+    if found is None:
+        raise UnpicklingError(f"cell {cell_name} cannot be made again: {module}.{name}, its equations, is not found")
+    if not _is_made(found, cell_name, save, hyperparameters):
+        found = cell(found, save=save, name=cell_name, **hyperparameters)
+    if found.equations != equations:
+        raise UnpicklingError(
+            f"cell {cell_name} cannot be made again: {module}.{name} has other equations than when it was pickled"
+        )
+    return found
+
+
+def _is_made(found, name, save, hyperparameters):
+    """Whether what stands there is the very cell."""
+    made = isinstance(found, TracedCell)
+    return made and (found.name, found.save, found.hyperparameters) == (name, save, hyperparameters)
 
 
 def cell(function=None, *, save="gates", name=None, **hyperparameters):

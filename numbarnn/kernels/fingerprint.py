@@ -1,0 +1,84 @@
+"""Whether arrays are what they were: fingerprints noted on the device and compared there; the host does not wait."""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+
+from numbarnn.cells.definition import jit
+from numbarnn.kernels import storage
+from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.kernels.samples import LINE, term
+from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
+from numbarnn.kernels.trouble import CHANGED, code_of, make_report
+
+THREADS = 4 if TINY_LAUNCHES else 256  # of a block; a power of two
+BLOCKS = 2 if TINY_LAUNCHES else 128  # per array, at most
+MOST_ARRAYS = 2
+
+
+@cache
+def make_fingerprint(compares):
+    """The kernel that notes fingerprints, or the one that compares them with those noted."""
+    own_term, report = jit(term, TARGET), make_report()
+    changed = code_of(CHANGED)
+
+    @cuda.jit
+    def fingerprint_kernel(seen, arrays, places, trouble):
+        """seen[a, b] = the fingerprint of the words of array a that block b reads; or compares it with what is there.
+
+        Writes   seen (A, >= blocks) uint64; comparing, trouble (1,) instead: CHANGED, with the a of an array that has
+        Reads    arrays, a tuple of A of words (n,), uint32 or uint16; places, a tuple of A of (m,) int64, the first
+                 words of lines; comparing seen
+        Launch   (blocks, A) of THREADS, x: grid-stride over the words of all lines; the same grid for both kernels
+        """
+        partial = cuda.shared.array(THREADS, np.uint64)
+        words, lines = arrays[cuda.blockIdx.y], places[cuda.blockIdx.y]
+        total = np.uint64(0)
+        for i in range(cuda.grid(1), lines.size * LINE, cuda.gridsize(1)):
+            position = lines[i // LINE] + i % LINE
+            if position < words.size:
+                total ^= own_term(words[position], position)
+        thread = cuda.threadIdx.x
+        partial[thread] = total
+        cuda.syncthreads()
+        width = THREADS // 2
+        while width > 0:
+            if thread < width:
+                partial[thread] ^= partial[thread + width]
+            cuda.syncthreads()
+            width //= 2
+        if thread == 0:
+            if not compares:
+                seen[cuda.blockIdx.y, cuda.blockIdx.x] = partial[0]
+            elif seen[cuda.blockIdx.y, cuda.blockIdx.x] != partial[0]:
+                report(trouble, changed + cuda.blockIdx.y)
+
+    return Kernel(fingerprint_kernel, "compare_fingerprints" if compares else "note_fingerprints")
+
+
+def note(seen, arrays, places, trouble):
+    """Note the fingerprints of one or two contiguous arrays in `seen` (MOST_ARRAYS, BLOCKS) uint64.
+
+    Args:
+        places: of each of them, what `samples.places` returned, on the device.
+        trouble: (1,) int64, not written.
+    """
+    _launch(make_fingerprint(False), seen, arrays, places, trouble)
+
+
+def compare(seen, arrays, places, trouble):
+    """Report CHANGED in `trouble` if an array is not what it was when `note` had the same arguments."""
+    _launch(make_fingerprint(True), seen, arrays, places, trouble)
+
+
+def _launch(kernel, seen, arrays, places, trouble):
+    words = max(lines.size for lines in places) * LINE
+    config = LaunchConfig(grid=(min(BLOCKS, -(-words // THREADS)), len(arrays)), block=THREADS)
+    kernel.bind(config, seen, tuple(map(_words, arrays)), tuple(places), trouble)()
+
+
+def _words(array):
+    """The array's bits, flat: a view."""
+    flat = storage.stored(array.reshape(-1))
+    return flat if flat.dtype.itemsize == 2 else flat.view(np.uint32)

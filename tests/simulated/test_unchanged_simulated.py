@@ -1,0 +1,36 @@
+"""Layers in the simulator: what backward reads again is watched there too, and layers are pickled and copied."""
+
+import copy
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import Case, assert_same_bits, make_problem, named_gradients
+
+CASE = Case("gru", T=2, hidden=(5,))
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float16"))
+def test_a_change_before_backward_is_refused(dtype):
+    problem = make_problem(CASE)
+    layer = replace(CASE, dtype=dtype).layer("sim")
+    x, dy = problem.x.astype(dtype), problem.dy.astype(dtype)
+    expected = named_gradients(layer, layer.backward(layer.forward(x)[2], dy))
+    for array, what in ((layer.weights, "the weights were changed"), (x, "x was overwritten")):
+        tape, before = layer.forward(x)[2], array.copy()
+        array[-1:] *= -1
+        with pytest.raises(ValueError, match=what):
+            layer.backward(tape, dy)
+        array[...] = before
+        assert_same_bits(named_gradients(layer, layer.backward(tape, dy)), expected)
+
+
+@pytest.mark.parametrize("way", (copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))))
+def test_a_copy_computes_the_same_with_weights_of_its_own(way):
+    problem = make_problem(CASE)
+    layer = problem.layer("sim")
+    other = way(layer)
+    np.testing.assert_array_equal(layer(problem.x)[0], other(problem.x)[0])
+    other.weights = np.zeros_like(layer.weights)
+    assert repr(other) == repr(layer) and layer.weights.any() and not other.weights.any()
