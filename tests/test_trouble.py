@@ -43,3 +43,8 @@ def test_all_results_of_a_call_that_failed_are_nan(case):
         layer.check()
         del y, tape, dw, gradients  # so that the next call gets the same memory
     assert engine.streams.replays > replays
+
+
+def test_on_the_cpu_there_is_nothing_to_find():
+    """Calls fail where they are made."""
+    assert Case("gru", hidden=(5,)).layer("cpu").check() is None
