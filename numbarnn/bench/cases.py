@@ -1,16 +1,25 @@
 """Problems to run: sizes and options as data, their random arrays, and the layer that solves them."""
 
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
 from numbarnn.bench import sequences
 from numbarnn.cells import precision
+from numbarnn.reference.layer_norm_gru import VECTORS
 
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "gru_reset_before": 3}
-CELLS = tuple(GATES)
+GATES = {
+    "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "gru_reset_before": 3, "traced_lstm": 4, "layer_norm_gru": 3,
+}  # fmt: skip
+CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before")  # built in
 PEERS_CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # those that PyTorch and cuDNN have
+#: Cells that are written as equations (`own_cell`): the LSTM, and one with what no built-in cell has (sums over all
+#: units, parameters per unit, dropped weights, random numbers in a step).
+TRACED_CELLS = ("traced_lstm", "layer_norm_gru")
+ALL_CELLS = (*CELLS, *TRACED_CELLS)
+DROPPED, ZONEOUT = 0.3, 0.2  # of layer_norm_gru: of the elements of R, of units in a step
+SEED = (3 << 32) + 5  # of layers: both words of the random numbers' key
 DTYPES = ("float32", "float64")
 GRADIENTS = ("y and state", "y", "state")  # the outputs whose gradients are given to backward
 BIASES = {True: ("bias_ih", "bias_hh"), False: (), "input": ("bias_ih",), "recurrent": ("bias_hh",)}
@@ -74,6 +83,21 @@ class Case:
     def masked(self):
         """True when training applies dropout masks: there is dropout, and a layer after another."""
         return self.dropout > 0 and self.L > 1
+
+    @property
+    def has_c(self):
+        """True when the state is (h, c)."""
+        return self.cell in ("lstm", "traced_lstm")
+
+    @property
+    def draws(self):
+        """True when training draws random numbers: each call has others."""
+        return self.masked or self.cell == "layer_norm_gru"
+
+    @property
+    def training_calls(self):
+        """How many training calls are made of the same inputs; the results of the last are compared."""
+        return 2 if self.accumulate or self.draws else 1
 
     @property
     def forward_only(self):
@@ -171,8 +195,10 @@ def parameter_shapes(case):
             if k or case.input_mode == "linear":
                 shapes[f"weight_ih_l{k}{suffix}"] = (G * H, case.layer_input_size(k))
             shapes[f"weight_hh_l{k}{suffix}"] = (G * H, width)
-            for bias in BIASES[case.bias]:
+            for bias in BIASES[case.bias] if case.cell != "layer_norm_gru" else ():
                 shapes[f"{bias}_l{k}{suffix}"] = (G * H,)
+            for vector in VECTORS if case.cell == "layer_norm_gru" else ():
+                shapes[f"{vector}_l{k}{suffix}"] = (H,)
             if case.proj_size:
                 shapes[f"weight_hr_l{k}{suffix}"] = (case.proj_size, H)
     return shapes
@@ -192,7 +218,7 @@ def make_problem(case, seed=0):
     for name, shape in parameter_shapes(case).items():
         bound = 1 / np.sqrt(case.hidden[layer_of(name)])
         parameters[name] = random.uniform(-bound, bound, shape).astype(dtype)
-    has_c = case.cell == "lstm"
+    has_c = case.has_c
     state_gradients = case.gradients != "y"
     x = normal(case.T, case.B, case.input_size)
     dy = normal(case.T, case.B, case.D * case.outputs[-1]) if case.gradients != "state" else None
@@ -213,11 +239,21 @@ def make_problem(case, seed=0):
         dhy=states(state_gradients, case.outputs),
         dcy=states(state_gradients and has_c, case.hidden),
         lengths=lengths,
-        resets=sequences.random_resets(random, case.T, case.B) if case.resets else None,
+        resets=sequences.random_resets(random, case.T, case.B, lengths) if case.resets else None,
     )
 
 
-def make_layer(case, device, parameters, schedule="auto", seed=0):
+@cache
+def own_cell(name):
+    """The cell of one of TRACED_CELLS, traced."""
+    from numbarnn.cells import library, tracing
+
+    if name == "traced_lstm":
+        return library.lstm
+    return tracing.cell(library.layer_norm_gru, drop_R=DROPPED, zoneout_h=ZONEOUT)
+
+
+def make_layer(case, device, parameters, schedule="auto", seed=SEED):
     """The numbarnn layer for a case, with the given parameters loaded."""
     import numbarnn
 
@@ -236,7 +272,10 @@ def make_layer(case, device, parameters, schedule="auto", seed=0):
         options["num_layers"] = case.L
     options |= {name: getattr(case, name) for name in LAYER_OPTIONS if name in case.uses}
     options |= {"allow_tf32": True} if case.allow_tf32 else {}
-    if case.cell.startswith("rnn_"):
+    if case.cell in TRACED_CELLS:
+        options.pop("bias")  # there are those of the equations
+        layer = numbarnn.RNN(own_cell(case.cell), case.input_size, **options)
+    elif case.cell.startswith("rnn_"):
         layer = numbarnn.RNN(case.input_size, nonlinearity=case.cell.removeprefix("rnn_"), **options)
     elif case.cell == "lstm":
         layer = numbarnn.LSTM(case.input_size, **options)

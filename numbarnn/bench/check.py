@@ -14,7 +14,7 @@ import numpy as np
 
 from numbarnn.bench import accuracy, cases, cudnn_peer, page, peers, pictures, report, runs, spreads, summary
 from numbarnn.bench.accuracy import Comparison
-from numbarnn.bench.expected import Expected
+from numbarnn.bench.expected import Expected, dropout_masks
 
 DEVICES = ("cpu", "sim", "cuda")
 HALF_DEVICES = ("sim", "cuda")  # whose engines take float16 and bfloat16
@@ -164,11 +164,9 @@ def run_modes(comparer, expected):
             comparer.compare("single steps", runs.run_single_steps(layer, problem), expected.results())
     with comparer.catching("training"):
         results, masks = runs.run_training(layer, problem)
-        if case.masked:
-            comparer.compare_masks(masks[-1])
-        expectation = expected.results(masks[-1])
-        for earlier in masks[:-1]:
-            expectation = expectation.after(expected.results(earlier), problem.parameters)
+        for call in range(case.training_calls) if case.masked else ():
+            comparer.compare_masks(masks[call], dropout_masks(case, call), call)
+        expectation = expected.of_training()
         comparer.compare("training", results, expectation, needed=expectation.truth)
 
 
@@ -228,16 +226,12 @@ class Comparer:
             limit = accuracy.limit(self.case, peer)
             self.add(mode, quantity, accuracy.error(value, expected), limit, **errors)
 
-    def compare_masks(self, masks):
-        """The masks hold 0 and 1/(1-p) only, in numbers that a fair generator of that rate may give."""
-        keep = 1 - self.case.dropout
+    def compare_masks(self, masks, wanted, call):
+        """The masks of a training call are those of the independent generator, which gives about the wanted rate."""
         values = accuracy.flat(masks)
-        wrong = np.minimum(np.abs(values), np.abs(values * keep - 1))
-        self.add("training", "dropout mask", float(wrong.max()), accuracy.eps(self.case.dtype))
+        wrong = np.abs(values - accuracy.flat(wanted))
+        self.add("training", f"dropout mask of call {call}", float(wrong.max()), accuracy.eps(self.case.dtype))
+        keep = 1 - self.case.dropout
         error = abs(float(np.mean(values != 0)) - keep)
-        self.add(
-            "training",
-            "dropout rate",
-            error,
-            DROPOUT_SIGMAS * float(np.sqrt(keep * (1 - keep) / values.size)),
-        )
+        limit = DROPOUT_SIGMAS * float(np.sqrt(keep * (1 - keep) / values.size))
+        self.add("training", f"dropout rate of call {call}", error, limit)

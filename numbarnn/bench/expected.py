@@ -4,9 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from numbarnn import reference
 from numbarnn.bench import accuracy, cudnn_peer, peers
-from numbarnn.bench.cases import PEERS_CELLS
+from numbarnn.bench.cases import DROPPED, GATES, PEERS_CELLS, SEED, ZONEOUT
 from numbarnn.bench.cudnn_peer import Refused
+from numbarnn.cells import precision
+from numbarnn.reference import layer_norm_gru, philox
 
 
 @dataclass(frozen=True)
@@ -42,27 +45,33 @@ class Expectation:
 
 
 class Expected:
-    """The expectations of one problem: computed once for all schedules, and once for each set of dropout masks.
+    """The expectations of one problem: computed once for all schedules, and once for each training call that draws.
 
     with_cudnn   whether cuDNN is asked as well
     """
 
     def __init__(self, problem, with_cudnn=False):
         self.problem, self.with_cudnn = problem, with_cudnn
-        self._known = []  # pairs of masks and expectation
+        self._known = {}  # number of a training call, None: nothing is drawn -> Expectation
 
-    def results(self, masks=None):
-        """The `Expectation` with these masks (None: nothing is dropped)."""
-        for known, expectation in self._known:
-            if same_masks(known, masks):
-                return expectation
-        expectation = self._expectation(masks)
-        self._known.append((masks, expectation))
+    def results(self, call=None):
+        """The `Expectation` of training call number `call`; None: of inference."""
+        call = call if self.problem.case.draws else None
+        if call not in self._known:
+            self._known[call] = self._expectation(call)
+        return self._known[call]
+
+    def of_training(self):
+        """That of the last of the training calls that a case makes: see `runs.run_training`."""
+        calls, problem = self.problem.case.training_calls, self.problem
+        expectation = self.results(calls - 1)
+        for earlier in range(calls - 1) if problem.case.accumulate else ():
+            expectation = expectation.after(self.results(earlier), problem.parameters)
         return expectation
 
-    def _expectation(self, masks):
+    def _expectation(self, call):
         problem = self.problem
-        truth = reference_results(problem, masks)
+        truth, masks = reference_results(problem, call), dropout_masks(problem.case, call)
         has_peers = problem.case.cell in PEERS_CELLS
         torch = peers.torch_results(problem, masks) if has_peers and peers.installed("torch") else None
         cudnn = refusal = None
@@ -76,7 +85,7 @@ class Expected:
     def notes(self):
         """What there is to tell about the peers: pairs of a name and a sentence."""
         found = []
-        for _, expectation in self._known:
+        for expectation in self._known.values():
             if expectation.cudnn_refusal is not None:
                 found.append(("cuDNN", f"refuses: {expectation.cudnn_refusal}"))
             for name, key in (("PyTorch", "torch_error"), ("cuDNN", "cudnn_error")):
@@ -91,40 +100,58 @@ class Expected:
         return accuracy.trusted(self.problem.case, error)
 
 
-def same_masks(some, others):
-    """Whether two lists of masks are equal; None equals None."""
-    if some is None or others is None:
-        return some is others
-    return all(np.array_equal(a, b) for a, b in zip(some, others, strict=True))
+def dropout_masks(case, call):
+    """What the outputs of all layers but the last are multiplied by in training call number `call`, by the independent
+    generator: a list of (T, B, D*H_l); None where nothing is dropped, and for call None, which is inference."""
+    if call is None or not case.masked:
+        return None
+    shapes = [(case.T, case.B, case.D * width) for width in case.outputs[:-1]]
+    return philox.dropout_masks(shapes, case.dropout, SEED, call, precision.numpy_dtype(case.dtype))
 
 
-def reference_results(problem, masks=None):
+def run_reference(case, call, x, parameters, h0=None, c0=None, *, lengths=None, resets=None, padding_value=0.0):
+    """(result, backward) of `numbarnn.reference` for a case: what its forward returns in training call number `call`
+    (None: in inference), and the function backward(result, dy, dhy, dcy).
+
+    The LSTM that is written as equations is the LSTM, the other such cell has a reference of its own.
+    """
+    options = {"masks": dropout_masks(case, call), "lengths": lengths, "resets": resets, "padding_value": padding_value}
+    if case.cell == "layer_norm_gru":
+        return layer_norm_gru.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_gru.backward
+    options |= {"cell_clip": case.cell_clip, "clip_propagate_nan": case.clip_propagate_nan}
+    cell = case.cell.removeprefix("traced_")
+    return reference.forward(cell, x, parameters, h0, c0, **options), reference.backward
+
+
+def drawn(case, call):
+    """What layer_norm_gru draws in training call number `call`, as its reference takes it; in inference the mean."""
+    if call is None:
+        return {"kept": 1 - ZONEOUT}
+    places = [[(layer * case.D + direction, H) for direction in range(case.D)] for layer, H in enumerate(case.hidden)]
+    return {
+        "kept": [[philox.zoneout_kept(case.T, case.B, H, ZONEOUT, SEED, place, call) for place, H in layer]
+                 for layer in places],
+        "dropped": [[philox.dropped_weights(GATES[case.cell], H, DROPPED, SEED, place, call, "float64")
+                     for place, H in layer] for layer in places],
+    }  # fmt: skip
+
+
+def reference_results(problem, call=None):
     """Results of `numbarnn.reference`, forward and backward, by quantity; forward alone where the case is.
+
+    call   number of the training call; None: inference, in which nothing is drawn
 
     Raises ArithmeticError where one holds a NaN that the case does not bring with it.
     """
-    from numbarnn import reference
-
     case = problem.case
-    forward = reference.forward(
-        case.cell,
-        problem.x,
-        problem.parameters,
-        problem.h0,
-        problem.c0,
-        masks=masks,
-        lengths=problem.lengths,
-        resets=problem.resets,
-        cell_clip=case.cell_clip,
-        clip_propagate_nan=case.clip_propagate_nan,
-        padding_value=case.padding_value,
-    )
+    options = {"lengths": problem.lengths, "resets": problem.resets, "padding_value": case.padding_value}
+    forward, backward = run_reference(case, call, problem.x, problem.parameters, problem.h0, problem.c0, **options)
     results = {"y": forward.y, "hy": forward.hy}
-    results |= {"cy": forward.cy} if case.cell == "lstm" else {}
+    results |= {"cy": forward.cy} if case.has_c else {}
     if not case.forward_only:
-        gradients = reference.backward(forward, problem.dy, problem.dhy, problem.dcy)
+        gradients = backward(forward, problem.dy, problem.dhy, problem.dcy)
         results |= {"dx": gradients.dx, "dhx": gradients.dhx} | gradients.params
-        results |= {"dcx": gradients.dcx} if case.cell == "lstm" else {}
+        results |= {"dcx": gradients.dcx} if case.has_c else {}
     for quantity, value in results.items():
         if not case.nan_state and np.isnan(accuracy.flat(value)).any():
             raise ArithmeticError(f"the float64 reference has a NaN in {quantity}")

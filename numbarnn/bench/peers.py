@@ -115,7 +115,7 @@ def numbarnn_outputs(layer, problem, y, state):
     """y, hy and cy that a layer returned, as NumPy arrays by quantity."""
     case = problem.case
     results = {"y": from_engine(layer, problem, y, case.padding_value)}
-    for quantity, value in zip(("hy", "cy"), state if case.cell == "lstm" else (state,), strict=False):
+    for quantity, value in zip(("hy", "cy"), state if case.has_c else (state,), strict=False):
         results[quantity] = unpack_states(case, to_host(layer, value))
     return results
 
@@ -123,7 +123,7 @@ def numbarnn_outputs(layer, problem, y, state):
 def numbarnn_gradients(layer, problem, gradients):
     """dx, dhx, dcx and the gradient of each parameter that a layer returned, as NumPy arrays by quantity."""
     case, results = problem.case, {"dx": from_engine(layer, problem, gradients.x)}
-    state = gradients.state if case.cell == "lstm" else (gradients.state,)
+    state = gradients.state if case.has_c else (gradients.state,)
     for quantity, value in zip(("dhx", "dcx"), state, strict=False):
         results[quantity] = unpack_states(case, to_host(layer, value))
     return results | {name: to_host(layer, value) for name, value in gradients.params.items()}

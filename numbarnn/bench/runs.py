@@ -31,21 +31,22 @@ def run_single_steps(layer, problem):
 def run_training(layer, problem):
     """(results, masks): every result of forward and backward, and the dropout masks of each forward call.
 
-    Each call's masks are a list of arrays, or None where nothing is dropped. There are two calls where the case
-    accumulates: the last is the one with results, to whose parameters' gradients those of the first are added.
+    Each call's masks are a list of arrays, or None where nothing is dropped. There are two calls where the case draws
+    random numbers or accumulates: the last is the one with results, to whose parameters' gradients those of the first
+    are added where the case accumulates.
     """
     case, options = problem.case, peers.call_options(problem)
     x, state = inputs(layer, problem)
     dy = peers.to_engine(layer, problem, problem.dy)
     dstate = peers.to_engine_state(layer, problem.dhy, problem.dcy)
     dw, masks = None, []
-    for _ in range(2 if case.accumulate else 1):
+    for _ in range(case.training_calls):
         y, final, tape = layer.forward(x, state, **options)
         masks.append(layer.dropout_masks(tape) if case.masked else None)
         results = peers.numbarnn_outputs(layer, problem, y, final)
         if not case.forward_only:
             gradients = layer.backward(tape, dy, dstate, dw=dw)
-            dw = gradients.weights
+            dw = gradients.weights if case.accumulate else None
             results |= peers.numbarnn_gradients(layer, problem, gradients)
     return results, masks
 

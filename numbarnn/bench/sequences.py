@@ -22,10 +22,14 @@ def random_lengths(random, T, B, form):
     return random.permutation(np.array([T, least, *rest], np.int64))
 
 
-def random_resets(random, T, B):
-    """Resets (T, B) of bool: some, and at least one."""
+def random_resets(random, T, B, lengths=None):
+    """Resets (T, B) of bool: some, and at least one; with lengths also right behind the end of every sequence that is
+    shorter than T, where nothing may come of them."""
     resets = random.random((T, B)) < RESET_RATE
     resets[T // 2, B // 2] = True
+    if lengths is not None:
+        over = np.flatnonzero(lengths < T)
+        resets[lengths[over], over] = True
     return resets
 
 
