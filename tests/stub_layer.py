@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from numbarnn import reference
-from numbarnn.bench import sequences
+from numbarnn.bench import expected, sequences
 from numbarnn.bench.cases import pack_states, unpack_states
 
 
@@ -29,7 +28,7 @@ class StubLayer:
     """The methods of layers that `check` and `bench` call. `spoil(quantity, array)` changes results."""
 
     def __init__(self, case, parameters, spoil=None):
-        self.case, self.engine = case, StubEngine()
+        self.case, self.engine, self.calls = case, StubEngine(), 0
         self.weights = {name: array.astype(np.float64) for name, array in parameters.items()}
         self.spoil = spoil or (lambda quantity, array: array)
 
@@ -40,44 +39,41 @@ class StubLayer:
         return self._outputs(self._run(x, state, None, **options), x)
 
     def forward(self, x, state=None, **options):
-        case, masks = self.case, None
-        if case.masked:
-            random = np.random.default_rng(case.T)
-            kept = [random.random((case.T, case.B, case.D * H)) >= case.dropout for H in case.outputs[:-1]]
-            masks = [np.asarray(keep / (1 - case.dropout), case.dtype) for keep in kept]
-        result = self._run(x, state, masks, **options)
-        return *self._outputs(result, x), SimpleNamespace(result=result, masks=masks, x=x)
+        result, call = self._run(x, state, self.calls, **options), self.calls
+        self.calls += 1
+        return *self._outputs(result, x), SimpleNamespace(result=result, x=x, call=call)
 
     def dropout_masks(self, tape):
-        return [self.spoil("dropout mask", mask) for mask in tape.masks]
+        return [self.spoil("dropout mask", mask) for mask in expected.dropout_masks(self.case, tape.call)]
 
     def backward(self, tape, dy=None, dstate=None, *, dw=None):
         case = self.case
         dhy, dcy = self._states(dstate)
-        found = reference.backward(tape.result, None if dy is None else self._unpacked(dy)[0], dhy, dcy)
+        found = self.backward_of(tape.result, None if dy is None else self._unpacked(dy)[0], dhy, dcy)
         params = {name: self._cast(name, array) for name, array in found.params.items()}
         if dw is not None:
             params = {name: array + dw[name] for name, array in params.items()}
         state = self._pack("dhx", found.dhx)
-        state = (state, self._pack("dcx", found.dcx)) if case.cell == "lstm" else state
+        state = (state, self._pack("dcx", found.dcx)) if case.has_c else state
         x = self._packed(self._cast("dx", found.dx), tape.x)
         return SimpleNamespace(x=x, state=state, params=params, weights=params)
 
     def _states(self, state):
         if state is None:
             return None, None
-        parts = state if self.case.cell == "lstm" else (state, None)
+        parts = state if self.case.has_c else (state, None)
         return [None if part is None else unpack_states(self.case, part) for part in parts]
 
-    def _run(self, x, state, masks, lengths=None, resets=None, padding_value=0.0):
+    def _run(self, x, state, call, lengths=None, resets=None, padding_value=0.0):
+        """What the reference computes in training call number `call`; None: in inference."""
         case = self.case
         h0, c0 = self._states(state)
         x, packed_lengths = self._unpacked(x)
         lengths = lengths if packed_lengths is None else packed_lengths
         resets = resets.T if resets is not None and case.batch_first and packed_lengths is None else resets
         options = {"lengths": lengths, "resets": resets, "padding_value": padding_value}
-        options |= {"cell_clip": case.cell_clip, "clip_propagate_nan": case.clip_propagate_nan}
-        return reference.forward(case.cell, x, self.weights, h0, c0, masks=masks, **options)
+        result, self.backward_of = expected.run_reference(case, call, x, self.weights, h0, c0, **options)
+        return result
 
     def _unpacked(self, x):
         """A packed or batch-first x as (T, B, n), and the lengths of a packed one, else None."""
@@ -96,7 +92,7 @@ class StubLayer:
     def _outputs(self, result, x):
         y = self._cast("y", result.y)
         state = self._pack("hy", result.hy)
-        state = (state, self._pack("cy", result.cy)) if self.case.cell == "lstm" else state
+        state = (state, self._pack("cy", result.cy)) if self.case.has_c else state
         return self._packed(y, x), state
 
     def _cast(self, quantity, array):

@@ -75,16 +75,13 @@ def test_cudnn_gets_the_problem_and_its_results_have_their_names(cell, stand_in)
     """Every option: layers of one network or one each, masks, padding, states, names of parameters."""
     for options in spreads.option_sets(cell):
         case = cases.Case(cell, T=3, B=3, dtype="float64", **options)
-        problem, masks = cases.make_problem(case), None
-        if case.masked:
-            random = np.random.default_rng(0)
-            masks = [2.0 * (random.random((3, 3, case.D * width)) < 0.5) for width in case.outputs[:-1]]
+        problem, masks = cases.make_problem(case), expected.dropout_masks(case, call=0)
         lacking = [word for word, lacks in (("resets", case.resets), (cell, cell not in cases.PEERS_CELLS)) if lacks]
         if lacking:
             with pytest.raises(cudnn_peer.Refused, match=f"it has no {', '.join(lacking)}"):
                 cudnn_peer.cudnn_results(problem, masks)
             continue
-        truth = expected.reference_results(problem, masks)
+        truth = expected.reference_results(problem, call=0)
         found = cudnn_peer.cudnn_results(problem, masks)
         assert found.keys() == truth.keys(), case
         for quantity, value in found.items():

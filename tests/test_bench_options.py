@@ -25,7 +25,7 @@ def test_every_option_is_in_every_spread(cell, size):
     assert used == set(cases.OPTIONS) - lacking
     assert {case.bias for case in chosen} == {True, False, "input", "recurrent"}
     assert {case.lengths for case in chosen} == set(cases.LENGTHS)
-    assert {case.dtype for case in chosen} == set(cases.DTYPES)
+    assert {case.dtype for case in chosen} == set(cases.DTYPES if size == "full" else spreads.QUICK_DTYPES[cell])
     assert {case.L for case in chosen} >= {1, 2, 3}
     for flag in ("masked", "equal_layers"):
         assert {getattr(case, flag) for case in chosen} == {True, False}, flag
@@ -87,10 +87,20 @@ def test_padding_of_x_and_dy_is_nan_and_nothing_else():
         np.testing.assert_array_equal(np.isnan(array).any(axis=2), problem.padding)
 
 
-@pytest.mark.parametrize("case", [case for cell in cases.CELLS for case in spreads.spread(cell, "quick")], ids=str)
+@pytest.mark.parametrize("case", [case for cell in cases.ALL_CELLS for case in spreads.spread(cell, "quick")], ids=str)
 def test_parameters_are_those_of_the_layer(case):
     layer = cases.make_layer(case, "cpu", cases.make_problem(case).parameters)
     assert {name: array.shape for name, array in layer.state_dict().items()} == cases.parameter_shapes(case)
+
+
+def test_resets_stand_behind_the_ends_of_sequences():
+    """Where nothing may come of them."""
+    quick = [case for cell in cases.ALL_CELLS for case in spreads.spread(cell, "quick")]
+    problems = [cases.make_problem(case) for case in quick if case.resets and case.lengths and case.bidirectional]
+    assert {problem.case.cell for problem in problems} == set(cases.ALL_CELLS)
+    for problem in problems:
+        over = problem.lengths < problem.case.T
+        assert over.any() and problem.resets[problem.lengths[over], over].all()
 
 
 # ---- PyTorch and the reference ----
@@ -116,17 +126,15 @@ def test_pytorch_agrees_with_the_reference_in_float64(cell):
     assert {"lengths", "input_mode", "bias", "padding_value"} <= seen and ("proj_size" in seen) == (cell == "lstm")
 
 
-def test_expectations_are_computed_once_for_equal_masks(monkeypatch):
+def test_expectations_are_computed_once_for_each_call_that_draws(monkeypatch):
     calls = []
-    monkeypatch.setattr(expected, "reference_results", lambda problem, masks: calls.append(masks) or {})
+    monkeypatch.setattr(expected, "reference_results", lambda problem, call: calls.append(call) or {})
     monkeypatch.setattr(peers, "installed", lambda *modules: False)
     known = expected.Expected(cases.make_problem(PLAIN))
-    masks = [np.ones((7, 3, 18), np.float32)]
-    first = known.results(masks)
-    assert known.results([masks[0].copy()]) is first and known.results() is known.results() is not first
-    assert len(calls) == 2
-    known.results([2 * masks[0]])
-    assert len(calls) == 3
+    assert known.results() is known.results(0) is known.results(1) and calls == [None]
+    known = expected.Expected(cases.make_problem(replace(PLAIN, dropout=0.3)))
+    assert known.results() is not known.results(0) is known.results(0) is not known.results(1)
+    assert calls == [None, None, 0, 1]
 
 
 def test_a_nan_in_the_reference_is_an_error_unless_it_was_brought(monkeypatch):
@@ -168,10 +176,10 @@ class Careless(StubLayer):
         super().__init__(case, parameters)
         self.changes, self.options = changes, options
 
-    def _run(self, x, state, masks, **options):
+    def _run(self, x, state, call, **options):
         own, self.case = self.case, replace(self.case, **self.changes)
         try:
-            return super()._run(x, state, masks, **options | {k: v for k, v in self.options.items() if k in options})
+            return super()._run(x, state, call, **options | {k: v for k, v in self.options.items() if k in options})
         finally:
             self.case = own
 

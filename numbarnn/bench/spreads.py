@@ -3,7 +3,7 @@
 from dataclasses import replace
 from importlib.util import find_spec
 
-from numbarnn.bench.cases import CELLS, DTYPES, Case
+from numbarnn.bench.cases import ALL_CELLS, DTYPES, TRACED_CELLS, Case
 from numbarnn.cells import precision
 
 TIMES_AND_BATCHES = ((7, 3), (7, 1), (1, 1), (2, 3), (1, 3), (2, 1))
@@ -55,37 +55,86 @@ LSTM_OPTION_SETS = (
     {"input_size": 5, "hidden": (9, 9), "cell_clip": (-0.5, 0.25), "clip_propagate_nan": False, "nan_state": True},
     {"input_size": 5, "hidden": (9,), "cell_clip": (-0.5, 0.25), "nan_state": True},
 )  # fmt: skip
-# A few sets that together still use every option; the largest layers stand where T is small in every cell.
+# Cells that are written as equations: each of their sums has one bias at most.
+TRACED_OPTION_SETS = {
+    "traced_lstm": (
+        {"input_size": 4, "hidden": (33,), "bias": "input", "batch_first": True},
+        {"input_size": 5, "hidden": (7, 9), "bias": "input", "bidirectional": True, "lengths": "padded",
+         "resets": True},
+        {"input_size": 5, "hidden": (6, 6), "bias": "input", "dropout": 0.3, "accumulate": True, "lengths": "packed"},
+        {"input_size": 5, "hidden": (9, 5, 7), "bias": "input", "state": False, "gradients": "y"},
+    ),
+    "layer_norm_gru": (
+        {"input_size": 4, "hidden": (33,), "batch_first": True},
+        {"input_size": 5, "hidden": (7, 6), "accumulate": True, "bidirectional": True, "lengths": "padded",
+         "resets": True},
+        {"input_size": 5, "hidden": (6, 6), "dropout": 0.3, "lengths": "packed"},
+        {"input_size": 5, "hidden": (9, 5, 7), "state": False, "gradients": "state"},
+    ),
+}  # fmt: skip
+# A few sets that together still use every option; sizes that a simulator runs in a second.
 QUICK_OPTION_SETS = (
-    {"input_size": 4, "hidden": (7, 13), "batch_first": True, "bidirectional": True, "bias": False, "resets": True},
+    {"input_size": 4, "hidden": (5, 9), "batch_first": True, "bidirectional": True, "bias": False, "resets": True,
+     "lengths": "padded"},
     {"input_size": 9, "hidden": (9,), "state": False, "input_mode": "skip", "bias": "input", "lengths": "padded",
      "padding_value": -1.5},
-    {"input_size": 5, "hidden": (33, 17, 5), "bidirectional": True},
-    {"input_size": 5, "hidden": (13, 17), "dropout": 0.3, "bias": "recurrent", "lengths": "packed"},
+    {"input_size": 5, "hidden": (9, 6, 5), "bidirectional": True},
+    {"input_size": 5, "hidden": (5, 9), "dropout": 0.3, "bias": "recurrent", "lengths": "packed"},
     {"input_size": 5, "hidden": (6, 6), "accumulate": True, "bidirectional": True, "lengths": "padded"},
 )  # fmt: skip
 QUICK_LSTM_OPTION_SETS = (
     {"input_size": 5, "hidden": (9, 9), "proj_size": 4, "bidirectional": True, "lengths": "padded"},
-    {"input_size": 5, "hidden": (7,), "cell_clip": (-0.5, 0.25), "lengths": "padded"},
-    {"input_size": 5, "hidden": (5,), "cell_clip": (-0.5, 0.25), "clip_propagate_nan": False, "nan_state": True},
-)
+    {"input_size": 5, "hidden": (7,), "cell_clip": (-0.5, 0.25), "clip_propagate_nan": False, "lengths": "padded",
+     "dtype": "float32"},
+    {"input_size": 5, "hidden": (5,), "cell_clip": (-0.5, 0.25), "clip_propagate_nan": False, "nan_state": True,
+     "dtype": "float32"},
+)  # fmt: skip
+QUICK_HALVES = (0, 3, 5, 6)  # which of a cell's quick cases also have 16 bits
+QUICK_TRACED_OPTION_SETS = {cell: sets[1:3] for cell, sets in TRACED_OPTION_SETS.items()}
+SIMULATED_LSTM_OPTION_SETS = ({"input_size": 5, "hidden": (5,), "cell_clip": (-0.5, 0.25), "nan_state": True},)
+QUICK_TIMES_AND_BATCHES = ((4, 3), (5, 1), (1, 1), (2, 3), (1, 3), (2, 1))
+# Where each cell and dtype is compiled for seconds, the quick cases have these alone; the simulator compiles nothing.
+QUICK_DTYPES = {
+    "lstm": DTYPES, "gru": DTYPES, "rnn_tanh": ("float32",), "rnn_relu": ("float64",),
+    "gru_reset_before": ("float32",), "traced_lstm": ("float32",), "layer_norm_gru": ("float32",),
+}  # fmt: skip
 LONGER = (
     {"T": 25, "B": 16, "input_size": 64, "hidden": (128,)},
     {"T": 100, "B": 1, "input_size": 32, "hidden": (96,)},
     {"T": 30, "B": 5, "input_size": 32, "hidden": (64, 48), "bidirectional": True},
     {"T": 25, "B": 16, "input_size": 64, "hidden": (64,), "lengths": "padded", "resets": True},
 )
+# Sizes that cross a boundary of the engines: which one, `boundaries` says. Quick cases too.
+COMPILED_BOUNDARIES = (  # on the CPU and on GPUs
+    Case("gru", 3, 2, 5, (137,), dtype="float64"),
+    Case("gru", 2, 43, 5, (131,)),
+    Case("gru", 19, 2, 5, (5, 4), bidirectional=True, dropout=0.3, dtype="float64"),
+    Case("lstm", 17, 3, 5, (141,), lengths="padded"),
+    Case("lstm", 5, 23, 5, (150,), proj_size=40, dtype="float64"),
+    Case("rnn_tanh", 2, 2, 1030, (5,)),
+    Case("rnn_tanh", 14, 43, 5, (128, 20), bidirectional=True, dropout=0.3),
+    Case("gru_reset_before", 5, 23, 5, (100,)),
+    Case("layer_norm_gru", 2, 2, 5, (261,)),
+    Case("layer_norm_gru", 3, 19, 5, (150,)),
+)
+SIMULATED_BOUNDARIES = (
+    Case("lstm", 2, 11, 5, (9,), dtype="float16"),
+    Case("rnn_tanh", 7, 11, 4, (5,)),
+    Case("rnn_tanh", 2, 1, 3, (3,) * 9, dropout=0.3),
+)
 WHERE_T_MATTERS = ("dropout", "lengths", "resets", "cell_clip")  # a quick case with one of them has at least two steps
 
 
 def option_sets(cell, size="full"):
     """The options of the cases for one cell."""
+    if cell in TRACED_CELLS:
+        return (TRACED_OPTION_SETS if size == "full" else QUICK_TRACED_OPTION_SETS)[cell]
     common, own = (OPTION_SETS, LSTM_OPTION_SETS) if size == "full" else (QUICK_OPTION_SETS, QUICK_LSTM_OPTION_SETS)
     return common + own if cell == "lstm" else common
 
 
-def spread(cell, size="full"):
-    """The cases for one cell.
+def spread(cell, size="full", device="cpu"):
+    """The cases for one cell on one device, but those of `boundary_cases`.
 
     full    every option set with every (T, B) and dtype, and some longer problems
     quick   a few option sets that together use every option, (T, B) and dtype taking turns
@@ -97,22 +146,50 @@ def spread(cell, size="full"):
             for T, B in TIMES_AND_BATCHES
             for dtype in DTYPES
         ]
-        return cases + [Case(cell=cell, dtype=dtype, **sizes) for sizes in LONGER for dtype in DTYPES]
-    cases = []
+        bias = {"bias": "input"} if cell == "traced_lstm" else {}
+        return cases + [Case(cell=cell, dtype=dtype, **bias, **sizes) for sizes in LONGER for dtype in DTYPES]
+    cases, dtypes = [], DTYPES if device == "sim" else QUICK_DTYPES[cell]
+    sets = option_sets(cell, "quick") + (SIMULATED_LSTM_OPTION_SETS if (cell, device) == ("lstm", "sim") else ())
     # another (T, B) and dtype for the same options in each cell
-    for turn, options in enumerate(option_sets(cell, "quick"), CELLS.index(cell)):
-        T, B = TIMES_AND_BATCHES[turn % len(TIMES_AND_BATCHES)]
+    for turn, options in enumerate(sets, ALL_CELLS.index(cell)):
+        T, B = QUICK_TIMES_AND_BATCHES[turn % len(QUICK_TIMES_AND_BATCHES)]
         T = max(T, 2) if any(name in options for name in WHERE_T_MATTERS) else T
-        cases.append(Case(cell=cell, T=T, B=B, dtype=DTYPES[turn % 2], **options))
+        cases.append(Case(**{"cell": cell, "T": T, "B": B, "dtype": dtypes[turn % len(dtypes)]} | options))
     return cases
 
 
-def half_precision(cell):
-    """The quick cases for one cell in float16 and, where it is installed, bfloat16, in turns.
+def boundary_cases(cell, device):
+    """The cases for one cell whose sizes cross a boundary of a device's engine; those of 16 bits, where it can."""
+    chosen = SIMULATED_BOUNDARIES if device == "sim" else COMPILED_BOUNDARIES
+    chosen += SIMULATED_BOUNDARIES if device == "cuda" else ()
+    return [case for case in chosen if case.cell == cell]
+
+
+def half_precision(cell, size="full"):
+    """The quick cases for one cell in float16 and, where it is installed, bfloat16, in turns; some of them where `size`
+    is "quick".
 
     None for the ReLU: where its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
     """
     if cell == "rnn_relu":
         return []
     dtypes = [dtype for dtype in precision.HALVES if dtype != "bfloat16" or find_spec("ml_dtypes")]
-    return [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread(cell, "quick"))]
+    halves = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread(cell, "quick"))]
+    return halves if size == "full" else [case for i, case in enumerate(halves) if i in QUICK_HALVES]
+
+
+def left_out(quick, full):
+    """How the quick cases of a device differ from all, in words.
+
+    quick, full   pairs of a case and the schedules that run it: of the quick check, of the whole
+    """
+    runs, all_runs = ({(case, name) for case, names in plan for name in names} for plan in (quick, full))
+    had, there = ({case for case, _ in chosen} for chosen in (runs, all_runs))
+    lacks = [f"{len(runs)} runs of a case by a schedule in place of {len(all_runs)}"]
+    for dtype in precision.DTYPES:
+        cells = [{case.cell for case in chosen if case.dtype == dtype} for chosen in (there, had)]
+        lacks += [f"no {dtype} of {', '.join(sorted(cells[0] - cells[1]))}"] if cells[0] - cells[1] else []
+    gradients = {case.gradients for case in there} - {case.gradients for case in had}
+    lacks += [f"no gradients of {' or of '.join(sorted(gradients))} alone"] if gradients else []
+    steps, kept = (max((case.T for case in chosen), default=0) for chosen in (there, had))
+    return "; ".join(lacks + ([f"at most {kept} steps, not {steps}"] if steps > kept else []))

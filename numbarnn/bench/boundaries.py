@@ -1,0 +1,207 @@
+"""What the sizes of `numbarnn check` have to cross, as data: tiles, chunks, blocks, threads, launches of the engines.
+
+A loop that is right within its first tile may be wrong in its second. So each `Boundary` says which sizes go beyond
+one, by the engines' own constants: where a constant grows beyond the quick cases, a test fails that names the boundary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numbarnn import cells
+from numbarnn.bench.cases import GATES, TRACED_CELLS, own_cell
+from numbarnn.engines import cpu, cpu_loops, cpu_products, profiles
+from numbarnn.kernels import dropout, pointwise, reduce, row_sums, slices
+from numbarnn.schedules import Problem, planner, wavefront
+
+LEVELS = 5  # of pairs in which the CPU adds up sums of rows: more than 2^5 blocks need a sixth
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a case: sizes as in the package's legend, I of this layer, P = H without projection."""
+
+    case: object
+    I: int  # noqa: E741 - the legend's letter
+    H: int
+    P: int
+
+    @property
+    def rows(self):
+        """T B."""
+        return self.case.T * self.case.B
+
+    @property
+    def G(self):
+        """Number of gates."""
+        return GATES[self.case.cell]
+
+    @property
+    def recurrent_work(self):
+        """Multiply-adds of all steps but those with W."""
+        return self.rows * (self.G * self.H * self.P + (self.H * self.P if self.case.proj_size else 0))
+
+    @property
+    def weights_work(self):
+        """Multiply-adds of the gradients of W and R."""
+        return self.rows * self.G * self.H * (self.P + self.I)
+
+    @property
+    def shares(self):
+        """How many threads the CPU's loops over steps could have at most; 1 where there is too little work."""
+        return 1 if self.recurrent_work < cpu.SERIAL_WORK else self.P // cpu_products.UNITS
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """One of them: its name, whose it is ("cpu", "cuda" or "sim"), and whether a `Layer` crosses it."""
+
+    device: str
+    name: str
+    crossed: Callable[[Layer], bool]
+
+
+def layers(case):
+    """The `Layer`s of a case."""
+    return [
+        Layer(case, case.layer_input_size(k), H, width)
+        for k, (H, width) in enumerate(zip(case.hidden, case.outputs, strict=True))
+    ]
+
+
+def missing(plan, device):
+    """Names of the device's boundaries that no case of a plan (pairs of a case and its schedules) crosses."""
+    return [
+        boundary.name
+        for boundary in BOUNDARIES
+        if boundary.device == device and not any(boundary.crossed(layer) for case, _ in plan for layer in layers(case))
+    ]
+
+
+# ---- the CPU ----
+
+
+def _few(rows):
+    """Rows of a product that OpenBLAS gets in small pieces."""
+    return 1 < rows <= cpu_products.FEW_ROWS
+
+
+def _wavefront(layer):
+    """Blocks of several steps, the last one shorter, in layers one above the other."""
+    case = layer.case
+    size = wavefront.block_steps(case.L, case.T)
+    return case.L > 1 and size > 1 and case.T % size > 0
+
+
+_CPU = {
+    "units of a thread beyond a tile, in the loops over steps":
+        lambda s: s.H > cpu_loops.TILE and s.shares == 1,
+    "terms of a sum over units beyond a tile":
+        lambda s: s.H > cpu_loops.TILE and s.case.cell == "layer_norm_gru" and s.shares == 1,
+    "several threads in the loops over steps":
+        lambda s: s.shares > 1 and s.case.cell in ("lstm", "gru", "rnn_tanh"),
+    "several threads, and steps that are skipped":
+        lambda s: s.shares > 1 and s.case.lengths is not None,
+    "several threads, and a projection":
+        lambda s: s.shares > 1 and s.case.proj_size > 0,
+    "several threads, and a second product within a step":
+        lambda s: s.shares > 1 and s.case.cell == "gru_reset_before",
+    "several threads, and sums over units":
+        lambda s: s.shares > 1 and s.case.cell == "layer_norm_gru",
+    "h Rᵀ of many rows, a second chunk of terms":
+        lambda s: s.case.B > cpu_products.FEW_ROWS and s.P > cpu_products.CHAIN,
+    "x Wᵀ of few rows, a second chunk of terms":
+        lambda s: _few(s.rows) and s.I > 8 * cpu_products.CHAIN,
+    "da R of few rows, a second chunk of terms":
+        lambda s: _few(s.case.B) and s.G * s.H > cpu_products.CHAIN,
+    "da R of many rows, a second chunk of terms":
+        lambda s: s.case.B > cpu_products.FEW_ROWS and s.G * s.H > cpu_products.CHAIN,
+    "h Rᵀ of few rows, a second piece of columns":
+        lambda s: _few(s.case.B) and s.H > 2 * cpu_products.UNITS,
+    "da R of few rows, a second piece of columns":
+        lambda s: _few(s.case.B) and s.P > 4 * cpu_products.UNITS,
+    "products of one row":
+        lambda s: s.case.B == 1 and s.case.T > 1,
+    "gradients of W and R, a second chunk of rows":
+        lambda s: s.rows > cpu_products.CHAIN,
+    "several threads in the gradients of W and R":
+        lambda s: s.weights_work >= cpu.SERIAL_WORK and s.G * s.H >= 2 * cpu_products.UNITS,
+    "sums of rows, more blocks than five levels of pairs hold":
+        lambda s: s.rows >= (2**LEVELS) * cpu_products.SUM_ROWS + 2,
+    "several threads in dropout":
+        lambda s: s.case.masked and 20 * s.rows * s.case.D * s.P >= cpu.SERIAL_WORK,
+    "blocks of several steps in a wavefront, the last one shorter":
+        _wavefront,
+    "blocks of several steps in a wavefront, of two directions and with dropout":
+        lambda s: _wavefront(s) and s.case.masked and s.case.bidirectional,
+}  # fmt: skip
+
+
+# ---- kernels: on a GPU and, with tiny blocks, in the simulator ----
+
+
+def _grid_stride(layer):
+    """More units than the threads along x, or more sequences than the blocks along y."""
+    config = pointwise.launch_config(layer.case.B, layer.H)
+    return config.grid[0] * config.block[0] < layer.H and config.grid[1] < layer.case.B
+
+
+_KERNELS = {
+    "sums of rows, more rows than the threads of a block add up at once":
+        lambda s: s.rows > reduce.ROWS * reduce.SUM_ROWS,
+    "sums of rows, several blocks":
+        lambda s: s.G * s.H > reduce.COLUMNS,
+    "sums over units, more than one for each thread":
+        lambda s: s.case.cell == "layer_norm_gru" and s.H > row_sums.THREADS_PER_BLOCK,
+}  # fmt: skip
+_CUDA = _KERNELS | {
+    "units of several blocks":
+        lambda s: s.H > pointwise.THREADS_PER_BLOCK,
+    "dropout of several blocks":
+        lambda s: s.case.masked and s.rows * s.case.D * s.P > 4 * dropout.THREADS_PER_BLOCK,
+}  # fmt: skip
+
+
+def _launches(case, backward):
+    """The persistent launches of a case in the simulator; none where the schedule refuses it."""
+    if case.proj_size or case.cell in ("gru_reset_before", "layer_norm_gru"):
+        return ()
+    cell = own_cell(case.cell) if case.cell in TRACED_CELLS else cells.get(case.cell)
+    masks = {"padded": case.lengths is not None, "resets": case.resets}
+    sizes = case.input_size, case.hidden, case.D, case.T, case.B
+    problem = Problem("sim", cell, case.dtype, *sizes, True, case.dropout, profile=profiles.SIMULATOR, **masks)
+    return planner.plan_launches(problem, profiles.SIMULATOR, backward)
+
+
+def _launched(crossed):
+    """A boundary that launches have to cross, both of some forward and of some backward pass of the same case."""
+    return lambda layer: all(
+        any(crossed(launch, layer.case) for launch in _launches(layer.case, backward)) for backward in (False, True)
+    )
+
+
+_SIM = _KERNELS | {
+    "more units and sequences than the grid has threads and blocks for":
+        _grid_stride,
+    "several blocks for a layer and direction":
+        _launched(lambda launch, case: launch.blocks > (launch.last - launch.first) * case.D * launch.slices),
+    "a block whose last units are none":
+        _launched(lambda launch, case: any(H % launch.cut.units for H in case.hidden[launch.first : launch.last])),
+    "several layers in a launch":
+        _launched(lambda launch, case: launch.last > launch.first + 1),
+    "several layers in a launch, with dropout between them":
+        _launched(lambda launch, case: launch.last > launch.first + 1 and case.masked),
+    "several launches, one after the other":
+        _launched(lambda launch, case: launch.last - launch.first < case.L),
+    "products on tensor cores":
+        _launched(lambda launch, case: launch.cut.math == "mma"),
+    "products on tensor cores, more sequences than a tile":
+        _launched(lambda launch, case: launch.cut.math == "mma" and case.B > slices.TILE_BATCH),
+    "products by multiply-adds, more sequences than a tile":
+        _launched(lambda launch, case: launch.cut.math == "fma" and case.B > slices.TILE_BATCH),
+}  # fmt: skip
+
+BOUNDARIES = tuple(
+    Boundary(device, name, crossed)
+    for device, of_device in (("cpu", _CPU), ("cuda", _CUDA), ("sim", _SIM))
+    for name, crossed in of_device.items()
+)
