@@ -16,7 +16,7 @@ from numbarnn.schedules import SCHEDULES
 
 KEYS = {"cell", "options", "engine", "schedule", "quantity", "error", "limit", "ok", "cudnn_error", "ratio", "uses"}
 OUTPUTS = {"lstm": {"y", "hy", "cy", "dx", "dhx", "dcx"}, "gru": {"y", "hy", "dx", "dhx"}}
-OUTPUTS |= {"traced_lstm": OUTPUTS["lstm"], "layer_norm_gru": OUTPUTS["gru"]}
+OUTPUTS |= {"traced_lstm": OUTPUTS["lstm"], "layer_norm_rnn": OUTPUTS["gru"]}
 
 
 def run_check(tmp_path, *arguments):

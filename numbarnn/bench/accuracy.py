@@ -1,7 +1,7 @@
 """How far a result is from float64, and how far it may be.
 
     error(value, expected) = max |value - expected| / max(1, max |expected|)
-    floor(case)            = eps(dtype) * FUNCTION_ULPS + eps(compute dtype) * sqrt(longest sum)
+    floor(case)            = (eps(dtype) * FUNCTION_ULPS + eps(compute dtype) * sqrt(longest sum)) * stages
     limit                  = max(floor, 2 * the peer's own error in the same dtype, if it is one of rounding)
 
 The peer is cuDNN where it ran, else PyTorch; where there is none the floor alone is the limit. The inputs and gradients
@@ -9,7 +9,8 @@ of a problem are of size 1, so errors are relative to the largest element or to 
 of a sum of n terms grow like sqrt(n) when they are independent; the longest sums are those of a product over the inputs
 and the hidden units, and of the weight gradients over steps and batch. FUNCTION_ULPS stands for the sigmoids and tanhs
 around the sums, right to an ulp or so each, and for the rounding of float64's own reference. Half precision is storage:
-its sums are float32's. A peer that is further off than PEER_TRUST floors computes something else: then the floor alone
+its sums are float32's. `stages` is 1, and 3 for a cell with a normalisation, whose two sums over units follow on each
+other within a step. A peer that is further off than PEER_TRUST floors computes something else: then the floor alone
 is the limit, in `numbarnn check`, which tells it, as in `numbarnn bench`.
 """
 
@@ -20,6 +21,7 @@ import numpy as np
 from numbarnn.cells import precision
 
 FUNCTION_ULPS = 3
+STAGES = {"layer_norm_rnn": 3}
 PEER_TRUST = 4  # floors; PyTorch stays within one, and half a floor is the most that cuDNN's records have
 REFUSED = "refused"  # the mode of a case that a schedule cannot run
 PEER = "peer"  # the mode of a note about a peer: that it refuses a case, or computes something else
@@ -119,7 +121,7 @@ def floor(case):
     widest = max(case.layer_input_size(k) + max(H, case.outputs[k]) for k, H in enumerate(case.hidden))
     longest_sum = max(widest, case.T * case.B)
     summing = eps(precision.compute_dtype(case.dtype)) * float(np.sqrt(longest_sum))
-    return eps(case.dtype) * FUNCTION_ULPS + summing
+    return (eps(case.dtype) * FUNCTION_ULPS + summing) * STAGES.get(case.cell, 1)
 
 
 def limit(case, peer_error=None):

@@ -96,7 +96,7 @@ _CPU = {
     "units of a thread beyond a tile, in the loops over steps":
         lambda s: s.H > cpu_loops.TILE and s.shares == 1,
     "terms of a sum over units beyond a tile":
-        lambda s: s.H > cpu_loops.TILE and s.case.cell == "layer_norm_gru" and s.shares == 1,
+        lambda s: s.H > cpu_loops.TILE and s.case.cell == "layer_norm_rnn" and s.shares == 1,
     "several threads in the loops over steps":
         lambda s: s.shares > 1 and s.case.cell in ("lstm", "gru", "rnn_tanh"),
     "several threads, and steps that are skipped":
@@ -106,7 +106,7 @@ _CPU = {
     "several threads, and a second product within a step":
         lambda s: s.shares > 1 and s.case.cell == "gru_reset_before",
     "several threads, and sums over units":
-        lambda s: s.shares > 1 and s.case.cell == "layer_norm_gru",
+        lambda s: s.shares > 1 and s.case.cell == "layer_norm_rnn",
     "h Rᵀ of many rows, a second chunk of terms":
         lambda s: s.case.B > cpu_products.FEW_ROWS and s.P > cpu_products.CHAIN,
     "x Wᵀ of few rows, a second chunk of terms":
@@ -151,7 +151,7 @@ _KERNELS = {
     "sums of rows, several blocks":
         lambda s: s.G * s.H > reduce.COLUMNS,
     "sums over units, more than one for each thread":
-        lambda s: s.case.cell == "layer_norm_gru" and s.H > row_sums.THREADS_PER_BLOCK,
+        lambda s: s.case.cell == "layer_norm_rnn" and s.H > row_sums.THREADS_PER_BLOCK,
 }  # fmt: skip
 _CUDA = _KERNELS | {
     "units of several blocks":
@@ -163,7 +163,7 @@ _CUDA = _KERNELS | {
 
 def _launches(case, backward):
     """The persistent launches of a case in the simulator; none where the schedule refuses it."""
-    if case.proj_size or case.cell in ("gru_reset_before", "layer_norm_gru"):
+    if case.proj_size or case.cell in ("gru_reset_before", "layer_norm_rnn"):
         return ()
     cell = own_cell(case.cell) if case.cell in TRACED_CELLS else cells.get(case.cell)
     masks = {"padded": case.lengths is not None, "resets": case.resets}

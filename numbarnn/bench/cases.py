@@ -7,18 +7,17 @@ import numpy as np
 
 from numbarnn.bench import sequences
 from numbarnn.cells import precision
-from numbarnn.reference.layer_norm_gru import VECTORS
+from numbarnn.reference.layer_norm_rnn import VECTORS
 
 GATES = {
-    "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "gru_reset_before": 3, "traced_lstm": 4, "layer_norm_gru": 3,
+    "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "gru_reset_before": 3, "traced_lstm": 4, "layer_norm_rnn": 1,
 }  # fmt: skip
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before")  # built in
 PEERS_CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # those that PyTorch and cuDNN have
 #: Cells that are written as equations (`own_cell`): the LSTM, and one with what no built-in cell has (sums over all
 #: units, parameters per unit, dropped weights, random numbers in a step).
-TRACED_CELLS = ("traced_lstm", "layer_norm_gru")
+TRACED_CELLS = ("traced_lstm", "layer_norm_rnn")
 ALL_CELLS = (*CELLS, *TRACED_CELLS)
-DROPPED, ZONEOUT = 0.3, 0.2  # of layer_norm_gru: of the elements of R, of units in a step
 SEED = (3 << 32) + 5  # of layers: both words of the random numbers' key
 DTYPES = ("float32", "float64")
 GRADIENTS = ("y and state", "y", "state")  # the outputs whose gradients are given to backward
@@ -92,7 +91,7 @@ class Case:
     @property
     def draws(self):
         """True when training draws random numbers: each call has others."""
-        return self.masked or self.cell == "layer_norm_gru"
+        return self.masked or self.cell == "layer_norm_rnn"
 
     @property
     def training_calls(self):
@@ -195,9 +194,9 @@ def parameter_shapes(case):
             if k or case.input_mode == "linear":
                 shapes[f"weight_ih_l{k}{suffix}"] = (G * H, case.layer_input_size(k))
             shapes[f"weight_hh_l{k}{suffix}"] = (G * H, width)
-            for bias in BIASES[case.bias] if case.cell != "layer_norm_gru" else ():
+            for bias in BIASES[case.bias] if case.cell != "layer_norm_rnn" else ():
                 shapes[f"{bias}_l{k}{suffix}"] = (G * H,)
-            for vector in VECTORS if case.cell == "layer_norm_gru" else ():
+            for vector in VECTORS if case.cell == "layer_norm_rnn" else ():
                 shapes[f"{vector}_l{k}{suffix}"] = (H,)
             if case.proj_size:
                 shapes[f"weight_hr_l{k}{suffix}"] = (case.proj_size, H)
@@ -246,11 +245,10 @@ def make_problem(case, seed=0):
 @cache
 def own_cell(name):
     """The cell of one of TRACED_CELLS, traced."""
-    from numbarnn.cells import library, tracing
+    from numbarnn.bench.own_cell import layer_norm_rnn
+    from numbarnn.cells import library
 
-    if name == "traced_lstm":
-        return library.lstm
-    return tracing.cell(library.layer_norm_gru, drop_R=DROPPED, zoneout_h=ZONEOUT)
+    return {"traced_lstm": library.lstm, "layer_norm_rnn": layer_norm_rnn}[name]
 
 
 def make_layer(case, device, parameters, schedule="auto", seed=SEED):

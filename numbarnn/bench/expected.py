@@ -6,10 +6,11 @@ import numpy as np
 
 from numbarnn import reference
 from numbarnn.bench import accuracy, cudnn_peer, peers
-from numbarnn.bench.cases import DROPPED, GATES, PEERS_CELLS, SEED, ZONEOUT
+from numbarnn.bench.cases import PEERS_CELLS, SEED
 from numbarnn.bench.cudnn_peer import Refused
+from numbarnn.bench.own_cell import DROPPED, ZONEOUT
 from numbarnn.cells import precision
-from numbarnn.reference import layer_norm_gru, philox
+from numbarnn.reference import layer_norm_rnn, philox
 
 
 @dataclass(frozen=True)
@@ -116,22 +117,22 @@ def run_reference(case, call, x, parameters, h0=None, c0=None, *, lengths=None, 
     The LSTM that is written as equations is the LSTM, the other such cell has a reference of its own.
     """
     options = {"masks": dropout_masks(case, call), "lengths": lengths, "resets": resets, "padding_value": padding_value}
-    if case.cell == "layer_norm_gru":
-        return layer_norm_gru.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_gru.backward
+    if case.cell == "layer_norm_rnn":
+        return layer_norm_rnn.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_rnn.backward
     options |= {"cell_clip": case.cell_clip, "clip_propagate_nan": case.clip_propagate_nan}
     cell = case.cell.removeprefix("traced_")
     return reference.forward(cell, x, parameters, h0, c0, **options), reference.backward
 
 
 def drawn(case, call):
-    """What layer_norm_gru draws in training call number `call`, as its reference takes it; in inference the mean."""
+    """What layer_norm_rnn draws in training call number `call`, as its reference takes it; in inference the mean."""
     if call is None:
         return {"kept": 1 - ZONEOUT}
     places = [[(layer * case.D + direction, H) for direction in range(case.D)] for layer, H in enumerate(case.hidden)]
     return {
         "kept": [[philox.zoneout_kept(case.T, case.B, H, ZONEOUT, SEED, place, call) for place, H in layer]
                  for layer in places],
-        "dropped": [[philox.dropped_weights(GATES[case.cell], H, DROPPED, SEED, place, call, "float64")
+        "dropped": [[philox.dropped_weights(1, H, DROPPED, SEED, place, call, "float64")
                      for place, H in layer] for layer in places],
     }  # fmt: skip
 

@@ -64,7 +64,7 @@ TRACED_OPTION_SETS = {
         {"input_size": 5, "hidden": (6, 6), "bias": "input", "dropout": 0.3, "accumulate": True, "lengths": "packed"},
         {"input_size": 5, "hidden": (9, 5, 7), "bias": "input", "state": False, "gradients": "y"},
     ),
-    "layer_norm_gru": (
+    "layer_norm_rnn": (
         {"input_size": 4, "hidden": (33,), "batch_first": True},
         {"input_size": 5, "hidden": (7, 6), "accumulate": True, "bidirectional": True, "lengths": "padded",
          "resets": True},
@@ -96,7 +96,7 @@ QUICK_TIMES_AND_BATCHES = ((4, 3), (5, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 # Where each cell and dtype is compiled for seconds, the quick cases have these alone; the simulator compiles nothing.
 QUICK_DTYPES = {
     "lstm": DTYPES, "gru": DTYPES, "rnn_tanh": ("float32",), "rnn_relu": ("float64",),
-    "gru_reset_before": ("float32",), "traced_lstm": ("float32",), "layer_norm_gru": ("float32",),
+    "gru_reset_before": ("float32",), "traced_lstm": ("float32",), "layer_norm_rnn": ("float32",),
 }  # fmt: skip
 LONGER = (
     {"T": 25, "B": 16, "input_size": 64, "hidden": (128,)},
@@ -114,8 +114,8 @@ COMPILED_BOUNDARIES = (  # on the CPU and on GPUs
     Case("rnn_tanh", 2, 2, 1030, (5,)),
     Case("rnn_tanh", 14, 43, 5, (128, 20), bidirectional=True, dropout=0.3),
     Case("gru_reset_before", 5, 23, 5, (100,)),
-    Case("layer_norm_gru", 2, 2, 5, (261,)),
-    Case("layer_norm_gru", 3, 19, 5, (150,)),
+    Case("layer_norm_rnn", 2, 2, 5, (261,)),
+    Case("layer_norm_rnn", 5, 27, 5, (150,)),
 )
 SIMULATED_BOUNDARIES = (
     Case("lstm", 2, 11, 5, (9,), dtype="float16"),

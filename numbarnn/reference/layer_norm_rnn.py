@@ -1,30 +1,25 @@
-"""A GRU with layer normalisation, dropped weights and zoneout, forward and backward: float64 NumPy, by hand.
+"""An RNN with layer normalisation, dropped weights and zoneout, forward and backward: float64 NumPy, by hand.
 
 It stands for the cells that are written as equations: it has what the cells of `cells.py` lack, sums over all units,
 parameters per unit, weights that are dropped and random numbers in a step. Its loops are its own too.
 
-    (1)  a = N(W x),  q = N(R h)               N: minus the mean, over the standard deviation, of all 3 H together
-    (2)  r = σ(u_r * a_r + v_r * q_r + b_r)    reset gate; u: `gain_x`, v: `gain_h`
-    (3)  z = σ(u_z * a_z + v_z * q_z + b_z)    update gate
-    (4)  s = v_n * q_n + b_q
-    (5)  n = tanh(u_n * a_n + b_n + r * s)     candidate
-    (6)  g = (1 - z) * n + z * h
-    (7)  h = k * g + (1 - k) * h               zoneout: k is 0 or 1; in inference the probability of 1
+    (1)  a = W x + R h
+    (2)  n = (a - mean(a)) / sqrt(variance(a) + EPS)      over all units
+    (3)  g = tanh(gain * n + b)
+    (4)  h = k * g + (1 - k) * h                          zoneout: k is 0 or 1; in inference the probability of 1
 
-Layer normalisation: Ba et al. 2016, arXiv:1607.06450, on the products as haste has it; zoneout: Krueger et al. 2017,
-arXiv:1606.01305. R is what the caller gives: with dropped weights the parameter times their mask.
+Layer normalisation: Ba et al. 2016, arXiv:1607.06450; zoneout: Krueger et al. 2017, arXiv:1606.01305. R is what the
+caller gives: with dropped weights the parameter times their mask.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from .cells import sigmoid
 from .loops import Gradients, Result
 
 EPS = 1e-5  # added to the variance
-GATES = ("r", "z", "n")
-VECTORS = ("gain_x_r", "gain_x_z", "gain_x_n", "gain_h_r", "gain_h_z", "gain_h_n", "b_r", "b_z", "b_n", "b_q")
+VECTORS = ("gain_h", "b_h")  # gain and b of (3)
 KINDS = ("weight_ih", "weight_hh", *VECTORS)
 
 
@@ -44,11 +39,11 @@ def forward(x, parameters, h0=None, *, masks=None, dropped=None, kept=1.0, lengt
     """Run a stack of layers over a sequence.
 
     x            (T, B, I)
-    parameters   dict of arrays by a layer's names, weight_ih_l0, gain_x_r_l0 and so on, with _reverse
+    parameters   dict of arrays by a layer's names, weight_ih_l0, gain_h_l0 and so on, with _reverse
     h0           list with one (D, B, H_l) per layer; None: zeros
     masks        dropout between layers, as in `numbarnn.reference.forward`
-    dropped      dropped[layer][direction] (3 H, H), what R is multiplied by; None: nothing is dropped
-    kept         k of (7): kept[layer][direction] (T, B, H), or one number for all
+    dropped      dropped[layer][direction] (H, H), what R is multiplied by; None: nothing is dropped
+    kept         k of (4): kept[layer][direction] (T, B, H), or one number for all
     lengths, resets, padding_value   as in `numbarnn.reference.forward`
 
     Returns a `Result`; cy is None.
@@ -88,36 +83,19 @@ def _begins(live, resets, direction):
     return begins
 
 
-def _normed(a):
-    """N(a) of (1), and one over its standard deviation."""
-    inverse = 1 / np.sqrt(a.var(axis=1, keepdims=True) + EPS)
-    return (a - a.mean(axis=1, keepdims=True)) * inverse, inverse
-
-
-def _normed_backward(d, normed, inverse):
-    """The gradient of a from that of N(a)."""
-    return inverse * (d - d.mean(axis=1, keepdims=True) - normed * (d * normed).mean(axis=1, keepdims=True))
-
-
 def _walk(p, R, x, h, kept, live, begins, direction):
     """One layer and direction: y (T, B, H), zero in padding; the final h; and its steps in the order of the walk."""
     y, steps = np.zeros((*live.shape, R.shape[1])), []
     for t in range(len(x))[:: -1 if direction else 1]:
         before = np.where(begins[t][:, None], 0.0, h)
-        a, a_inverse = _normed(x[t] @ p["weight_ih"].T)  # (1)
-        q, q_inverse = _normed(before @ R.T)
-        (a_r, a_z, a_n), (q_r, q_z, q_n) = np.split(a, 3, axis=1), np.split(q, 3, axis=1)
-        r = sigmoid(p["gain_x_r"] * a_r + p["gain_h_r"] * q_r + p["b_r"])  # (2)
-        z = sigmoid(p["gain_x_z"] * a_z + p["gain_h_z"] * q_z + p["b_z"])  # (3)
-        s = p["gain_h_n"] * q_n + p["b_q"]  # (4)
-        n = np.tanh(p["gain_x_n"] * a_n + p["b_n"] + r * s)  # (5)
-        g = (1 - z) * n + z * before  # (6)
-        h = np.where(live[t][:, None], kept[t] * g + (1 - kept[t]) * before, h)  # (7)
+        a = x[t] @ p["weight_ih"].T + before @ R.T  # (1)
+        inverse = 1 / np.sqrt(a.var(axis=1, keepdims=True) + EPS)
+        n = (a - a.mean(axis=1, keepdims=True)) * inverse  # (2)
+        g = np.tanh(p["gain_h"] * n + p["b_h"])  # (3)
+        h = np.where(live[t][:, None], kept[t] * g + (1 - kept[t]) * before, h)  # (4)
         y[t] = np.where(live[t][:, None], h, 0.0)
-        steps.append(
-            {"t": t, "before": before, "begins": begins[t], "kept": kept[t], "R": R, "r": r, "z": z, "s": s, "n": n}
-            | {"a": a, "q": q, "a_inverse": a_inverse, "q_inverse": q_inverse}
-        )
+        known = {"t": t, "before": before, "begins": begins[t], "kept": kept[t], "R": R, "g": g, "n": n}
+        steps.append(known | {"inverse": inverse})
     return y, h, steps
 
 
@@ -151,28 +129,17 @@ def backward(result, dy=None, dhy=None, dcy=None):
 
 
 def _step_backward(p, d, x, step, live, dy, dh):
-    """The chain rule from (7) up to (1), for the sequences that live; adds to the arrays of d. Returns dx and the
+    """The chain rule from (4) up to (1), for the sequences that live; adds to the arrays of d. Returns dx and the
     gradient of the state before the step."""
-    r, z, s, n, kept, before = (step[name] for name in ("r", "z", "s", "n", "kept", "before"))
-    live, H = live[:, None], n.shape[1]
+    n, live = step["n"], live[:, None]
     dh_new = np.where(live, dh + dy, 0.0)
-    dg = dh_new * kept  # (7)
-    d_before = dh_new * (1 - kept) + dg * z  # (7) (6)
-    dz = dg * (before - n) * z * (1 - z)  # (6) through (3)
-    dn = dg * (1 - z) * (1 - n**2)  # (6) through (5)
-    ds, dr = dn * r, dn * s * r * (1 - r)  # (5), and through (2)
-    d_gates = {"r": (dr, dr), "z": (dz, dz), "n": (dn, ds)}  # what multiplies the gains of x and of h
-    d_a, d_q = np.empty((len(x), 3 * H)), np.empty((len(x), 3 * H))
-    for number, (gate, (d_x, d_h)) in enumerate(d_gates.items()):
-        own = slice(number * H, (number + 1) * H)
-        d[f"gain_x_{gate}"][...] += (d_x * step["a"][:, own]).sum(axis=0)
-        d[f"gain_h_{gate}"][...] += (d_h * step["q"][:, own]).sum(axis=0)
-        d[f"b_{gate}"][...] += d_x.sum(axis=0)
-        d_a[:, own], d_q[:, own] = d_x * p[f"gain_x_{gate}"], d_h * p[f"gain_h_{gate}"]
-    d["b_q"][...] += ds.sum(axis=0)
-    d_a = _normed_backward(d_a, step["a"], step["a_inverse"])  # (1)
-    d_q = _normed_backward(d_q, step["q"], step["q_inverse"])
-    d["weight_ih"][...] += d_a.T @ x
-    d["weight_hh"][...] += d_q.T @ before
-    d_before = np.where(step["begins"][:, None], 0.0, d_before + d_q @ step["R"])
-    return d_a @ p["weight_ih"], np.where(live, d_before, dh)
+    ds = dh_new * step["kept"] * (1 - step["g"] ** 2)  # (4) (3)
+    d["gain_h"][...] += (ds * n).sum(axis=0)
+    d["b_h"][...] += ds.sum(axis=0)
+    dn = ds * p["gain_h"]
+    da = step["inverse"] * (dn - dn.mean(axis=1, keepdims=True) - n * (dn * n).mean(axis=1, keepdims=True))  # (2)
+    d["weight_ih"][...] += da.T @ x  # (1)
+    d["weight_hh"][...] += da.T @ step["before"]
+    d_before = dh_new * (1 - step["kept"]) + da @ step["R"]
+    d_before = np.where(step["begins"][:, None], 0.0, d_before)
+    return da @ p["weight_ih"], np.where(live, d_before, dh)

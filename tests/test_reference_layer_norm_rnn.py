@@ -1,11 +1,11 @@
-"""The reference of the layer-norm GRU: against finite differences, and what its random parts are."""
+"""The reference of the layer-norm RNN: against finite differences, and what its random parts are."""
 
 import numpy as np
 import pytest
 
-from numbarnn.reference import layer_norm_gru, philox
+from numbarnn.reference import layer_norm_rnn, philox
 
-T, B, INPUT, HIDDEN = 4, 3, 3, (3, 2)
+T, B, INPUT, HIDDEN = 4, 3, 3, (4, 3)
 STEP, LIMIT = 1e-5, 1e-7
 
 
@@ -13,7 +13,7 @@ def draws(D, random):
     """Masks between layers, dropped weights, kept states."""
     return {
         "masks": [random.choice([0.0, 2.0], size=(T, B, D * H)) for H in HIDDEN[:-1]],
-        "dropped": [[random.choice([0.0, 1.5], size=(3 * H, H)) for _ in range(D)] for H in HIDDEN],
+        "dropped": [[random.choice([0.0, 1.5], size=(H, H)) for _ in range(D)] for H in HIDDEN],
         "kept": [[random.choice([0.0, 1.0], size=(T, B, H)) for _ in range(D)] for H in HIDDEN],
     }
 
@@ -23,7 +23,7 @@ def test_backward_against_finite_differences(training, D):
     random = np.random.default_rng(D)
     parameters, width = {}, INPUT
     for layer, H in enumerate(HIDDEN):
-        shapes = {"weight_ih": (3 * H, width), "weight_hh": (3 * H, H)} | dict.fromkeys(layer_norm_gru.VECTORS, (H,))
+        shapes = {"weight_ih": (H, width), "weight_hh": (H, H)} | dict.fromkeys(layer_norm_rnn.VECTORS, (H,))
         for suffix in ("", "_reverse")[:D]:
             parameters |= {f"{kind}_l{layer}{suffix}": random.normal(size=shape) for kind, shape in shapes.items()}
         width = D * H
@@ -33,10 +33,10 @@ def test_backward_against_finite_differences(training, D):
     options |= draws(D, random) if training else {"kept": 0.7}
 
     def loss():
-        result = layer_norm_gru.forward(x, parameters, h0, **options)
+        result = layer_norm_rnn.forward(x, parameters, h0, **options)
         return np.sum(dy * result.y) + sum(np.sum(a * b) for a, b in zip(dhy, result.hy, strict=True))
 
-    found = layer_norm_gru.backward(layer_norm_gru.forward(x, parameters, h0, **options), dy, dhy)
+    found = layer_norm_rnn.backward(layer_norm_rnn.forward(x, parameters, h0, **options), dy, dhy)
     pairs = [(x, found.dx), *zip(h0, found.dhx, strict=True), *((a, found.params[n]) for n, a in parameters.items())]
     for array, gradient in pairs:
         assert array.shape == gradient.shape
