@@ -21,8 +21,8 @@ DEVICES = ("cpu", "sim", "cuda")
 HALF_DEVICES = ("sim", "cuda")  # whose engines take float16 and bfloat16
 QUICK = (
     "a small subset that uses every option and crosses every boundary of the engines (tiles, chunks, blocks, threads), "
-    "in about a minute; it leaves out most pairs of options, long sequences, gradients of one output alone, and some "
-    "dtypes of some cells: what exactly, it says"
+    "in a minute or two once compiled; it leaves out most pairs of options, long sequences, gradients of one output "
+    "alone, and some dtypes of some cells: what exactly, it says"
 )
 DROPOUT_SIGMAS = 5  # a right generator is further from its rate once in 1.7 million masks
 

@@ -9,6 +9,8 @@ the place to start reading. In this order:
     sequences.py   sequences of unequal length, and that begin anew: which steps belong together
     shapes.py      what the parameter names and shapes say about the network; errors where they disagree
 
+Beside them: `layer_norm_rnn`, one cell of those that are written as equations, and `philox`, what training draws.
+
     from numbarnn import reference
 
     result = reference.forward("lstm", x, parameters)  # parameters: a dict with PyTorch's names and shapes
