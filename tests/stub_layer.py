@@ -29,7 +29,8 @@ class StubLayer:
 
     def __init__(self, case, parameters, spoil=None):
         self.case, self.engine, self.calls = case, StubEngine(), 0
-        self.weights = {name: array.astype(np.float64) for name, array in parameters.items()}
+        self.weights = expected.flat_weights(SimpleNamespace(case=case, parameters=parameters))
+        self.parameters = {name: array.astype(np.float64) for name, array in parameters.items()}
         self.spoil = spoil or (lambda quantity, array: array)
 
     def explain(self, shape):
@@ -72,7 +73,7 @@ class StubLayer:
         lengths = lengths if packed_lengths is None else packed_lengths
         resets = resets.T if resets is not None and case.batch_first and packed_lengths is None else resets
         options = {"lengths": lengths, "resets": resets, "padding_value": padding_value}
-        result, self.backward_of = expected.run_reference(case, call, x, self.weights, h0, c0, **options)
+        result, self.backward_of = expected.run_reference(case, call, x, self.parameters, h0, c0, **options)
         return result
 
     def _unpacked(self, x):

@@ -108,7 +108,7 @@ def test_half_precision_is_checked_on_engines_that_have_it(tmp_path, monkeypatch
     assert words == {"float16", "bfloat16"} if importlib.util.find_spec("ml_dtypes") else {"float16"}
 
 
-@pytest.mark.parametrize("least, code", [(2, 0), (9, 1)])
+@pytest.mark.parametrize("least, code", [(2, 0), (99, 1)])
 def test_cases_that_a_schedule_refuses_are_counted(least, code, tmp_path, monkeypatch, capsys):
     """They are no failures; but a check that compares nothing does not pass."""
     use_stub(monkeypatch)
@@ -156,6 +156,25 @@ def test_wrong_dropout_masks_fail(spoil, quantity, monkeypatch):
     case = cases.Case("gru", 7, 3, 4, (33, 5), dropout=0.3)
     failed = {row.quantity for row in check.check_case(case, "cpu") if not row.ok}
     assert quantity in failed
+
+
+@pytest.mark.parametrize("wrong", ("buffer", "names"))
+def test_parameters_in_another_order_fail(wrong, monkeypatch):
+    use_stub(monkeypatch)
+    make_layer, case = cases.make_layer, cases.Case("gru", 2, 3, 4, (5,))
+
+    def in_another_order(*arguments, **options):
+        layer = make_layer(*arguments, **options)
+        if wrong == "names":
+            layer.parameters = dict(reversed(layer.parameters.items()))
+        else:
+            layer.weights = np.roll(layer.weights, 15)
+        return layer
+
+    assert all(row.ok for row in check.check_case(case, "cpu"))
+    monkeypatch.setattr(cases, "make_layer", in_another_order)
+    (row,) = [row for row in check.check_case(case, "cpu") if not row.ok]
+    assert row.quantity == "weights" and ("parameters are bias_hh_l0" in (row.message or "")) == (wrong == "names")
 
 
 @pytest.mark.parametrize("wrong", ("mask", "results"))

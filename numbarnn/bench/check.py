@@ -15,7 +15,7 @@ import numpy as np
 
 from numbarnn.bench import accuracy, cases, cudnn_peer, page, peers, pictures, report, runs, spreads, summary
 from numbarnn.bench.accuracy import Comparison
-from numbarnn.bench.expected import Expected, dropout_masks
+from numbarnn.bench.expected import Expected, dropout_masks, flat_weights
 
 DEVICES = ("cpu", "sim", "cuda")
 HALF_DEVICES = ("sim", "cuda")  # whose engines take float16 and bfloat16
@@ -178,6 +178,8 @@ def run_modes(comparer, expected):
     layer = cases.make_layer(case, comparer.device, problem.parameters, comparer.schedule)
     if comparer.refuses(layer, problem):
         return
+    if (wanted := flat_weights(problem)) is not None:
+        comparer.compare_weights(layer, problem, wanted)
     comparer.compare("inference", runs.run_inference(layer, problem), expected.results())
     if runs.has_single_steps(case):
         with comparer.catching("single steps"):
@@ -245,6 +247,14 @@ class Comparer:
             peer = errors["torch_error"] if errors["cudnn_error"] is None else errors["cudnn_error"]
             limit = accuracy.limit(self.case, peer)
             self.add(mode, quantity, accuracy.error(value, expected), limit, **errors)
+
+    def compare_weights(self, layer, problem, wanted):
+        """The layer's one buffer of parameters holds them bit for bit in cuDNN's order; names come in PyTorch's."""
+        weights = layer.engine.to_host(layer.weights)
+        message = accuracy.shape_problem(weights, wanted, self.case.dtype)
+        if list(layer.parameters) != list(problem.parameters):
+            message = f"parameters are {', '.join(layer.parameters)}; expected {', '.join(problem.parameters)}"
+        self.add("inference", "weights", None if message else accuracy.error(weights, wanted), 0.0, message)
 
     def compare_masks(self, masks, wanted, call):
         """The masks of a training call are those of the independent generator, which gives about the wanted rate."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from numbarnn import reference
 from numbarnn.bench import accuracy, cudnn_peer, peers
-from numbarnn.bench.cases import PEERS_CELLS, SEED
+from numbarnn.bench.cases import PEERS_CELLS, SEED, TRACED_CELLS
 from numbarnn.bench.cudnn_peer import Refused
 from numbarnn.bench.own_cell import DROPPED, ZONEOUT
 from numbarnn.cells import precision
@@ -135,6 +135,18 @@ def drawn(case, call):
         "dropped": [[philox.dropped_weights(1, H, DROPPED, SEED, place, call, "float64")
                      for place, H in layer] for layer in places],
     }  # fmt: skip
+
+
+def flat_weights(problem):
+    """A built-in layer's parameters in cuDNN's order: the matrices of layer after layer and direction after direction,
+    then the biases likewise. None where the layer has more than these."""
+    case = problem.case
+    if case.cell in TRACED_CELLS or case.proj_size:
+        return None
+    places = [f"_l{layer}{suffix}" for layer in range(case.L) for suffix in ("", "_reverse")[: case.D]]
+    order = [kind + place for kinds in (("weight_ih", "weight_hh"), ("bias_ih", "bias_hh")) for place in places
+             for kind in kinds]  # fmt: skip
+    return np.concatenate([problem.parameters[name].ravel() for name in order if name in problem.parameters])
 
 
 def reference_results(problem, call=None):
