@@ -72,6 +72,16 @@ def _known_by_name(name):
 register_model(CellTagType)(models.OpaqueModel)
 
 
+def what_is_compiled(arguments):
+    """(What, about how long) of a function of the CPU engine, by the Numba types of its arguments; for `notice`."""
+    dtypes = [one.dtype for one in arguments if isinstance(one, types.Array)]
+    dtype = next((str(dtype) for dtype in dtypes if isinstance(dtype, types.Float)), "masks")
+    for one in arguments:
+        if isinstance(one, CellTagType):
+            return f"the CPU engine for the cell {one.cell.name}, {dtype}", "half a minute, forward and backward"
+    return f"the CPU engine's matrix products, {dtype}", "ten seconds"
+
+
 @typeof_impl.register(CellTag)
 def _typeof_tag(value, context):
     return value._numba_type_

@@ -8,8 +8,9 @@ import numpy as np
 from numbarnn import gemm
 from numbarnn.engines import cpu_loops, cpu_products
 from numbarnn.engines.base import HostEngine
-from numbarnn.engines.cell_tag import CellTag
+from numbarnn.engines.cell_tag import CellTag, what_is_compiled
 from numbarnn.engines.team import Team
+from numbarnn.kernels import notice
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
@@ -52,6 +53,7 @@ class CpuEngine(HostEngine):
     fuses_input = True
 
     def __init__(self):
+        notice.listen_to_numba(what_is_compiled)
         gemm.openblas()
         for dtype in ("float32", "float64"):
             for name in ("gemm", "gemv"):

@@ -18,9 +18,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from numbarnn.kernels import cubin_cache
+from numbarnn.kernels import cubin_cache, notice
 
 INSTALL = 'install it with pip install "numbarnn[cuda12]" or "numbarnn[cuda13]" (whichever your driver supports)'
+HOW_LONG = "ten seconds for a layer of a new kind or size"  # compiling takes, for `notice`
 _PACKAGES = (
     "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12",
     "nvidia-nvvm", "nvidia-nvjitlink",
@@ -230,10 +231,19 @@ def _convergent_functions():
 
 # ---------------------------------------------------------------------------------- nvJitLink: PTX to cubin
 def _compile_and_store(key, function, argument_types, cc, options):
+    with notice.compiling(f"its GPU kernels for sm_{cc[0]}{cc[1]}", HOW_LONG, cubin_cache.directory_if_any()):
+        compiled = _compile(function, argument_types, cc, options)
+    description = asdict(compiled)
+    del description["cubin"]
+    cubin_cache.write(key, description, compiled.cubin)
+    return compiled
+
+
+def _compile(function, argument_types, cc, options):
     text = _ptx(function, argument_types, cc, options)
     entry = re.search(r"\.entry\s+([\w$]+)", text).group(1)
     cubin, log = _link(text, function.__name__, cc, options)
-    compiled = CompiledKernel(
+    return CompiledKernel(
         name=function.__name__,
         entry=entry,
         cubin=cubin,
@@ -242,10 +252,6 @@ def _compile_and_store(key, function, argument_types, cc, options):
         shared_bytes=_shared_bytes(text),
         **_resources(log),
     )
-    description = asdict(compiled)
-    del description["cubin"]
-    cubin_cache.write(key, description, cubin)
-    return compiled
 
 
 def _load(key):

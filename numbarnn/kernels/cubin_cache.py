@@ -34,6 +34,14 @@ def directory():
     return Path(base) / "numbarnn"
 
 
+def directory_if_any():
+    """The same; None where there is no home directory."""
+    try:
+        return directory()
+    except RuntimeError:
+        return None
+
+
 def read(key):
     """(description, cubin) stored under `key`, or None if there is none that is whole."""
     try:
@@ -91,8 +99,8 @@ def fingerprint(function):
 
     Kernels made by one factory share name and source and differ in what they close over, so the digest covers
     the bytecode and, recursively, every function, constant and jitted function that is reached through
-    closures, globals and defaults. A value of an unknown kind counts by its repr: at worst the kernel is
-    compiled again.
+    closures, globals and defaults. NumPy's functions count by name, as Numba compiles its own in their place. A
+    value of an unknown kind counts by its repr: where an address is in it, each process compiles the kernel again.
     """
     return hashlib.sha256("\n".join(_describe(function, {})).encode()).hexdigest()
 
@@ -121,6 +129,8 @@ def _describe(value, seen):
     elif isinstance(value, np.ndarray):
         content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         yield f"array {value.dtype!r} {value.shape} {content}"
+    elif type(value).__module__ == "numpy" and hasattr(value, "__qualname__"):  # np.where: its repr has an address
+        yield f"{type(value).__qualname__} {value.__module__}.{value.__qualname__}, NumPy {np.__version__}"
     else:
         yield f"{type(value).__module__}.{type(value).__qualname__} {value!r}"
 

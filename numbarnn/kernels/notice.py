@@ -1,0 +1,85 @@
+"""A word while compiling takes long: what is compiled, about how long that takes, and that it is kept on disk.
+
+Nothing is said where the compiled code is on disk already, nor within the first PATIENCE_S seconds; each thing is named
+once per process. A person at a terminal or in a notebook reads it on the error stream; a program finds it in
+`logging.getLogger("numbarnn")`, at the level INFO.
+"""
+
+import logging
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from functools import cache
+
+PATIENCE_S = 2.0  # of a person, for all that is compiled of one thing together
+
+_spent = {}  # what is compiled -> seconds so far
+_said = set()
+_local = threading.local()  # .compiling: this thread does, as compiled functions compile those that they call
+
+
+@contextmanager
+def compiling(what, how_long, kept_in):
+    """While the block compiles: says so once it takes longer than PATIENCE_S, with earlier blocks of the same `what`.
+
+    Args:
+        what: such as "the CPU engine for lstm, float32".
+        how_long: such as "half a minute on a laptop".
+        kept_in: the folder on disk, or None where it is not kept.
+    """
+    if getattr(_local, "compiling", False):
+        yield
+        return
+    spent, begin, _local.compiling = _spent.get(what, 0), time.perf_counter(), True
+    timer = threading.Timer(max(0, PATIENCE_S - spent), _say, (what, how_long, kept_in))
+    timer.daemon = True
+    if what not in _said:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        _spent[what], _local.compiling = spent + time.perf_counter() - begin, False
+
+
+def _say(what, how_long, kept_in):
+    _said.add(what)
+    kept = f"kept in {kept_in} for the next time" if kept_in else "it cannot be kept, as no folder is writable"
+    text = f"numbarnn is compiling {what}, which takes about {how_long}; {kept}"
+    if sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules):
+        print(text, file=sys.stderr, flush=True)
+    else:
+        logging.getLogger("numbarnn").info(text)
+
+
+@cache
+def listen_to_numba(describe):
+    """Do `compiling` for each of this package's functions that Numba compiles for the CPU, and does not find on disk.
+
+    Args:
+        describe: describe(types of the arguments) -> (what, how_long).
+    """
+    from numba.core import event
+
+    class Listener(event.Listener):
+        """Opens `compiling` when Numba begins with a function, and closes it when Numba is done."""
+
+        blocks = ()  # the innermost last; Numba compiles on one thread at a time
+
+        def on_start(self, event):
+            dispatcher = event.data["dispatcher"]
+            if (dispatcher.py_func.__module__ or "").startswith("numbarnn."):
+                block = compiling(*describe(event.data["args"]), dispatcher.stats.cache_path)
+                block.__enter__()
+            else:
+                block = None
+            self.blocks += (block,)
+
+        def on_end(self, event):
+            *rest, block = self.blocks
+            self.blocks = tuple(rest)
+            if block is not None:
+                block.__exit__(None, None, None)
+
+    event.register("numba:compile", Listener())
