@@ -7,6 +7,7 @@ it is the one that was asked for.
 import argparse
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import numbarnn
 
@@ -43,13 +44,31 @@ def main(argv=None):
     command = next((argument for argument in argv if not argument.startswith("-")), None)
     parser, run = build_parser(command)
     args = parser.parse_args(argv)
+    refuse_one_file_for_two(args, parser)
     from numbarnn.bench.report import CannotRun
 
     try:
         return run(args)
-    except CannotRun as reason:
-        print(f"numbarnn {command}: {reason}", file=sys.stderr)
+    except (CannotRun, OSError, MemoryError) as reason:
+        print(f"numbarnn {command}: {in_one_line(reason)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"numbarnn {command}: interrupted", file=sys.stderr)
         return 130
+
+
+def refuse_one_file_for_two(args, parser):
+    """Ends with an error where two options name the same file to write: those are the arguments that are Paths."""
+    named = {}
+    for option, path in vars(args).items():
+        if isinstance(path, Path) and named.setdefault(path.resolve(), option) != option:
+            parser.error(f"--{named[path.resolve()]} and --{option} name the same file, {str(path)!r}")
+
+
+def in_one_line(error):
+    """What an exception that ends a command says."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}" if str(error) else "not enough memory"
+    return " ".join(str(error).split())

@@ -24,7 +24,9 @@ What exists where:
 
 import os
 from dataclasses import replace
+from inspect import signature
 
+from numbarnn import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
 from numbarnn.weights import extras, keras, onnx, onnx_write, safetensors, torch
 from numbarnn.weights.network import infer
@@ -206,13 +208,14 @@ def to_onnx(layer, path=None, *, state=False, lengths=False):
     ... A single bias becomes two, skip input becomes identity matrices.
 
     Args:
-        path: a file to write it to as well.
+        path: a file to write it to as well; one that is there is replaced whole or, where writing fails, kept.
         state: whether the model takes the initial state; else it is zero.
         lengths: whether the model takes the sequences' lengths (the nodes' sequence_lens); y is 0 beyond them. After an
             empty sequence (length 0) hy and cy are the initial state here, but 0 in onnxruntime.
 
     Raises:
         ValueError: ONNX lacks something: a projection, or cell_clip.
+        OSError: the file cannot be written.
         RuntimeError: the package onnx is not installed.
 
     >>> model = convert.to_onnx(numbarnn.LSTM(8, 16, device="cpu"), state=True, lengths=True)
@@ -221,7 +224,8 @@ def to_onnx(layer, path=None, *, state=False, lengths=False):
     """
     model = onnx_write.write(_network(layer), layer.batch_first, state, lengths)
     if path is not None:
-        extras.load("onnx", "writing ONNX models").save(model, os.fspath(path))
+        with files.replacing(path) as part:
+            extras.load("onnx", "writing ONNX models").save(model, os.fspath(part))
     return model
 
 
@@ -283,10 +287,14 @@ def _layer(network, found, options):
     decided = [name for name in options if name in _FROM_WEIGHTS]
     if decided:
         raise TypeError(f"leave out {', '.join(decided)}: the source tells (a state dict by its shapes, and cell=)")
+    made = _CLASSES[network.cell]
+    known = [name for name in signature(Recurrent.__init__).parameters if name not in ("self", *_FROM_WEIGHTS)]
+    if unknown := [name for name in options if name not in known]:
+        raise TypeError(f"{made.__name__} has no argument {', '.join(map(repr, unknown))}; it has {', '.join(known)}")
     options = found | options
     if "dtype" not in options:
         options["dtype"] = network.dtype
-    layer = _CLASSES[network.cell](
+    layer = made(
         network.input_size, list(network.hidden_sizes), bidirectional=network.bidirectional, **_kind(network), **options
     )
     layer.load_state_dict(network.parameters)

@@ -307,7 +307,7 @@ def test_resume_refuses_other_text_and_other_files(small, tmp_path, capsys):
         ),
         (
             ["--text", "words.txt", "--resume", "none.npz"],
-            "expected a checkpoint, got 'none.npz'.*No such file",
+            "expected a checkpoint of `numbarnn demo`, got 'none.npz': No such file",
         ),
     ]
     for options, message in cases:
@@ -317,9 +317,71 @@ def test_resume_refuses_other_text_and_other_files(small, tmp_path, capsys):
         assert re.search(message, error), error
 
 
+def test_checkpoints_that_are_cut_off_or_damaged(tmp_path):
+    """Whatever has become of the bytes: a ValueError that names the file, or the checkpoint as it was."""
+    path, trainer = tmp_path / "c.npz", Trainer(TINY, tiny_corpus(), "cpu")
+    checkpoint.save(path, trainer)
+    content, random = path.read_bytes(), np.random.default_rng(0)
+    damaged = [content[:length] for length in np.linspace(0, len(content) - 1, 25, dtype=int)]
+    for place in random.integers(0, len(content), 150):
+        damaged.append(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+    refused = 0
+    for number, bad in enumerate(damaged):
+        path.write_bytes(bad)
+        try:
+            checkpoint.Checkpoint(path).restore(Trainer(TINY, trainer.corpus, "cpu"))
+        except ValueError as error:
+            assert re.match(rf"resume: .*'{path}'.*\w", str(error)) and "\n" not in str(error)
+            refused += 1
+        else:
+            assert number >= 25  # a bit that nobody reads, such as a file's date
+    assert refused > 100
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arrays, about: about.pop("step"), r"its 'about' lacks or has wrong: \['step \(int\)'\]"),
+        (lambda arrays, about: about.update(seconds="long"), r"lacks or has wrong: \['seconds \(float\)'\]"),
+        (lambda arrays, about: about.update(format="cake"), "its format is 'cake', not"),
+        (lambda arrays, about: about["text"].pop("sha256"), "its 'text' lacks"),
+        (lambda arrays, about: about["configuration"].update(hidden="12"), r"'hidden \(int\)'"),
+        (lambda arrays, about: about["configuration"].update(width=3), r"unknown: \['width'\]"),
+        (lambda arrays, about: about["configuration"].update(hidden=0), "hidden: expected a positive integer"),
+        (lambda arrays, about: about.update(window=1), "no state/0; no state/1"),
+        (lambda arrays, about: about.update(window=-5), "window -5 of"),
+        (lambda arrays, about: about.update(step=7), r"losses of float64 \(0,\) in place of float64 \(7,\)"),
+        (lambda arrays, about: arrays.pop("adam/first/0"), "damaged, as it has no adam/first/0"),
+        (lambda arrays, about: arrays.update(extra=np.zeros(1)), "an unknown extra"),
+        (
+            lambda arrays, about: arrays.update({"model/linear.bias": np.zeros(1, "f4")}),
+            r"linear.bias of float32 \(1,\)",
+        ),
+        (lambda arrays, about: arrays.update({"adam/second/1": np.array(["x"])}), "adam/second/1 of <U1"),
+    ],
+)
+def test_checkpoints_that_lack_something(tmp_path, change, message):
+    path, trainer = tmp_path / "c.npz", Trainer(TINY, tiny_corpus(), "cpu")
+    checkpoint.save(path, trainer)
+    with np.load(path) as found:
+        arrays = dict(found)
+    about = json.loads(str(arrays["about"]))
+    change(arrays, about)
+    np.savez(path, **arrays | {"about": np.array(json.dumps(about))})
+    before = [buffer.copy() for buffer in trainer.model.buffers]
+    with pytest.raises(ValueError, match=f"^resume: .*{message}"):
+        checkpoint.Checkpoint(path).restore(trainer)
+    assert all(map(np.array_equal, before, trainer.model.buffers))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (
+            ["--hidden", 10**12],
+            r"hidden: expected a model that fits into the \d+ GiB .* 2 layers of 1000000000000 units",
+        ),
+        (["--layers", 10**9], "hidden: expected a model that fits .* a smaller --hidden or --layers"),
         (["--dropout", 1], "dropout: expected a probability of at least 0 and below 1, got 1.0"),
         (["--dropout", 0.5, "--layers", 1], "dropout: expected 0 with layers=1"),
         (["--lr", "nan"], "lr: expected a positive number, got nan"),

@@ -16,6 +16,8 @@ ROOT = PACKAGE.parent
 
 # A module may import parts of lower rank, and its own part. `reference` stands aside: see below.
 RANKS = {
+    "files": -1,
+    "install": -1,
     "cells": 0,
     "cublas": 0,
     "kernels": 1,

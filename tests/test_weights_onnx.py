@@ -102,8 +102,28 @@ def test_paths_bytes_and_models(tmp_path):
         convert.from_onnx(path)
     with pytest.raises(ValueError, match="the bytes are no ONNX model: "):
         convert.from_onnx(path.read_bytes())
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"absent\.onnx"):
         convert.from_onnx(tmp_path / "absent.onnx")
+
+
+@pytest.mark.parametrize("name", ("layer.onnx", "layer.json", "layer.textproto"))
+@pytest.mark.parametrize("content", (b"", b"garbage", b"\xff\xfe\xfd"))
+def test_files_that_hold_something_else(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name} is no ONNX model: .*\w") as caught:
+        convert.from_onnx(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_cut_off(tmp_path):
+    path = tmp_path / "layer.onnx"
+    convert.to_onnx(weights_helpers.make("lstm"), path)
+    content = path.read_bytes()
+    for length in range(0, len(content), 29):
+        path.write_bytes(content[:length])
+        with pytest.raises(ValueError, match=r"layer\.onnx|no LSTM"):
+            convert.from_onnx(path)
 
 
 @pytest.mark.parametrize("bias", ("input", "recurrent"))

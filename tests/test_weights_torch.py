@@ -134,6 +134,8 @@ def test_wrong_sources():
         convert.from_torch("model.pt")
     with pytest.raises(TypeError, match=r"but is torch.nn.modules.rnn.GRUCell: .* single cells to from_torch_cells"):
         convert.from_torch(cell_module("gru", 4))
+    with pytest.raises(TypeError, match=r"^LSTM has no argument 'batchfirst'; it has batch_first, dropout, dtype, "):
+        convert.from_torch(weights_helpers.make("lstm").state_dict(), batchfirst=True)
     with pytest.raises(TypeError, match="leave out reset_after: the source tells"):
         convert.from_torch(module("gru").state_dict(), reset_after=False)
     with pytest.raises(TypeError, match=r"state_dict must map names to arrays, but has the keys \[1\]"):

@@ -82,18 +82,18 @@ def run(args):
             if child is not None:
                 comparisons += child.result()
     seconds = time.perf_counter() - begin
+    lacks = left_out(here + ["sim"] * simulator, args.cell, args.schedule) if args.quick else ""
+    summary.print_comparisons(comparisons, args.verbose)
+    if lacks:
+        report.say(lacks)
+    summary.print_summary(comparisons, seconds)
     if args.json:
         report.write_json(args.json, [comparison.as_row() for comparison in comparisons])
-    lacks = left_out(here + ["sim"] * simulator, args.cell, args.schedule) if args.quick else ""
     if args.html:
         verdict = f"{summary.verdict(comparisons, seconds)}. {lacks}".strip()
         report.write_bytes(args.html, page.html(comparisons, verdict).encode())
     if args.png:
         report.write_bytes(args.png, pictures.png(comparisons))
-    summary.print_comparisons(comparisons, args.verbose)
-    if lacks:
-        report.say(lacks)
-    summary.print_summary(comparisons, seconds)
     failed = any(not comparison.ok for comparison in comparisons)
     return 1 if failed or not any(comparison.compared for comparison in comparisons) else 0
 

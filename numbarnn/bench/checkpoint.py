@@ -1,38 +1,47 @@
 """Checkpoints of the character model: one .npz file that holds everything needed to go on exactly."""
 
 import json
-import os
 import zipfile
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, fields
 
 import numpy as np
 
+from numbarnn import files
 from numbarnn.bench.text import DOCUMENTATION
 from numbarnn.bench.training import Config, Trainer
 
 FORMAT = "numbarnn demo checkpoint 1"
 FREE = ("lr",)  # parts of the configuration that may change on resuming
+# What `_about` writes: name -> type.
+ABOUT = {
+    "format": str, "configuration": dict, "vocabulary": str, "text": dict, "step": int, "window": int,
+    "adam_steps": int, "dropout_calls": int, "seconds": float,
+}  # fmt: skip
+TEXT = {"name": str, "sha256": str}
+CONFIGURATION = {field.name: type(field.default) for field in fields(Config)}
 
 
 def save(path, trainer: Trainer):
     """Writes the trainer. The file is replaced whole: an interruption leaves the former one."""
     trainer.fetch_losses()
+    arrays = _model_arrays(trainer)
+    for index, part in enumerate(_state_parts(trainer.state)):
+        arrays[f"state/{index}"] = trainer.model.layer.engine.to_host(part)
+    arrays["losses"] = np.array(trainer.losses, np.float64)
+    arrays["held_out"] = np.array(trainer.held_out, np.float64).reshape(-1, 2)
+    arrays["about"] = np.array(json.dumps(_about(trainer)))
+    with files.replacing(path) as part, part.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def _model_arrays(trainer):
+    """Name -> array on the host: parameters and Adam's moments, which every checkpoint of a configuration has."""
     to_host = trainer.model.layer.engine.to_host
     arrays = {f"model/{name}": array for name, array in trainer.model.state_dict().items()}
     for kind in ("first", "second"):
         for index, moment in enumerate(getattr(trainer.optimizer, kind)):
             arrays[f"adam/{kind}/{index}"] = to_host(moment)
-    for index, part in enumerate(_state_parts(trainer.state)):
-        arrays[f"state/{index}"] = to_host(part)
-    arrays["losses"] = np.array(trainer.losses, np.float64)
-    arrays["held_out"] = np.array(trainer.held_out, np.float64).reshape(-1, 2)
-    arrays["about"] = np.array(json.dumps(_about(trainer)))
-    path = Path(path)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with part.open("wb") as file:
-        np.savez(file, **arrays)
-    part.replace(path)
+    return arrays
 
 
 def _about(trainer):
@@ -49,6 +58,21 @@ def _about(trainer):
     }
 
 
+def _check_fields(what, found, expected):
+    """ValueError unless `found` is a dict with the names and types of `expected`."""
+    if not isinstance(found, dict):
+        raise ValueError(f"its {what!r} is no object, but {found!r}")
+    wrong = [f"{name} ({kind.__name__})" for name, kind in expected.items() if not _is_a(found.get(name), kind)]
+    unknown = [name for name in found if name not in expected]
+    if wrong or unknown:
+        raise ValueError(f"its {what!r} lacks or has wrong: {wrong}; unknown: {unknown}")
+
+
+def _is_a(value, kind):
+    """Whether a value of JSON is of a type; a whole number is a float too, and no bool is a number."""
+    return isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
+
+
 class Checkpoint:
     """A checkpoint file, read and checked. about: see `_about`; arrays: dict of NumPy arrays."""
 
@@ -61,13 +85,17 @@ class Checkpoint:
                 file.seek(0)
                 self.arrays = dict(np.load(file, allow_pickle=False))
             self.about = json.loads(str(self.arrays.pop("about")))
-        except OSError as error:
-            raise ValueError(f"resume: expected a checkpoint, got {self.path!r} ({error.strerror})") from error
-        except (ValueError, KeyError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"resume: expected a checkpoint of `numbarnn demo`, got {self.path!r}: {error}") from error
-        if self.about.get("format") != FORMAT:
-            raise ValueError(f"resume: expected {FORMAT!r}, got {self.about.get('format')!r} in {self.path!r}")
-        self.config = Config(**self.about["configuration"])
+            _check_fields("about", self.about, ABOUT)
+            if self.about["format"] != FORMAT:
+                raise ValueError(f"its format is {self.about['format']!r}, not {FORMAT!r}")
+            _check_fields("text", self.about["text"], TEXT)
+            _check_fields("configuration", self.about["configuration"], CONFIGURATION)
+            self.config = Config(**self.about["configuration"])
+        except Exception as error:  # of a damaged file NumPy, zipfile, tokenize and JSON each have their own
+            said = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+            raise ValueError(
+                f"resume: expected a checkpoint of `numbarnn demo`, got {self.path!r}: {said or type(error).__name__}"
+            ) from error
 
     @property
     def text_path(self):
@@ -100,7 +128,12 @@ class Checkpoint:
             )
 
     def restore(self, trainer: Trainer):
-        """Puts a new trainer, of the same configuration and text, where the saved one was."""
+        """Puts a new trainer, of the same configuration and text, where the saved one was.
+
+        Raises:
+            ValueError: an array is missing or of another shape or dtype, or a count is none; nothing has changed then.
+        """
+        self._check_arrays(trainer)
         asarray = trainer.model.xp.asarray
         names = [name for name in self.arrays if name.startswith("model/")]
         trainer.model.load_state_dict({name.removeprefix("model/"): self.arrays[name] for name in names})
@@ -114,6 +147,29 @@ class Checkpoint:
         trainer.step, trainer.window = self.about["step"], self.about["window"]
         trainer.model.layer.training_calls = self.about["dropout_calls"]
         trainer.optimizer.steps, trainer.seconds = self.about["adam_steps"], self.about["seconds"]
+
+    def _check_arrays(self, trainer):
+        """ValueError unless the arrays and counts are those of a trainer of this configuration and text."""
+        about, config = self.about, trainer.config
+        expected = {name: (array.shape, array.dtype) for name, array in _model_arrays(trainer).items()}
+        state = (config.layers, config.batch, config.hidden), np.dtype(trainer.model.dtype)
+        if about["window"]:
+            expected |= dict.fromkeys(("state/0", "state/1") if config.cell == "lstm" else ("state/0",), state)
+        expected["losses"] = (about["step"],), np.dtype(np.float64)
+        expected["held_out"] = (len(self.arrays.get("held_out", ())), 2), np.dtype(np.float64)
+        problems = [f"no {name}" for name in expected if name not in self.arrays]
+        problems += [f"an unknown {name}" for name in self.arrays if name not in expected]
+        for name, (shape, dtype) in expected.items():
+            array = self.arrays.get(name)
+            if array is not None and (array.shape, array.dtype) != (shape, dtype):
+                problems.append(f"{name} of {array.dtype} {array.shape} in place of {dtype} {shape}")
+        windows = trainer.train_streams.windows(config.seq)
+        if not 0 <= about["window"] < windows:
+            problems.append(f"window {about['window']} of {windows}")
+        problems += [f"{n} {about[n]}" for n in ("step", "adam_steps", "dropout_calls", "seconds") if about[n] < 0]
+        if problems:
+            few = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+            raise ValueError(f"resume: {self.path!r} is damaged, as it has {few}")
 
 
 def _state_parts(state):

@@ -1,7 +1,9 @@
 """`numbarnn demo`: trains a character model on real text, and lets it write."""
 
+import argparse
 import importlib.util
 import math
+import os
 import signal
 import threading
 import time
@@ -10,12 +12,12 @@ from dataclasses import asdict, fields
 
 import numpy as np
 
-from numbarnn import engines
+from numbarnn import engines, files
 from numbarnn.bench.cases import PEERS_CELLS
 from numbarnn.bench.checkpoint import Checkpoint, save
 from numbarnn.bench.report import MissingPackage, json_path, positive_int, say, write_json
 from numbarnn.bench.text import Corpus, load_text
-from numbarnn.bench.training import Config, Diverged, Trainer, sample
+from numbarnn.bench.training import EMBEDDING, Config, Diverged, Trainer, sample
 
 DEFAULT_STEPS = 1200  # when neither --steps nor --minutes is given:
 DEFAULT_MINUTES = 2.5  # that many steps, but no longer than this
@@ -62,7 +64,10 @@ def _add(group, name, purpose, **options):
 
 
 def _plot_path(text):
-    return None if text == "none" else json_path(text)
+    try:
+        return None if text == "none" else json_path(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error} (--plot none does without)") from error
 
 
 def run(args):
@@ -84,10 +89,14 @@ def run(args):
         if trainer.step >= steps:
             say(f"nothing to train: step {steps} is done; a larger --steps goes on")
         try:
-            interrupted = _train(trainer, steps, started + 60 * minutes, args.save)
+            interrupted, not_saved = _train(trainer, steps, started + 60 * minutes, args.save)
         except Diverged as error:
             return _fail(error)
         _finish(args, trainer, interrupted)
+    if not_saved is not None:
+        raise not_saved
+    if args.save is not None:
+        say(f"checkpoint: {args.save}")
     return 0
 
 
@@ -122,10 +131,29 @@ def prepare(args, engine):
     corpus = Corpus.prepare(*load_text(path), config.batch, config.seq)
     if checkpoint is not None:
         checkpoint.check_corpus(corpus)
+    if engine.name != "cuda":
+        check_memory(config)
     trainer = Trainer(config, corpus, engine)
     if checkpoint is not None:
         checkpoint.restore(trainer)
     return trainer
+
+
+def check_memory(config):
+    """ValueError where weights, gradients and Adam's two moments are more than this machine has memory."""
+    gates = {"lstm": 4, "gru": 3}.get(config.cell, 1)
+    inputs = EMBEDDING + (config.layers - 1) * config.hidden
+    needed = 4 * 4 * gates * config.hidden * (inputs + config.layers * config.hidden)  # floats of 4 bytes
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):  # this system does not say
+        return
+    if needed > memory:
+        raise ValueError(
+            f"hidden: expected a model that fits into the {memory / 2**30:.0f} GiB of this machine, got "
+            f"{config.layers} layers of {config.hidden} units, which need {needed / 2**30:.3g} GiB; use a smaller "
+            "--hidden or --layers"
+        )
 
 
 def _describe(trainer):
@@ -141,7 +169,12 @@ def _describe(trainer):
 
 # --------------------------------------------------------------------------------------------- training
 def _train(trainer, steps, deadline, save_path):
-    """Trains with a progress bar; saves at each evaluation and at the end. True when Ctrl-C ended it."""
+    """Trains with a progress bar; saves at each evaluation and at the end.
+
+    Returns:
+        (Whether Ctrl-C ended it, the OSError that the last saving ended in, or None.)
+    """
+    not_saved = None
     with _progress_bar(trainer, steps) as bar, _interrupt_flag() as interrupted:
 
         def on_step(trainer):
@@ -154,8 +187,14 @@ def _train(trainer, steps, deadline, save_path):
                 f"step {step:6d}   {trainer.seconds:6.1f} s   bits per character: "
                 f"training {trainer.recent_loss():.3f}, held-out {loss:.3f}"
             )
-            if save_path is not None:
-                save(save_path, trainer)
+            nonlocal not_saved
+            try:
+                if save_path is not None:
+                    save(save_path, trainer)
+                not_saved = None
+            except OSError as error:  # a full disk does not end hours of training, and may have room later
+                not_saved = error
+                bar.write(f"no checkpoint: {error.filename}: {error.strerror}")
 
         trainer.train(
             steps,
@@ -164,7 +203,7 @@ def _train(trainer, steps, deadline, save_path):
             on_step=on_step,
             on_evaluated=on_evaluated,
         )
-        return interrupted.is_set()
+        return interrupted.is_set(), not_saved
 
 
 @contextmanager
@@ -240,8 +279,6 @@ def _finish(args, trainer, interrupted):
     if args.plot is not None:
         plot(args.plot, trainer)
         say(f"loss curve: {args.plot}")
-    if args.save is not None:
-        say(f"checkpoint: {args.save}")
 
 
 def report(trainer, interrupted=False):
@@ -292,4 +329,5 @@ def plot(path, trainer):
     axes.set_ylabel("bits per character")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=120, format="png")
+    with files.replacing(path) as part:
+        figure.savefig(part, dpi=120, format="png")

@@ -59,8 +59,6 @@ def add_arguments(parser):
 def run(args):
     """Prints what is here; returns 0, or 1 where not even the CPU engine runs."""
     found = collect()
-    if args.json:
-        report.write_json(args.json, found)
     print_versions(found)
     print_devices(found)
     rows = [
@@ -69,6 +67,8 @@ def run(args):
     ]
     columns = ["engine", "runs here", "what is missing", "how to get it"]
     report.print_table("Engines", columns, rows, wrap=columns[2:])
+    if args.json:
+        report.write_json(args.json, found)
     return 0 if found["engines"]["cpu"]["runs"] else 1
 
 

@@ -59,12 +59,12 @@ def run(args):
         return 0
     begin = time.perf_counter()
     rows = compile_all(archs)
-    if args.json:
-        report.write_json(args.json, rows)
     print_rows(rows)
     failed = sum(not row["ok"] for row in rows)
     verdict = f"{failed} FAILED" if failed else "no spills"
     report.say(f"{len(rows)} kernels for {', '.join(archs)}: {verdict} ({time.perf_counter() - begin:.1f} s)")
+    if args.json:
+        report.write_json(args.json, rows)
     return 1 if failed else 0
 
 

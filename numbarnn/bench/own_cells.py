@@ -106,13 +106,11 @@ def run(args):
             problems = [OwnProblem(named, shape, dtype, device) for named in args.cell]
             timings += time_shape(problems, device, args.schedule, rounds, with_torch, not args.no_loop)
             progress.update(f"cells on {device}")
-    if args.json:
-        report.write_json(
-            args.json,
-            speed.as_record([asdict(row) for row in timings], rounds, device, threads, load_before, TORCH_METHOD),
-        )
     print_timings(timings, device, threads)
     speed.say_doubts(device, load_before)
+    if args.json:
+        rows = [asdict(row) for row in timings]
+        report.write_json(args.json, speed.as_record(rows, rounds, device, threads, load_before, TORCH_METHOD))
     return 0 if all(timing.ok for timing in timings) else 1
 
 

@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import asdict
 
+from numbarnn import files
 from numbarnn.bench import gantt, report
 from numbarnn.cells import CELLS
 from numbarnn.cells.precision import DTYPES
@@ -64,7 +65,8 @@ def run(args):
     if args.json:
         report.write_json(args.json, as_json(problem, explanations))
     if picture:
-        picture.savefig(args.plot, dpi=150)
+        with files.replacing(args.plot) as part:
+            picture.savefig(part, dpi=150)
         report.say(f"picture: {args.plot}")
     return 0
 

@@ -3,11 +3,12 @@
 import argparse
 import importlib.util
 import json
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
+
+from numbarnn import files
 
 WRAPPED = 7  # the narrowest that a column gets which may be wrapped
 
@@ -128,12 +129,18 @@ class Progress:
 
 
 def json_path(text):
-    """An argparse type: a file that can be written, checked before the work starts."""
+    """An argparse type: a file that can be written (JSON or another), checked before the work starts."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"expected a file to write, got the directory {text!r}")
     if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"expected a file in a directory that exists, got {text!r}")
+    try:
+        files.check_writable(path)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"expected a file that can be written, got {text!r}: {error.strerror}"
+        ) from None
     return path
 
 
@@ -149,9 +156,8 @@ def write_json(path, data):
 
 def write_bytes(path, data):
     """Writes a file, or replaces it whole."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(data)
-    part.replace(path)
+    with files.replacing(path) as part:
+        part.write_bytes(data)
 
 
 def plain(data):

@@ -151,10 +151,10 @@ def run(args):
             timings += time_problem(cell, shape, dtype, device, args.schedule, threads, rounds, tf32)
             progress.update(f"bench on {device}")
     rows = list(map(asdict, timings))
-    if args.json:
-        report.write_json(args.json, as_record(rows, rounds, device, threads, load))
     speed_table.print_timings(rows, device, threads, machine_doubt(load.as_record(), info.core_count()))
     say_doubts(device, load)
+    if args.json:
+        report.write_json(args.json, as_record(rows, rounds, device, threads, load))
     return 0 if all(timing.ok and not disagreement(timing.agreement) for timing in timings) else 1
 
 

@@ -82,16 +82,22 @@ def read(model, node=None, reverse_as_forward=False):
 def _load(model):
     onnx = extras.load("onnx", "reading ONNX models")
     if isinstance(model, onnx.ModelProto):
-        return model
+        what, read_it = "the onnx.ModelProto is", lambda: model
+    elif isinstance(model, str | os.PathLike):
+        what, read_it = f"{model} is", lambda: onnx.load(model)
+    elif isinstance(model, bytes | bytearray | memoryview):
+        what, read_it = "the bytes are", lambda: onnx.load_model_from_string(bytes(model))
+    else:
+        raise TypeError(f"model must be a path, bytes or an onnx.ModelProto, not {type_name(model)}")
     try:
-        if isinstance(model, str | os.PathLike):
-            return onnx.load(model)
-        if isinstance(model, bytes | bytearray | memoryview):
-            return onnx.load_model_from_string(bytes(model))
-    except extras.load("google.protobuf.message", "reading ONNX models").DecodeError as error:
-        what = "the bytes are" if isinstance(model, bytes | bytearray | memoryview) else f"{model} is"
-        raise ValueError(f"{what} no ONNX model: {error}") from error
-    raise TypeError(f"model must be a path, bytes or an onnx.ModelProto, not {type_name(model)}")
+        found = read_it()
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # each of the forms that onnx reads (protobuf, JSON, text) has an error of its own
+        raise ValueError(f"{what} no ONNX model: {' '.join(str(error).split())}") from error
+    if not found.HasField("graph"):
+        raise ValueError(f"{what} no ONNX model: without a graph (empty, or cut off)")
+    return found
 
 
 # ---------------------------------------------------------------- which nodes

@@ -5,17 +5,21 @@ Any program that reads safetensors finds PyTorch's state dict in them; files tha
 
 import json
 
+from numbarnn import files
 from numbarnn.weights import extras
 from numbarnn.weights.network import agreed
 from numbarnn.weights.torch import read as read_state_dict
 
 KEY = "numbarnn"  # of the metadata
+OPTIONS = ("cell", "batch_first", "dropout", "cell_clip", "clip_propagate_nan")  # that may stand there
 
 
 def write(path, parameters, options):
-    """Write name -> array, and options that JSON can express."""
+    """Write name -> array, and options that JSON can express; OSError where the file cannot be written."""
     numpy = extras.load("safetensors.numpy", "writing safetensors files")
-    numpy.save_file(dict(parameters), path, metadata={"format": "pt", KEY: json.dumps(options)})
+    data = numpy.save(dict(parameters), metadata={"format": "pt", KEY: json.dumps(options)})
+    with files.replacing(path) as part:
+        part.write_bytes(data)
 
 
 def read(path, cell=None, prefix=""):
@@ -30,6 +34,8 @@ def read(path, cell=None, prefix=""):
     """
     safetensors = extras.load("safetensors", "reading safetensors files")
     numpy = extras.load("safetensors.numpy", "reading safetensors files")
+    with open(path, "rb"):  # an OSError with the file's name, which safetensors' own lack
+        pass
     try:
         with safetensors.safe_open(path, "numpy") as file:
             metadata = file.metadata() or {}
@@ -49,4 +55,6 @@ def _options(metadata, path):
         raise ValueError(f"the metadata {KEY!r} of {path} are no JSON: {error}") from error
     if not isinstance(options, dict):
         raise ValueError(f"the metadata {KEY!r} of {path} must be a JSON object, not {options!r}")
+    if unknown := [name for name in options if name not in OPTIONS]:
+        raise ValueError(f"the metadata {KEY!r} of {path} have {unknown}, of which only {', '.join(OPTIONS)} are known")
     return options

@@ -1,0 +1,66 @@
+"""Writing files: whole or not at all, and refused before long work where that cannot be."""
+
+import errno
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path):
+    """A path to write to, which takes the name `path` when the block is done; its ending is that of `path`.
+
+    Where the block or the disk fails, the former file is as it was, and nothing is left beside it.
+
+    Raises:
+        OSError: it cannot be written; the error names `path`.
+    """
+    final = Path(os.path.realpath(path))  # what a link points to, not the link
+    part = final if _is_stream(final) else final.with_name(f"{final.stem}.{os.getpid()}.part{final.suffix}")
+    try:
+        _check_what_is_there(final)
+        yield part
+        if part != final:
+            if final.exists():
+                shutil.copymode(final, part)
+            part.replace(final)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
+    finally:
+        if part != final:
+            _remove(part)
+
+
+def check_writable(path):
+    """Raises the OSError that writing the file would end in; leaves everything as it was."""
+    try:
+        with replacing(path) as part:
+            if not _is_stream(part):
+                part.touch()
+            raise _Enough
+    except _Enough:
+        pass
+
+
+class _Enough(Exception):
+    """Leaves `replacing` before anything is replaced."""
+
+
+def _is_stream(path):
+    """Whether it is no file on disk but something like /dev/stdout or a pipe, which nothing can be put in place of."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _check_what_is_there(path):
+    if path.is_dir():
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not os.access(path, os.W_OK):  # its folder would let it be replaced, but its owner would not
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _remove(part):
+    try:
+        part.unlink(missing_ok=True)
+    except NotADirectoryError:  # `path` is below a file, and so nothing has been written
+        pass
