@@ -14,6 +14,8 @@ import sys
 import threading
 from functools import cache
 
+from numbarnn import install
+
 # By NumPy's letter of a dtype ("E" is ml_dtypes' bfloat16; names take NumPy microseconds): cudaDataType, ...
 _DATA_TYPES = {"f": 0, "d": 1, "e": 2, "E": 14}
 # ... and, of the dtype of a and b, (cublasComputeType_t, type of alpha and beta).
@@ -58,10 +60,7 @@ def library():
         major = cupy.cuda.runtime.runtimeGetVersion() // 1000
         return ctypes.CDLL(f"cublas64_{major}.dll" if sys.platform == "win32" else f"libcublas.so.{major}")
     except (ImportError, OSError) as error:
-        raise RuntimeError(
-            f"products on the GPU need CuPy and cuBLAS ({error}): install them with "
-            'pip install "numbarnn[cuda12]" or "numbarnn[cuda13]" (whichever your driver supports)'
-        ) from error
+        raise RuntimeError(f"products on the GPU need CuPy and cuBLAS ({error}): {install.for_gpus()}") from error
 
 
 def _check(status, doing):

@@ -453,7 +453,7 @@ def test_missing_packages(small, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name in ("tqdm", "matplotlib") else find(name)
     )
-    with pytest.raises(MissingPackage, match=r'matplotlib .*--plot none.* pip install "numbarnn\[cli\]"'):
+    with pytest.raises(MissingPackage, match=r'matplotlib .*--plot none.* pip install .*\[cli\]"'):
         demo.run(demo_args(*small, "--steps", 1))
     assert demo.run(demo_args(*small, "--steps", 1, "--plot", "none")) == 0
     output = capsys.readouterr()

@@ -86,10 +86,10 @@ def test_simulator_stands_in_for_no_gpu():
 def test_gpu_needs_cupy():
     program = """
         import importlib.util
-        from numbarnn import engines
+        from numbarnn import engines, install
         engines.find_spec = lambda name: None if name == "cupy" else importlib.util.find_spec(name)
         assert engines.available() == ["cpu"]
-        assert 'pip install "numbarnn[cuda12]"' in engines.why_not("cuda")
+        assert install.command("cuda12") in engines.why_not("cuda")
     """
     in_child(program, NUMBA_ENABLE_CUDASIM="0")
 

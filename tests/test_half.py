@@ -35,7 +35,7 @@ def test_the_cpu_engine_says_where_halves_run(dtype):
 
 def test_a_missing_ml_dtypes_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    with pytest.raises(RuntimeError, match=r"'bfloat16' needs .*ml_dtypes.*pip install \"numbarnn\[bfloat16\]\""):
+    with pytest.raises(RuntimeError, match=r"'bfloat16' needs .*ml_dtypes.*pip install .*\[bfloat16\]\""):
         nr.LSTM(3, 4, dtype="bfloat16", device="cpu")
 
 

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from test_planner import problem_of
 
-from numbarnn import cli
+from numbarnn import cli, install
 from numbarnn.bench import gantt
 from numbarnn.bench.speed import SETS
 from numbarnn.engines import profiles
@@ -145,7 +145,7 @@ def test_plot_without_matplotlib_says_what_to_install(tmp_path, monkeypatch, cap
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     path = tmp_path / "plan.png"
     assert cli.main([*OPTIONS, "--plot", str(path)]) == 1
-    assert 'pip install "numbarnn[cli]"' in capsys.readouterr().err and not path.exists()
+    assert install.command("cli") in capsys.readouterr().err and not path.exists()
 
 
 def test_picture_has_a_row_per_layer_and_direction():

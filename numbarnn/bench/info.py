@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import numbarnn
+from numbarnn import install
 from numbarnn.bench import report
 
 # What is looked for: the name shown -> distributions that bring it, the first one installed counts.
@@ -30,25 +31,28 @@ PACKAGES = {
     "tqdm": ("tqdm",),
     "matplotlib": ("matplotlib",),
 }
-INSTALL = {
-    "numba-cuda": "pip install numba-cuda",
-    "OpenBLAS wheel": "pip install scipy-openblas32",
-    "CuPy": 'pip install "numbarnn[cuda12]"  (or cuda13, to match the driver)',
-    "cuDNN": 'pip install "numbarnn[cudnn]"  (CUDA 13: nvidia-cudnn-cu13)',
-    "PyTorch": 'pip install "numbarnn[torch]"',
-    "onnx": 'pip install "numbarnn[onnx]"',
-    "onnxruntime": "pip install onnxruntime",
-    "safetensors": 'pip install "numbarnn[safetensors]"',
-    "greenlet": 'pip install "numbarnn[sim]"',
-    "rich": 'pip install "numbarnn[cli]"',
-    "tqdm": 'pip install "numbarnn[cli]"',
-    "matplotlib": 'pip install "numbarnn[cli]"',
-}
-GET_ENGINE = {
-    "cpu": "pip install scipy-openblas32",
-    "cuda": 'on a machine with an NVIDIA GPU: pip install "numbarnn[cuda12]"  (CUDA 13: "numbarnn[cuda13]")',
-    "sim": "set NUMBA_ENABLE_CUDASIM=1 before Python starts, or: numbarnn check --device sim",
-}
+
+
+def how_to_install():
+    """Name of PACKAGES -> the command that installs it."""
+    packages = {"numba-cuda": "numba-cuda", "OpenBLAS wheel": "scipy-openblas32", "onnxruntime": "onnxruntime"}
+    extras = {"PyTorch": "torch", "onnx": "onnx", "safetensors": "safetensors", "greenlet": "sim"}
+    extras |= dict.fromkeys(("rich", "tqdm", "matplotlib"), "cli")
+    return {
+        **{name: f"pip install {package}" for name, package in packages.items()},
+        **{name: install.command(extra) for name, extra in extras.items()},
+        "CuPy": install.for_gpus(),
+        "cuDNN": f"{install.command('cudnn')}  (CUDA 13: pip install nvidia-cudnn-cu13)",
+    }
+
+
+def how_to_get_engines():
+    """Name of an engine -> how it comes to run."""
+    return {
+        "cpu": "pip install scipy-openblas32",
+        "cuda": f"on a machine with an NVIDIA GPU: {install.for_gpus()}",
+        "sim": "set NUMBA_ENABLE_CUDASIM=1 before Python starts, or: numbarnn check --device sim",
+    }
 
 
 def add_arguments(parser):
@@ -200,7 +204,7 @@ def engines_here():
     from numbarnn import engines
 
     found = {}
-    for name, how in GET_ENGINE.items():
+    for name, how in how_to_get_engines().items():
         missing = engines.why_not(name)
         found[name] = {"runs": missing is None, "missing": missing, "how": None if missing is None else how}
     return found
@@ -209,8 +213,9 @@ def engines_here():
 def print_versions(found):
     """The table of versions."""
     rows = [["numbarnn", found["numbarnn"], ""], ["python", f"{found['python']}  {sys.executable}", ""]]
+    how = how_to_install()
     for name, version in found["versions"].items():
-        rows.append([name, version or "not installed", "" if version else INSTALL.get(name, "")])
+        rows.append([name, version or "not installed", "" if version else how.get(name, "")])
     report.print_table("Versions", ["package", "version", "how to get it"], rows, wrap=("version", "how to get it"))
 
 

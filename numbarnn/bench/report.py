@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from numbarnn import files
+from numbarnn import files, install
 
 WRAPPED = 7  # the narrowest that a column gets which may be wrapped
 
@@ -21,7 +21,7 @@ class MissingPackage(CannotRun):
     """A subcommand needs a package that is not installed; the message has the command that installs it."""
 
     def __init__(self, package, purpose, extra):
-        super().__init__(f'{package} is not installed, and {purpose} needs it: pip install "numbarnn[{extra}]"')
+        super().__init__(f"{package} is not installed, and {purpose} needs it: {install.command(extra)}")
 
 
 def have_rich():

@@ -9,6 +9,8 @@ from functools import cache
 
 import numpy as np
 
+from numbarnn import install
+
 HALVES = ("float16", "bfloat16")
 DTYPES = ("float32", "float64", *HALVES)
 
@@ -42,7 +44,7 @@ def numpy_dtype(dtype):
         except ImportError as error:
             raise RuntimeError(
                 "dtype 'bfloat16' needs the package ml_dtypes, as NumPy has no such type: "
-                'pip install "numbarnn[bfloat16]", or use dtype="float16"'
+                f'{install.command("bfloat16")}, or use dtype="float16"'
             ) from error
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(dtype)

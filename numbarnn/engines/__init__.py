@@ -4,6 +4,7 @@ from functools import cache
 from importlib.util import find_spec
 from threading import RLock
 
+from numbarnn import install
 from numbarnn.engines.base import BackwardBuffers, Engine, ForwardBuffers, Job
 from numbarnn.kernels.compiler import simulated
 
@@ -29,7 +30,7 @@ def _gpu_problem():
     if simulated():
         return "NUMBA_ENABLE_CUDASIM=1 is set, so kernels run in the simulator: unset it"
     if find_spec("cupy") is None:
-        return 'CuPy is not installed: pip install "numbarnn[cuda12]" or "numbarnn[cuda13]", as your driver supports'
+        return f"CuPy is not installed: {install.for_gpus()}"
     import cupy
 
     try:
@@ -46,7 +47,7 @@ def why_not(name):
     if name == "sim":
         if not simulated():
             return "set NUMBA_ENABLE_CUDASIM=1 before Python starts"
-        return None if find_spec("greenlet") else 'greenlet is not installed: pip install "numbarnn[sim]"'
+        return None if find_spec("greenlet") else f"greenlet is not installed: {install.command('sim')}"
     return _gpu_problem()
 
 

@@ -18,9 +18,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from numbarnn import install
 from numbarnn.kernels import cubin_cache, notice
 
-INSTALL = 'install it with pip install "numbarnn[cuda12]" or "numbarnn[cuda13]" (whichever your driver supports)'
 HOW_LONG = "ten seconds for a layer of a new kind or size"  # compiling takes, for `notice`
 _PACKAGES = (
     "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12",
@@ -107,7 +107,7 @@ def toolchain():
         libraries = _library_versions()
     except (ImportError, OSError, RuntimeError) as error:
         found = " ".join(str(error).split())
-        raise RuntimeError(f"the CUDA compiler was not found ({found}); {INSTALL}") from error
+        raise RuntimeError(f"the CUDA compiler was not found ({found}): {install.for_gpus()}") from error
     packages = []
     for name in _PACKAGES:
         try:

@@ -7,7 +7,7 @@ first use, so that the package works without CuPy, without cuda-bindings and wit
 import threading
 from functools import cache
 
-from numbarnn.kernels.compiler import INSTALL
+from numbarnn import install
 
 _CURES = {
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": (
@@ -42,7 +42,7 @@ def bindings():
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise RuntimeError(f"launching kernels needs cuda-bindings ({error}): {INSTALL}") from error
+        raise RuntimeError(f"launching kernels needs cuda-bindings ({error}): {install.for_gpus()}") from error
     return driver
 
 
@@ -52,7 +52,7 @@ def cupy():
     try:
         import cupy as module
     except ImportError as error:
-        raise RuntimeError(f"running on a GPU needs CuPy ({error}): {INSTALL}") from error
+        raise RuntimeError(f"running on a GPU needs CuPy ({error}): {install.for_gpus()}") from error
     return module
 
 

@@ -9,10 +9,12 @@ from collections import Counter, deque
 from contextvars import copy_context
 from itertools import product
 
+from numbarnn import install
+
 try:
     from greenlet import getcurrent, greenlet
 except ImportError as error:
-    raise ImportError('the simulator needs greenlet: pip install "numbarnn[sim]"') from error
+    raise ImportError(f"the simulator needs greenlet: {install.command('sim')}") from error
 
 WARP_SIZE = 32
 EVERYBODY = -1  # the mask with all bits set

@@ -2,6 +2,8 @@
 
 from importlib import import_module
 
+from numbarnn import install
+
 
 def load(name, purpose):
     """The module of that name.
@@ -13,4 +15,4 @@ def load(name, purpose):
         return import_module(name)
     except ImportError as error:
         package = name.split(".")[0]
-        raise RuntimeError(f'{purpose} needs the package {package}: pip install "numbarnn[{package}]"') from error
+        raise RuntimeError(f"{purpose} needs the package {package}: {install.command(package)}") from error

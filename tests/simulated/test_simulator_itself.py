@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, float64, int32
 
-from numbarnn import engines
+from numbarnn import engines, install
 from numbarnn.kernels import simulator
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 
@@ -511,6 +511,6 @@ def test_schedules_nest():
 
 def test_without_greenlet_the_engine_says_what_to_install(monkeypatch):
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
-    assert 'pip install "numbarnn[sim]"' in engines.why_not("sim")
-    with pytest.raises(RuntimeError, match=r'device \'sim\' cannot be used: greenlet .* "numbarnn\[sim\]"'):
+    assert install.command("sim") in engines.why_not("sim")
+    with pytest.raises(RuntimeError, match=r'device \'sim\' cannot be used: greenlet .*\[sim\]"'):
         engines.get("sim")

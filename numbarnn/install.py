@@ -1,0 +1,43 @@
+"""The command that installs an optional part of this package, from where the package itself came."""
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def command(extra):
+    """`pip install -e "FOLDER[extra]"` in a clone of the repository, else by the address that pip got the package from.
+
+    Args:
+        extra: one of [project.optional-dependencies] in pyproject.toml.
+    """
+    if _is_clone(_ROOT):
+        return f'pip install -e "{"." if Path.cwd() == _ROOT else _ROOT}[{extra}]"'
+    address = _address()
+    return f'pip install "numbarnn[{extra}] @ {address}"' if address else f'pip install "numbarnn[{extra}]"'
+
+
+def for_gpus():
+    """`command` of what a GPU needs."""
+    return f"{command('cuda12')} (or [cuda13], whichever your driver supports)"
+
+
+def _is_clone(root):
+    try:
+        return 'name = "numbarnn"' in (root / "pyproject.toml").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def _address():
+    """Where pip got the package, if that is no index: a folder, a file or a repository (PEP 610); else None."""
+    try:
+        text = metadata.distribution("numbarnn").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return None
+    if text is None:
+        return None
+    found = json.loads(text)
+    return f"{found['vcs_info']['vcs']}+{found['url']}" if "vcs_info" in found else found["url"]
