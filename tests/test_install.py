@@ -59,6 +59,22 @@ def test_a_script_beside_the_clone_imports_the_package(editable):
     assert ran.stdout.strip() == "<class 'numbarnn.layers.models.LSTM'>", ran.stderr
 
 
+def test_the_emulated_gpu_leaves_no_package_among_temporary_files(tmp_path):
+    """Scripts in the system's folder for them would import it in place of numbarnn."""
+    pytest.importorskip("ml_dtypes")
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import emulator; emulator.install()\n"
+        "from numbarnn.kernels import cubin_cache; cubin_cache.write('key', {}, b'kernel')\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBARNN_CACHE_DIR"}
+    subprocess.run(
+        [sys.executable, "-c", program], env=environment | {"TMPDIR": str(tmp_path)}, check=True, timeout=120
+    )
+    (folder,) = tmp_path.iterdir()
+    assert list(folder.rglob("key.cubin")) and not folder.name.isidentifier()
+
+
 # -------------------------------------------------------------------------------------- commands in messages
 def test_in_a_clone_the_folder_is_named(a_clone, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

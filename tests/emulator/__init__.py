@@ -43,8 +43,9 @@ def install():
     from numbarnn import cublas
     from numbarnn.kernels import compiler, driver
 
-    cache = os.environ.get("NUMBARNN_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "numbarnn")
-    os.environ["NUMBARNN_CACHE_DIR"] = os.path.join(cache, "emulated")  # what is kept there are no cubins
+    # What is kept there are no cubins. A folder called numbarnn would be a package to scripts in the system's own.
+    cache = os.environ.get("NUMBARNN_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "numbarnn-kernels")
+    os.environ["NUMBARNN_CACHE_DIR"] = os.path.join(cache, "emulated")
     cupy_module.__spec__ = importlib.machinery.ModuleSpec("cupy", None)
     sys.modules["cupy"] = cupy_module
     driver_calls, library = libraries.Driver(), libraries.Cublas()
