@@ -16,8 +16,11 @@ def replacing(path):
     Raises:
         OSError: it cannot be written; the error names `path`.
     """
-    final = Path(os.path.realpath(path))  # what a link points to, not the link
-    part = final if _is_stream(final) else final.with_name(f"{final.stem}.{os.getpid()}.part{final.suffix}")
+    if _is_stream(Path(path)):
+        final = part = Path(path)
+    else:
+        final = Path(os.path.realpath(path))  # what a link points to, not the link
+        part = final.with_name(f"{final.stem}.{os.getpid()}.part{final.suffix}")
     try:
         _check_what_is_there(final)
         yield part
@@ -49,7 +52,7 @@ class _Enough(Exception):
 
 def _is_stream(path):
     """Whether it is no file on disk but something like /dev/stdout or a pipe, which nothing can be put in place of."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+    return path.exists() and (str(path.parent) in ("/dev", "/dev/fd") or not (path.is_file() or path.is_dir()))
 
 
 def _check_what_is_there(path):

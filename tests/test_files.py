@@ -5,7 +5,9 @@ import json
 import os
 import resource
 import stat
-from contextlib import contextmanager
+import subprocess
+import sys
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +104,19 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     report.write_bytes(pipe, b"through")
     assert os.read(reader, 100) == b"through" and stat.S_ISFIFO(pipe.stat().st_mode)
     os.close(reader)
+
+
+def test_standard_output_is_written_to(tmp_path):
+    """Also where it goes into a file, whose place nothing may take while the shell writes there."""
+    program = (
+        "import pathlib; from numbarnn.bench import report; path = pathlib.Path('/dev/stdout')\n"
+        "assert report.json_path('/dev/stdout') == path; report.write_json(path, [1])"
+    )
+    for out in ("a pipe", tmp_path / "out"):
+        with open(out, "wb") if out != "a pipe" else nullcontext(subprocess.PIPE) as stream:
+            ran = subprocess.run([sys.executable, "-c", program], stdout=stream, check=True, timeout=120)
+            said = ran.stdout if out == "a pipe" else (os.fstat(stream.fileno()).st_nlink, out.read_bytes())
+        assert said in (b"[\n 1\n]\n", (1, b"[\n 1\n]\n"))
 
 
 def bad_paths(folder):
