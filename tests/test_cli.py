@@ -35,6 +35,7 @@ def test_python_dash_m():
         (["bench", "--shape", "25,16"], ["T,B,I,H,L", "'25,16'"]),
         (["bench", "--rounds", "0"], ["at least 1", "'0'"]),
         (["bench", "--threads", "two"], ["whole number", "'two'"]),
+        (["bench", "--threads", "99999999999"], ["at most 1024 threads", "'99999999999'"]),
         (["plan"], ["required", "--hidden", "--batch", "--steps"]),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 from numbarnn import files, install
 
 WRAPPED = 7  # the narrowest that a column gets which may be wrapped
+MOST_THREADS = 1024  # more than any CPU has cores
 
 
 class CannotRun(RuntimeError):
@@ -195,3 +196,11 @@ def positive_int(text):
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def thread_count(text):
+    """An argparse type: a number of threads, up to MOST_THREADS; PyTorch would try to start as many as it is told."""
+    threads = positive_int(text)
+    if threads > MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"expected at most {MOST_THREADS} threads, got {text!r}")
+    return threads

@@ -112,7 +112,7 @@ def add_machine_arguments(parser):
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument(
         "--threads",
-        type=report.positive_int,
+        type=report.thread_count,
         metavar="N",
         help="CPU threads for every contender; default all cores",
     )
