@@ -65,20 +65,18 @@ def listen_to_numba(describe):
     class Listener(event.Listener):
         """Opens `compiling` when Numba begins with a function, and closes it when Numba is done."""
 
-        blocks = ()  # the innermost last; Numba compiles on one thread at a time
+        def __init__(self):
+            self.blocks = {}  # id of what an event tells, the same at its start and end -> what is open
 
         def on_start(self, event):
             dispatcher = event.data["dispatcher"]
             if (dispatcher.py_func.__module__ or "").startswith("numbarnn."):
                 block = compiling(*describe(event.data["args"]), dispatcher.stats.cache_path)
                 block.__enter__()
-            else:
-                block = None
-            self.blocks += (block,)
+                self.blocks[id(event.data)] = block
 
         def on_end(self, event):
-            *rest, block = self.blocks
-            self.blocks = tuple(rest)
+            block = self.blocks.pop(id(event.data), None)
             if block is not None:
                 block.__exit__(None, None, None)
 
