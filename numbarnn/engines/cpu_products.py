@@ -1,8 +1,8 @@
 """The CPU engine's compiled code that knows no cell: products by OpenBLAS, sums, dropout, each on several threads.
 
 Functions that the engine calls take (thread, threads, counters, ...) first, see `team.Team`. Functions that call each
-other stand in this one file, as Numba's disk cache notices changes of the calling function's file only; `cpu_loops`,
-which calls some of these, is told by `cell_tag`.
+other stand in this one file, as Numba's disk cache notices changes of the calling function's file only; of other
+files it is told by `disk_cache.contains`, and `cpu_loops`, which calls some of these, by `cell_tag`.
 """
 
 import numpy as np
@@ -10,10 +10,12 @@ from numba import njit
 from numba.extending import overload
 
 from numbarnn import gemm
-from numbarnn.cells import specialise
+from numbarnn.cells import definition, order, specialise
+from numbarnn.cells import philox as random_numbers
 from numbarnn.cells.definition import FAST_MATH
 from numbarnn.cells.order import step_code
 from numbarnn.cells.philox import philox
+from numbarnn.engines.disk_cache import contains
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
@@ -57,6 +59,7 @@ def share(size, thread, threads):
     return min(size, blocks * thread // threads * UNITS), min(size, blocks * (thread + 1) // threads * UNITS)
 
 
+@contains(gemm)
 @njit(**OPTIONS)
 def product(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
     """c (m, n) = op(a) op(b), k terms each, or +=; addresses, with `out` for the dtype.
@@ -87,6 +90,7 @@ def row_length(matrix):
     return max(1, matrix.shape[1], matrix.strides[0] // matrix.itemsize)
 
 
+@contains(gemm)
 @njit(**OPTIONS)
 def multiply(thread, threads, counters, out, a, b, transpose_a, transpose_b, accumulate):
     """The thread's share of out (M, N) = op(a) op(b), or +=; the longer side of out is shared.
@@ -144,6 +148,7 @@ def add_row_sums(thread, threads, counters, out, x):
     _add(out[n0:n1], waiting[level])
 
 
+@contains(definition, order)
 @njit(**OPTIONS)
 def step_codes(thread, threads, counters, codes, lengths, resets):
     """codes (D, T + 2, B): see `Engine.step_codes`."""
@@ -154,6 +159,7 @@ def step_codes(thread, threads, counters, codes, lengths, resets):
                 codes[direction, t + 1, b] = _step_code(t, direction, lengths[b], resets, b)
 
 
+@contains(gemm)
 @njit(**OPTIONS)
 def weight_gradients(thread, threads, counters, dW, dR, db_w, db_r, dax, dah, x, h_before, accumulate):
     """The thread's share of a direction's gradients: see `Engine.weight_gradients`; what is missing has no elements."""
@@ -188,6 +194,7 @@ def _put(kept, row):
         kept[n] = row[n]
 
 
+@contains(definition, random_numbers)
 @njit(**OPTIONS)
 def dropout(thread, threads, counters, out, x, mask, scale, position):
     """The thread's share of dropout, element by element as `kernels.dropout` does it; out and x (n,), the elements from
