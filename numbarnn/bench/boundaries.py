@@ -48,7 +48,8 @@ class Layer:
     @property
     def shares(self):
         """How many threads the CPU's loops over steps could have at most; 1 where there is too little work."""
-        return 1 if self.recurrent_work < cpu.SERIAL_WORK else self.P // cpu_products.UNITS
+        little = self.recurrent_work < cpu.SERIAL_WORK or self.recurrent_work < cpu.SERIAL_STEP * self.case.T
+        return 1 if little else self.P // cpu_products.UNITS
 
 
 @dataclass(frozen=True)

@@ -109,13 +109,13 @@ COMPILED_BOUNDARIES = (  # on the CPU and on GPUs
     Case("gru", 3, 2, 5, (137,), dtype="float64"),
     Case("gru", 2, 43, 5, (131,)),
     Case("gru", 19, 2, 5, (5, 4), bidirectional=True, dropout=0.3, dtype="float64"),
-    Case("lstm", 17, 3, 5, (141,), lengths="padded"),
-    Case("lstm", 5, 23, 5, (150,), proj_size=40, dtype="float64"),
+    Case("lstm", 5, 11, 5, (141,), lengths="padded"),
+    Case("lstm", 5, 27, 5, (150,), proj_size=40, dtype="float64"),
     Case("rnn_tanh", 2, 2, 1030, (5,)),
     Case("rnn_tanh", 14, 43, 5, (128, 20), bidirectional=True, dropout=0.3),
-    Case("gru_reset_before", 5, 23, 5, (100,)),
+    Case("gru_reset_before", 5, 27, 5, (100,)),
     Case("layer_norm_rnn", 2, 2, 5, (261,)),
-    Case("layer_norm_rnn", 5, 27, 5, (150,)),
+    Case("layer_norm_rnn", 4, 36, 5, (150,)),
 )
 SIMULATED_BOUNDARIES = (
     Case("lstm", 2, 11, 5, (9,), dtype="float16"),
