@@ -9,7 +9,7 @@ from numbarnn import gemm
 from numbarnn.cells.order import step_time
 from numbarnn.cells.precision import known_dtype
 from numbarnn.engines import foreign, profiles
-from numbarnn.engines.base import Engine, HostEngine
+from numbarnn.engines.base import Engine, HostEngine, as_code
 from numbarnn.engines.shelf import SHARE, Shelf
 from numbarnn.engines.streams import Streams
 
@@ -349,7 +349,7 @@ class CudaEngine(KernelEngine):
         if array is None:
             raise TypeError(
                 f"{name} must live on the GPU, as this layer does (device='cuda'), but is a "
-                f"{type(value).__module__}.{type(value).__qualname__}; copy it with cupy.asarray({name})"
+                f"{type(value).__module__}.{type(value).__qualname__}; copy it with cupy.asarray({as_code(name)})"
             )
         if array.data.device_id != self.ordinal:
             raise ValueError(f"{name} is on GPU {array.device.id}, this layer on GPU {self.ordinal}")

@@ -5,6 +5,8 @@ wait for the other's work so far. The CUDA array interface names the other strea
 for it; in version 2, which is PyTorch's, it names none, so then everything that the device was given has to be done.
 """
 
+from numbarnn.engines.base import as_code
+
 DLPACK_CUDA = (2, 13)  # DLPack's device types for CUDA memory: plain and managed
 NAMES_STREAM = 3  # the version of the CUDA array interface from which on it does
 
@@ -23,7 +25,8 @@ def shared(cupy, value, name):
         return None
     if getattr(value, "requires_grad", False):  # before PyTorch's own error about the interface
         raise TypeError(
-            f"{name} requires a gradient, but PyTorch does not see what is computed with it here: pass {name}.detach()"
+            f"{name} requires a gradient, but PyTorch does not see what is computed with it here: pass "
+            f"{as_code(name)}.detach()"
         )
     if by_dlpack:
         try:

@@ -2,7 +2,8 @@
 
 from numbarnn.layers.gradcheck import GradientCheck, gradcheck
 from numbarnn.layers.models import GRU, LSTM, RNN
-from numbarnn.layers.recurrent import Gradients, Recurrent
+from numbarnn.layers.parameters import Gradients
+from numbarnn.layers.recurrent import Recurrent
 from numbarnn.layers.sequences import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from numbarnn.layers.stack import Stack, Tape
 

@@ -1,0 +1,69 @@
+"""A layer's parameters by name, and their gradients: views of flat buffers in cuDNN's weight-space order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from numbarnn.layers import checks
+from numbarnn.weights import WeightSpace
+
+
+@dataclass
+class Gradients:
+    """What `backward` returns.
+
+    Attributes:
+        x: (T, B, I), or (B, T, I) with `batch_first`; packed as x was.
+        state: gradients of the initial state, in the form in which states are given: (dhx, dcx) for the LSTM, else dhx.
+        weights: the flat buffer of all parameters' gradients, laid out as the layer's `weights`.
+        params: name -> gradient, views of `weights`, made when asked for.
+    """
+
+    x: Any
+    state: Any
+    weights: Any
+    _space: WeightSpace = field(repr=False)
+
+    @cached_property
+    def params(self):
+        return self._space.views(self.weights)
+
+
+class Parameters(Mapping):
+    """Name -> view of a layer's weights. Assigning to a name copies values into the view; names neither come nor go."""
+
+    def __init__(self, stack, weights):
+        self._engine, self._dtype, self._views = stack.engine, stack.dtype, stack.space.views(weights)
+        self.version = 0  # counts what is known to be written
+
+    def __getitem__(self, name):
+        return self._views[name]
+
+    def __setitem__(self, name, value):
+        if name not in self._views:
+            raise KeyError(f"a layer's parameters cannot be added to: {name!r} is none of {', '.join(self._views)}")
+        self.write(self._views[name], value, f"parameters[{name!r}]")
+
+    def __delitem__(self, name):
+        raise TypeError("a layer's parameters cannot be deleted; for a layer without biases pass bias=False")
+
+    def __iter__(self):
+        return iter(self._views)
+
+    def __len__(self):
+        return len(self._views)
+
+    def __repr__(self):
+        return repr(self._views)
+
+    def write(self, view, value, name):
+        """Copy a value into a view; nothing to copy after `view += ...`, which has done it."""
+        if value is not view:
+            engine, about = self._engine, (name, view.shape, self._dtype)
+            with engine.activate():
+                if hasattr(value, "__cuda_array_interface__"):
+                    view[...] = checks.array(engine, value, *about)
+                else:
+                    view[...] = engine.from_host(checks.host_array(value, *about))
+        self.version += 1
