@@ -10,8 +10,9 @@ from helpers import CELLS, Case, Problem, assert_close, assert_same_bits, check_
 from option_cases import OptionCase, OptionProblem
 
 import numbarnn
+from numbarnn import engines
 from numbarnn.cells.precision import DTYPES, HALVES, numpy_dtype
-from numbarnn.kernels import catalog
+from numbarnn.kernels import catalog, fingerprint, samples
 from numbarnn.kernels.arguments import Arguments
 from numbarnn.kernels.launch import Kernel
 
@@ -143,6 +144,17 @@ def infer_in_parts(layer, problem):
     layer(problem.x, lengths=in_parts(problem.case))
 
 
+def launch_what_gpus_need_to_notice_failures():
+    """Calls in the simulator fail where they are made, and watch what backward reads again on the host."""
+    engine, word, places = engines.get("sim"), np.zeros(1, np.int64), samples.places([(0, 6, 1)])
+    seen = np.zeros((fingerprint.MOST_ARRAYS, fingerprint.BLOCKS), np.uint64)
+    for dtype in ("float16", "float32", "float64"):
+        arrays = np.ones(6, dtype), np.ones((2, 3), dtype)
+        engine.spoil(arrays, word, "nobody")
+        fingerprint.note(seen, arrays, (places, places), word)
+        fingerprint.compare(seen, arrays, (places, places), word)
+
+
 def test_layers_launch_only_what_is_compiled_for_gpus(monkeypatch):
     """tests/test_kernels.py compiles the catalog: nothing else is launched, and all of it is, with all its layouts."""
     launched, bind = set(), Kernel.bind
@@ -155,6 +167,7 @@ def test_layers_launch_only_what_is_compiled_for_gpus(monkeypatch):
     for problem, calls in launching_calls():
         for call in calls:
             call(problem.layer("sim", schedule="stepwise"), problem)
+    launch_what_gpus_need_to_notice_failures()
     compiled = {shipped.signature for shipped in catalog.shipped_kernels()}
     assert launched <= compiled
     idle = {name for name, _ in compiled - launched}  # copies are for any strides, also those that no call has yet
