@@ -11,6 +11,7 @@ from emulator.program import Program, registers_of
 
 # Bits of a number, as it is exchanged one by one.
 _LETTERS = {"float16": "u16", "bfloat16": "u16", "float32": "f32", "float64": "f64"}
+WORD = {"ld.relaxed.gpu.global.s64", "st.relaxed.gpu.global.s64"}  # of a call's word, in which blocks say what is wrong
 _WIDE_SHARED = re.compile(r"\b(?:ld|st)\.shared\.v(?:4\.[ubf]32|2\.[ubf]64)\b")
 
 
@@ -60,13 +61,14 @@ def accesses(program, parameters):
 
 
 def require_exchange(text, shipped):
-    """Assert that a persistent kernel accesses the vectors that its blocks exchange as blocks must.
+    """Assert that a persistent kernel accesses what its blocks exchange, vectors and the call's word, as blocks must.
 
     Forward, vectors also hold the initial state, which plain loads read before the first step.
 
     Args:
         text: its PTX.
-        shipped: the ShippedKernel; the tuple of vectors is its first argument, each of them 7 parameters.
+        shipped: the ShippedKernel; the tuple of vectors is its first argument, each of them 7 parameters, as the word
+            is, after which scalars come.
     """
     program, constants = Program(text), inspect.getclosurevars(shipped.function).nonlocals
     parameters = {name for name, _ in program.parameters[4 : 7 * len(shipped.arguments[0]) : 7]}
@@ -78,8 +80,13 @@ def require_exchange(text, shipped):
     before, later = ([], found) if "backward" in shipped.kernel.name else (found[:steps], found[steps:])
     others = {opcode for opcode in before if not re.fullmatch(r"ld(\.global)?\.\w+", opcode)} | set(later) - promised
     assert not others, f"vectors are accessed by {others}, not only by {promised}"
+    names = list(inspect.signature(shipped.function).parameters)
+    scalars = len(names) - 1 - names.index("trouble")
+    about_word = set(accesses(program, {program.parameters[4 - 7 - scalars][0]}))
+    assert about_word == (WORD if constants["multiplies"] else set()), f"the call's word is accessed by {about_word}"
     ordered = set(re.findall(r"\b(?:ld|st|atom|red)\.(?:volatile|relaxed|acquire|release)[\w.]*", text))
-    assert ordered <= promised, f"{ordered - promised}: blocks exchange numbers by {promised} only"
+    others = ordered - promised - about_word
+    assert not others, f"{others}: blocks exchange numbers by {promised} only"
 
 
 def require_aligned_shared_memory(text):

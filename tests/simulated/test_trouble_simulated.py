@@ -4,10 +4,11 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from grouped_cuts import launches_of
 from half_cases import HalfCase
 from helpers import Case, assert_close, infer, make_problem
 from numba import cuda
-from persistent_setup import few_threads, launches_of, mutant
+from persistent_setup import few_threads, mutant
 
 from numbarnn import engines, functional
 from numbarnn.kernels import exchange, fma, ptx, simulator, trouble
