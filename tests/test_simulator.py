@@ -22,7 +22,7 @@ def test_in_the_simulator(module):
         cwd=FOLDER.parent.parent,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=900,  # some modules take minutes on a busy machine
     )
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"  # also where no test was found
     assert " failed" not in ran.stdout and " skipped" not in ran.stdout, ran.stdout
