@@ -21,6 +21,7 @@ def test_a_call_in_a_capture_of_the_callers_is_refused(gpu, monkeypatch):
     layer, x, dy = layer_and_input(cupy, num_layers=2, dropout=0.5)
     dw = cupy.empty(layer.weights.shape, "float32")
     reserve_of = numbarnn.functional.Descriptor("lstm", H, H, device="cuda")
+    gradients = reserve_of.zeros_weights()
     reserve = numbarnn.functional.forward_training(reserve_of, x, w=reserve_of.zeros_weights())[3]
     _, _, tape = layer.forward(x)
     ready = numbarnn.functional.forward_training(reserve_of, x, w=reserve.weights)[3]
@@ -31,7 +32,7 @@ def test_a_call_in_a_capture_of_the_callers_is_refused(gpu, monkeypatch):
         lambda: layer.backward(tape, dy),
         lambda: layer.backward(tape, dy, dw=dw),
         lambda: numbarnn.functional.backward_data(reserve_of, reserve, dy, w=reserve.weights),
-        lambda: numbarnn.functional.backward_weights(reserve_of, ready, reserve.weights),
+        lambda: numbarnn.functional.backward_weights(reserve_of, ready, gradients),
     ]
     with cupy.cuda.Stream() as stream:
         stream.capturing = True
