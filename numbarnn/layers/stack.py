@@ -293,7 +293,7 @@ class Stack:
         """The tape of a training call, after it."""
         tape = Tape(self, weights, version, work)
         if work.watched is None:
-            places = self._samples.get((work.steps, work.batch)) or self._watched(work.steps, work.batch)
+            places = self._watched(work.steps, work.batch)
             arrays = (weights, x) if work.x is x else (weights,)  # else forward copied x
             tape.watch = self.engine.watch(arrays, places[: len(arrays)])
             tape.seen = tape.watch()
@@ -303,7 +303,8 @@ class Stack:
     def _watched(self, steps, batch):
         """(places in the weights, places in x) of a training call, as `samples.places` has them; for an engine that
         notes fingerprints itself the places are in the last layer's h, from which callers get y, not in x."""
-        if (steps, batch) not in self._samples:
+        found = self._samples.get((steps, batch))  # one read: another thread may clear them
+        if found is None:
             if len(self._samples) >= SAMPLES:
                 self._samples.clear()
             words = max(1, np.dtype(known_dtype(self.dtype)).itemsize // 4)
@@ -322,7 +323,7 @@ class Stack:
             if self.engine.watches_in_jobs:
                 found = tuple(map(self.engine.from_host, found))
             self._samples[steps, batch] = found
-        return self._samples[steps, batch]
+        return found
 
     def require_unchanged(self, tape, weights=True):
         """Raise ValueError if what backward reads again is not what it was in forward, where that is known at once.
