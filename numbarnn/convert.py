@@ -26,7 +26,7 @@ import os
 from dataclasses import replace
 from inspect import signature
 
-from numbarnn import files
+from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
 from numbarnn.weights import extras, keras, onnx, onnx_write, safetensors, torch
 from numbarnn.weights.network import infer

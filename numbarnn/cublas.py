@@ -14,7 +14,7 @@ import sys
 import threading
 from functools import cache
 
-from numbarnn import install
+from numbarnn.common import install
 
 # By NumPy's letter of a dtype ("E" is ml_dtypes' bfloat16; names take NumPy microseconds): cudaDataType, ...
 _DATA_TYPES = {"f": 0, "d": 1, "e": 2, "E": 14}

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from numbarnn import cublas
-from numbarnn.cells.precision import is_half
+from numbarnn.common.precision import is_half
 
 
 def matmul(out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):

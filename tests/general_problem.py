@@ -16,7 +16,7 @@ from helpers import assert_same_bits, on_host
 from option_cases import BIASES, OptionCase, OptionProblem, assert_matches, nonsense_filled, plain, to_engine
 
 import numbarnn
-from numbarnn.cells.precision import numpy_dtype
+from numbarnn.common.precision import numpy_dtype
 
 
 @dataclass(frozen=True)

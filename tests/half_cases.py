@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from helpers import OUTPUTS, Case, error
 
-from numbarnn.cells.precision import HALVES, numpy_dtype
+from numbarnn.common.precision import HALVES, numpy_dtype
 
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 STORED = 4  # x Wᵀ, what is saved or h, the pre-activation's gradient, the result

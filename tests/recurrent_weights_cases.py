@@ -19,7 +19,7 @@ from philox_reference import dropout_mask
 
 import numbarnn
 from numbarnn.cells import library
-from numbarnn.cells.precision import numpy_dtype
+from numbarnn.common.precision import numpy_dtype
 
 STREAM, STREAMS = 1 << 30, 1 << 8  # of DropConnect's random words: the first, and how many each place has
 

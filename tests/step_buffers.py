@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from row_cases import expected_codes
 
-from numbarnn.cells.order import RESET, SKIP
-from numbarnn.cells.philox import dropout_masks
+from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.philox import dropout_masks
 from numbarnn.engines import BackwardBuffers, ForwardBuffers
 
 

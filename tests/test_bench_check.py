@@ -11,7 +11,7 @@ from stub_layer import StubLayer, use_stub
 
 from numbarnn import cli, engines
 from numbarnn.bench import accuracy, boundaries, cases, check, child, expected, peers, report, spreads
-from numbarnn.cells import precision
+from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
 
 KEYS = {"cell", "options", "engine", "schedule", "quantity", "error", "limit", "ok", "cudnn_error", "ratio", "uses"}

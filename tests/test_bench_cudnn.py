@@ -9,7 +9,7 @@ from stub_layer import use_stub
 
 from numbarnn import cli, engines, reference
 from numbarnn.bench import accuracy, cases, check, cudnn_peer, expected, sequences, spreads
-from numbarnn.cells import precision
+from numbarnn.common import precision
 from numbarnn.reference import cudnn
 from numbarnn.reference.cudnn import CudnnError, Options
 

@@ -9,9 +9,10 @@ from xml.etree import ElementTree
 import pytest
 from stub_layer import use_stub
 
-from numbarnn import cli, install
+from numbarnn import cli
 from numbarnn.bench import accuracy, page, pictures, summary
 from numbarnn.bench.accuracy import Comparison
+from numbarnn.common import install
 
 
 def row(quantity="y", error=1e-7, limit=1e-6, ok=True, options="T=1 float32", mode="training", **more):

@@ -8,7 +8,7 @@ from philox_reference import philox4x32
 
 from numbarnn import cells
 from numbarnn.cells import definition, lstm, scalar, specialise, units
-from numbarnn.cells.philox import dropout_words, philox
+from numbarnn.common.philox import dropout_words, philox
 
 CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4, True), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
 ALL_CELLS = cells.CELLS | CLIPPED | GENERAL

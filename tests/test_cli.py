@@ -8,8 +8,9 @@ import sys
 import pytest
 from stub_layer import use_stub
 
-from numbarnn import cli, install
+from numbarnn import cli
 from numbarnn.bench import info, report
+from numbarnn.common import install
 
 
 def test_import_is_quick_and_lazy():

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from numbarnn.cells import CELLS, library
+from numbarnn.common import notice
 from numbarnn.engines.cell_tag import CellTag, what_is_compiled
-from numbarnn.kernels import cubin_cache, notice
+from numbarnn.kernels import cubin_cache
 
 RELU_FACTORIES = (("lstm_with", ("hard_sigmoid", "elu", "leaky_relu")), ("recurrent_highway", (2,)))
 

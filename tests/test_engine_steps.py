@@ -9,7 +9,7 @@ from row_cases import SHAPES, check_gather, check_select, check_spread, check_st
 from step_buffers import backward_buffers, forward_buffers, kinds_of_steps, results
 
 from numbarnn import cells, engines
-from numbarnn.cells.order import RESET, SKIP
+from numbarnn.common.order import RESET, SKIP
 
 ALL_CELLS = cells.CELLS | GENERAL
 by_threads = pytest.mark.parametrize("threads", (1, 2, 3))

@@ -15,10 +15,11 @@ import pytest
 import weights_helpers
 from stub_layer import use_stub
 
-from numbarnn import cli, convert, files
+from numbarnn import cli, convert
 from numbarnn.bench import check, checkpoint, demo, info, kernels, own_cells, report
 from numbarnn.bench.text import Corpus
 from numbarnn.bench.training import Config, Trainer
+from numbarnn.common import files
 
 PLAN = ["plan", "--hidden", "64", "--batch", "4", "--steps", "10", "--profile", "h100"]
 CHECK = ["check", "--device", "cpu", "--quick", "--cell", "gru"]

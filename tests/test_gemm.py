@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from numbarnn import cublas, gemm
-from numbarnn.cells.precision import DTYPES, is_half, numpy_dtype
+from numbarnn.common.precision import DTYPES, is_half, numpy_dtype
 
 pytest.importorskip("ml_dtypes")
 FORMS = [(dtype, dtype) for dtype in DTYPES] + [("float16", "float32"), ("bfloat16", "float32")]

@@ -18,8 +18,8 @@ from step_buffers import (
 )
 
 from numbarnn import cells, engines
-from numbarnn.cells.order import RESET, SKIP
-from numbarnn.cells.precision import DTYPES
+from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.precision import DTYPES
 
 pytestmark = pytest.mark.gpu
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))

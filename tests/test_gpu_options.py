@@ -30,7 +30,7 @@ from option_cases import (
 )
 
 from numbarnn import PackedSequence, engines, pack_padded_sequence
-from numbarnn.cells.precision import HALVES
+from numbarnn.common.precision import HALVES
 
 pytestmark = pytest.mark.gpu
 CELLS = ("lstm", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu")

@@ -9,7 +9,7 @@ from half_cases import HalfCase, assert_at_most_twice_torchs_error, cases, peer_
 from helpers import assert_same_bits, check_layer, infer, make_problem, train
 
 import numbarnn as nr
-from numbarnn.cells import precision
+from numbarnn.common import precision
 from numbarnn.layers import checks
 
 by_dtype = pytest.mark.parametrize("dtype", precision.HALVES)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from numbarnn import install
+from numbarnn.common import install
 
 ROOT = Path(install.__file__).resolve().parent.parent
 EXTRAS = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text().split("optional-dependencies]")[1], re.M)

@@ -8,7 +8,7 @@ import pytest
 from numba import cuda, float32, types, uint32
 
 from numbarnn.bench import planned
-from numbarnn.cells.precision import DTYPES
+from numbarnn.common.precision import DTYPES
 from numbarnn.kernels import compiler, exchange, ptx, storage
 from numbarnn.schedules import planner
 

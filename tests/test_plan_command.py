@@ -7,9 +7,10 @@ from itertools import product
 import pytest
 from test_planner import problem_of
 
-from numbarnn import cli, install
+from numbarnn import cli
 from numbarnn.bench import gantt
 from numbarnn.bench.speed import SETS
+from numbarnn.common import install
 from numbarnn.engines import profiles
 from numbarnn.schedules import choose
 from numbarnn.schedules.explain import explain

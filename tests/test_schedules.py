@@ -8,7 +8,7 @@ import pytest
 
 from numbarnn import schedules
 from numbarnn.cells import CELLS
-from numbarnn.cells.order import step_time
+from numbarnn.common.order import step_time
 from numbarnn.engines import Engine
 from numbarnn.layers import Stack
 from numbarnn.schedules import Problem, Task, stepwise, wavefront

@@ -13,8 +13,8 @@ from philox_reference import philox4x32  # noqa: E402
 from step_buffers import backward_buffers, forward_buffers  # noqa: E402
 from sum_cells import CENTRED, DRAWN, NOISE_CELLS, SUM_CELLS, SUM_STEPS  # noqa: E402
 
-from numbarnn.cells.order import RESET, SKIP  # noqa: E402
-from numbarnn.cells.philox import noise_words  # noqa: E402
+from numbarnn.common.order import RESET, SKIP  # noqa: E402
+from numbarnn.common.philox import noise_words  # noqa: E402
 from numbarnn.engines.base import Job  # noqa: E402
 
 SMOOTH = {name: cell for name, cell in (SUM_CELLS | NOISE_CELLS).items() if cell is not DRAWN}

@@ -6,7 +6,7 @@ import pytest
 from sum_cells import NOISE_CELLS, SUM_CELLS
 
 import numbarnn
-from numbarnn.cells.philox import noise_words
+from numbarnn.common.philox import noise_words
 
 CELLS = {name: (SUM_CELLS | NOISE_CELLS)[name] for name in ("normed", "ladder", "noisy", "noisy_mean")}
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from numbarnn.cells import precision
+from numbarnn.common import precision
 
 FUNCTION_ULPS = 3
 STAGES = {"layer_norm_rnn": 3}

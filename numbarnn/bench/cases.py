@@ -6,7 +6,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from numbarnn.bench import sequences
-from numbarnn.cells import precision
+from numbarnn.common import precision
 from numbarnn.reference.layer_norm_rnn import VECTORS
 
 GATES = {

@@ -6,9 +6,9 @@ from dataclasses import asdict, fields
 
 import numpy as np
 
-from numbarnn import files
 from numbarnn.bench.text import DOCUMENTATION
 from numbarnn.bench.training import Config, Trainer
+from numbarnn.common import files
 
 FORMAT = "numbarnn demo checkpoint 1"
 FREE = ("lr",)  # parts of the configuration that may change on resuming

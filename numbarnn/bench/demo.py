@@ -12,12 +12,13 @@ from dataclasses import asdict, fields
 
 import numpy as np
 
-from numbarnn import engines, files
+from numbarnn import engines
 from numbarnn.bench.cases import PEERS_CELLS
 from numbarnn.bench.checkpoint import Checkpoint, save
 from numbarnn.bench.report import MissingPackage, json_path, positive_int, say, write_json
 from numbarnn.bench.text import Corpus, load_text
 from numbarnn.bench.training import EMBEDDING, Config, Diverged, Trainer, sample
+from numbarnn.common import files
 
 DEFAULT_STEPS = 1200  # when neither --steps nor --minutes is given:
 DEFAULT_MINUTES = 2.5  # that many steps, but no longer than this

@@ -9,7 +9,7 @@ from numbarnn.bench import accuracy, cudnn_peer, peers
 from numbarnn.bench.cases import PEERS_CELLS, SEED, TRACED_CELLS
 from numbarnn.bench.cudnn_peer import Refused
 from numbarnn.bench.own_cell import DROPPED, ZONEOUT
-from numbarnn.cells import precision
+from numbarnn.common import precision
 from numbarnn.reference import layer_norm_rnn, philox
 
 

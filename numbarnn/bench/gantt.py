@@ -1,7 +1,7 @@
 """The picture of a plan: when each task runs, one row per layer and direction, one colour per kind of task."""
 
 from numbarnn.bench import report
-from numbarnn.cells.precision import is_half
+from numbarnn.common.precision import is_half
 from numbarnn.schedules.plan import BOTH, Span
 
 COLOURS = {

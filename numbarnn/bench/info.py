@@ -11,8 +11,8 @@ from importlib import metadata
 from pathlib import Path
 
 import numbarnn
-from numbarnn import install
 from numbarnn.bench import report
+from numbarnn.common import install
 
 # What is looked for: the name shown -> distributions that bring it, the first one installed counts.
 PACKAGES = {

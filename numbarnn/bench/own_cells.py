@@ -19,7 +19,7 @@ from numbarnn.bench.contender import Contender
 from numbarnn.bench.speed import FORWARD, SHORT, TRAINING, Shape, milliseconds, said
 from numbarnn.bench.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.torch_peer import numpy_to_torch, torch_to_numpy
-from numbarnn.cells import precision
+from numbarnn.common import precision
 
 CELLS = ("lstm", "gru", "peephole_lstm", "layer_norm_lstm", "slstm", "sru")
 SHAPES = (Shape(100, 32, 256, 256, 1),)

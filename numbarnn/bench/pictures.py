@@ -6,7 +6,7 @@ import numpy as np
 
 from numbarnn.bench import report
 from numbarnn.bench.summary import TWICE, grouped
-from numbarnn.cells import precision
+from numbarnn.common import precision
 
 SIZE_INCHES, DPI = (11, 4.2), 110
 COLOURS = {"float64": "tab:green", "float32": "tab:blue", "bfloat16": "tab:red", "float16": "tab:orange"}

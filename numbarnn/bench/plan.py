@@ -3,10 +3,10 @@
 import argparse
 from dataclasses import asdict
 
-from numbarnn import files
 from numbarnn.bench import gantt, report
 from numbarnn.cells import CELLS
-from numbarnn.cells.precision import DTYPES
+from numbarnn.common import files
+from numbarnn.common.precision import DTYPES
 from numbarnn.engines import profiles
 
 PICTURES = (".png", ".svg", ".pdf")

@@ -11,7 +11,7 @@ import numpy as np
 
 from numbarnn import cells
 from numbarnn.cells.library import additive_network, peephole_lstm, sru
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype
 from numbarnn.engines import profiles
 from numbarnn.kernels import persistent
 from numbarnn.kernels.catalog import ShippedKernel, zeros

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from numbarnn import files, install
+from numbarnn.common import files, install
 
 WRAPPED = 7  # the narrowest that a column gets which may be wrapped
 MOST_THREADS = 1024  # more than any CPU has cores

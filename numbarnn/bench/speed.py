@@ -19,7 +19,7 @@ from numbarnn.bench.shapes import SETS, TF32, Shape, parse_shape
 from numbarnn.bench.speed_table import FORWARD, SHORT, TRAINING, milliseconds
 from numbarnn.bench.torch_peer import torch_tf32
 from numbarnn.bench.trust import Load, machine_doubt
-from numbarnn.cells import precision
+from numbarnn.common import precision
 
 ROUNDS = {"cpu": 7, "cuda": 5}
 

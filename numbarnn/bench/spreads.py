@@ -4,7 +4,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from numbarnn.bench.cases import ALL_CELLS, DTYPES, TRACED_CELLS, Case
-from numbarnn.cells import precision
+from numbarnn.common import precision
 
 TIMES_AND_BATCHES = ((7, 3), (7, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 # Every option at least once: odd and unequal hidden sizes, 1 to 3 layers, and options that meet each other.

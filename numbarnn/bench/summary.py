@@ -7,7 +7,7 @@ import numpy as np
 
 from numbarnn.bench import cudnn_peer, peers, report
 from numbarnn.bench.cases import OPTIONS
-from numbarnn.cells import precision
+from numbarnn.common import precision
 
 ROWS_SHOWN = 40  # failures and notes printed one by one; --json has them all
 LETTERS_SHOWN = 400  # of a message in a table

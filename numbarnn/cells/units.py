@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn.cells.definition import jit, specialise
-from numbarnn.cells.philox import philox
+from numbarnn.common.philox import philox
 
 
 @cache
@@ -112,7 +112,7 @@ def noise_loader(noise, target, dtype):
     training.
 
     Args of draw:
-        words: a row of what `numbarnn.cells.philox.noise_words` returns.
+        words: a row of what `numbarnn.common.philox.noise_words` returns.
         position: b H + j of unit j of sequence b. t: the time, 0 to T - 1; both uint64.
     """
     return _noise_from(0, 0, noise, target, dtype)

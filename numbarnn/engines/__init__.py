@@ -4,7 +4,7 @@ from functools import cache
 from importlib.util import find_spec
 from threading import RLock
 
-from numbarnn import install
+from numbarnn.common import install
 from numbarnn.engines.base import BackwardBuffers, Engine, ForwardBuffers, Job
 from numbarnn.kernels.compiler import simulated
 

@@ -33,12 +33,12 @@ class ForwardBuffers:
         ah: (B, A * H), scratch; A gates, G but for general cells.
         R: (A * H, H). b_w: (G * H,). b_r: (A * H,).
         x, W: (T, B, I) and (G * H, I), for engines that multiply them themselves (`Engine.fuses_input`); else None.
-        codes: (T + 2, B) uint8, slots as in h, what is not ordinary (`numbarnn.cells.order`); None if all steps are.
+        codes: (T + 2, B) uint8, slots as in h, what is not ordinary (`numbarnn.common.order`); None if all steps are.
         m, W_hr: (T + 2, B, D * H), slots as in h, and (P, H), with projection: h = m W_hrᵀ; else None.
         vectors: (V * H,), the cell's parameters per unit; None if it has none.
         v: (T, B, S * H), without `save` (1, B, S * H), what the rows of R of S further products multiply; None without.
         sums: (T, B, Q), without `save` (1, B, Q), the sums over units of stages, of the dtype of c; None without.
-        noise: (4,) uint64, a row of `numbarnn.cells.philox.noise_words`; None in inference, and without noise.
+        noise: (4,) uint64, a row of `numbarnn.common.philox.noise_words`; None in inference, and without noise.
         allow_tf32: see `Problem`.
     """
 
@@ -268,13 +268,13 @@ class Engine(ABC):
         """out = dropout of x, contiguous, any shape.
 
         Args:
-            mask, scale: a row of what `numbarnn.cells.philox.dropout_masks` returns, as this engine's array; its scale.
+            mask, scale: a row of what `numbarnn.common.philox.dropout_masks` returns, as this engine's array; its scale.
             position: number of the first element in the whole array, of which x may be a part.
         """
 
     @abstractmethod
     def step_codes(self, codes, lengths, resets):
-        """codes (D, T + 2, B) = what each step is, see `numbarnn.cells.order.step_code`.
+        """codes (D, T + 2, B) = what each step is, see `numbarnn.common.order.step_code`.
 
         Args:
             lengths: (B,) int32. resets: (T, B) uint8, any strides, or (0, B).

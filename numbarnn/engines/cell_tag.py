@@ -14,8 +14,9 @@ from numba.core.imputils import lower_constant
 from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
 from numbarnn import gemm
-from numbarnn.cells import Cell, definition, order, philox, scalar, specialise, units
+from numbarnn.cells import Cell, definition, scalar, specialise, units
 from numbarnn.cells.definition import FAST_MATH, jit
+from numbarnn.common import order, philox
 from numbarnn.engines import atomics, cpu_products
 from numbarnn.kernels.cubin_cache import fingerprint
 

@@ -6,11 +6,11 @@ from functools import cache
 import numpy as np
 
 from numbarnn import gemm
+from numbarnn.common import notice
 from numbarnn.engines import cpu_loops, cpu_products
 from numbarnn.engines.base import HostEngine
 from numbarnn.engines.cell_tag import CellTag, what_is_compiled
 from numbarnn.engines.team import Team
-from numbarnn.kernels import notice
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000

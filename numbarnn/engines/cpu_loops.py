@@ -9,7 +9,7 @@ calling function's file only; those of `cpu_products`, which know no cell, it no
 import numpy as np
 from numba import njit
 
-from numbarnn.cells.order import RESET, SKIP, step_time
+from numbarnn.common.order import RESET, SKIP, step_time
 from numbarnn.engines.atomics import barrier
 from numbarnn.engines.cell_tag import (
     cell_backward,
@@ -249,14 +249,14 @@ def forward_steps(
         ax: (T, B, >= G * H), place for x Wᵀ; with `save` replaced by what the cell saves, (T, B, >= K * H).
         x: (T, B, I) and W: (G * H, I), or x of no steps, if ax is x Wᵀ already.
         ah: (B, A * H), scratch; A gates, G but for general cells.  R: (A * H, H).  b_w: (G * H,).  b_r: (A * H,).
-        codes: (T + 2, B), see `numbarnn.cells.order`; (0, 0) if all steps are ordinary.
+        codes: (T + 2, B), see `numbarnn.common.order`; (0, 0) if all steps are ordinary.
         m, W_hr: (T + 2, B, D * H) and (P, H) with projection, where h is (T + 2, B, D * P), R (G * H, P); else W_hr has
             no rows. m is written.
         vectors: (V * H,).
         v: (T, B, S * H), without `save` (1, B, S * H), written, if the cell has S further products.
         sums: (T, B, Q), without `save` (1, B, Q), written, if the cell has Q sums over units.
         parts: (threads, B, Q), scratch: each thread's part of a step's sums.
-        noise: (4,) uint64, see `numbarnn.cells.philox.noise_words`; with `save` read, if the cell has noise.
+        noise: (4,) uint64, see `numbarnn.common.philox.noise_words`; with `save` read, if the cell has noise.
         direction: 0 forward in time, 1 backward.
     """
     T, B, G, A, N, P = h.shape[0] - 2, h.shape[1], num_gates(tag), num_recurrent(tag), num_private(tag), R.shape[1]

@@ -10,11 +10,12 @@ from numba import njit
 from numba.extending import overload
 
 from numbarnn import gemm
-from numbarnn.cells import definition, order, specialise
-from numbarnn.cells import philox as random_numbers
+from numbarnn.cells import definition, specialise
 from numbarnn.cells.definition import FAST_MATH
-from numbarnn.cells.order import step_code
-from numbarnn.cells.philox import philox
+from numbarnn.common import order
+from numbarnn.common import philox as random_numbers
+from numbarnn.common.order import step_code
+from numbarnn.common.philox import philox
 from numbarnn.engines.disk_cache import contains
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32

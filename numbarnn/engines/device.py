@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 
 from numbarnn import gemm
-from numbarnn.cells.order import step_time
-from numbarnn.cells.precision import known_dtype
+from numbarnn.common.order import step_time
+from numbarnn.common.precision import known_dtype
 from numbarnn.engines import foreign, profiles
 from numbarnn.engines.base import Engine, HostEngine, as_code
 from numbarnn.engines.shelf import SHARE, Shelf

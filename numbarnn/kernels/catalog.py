@@ -14,7 +14,7 @@ import numpy as np
 
 from numbarnn import cells
 from numbarnn.cells import library, lstm, tracing
-from numbarnn.cells.precision import DTYPES, compute_dtype, is_half
+from numbarnn.common.precision import DTYPES, compute_dtype, is_half
 from numbarnn.kernels import (
     blocks,
     compiler,

@@ -18,8 +18,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from numbarnn import install
-from numbarnn.kernels import cubin_cache, notice
+from numbarnn.common import install, notice
+from numbarnn.kernels import cubin_cache
 
 HOW_LONG = "ten seconds for a layer of a new kind or size"  # compiling takes, for `notice`
 _PACKAGES = (

@@ -7,7 +7,7 @@ first use, so that the package works without CuPy, without cuda-bindings and wit
 import threading
 from functools import cache
 
-from numbarnn import install
+from numbarnn.common import install
 
 _CURES = {
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": (

@@ -6,8 +6,8 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.cells import specialise
-from numbarnn.cells.philox import philox
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.philox import philox
+from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import storage
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
@@ -53,7 +53,7 @@ def dropout(out, x, mask, scale, position=0):
     """out = dropout of x, contiguous arrays of one shape.
 
     Args:
-        mask, scale: a row of the array that `numbarnn.cells.philox.dropout_masks` returns, and its scale.
+        mask, scale: a row of the array that `numbarnn.common.philox.dropout_masks` returns, and its scale.
         position: index of x's first element in the whole flat output of the layer, where x is a part of it.
     """
     n, dtype = x.size, x.dtype.name

@@ -10,7 +10,7 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.cells.definition import jit
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import ptx, storage
 from numbarnn.kernels.exchange import make_gather
 from numbarnn.kernels.slices import next_power_of_two

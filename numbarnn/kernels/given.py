@@ -11,8 +11,8 @@ import numpy as np
 
 from numbarnn.cells import units
 from numbarnn.cells.definition import jit
-from numbarnn.cells.order import RESET
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.order import RESET
+from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import storage
 from numbarnn.kernels.target import TARGET
 

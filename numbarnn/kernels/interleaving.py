@@ -9,7 +9,7 @@ from collections import Counter, deque
 from contextvars import copy_context
 from itertools import product
 
-from numbarnn import install
+from numbarnn.common import install
 
 try:
     from greenlet import getcurrent, greenlet

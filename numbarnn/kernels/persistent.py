@@ -24,9 +24,9 @@ from numba import cuda
 
 from numbarnn.cells import specialise, units
 from numbarnn.cells.definition import backward_function, forward_function, jit
-from numbarnn.cells.order import RESET, SKIP
-from numbarnn.cells.philox import philox
-from numbarnn.cells.precision import compute_dtype, is_half
+from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.philox import philox
+from numbarnn.common.precision import compute_dtype, is_half
 from numbarnn.kernels import exchange, products, ptx, storage
 from numbarnn.kernels.given import make_draw
 from numbarnn.kernels.launch import Kernel
@@ -71,7 +71,7 @@ PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps a
 def make_dropout_factor(dtype):
     """A device function factor(position, masks, mask, scale): 0 or `scale`, as `numbarnn.kernels.dropout` has it.
 
-    masks, scale: what `numbarnn.cells.philox.dropout_masks` returns; mask: the row.
+    masks, scale: what `numbarnn.common.philox.dropout_masks` returns; mask: the row.
     """
     random_words = specialise(philox, compute_dtype(dtype), TARGET)
     zero, low_bits, high_bits = np.dtype(compute_dtype(dtype)).type(0), np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -168,7 +168,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
         save: training: keep all private states, and what the cell saves.
         inputs: whether some layers multiply their input themselves (all but the first of the launch).
         drops: whether there is dropout between layers.
-        masked: whether some steps are not ordinary (`numbarnn.cells.order`).
+        masked: whether some steps are not ordinary (`numbarnn.common.order`).
     """
     dtype, U, P, WARPS, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.warps, cut.threads, cut.sequences
     G, A, N, K = cell.num_gates, cell.num_outer, cell.num_private, cell.num_saved

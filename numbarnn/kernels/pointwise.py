@@ -5,7 +5,7 @@ indices are unsigned (np.uintp): one that could be negative would be checked for
 
 With arrays of 16 bits (`numbarnn.kernels.storage`) equations are float32's, and c, ah, dh, dc are float32 in memory.
 
-Kernels for masked steps read a code per step and sequence (`numbarnn.cells.order`): the state before the step counts as
+Kernels for masked steps read a code per step and sequence (`numbarnn.common.order`): the state before the step counts as
 zero (RESET), or is carried through (SKIP). With projection the kernels see m, the cell's output before it, as h; what
 stands between h and m is a product. Sums over units that a kernel's functions need are made in it, by one block per
 sequence (`row_sums`).
@@ -18,8 +18,8 @@ from numba import cuda
 
 from numbarnn.cells import units
 from numbarnn.cells.definition import backward_function, forward_function
-from numbarnn.cells.order import SKIP
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.order import SKIP
+from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import row_sums, storage
 from numbarnn.kernels.given import make_given_backward, make_given_forward
 from numbarnn.kernels.launch import Kernel, LaunchConfig

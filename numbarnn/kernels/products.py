@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn.cells.definition import jit
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import fma, tensor_cores
 from numbarnn.kernels.target import TARGET
 

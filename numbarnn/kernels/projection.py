@@ -5,8 +5,8 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from numbarnn.cells.order import RESET, SKIP
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import storage
 from numbarnn.kernels.launch import Kernel
 from numbarnn.kernels.pointwise import launch_config, no_codes

@@ -12,7 +12,7 @@ from numba import cuda
 
 from numbarnn.cells import specialise, units
 from numbarnn.cells.definition import jit
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels.given import make_given_backward, make_given_forward
 from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
 from numbarnn.kernels.warp_parts import in_turn

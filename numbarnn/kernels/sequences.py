@@ -6,8 +6,8 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.cells.definition import jit
-from numbarnn.cells.order import step_code
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.order import step_code
+from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import storage
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 from numbarnn.kernels.target import TARGET, TINY_LAUNCHES

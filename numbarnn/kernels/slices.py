@@ -14,7 +14,7 @@ that follow, and the columns of the table that tells each warp its part.
 from dataclasses import dataclass
 from functools import cached_property
 
-from numbarnn.cells.precision import compute_dtype, itemsize
+from numbarnn.common.precision import compute_dtype, itemsize
 
 CHUNK_BYTES = 64  # of a row, per chunk: 16 for each of 4 lanes
 TILE_ROWS, TILE_BATCH = 16, 8  # rows and columns of the result of one mma

@@ -6,8 +6,8 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.cells import specialise, units
-from numbarnn.cells.order import SKIP
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.order import SKIP
+from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import row_sums, storage
 from numbarnn.kernels.given import make_given_backward, make_given_forward
 from numbarnn.kernels.launch import Kernel

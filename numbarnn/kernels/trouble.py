@@ -16,7 +16,7 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.cells.definition import jit
-from numbarnn.cells.precision import is_half
+from numbarnn.common.precision import is_half
 from numbarnn.kernels import ptx
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 from numbarnn.kernels.storage import stored

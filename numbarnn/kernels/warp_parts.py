@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn.cells.definition import jit
-from numbarnn.cells.precision import is_half
+from numbarnn.common.precision import is_half
 from numbarnn.kernels import ptx
 from numbarnn.kernels.target import TARGET
 from numbarnn.kernels.trouble import make_report, make_unnamed

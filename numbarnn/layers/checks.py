@@ -6,7 +6,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from numbarnn.cells import lstm
-from numbarnn.cells.precision import DTYPES, is_half, known_dtype, numpy_dtype
+from numbarnn.common.precision import DTYPES, is_half, known_dtype, numpy_dtype
 from numbarnn.engines.base import as_code
 from numbarnn.weights import BIAS_MODES, INPUT_MODES
 

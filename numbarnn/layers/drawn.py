@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from numbarnn.cells.philox import WORD_MASK, philox
+from numbarnn.common.philox import WORD_MASK, philox
 
 
 def noise(kinds, dtype, steps, batch, hidden, words):
-    """(T, B, N, H): the numbers that units draw in a training call; see `numbarnn.cells.philox.noise_words`.
+    """(T, B, N, H): the numbers that units draw in a training call; see `numbarnn.common.philox.noise_words`.
 
     Args:
         kinds: of N numbers, a `numbarnn.cells.definition.Noise` each.

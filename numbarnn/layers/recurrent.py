@@ -8,8 +8,8 @@ from itertools import product
 
 import numpy as np
 
-from numbarnn.cells import philox
-from numbarnn.cells.precision import known_dtype
+from numbarnn.common import philox
+from numbarnn.common.precision import known_dtype
 from numbarnn.layers import checks, drawn, private, sequences
 from numbarnn.layers.parameters import Gradients, Parameters
 from numbarnn.layers.sequences import NO_PADDING_VALUE, PackedSequence

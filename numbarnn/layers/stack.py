@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numbarnn import cells, engines, schedules
-from numbarnn.cells.precision import known_dtype
+from numbarnn.common.precision import known_dtype
 from numbarnn.kernels import samples
 from numbarnn.layers import checks
 from numbarnn.layers.sequences import EVERY_STEP, Packing
@@ -69,7 +69,7 @@ class Stack:
         dropout, bidirectional, proj_size: as in torch.nn.LSTM.
         input_mode: "linear", or "skip": no W in layer 0, x is added to each gate.
         cell_clip, clip_propagate_nan: see `numbarnn.LSTM`.
-        dtype: "float32", "float64", or, on "cuda" and "sim", "float16" or "bfloat16" (see `numbarnn.cells.precision`).
+        dtype: "float32", "float64", or, on "cuda" and "sim", "float16" or "bfloat16" (see `numbarnn.common.precision`).
         device: see `numbarnn.engines.get`.
         schedule: "auto" or a name in `numbarnn.schedules.SCHEDULES`.
         allow_tf32: see `numbarnn.schedules.Problem`.

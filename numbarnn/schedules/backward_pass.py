@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from numbarnn.cells.order import RESET
+from numbarnn.common.order import RESET
 from numbarnn.engines import BackwardBuffers
 from numbarnn.schedules.execution import (
     Pass,

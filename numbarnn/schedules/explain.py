@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.cells.precision import compute_dtype, numpy_dtype
+from numbarnn.common.precision import compute_dtype, numpy_dtype
 from numbarnn.kernels.slices import RECURRENT
 from numbarnn.schedules import SCHEDULES, planner
 from numbarnn.schedules.auto import AUTO

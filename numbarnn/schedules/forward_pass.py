@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from numbarnn.cells.order import SKIP
-from numbarnn.cells.philox import dropout_masks, noise_words
+from numbarnn.common.order import SKIP
+from numbarnn.common.philox import dropout_masks, noise_words
 from numbarnn.engines import Engine, ForwardBuffers
 from numbarnn.schedules import recurrent_weights
 from numbarnn.schedules.execution import Pass, arrays_of_state, form_of_state, new_state, part_of_state, rows
@@ -34,7 +34,7 @@ class ForwardPass(Pass):
         y: (T, B, D * H), the last layer's output, a view; with `batch_major` (B, T, D * H), a copy; a copy also where
             sequences may be shorter.
         hy, cy: the final states, in the form of `Problem.h_shapes`; cy is None without private states.
-        codes: (D, T + 2, B) uint8, what each step of each sequence is (`numbarnn.cells.order`); None if not masked.
+        codes: (D, T + 2, B) uint8, what each step of each sequence is (`numbarnn.common.order`); None if not masked.
         recurrent: a `RecurrentWeights` where steps multiply with another R than the parameter; else None.
         masks, scale: with dropout, what `philox.dropout_masks` returns for all layers but the last; else None.
         h: h[layer] (T + 2, B, D * H), slot t + 1 is step t, slots 0 and T + 1 the initial states.

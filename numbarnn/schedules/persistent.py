@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype
 from numbarnn.engines import Job
 from numbarnn.kernels import persistent
 from numbarnn.kernels.launch import LaunchConfig

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from numbarnn.cells.order import step_time
+from numbarnn.common.order import step_time
 
 # Forward: "dropout" of a layer's input, "input" product of its steps, "steps": the recurrence.
 # Backward: "steps", "input": the gradient of the layer's input, "dropout" of that gradient, "weights": the gradients of

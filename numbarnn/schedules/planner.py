@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from numbarnn.cells.precision import compute_dtype, is_half, itemsize
+from numbarnn.common.precision import compute_dtype, is_half, itemsize
 from numbarnn.kernels.slices import CHUNK_BYTES, INPUT, RECURRENT, TILE_BATCH, Slice
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order

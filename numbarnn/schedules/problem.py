@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from numbarnn.cells import Cell
-from numbarnn.cells.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Problem:
 
     @cached_property
     def masked(self):
-        """Whether some steps are not ordinary (`numbarnn.cells.order`)."""
+        """Whether some steps are not ordinary (`numbarnn.common.order`)."""
         return self.padded or self.resets
 
     @cached_property

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from numbarnn.cells.philox import drop_connect_words
+from numbarnn.common.philox import drop_connect_words
 
 
 def made_for(work, room):

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from numbarnn import install
+from numbarnn.common import install
 
 
 def load(name, purpose):

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from numbarnn import cells
-from numbarnn.cells.precision import DTYPES, numpy_dtype
+from numbarnn.common.precision import DTYPES, numpy_dtype
 from numbarnn.weights.space import BIAS_MODES, WeightSpace, parameter_name
 
 NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(0|[1-9]\d*)(_reverse)?")

@@ -5,7 +5,7 @@ Any program that reads safetensors finds PyTorch's state dict in them; files tha
 
 import json
 
-from numbarnn import files
+from numbarnn.common import files
 from numbarnn.weights import extras
 from numbarnn.weights.network import agreed
 from numbarnn.weights.torch import read as read_state_dict

@@ -4,7 +4,7 @@ import numpy as np
 
 from numbarnn.cells import units
 from numbarnn.cells.definition import backward_function, forward_function
-from numbarnn.cells.philox import noise_words
+from numbarnn.common.philox import noise_words
 
 
 def normal(dtype, *shape, seed=0):

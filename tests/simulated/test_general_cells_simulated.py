@@ -11,7 +11,7 @@ from helpers import assert_close
 from own_cases import OwnCase
 from persistent_setup import few_threads
 
-from numbarnn.cells.precision import DTYPES
+from numbarnn.common.precision import DTYPES
 
 LENGTHS = dict(T=4, B=3, lengths=(3, 0, 4))
 

@@ -11,7 +11,7 @@ from step_buffers import mask_words
 
 import numbarnn as nr
 from numbarnn import functional
-from numbarnn.cells.precision import HALVES, numpy_dtype
+from numbarnn.common.precision import HALVES, numpy_dtype
 from numbarnn.kernels import dropout, layout, reduce, storage
 
 by_dtype = pytest.mark.parametrize("dtype", HALVES)

@@ -11,7 +11,7 @@ from option_cases import OptionCase, OptionProblem
 
 import numbarnn
 from numbarnn import engines
-from numbarnn.cells.precision import DTYPES, HALVES, numpy_dtype
+from numbarnn.common.precision import DTYPES, HALVES, numpy_dtype
 from numbarnn.kernels import catalog, fingerprint, samples
 from numbarnn.kernels.arguments import Arguments
 from numbarnn.kernels.launch import Kernel

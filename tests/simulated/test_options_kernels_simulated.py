@@ -22,8 +22,8 @@ from step_buffers import backward_buffers, forward_buffers, kinds_of_steps, resu
 
 from numbarnn import cells, engines
 from numbarnn.cells import lstm
-from numbarnn.cells.order import RESET, SKIP
-from numbarnn.cells.precision import DTYPES, compute_dtype
+from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.precision import DTYPES, compute_dtype
 from numbarnn.kernels import pointwise, projection, sequences, stages
 from numbarnn.kernels.launch import LaunchConfig
 

@@ -16,7 +16,7 @@ from recurrent_weights_cases import WeightCase, check_weights
 
 from numbarnn.bench import planned
 from numbarnn.cells import units
-from numbarnn.cells.philox import noise_words
+from numbarnn.common.philox import noise_words
 from numbarnn.engines import profiles
 from numbarnn.kernels import exchange, simulator
 from numbarnn.kernels.arguments import Arguments

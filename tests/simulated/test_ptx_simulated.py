@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numbarnn.cells.precision import numpy_dtype
+from numbarnn.common.precision import numpy_dtype
 from numbarnn.kernels import ptx
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 

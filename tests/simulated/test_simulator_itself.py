@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numba import cuda, float32, float64, int32
 
-from numbarnn import engines, install
+from numbarnn import engines
+from numbarnn.common import install
 from numbarnn.kernels import simulator
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 

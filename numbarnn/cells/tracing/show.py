@@ -3,7 +3,7 @@
 import inspect
 
 from numbarnn.cells.definition import Cell
-from numbarnn.cells.precision import itemsize
+from numbarnn.common.precision import itemsize
 
 
 def show(cell):

@@ -4,7 +4,7 @@ import json
 from importlib import metadata
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(extra):

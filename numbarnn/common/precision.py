@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from numbarnn import install
+from numbarnn.common import install
 
 HALVES = ("float16", "bfloat16")
 DTYPES = ("float32", "float64", *HALVES)
