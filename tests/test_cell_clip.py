@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from numbarnn.cells import lstm, specialise
+from numbarnn.cells import lstm
+from numbarnn.compile.specialise import specialise
 
 LOW, HIGH = -0.3, 0.4  # bounds of c
 CLIPPED = {"clipped": lstm.clipped(LOW, HIGH, True), "clipped_nan_too": lstm.clipped(LOW, HIGH, False)}

@@ -7,8 +7,11 @@ from numba import njit, types
 from philox_reference import philox4x32
 
 from numbarnn import cells
-from numbarnn.cells import definition, lstm, scalar, specialise, units
+from numbarnn.cells import lstm, scalar
 from numbarnn.common.philox import dropout_words, philox
+from numbarnn.compile import scalar as compiled_scalar
+from numbarnn.compile import units
+from numbarnn.compile.specialise import FAST_MATH, backward_function, forward_function, specialise
 
 CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4, True), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
 ALL_CELLS = cells.CELLS | CLIPPED | GENERAL
@@ -33,7 +36,7 @@ def size_of(cell):
 
 def step_forward(cell, ax, ah, state, vectors):
     """New state and saved values; `ah` lacks the products of stages."""
-    forward = definition.forward_function(cell, "float64", "python")
+    forward = forward_function(cell, "float64", "python")
     ah = list(ah)
     for number, stage in enumerate(cell.stages):
         known = *ah[: cell.first_of_stage(number)], *[np.nan] * (len(ah) - cell.first_of_stage(number))
@@ -49,7 +52,7 @@ def gates_of_stage(cell, number):
 
 def step_backward(cell, saved, state, new_state, d_state, vectors):
     """The gradients of what `step_forward` takes."""
-    backward = definition.backward_function(cell, "float64", "python")
+    backward = backward_function(cell, "float64", "python")
     d_v, of_stages = [np.nan] * len(cell.stages), ()
     for number in reversed(range(len(cell.stages))):
         d_ah = cell.stages[number].backward(saved, state, new_state, d_state, tuple(d_v), vectors, (), (), ())
@@ -186,7 +189,7 @@ def test_simulated_cells_compute_in_their_dtype(cell, dtype):
 @by_cell
 def test_compiled_cells_equal_the_plain_equations(cell, dtype):
     rng = np.random.default_rng(0)
-    compiled, plain = (definition.forward_function(cell, *way) for way in ((dtype, "cpu"), ("float64", "python")))
+    compiled, plain = (forward_function(cell, *way) for way in ((dtype, "cpu"), ("float64", "python")))
     for _ in range(20):
         point = rng.normal(size=size_of(cell)).astype(dtype)
         # eight operations on numbers below 4, and one exp or tanh of 2.5 eps
@@ -213,7 +216,7 @@ def mapped(function):
     """The float32 version of a scalar function over an array, as the CPU engine's loops have it."""
     device_function = specialise(function, "float32", "cpu")
 
-    @njit(error_model="numpy", fastmath=cells.definition.FAST_MATH)
+    @njit(error_model="numpy", fastmath=FAST_MATH)
     def over(x, out):
         for i in range(x.size):
             out[i] = device_function(x[i])
@@ -243,16 +246,16 @@ def exact_sigmoid(x):
 
 
 def test_exp_float32():
-    x = FINITE[(scalar.EXP_LOW <= FINITE) & (FINITE <= scalar.EXP_HIGH)]
-    x = np.concatenate([x, np.linspace(scalar.EXP_LOW, scalar.EXP_HIGH, 1_000_001, dtype=np.float32)])
-    assert ulps(mapped(scalar.exp_float32)(x), np.exp(x.astype(np.float64))) < 2
-    beyond = mapped(scalar.exp_float32)(np.float32([-np.inf, -1000, -88, 89, 1000, np.inf]))
+    x = FINITE[(compiled_scalar.EXP_LOW <= FINITE) & (FINITE <= compiled_scalar.EXP_HIGH)]
+    x = np.concatenate([x, np.linspace(compiled_scalar.EXP_LOW, compiled_scalar.EXP_HIGH, 1_000_001, dtype=np.float32)])
+    assert ulps(mapped(compiled_scalar.exp_float32)(x), np.exp(x.astype(np.float64))) < 2
+    beyond = mapped(compiled_scalar.exp_float32)(np.float32([-np.inf, -1000, -88, 89, 1000, np.inf]))
     assert (beyond[:3] < 2 * TINY).all() and (beyond[3:] > 1e38).all() and np.isfinite(beyond).all()
 
 
 def test_tanh_float32():
     x = np.concatenate([FINITE, np.linspace(-10, 10, 1_000_001, dtype=np.float32)])
-    tanh = mapped(scalar.tanh_float32)
+    tanh = mapped(compiled_scalar.tanh_float32)
     assert ulps(tanh(x), np.tanh(x.astype(np.float64))) < 2
     assert (np.abs(tanh(x)) <= 1).all()
     ends = tanh(np.float32([-np.inf, -1000, 0, 1000, np.inf]))
@@ -262,7 +265,7 @@ def test_tanh_float32():
 def test_log1p_float32():
     """Of all numbers from 0 to 1; 2 units in the last place, NaN stays NaN."""
     x = np.concatenate([FINITE[(FINITE >= 0) & (FINITE <= 1)], np.linspace(0, 1, 1_000_001, dtype=np.float32)])
-    log1p = mapped(scalar.log1p_float32)
+    log1p = mapped(compiled_scalar.log1p_float32)
     assert ulps(log1p(x), np.log1p(x.astype(np.float64))) < 2
     assert np.isnan(log1p(np.float32([np.nan]))).all()
 
@@ -277,7 +280,7 @@ def test_sigmoid_float32():
     np.testing.assert_allclose(ends, [0, 0, 0.5, 1, 1], rtol=0, atol=TINY)
 
 
-@pytest.mark.parametrize("function", (scalar.exp_float32, scalar.tanh_float32, scalar.sigmoid))
+@pytest.mark.parametrize("function", (compiled_scalar.exp_float32, compiled_scalar.tanh_float32, scalar.sigmoid))
 def test_every_nan_stays_nan(function):
     """Whatever its sign and payload."""
     x = X[np.isnan(X)]
@@ -288,7 +291,7 @@ def test_every_nan_stays_nan(function):
 @pytest.mark.parametrize("function, exact", [(scalar.tanh, np.tanh), (scalar.sigmoid, exact_sigmoid)])
 def test_float64_uses_the_target_own_functions(function, exact):
     if function is scalar.tanh:
-        assert scalar.functions_of("cpu", "float64")["tanh"](0.5) == np.tanh(0.5)
+        assert compiled_scalar.functions_of("cpu", "float64")["tanh"](0.5) == np.tanh(0.5)
         return
     device_function = specialise(function, "float64", "cpu")
     x = np.linspace(-30, 30, 1001)

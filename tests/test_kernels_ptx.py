@@ -9,7 +9,8 @@ from numba import cuda, float32, types, uint32
 
 from numbarnn.bench import planned
 from numbarnn.common.precision import DTYPES
-from numbarnn.kernels import compiler, exchange, ptx, storage
+from numbarnn.compile import storage
+from numbarnn.kernels import compiler, exchange, ptx
 from numbarnn.schedules import planner
 
 pytestmark = pytest.mark.usefixtures("toolchain_installed")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numba import njit
 
-from numbarnn.cells import functions, scalar, specialise
-from numbarnn.cells.definition import FAST_MATH
+from numbarnn.cells import functions, scalar
 from numbarnn.cells.tracing import cell
+from numbarnn.compile.specialise import FAST_MATH, specialise
 
 X = np.concatenate([np.linspace(-30, 30, 4001), np.linspace(-1, 1, 4001), [0.0, -0.0, 3.0, -3.0]])
 POSITIVE = X[X > 0]

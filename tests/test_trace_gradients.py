@@ -6,9 +6,10 @@ from cell_steps import Steps
 from numba import types
 from trace_cases import FUNCTIONS, equations_on_numpy, random_parameters
 
-from numbarnn.cells import library, specialise
+from numbarnn.cells import library
 from numbarnn.cells.tracing import cell
 from numbarnn.cells.tracing.saving import CHOICES
+from numbarnn.compile.specialise import specialise
 
 STEP = 1e-6
 MORE = {"slstm": library.slstm, "highway": library.recurrent_highway(3), "lem": library.lem, "gru": library.gru}

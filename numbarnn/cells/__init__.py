@@ -3,21 +3,27 @@
 Cells by hand: lstm, gru, rnn. `tracing` makes cells of equations, `library` has some from the literature.
 """
 
+import warnings
 from importlib import import_module
 
-from numbarnn.cells.definition import Cell, specialise
+from numbarnn.cells.definition import Cell
 from numbarnn.cells.gru import GRU, GRU_RESET_BEFORE
 from numbarnn.cells.lstm import LSTM
 from numbarnn.cells.rnn import RNN_RELU, RNN_TANH
 
 CELLS = {cell.name: cell for cell in (LSTM, GRU, GRU_RESET_BEFORE, RNN_TANH, RNN_RELU)}
 
-__all__ = ["CELLS", "GRU", "GRU_RESET_BEFORE", "LSTM", "RNN_RELU", "RNN_TANH", "Cell", "get", "specialise"]
+__all__ = ["CELLS", "GRU", "GRU_RESET_BEFORE", "LSTM", "RNN_RELU", "RNN_TANH", "Cell", "get"]
 
 
 def __getattr__(name):
     if name == "library":  # loaded when asked for: it traces its cells
         return import_module("numbarnn.cells.library")
+    if name == "specialise":
+        warnings.warn(
+            "numbarnn.cells.specialise is numbarnn.compile.specialise.specialise now", DeprecationWarning, stacklevel=2
+        )
+        return import_module("numbarnn.compile.specialise").specialise
     raise AttributeError(f"module 'numbarnn.cells' has no attribute {name!r}")
 
 

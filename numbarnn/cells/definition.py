@@ -1,16 +1,9 @@
-"""What a cell is, and how its equations become device functions."""
+"""What a cell is: the equations of one unit at one step, and what they need, as data."""
 
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cache, cached_property
-
-import numpy as np
-
-from numbarnn.cells import scalar
-
-# Rewrites that keep NaN and infinity and the order of sums: contraction to FMA, reciprocals, no signed zeros.
-FAST_MATH = {"contract", "nsz", "arcp", "afn"}
+from functools import cached_property
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,73 +211,9 @@ class Cell:
         return len(self.saved)
 
 
-@cache
-def forward_function(cell, dtype, target):
-    """The cell's forward for a dtype and target, with a general cell's signature."""
-    forward = specialise(cell.forward, dtype, target)
-    return forward if cell.general else jit(lambda ax, ah, state, vectors, sums, noise: forward(ax, ah, state), target)
-
-
-@cache
-def backward_function(cell, dtype, target):
-    """The cell's backward for a dtype and target, with a general cell's signature."""
-    backward = specialise(cell.backward, dtype, target)
-    if cell.general:
-        return backward
-
-    def wider(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
-        d_ax, d_ah, d_before = backward(saved, state, new_state, d_state)
-        return d_ax, d_ah, d_before, ()
-
-    return jit(wider, target)
-
-
 def with_names(function, **values):
     """A copy of a plain function whose module-level names stand for these values: a variant of a cell's equations."""
     namespace = {**function.__globals__, **values}
     copy = types.FunctionType(function.__code__, namespace, function.__name__)
     copy.__qualname__, copy.__doc__ = function.__qualname__, function.__doc__
     return copy
-
-
-def jit(function, target):
-    """`function` compiled as a device function of a target ("cpu", "cuda", or "python": as it is)."""
-    if target == "cpu":
-        import numba
-
-        return numba.njit(function, fastmath=FAST_MATH, error_model="numpy", forceinline=True)
-    if target == "cuda":
-        from numba import cuda
-
-        return cuda.jit(function, device=True)
-    return function
-
-
-@cache
-def specialise(function, dtype, target):
-    """`function` compiled for one dtype and target: constants get the dtype, scalar functions become the target's.
-
-    Args:
-        function: a plain Python function of scalars; the module-level names it uses may be floats, functions of
-            `numbarnn.cells.scalar`, other such functions, or modules and types (left as they are).
-        dtype: "float32" or "float64".
-        target: "cpu" (numba.njit), "cuda" (cuda.jit(device=True)) or "python" (not compiled: for the simulator).
-    """
-    replacements = scalar.functions_of(target, dtype)
-    namespace = dict(function.__globals__)
-    for name in namespace.keys() & set(function.__code__.co_names):
-        value = namespace[name]
-        known_as = value.__name__ if getattr(value, "__module__", None) == scalar.__name__ else name
-        value = replacements.get(known_as, value)
-        if isinstance(value, float):
-            value = np.dtype(dtype).type(value)
-        elif isinstance(value, types.FunctionType) and not value.__module__.startswith("numba."):
-            value = specialise(value, dtype, target)
-        namespace[name] = value
-    # Numba's files name the module of each function, which who reads them must be able to import.
-    namespace["__name__"] = __name__
-    copy = types.FunctionType(
-        function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__
-    )
-    copy.__qualname__, copy.__doc__ = function.__qualname__, function.__doc__
-    return jit(copy, target)

@@ -268,7 +268,8 @@ class Engine(ABC):
         """out = dropout of x, contiguous, any shape.
 
         Args:
-            mask, scale: a row of what `numbarnn.common.philox.dropout_masks` returns, as this engine's array; its scale.
+            mask, scale: a row of what `numbarnn.common.philox.dropout_masks` returns, as this engine's array;
+                its scale.
             position: number of the first element in the whole array, of which x may be a part.
         """
 

@@ -14,9 +14,12 @@ from numba.core.imputils import lower_constant
 from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
 from numbarnn import gemm
-from numbarnn.cells import Cell, definition, scalar, specialise, units
-from numbarnn.cells.definition import FAST_MATH, jit
+from numbarnn.cells import Cell, scalar
 from numbarnn.common import order, philox
+from numbarnn.compile import scalar as compiled_scalar
+from numbarnn.compile import specialise as compiling
+from numbarnn.compile import units
+from numbarnn.compile.specialise import FAST_MATH, backward_function, forward_function, jit, specialise
 from numbarnn.engines import atomics, cpu_products
 from numbarnn.kernels.cubin_cache import fingerprint
 
@@ -41,7 +44,8 @@ class CellTagType(types.Type):
 
     def __init__(self, cell):
         self.cell = cell
-        modules = definition, order, philox, scalar, units, gemm, atomics, cpu_products, sys.modules[__name__]
+        written = scalar, compiled_scalar, compiling, units, order, philox
+        modules = *written, gemm, atomics, cpu_products, sys.modules[__name__]
         functions = [cell.forward, cell.backward]
         functions += [function for stage in cell.stages for function in (stage.forward, stage.backward)]
         layout = (
@@ -129,7 +133,7 @@ def _draws(cell, _):
     """f(words, position, t): what `_noise` needs to know of a sequence and a step; nothing without noise.
 
     Args of f:
-        words: (4,), as in `numbarnn.cells.units.noise_loader`; t too. position: of the sequence's first unit.
+        words: (4,), as in `numbarnn.compile.units.noise_loader`; t too. position: of the sequence's first unit.
     """
     if not cell.noise:
         return jit(lambda words, position, t: (), "cpu")
@@ -149,8 +153,8 @@ def _noise(cell, dtype):
     return jit(numbers, "cpu")
 
 
-cell_forward = _per_cell(lambda cell, dtype: definition.forward_function(cell, dtype, "cpu"))
-cell_backward = _per_cell(lambda cell, dtype: definition.backward_function(cell, dtype, "cpu"))
+cell_forward = _per_cell(lambda cell, dtype: forward_function(cell, dtype, "cpu"))
+cell_backward = _per_cell(lambda cell, dtype: backward_function(cell, dtype, "cpu"))
 cell_sums = _per_cell(_sums, place=0)
 cell_draws = _per_cell(_draws)
 cell_noise = _per_cell(_noise, place=0)

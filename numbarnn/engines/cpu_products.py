@@ -10,12 +10,12 @@ from numba import njit
 from numba.extending import overload
 
 from numbarnn import gemm
-from numbarnn.cells import definition, specialise
-from numbarnn.cells.definition import FAST_MATH
 from numbarnn.common import order
 from numbarnn.common import philox as random_numbers
 from numbarnn.common.order import step_code
 from numbarnn.common.philox import philox
+from numbarnn.compile import specialise as compiling
+from numbarnn.compile.specialise import FAST_MATH, specialise
 from numbarnn.engines.disk_cache import contains
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
@@ -149,7 +149,7 @@ def add_row_sums(thread, threads, counters, out, x):
     _add(out[n0:n1], waiting[level])
 
 
-@contains(definition, order)
+@contains(compiling, order)
 @njit(**OPTIONS)
 def step_codes(thread, threads, counters, codes, lengths, resets):
     """codes (D, T + 2, B): see `Engine.step_codes`."""
@@ -195,7 +195,7 @@ def _put(kept, row):
         kept[n] = row[n]
 
 
-@contains(definition, random_numbers)
+@contains(compiling, random_numbers)
 @njit(**OPTIONS)
 def dropout(thread, threads, counters, out, x, mask, scale, position):
     """The thread's share of dropout, element by element as `kernels.dropout` does it; out and x (n,), the elements from

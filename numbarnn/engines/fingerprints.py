@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 from numba import njit
 
-from numbarnn.cells import definition
-from numbarnn.cells.definition import jit
+from numbarnn.compile import specialise as compiling
+from numbarnn.compile.specialise import jit
 from numbarnn.engines.disk_cache import contains
 from numbarnn.kernels import samples
 
@@ -15,7 +15,7 @@ _LINE = samples.LINE
 _term = jit(samples.term, "cpu")
 
 
-@contains(definition, samples)
+@contains(compiling, samples)
 @njit(**_OPTIONS)
 def _of_words(words, places):
     total = np.uint64(0)
@@ -26,13 +26,13 @@ def _of_words(words, places):
     return total
 
 
-@contains(definition, samples)
+@contains(compiling, samples)
 @njit(**_OPTIONS)
 def _of_one(array, places):
     return (_of_words(np.frombuffer(array, np.uint32), places),)
 
 
-@contains(definition, samples)
+@contains(compiling, samples)
 @njit(**_OPTIONS)
 def _of_two(one, other, places, other_places):
     return (

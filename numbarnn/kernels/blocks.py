@@ -4,7 +4,7 @@ from functools import cache
 
 from numba import cuda
 
-from numbarnn.kernels import storage
+from numbarnn.compile import storage
 from numbarnn.kernels.launch import Kernel
 from numbarnn.kernels.pointwise import launch_config
 

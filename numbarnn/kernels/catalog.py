@@ -40,7 +40,7 @@ class ShippedKernel:
 
     Attributes:
         kernel: the Kernel.
-        dtype: of the layer's arrays; arguments of 16 bits are uint16 (`numbarnn.kernels.storage`).
+        dtype: of the layer's arrays; arguments of 16 bits are uint16 (`numbarnn.compile.storage`).
         layouts: tells arguments apart that differ in layout alone, or kernels cut for different sizes; else "".
         threads: per block, the most that it is launched with.
         arguments: small NumPy arrays, scalars, tuples of them; the kernel's remaining parameters are ints.

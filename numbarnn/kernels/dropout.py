@@ -5,12 +5,12 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from numbarnn.cells import specialise
 from numbarnn.common.philox import philox
 from numbarnn.common.precision import compute_dtype
-from numbarnn.kernels import storage
+from numbarnn.compile import storage
+from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
+from numbarnn.compile.specialise import specialise
 from numbarnn.kernels.launch import Kernel, LaunchConfig
-from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
 
 THREADS_PER_BLOCK = 256
 MAX_BLOCKS = 4096

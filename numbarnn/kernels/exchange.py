@@ -11,10 +11,11 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from numbarnn.cells.definition import jit
 from numbarnn.common.precision import is_half
-from numbarnn.kernels import ptx, storage
-from numbarnn.kernels.target import TARGET
+from numbarnn.compile import storage
+from numbarnn.compile.backend import TARGET
+from numbarnn.compile.specialise import jit
+from numbarnn.kernels import ptx
 
 UNWRITTEN = 0xFFFFFFFF  # a word that nobody has written yet (0xFFFF where numbers are exchanged one by one)
 POLLS_BEFORE_SLEEP, SLEEP_NS = 256, 100

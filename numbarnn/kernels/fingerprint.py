@@ -5,11 +5,11 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from numbarnn.cells.definition import jit
-from numbarnn.kernels import storage
+from numbarnn.compile import storage
+from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
+from numbarnn.compile.specialise import jit
 from numbarnn.kernels.launch import Kernel, LaunchConfig
 from numbarnn.kernels.samples import LINE, term
-from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
 from numbarnn.kernels.trouble import CHANGED, code_of, make_report
 
 THREADS = 4 if TINY_LAUNCHES else 256  # of a block; a power of two

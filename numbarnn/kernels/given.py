@@ -9,12 +9,11 @@ from functools import cache
 
 import numpy as np
 
-from numbarnn.cells import units
-from numbarnn.cells.definition import jit
 from numbarnn.common.order import RESET
 from numbarnn.common.precision import compute_dtype
-from numbarnn.kernels import storage
-from numbarnn.kernels.target import TARGET
+from numbarnn.compile import storage, units
+from numbarnn.compile.backend import TARGET
+from numbarnn.compile.specialise import jit
 
 
 @cache

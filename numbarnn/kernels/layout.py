@@ -4,10 +4,9 @@ from functools import cache
 
 from numba import cuda
 
-from numbarnn.cells import units
-from numbarnn.kernels import storage
+from numbarnn.compile import storage, units
+from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
 from numbarnn.kernels.launch import Kernel, LaunchConfig
-from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
 
 THREADS_PER_BLOCK = 128
 MAX_GRID_Y = 65535

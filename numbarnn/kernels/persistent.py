@@ -22,12 +22,13 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from numbarnn.cells import specialise, units
-from numbarnn.cells.definition import backward_function, forward_function, jit
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.philox import philox
 from numbarnn.common.precision import compute_dtype, is_half
-from numbarnn.kernels import exchange, products, ptx, storage
+from numbarnn.compile import storage, units
+from numbarnn.compile.backend import TARGET, kernel
+from numbarnn.compile.specialise import backward_function, forward_function, jit, specialise
+from numbarnn.kernels import exchange, products, ptx
 from numbarnn.kernels.given import make_draw
 from numbarnn.kernels.launch import Kernel
 from numbarnn.kernels.slices import (
@@ -44,7 +45,6 @@ from numbarnn.kernels.slices import (
     WEIGHTS,
     WIDTH,
 )
-from numbarnn.kernels.target import TARGET, kernel
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
 # The columns of the table `blocks` (int64).

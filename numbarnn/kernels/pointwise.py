@@ -3,12 +3,12 @@
 The kernels are made per cell by a factory and know no cell's equations: these are the cell's scalar functions. Unit
 indices are unsigned (np.uintp): one that could be negative would be checked for it, at the cost of half the registers.
 
-With arrays of 16 bits (`numbarnn.kernels.storage`) equations are float32's, and c, ah, dh, dc are float32 in memory.
+With arrays of 16 bits (`numbarnn.compile.storage`) equations are float32's, and c, ah, dh, dc are float32 in memory.
 
-Kernels for masked steps read a code per step and sequence (`numbarnn.common.order`): the state before the step counts as
-zero (RESET), or is carried through (SKIP). With projection the kernels see m, the cell's output before it, as h; what
-stands between h and m is a product. Sums over units that a kernel's functions need are made in it, by one block per
-sequence (`row_sums`).
+Kernels for masked steps read a code per step and sequence (`numbarnn.common.order`): the state before the step counts
+as zero (RESET), or is carried through (SKIP). With projection the kernels see m, the cell's output before it, as h;
+what stands between h and m is a product. Sums over units that a kernel's functions need are made in it, by one block
+per sequence (`row_sums`).
 """
 
 from functools import cache
@@ -16,14 +16,14 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from numbarnn.cells import units
-from numbarnn.cells.definition import backward_function, forward_function
 from numbarnn.common.order import SKIP
 from numbarnn.common.precision import compute_dtype
-from numbarnn.kernels import row_sums, storage
+from numbarnn.compile import storage, units
+from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
+from numbarnn.compile.specialise import backward_function, forward_function
+from numbarnn.kernels import row_sums
 from numbarnn.kernels.given import make_given_backward, make_given_forward
 from numbarnn.kernels.launch import Kernel, LaunchConfig
-from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
 
 THREADS_PER_BLOCK = 128
 MAX_GRID_Y = 65535

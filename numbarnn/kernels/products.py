@@ -12,10 +12,10 @@ from functools import cache
 
 import numpy as np
 
-from numbarnn.cells.definition import jit
 from numbarnn.common.precision import compute_dtype
+from numbarnn.compile.backend import TARGET
+from numbarnn.compile.specialise import jit
 from numbarnn.kernels import fma, tensor_cores
-from numbarnn.kernels.target import TARGET
 
 
 @cache

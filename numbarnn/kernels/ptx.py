@@ -4,7 +4,7 @@
     ptx.store(h, index, value)                      # visible to all blocks at once
     sums = ptx.mma_float16(a, b, sums)              # the tensor cores, all lanes of a warp together
 
-Arrays are one-dimensional and contiguous, in the form of `numbarnn.kernels.storage.stored`. A word is a uint32.
+Arrays are one-dimensional and contiguous, in the form of `numbarnn.compile.storage.stored`. A word is a uint32.
 "Relaxed" loads and stores go to the L2 cache, where all blocks meet, and are indivisible per element; they order
 nothing else. Instructions are from NVIDIA's "PTX ISA", sections on ld, st, prefetch, mma and cvt.
 """

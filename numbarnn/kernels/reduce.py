@@ -6,9 +6,9 @@ import numba
 from numba import cuda
 
 from numbarnn.common.precision import compute_dtype
-from numbarnn.kernels import storage
+from numbarnn.compile import storage
+from numbarnn.compile.backend import TINY_LAUNCHES
 from numbarnn.kernels.launch import Kernel, LaunchConfig
-from numbarnn.kernels.target import TINY_LAUNCHES
 
 SUM_ROWS = 32  # rows a thread adds up before it adds their sum to others
 ROWS, COLUMNS = (2, 4) if TINY_LAUNCHES else (16, 32)  # threads of a block

@@ -5,12 +5,12 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from numbarnn.cells.definition import jit
 from numbarnn.common.order import step_code
 from numbarnn.common.precision import compute_dtype
-from numbarnn.kernels import storage
+from numbarnn.compile import storage
+from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
+from numbarnn.compile.specialise import jit
 from numbarnn.kernels.launch import Kernel, LaunchConfig
-from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
 
 THREADS_PER_BLOCK = 128
 MAX_GRID_Y = 65535

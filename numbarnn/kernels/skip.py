@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.common.precision import compute_dtype
-from numbarnn.kernels import storage
+from numbarnn.compile import storage
 from numbarnn.kernels.launch import Kernel
 from numbarnn.kernels.pointwise import launch_config
 

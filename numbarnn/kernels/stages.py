@@ -5,14 +5,15 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from numbarnn.cells import specialise, units
 from numbarnn.common.order import SKIP
 from numbarnn.common.precision import compute_dtype
-from numbarnn.kernels import row_sums, storage
+from numbarnn.compile import storage, units
+from numbarnn.compile.backend import TARGET
+from numbarnn.compile.specialise import specialise
+from numbarnn.kernels import row_sums
 from numbarnn.kernels.given import make_given_backward, make_given_forward
 from numbarnn.kernels.launch import Kernel
 from numbarnn.kernels.pointwise import launch_config, no_codes
-from numbarnn.kernels.target import TARGET
 
 
 @cache

@@ -15,12 +15,12 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from numbarnn.cells.definition import jit
 from numbarnn.common.precision import is_half
+from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
+from numbarnn.compile.specialise import jit
+from numbarnn.compile.storage import stored
 from numbarnn.kernels import ptx
 from numbarnn.kernels.launch import Kernel, LaunchConfig
-from numbarnn.kernels.storage import stored
-from numbarnn.kernels.target import TARGET, TINY_LAUNCHES
 
 # From the lowest bits on: 48 of detail, 3 of kind, 12 of the number of who called; all positive.
 KIND, CALLER = 1 << 48, 1 << 51

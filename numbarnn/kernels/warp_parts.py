@@ -4,10 +4,10 @@ from functools import cache
 
 import numpy as np
 
-from numbarnn.cells.definition import jit
 from numbarnn.common.precision import is_half
+from numbarnn.compile.backend import TARGET
+from numbarnn.compile.specialise import jit
 from numbarnn.kernels import ptx
-from numbarnn.kernels.target import TARGET
 from numbarnn.kernels.trouble import make_report, make_unnamed
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from numbarnn.cells import units
-from numbarnn.cells.definition import backward_function, forward_function
 from numbarnn.common.philox import noise_words
+from numbarnn.compile import units
+from numbarnn.compile.specialise import backward_function, forward_function
 
 
 def normal(dtype, *shape, seed=0):

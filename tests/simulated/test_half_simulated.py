@@ -12,7 +12,8 @@ from step_buffers import mask_words
 import numbarnn as nr
 from numbarnn import functional
 from numbarnn.common.precision import HALVES, numpy_dtype
-from numbarnn.kernels import dropout, layout, reduce, storage
+from numbarnn.compile import storage
+from numbarnn.kernels import dropout, layout, reduce
 
 by_dtype = pytest.mark.parametrize("dtype", HALVES)
 EVERY = np.arange(1 << 16).astype(np.uint16)  # all numbers of 16 bits

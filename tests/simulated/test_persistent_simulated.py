@@ -15,8 +15,8 @@ from persistent_setup import few_threads
 from recurrent_weights_cases import WeightCase, check_weights
 
 from numbarnn.bench import planned
-from numbarnn.cells import units
 from numbarnn.common.philox import noise_words
+from numbarnn.compile import units
 from numbarnn.engines import profiles
 from numbarnn.kernels import exchange, simulator
 from numbarnn.kernels.arguments import Arguments

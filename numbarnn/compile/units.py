@@ -10,8 +10,8 @@ from functools import cache
 
 import numpy as np
 
-from numbarnn.cells.definition import jit, specialise
 from numbarnn.common.philox import philox
+from numbarnn.compile.specialise import jit, specialise
 
 
 @cache

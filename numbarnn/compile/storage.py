@@ -11,9 +11,9 @@ from functools import cache
 
 import numpy as np
 
-from numbarnn.cells import units
-from numbarnn.cells.definition import jit
-from numbarnn.kernels.target import TARGET
+from numbarnn.compile import units
+from numbarnn.compile.backend import TARGET
+from numbarnn.compile.specialise import jit
 
 
 def stored(array):

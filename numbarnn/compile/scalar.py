@@ -1,0 +1,199 @@
+"""The scalar functions of `numbarnn.cells.scalar` as compiled code computes them: each of one number."""
+
+import math
+from functools import cache
+
+import numpy as np
+
+from numbarnn.cells.scalar import ONE, TWO, ZERO, divide
+
+
+def clip_scalar(x, low, high):
+    """`clip` of one number."""
+    x = low if x < low else x
+    return high if x > high else x
+
+
+def clip_nan_scalar(x, low, high):
+    """`clip_nan` of one number."""
+    x = x if x > low else low
+    return high if x > high else x
+
+
+def inside_scalar(y, low, high, value):
+    """`inside` of one number."""
+    return ZERO if y <= low or y >= high else value
+
+
+def where_scalar(condition, a, b):
+    """`where` of one condition."""
+    return a if condition else b
+
+
+def maximum_scalar(a, b):
+    """`maximum` of two numbers."""
+    return a if a > b or a != a else b
+
+
+def minimum_scalar(a, b):
+    """`minimum` of two numbers."""
+    return a if a < b or a != a else b
+
+
+def sign_scalar(x):
+    """`sign` of one number."""
+    return ONE if x > ZERO else -ONE if x < ZERO else x
+
+
+def relu_scalar(x):
+    """`relu` of one number."""
+    return ZERO if x < ZERO else x
+
+
+def d_relu_scalar(y):
+    """`d_relu` of one number."""
+    return ONE if y > ZERO else ZERO
+
+
+# exp, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorise the loop around them (libm's
+# are a call per element, ten times slower). The polynomials of exp and tanh are our own least-maximum-error fits;
+# tests/test_cells.py bounds the error of each over the whole range: 2 units in the last place.
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = (
+    0.693359375,
+    -2.1219444005469057e-04,
+)  # their sum is ln 2; n * LN2_HIGH is exact for small n
+EXP_LOW, EXP_HIGH = -87.0, 88.0  # beyond these 2^n leaves float32's exponent
+ROUND_TO_INTEGER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the lowest bits
+E0, E1, E2, E3, E4 = (
+    0.5,
+    0.16666576,
+    0.041666374,
+    0.008363235,
+    0.0013941217,
+)  # (e^r - 1 - r) / r^2, |r| <= ln(2) / 2
+TANH_SMALL = 0.625  # below it 1 - 2 / (e^2x + 1) would cancel
+T0, T1, T2, T3, T4 = (
+    -0.3333333,
+    0.13332775,
+    -0.053851031,
+    0.020995526,
+    -0.0060918923,
+)  # (tanh(x) - x) / x^3 in x^2
+
+
+def exp_float32(x):
+    """e^x of one float32: 2^n e^r with n the integer nearest to x / ln 2."""
+    x = EXP_LOW if x < EXP_LOW else x
+    x = EXP_HIGH if x > EXP_HIGH else x
+    shifted = x * LOG2_E + ROUND_TO_INTEGER
+    n = shifted - ROUND_TO_INTEGER
+    r = x - n * LN2_HIGH
+    r = r - n * LN2_LOW
+    p = (((E4 * r + E3) * r + E2) * r + E1) * r + E0
+    p = p * (r * r) + r + ONE
+    # 2^n: n stands in the low bits of `shifted`; move it, plus the exponent's bias, into the exponent
+    power = np.int32((np.float32(shifted).view(np.int32) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return p * power
+
+
+EXPM1_SMALL = 0.34  # below it, n above would be 0; above it e^x - 1 does not cancel
+
+
+def expm1_float32(x):
+    """e^x - 1 of one float32: r + r^2 E(r) with r = x for small x."""
+    p = (((E4 * x + E3) * x + E2) * x + E1) * x + E0
+    return p * (x * x) + x if abs(x) < EXPM1_SMALL else exp_float32(x) - ONE
+
+
+def tanh_float32(x):
+    """tanh of one float32: 1 - 2 / (e^2|x| + 1) with the sign of x, or x + x^3 T(x^2) for small x."""
+    a = abs(x)
+    large = ONE - divide(TWO, exp_float32(a + a) + ONE)
+    large = -large if x < ZERO else large
+    s = x * x
+    small = x + x * s * ((((T4 * s + T3) * s + T2) * s + T1) * s + T0)
+    return large if a > TANH_SMALL else small
+
+
+L1, L2, L3, L4, L5, L6 = 1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11, 1 / 13  # atanh(s) / s = 1 + s^2 / 3 + s^4 / 5 + ...
+
+
+def log1p_float32(x):
+    """log(1 + x) of one float32 from 0 to 1: 2 atanh(s) with s = x / (2 + x), at most 1/3."""
+    s = divide(x, TWO + x)
+    z = s * s
+    series = (((((L6 * z + L5) * z + L4) * z + L3) * z + L2) * z + L1) * z
+    return TWO * (s * series + s)
+
+
+# The same on a GPU, where 2^x is one instruction, whose error is at most 2 units in the last place.
+LOG2_E_LOW = 1.9259629911e-08  # what LOG2_E lacks as a float32
+LN2 = 0.6931471805599453
+
+
+def exp_cuda(x):
+    """e^x of one float32: 2^t with t = x / ln 2 rounded, times 1 + r ln 2 for what rounding left out."""
+    x = EXP_LOW if x < EXP_LOW else x
+    x = EXP_HIGH if x > EXP_HIGH else x
+    t = x * LOG2_E
+    r = fma(x, LOG2_E, -t) + x * LOG2_E_LOW
+    power = exp2(t)
+    return fma(power, r * LN2, power)
+
+
+def fma(a, b, c):
+    """a b + c, rounded once."""
+    return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
+
+
+exp2 = np.exp2
+
+_SCALAR = {
+    "relu": relu_scalar,
+    "d_relu": d_relu_scalar,
+    "clip": clip_scalar,
+    "clip_nan": clip_nan_scalar,
+    "inside": inside_scalar,
+    "where": where_scalar,
+    "maximum": maximum_scalar,
+    "minimum": minimum_scalar,
+    "sign": sign_scalar,
+    "absolute": abs,
+    "log": math.log,
+    "log1p": math.log1p,
+    "sin": math.sin,
+    "cos": math.cos,
+    "sqrt": math.sqrt,
+    "power": math.pow,
+}
+_LIBM = {**_SCALAR, "exp": math.exp, "expm1": math.expm1, "tanh": math.tanh}
+
+
+@cache
+def functions_of(target, dtype):
+    """What stands in for functions of this module in code for a target and dtype: name -> function.
+
+    Args:
+        target: "cpu", "cuda" or "python".
+        dtype: "float32" or "float64".
+    """
+    if target == "python":
+        return {}
+    if dtype == "float64":
+        return _LIBM
+    if target == "cpu":
+        return {**_SCALAR, "exp": exp_float32, "expm1": expm1_float32, "log1p": log1p_float32, "tanh": tanh_float32}
+    from numba.cuda import libdevice
+
+    return {
+        **_SCALAR,
+        "exp": exp_cuda,
+        "exp_float32": exp_cuda,  # in tanh and expm1
+        "expm1": expm1_float32,
+        "log1p": log1p_float32,
+        "tanh": tanh_float32,
+        "divide": libdevice.fast_fdividef,
+        "exp2": libdevice.exp2f,
+        "fma": libdevice.fmaf_rn,
+    }
