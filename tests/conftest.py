@@ -9,7 +9,7 @@ if emulator.is_wanted():
     emulator.install()
 
 from numbarnn import engines
-from numbarnn.kernels import compiler
+from numbarnn.cuda import compiler
 
 
 def pytest_collection_modifyitems(config, items):
@@ -45,7 +45,7 @@ def cupy():
 @pytest.fixture
 def cpu_on_threads(monkeypatch):
     """The CPU engine, with small work shared too; its number of threads is put back afterwards."""
-    from numbarnn.engines import cpu
+    from numbarnn.engines.cpu import engine as cpu
 
     monkeypatch.setattr(cpu, "SERIAL_WORK", 0)
     monkeypatch.setattr(cpu, "SERIAL_STEP", 0)

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 
 import numbarnn
-from numbarnn import engines, gemm
-from numbarnn.engines import device, profiles
-from numbarnn.kernels import launch
+from numbarnn import engines
+from numbarnn.cuda import gemm, launch
+from numbarnn.engines.gpu import engine as device
+from numbarnn.engines.gpu import profiles
 
 T, B, H = 6, 4, 32
 

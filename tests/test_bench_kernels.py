@@ -9,7 +9,8 @@ import pytest
 
 from numbarnn import cli
 from numbarnn.bench import kernels
-from numbarnn.kernels import catalog, compiler
+from numbarnn.cuda import compiler
+from numbarnn.kernels import catalog
 
 EVERY = kernels.shipped_kernels((10, 0))
 DECORATORS = ("cuda.jit", "kernel(launch_bounds=(THREADS, 1))")

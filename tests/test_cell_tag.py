@@ -11,7 +11,7 @@ from sum_cells import LADDER
 from numbarnn import cells
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.lstm import lstm_forward
-from numbarnn.engines.cell_tag import CellTag
+from numbarnn.engines.cpu.cell_tag import CellTag
 
 
 def own_forward(ax, ah, state):

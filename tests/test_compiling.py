@@ -13,8 +13,8 @@ import pytest
 
 from numbarnn.cells import CELLS, library
 from numbarnn.common import notice
-from numbarnn.engines.cell_tag import CellTag, what_is_compiled
-from numbarnn.kernels import cubin_cache
+from numbarnn.cuda import cubin_cache
+from numbarnn.engines.cpu.cell_tag import CellTag, what_is_compiled
 
 RELU_FACTORIES = (("lstm_with", ("hard_sigmoid", "elu", "leaky_relu")), ("recurrent_highway", (2,)))
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from numbarnn.engines import cpu_products, fingerprints
+from numbarnn.engines.cpu import fingerprints, products
 
 INNER = "def inner(x):\n    return x + {}\n"
 OUTER = """
@@ -45,8 +45,8 @@ def test_a_change_of_a_file_whose_code_became_part_of_it_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     "function",
     [
-        *(cpu_products.product, cpu_products.multiply, cpu_products.weight_gradients, cpu_products.step_codes),
-        *(cpu_products.dropout, fingerprints._of_one, fingerprints._of_two),
+        *(products.product, products.multiply, products.weight_gradients, products.step_codes),
+        *(products.dropout, fingerprints._of_one, fingerprints._of_two),
     ],
     ids=lambda function: function.__name__,
 )

@@ -12,7 +12,7 @@ from emulator import machine
 from emulator.machine import BASE, DeviceError, Memory
 from numba import cuda, types
 
-from numbarnn.kernels import compiler
+from numbarnn.cuda import compiler
 
 THREADS = 64
 

@@ -16,7 +16,7 @@ from step_buffers import mask_words, normal
 
 import numbarnn as nr
 from numbarnn import engines
-from numbarnn.engines import atomics, cpu_products, team
+from numbarnn.engines.cpu import atomics, products, thread_pool
 
 by_threads = pytest.mark.parametrize("threads", (1, 2, 3))
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
@@ -111,9 +111,9 @@ def test_number_of_threads_of_the_package(engine):
 
 
 def test_usable_cpus():
-    assert 1 <= team.usable_cpus() <= (os.cpu_count() or 1)
-    one = team.Team()
-    assert one.threads == team.usable_cpus()
+    assert 1 <= thread_pool.usable_cpus() <= (os.cpu_count() or 1)
+    one = thread_pool.Team()
+    assert one.threads == thread_pool.usable_cpus()
 
 
 @njit(nogil=True)
@@ -131,7 +131,7 @@ def count_in_step(thread, threads, counters, turns, places, rounds):
 
 @pytest.mark.parametrize("threads", (1, 2, 3, 8))  # more than there are cores, too
 def test_barrier_keeps_threads_in_step(threads):
-    workers = team.Team(threads)
+    workers = thread_pool.Team(threads)
     rounds = 500
     for _ in range(3):  # a team runs again and again
         turns, failures = np.zeros(threads * 8, np.int64), np.zeros(threads * 8, np.int64)
@@ -154,7 +154,7 @@ def count_together(thread, threads, counters, rounds, slow):
 @pytest.mark.parametrize("threads", (2, 4))
 def test_no_sleeper_is_forgotten(threads):
     """Threads that wait for longer than they poll sleep; one whose waking is lost would sleep for ever."""
-    workers = team.Team(threads)
+    workers = thread_pool.Team(threads)
     for slow in (1000, 10_000, 30_000, 100_000):  # around what is polled for
         workers.run(count_together, threads, 200, slow)
 
@@ -169,7 +169,7 @@ def test_who_waits_for_long_uses_no_processor():
         count_together(thread, threads, counters, 1, slow)
         used[thread] = time.thread_time() - begin
 
-    workers = team.Team(2)
+    workers = thread_pool.Team(2)
     workers.run(meet, 2, 1)  # compiled now
     workers.run(meet, 2, 200_000_000)
     assert used[0] > 0.1, "the first thread is not slow: make it so"
@@ -199,7 +199,7 @@ def test_team_takes_an_error_from_any_thread():
         time.sleep(0.02 * thread)
         done[thread] = True
 
-    workers = team.Team(3)
+    workers = thread_pool.Team(3)
     for where in range(3):
         with pytest.raises(RuntimeError, match=f"thread {where}"):
             workers.run(fails, 3, where)
@@ -311,10 +311,10 @@ def test_multiply(engine, M, N, K, transpose_a, transpose_b, accumulate, threads
 @by_threads
 def test_shares_cover_all_units_once(threads):
     for size in (0, 1, 15, 16, 17, 33, 100, 128):
-        shares = [cpu_products.share(size, thread, threads) for thread in range(threads)]
+        shares = [products.share(size, thread, threads) for thread in range(threads)]
         assert shares[0][0] == 0 and shares[-1][1] == size
         assert all(one[1] == other[0] for one, other in pairwise(shares))
-        assert all(first % cpu_products.UNITS == 0 or first == size for first, _ in shares)
+        assert all(first % products.UNITS == 0 or first == size for first, _ in shares)
 
 
 # ------------------------------------------------------------------------------------------- sums, dropout, copies

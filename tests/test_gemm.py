@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from numbarnn import cublas, gemm
 from numbarnn.common.precision import DTYPES, is_half, numpy_dtype
+from numbarnn.cuda import cublas, gemm
 
 pytest.importorskip("ml_dtypes")
 FORMS = [(dtype, dtype) for dtype in DTYPES] + [("float16", "float32"), ("bfloat16", "float32")]
@@ -123,7 +123,7 @@ def test_dtypes_that_do_not_go_together(dtypes):
 
 # ------------------------------------------------------------------------------------- cuBLAS' stand-in, in C's terms
 class OnDevice:
-    """A NumPy array with the attributes of a CuPy array that `numbarnn.cublas` reads."""
+    """A NumPy array with the attributes of a CuPy array that `numbarnn.cuda.cublas` reads."""
 
     def __init__(self, array):
         self.array, self.data = array, SimpleNamespace(ptr=array.ctypes.data)

@@ -13,7 +13,7 @@ import pytest
 
 from numbarnn.common import install
 
-ROOT = Path(install.__file__).resolve().parent.parent
+ROOT = Path(install.__file__).resolve().parents[2]
 EXTRAS = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text().split("optional-dependencies]")[1], re.M)
 
 

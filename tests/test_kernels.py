@@ -15,7 +15,8 @@ from sum_cells import NOISE_CELLS, SUM_CELLS
 from numbarnn import kernels
 from numbarnn.bench import planned
 from numbarnn.bench.kernels import shipped_kernels
-from numbarnn.kernels import catalog, compiler, cubin_cache, persistent, pointwise, row_sums, stages
+from numbarnn.cuda import compiler, cubin_cache
+from numbarnn.kernels import catalog, persistent, pointwise, row_sums, stages
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 KERNELS = list(catalog.shipped_kernels())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import cuda, types
 
-from numbarnn.kernels import compiler, cubin_cache
+from numbarnn.cuda import compiler, cubin_cache
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 FLOAT_1D = types.Array(types.float32, 1, "C")

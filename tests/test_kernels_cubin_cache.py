@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numbarnn.kernels import cubin_cache
+from numbarnn.cuda import cubin_cache
 
 
 def test_what_is_written_is_read(monkeypatch, tmp_path):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numbarnn.kernels import compiler, driver
-from numbarnn.kernels.arguments import Arguments, contiguous_strides, numba_types
-from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.cuda import compiler, driver
+from numbarnn.cuda.arguments import Arguments, contiguous_strides, numba_types
+from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_binding_again_compiles_and_loads_nothing(recorder, monkeypatch):
     arguments = Interface(np.zeros(6, np.float32)), Interface(np.zeros((6, 4), np.float32)), np.float32(1)
     kernel.bind(LaunchConfig(1, 32), *arguments)
     recorder.calls.clear()
-    monkeypatch.setattr("numbarnn.kernels.launch.compile_kernel", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr("numbarnn.cuda.launch.compile_kernel", lambda *_: pytest.fail("compiled again"))
     kernel.bind(LaunchConfig(2, 32), *arguments)
     assert not any("Module" in name for name, *_ in recorder.calls)
 

@@ -10,7 +10,8 @@ from numba import cuda, float32, types, uint32
 from numbarnn.bench import planned
 from numbarnn.common.precision import DTYPES
 from numbarnn.compile import storage
-from numbarnn.kernels import compiler, exchange, ptx
+from numbarnn.cuda import compiler, ptx
+from numbarnn.kernels import exchange
 from numbarnn.schedules import planner
 
 pytestmark = pytest.mark.usefixtures("toolchain_installed")

@@ -135,7 +135,7 @@ def test_functional_notices_changes_too(what):
 
 # ------------------------------------------------------------------------------------------------------ what is read
 def test_every_word_has_a_part_in_the_fingerprint():
-    from numbarnn.engines import fingerprints
+    from numbarnn.engines.cpu import fingerprints
 
     words = np.random.default_rng(0).standard_normal(75).astype(np.float32)
     fingerprint = fingerprints.watch((words,), (samples.places([(0, 40, 1), (40, 35, 1)]),))

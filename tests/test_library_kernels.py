@@ -6,7 +6,8 @@ pytest.importorskip("torch")
 
 from library_cases import NAMES, cell_of, quick_and_slow
 
-from numbarnn.kernels import catalog, compiler
+from numbarnn.cuda import compiler
+from numbarnn.kernels import catalog
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,7 +18,7 @@ from sum_cells import NOISE_CELLS, SUM_CELLS
 
 from numbarnn import cells, engines
 from numbarnn.bench import planned
-from numbarnn.engines import profiles
+from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
 from numbarnn.schedules import Problem, planner
 from numbarnn.schedules import persistent as schedule

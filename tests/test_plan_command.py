@@ -11,7 +11,7 @@ from numbarnn import cli
 from numbarnn.bench import gantt
 from numbarnn.bench.speed import SETS
 from numbarnn.common import install
-from numbarnn.engines import profiles
+from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import choose
 from numbarnn.schedules.explain import explain
 

@@ -14,7 +14,7 @@ from sum_cells import NOISE_CELLS
 
 from numbarnn import cells
 from numbarnn.bench.speed import SETS
-from numbarnn.engines import profiles
+from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import persistent as kernels
 from numbarnn.kernels import slices, trouble
 from numbarnn.schedules import Problem, choose, planner

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from gpu_stand_in import Array, B, H, T, layer_and_input, make_engine, steady
 
-from numbarnn import gemm
-from numbarnn.engines import shelf
-from numbarnn.kernels import launch
+from numbarnn.cuda import gemm, launch
+from numbarnn.engines.gpu import buffer_pool
 
 REPLAY = {"graph": 1, "record": 1}  # the graph's launch, and the event for callers on other streams
 
@@ -117,7 +116,7 @@ def test_results_that_are_kept_are_not_written_again(gpu):
 
 def test_kept_memory_is_bounded(gpu, monkeypatch):
     engine, _, cupy = gpu
-    monkeypatch.setattr(shelf, "KINDS", 3)
+    monkeypatch.setattr(buffer_pool, "KINDS", 3)
     layer, _, _ = layer_and_input(cupy)
     kept = []
     for steps in range(1, 9):

@@ -5,7 +5,8 @@ import random
 import pytest
 from gpu_stand_in import B, H, T, layer_and_input, make_engine, steady
 
-from numbarnn.engines import device, streams
+from numbarnn.engines.gpu import engine as device
+from numbarnn.engines.gpu import graphs
 
 BATCHES = 200
 
@@ -79,7 +80,7 @@ def test_sizes_that_vary_among_a_few_are_recorded_once_each(gpu):
 def test_few_of_the_calls_that_never_replay_are_recorded(gpu):
     """With all tapes of an epoch alive at once a place comes back an epoch later, after more than GRAPHS others."""
     engine, _, cupy = gpu
-    layer, xs = layer_and_input(cupy)[0], many(cupy, T, B, H)[: streams.GRAPHS + 20]
+    layer, xs = layer_and_input(cupy)[0], many(cupy, T, B, H)[: graphs.GRAPHS + 20]
 
     def epoch():
         for x, tape in [(x, layer.forward(x)[2]) for x in xs]:
@@ -93,7 +94,7 @@ def test_gradients_are_added_where_the_caller_keeps_them(gpu):
     """One buffer is a replay, without a copy of it; of many buffers few calls are recorded."""
     engine, counts, cupy = gpu
     layer, x, dy = layer_and_input(cupy)
-    buffers = [cupy.empty(layer.weights.shape, "float32") for _ in range(streams.GRAPHS + 20)]
+    buffers = [cupy.empty(layer.weights.shape, "float32") for _ in range(graphs.GRAPHS + 20)]
 
     def train(dw):
         return layer.backward(layer.forward(x)[2], dy, dw=dw)

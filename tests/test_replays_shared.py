@@ -7,7 +7,7 @@ import pytest
 from gpu_stand_in import Array, H, layer_and_input, make_engine
 
 import numbarnn
-from numbarnn import cublas, gemm
+from numbarnn.cuda import cublas, gemm
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from helpers import Case, Problem, assert_same_bits, make_problem
 
 from numbarnn import engines
 from numbarnn.engines import Job
-from numbarnn.engines import streams as streams_module
-from numbarnn.engines.streams import Streams
+from numbarnn.engines.gpu import graphs as streams_module
+from numbarnn.engines.gpu.graphs import Streams
 from numbarnn.schedules import ForwardPass
 
 

@@ -11,8 +11,8 @@ from gpu_stand_in import Memory, Pointer
 
 import numbarnn
 from numbarnn import engines, functional
-from numbarnn.engines import cpu
-from numbarnn.engines.shelf import Shelf
+from numbarnn.engines.cpu import engine as cpu
+from numbarnn.engines.gpu.buffer_pool import Shelf
 from numbarnn.layers.stack import Stack
 
 THREADS = 6

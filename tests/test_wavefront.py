@@ -10,7 +10,8 @@ from helpers import Case, assert_close, assert_equals_stepwise, assert_same_bits
 from plan_orders import Shuffled
 
 from numbarnn import engines
-from numbarnn.engines import Job, cpu
+from numbarnn.engines import Job
+from numbarnn.engines.cpu import engine as cpu
 from numbarnn.schedules import stepwise, wavefront
 
 CELLS = ("lstm", "gru", "rnn_tanh")  # rnn_relu is rnn_tanh with another function

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from numbarnn import cells
 from numbarnn.bench.cases import GATES, TRACED_CELLS, own_cell
-from numbarnn.engines import cpu, cpu_loops, cpu_products, profiles
+from numbarnn.engines.cpu import engine as cpu
+from numbarnn.engines.cpu import loops, products
+from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import dropout, pointwise, reduce, row_sums, slices
 from numbarnn.schedules import Problem, planner, wavefront
 
@@ -49,7 +51,7 @@ class Layer:
     def shares(self):
         """How many threads the CPU's loops over steps could have at most; 1 where there is too little work."""
         little = self.recurrent_work < cpu.SERIAL_WORK or self.recurrent_work < cpu.SERIAL_STEP * self.case.T
-        return 1 if little else self.P // cpu_products.UNITS
+        return 1 if little else self.P // products.UNITS
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def missing(plan, device):
 
 def _few(rows):
     """Rows of a product that OpenBLAS gets in small pieces."""
-    return 1 < rows <= cpu_products.FEW_ROWS
+    return 1 < rows <= products.FEW_ROWS
 
 
 def _wavefront(layer):
@@ -95,9 +97,9 @@ def _wavefront(layer):
 
 _CPU = {
     "units of a thread beyond a tile, in the loops over steps":
-        lambda s: s.H > cpu_loops.TILE and s.shares == 1,
+        lambda s: s.H > loops.TILE and s.shares == 1,
     "terms of a sum over units beyond a tile":
-        lambda s: s.H > cpu_loops.TILE and s.case.cell == "layer_norm_rnn" and s.shares == 1,
+        lambda s: s.H > loops.TILE and s.case.cell == "layer_norm_rnn" and s.shares == 1,
     "several threads in the loops over steps":
         lambda s: s.shares > 1 and s.case.cell in ("lstm", "gru", "rnn_tanh"),
     "several threads, and steps that are skipped":
@@ -109,25 +111,25 @@ _CPU = {
     "several threads, and sums over units":
         lambda s: s.shares > 1 and s.case.cell == "layer_norm_rnn",
     "h Rᵀ of many rows, a second chunk of terms":
-        lambda s: s.case.B > cpu_products.FEW_ROWS and s.P > cpu_products.CHAIN,
+        lambda s: s.case.B > products.FEW_ROWS and s.P > products.CHAIN,
     "x Wᵀ of few rows, a second chunk of terms":
-        lambda s: _few(s.rows) and s.I > 8 * cpu_products.CHAIN,
+        lambda s: _few(s.rows) and s.I > 8 * products.CHAIN,
     "da R of few rows, a second chunk of terms":
-        lambda s: _few(s.case.B) and s.G * s.H > cpu_products.CHAIN,
+        lambda s: _few(s.case.B) and s.G * s.H > products.CHAIN,
     "da R of many rows, a second chunk of terms":
-        lambda s: s.case.B > cpu_products.FEW_ROWS and s.G * s.H > cpu_products.CHAIN,
+        lambda s: s.case.B > products.FEW_ROWS and s.G * s.H > products.CHAIN,
     "h Rᵀ of few rows, a second piece of columns":
-        lambda s: _few(s.case.B) and s.H > 2 * cpu_products.UNITS,
+        lambda s: _few(s.case.B) and s.H > 2 * products.UNITS,
     "da R of few rows, a second piece of columns":
-        lambda s: _few(s.case.B) and s.P > 4 * cpu_products.UNITS,
+        lambda s: _few(s.case.B) and s.P > 4 * products.UNITS,
     "products of one row":
         lambda s: s.case.B == 1 and s.case.T > 1,
     "gradients of W and R, a second chunk of rows":
-        lambda s: s.rows > cpu_products.CHAIN,
+        lambda s: s.rows > products.CHAIN,
     "several threads in the gradients of W and R":
-        lambda s: s.weights_work >= cpu.SERIAL_WORK and s.G * s.H >= 2 * cpu_products.UNITS,
+        lambda s: s.weights_work >= cpu.SERIAL_WORK and s.G * s.H >= 2 * products.UNITS,
     "sums of rows, more blocks than five levels of pairs hold":
-        lambda s: s.rows >= (2**LEVELS) * cpu_products.SUM_ROWS + 2,
+        lambda s: s.rows >= (2**LEVELS) * products.SUM_ROWS + 2,
     "several threads in dropout":
         lambda s: s.case.masked and 20 * s.rows * s.case.D * s.P >= cpu.SERIAL_WORK,
     "blocks of several steps in a wavefront, the last one shorter":

@@ -145,9 +145,10 @@ def core_count():
 
 def openblas_core():
     """Which processor family OpenBLAS chose its kernels for; None where OpenBLAS is missing."""
-    from numbarnn import engines, gemm
+    from numbarnn import engines
+    from numbarnn.engines.cpu import openblas
 
-    return gemm.core_name() if engines.why_not("cpu") is None else None
+    return openblas.core_name() if engines.why_not("cpu") is None else None
 
 
 def forced_core():

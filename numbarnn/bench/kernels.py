@@ -86,7 +86,7 @@ def known_archs(text):
 
 def compiler_archs():
     """What the installed compiler compiles for; empty where it is missing, which `run` reports."""
-    from numbarnn.kernels import compiler
+    from numbarnn.cuda import compiler
 
     try:
         compiler.toolchain()
@@ -117,7 +117,7 @@ def shipped_kernel(name):
 
 def require_toolchain():
     """Raises CannotRun where kernels cannot be compiled; the message says what is missing and how to get it."""
-    from numbarnn.kernels import compiler
+    from numbarnn.cuda import compiler
 
     try:
         compiler.toolchain()

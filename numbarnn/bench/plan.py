@@ -7,7 +7,7 @@ from numbarnn.bench import gantt, report
 from numbarnn.cells import CELLS
 from numbarnn.common import files
 from numbarnn.common.precision import DTYPES
-from numbarnn.engines import profiles
+from numbarnn.engines.gpu import profiles
 
 PICTURES = (".png", ".svg", ".pdf")
 

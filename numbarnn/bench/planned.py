@@ -12,7 +12,7 @@ import numpy as np
 from numbarnn import cells
 from numbarnn.cells.library import additive_network, peephole_lstm, sru
 from numbarnn.common.precision import compute_dtype
-from numbarnn.engines import profiles
+from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import persistent
 from numbarnn.kernels.catalog import ShippedKernel, zeros
 from numbarnn.kernels.slices import WARP_COLUMNS

@@ -18,8 +18,8 @@ from numbarnn.bench import info, timing, trust
 from numbarnn.bench.lineup import TORCH, is_cudnn
 
 # What runs during a call, by device: parts of the package.
-TIMED = {"cpu": ("cells", "engines", "schedules", "gemm.py")}
-TIMED["cuda"] = (*TIMED["cpu"], "kernels", "cublas.py")
+TIMED = {"cpu": ("cells", "common", "compile", "engines", "schedules")}
+TIMED["cuda"] = (*TIMED["cpu"], "cuda", "kernels")
 # What PyTorch is asked for, by pass, as recorded with the times.
 TORCH_METHOD = {
     "forward": "module.eval() under torch.no_grad(): on a GPU cuDNN's inference call",
@@ -49,8 +49,7 @@ def kernels_digest(device):
 def _digest(device, package):
     digest = hashlib.sha256()
     for part in TIMED[device]:
-        path = package / part
-        files = [path] if path.suffix else sorted(path.rglob("*.py"), key=lambda file: file.relative_to(path).parts)
+        files = sorted((package / part).rglob("*.py"), key=lambda file: file.relative_to(package).parts)
         if not files:
             raise FileNotFoundError(
                 f"numbarnn has no {part}: numbarnn.bench.record.TIMED names what runs during a call"

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from threading import RLock
 
 from numbarnn.common import install
+from numbarnn.cuda.compiler import simulated
 from numbarnn.engines.base import BackwardBuffers, Engine, ForwardBuffers, Job
-from numbarnn.kernels.compiler import simulated
 
 __all__ = [
     "BackwardBuffers",
@@ -99,10 +99,10 @@ def get_num_threads():
 @cache
 def _make(name, ordinal):
     if name == "cpu":
-        from numbarnn.engines.cpu import CpuEngine
+        from numbarnn.engines.cpu.engine import CpuEngine
 
         return CpuEngine()
-    from numbarnn.engines import device
+    from numbarnn.engines.gpu import engine as device
 
     if name == "sim":
         return device.SimulatedEngine()

@@ -304,7 +304,7 @@ class Engine(ABC):
 
     @abstractmethod
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
-        """out = op(a) op(b), or +=: matrices as in `numbarnn.gemm.matmul`."""
+        """out = op(a) op(b), or +=: matrices as in `numbarnn.cuda.gemm.matmul`."""
 
     @abstractmethod
     def add_row_sums(self, out, x):
@@ -382,7 +382,7 @@ class HostEngine(Engine):
 
     @cached_property
     def watch(self):
-        from numbarnn.engines import fingerprints  # compiled code, which inference does without
+        from numbarnn.engines.cpu import fingerprints  # compiled code, which inference does without
 
         return fingerprints.watch
 

@@ -5,7 +5,7 @@ from functools import cache
 from numba import cuda
 
 from numbarnn.compile import storage
-from numbarnn.kernels.launch import Kernel
+from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.pointwise import launch_config
 
 

@@ -15,9 +15,11 @@ import numpy as np
 from numbarnn import cells
 from numbarnn.cells import library, lstm, tracing
 from numbarnn.common.precision import DTYPES, compute_dtype, is_half
+from numbarnn.cuda import compiler
+from numbarnn.cuda.arguments import Arguments, numba_types
+from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import (
     blocks,
-    compiler,
     dropout,
     fingerprint,
     layout,
@@ -30,8 +32,6 @@ from numbarnn.kernels import (
     stages,
     trouble,
 )
-from numbarnn.kernels.arguments import Arguments, numba_types
-from numbarnn.kernels.launch import Kernel
 
 
 @dataclass(frozen=True)

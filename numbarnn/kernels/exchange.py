@@ -15,7 +15,7 @@ from numbarnn.common.precision import is_half
 from numbarnn.compile import storage
 from numbarnn.compile.backend import TARGET
 from numbarnn.compile.specialise import jit
-from numbarnn.kernels import ptx
+from numbarnn.cuda import ptx
 
 UNWRITTEN = 0xFFFFFFFF  # a word that nobody has written yet (0xFFFF where numbers are exchanged one by one)
 POLLS_BEFORE_SLEEP, SLEEP_NS = 256, 100

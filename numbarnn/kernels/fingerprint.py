@@ -8,7 +8,7 @@ from numba import cuda
 from numbarnn.compile import storage
 from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
 from numbarnn.compile.specialise import jit
-from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.cuda.launch import Kernel, LaunchConfig
 from numbarnn.kernels.samples import LINE, term
 from numbarnn.kernels.trouble import CHANGED, code_of, make_report
 

@@ -6,7 +6,7 @@ from numba import cuda
 
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
-from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 THREADS_PER_BLOCK = 128
 MAX_GRID_Y = 65535

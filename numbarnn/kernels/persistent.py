@@ -28,9 +28,10 @@ from numbarnn.common.precision import compute_dtype, is_half
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import TARGET, kernel
 from numbarnn.compile.specialise import backward_function, forward_function, jit, specialise
-from numbarnn.kernels import exchange, products, ptx
+from numbarnn.cuda import ptx
+from numbarnn.cuda.launch import Kernel
+from numbarnn.kernels import exchange, products
 from numbarnn.kernels.given import make_draw
-from numbarnn.kernels.launch import Kernel
 from numbarnn.kernels.slices import (
     COLUMN,
     COLUMN_STRIDE,

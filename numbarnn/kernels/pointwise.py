@@ -21,9 +21,9 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
 from numbarnn.compile.specialise import backward_function, forward_function
+from numbarnn.cuda.launch import Kernel, LaunchConfig
 from numbarnn.kernels import row_sums
 from numbarnn.kernels.given import make_given_backward, make_given_forward
-from numbarnn.kernels.launch import Kernel, LaunchConfig
 
 THREADS_PER_BLOCK = 128
 MAX_GRID_Y = 65535

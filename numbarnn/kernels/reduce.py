@@ -8,7 +8,7 @@ from numba import cuda
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
 from numbarnn.compile.backend import TINY_LAUNCHES
-from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 SUM_ROWS = 32  # rows a thread adds up before it adds their sum to others
 ROWS, COLUMNS = (2, 4) if TINY_LAUNCHES else (16, 32)  # threads of a block

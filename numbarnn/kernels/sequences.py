@@ -10,7 +10,7 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
 from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
 from numbarnn.compile.specialise import jit
-from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 THREADS_PER_BLOCK = 128
 MAX_GRID_Y = 65535

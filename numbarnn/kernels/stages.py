@@ -10,9 +10,9 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import TARGET
 from numbarnn.compile.specialise import specialise
+from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import row_sums
 from numbarnn.kernels.given import make_given_backward, make_given_forward
-from numbarnn.kernels.launch import Kernel
 from numbarnn.kernels.pointwise import launch_config, no_codes
 
 

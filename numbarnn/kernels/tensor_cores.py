@@ -13,7 +13,7 @@ from numba import cuda
 
 from numbarnn.compile.backend import TARGET
 from numbarnn.compile.specialise import jit
-from numbarnn.kernels import ptx
+from numbarnn.cuda import ptx
 from numbarnn.kernels.exchange import make_gather
 from numbarnn.kernels.slices import TILE_ROWS
 from numbarnn.kernels.warp_parts import in_turn, make_fragment_load, make_group, make_weight_at

@@ -19,8 +19,8 @@ from numbarnn.common.precision import is_half
 from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
 from numbarnn.compile.specialise import jit
 from numbarnn.compile.storage import stored
-from numbarnn.kernels import ptx
-from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.cuda import ptx
+from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 # From the lowest bits on: 48 of detail, 3 of kind, 12 of the number of who called; all positive.
 KIND, CALLER = 1 << 48, 1 << 51

@@ -7,7 +7,7 @@ import numpy as np
 from numbarnn.common.precision import is_half
 from numbarnn.compile.backend import TARGET
 from numbarnn.compile.specialise import jit
-from numbarnn.kernels import ptx
+from numbarnn.cuda import ptx
 from numbarnn.kernels.trouble import make_report, make_unnamed
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile.storage import stored
+from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.engines import Job
 from numbarnn.kernels import persistent
-from numbarnn.kernels.launch import LaunchConfig
 from numbarnn.schedules import planner
 from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks

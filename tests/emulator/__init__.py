@@ -40,8 +40,7 @@ def install():
     import numpy as np
 
     from emulator import cupy_module, libraries
-    from numbarnn import cublas
-    from numbarnn.kernels import compiler, driver
+    from numbarnn.cuda import compiler, cublas, driver
 
     # What is kept there are no cubins. A folder called numbarnn would be a package to scripts in the system's own.
     cache = os.environ.get("NUMBARNN_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "numbarnn-kernels")

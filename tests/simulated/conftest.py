@@ -14,7 +14,7 @@ collect_ignore_glob = [] if config.ENABLE_CUDASIM else ["test_*.py"]
 def random_order(request):
     """Threads take turns in a random order, another one for each test, the same whenever it runs; others with another
     NUMBARNN_SIM_SEED."""
-    from numbarnn.kernels import simulator
+    from numbarnn.cuda import simulator
 
     with simulator.schedule(seed=f"{simulator.default_seed()} {request.node.name}"):
         yield

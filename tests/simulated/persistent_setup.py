@@ -6,7 +6,7 @@ from functools import partial
 import grouped_cuts
 import pytest
 
-from numbarnn.engines import profiles
+from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import exchange, fma, persistent, products, tensor_cores, warp_parts
 
 

@@ -9,8 +9,9 @@ from helpers import assert_close
 from persistent_setup import few_threads
 from recurrent_weights_cases import WeightCase, check_weights, dense, make_problem, train
 
-from numbarnn.kernels import blocks, simulator
-from numbarnn.kernels.launch import LaunchConfig
+from numbarnn.cuda import simulator
+from numbarnn.cuda.launch import LaunchConfig
+from numbarnn.kernels import blocks
 
 LENGTHS = dict(T=4, B=3, lengths=(3, 0, 4))
 

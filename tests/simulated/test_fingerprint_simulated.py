@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numbarnn.engines import fingerprints
+from numbarnn.engines.cpu import fingerprints
 from numbarnn.kernels import fingerprint, samples
 from numbarnn.kernels.trouble import CHANGED, code_of, explain
 

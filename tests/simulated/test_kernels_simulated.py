@@ -12,8 +12,8 @@ from philox_reference import dropout_mask
 from step_buffers import mask_words
 
 from numbarnn import cells
+from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels import dropout, layout, pointwise, reduce
-from numbarnn.kernels.launch import LaunchConfig
 
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 ALL_CELLS = cells.CELLS | GENERAL

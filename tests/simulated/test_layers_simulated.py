@@ -12,9 +12,9 @@ from option_cases import OptionCase, OptionProblem
 import numbarnn
 from numbarnn import engines
 from numbarnn.common.precision import DTYPES, HALVES, numpy_dtype
+from numbarnn.cuda.arguments import Arguments
+from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import catalog, fingerprint, samples
-from numbarnn.kernels.arguments import Arguments
-from numbarnn.kernels.launch import Kernel
 
 # Every T, B and H, with directions, bias and dtype taking turns ...
 SIZES = tuple(product((1, 2, 7), (1, 3), (1, 5, 33)))

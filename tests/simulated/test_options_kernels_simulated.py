@@ -24,8 +24,8 @@ from numbarnn import cells, engines
 from numbarnn.cells import lstm
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import DTYPES, compute_dtype
+from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels import pointwise, projection, sequences, stages
-from numbarnn.kernels.launch import LaunchConfig
 
 ALL_CELLS = cells.CELLS | {"lstm_clip": lstm.clipped(-0.3, 0.4)} | GENERAL
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))

@@ -5,7 +5,7 @@ import pytest
 from option_cases import OptionCase, assert_matches, check_options, infer, make_problem, pairwise_choices, train
 from persistent_setup import few_threads
 
-from numbarnn.kernels import simulator
+from numbarnn.cuda import simulator
 
 RAGGED = (2, 0, 3)  # of B = 3 sequences with T = 3 steps
 PACKED = (2, 1, 3)

@@ -18,8 +18,9 @@ from numba import cuda
 from persistent_setup import few_threads, mutant
 
 from numbarnn import engines
-from numbarnn.engines import profiles
-from numbarnn.kernels import exchange, fma, persistent, ptx, simulator, slices, tensor_cores
+from numbarnn.cuda import ptx, simulator
+from numbarnn.engines.gpu import profiles
+from numbarnn.kernels import exchange, fma, persistent, slices, tensor_cores
 from numbarnn.schedules import persistent as schedule
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits

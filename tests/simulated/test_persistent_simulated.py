@@ -17,10 +17,11 @@ from recurrent_weights_cases import WeightCase, check_weights
 from numbarnn.bench import planned
 from numbarnn.common.philox import noise_words
 from numbarnn.compile import units
-from numbarnn.engines import profiles
-from numbarnn.kernels import exchange, simulator
-from numbarnn.kernels.arguments import Arguments
-from numbarnn.kernels.launch import Kernel
+from numbarnn.cuda import simulator
+from numbarnn.cuda.arguments import Arguments
+from numbarnn.cuda.launch import Kernel
+from numbarnn.engines.gpu import profiles
+from numbarnn.kernels import exchange
 from numbarnn.schedules import persistent as schedule
 from numbarnn.schedules import planner
 

@@ -17,8 +17,8 @@ import pytest
 from numba import cuda
 
 from numbarnn.common.precision import numpy_dtype
-from numbarnn.kernels import ptx
-from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.cuda import ptx
+from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 LANES = range(32)
 MMA = {"float16": ptx.mma_float16, "bfloat16": ptx.mma_bfloat16, "float32": ptx.mma_tf32}

@@ -8,8 +8,8 @@ from numba import cuda, float32, float64, int32
 
 from numbarnn import engines
 from numbarnn.common import install
-from numbarnn.kernels import simulator
-from numbarnn.kernels.launch import Kernel, LaunchConfig
+from numbarnn.cuda import simulator
+from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 SEEDS = range(5)
 any_order = pytest.mark.parametrize("seed", [simulator.IN_TURN, *SEEDS])

@@ -22,8 +22,9 @@ from test_sums_cpu import backward_of, buffers, check, run
 from numbarnn import engines
 from numbarnn.cells import Cell
 from numbarnn.cells.definition import Stage
-from numbarnn.kernels import pointwise, row_sums, simulator, stages
-from numbarnn.kernels.launch import LaunchConfig
+from numbarnn.cuda import simulator
+from numbarnn.cuda.launch import LaunchConfig
+from numbarnn.kernels import pointwise, row_sums, stages
 
 CELLS = SUM_CELLS | NOISE_CELLS
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))

@@ -11,7 +11,8 @@ from numba import cuda
 from persistent_setup import few_threads, mutant
 
 from numbarnn import engines, functional
-from numbarnn.kernels import exchange, fma, ptx, simulator, trouble
+from numbarnn.cuda import ptx, simulator
+from numbarnn.kernels import exchange, fma, trouble
 from numbarnn.schedules import persistent as schedule
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits

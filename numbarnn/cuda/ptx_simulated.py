@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from numbarnn.kernels import simulator
+from numbarnn.cuda import simulator
 
 __all__ = [
     "as_float32",

@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 
-from numbarnn.engines.atomics import SLOTS
+from numbarnn.engines.cpu.atomics import SLOTS
 
 
 def usable_cpus():

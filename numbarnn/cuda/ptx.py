@@ -9,10 +9,10 @@ Arrays are one-dimensional and contiguous, in the form of `numbarnn.compile.stor
 nothing else. Instructions are from NVIDIA's "PTX ISA", sections on ld, st, prefetch, mma and cvt.
 """
 
-from numbarnn.kernels.compiler import simulated
+from numbarnn.cuda.compiler import simulated
 
 if simulated():
-    from numbarnn.kernels.ptx_simulated import *  # noqa: F403
+    from numbarnn.cuda.ptx_simulated import *  # noqa: F403
 else:
     from llvmlite import ir
     from numba import types

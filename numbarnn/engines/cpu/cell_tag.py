@@ -13,15 +13,14 @@ from numba import types
 from numba.core.imputils import lower_constant
 from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
-from numbarnn import gemm
 from numbarnn.cells import Cell, scalar
 from numbarnn.common import order, philox
 from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile import specialise as compiling
 from numbarnn.compile import units
 from numbarnn.compile.specialise import FAST_MATH, backward_function, forward_function, jit, specialise
-from numbarnn.engines import atomics, cpu_products
-from numbarnn.kernels.cubin_cache import fingerprint
+from numbarnn.cuda.cubin_cache import fingerprint
+from numbarnn.engines.cpu import atomics, openblas, products
 
 INLINE = dict(forceinline=True, fastmath=FAST_MATH, error_model="numpy")
 
@@ -45,7 +44,7 @@ class CellTagType(types.Type):
     def __init__(self, cell):
         self.cell = cell
         written = scalar, compiled_scalar, compiling, units, order, philox
-        modules = *written, gemm, atomics, cpu_products, sys.modules[__name__]
+        modules = *written, openblas, atomics, products, sys.modules[__name__]
         functions = [cell.forward, cell.backward]
         functions += [function for stage in cell.stages for function in (stage.forward, stage.backward)]
         layout = (

@@ -5,12 +5,11 @@ from functools import cache
 
 import numpy as np
 
-from numbarnn import gemm
 from numbarnn.common import notice
-from numbarnn.engines import cpu_loops, cpu_products
 from numbarnn.engines.base import HostEngine
-from numbarnn.engines.cell_tag import CellTag, what_is_compiled
-from numbarnn.engines.team import Team
+from numbarnn.engines.cpu import loops, openblas, products
+from numbarnn.engines.cpu.cell_tag import CellTag, what_is_compiled
+from numbarnn.engines.cpu.thread_pool import Team
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
@@ -54,10 +53,10 @@ class CpuEngine(HostEngine):
 
     def __init__(self):
         notice.listen_to_numba(what_is_compiled)
-        gemm.openblas()
+        openblas.openblas()
         for dtype in ("float32", "float64"):
             for name in ("gemm", "gemv"):
-                gemm.blas_function(dtype, name)  # registers the symbol that cached code calls
+                openblas.blas_function(dtype, name)  # registers the symbol that cached code calls
         self.device = platform.processor() or platform.machine()
         self.team = Team()
         self._tags = {}
@@ -86,7 +85,7 @@ class CpuEngine(HostEngine):
         """Threads for `work` multiply-adds that can be cut into `parts`."""
         if work < SERIAL_WORK:
             return 1
-        return max(1, min(self.team.threads, parts // cpu_products.UNITS))
+        return max(1, min(self.team.threads, parts // products.UNITS))
 
     def _step_threads(self, steps, batch, R, W_hr, inputs=0):
         """Threads for steps that multiply a batch with R and W_hr, and with `inputs` weights before.
@@ -108,10 +107,10 @@ class CpuEngine(HostEngine):
     def dropout(self, out, x, mask, scale, position=0):
         out_flat, x_flat = out.reshape(-1), x.reshape(-1)
         threads = self._threads(20 * x.size, x.size)
-        self.team.run(cpu_products.dropout, threads, out_flat, x_flat, mask, x.dtype.type(scale), position)
+        self.team.run(products.dropout, threads, out_flat, x_flat, mask, x.dtype.type(scale), position)
 
     def step_codes(self, codes, lengths, resets):
-        self.team.run(cpu_products.step_codes, 1, codes, lengths, resets)
+        self.team.run(products.step_codes, 1, codes, lengths, resets)
 
     def select(self, out, x, codes, dropped, fill):
         np.copyto(out, x)
@@ -145,11 +144,11 @@ class CpuEngine(HostEngine):
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         m, n = out.shape
         threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
-        self.team.run(cpu_products.multiply, threads, out, a, b, transpose_a, transpose_b, accumulate)
+        self.team.run(products.multiply, threads, out, a, b, transpose_a, transpose_b, accumulate)
 
     def add_row_sums(self, out, x):
         threads = self._threads(x.size, x.shape[1])
-        self.team.run(cpu_products.add_row_sums, threads, out, x)
+        self.team.run(products.add_row_sums, threads, out, x)
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
         # What is missing is an array without elements.
@@ -157,7 +156,7 @@ class CpuEngine(HostEngine):
         dW, dR = dw.get("W", no_matrix), dw.get("R", no_matrix)
         threads = self._threads(len(x) * (dW.size + dR.size), dax.shape[1])
         self.team.run(
-            cpu_products.weight_gradients, threads, dW, dR, dw.get("b_w", no_vector), dw.get("b_r", no_vector),
+            products.weight_gradients, threads, dW, dR, dw.get("b_w", no_vector), dw.get("b_r", no_vector),
             dax, dah, x, h_before, accumulate,
         )  # fmt: skip
 
@@ -172,7 +171,7 @@ class CpuEngine(HostEngine):
         def run(first, last):
             parts = self._parts(threads, sums, no_matrices)
             self.team.run(
-                cpu_loops.forward_steps, threads, tag, b.h, b.c, b.ax, b.ah, x, W, b.R, b.b_w, b.b_r,
+                loops.forward_steps, threads, tag, b.h, b.c, b.ax, b.ah, x, W, b.R, b.b_w, b.b_r,
                 codes, m, W_hr, vectors, v, sums, parts, noise, b.direction, first, last, b.save,
             )  # fmt: skip
 
@@ -189,7 +188,7 @@ class CpuEngine(HostEngine):
         def run(first, last):
             parts = self._parts(threads, sums, no_matrices)
             self.team.run(
-                cpu_loops.backward_steps, threads, tag, b.dh, b.dc, b.dax, b.dah, b.dy, b.h, b.c, b.R,
+                loops.backward_steps, threads, tag, b.dh, b.dc, b.dax, b.dah, b.dy, b.h, b.c, b.R,
                 codes, dht, dm, m, W_hr, vectors, d_vectors, d_v, sums, parts, noise, b.direction, first, last,
             )  # fmt: skip
 

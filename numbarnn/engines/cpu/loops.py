@@ -10,8 +10,8 @@ import numpy as np
 from numba import njit
 
 from numbarnn.common.order import RESET, SKIP, step_time
-from numbarnn.engines.atomics import barrier
-from numbarnn.engines.cell_tag import (
+from numbarnn.engines.cpu.atomics import barrier
+from numbarnn.engines.cpu.cell_tag import (
     cell_backward,
     cell_draws,
     cell_forward,
@@ -49,7 +49,7 @@ from numbarnn.engines.cell_tag import (
     store_vector,
     store_vectors,
 )
-from numbarnn.engines.cpu_products import OPTIONS, product, share
+from numbarnn.engines.cpu.products import OPTIONS, product, share
 
 # Of functions without a tag that call other files: cached on their own, they would not notice when those files change.
 # They are in the cache as part of the functions with a tag, which tells.

@@ -5,13 +5,13 @@ from functools import partial
 
 import numpy as np
 
-from numbarnn import gemm
 from numbarnn.common.order import step_time
 from numbarnn.common.precision import known_dtype
-from numbarnn.engines import foreign, profiles
+from numbarnn.cuda import gemm
 from numbarnn.engines.base import Engine, HostEngine, as_code
-from numbarnn.engines.shelf import SHARE, Shelf
-from numbarnn.engines.streams import Streams
+from numbarnn.engines.gpu import foreign, profiles
+from numbarnn.engines.gpu.buffer_pool import SHARE, Shelf
+from numbarnn.engines.gpu.graphs import Streams
 
 _lock = threading.RLock()  # of what engines note about calls
 RESULTS = 4  # of a kind of call that callers may keep without a copy: with more, recordings would not come round

@@ -17,8 +17,8 @@ import threading
 from collections import OrderedDict
 from contextlib import suppress
 
-from numbarnn import gemm
-from numbarnn.engines.shelf import KINDS
+from numbarnn.cuda import gemm
+from numbarnn.engines.gpu.buffer_pool import KINDS
 
 GRAPHS = 2 * KINDS  # kept, the least recently used forgotten first; a graph takes about 1 KB per kernel
 SIGHTS = 1024  # calls without a graph that are remembered, likewise

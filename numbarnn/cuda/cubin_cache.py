@@ -88,7 +88,7 @@ def key(function, *parts):
 def package_sources():
     """SHA-256 of the source of all cells and kernels, read once per process."""
     digest = hashlib.sha256()
-    for folder in ("cells", "kernels"):
+    for folder in ("cells", "common", "compile", "kernels"):
         for path in sorted((_PACKAGE / folder).glob("**/*.py")):
             digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

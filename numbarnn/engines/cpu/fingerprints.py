@@ -7,7 +7,7 @@ from numba import njit
 
 from numbarnn.compile import specialise as compiling
 from numbarnn.compile.specialise import jit
-from numbarnn.engines.disk_cache import contains
+from numbarnn.engines.cpu.disk_cache import contains
 from numbarnn.kernels import samples
 
 _OPTIONS = dict(cache=True, nogil=True, error_model="numpy")

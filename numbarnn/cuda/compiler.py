@@ -1,9 +1,9 @@
-"""From a readable `@cuda.jit` kernel to a cubin. Numba only compiles; `numbarnn.kernels.launch` launches.
+"""From a readable `@cuda.jit` kernel to a cubin. Numba only compiles; `numbarnn.cuda.launch` launches.
 
     kernel --Numba, NVVM--> PTX --nvJitLink--> cubin, with its registers, spills and shared memory
 
 No GPU and no driver is needed for that, so every kernel can be compiled for every device anywhere. Results
-are kept in the process and on disk (`numbarnn.kernels.cubin_cache`). What reaches into Numba's internals is
+are kept in the process and on disk (`numbarnn.cuda.cubin_cache`). What reaches into Numba's internals is
 here: `_device_for_numba`, `_numpy_for_numba`, `_convergent_functions` and the names of the dispatcher's attributes.
 """
 
@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from numbarnn.common import install, notice
-from numbarnn.kernels import cubin_cache
+from numbarnn.cuda import cubin_cache
 
 HOW_LONG = "ten seconds for a layer of a new kind or size"  # compiling takes, for `notice`
 _PACKAGES = (

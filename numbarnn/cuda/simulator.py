@@ -31,8 +31,8 @@ from numba import cuda
 from numba.cuda.simulator import kernel as numba_launcher
 from numba.cuda.simulator import kernelapi
 
-from numbarnn.kernels.compiler import simulated
-from numbarnn.kernels.interleaving import OF_BLOCK, OF_GRID, OF_WARP, WARP_SIZE, Interleaving
+from numbarnn.cuda.compiler import simulated
+from numbarnn.cuda.interleaving import OF_BLOCK, OF_GRID, OF_WARP, WARP_SIZE, Interleaving
 
 PATIENCE = 200  # turns of each thread; with n threads a random order forgets one so long once in e^200 runs
 

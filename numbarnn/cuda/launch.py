@@ -19,9 +19,9 @@ from math import prod
 
 import numpy as np
 
-from numbarnn.kernels import driver
-from numbarnn.kernels.arguments import INT, Arguments, numba_types
-from numbarnn.kernels.compiler import compile_kernel, simulated
+from numbarnn.cuda import driver
+from numbarnn.cuda.arguments import INT, Arguments, numba_types
+from numbarnn.cuda.compiler import compile_kernel, simulated
 
 _MAX_BLOCK = 1024  # threads, on every device so far
 
@@ -207,7 +207,7 @@ class BoundKernel:
 
 def _bind_simulated(kernel, config, arguments, num_ints):
     """`Kernel.bind` in the simulator: NumPy arrays, written in place."""
-    from numbarnn.kernels import simulator
+    from numbarnn.cuda import simulator
 
     Arguments(kernel.name, arguments)  # rejects what a GPU would not take either
     function = kernel.dispatcher.py_func

@@ -9,14 +9,14 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from numbarnn import gemm
 from numbarnn.common import order
 from numbarnn.common import philox as random_numbers
 from numbarnn.common.order import step_code
 from numbarnn.common.philox import philox
 from numbarnn.compile import specialise as compiling
 from numbarnn.compile.specialise import FAST_MATH, specialise
-from numbarnn.engines.disk_cache import contains
+from numbarnn.engines.cpu import openblas
+from numbarnn.engines.cpu.disk_cache import contains
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
@@ -35,7 +35,7 @@ def _blas(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c,
 
 @overload(_blas)
 def _blas_typed(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
-    matrix_matrix, matrix_vector = (gemm.blas_function(str(out.dtype), name) for name in ("gemm", "gemv"))
+    matrix_matrix, matrix_vector = (openblas.blas_function(str(out.dtype), name) for name in ("gemm", "gemv"))
     one, zero = (getattr(np, str(out.dtype))(value) for value in (1, 0))
 
     def call(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
@@ -60,7 +60,7 @@ def share(size, thread, threads):
     return min(size, blocks * thread // threads * UNITS), min(size, blocks * (thread + 1) // threads * UNITS)
 
 
-@contains(gemm)
+@contains(openblas)
 @njit(**OPTIONS)
 def product(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
     """c (m, n) = op(a) op(b), k terms each, or +=; addresses, with `out` for the dtype.
@@ -91,7 +91,7 @@ def row_length(matrix):
     return max(1, matrix.shape[1], matrix.strides[0] // matrix.itemsize)
 
 
-@contains(gemm)
+@contains(openblas)
 @njit(**OPTIONS)
 def multiply(thread, threads, counters, out, a, b, transpose_a, transpose_b, accumulate):
     """The thread's share of out (M, N) = op(a) op(b), or +=; the longer side of out is shared.
@@ -160,7 +160,7 @@ def step_codes(thread, threads, counters, codes, lengths, resets):
                 codes[direction, t + 1, b] = _step_code(t, direction, lengths[b], resets, b)
 
 
-@contains(gemm)
+@contains(openblas)
 @njit(**OPTIONS)
 def weight_gradients(thread, threads, counters, dW, dR, db_w, db_r, dax, dah, x, h_before, accumulate):
     """The thread's share of a direction's gradients: see `Engine.weight_gradients`; what is missing has no elements."""

@@ -1,4 +1,4 @@
-"""Matrix products by cuBLAS through ctypes: what `numbarnn.gemm` does with CuPy arrays.
+"""Matrix products by cuBLAS through ctypes: what `numbarnn.cuda.gemm` does with CuPy arrays.
 
     f = product(out, a, b, transpose_b=True)    # all arguments of the call prepared
     f(t)                                        # out = a[t] bᵀ on CuPy's current stream, of the arrays' device
@@ -151,7 +151,7 @@ def product(out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False
 
     a may be one matrix, and out as many as a.
 
-    Args: see `numbarnn.gemm.step_product`. Not to be called by two threads at once.
+    Args: see `numbarnn.cuda.gemm.step_product`. Not to be called by two threads at once.
     """
     import cupy
 

@@ -1,0 +1,1 @@
+"""The CPU engine: cells compiled by Numba around OpenBLAS products, on all cores."""

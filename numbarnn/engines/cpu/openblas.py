@@ -1,0 +1,63 @@
+"""OpenBLAS for code compiled for the CPU: its gemm and gemv by address, one thread per call."""
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+_LIBRARY_SUFFIXES = (".so", ".dylib", ".dll")
+
+
+@cache
+def openblas():
+    """OpenBLAS as a ctypes library, this package's own copy, set to one thread per call.
+
+    The engine splits products over its own threads (two pools in one loop would fight), which is why the copies that
+    NumPy and SciPy use, with their threads, are left alone. Importing the package `scipy_openblas32` would not do: it
+    offers its functions to the whole process, where SciPy would find them under the names of its own. As every
+    OpenBLAS, this one reads OPENBLAS_CORETYPE when it is loaded.
+
+    Raises:
+        ImportError: scipy-openblas32 is not installed.
+    """
+    import ctypes
+
+    package = find_spec("scipy_openblas32")
+    folders = package.submodule_search_locations if package else ()
+    found = [path for folder in folders for path in Path(folder, "lib").iterdir() if path.suffix in _LIBRARY_SUFFIXES]
+    if not found:
+        raise ImportError("the CPU engine needs OpenBLAS: pip install scipy-openblas32")
+    library = ctypes.CDLL(str(found[0]))  # visible through this handle only
+    library.scipy_openblas_set_num_threads(1)
+    return library
+
+
+def core_name():
+    """Name of the CPU kernels that OpenBLAS chose, such as "SkylakeX"."""
+    import ctypes
+
+    function = openblas().scipy_openblas_get_corename
+    function.restype = ctypes.c_char_p
+    return function().decode()
+
+
+@cache
+def blas_function(dtype, name="gemm"):
+    """CBLAS's gemm or gemv for a dtype as a function that compiled code can call (and Numba can cache).
+
+    Signatures as in CBLAS, addresses as integers:
+        gemm(order, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
+        gemv(order, transpose_a, m, n, alpha, a, lda, x, incx, beta, y, incy)
+    """
+    import ctypes
+
+    import llvmlite.binding as llvm
+    from numba import types
+
+    letter, scalar = {"float32": ("s", types.float32), "float64": ("d", types.float64)}[dtype]
+    symbol = f"numbarnn_{letter}{name}"
+    address = ctypes.cast(getattr(openblas(), f"scipy_cblas_{letter}{name}"), ctypes.c_void_p).value
+    llvm.add_symbol(symbol, address)
+    i32, pointer = types.int32, types.intp
+    sizes = {"gemm": 6, "gemv": 4}[name]
+    signature = types.void(*[i32] * sizes, scalar, pointer, i32, pointer, i32, scalar, pointer, i32)
+    return types.ExternalFunction(symbol, signature)
