@@ -16,7 +16,9 @@ from numbarnn import kernels
 from numbarnn.bench import planned
 from numbarnn.bench.kernels import shipped_kernels
 from numbarnn.cuda import compiler, cubin_cache
-from numbarnn.kernels import catalog, persistent, pointwise, row_sums, stages
+from numbarnn.kernels import catalog
+from numbarnn.kernels.persistent import kernels as persistent
+from numbarnn.kernels.step import pointwise, stages, unit_sums
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 KERNELS = list(catalog.shipped_kernels())
@@ -101,7 +103,7 @@ def test_kernels_of_general_cells_compile_likewise(written_ptx, shipped):
     compiled = shipped.compile((9, 0))
     assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
     assert compiled.registers * least_threads(shipped, compiled) <= REGISTERS
-    assert compiled.shared_bytes <= row_sums.SHARED_BYTES
+    assert compiled.shared_bytes <= unit_sums.SHARED_BYTES
     (text,) = written_ptx
     assert double_instructions(text) == []
 
@@ -150,7 +152,7 @@ def test_catalog_has_every_kernel():
         there |= kernels_in(path.read_text(encoding="utf-8"), module)
     listed = {(shipped.function.__module__, shipped.function.__qualname__) for shipped in shipped_kernels((9, 0))}
     assert listed == there
-    assert ("numbarnn.kernels.layout", "make_copy.<locals>.copy_kernel") in there
+    assert ("numbarnn.kernels.arrays.copies", "make_copy.<locals>.copy_kernel") in there
 
 
 def test_a_missing_kernel_would_be_found():

@@ -11,7 +11,7 @@ from numbarnn.bench import planned
 from numbarnn.common.precision import DTYPES
 from numbarnn.compile import storage
 from numbarnn.cuda import compiler, ptx
-from numbarnn.kernels import exchange
+from numbarnn.kernels.persistent import exchange
 from numbarnn.schedules import planner
 
 pytestmark = pytest.mark.usefixtures("toolchain_installed")

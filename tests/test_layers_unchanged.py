@@ -9,7 +9,7 @@ from helpers import Case, assert_same_bits, infer, make_problem, named_gradients
 
 import numbarnn as nr
 from numbarnn import functional as F
-from numbarnn.kernels import samples
+from numbarnn.kernels.arrays import samples
 
 CASE = Case("lstm", hidden=(5, 5), directions=2)
 SMALL = Case("lstm", hidden=(5, 5))  # so small that every word is watched

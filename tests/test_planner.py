@@ -15,8 +15,9 @@ from sum_cells import NOISE_CELLS
 from numbarnn import cells
 from numbarnn.bench.speed import SETS
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels import persistent as kernels
-from numbarnn.kernels import slices, trouble
+from numbarnn.kernels import trouble
+from numbarnn.kernels.persistent import kernels as kernels
+from numbarnn.kernels.persistent import tiles
 from numbarnn.schedules import Problem, choose, planner
 from numbarnn.schedules.explain import explain, residences
 from numbarnn.schedules.tables import make_tables
@@ -89,7 +90,7 @@ def check_tables(problem, launch):
         places[layer, direction] = SimpleNamespace(W=W, R=R, b_w=0, b_r=0, vectors=-1, W_size=R - W, R_size=end - R)
     blocks, warps = make_tables(problem, launch, places)
     assert blocks.shape == (launch.blocks, kernels.BLOCK_COLUMNS)
-    assert warps.shape == (launch.blocks, launch.cut.warps, slices.WARP_COLUMNS)
+    assert warps.shape == (launch.blocks, launch.cut.warps, tiles.WARP_COLUMNS)
 
     units, used, expected = Counter(), np.zeros(end, int), np.zeros(end, int)
     for block, of_block in zip(blocks, warps, strict=True):
@@ -102,15 +103,15 @@ def check_tables(problem, launch):
         told = trouble.explain(block[kernels.TROUBLE] + 3, "")
         assert f"layer {layer}, direction {direction}" in told and "step 3 of" in told
         for number, warp in enumerate(of_block):
-            columns = warp[slices.COUNT]
+            columns = warp[tiles.COUNT]
             assert (columns > 0) == (number < block[kernels.WORKING_WARPS])
-            recurrent = columns > 0 and warp[slices.KIND] == slices.RECURRENT
+            recurrent = columns > 0 and warp[tiles.KIND] == tiles.RECURRENT
             assert recurrent == (number < block[kernels.RECURRENT_WARPS])
             assert columns <= launch.cut.chunks * launch.cut.chunk_elements
-            assert warp[slices.COLUMN] + columns <= warp[slices.WIDTH]
-            at, strides = warp[slices.WEIGHTS], warp[slices.GROUP_STRIDE : slices.COLUMN_STRIDE + 1]
+            assert warp[tiles.COLUMN] + columns <= warp[tiles.WIDTH]
+            at, strides = warp[tiles.WEIGHTS], warp[tiles.GROUP_STRIDE : tiles.COLUMN_STRIDE + 1]
             groups = (1 if launch.backward else outer if recurrent else gates) if columns else 0
-            assert warp[slices.GROUPS] == groups <= launch.cut.groups
+            assert warp[tiles.GROUPS] == groups <= launch.cut.groups
             indices = np.indices((groups, count, columns)).reshape(3, -1)
             np.add.at(used, at + strides @ indices, 1)
 

@@ -12,7 +12,9 @@ from numbarnn.bench.cases import GATES, TRACED_CELLS, own_cell
 from numbarnn.engines.cpu import engine as cpu
 from numbarnn.engines.cpu import loops, products
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels import dropout, pointwise, reduce, row_sums, slices
+from numbarnn.kernels.arrays import column_sums, dropout
+from numbarnn.kernels.persistent import tiles
+from numbarnn.kernels.step import pointwise, unit_sums
 from numbarnn.schedules import Problem, planner, wavefront
 
 LEVELS = 5  # of pairs in which the CPU adds up sums of rows: more than 2^5 blocks need a sixth
@@ -150,11 +152,11 @@ def _grid_stride(layer):
 
 _KERNELS = {
     "sums of rows, more rows than the threads of a block add up at once":
-        lambda s: s.rows > reduce.ROWS * reduce.SUM_ROWS,
+        lambda s: s.rows > column_sums.ROWS * column_sums.SUM_ROWS,
     "sums of rows, several blocks":
-        lambda s: s.G * s.H > reduce.COLUMNS,
+        lambda s: s.G * s.H > column_sums.COLUMNS,
     "sums over units, more than one for each thread":
-        lambda s: s.case.cell == "layer_norm_rnn" and s.H > row_sums.THREADS_PER_BLOCK,
+        lambda s: s.case.cell == "layer_norm_rnn" and s.H > unit_sums.THREADS_PER_BLOCK,
 }  # fmt: skip
 _CUDA = _KERNELS | {
     "units of several blocks":
@@ -198,9 +200,9 @@ _SIM = _KERNELS | {
     "products on tensor cores":
         _launched(lambda launch, case: launch.cut.math == "mma"),
     "products on tensor cores, more sequences than a tile":
-        _launched(lambda launch, case: launch.cut.math == "mma" and case.B > slices.TILE_BATCH),
+        _launched(lambda launch, case: launch.cut.math == "mma" and case.B > tiles.TILE_BATCH),
     "products by multiply-adds, more sequences than a tile":
-        _launched(lambda launch, case: launch.cut.math == "fma" and case.B > slices.TILE_BATCH),
+        _launched(lambda launch, case: launch.cut.math == "fma" and case.B > tiles.TILE_BATCH),
 }  # fmt: skip
 
 BOUNDARIES = tuple(

@@ -13,9 +13,9 @@ from numbarnn import cells
 from numbarnn.cells.library import additive_network, peephole_lstm, sru
 from numbarnn.common.precision import compute_dtype
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels import persistent
 from numbarnn.kernels.catalog import ShippedKernel, zeros
-from numbarnn.kernels.slices import WARP_COLUMNS
+from numbarnn.kernels.persistent import kernels as persistent
+from numbarnn.kernels.persistent.tiles import WARP_COLUMNS
 from numbarnn.schedules import Problem, planner
 
 STEPS = 100

@@ -1,1 +1,1 @@
-"""What runs kernels on NVIDIA GPUs, or in place of one, and knows no recurrent network: compiler, launches, products."""
+"""Running kernels on NVIDIA GPUs, or in place of one: compiler, launches, products. Knows no recurrent network."""

@@ -132,9 +132,9 @@ class Engine(ABC):
         watches_in_jobs: calls return before they are done, so that what must not change between forward and backward is
             noted and compared as jobs of theirs (`note`, `compare`); else by `watch`.
         profile: what planners know of the device, hashable; None if there is nothing to know.
-        few_lines, work_per_line: how much of an array a fingerprint reads, in lines of `numbarnn.kernels.samples`:
-            that many at least, and one for so many multiply-adds of the forward call, so that noting and comparing take
-            less than 2 % of forward and backward.
+        few_lines, work_per_line: how much of an array a fingerprint reads, in lines of
+            `numbarnn.kernels.arrays.samples`: that many at least, and one for so many multiply-adds of the forward
+            call, so that noting and comparing take less than 2 % of forward and backward.
     """
 
     name: str
@@ -204,7 +204,7 @@ class Engine(ABC):
         `watches_in_jobs`.
 
         Args:
-            places: of each array, what `numbarnn.kernels.samples.places` returns, on this engine.
+            places: of each array, what `numbarnn.kernels.arrays.samples.places` returns, on this engine.
         """
         raise NotImplementedError
 

@@ -18,20 +18,9 @@ from numbarnn.common.precision import DTYPES, compute_dtype, is_half
 from numbarnn.cuda import compiler
 from numbarnn.cuda.arguments import Arguments, numba_types
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels import (
-    blocks,
-    dropout,
-    fingerprint,
-    layout,
-    pointwise,
-    projection,
-    reduce,
-    row_sums,
-    sequences,
-    skip,
-    stages,
-    trouble,
-)
+from numbarnn.kernels import trouble
+from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, fingerprint, masks, repeat
+from numbarnn.kernels.step import pointwise, projection, stages, unit_sums
 
 
 @dataclass(frozen=True)
@@ -115,7 +104,7 @@ def pointwise_kernels_of(cell, dtype, masked):
 
 def _threads(cell, dtype, stages):
     """Of a kernel that makes the sums of these stages."""
-    return row_sums.threads(cell, dtype, stages) or pointwise.THREADS_PER_BLOCK
+    return unit_sums.threads(cell, dtype, stages) or pointwise.THREADS_PER_BLOCK
 
 
 def _parts(arrays, *names):
@@ -163,11 +152,11 @@ def stage_kernels_of(cell, dtype):
 def sequence_kernels(dtype):
     """Codes of steps, once, as no dtype matters to them; rows chosen by codes, and by their numbers."""
     T, B, N = 3, 2, 4
-    fill, threads = np.dtype(compute_dtype(dtype)).type(0), sequences.THREADS_PER_BLOCK
+    fill, threads = np.dtype(compute_dtype(dtype)).type(0), masks.THREADS_PER_BLOCK
     if dtype == DTYPES[0]:
         arguments = zeros("uint8", 1, T + 2, B), zeros("int32", B), zeros("uint8", T, B)
-        yield ShippedKernel(sequences.make_step_codes(), dtype, "", threads, arguments)
-    codes, (select, _) = zeros("uint8", T, B), sequences.make_select(dtype)
+        yield ShippedKernel(masks.make_step_codes(), dtype, "", threads, arguments)
+    codes, (select, _) = zeros("uint8", T, B), masks.make_select(dtype)
     contiguous, strided = zeros(dtype, T, B, N), zeros(dtype, B, T, N).transpose(1, 0, 2)
     for layouts, out, x in (
         ("contiguous_from_contiguous", contiguous, contiguous),
@@ -175,7 +164,7 @@ def sequence_kernels(dtype):
         ("strided_from_contiguous", strided, contiguous),
     ):
         yield ShippedKernel(select, dtype, layouts, threads, (out, x, codes, fill))
-    gather, _ = sequences.make_gather(dtype)
+    gather, _ = masks.make_gather(dtype)
     arguments = zeros(dtype, 2, N), zeros(dtype, 3, N), zeros("int64", 2), fill
     yield ShippedKernel(gather, dtype, "", threads, arguments)
 
@@ -199,9 +188,9 @@ def skip_kernels(dtype):
     for layouts, columns in (("contiguous", G * H), ("columns", (G + 1) * H)):
         gates = zeros(dtype, M, columns)[:, : G * H]
         if dtype != "bfloat16":  # what is spread as float16 is 16 bits
-            yield ShippedKernel(skip.make_spread(dtype), dtype, layouts, threads, (gates, x))
+            yield ShippedKernel(repeat.make_spread(dtype), dtype, layouts, threads, (gates, x))
         for accumulate in (False, True):
-            yield ShippedKernel(skip.make_sum_gates(dtype, accumulate), dtype, layouts, threads, (x, gates))
+            yield ShippedKernel(repeat.make_sum_gates(dtype, accumulate), dtype, layouts, threads, (x, gates))
 
 
 def block_kernels(dtype):
@@ -216,7 +205,9 @@ def reduce_kernels(dtype):
     rows, H = zeros(dtype, 2, 10), 5
     for layouts, x in (("contiguous", rows), ("columns", rows[:, :H])):
         arguments = (zeros(dtype, x.shape[1]), x)
-        yield ShippedKernel(reduce.make_add_row_sums(dtype), dtype, layouts, reduce.ROWS * reduce.COLUMNS, arguments)
+        yield ShippedKernel(
+            column_sums.make_add_row_sums(dtype), dtype, layouts, column_sums.ROWS * column_sums.COLUMNS, arguments
+        )
 
 
 def dropout_kernels(dtype):
@@ -229,10 +220,10 @@ def dropout_kernels(dtype):
 def layout_kernels(dtype):
     """Copies between contiguous and strided arrays of a dtype; of 16 bits also from float32 and to it."""
     if dtype != "bfloat16":  # a copy of float16 is one of 16 bits
-        yield from _copies(layout.make_copy(), dtype, dtype, dtype)
+        yield from _copies(copies.make_copy(), dtype, dtype, dtype)
     if is_half(dtype):
         for out, x in ((dtype, "float32"), ("float32", dtype)):
-            yield from _copies(layout.make_copy(out, x), dtype, out, x)
+            yield from _copies(copies.make_copy(out, x), dtype, out, x)
 
 
 def _copies(kernel, dtype, out_dtype, x_dtype):
@@ -242,7 +233,7 @@ def _copies(kernel, dtype, out_dtype, x_dtype):
     for out_name, out in arrays[0].items():
         for x_name, x in arrays[1].items():
             layouts = f"{out_name}_from_{x_name}"
-            yield ShippedKernel(kernel, dtype, layouts, layout.THREADS_PER_BLOCK, (out, x))
+            yield ShippedKernel(kernel, dtype, layouts, copies.THREADS_PER_BLOCK, (out, x))
 
 
 def fingerprint_kernels(dtype):

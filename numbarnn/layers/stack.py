@@ -14,7 +14,7 @@ import numpy as np
 
 from numbarnn import cells, engines, schedules
 from numbarnn.common.precision import known_dtype
-from numbarnn.kernels import samples
+from numbarnn.kernels.arrays import samples
 from numbarnn.layers import checks
 from numbarnn.layers.sequences import EVERY_STEP, Packing
 from numbarnn.schedules import BackwardPass, ForwardPass, Problem

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.common.precision import compute_dtype, numpy_dtype
-from numbarnn.kernels.slices import RECURRENT
+from numbarnn.kernels.persistent.tiles import RECURRENT
 from numbarnn.schedules import SCHEDULES, planner
 from numbarnn.schedules.auto import AUTO
 from numbarnn.schedules.persistent import Persistent

@@ -115,7 +115,7 @@ class ForwardPass(Pass):
             words = noise_words(self.seed, problem.layers * D, self.call)
             self.noise = self.engine.from_host_into(make, "noise", words)
         if self.watched is not None:
-            from numbarnn.kernels import fingerprint
+            from numbarnn.kernels.arrays import fingerprint
 
             self._seen = make("seen", (fingerprint.MOST_ARRAYS, fingerprint.BLOCKS), "uint64")
             self.may_fail()  # backward says in this word what has changed

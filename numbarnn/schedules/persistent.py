@@ -1,4 +1,5 @@
-"""The persistent schedule: all steps of several layers in one cooperative launch; see `numbarnn.kernels.persistent`.
+"""The persistent schedule: all steps of several layers in one cooperative launch; see
+`numbarnn.kernels.persistent.kernels`.
 
 What runs where is the planner's (`planner.plan_launches`). Here its launches become plans, tables and kernel calls, on
 the arrays of a pass. Products over all steps (x Wᵀ of a launch's first layer, dx, dW) stay tasks of their own.
@@ -13,7 +14,7 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile.storage import stored
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.engines import Job
-from numbarnn.kernels import persistent
+from numbarnn.kernels.persistent import kernels as persistent
 from numbarnn.schedules import planner
 from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks

@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import ceil
 
 from numbarnn.common.precision import compute_dtype, is_half, itemsize
-from numbarnn.kernels.slices import CHUNK_BYTES, INPUT, RECURRENT, TILE_BATCH, Slice
+from numbarnn.kernels.persistent.tiles import CHUNK_BYTES, INPUT, RECURRENT, TILE_BATCH, Slice
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units

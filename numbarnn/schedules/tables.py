@@ -1,6 +1,7 @@
 """The tables that tell each block and each warp of a persistent launch its part.
 
-Their columns are described where kernels read them: `numbarnn.kernels.persistent` and `numbarnn.kernels.slices`.
+Their columns are described where kernels read them: `numbarnn.kernels.persistent.kernels` and
+`numbarnn.kernels.persistent.tiles`.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from numbarnn.kernels import trouble
-from numbarnn.kernels.slices import INPUT, RECURRENT
+from numbarnn.kernels.persistent.tiles import INPUT, RECURRENT
 from numbarnn.schedules import planner
 
 
@@ -25,7 +26,7 @@ class Place:
 
 
 def make_tables(problem, launch, places):
-    """The tables `blocks` and `warps` of a launch, as `numbarnn.kernels.persistent` and `slices` describe them.
+    """The tables `blocks` and `warps` of a launch, as `numbarnn.kernels.persistent.kernels` and `slices` describe them.
 
     Args:
         places: places[layer, direction], a `Place`.

@@ -7,7 +7,8 @@ import grouped_cuts
 import pytest
 
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels import exchange, fma, persistent, products, tensor_cores, warp_parts
+from numbarnn.kernels.persistent import exchange, fma, mma, products, warp_parts
+from numbarnn.kernels.persistent import kernels as persistent
 
 
 def few_threads(monkeypatch):
@@ -25,7 +26,7 @@ def few_threads(monkeypatch):
 
 def forget_kernels():
     """Let kernels be made anew, from what the modules have now."""
-    for module in (exchange, warp_parts, fma, tensor_cores, products, persistent):
+    for module in (exchange, warp_parts, fma, mma, products, persistent):
         for thing in vars(module).values():
             if hasattr(thing, "cache_clear"):
                 thing.cache_clear()

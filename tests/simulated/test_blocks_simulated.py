@@ -11,7 +11,7 @@ from recurrent_weights_cases import WeightCase, check_weights, dense, make_probl
 
 from numbarnn.cuda import simulator
 from numbarnn.cuda.launch import LaunchConfig
-from numbarnn.kernels import blocks
+from numbarnn.kernels.arrays import blocks
 
 LENGTHS = dict(T=4, B=3, lengths=(3, 0, 4))
 

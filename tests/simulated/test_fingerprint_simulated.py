@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from numbarnn.engines.cpu import fingerprints
-from numbarnn.kernels import fingerprint, samples
+from numbarnn.kernels.arrays import fingerprint, samples
 from numbarnn.kernels.trouble import CHANGED, code_of, explain
 
 

@@ -13,7 +13,7 @@ import numbarnn as nr
 from numbarnn import functional
 from numbarnn.common.precision import HALVES, numpy_dtype
 from numbarnn.compile import storage
-from numbarnn.kernels import dropout, layout, reduce
+from numbarnn.kernels.arrays import column_sums, copies, dropout
 
 by_dtype = pytest.mark.parametrize("dtype", HALVES)
 EVERY = np.arange(1 << 16).astype(np.uint16)  # all numbers of 16 bits
@@ -55,14 +55,14 @@ def test_narrow_rounds_to_nearest_even(dtype):
 def test_copy_converts_both_ways(dtype):
     wide = normal("float32", 3, 5, 9)
     out = np.full((3, 5, 18), np.nan, numpy_dtype(dtype))
-    layout.copy(out[:, :, ::2], wide)
+    copies.copy(out[:, :, ::2], wide)
     np.testing.assert_array_equal(out[:, :, ::2], wide.astype(numpy_dtype(dtype)))
     assert np.isnan(out[:, :, 1::2].astype(np.float32)).all()
     back = np.empty_like(wide)
-    layout.copy(back, out[:, :, ::2])
+    copies.copy(back, out[:, :, ::2])
     np.testing.assert_array_equal(back, out[:, :, ::2].astype(np.float32))
     transposed = np.empty((5, 3, 18), out.dtype)
-    layout.copy(transposed, out.transpose(1, 0, 2))
+    copies.copy(transposed, out.transpose(1, 0, 2))
     np.testing.assert_array_equal(transposed.view(np.uint16), out.transpose(1, 0, 2).view(np.uint16))
 
 
@@ -72,7 +72,7 @@ def test_row_sums_are_rounded_once(dtype):
     x, out = 1 + normal(dtype, 300, 6) / 8, normal(dtype, 6, seed=1)
     x, exact = x.astype(numpy_dtype(dtype)), out.astype(np.float64)
     exact = exact + x.sum(axis=0, dtype=np.float64)
-    reduce.add_row_sums(out, x)
+    column_sums.add_row_sums(out, x)
     np.testing.assert_array_equal(out, exact.astype(numpy_dtype(dtype)))
 
 

@@ -13,7 +13,8 @@ from step_buffers import mask_words
 
 from numbarnn import cells
 from numbarnn.cuda.launch import LaunchConfig
-from numbarnn.kernels import dropout, layout, pointwise, reduce
+from numbarnn.kernels.arrays import column_sums, copies, dropout
+from numbarnn.kernels.step import pointwise
 
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 ALL_CELLS = cells.CELLS | GENERAL
@@ -26,7 +27,7 @@ by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
 def test_copy_of_any_layout(axes, dtype):
     x = normal(dtype, 3, 5, 9).transpose(axes)
     out = nans(dtype, *x.shape)
-    layout.copy(out, x)
+    copies.copy(out, x)
     np.testing.assert_array_equal(out, x, strict=True)
 
 
@@ -35,7 +36,7 @@ def test_copy_of_any_layout(axes, dtype):
 def test_copy_into_a_slice_writes_that_slice_only(shape, dtype):
     out = nans(dtype, *shape[:-1], 2 * shape[-1] + 1)
     x = normal(dtype, *shape)
-    layout.copy(out[..., 1::2], x)
+    copies.copy(out[..., 1::2], x)
     np.testing.assert_array_equal(out[..., 1::2], x)
     assert np.isnan(out[..., ::2]).all()
 
@@ -49,7 +50,7 @@ def test_add_row_sums_over_several_tiles(columns, rows, dtype):
     x = whole[:, 2 : 2 + columns]  # rows at a stride
     start = normal(dtype, columns, seed=1)
     out = start.copy()
-    reduce.add_row_sums(out, x)
+    column_sums.add_row_sums(out, x)
     # each of at most rows + 1 additions rounds a sum of at most rows * 4
     eps = np.finfo(dtype).eps
     np.testing.assert_allclose(
@@ -60,16 +61,16 @@ def test_add_row_sums_over_several_tiles(columns, rows, dtype):
 def test_add_row_sums_has_a_fixed_order():
     x, out = normal("float32", 100, 7), [np.zeros(7, np.float32) for _ in range(2)]
     for one in out:
-        reduce.add_row_sums(one, x)
+        column_sums.add_row_sums(one, x)
     np.testing.assert_array_equal(*out)
 
 
 @pytest.mark.parametrize("blocks", (1, 3))
 def test_add_row_sums_is_right_for_any_grid(blocks):
     x, out, expected = normal("float64", 5, 11), np.zeros(11), np.zeros(11)
-    kernel = reduce.make_add_row_sums("float64")
-    kernel.bind(LaunchConfig(blocks, (reduce.COLUMNS, reduce.ROWS)), out, x)()
-    reduce.add_row_sums(expected, x)
+    kernel = column_sums.make_add_row_sums("float64")
+    kernel.bind(LaunchConfig(blocks, (column_sums.COLUMNS, column_sums.ROWS)), out, x)()
+    column_sums.add_row_sums(expected, x)
     np.testing.assert_array_equal(out, expected)
 
 

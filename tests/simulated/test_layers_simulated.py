@@ -14,7 +14,8 @@ from numbarnn import engines
 from numbarnn.common.precision import DTYPES, HALVES, numpy_dtype
 from numbarnn.cuda.arguments import Arguments
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels import catalog, fingerprint, samples
+from numbarnn.kernels import catalog
+from numbarnn.kernels.arrays import fingerprint, samples
 
 # Every T, B and H, with directions, bias and dtype taking turns ...
 SIZES = tuple(product((1, 2, 7), (1, 3), (1, 5, 33)))

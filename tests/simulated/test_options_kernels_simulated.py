@@ -25,7 +25,8 @@ from numbarnn.cells import lstm
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import DTYPES, compute_dtype
 from numbarnn.cuda.launch import LaunchConfig
-from numbarnn.kernels import pointwise, projection, sequences, stages
+from numbarnn.kernels.arrays import masks
+from numbarnn.kernels.step import pointwise, projection, stages
 
 ALL_CELLS = cells.CELLS | {"lstm_clip": lstm.clipped(-0.3, 0.4)} | GENERAL
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
@@ -70,7 +71,7 @@ def test_spread_and_sum_gates(rows, hidden, gates, dtype):
 @pytest.mark.parametrize("blocks, threads", [(1, 1), ((1, 5), 16)])
 def test_row_kernels_are_right_for_any_grid(blocks, threads):
     config, x, codes = LaunchConfig(blocks, threads), normal("float32", 3, 4, 7), random_codes(3, 4)
-    select, gather = sequences.make_select("float32")[0], sequences.make_gather("float32")[0]
+    select, gather = masks.make_select("float32")[0], masks.make_gather("float32")[0]
     out, expected = nans("float32", *x.shape), nans("float32", *x.shape)
     select.bind(config, out, x, codes, np.float32(2))(SKIP)
     ENGINE.select(expected, x, codes, SKIP, 2.0)
@@ -82,7 +83,7 @@ def test_row_kernels_are_right_for_any_grid(blocks, threads):
     np.testing.assert_array_equal(out, expected)
     codes, expected = np.full((2, 2, 5, 4), 255, np.uint8)
     lengths, resets = np.int32([3, 0, 1, 2]), (random_codes(3, 4) == RESET).view(np.uint8)
-    sequences.make_step_codes().bind(config, codes, lengths, resets)()
+    masks.make_step_codes().bind(config, codes, lengths, resets)()
     ENGINE.step_codes(expected, lengths, resets)
     np.testing.assert_array_equal(codes, expected)
 

@@ -20,7 +20,8 @@ from persistent_setup import few_threads, mutant
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels import exchange, fma, persistent, slices, tensor_cores
+from numbarnn.kernels.persistent import exchange, fma, mma, tiles
+from numbarnn.kernels.persistent import kernels as persistent
 from numbarnn.schedules import persistent as schedule
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits
@@ -216,13 +217,13 @@ BACKWARD = "(cut.unit_biases == 0)"
 STAGE, SYNC = "        stage(fragments, sums, words, shared)\n", "        cuda.syncwarp()\n"
 GATHERED = "gather_and_stage(fragments, sums, words, shared, where)\n"
 GROUP_MUTANTS = {
-    "the weights of the first group, mma from registers": (MMA, tensor_cores, "make_product", FIRST_WEIGHTS),
-    "the weights of the first group, mma from shared": (MMA_SHARED, tensor_cores, "make_product", FIRST_WEIGHTS),
+    "the weights of the first group, mma from registers": (MMA, mma, "make_product", FIRST_WEIGHTS),
+    "the weights of the first group, mma from shared": (MMA_SHARED, mma, "make_product", FIRST_WEIGHTS),
     "the weights of the first group, fma from shared": (
         FMA, fma, "_make_fma_group", replaced(FMA_WEIGHTS, "skipped, unrolled = 0,")
     ),
     "backward the weights of the first group, mma": (
-        MMA, tensor_cores, "make_product",
+        MMA, mma, "make_product",
         replaced(WEIGHTS, f"_make_mma_group(cut, (0 if {BACKWARD} else group * gathered) + chunk,"),
     ),
     "backward the weights of the first group, fma": (
@@ -232,7 +233,7 @@ GROUP_MUTANTS = {
         FMA_REGISTERS, fma, "_make_stage", replaced("skipped = group * gathered * chunk_elements", "skipped = 0")
     ),
     "the columns of the first group, mma": (
-        MMA, tensor_cores, "make_gather", replaced("in_simulator = group * cut.gathered *", "in_simulator = 0 *")
+        MMA, mma, "make_gather", replaced("in_simulator = group * cut.gathered *", "in_simulator = 0 *")
     ),
     "the columns of the first group, fma": (
         FMA, fma, "make_gather", replaced("in_simulator = group * cut.gathered *", "in_simulator = 0 *")
@@ -248,7 +249,7 @@ GROUP_MUTANTS = {
         FMA_REGISTERS, fma, "make_product_from_registers", replaced(GATHERED + SYNC, GATHERED)
     ),
     "weights to registers before other lanes have brought them, mma": (
-        MMA, tensor_cores, "make_product", replaced("= as_float32(value)\n" + SYNC, "= as_float32(value)\n")
+        MMA, mma, "make_product", replaced("= as_float32(value)\n" + SYNC, "= as_float32(value)\n")
     ),
     "weights to registers before other lanes have brought them, fma": (
         FMA_REGISTERS, fma, "make_product_from_registers", replaced("= widen(weight)\n" + SYNC, "= widen(weight)\n")
@@ -286,7 +287,7 @@ def test_unmarked_buffers_are_found(monkeypatch, what):
     assert_found(TWO_LAYERS, WRONG)
 
 
-RECURRENT, INPUT = slices.RECURRENT, slices.INPUT
+RECURRENT, INPUT = tiles.RECURRENT, tiles.INPUT
 
 
 @pytest.mark.parametrize(
@@ -311,8 +312,8 @@ def test_a_wrong_table_is_found(monkeypatch, kind, column, by, shows):
 
     def wrong(*arguments):
         blocks, warps = make_tables(*arguments)
-        working = (warps[..., slices.COUNT] > 0) & (warps[..., slices.KIND] == kind)
-        warps[..., getattr(slices, column)][working] += by
+        working = (warps[..., tiles.COUNT] > 0) & (warps[..., tiles.KIND] == kind)
+        warps[..., getattr(tiles, column)][working] += by
         return blocks, warps
 
     monkeypatch.setattr(schedule, "make_tables", wrong)
@@ -329,8 +330,8 @@ def test_a_wrong_table_is_found(monkeypatch, kind, column, by, shows):
     ids=("words of B", "rows and columns of A", "columns of A"),
 )
 def test_swapped_operands_of_mma_are_found(swap):
-    mma = ptx.mma_float16
-    with mutant(ptx, "mma_float16", lambda a, b, sums: mma(*swap(a, b), sums)):
+    right = ptx.mma_float16
+    with mutant(ptx, "mma_float16", lambda a, b, sums: right(*swap(a, b), sums)):
         assert_found(HalfCase("rnn_tanh", T=2, B=2, hidden=(16,)), WRONG)
 
 

@@ -21,7 +21,7 @@ from numbarnn.cuda import simulator
 from numbarnn.cuda.arguments import Arguments
 from numbarnn.cuda.launch import Kernel
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels import exchange
+from numbarnn.kernels.persistent import exchange
 from numbarnn.schedules import persistent as schedule
 from numbarnn.schedules import planner
 

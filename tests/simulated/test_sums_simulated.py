@@ -24,7 +24,7 @@ from numbarnn.cells import Cell
 from numbarnn.cells.definition import Stage
 from numbarnn.cuda import simulator
 from numbarnn.cuda.launch import LaunchConfig
-from numbarnn.kernels import pointwise, row_sums, stages
+from numbarnn.kernels.step import pointwise, stages, unit_sums
 
 CELLS = SUM_CELLS | NOISE_CELLS
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
@@ -228,12 +228,12 @@ def many_sums(count):
 ])  # fmt: skip
 def test_many_sums_get_fewer_threads(monkeypatch, count, dtype, threads):
     """So that shared memory holds all their terms."""
-    monkeypatch.setattr(row_sums, "THREADS_PER_BLOCK", 256)
-    monkeypatch.setattr(row_sums, "PARTS", 16)
+    monkeypatch.setattr(unit_sums, "THREADS_PER_BLOCK", 256)
+    monkeypatch.setattr(unit_sums, "PARTS", 16)
     cell = many_sums(count)
-    assert row_sums.threads(cell, dtype, (0,)) == threads
-    assert count * (threads + 16) * np.dtype(dtype).itemsize <= row_sums.SHARED_BYTES
-    assert row_sums.threads(cell, dtype, ()) == 0
+    assert unit_sums.threads(cell, dtype, (0,)) == threads
+    assert count * (threads + 16) * np.dtype(dtype).itemsize <= unit_sums.SHARED_BYTES
+    assert unit_sums.threads(cell, dtype, ()) == 0
 
 
 # ------------------------------------------------------------------------------------------------------------ steps

@@ -12,7 +12,8 @@ from persistent_setup import few_threads, mutant
 
 from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
-from numbarnn.kernels import exchange, fma, trouble
+from numbarnn.kernels import trouble
+from numbarnn.kernels.persistent import exchange, fma
 from numbarnn.schedules import persistent as schedule
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits

@@ -1,4 +1,4 @@
-"""Fingerprints of NumPy arrays, compiled; see `numbarnn.kernels.samples`."""
+"""Fingerprints of NumPy arrays, compiled; see `numbarnn.kernels.arrays.samples`."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from numba import njit
 from numbarnn.compile import specialise as compiling
 from numbarnn.compile.specialise import jit
 from numbarnn.engines.cpu.disk_cache import contains
-from numbarnn.kernels import samples
+from numbarnn.kernels.arrays import samples
 
 _OPTIONS = dict(cache=True, nogil=True, error_model="numpy")
 _LINE = samples.LINE

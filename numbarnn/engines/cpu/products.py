@@ -198,8 +198,8 @@ def _put(kept, row):
 @contains(compiling, random_numbers)
 @njit(**OPTIONS)
 def dropout(thread, threads, counters, out, x, mask, scale, position):
-    """The thread's share of dropout, element by element as `kernels.dropout` does it; out and x (n,), the elements from
-    number `position` on."""
+    """The thread's share of dropout, element by element as `kernels.arrays.dropout` does it; out and x (n,), the
+    elements from number `position` on."""
     first, last = share(x.size, thread, threads)
     threshold, key_0, key_1, stream_0, stream_1 = mask[0], mask[1], mask[2], mask[3], mask[4]
     for group in range((position + first) // 4, (position + last + 3) // 4):

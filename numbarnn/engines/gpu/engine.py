@@ -50,14 +50,14 @@ class KernelEngine(Engine):
             raise RuntimeError(explain(code, callers[0] if len(callers) == 1 else "one of many layers"))
 
     def note(self, seen, arrays, places, trouble):
-        """Note the fingerprints of arrays in `seen`, as `kernels.fingerprint.note` has it."""
-        from numbarnn.kernels import fingerprint
+        """Note the fingerprints of arrays in `seen`, as `kernels.arrays.fingerprint.note` has it."""
+        from numbarnn.kernels.arrays import fingerprint
 
         fingerprint.note(seen, arrays, places, trouble)
 
     def compare(self, seen, arrays, places, trouble):
         """Say in the call's word `trouble` if the arrays are not what they were when `note` had the same arguments."""
-        from numbarnn.kernels import fingerprint
+        from numbarnn.kernels.arrays import fingerprint
 
         fingerprint.compare(seen, arrays, places, trouble)
 
@@ -66,44 +66,44 @@ class KernelEngine(Engine):
         array.view(np.uint8)[...] = 0xFF
 
     def copy(self, out, x):
-        from numbarnn.kernels import layout
+        from numbarnn.kernels.arrays import copies
 
         if x.size:
-            layout.copy(out, x)
+            copies.copy(out, x)
 
     def dropout(self, out, x, mask, scale, position=0):
-        from numbarnn.kernels import dropout
+        from numbarnn.kernels.arrays import dropout
 
         dropout.dropout(out, x, mask, scale, position)
 
     def step_codes(self, codes, lengths, resets):
-        from numbarnn.kernels import sequences
+        from numbarnn.kernels.arrays import masks
 
-        sequences.step_codes(codes, lengths, resets)
+        masks.step_codes(codes, lengths, resets)
 
     def select(self, out, x, codes, dropped, fill):
-        from numbarnn.kernels import sequences
+        from numbarnn.kernels.arrays import masks
 
-        sequences.select(out, x, codes, dropped, fill)
+        masks.select(out, x, codes, dropped, fill)
 
     def gather(self, out, x, index, fill):
-        from numbarnn.kernels import sequences
+        from numbarnn.kernels.arrays import masks
 
         if out.size:
-            sequences.gather(out, x, index, fill)
+            masks.gather(out, x, index, fill)
 
     def spread(self, out, x, gates):
-        from numbarnn.kernels import skip
+        from numbarnn.kernels.arrays import repeat
 
-        skip.spread(out, x, gates)
+        repeat.spread(out, x, gates)
 
     def sum_gates(self, out, x, gates, accumulate):
-        from numbarnn.kernels import skip
+        from numbarnn.kernels.arrays import repeat
 
-        skip.sum_gates(out, x, gates, accumulate)
+        repeat.sum_gates(out, x, gates, accumulate)
 
     def spread_blocks(self, out, x, gates):
-        from numbarnn.kernels import blocks
+        from numbarnn.kernels.arrays import blocks
 
         blocks.spread_blocks(out, x, gates)
 
@@ -111,12 +111,12 @@ class KernelEngine(Engine):
         gemm.matmul(out, a, b, **options)
 
     def add_row_sums(self, out, x):
-        from numbarnn.kernels import reduce
+        from numbarnn.kernels.arrays import column_sums
 
-        reduce.add_row_sums(out, x)
+        column_sums.add_row_sums(out, x)
 
     def forward_steps(self, buffers):
-        from numbarnn.kernels import pointwise
+        from numbarnn.kernels.step import pointwise
 
         b = buffers
         steps, width = b.ax.shape[0], b.R.shape[1]
@@ -145,7 +145,7 @@ class KernelEngine(Engine):
         return run
 
     def backward_steps(self, buffers):
-        from numbarnn.kernels import pointwise
+        from numbarnn.kernels.step import pointwise
 
         b = buffers
         steps, projected = b.dy.shape[0], b.m is not None
@@ -177,7 +177,7 @@ class KernelEngine(Engine):
 
 def _stage(buffers, number):
     """A function f(t, before): the vector of a cell's product, and its product with the stage's rows of R."""
-    from numbarnn.kernels import stages
+    from numbarnn.kernels.step import stages
 
     b, H = buffers, buffers.b_w.shape[0] // buffers.cell.num_gates
     vectors, output = b.b_w if b.vectors is None else b.vectors, b.h if b.m is None else b.m
@@ -198,7 +198,7 @@ def _stage(buffers, number):
 
 def _stage_backward(buffers, number, H):
     """A function f(t, before): the gradients of a stage's gates, and that of its vector."""
-    from numbarnn.kernels import stages
+    from numbarnn.kernels.step import stages
 
     b, rows, first = buffers, buffers.cell.rows_of_stage(number, H), buffers.cell.product_number(number) * H
     vectors = b.R[:0].reshape(-1) if b.vectors is None else b.vectors
@@ -222,7 +222,7 @@ def _projection(buffers, h):
     Args:
         h: (T + 2, B, P), the direction's columns.
     """
-    from numbarnn.kernels import projection
+    from numbarnn.kernels.step import projection
 
     b, width = buffers, buffers.W_hr.shape[1]
     m = b.m[:, :, b.direction * width :][:, :, :width]
@@ -239,7 +239,7 @@ def _projection(buffers, h):
 
 def _projection_backward(buffers):
     """A function f(t, before): dht[t] = dy[t] + dh, dm = dht[t] W_hr."""
-    from numbarnn.kernels import projection
+    from numbarnn.kernels.step import projection
 
     b, width = buffers, buffers.W_hr.shape[0]
     dy = b.dy[:, :, b.direction * width :][:, :, :width]

@@ -14,9 +14,9 @@ from numbarnn.compile import storage
 from numbarnn.compile.backend import TARGET
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
-from numbarnn.kernels.exchange import make_gather
-from numbarnn.kernels.slices import next_power_of_two
-from numbarnn.kernels.warp_parts import in_turn, make_fragment_load, make_group, make_weight_at
+from numbarnn.kernels.persistent.exchange import make_gather
+from numbarnn.kernels.persistent.tiles import next_power_of_two
+from numbarnn.kernels.persistent.warp_parts import in_turn, make_fragment_load, make_group, make_weight_at
 
 SEQUENCES_AT_ONCE = (
     2  # that a lane multiplies with weights in registers, so that one's loads go on during the other's sums

@@ -11,9 +11,9 @@ from numbarnn.compile import storage, units
 from numbarnn.compile.backend import TARGET
 from numbarnn.compile.specialise import specialise
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels import row_sums
-from numbarnn.kernels.given import make_given_backward, make_given_forward
-from numbarnn.kernels.pointwise import launch_config, no_codes
+from numbarnn.kernels.step import unit_sums
+from numbarnn.kernels.step.given import make_given_backward, make_given_forward
+from numbarnn.kernels.step.pointwise import launch_config, no_codes
 
 
 @cache
@@ -22,7 +22,7 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
     `draws`: noise is drawn."""
     vector_of, narrow = specialise(cell.stages[stage].forward, compute_dtype(dtype), TARGET), storage.narrow(dtype)
     given = make_given_forward(cell, dtype, masked, draws)
-    add_up = row_sums.make_forward_sums(cell, cell.sums_before(stage), dtype, masked, draws)
+    add_up = unit_sums.make_forward_sums(cell, cell.sums_before(stage), dtype, masked, draws)
     G, product = cell.num_gates, cell.product_number(stage)
 
     @cuda.jit
@@ -59,7 +59,7 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False):
     `projected`: dh is all of the gradient of m, and dy is not read."""
     gradients_of, narrow = specialise(cell.stages[stage].backward, compute_dtype(dtype), TARGET), storage.narrow(dtype)
     given = make_given_backward(cell, dtype, masked, projected)
-    add_up = row_sums.make_backward_sums(cell, cell.sums_after(stage), dtype, masked, projected)
+    add_up = unit_sums.make_backward_sums(cell, cell.sums_after(stage), dtype, masked, projected)
     count, first_gate = len(cell.stages[stage].gates), cell.first_of_stage(stage)
     store_gates, no_gates = units.storer(count, TARGET, narrow), units.zeros(count, TARGET, compute_dtype(dtype))
 
@@ -101,7 +101,7 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False):
 def bind_forward(cell, stage, v, h, c, ax, ah, b_w, b_r, vectors, codes, direction, save, sums=None, noise=None):
     """The forward kernel bound to its arrays: a function f(t, before) that launches it; codes may be None."""
     kernel = make_stage_forward(cell, stage, h.dtype.name, codes is not None, noise is not None)
-    together = row_sums.threads(cell, h.dtype.name, cell.sums_before(stage))
+    together = unit_sums.threads(cell, h.dtype.name, cell.sums_before(stage))
     config = launch_config(ah.shape[0], b_w.shape[0] // cell.num_gates, together)
     sums, noise = h if sums is None else sums, b_w if noise is None else noise
     arrays = (v, h, c, ax, ah, b_w, b_r, vectors, sums, noise, no_codes(ah, codes))
@@ -114,7 +114,7 @@ def bind_backward(
     """The backward kernel bound to its arrays: a function f(t, before) that launches it; codes may be None, and dy with
     projection."""
     kernel = make_stage_backward(cell, stage, h.dtype.name, codes is not None, dy is None)
-    together = row_sums.threads(cell, h.dtype.name, cell.sums_after(stage))
+    together = unit_sums.threads(cell, h.dtype.name, cell.sums_after(stage))
     dy, sums, d_sums = h if dy is None else dy, h if sums is None else sums, dh if d_sums is None else d_sums
     noise = vectors if noise is None else noise
     arrays = (dah, dax, dh, dc, dy, h, c, vectors, d_v, sums, d_sums, noise, no_codes(dh, codes))

@@ -30,9 +30,8 @@ from numbarnn.compile.backend import TARGET, kernel
 from numbarnn.compile.specialise import backward_function, forward_function, jit, specialise
 from numbarnn.cuda import ptx
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels import exchange, products
-from numbarnn.kernels.given import make_draw
-from numbarnn.kernels.slices import (
+from numbarnn.kernels.persistent import exchange, products
+from numbarnn.kernels.persistent.tiles import (
     COLUMN,
     COLUMN_STRIDE,
     COUNT,
@@ -46,6 +45,7 @@ from numbarnn.kernels.slices import (
     WEIGHTS,
     WIDTH,
 )
+from numbarnn.kernels.step.given import make_draw
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
 # The columns of the table `blocks` (int64).
@@ -70,7 +70,8 @@ PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps a
 
 @cache
 def make_dropout_factor(dtype):
-    """A device function factor(position, masks, mask, scale): 0 or `scale`, as `numbarnn.kernels.dropout` has it.
+    """A device function factor(position, masks, mask, scale): 0 or `scale`, as `numbarnn.kernels.arrays.dropout` has
+    it.
 
     masks, scale: what `numbarnn.common.philox.dropout_masks` returns; mask: the row.
     """

@@ -14,9 +14,9 @@ from numba import cuda
 from numbarnn.compile.backend import TARGET
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
-from numbarnn.kernels.exchange import make_gather
-from numbarnn.kernels.slices import TILE_ROWS
-from numbarnn.kernels.warp_parts import in_turn, make_fragment_load, make_group, make_weight_at
+from numbarnn.kernels.persistent.exchange import make_gather
+from numbarnn.kernels.persistent.tiles import TILE_ROWS
+from numbarnn.kernels.persistent.warp_parts import in_turn, make_fragment_load, make_group, make_weight_at
 
 
 def make_product(cut):

@@ -9,7 +9,7 @@ from numbarnn.compile import storage
 from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda.launch import Kernel, LaunchConfig
-from numbarnn.kernels.samples import LINE, term
+from numbarnn.kernels.arrays.samples import LINE, term
 from numbarnn.kernels.trouble import CHANGED, code_of, make_report
 
 THREADS = 4 if TINY_LAUNCHES else 256  # of a block; a power of two

@@ -15,7 +15,7 @@ import numpy as np
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile.backend import TARGET
 from numbarnn.compile.specialise import jit
-from numbarnn.kernels import fma, tensor_cores
+from numbarnn.kernels.persistent import fma, mma
 
 
 @cache
@@ -31,7 +31,7 @@ def make_product(cut):
             all came in time; if not, `trouble` says so, but not where.
     """
     if cut.math != "fma":
-        return tensor_cores.make_product(cut)
+        return mma.make_product(cut)
     return fma.make_product_from_shared(cut) if cut.resident == "shared" else fma.make_product_from_registers(cut)
 
 

@@ -22,8 +22,8 @@ from numbarnn.compile import storage, units
 from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
 from numbarnn.compile.specialise import backward_function, forward_function
 from numbarnn.cuda.launch import Kernel, LaunchConfig
-from numbarnn.kernels import row_sums
-from numbarnn.kernels.given import make_given_backward, make_given_forward
+from numbarnn.kernels.step import unit_sums
+from numbarnn.kernels.step.given import make_given_backward, make_given_forward
 
 THREADS_PER_BLOCK = 128
 MAX_GRID_Y = 65535
@@ -47,7 +47,7 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
     `masked` it reads codes."""
     forward, narrow = forward_function(cell, compute_dtype(dtype), TARGET), storage.narrow(dtype)
     given = make_given_forward(cell, dtype, masked, draws=save)
-    add_up = row_sums.make_forward_sums(cell, cell.sums_before(len(cell.stages)), dtype, masked, draws=save)
+    add_up = unit_sums.make_forward_sums(cell, cell.sums_before(len(cell.stages)), dtype, masked, draws=save)
     store_private = units.storer(cell.num_private, TARGET)
     store_saved = units.storer(cell.num_saved, TARGET, narrow)
     G, N = cell.num_gates, cell.num_private
@@ -93,7 +93,7 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False):
     gradient of m, and dy is not read."""
     backward, narrow = backward_function(cell, compute_dtype(dtype), TARGET), storage.narrow(dtype)
     given = make_given_backward(cell, dtype, masked, projected)
-    add_up = row_sums.make_backward_sums(cell, cell.sums_after(-1), dtype, masked, projected)
+    add_up = unit_sums.make_backward_sums(cell, cell.sums_after(-1), dtype, masked, projected)
     counts = cell.num_gates, cell.num_outer, cell.num_vectors
     store_gates, store_outer, store_vectors = (units.storer(count, TARGET, narrow) for count in counts)
     no_gates, no_outer, no_vectors = (units.zeros(count, TARGET, compute_dtype(dtype)) for count in counts)
@@ -144,7 +144,7 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False):
 def bind_forward(cell, h, c, ax, ah, b_w, b_r, vectors, codes, direction, save, sums=None, noise=None):
     """The forward kernel bound to its arrays: a function f(t, before) that launches it; codes may be None."""
     kernel = make_pointwise_forward(cell, h.dtype.name, save, codes is not None)
-    together = row_sums.threads(cell, h.dtype.name, cell.sums_before(len(cell.stages)))
+    together = unit_sums.threads(cell, h.dtype.name, cell.sums_before(len(cell.stages)))
     config = launch_config(ah.shape[0], b_w.shape[0] // cell.num_gates, together)
     sums, noise = h if sums is None else sums, b_w if noise is None else noise
     arrays = (h, c, ax, ah, b_w, b_r, vectors, sums, noise, no_codes(ah, codes))
@@ -162,7 +162,7 @@ def bind_backward(
         codes: None if no step is masked.
     """
     kernel = make_pointwise_backward(cell, h.dtype.name, codes is not None, dy is None)
-    together = row_sums.threads(cell, h.dtype.name, cell.sums_after(-1))
+    together = unit_sums.threads(cell, h.dtype.name, cell.sums_after(-1))
     d_vectors, dy = dax if d_vectors is None else d_vectors, h if dy is None else dy
     d_v, sums, d_sums = dh if d_v is None else d_v, h if sums is None else sums, dh if d_sums is None else d_sums
     noise = vectors if noise is None else noise

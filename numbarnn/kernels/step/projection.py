@@ -9,7 +9,7 @@ from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.pointwise import launch_config, no_codes
+from numbarnn.kernels.step.pointwise import launch_config, no_codes
 
 
 @cache
