@@ -8,8 +8,8 @@ from half_cases import HalfCase
 from helpers import Case
 
 from numbarnn import engines
-from numbarnn.schedules import persistent as schedule
-from numbarnn.schedules import planner
+from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import schedule as schedule
 
 GROUPS = 3  # at least: a first one, one in between, a last one
 WORDS_OF_A_GROUP = 4  # that a lane has on the way: 16 bytes of one tile, so that a group is one chunk

@@ -12,7 +12,7 @@ from numbarnn.common.precision import DTYPES
 from numbarnn.compile import storage
 from numbarnn.cuda import compiler, ptx
 from numbarnn.kernels.persistent import exchange
-from numbarnn.schedules import planner
+from numbarnn.schedules.persistent import planner
 
 pytestmark = pytest.mark.usefixtures("toolchain_installed")
 FORMS = {  # (dtype, aligned) -> loads, stores

@@ -20,8 +20,9 @@ from numbarnn import cells, engines
 from numbarnn.bench import planned
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
-from numbarnn.schedules import Problem, planner
-from numbarnn.schedules import persistent as schedule
+from numbarnn.schedules import Problem
+from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import schedule as schedule
 
 
 # -------------------------------------------------------------------------------------------------- without a device

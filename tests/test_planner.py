@@ -18,9 +18,10 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent import kernels as kernels
 from numbarnn.kernels.persistent import tiles
-from numbarnn.schedules import Problem, choose, planner
+from numbarnn.schedules import Problem, choose
 from numbarnn.schedules.explain import explain, residences
-from numbarnn.schedules.tables import make_tables
+from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent.tables import make_tables
 
 BOTH_PASSES = (False, True)
 ISSUE_SHAPES = SETS["schedules"]

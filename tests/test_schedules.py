@@ -11,6 +11,8 @@ from numbarnn.cells import CELLS
 from numbarnn.common.order import step_time
 from numbarnn.engines import Engine
 from numbarnn.layers import Stack
+from numbarnn.passes.backward import BackwardPass
+from numbarnn.passes.forward import ForwardPass
 from numbarnn.schedules import Problem, Task, stepwise, wavefront
 from numbarnn.schedules.plan import BOTH, KINDS
 
@@ -245,7 +247,7 @@ def test_problems_say_whether_they_drop_out():
 def test_executor_follows_the_plan(monkeypatch, schedule):
     """What runs is what the plan lists, task by task and, on one thread, in its order."""
     done = []
-    for executor in (schedules.ForwardPass, schedules.BackwardPass):
+    for executor in (ForwardPass, BackwardPass):
 
         def bind(self, task, original=executor.bind):
             run = original(self, task)

@@ -15,7 +15,7 @@ from numbarnn import engines
 from numbarnn.engines import Job
 from numbarnn.engines.gpu import graphs as streams_module
 from numbarnn.engines.gpu.graphs import Streams
-from numbarnn.schedules import ForwardPass
+from numbarnn.passes.forward import ForwardPass
 
 
 class Mark:

@@ -15,7 +15,8 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.arrays import column_sums, dropout
 from numbarnn.kernels.persistent import tiles
 from numbarnn.kernels.step import pointwise, unit_sums
-from numbarnn.schedules import Problem, planner, wavefront
+from numbarnn.schedules import Problem, wavefront
+from numbarnn.schedules.persistent import planner
 
 LEVELS = 5  # of pairs in which the CPU adds up sums of rows: more than 2^5 blocks need a sixth
 

@@ -16,7 +16,8 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.catalog import ShippedKernel, zeros
 from numbarnn.kernels.persistent import kernels as persistent
 from numbarnn.kernels.persistent.tiles import WARP_COLUMNS
-from numbarnn.schedules import Problem, planner
+from numbarnn.schedules import Problem
+from numbarnn.schedules.persistent import planner
 
 STEPS = 100
 

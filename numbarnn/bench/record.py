@@ -18,7 +18,7 @@ from numbarnn.bench import info, timing, trust
 from numbarnn.bench.lineup import TORCH, is_cudnn
 
 # What runs during a call, by device: parts of the package.
-TIMED = {"cpu": ("cells", "common", "compile", "engines", "schedules")}
+TIMED = {"cpu": ("cells", "common", "compile", "engines", "passes", "schedules")}
 TIMED["cuda"] = (*TIMED["cpu"], "cuda", "kernels")
 # What PyTorch is asked for, by pass, as recorded with the times.
 TORCH_METHOD = {

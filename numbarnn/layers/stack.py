@@ -17,7 +17,9 @@ from numbarnn.common.precision import known_dtype
 from numbarnn.kernels.arrays import samples
 from numbarnn.layers import checks
 from numbarnn.layers.sequences import EVERY_STEP, Packing
-from numbarnn.schedules import BackwardPass, ForwardPass, Problem
+from numbarnn.passes.backward import BackwardPass
+from numbarnn.passes.forward import ForwardPass
+from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights import WeightSpace
 

@@ -1,17 +1,16 @@
-"""Which (layer, direction, steps) runs when: plans as data, and their executors."""
+"""Which (layer, direction, steps) runs when: plans as data."""
 
-from numbarnn.schedules import persistent, stepwise, wavefront
+from numbarnn.schedules import stepwise, wavefront
 from numbarnn.schedules.auto import AUTO
-from numbarnn.schedules.backward_pass import BackwardPass
 from numbarnn.schedules.base import Schedule
-from numbarnn.schedules.forward_pass import ForwardPass
+from numbarnn.schedules.persistent import schedule as persistent
 from numbarnn.schedules.plan import Plan, Span, Task
 from numbarnn.schedules.problem import Problem
 
 #: Name -> `Schedule`.
 SCHEDULES = {schedule.name: schedule for schedule in (stepwise.SCHEDULE, wavefront.SCHEDULE, persistent.SCHEDULE)}
 
-__all__ = ["SCHEDULES", "BackwardPass", "ForwardPass", "Plan", "Problem", "Schedule", "Span", "Task", "choose"]
+__all__ = ["SCHEDULES", "Plan", "Problem", "Schedule", "Span", "Task", "choose"]
 
 
 def choose(schedule):

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from numbarnn.schedules import persistent, planner, stepwise, wavefront
+from numbarnn.schedules import stepwise, wavefront
 from numbarnn.schedules.base import Schedule
+from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import schedule as persistent
 
 
 @lru_cache(maxsize=1024)

@@ -7,9 +7,10 @@ import numpy as np
 
 from numbarnn.common.precision import compute_dtype, numpy_dtype
 from numbarnn.kernels.persistent.tiles import RECURRENT
-from numbarnn.schedules import SCHEDULES, planner
+from numbarnn.schedules import SCHEDULES
 from numbarnn.schedules.auto import AUTO
-from numbarnn.schedules.persistent import Persistent
+from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent.schedule import Persistent
 from numbarnn.schedules.plan import Plan
 
 FIRST_SHOWN, LAST_SHOWN = 8, 4  # tasks of a long plan

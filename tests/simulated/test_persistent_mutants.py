@@ -22,7 +22,7 @@ from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import exchange, fma, mma, tiles
 from numbarnn.kernels.persistent import kernels as persistent
-from numbarnn.schedules import persistent as schedule
+from numbarnn.schedules.persistent import schedule as schedule
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits
 

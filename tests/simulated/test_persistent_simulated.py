@@ -22,8 +22,8 @@ from numbarnn.cuda.arguments import Arguments
 from numbarnn.cuda.launch import Kernel
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import exchange
-from numbarnn.schedules import persistent as schedule
-from numbarnn.schedules import planner
+from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import schedule as schedule
 
 SEEDS = range(3)
 

@@ -14,7 +14,7 @@ from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent import exchange, fma
-from numbarnn.schedules import persistent as schedule
+from numbarnn.schedules.persistent import schedule as schedule
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits
 

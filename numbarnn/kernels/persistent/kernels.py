@@ -13,8 +13,9 @@ step behind layer l, and the layers' steps run as a wavefront. All blocks are re
 cooperative. A cell without stages (`numbarnn.cells`) has A gates of h Rᵀ and G of x Wᵀ; where A is 0, blocks of a layer
 do not wait for each other.
 
-Which block does what stands in two tables, `blocks` here and `warps` in `slices`, that `numbarnn.schedules.tables`
-fills. A block that waits in vain reports where (`trouble`) and leaves, and so do all others as soon as they wait.
+Which block does what stands in two tables, `blocks` here and `warps` in `slices`, that
+`numbarnn.schedules.persistent.tables` fills. A block that waits in vain reports where (`trouble`) and leaves, and so
+do all others as soon as they wait.
 """
 
 from functools import cache

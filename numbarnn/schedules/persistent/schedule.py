@@ -15,10 +15,10 @@ from numbarnn.compile.storage import stored
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.engines import Job
 from numbarnn.kernels.persistent import kernels as persistent
-from numbarnn.schedules import planner
 from numbarnn.schedules.base import Schedule
+from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent.tables import Place, make_tables
 from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks
-from numbarnn.schedules.tables import Place, make_tables
 
 NAME = "persistent"
 PARTS = 8  # blocks of steps that a plan shows of each layer and direction; the kernel knows only steps

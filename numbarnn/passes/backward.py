@@ -7,7 +7,7 @@ from typing import Any
 
 from numbarnn.common.order import RESET
 from numbarnn.engines import BackwardBuffers
-from numbarnn.schedules.execution import (
+from numbarnn.passes.executor import (
     Pass,
     arrays_of_state,
     form_of_state,
@@ -16,7 +16,7 @@ from numbarnn.schedules.execution import (
     part_of_state,
     rows,
 )
-from numbarnn.schedules.forward_pass import ForwardPass
+from numbarnn.passes.forward import ForwardPass
 
 
 @dataclass

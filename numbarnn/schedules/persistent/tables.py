@@ -11,7 +11,7 @@ import numpy as np
 
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent.tiles import INPUT, RECURRENT
-from numbarnn.schedules import planner
+from numbarnn.schedules.persistent import planner
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 from numbarnn.common.order import SKIP
 from numbarnn.common.philox import dropout_masks, noise_words
 from numbarnn.engines import Engine, ForwardBuffers
-from numbarnn.schedules import recurrent_weights
-from numbarnn.schedules.execution import Pass, arrays_of_state, form_of_state, new_state, part_of_state, rows
+from numbarnn.passes import recurrent_weights
+from numbarnn.passes.executor import Pass, arrays_of_state, form_of_state, new_state, part_of_state, rows
 from numbarnn.schedules.problem import Problem
 
 

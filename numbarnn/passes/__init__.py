@@ -1,0 +1,1 @@
+"""What a forward and a backward call allocate and run."""
