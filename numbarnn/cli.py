@@ -14,10 +14,10 @@ import numbarnn
 # subcommand -> (its module, what it does)
 COMMANDS = {
     "info": ("numbarnn.bench.info", "show versions, devices and engines; what is missing and how to get it"),
-    "check": ("numbarnn.bench.check", "compare every engine that runs here with float64, cuDNN and PyTorch"),
-    "bench": ("numbarnn.bench.speed", "time forward and backward against PyTorch and onnxruntime"),
+    "check": ("numbarnn.bench.check.command", "compare every engine that runs here with float64, cuDNN and PyTorch"),
+    "bench": ("numbarnn.bench.speed.command", "time forward and backward against PyTorch and onnxruntime"),
     "cells": ("numbarnn.bench.own_cells", "time cells written as equations against LSTM and a loop in PyTorch"),
-    "demo": ("numbarnn.bench.demo", "train a character model and let it write"),
+    "demo": ("numbarnn.bench.demo.command", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
     "kernels": ("numbarnn.bench.kernels", "compile every kernel, without a GPU: registers, spills; PTX and source"),
 }

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 
 from numbarnn import reference
-from numbarnn.reference import cudnn
-from numbarnn.reference.cudnn.options import BIAS_MODES, CELLS, numpy_dtype
+from numbarnn.bench.peers import cudnn
+from numbarnn.bench.peers.cudnn.options import BIAS_MODES, CELLS, numpy_dtype
 from numbarnn.weights import WeightSpace
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}

@@ -1,4 +1,4 @@
-"""A cuDNN and a device made of NumPy, for running numbarnn.reference.cudnn where there is neither.
+"""A cuDNN and a device made of NumPy, for running numbarnn.bench.peers.cudnn where there is neither.
 
     session = fake_cudnn.session()
     rnn = cudnn.Rnn("lstm", 3, 4, session=session)
@@ -15,9 +15,9 @@ import ctypes
 import numpy as np
 
 from numbarnn import reference
-from numbarnn.reference.cudnn import CudnnError, Session
-from numbarnn.reference.cudnn.library import in_order
-from numbarnn.reference.cudnn.options import DTYPES, LAYOUTS, numpy_dtype
+from numbarnn.bench.peers.cudnn import CudnnError, Session
+from numbarnn.bench.peers.cudnn.library import in_order
+from numbarnn.bench.peers.cudnn.options import DTYPES, LAYOUTS, numpy_dtype
 
 NAMES = {number: name for name, number in DTYPES.items()}
 CELLS = ("rnn_relu", "rnn_tanh", "lstm", "gru")

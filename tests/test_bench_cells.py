@@ -12,8 +12,10 @@ from library_cases import NAMES, CellCase, make_problem
 
 import numbarnn as nr
 from numbarnn import cli
-from numbarnn.bench import named_cells, own_cells, speed, timing
-from numbarnn.bench.torch_loop import LoopNetwork, why_not
+from numbarnn.bench import named_cells, own_cells
+from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
+from numbarnn.bench.speed import command as speed
+from numbarnn.bench.speed import timing
 from numbarnn.cells import library
 
 TOLERANCE = 1e-13  # float64: a loop of a few steps, in another order of sums

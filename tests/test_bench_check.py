@@ -10,7 +10,11 @@ import pytest
 from stub_layer import StubLayer, use_stub
 
 from numbarnn import cli, engines
-from numbarnn.bench import accuracy, boundaries, cases, check, child, expected, peers, report, spreads
+from numbarnn.bench import report
+from numbarnn.bench.cases import boundaries, cases, spreads
+from numbarnn.bench.check import accuracy, child, expected
+from numbarnn.bench.check import command as check
+from numbarnn.bench.peers import peers
 from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
 

@@ -8,10 +8,12 @@ import pytest
 from stub_layer import use_stub
 
 from numbarnn import cli, engines, reference
-from numbarnn.bench import accuracy, cases, check, cudnn_peer, expected, sequences, spreads
+from numbarnn.bench.cases import cases, sequences, spreads
+from numbarnn.bench.check import accuracy, expected
+from numbarnn.bench.check import command as check
+from numbarnn.bench.peers import cudnn, cudnn_peer
+from numbarnn.bench.peers.cudnn import CudnnError, Options
 from numbarnn.common import precision
-from numbarnn.reference import cudnn
-from numbarnn.reference.cudnn import CudnnError, Options
 
 CASE = cases.Case("lstm", 5, 3, 4, (6, 6), bidirectional=True)
 

@@ -12,12 +12,13 @@ import pytest
 
 import numbarnn as nr
 from numbarnn import engines
-from numbarnn.bench import checkpoint, demo
-from numbarnn.bench.charmodel import CharModel
-from numbarnn.bench.optim import Adam
+from numbarnn.bench.demo import checkpoint
+from numbarnn.bench.demo import command as demo
+from numbarnn.bench.demo.charmodel import CharModel
+from numbarnn.bench.demo.optim import Adam
+from numbarnn.bench.demo.text import UNKNOWN, Corpus, Streams, Vocabulary, load_text, repeated_share, split_text
+from numbarnn.bench.demo.training import Config, Diverged, Trainer, build_model, evaluate, sample
 from numbarnn.bench.report import MissingPackage
-from numbarnn.bench.text import UNKNOWN, Corpus, Streams, Vocabulary, load_text, repeated_share, split_text
-from numbarnn.bench.training import Config, Diverged, Trainer, build_model, evaluate, sample
 
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 TINY = Config(hidden=12, layers=2, batch=3, seq=8, dropout=0.25, lr=0.01, seed=5)

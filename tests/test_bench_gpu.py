@@ -10,10 +10,12 @@ import pytest
 from stub_layer import use_stub
 
 from numbarnn import cli
-from numbarnn.bench import cases, cudnn_contender, lineup, peers, record, speed, timing, torch_peer
-from numbarnn.reference import cudnn
-from numbarnn.reference.cudnn import options
-from numbarnn.reference.cudnn import rnn as cudnn_rnn
+from numbarnn.bench.cases import cases
+from numbarnn.bench.peers import cudnn, cudnn_contender, peers, torch_peer
+from numbarnn.bench.peers.cudnn import options
+from numbarnn.bench.peers.cudnn import rnn as cudnn_rnn
+from numbarnn.bench.speed import command as speed
+from numbarnn.bench.speed import lineup, record, timing
 
 torch = pytest.importorskip("torch")
 ALGORITHMS = [f"cudnn {name}" for name in options.ALGORITHMS]

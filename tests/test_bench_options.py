@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from stub_layer import StubLayer, use_stub
 
-from numbarnn.bench import accuracy, cases, check, expected, peers, sequences, spreads, torch_peer
+from numbarnn.bench.cases import cases, sequences, spreads
+from numbarnn.bench.check import accuracy, expected
+from numbarnn.bench.check import command as check
+from numbarnn.bench.peers import peers, torch_peer
 
 PLAIN = cases.Case("lstm", 7, 3, 5, (9, 9), bidirectional=True)
 LENGTHS = replace(PLAIN, lengths="padded", padding_value=-1.5)

@@ -10,8 +10,8 @@ import pytest
 from stub_layer import use_stub
 
 from numbarnn import cli
-from numbarnn.bench import accuracy, page, pictures, summary
-from numbarnn.bench.accuracy import Comparison
+from numbarnn.bench.check import accuracy, page, pictures, summary
+from numbarnn.bench.check.accuracy import Comparison
 from numbarnn.common import install
 
 
@@ -136,7 +136,7 @@ def test_the_command_writes_both(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("option", ("--html", "--png"))
 def test_without_matplotlib_the_command_says_so_before_it_works(option, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr("numbarnn.bench.check.check_device", lambda *a: pytest.fail("worked first"))
+    monkeypatch.setattr("numbarnn.bench.check.command.check_device", lambda *a: pytest.fail("worked first"))
     assert cli.main(["check", "--device", "cpu", option, str(tmp_path / "x")]) == 1
     assert install.command("cli") in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -8,9 +8,13 @@ import pytest
 from stub_layer import use_stub
 
 from numbarnn import cli
-from numbarnn.bench import accuracy, cases, info, lineup, peers, speed, timing
-from numbarnn.bench import record as bench_record
-from numbarnn.reference import cudnn
+from numbarnn.bench import info
+from numbarnn.bench.cases import cases
+from numbarnn.bench.check import accuracy
+from numbarnn.bench.peers import cudnn, peers
+from numbarnn.bench.speed import command as speed
+from numbarnn.bench.speed import lineup, timing
+from numbarnn.bench.speed import record as bench_record
 
 torch = pytest.importorskip("torch")
 

@@ -7,8 +7,9 @@ import shlex
 import pytest
 
 from numbarnn import cli
-from numbarnn.bench import record, tables, trust
-from numbarnn.bench.shapes import TF32
+from numbarnn.bench import tables
+from numbarnn.bench.cases.shapes import TF32
+from numbarnn.bench.speed import record, trust
 
 OLD_GPU = tables.RESULTS / "h200-2026-11-20-lstm-float16.json"
 

@@ -16,9 +16,9 @@ import pytest
 from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, as_weight_space
 
 import numbarnn
-from numbarnn.reference import cudnn
-from numbarnn.reference.cudnn import descriptors, driver, library, options, weights
-from numbarnn.reference.cudnn.assumptions import ASSUMED
+from numbarnn.bench.peers import cudnn
+from numbarnn.bench.peers.cudnn import descriptors, driver, library, options, weights
+from numbarnn.bench.peers.cudnn.assumptions import ASSUMED
 
 
 @pytest.fixture(scope="module")
@@ -345,6 +345,6 @@ def test_what_is_assumed_of_cudnn_is_said_wherever_it_is_described(token):
     assert found
     for path in found:
         text = " ".join(path.read_text(encoding="utf-8").split())
-        assert "is an assumption (`numbarnn.reference.cudnn.assumptions`)" in text, path
+        assert "is an assumption (`numbarnn.bench.peers.cudnn.assumptions`)" in text, path
     readme = package.parent / "README.md"
-    assert "is an assumption ([all of them](numbarnn/reference/cudnn/assumptions.py))" in readme.read_text("utf-8")
+    assert "is an assumption ([all of them](numbarnn/bench/peers/cudnn/assumptions.py))" in readme.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The CUDA driver's binding of numbarnn.reference.cudnn, against a driver on the host's memory (fake_driver.c)."""
+"""The CUDA driver's binding of numbarnn.bench.peers.cudnn, against a driver on the host's memory (fake_driver.c)."""
 
 import ctypes
 import gc
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numbarnn.reference.cudnn import driver
+from numbarnn.bench.peers.cudnn import driver
 
 
 @pytest.fixture(scope="module")

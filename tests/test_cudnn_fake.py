@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, STANDARD, Problem, as_id, as_weight_space, pack, unpack
 
-from numbarnn.reference import cudnn
+from numbarnn.bench.peers import cudnn
 
 
 @pytest.fixture

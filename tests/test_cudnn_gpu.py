@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from cudnn_problem import LAYOUTS_OF_WEIGHTS, STANDARD, Problem, as_id, as_weight_space
 
-from numbarnn.reference import cudnn
-from numbarnn.reference.cudnn import options
-from numbarnn.reference.cudnn.assumptions import ASSUMED
+from numbarnn.bench.peers import cudnn
+from numbarnn.bench.peers.cudnn import options
+from numbarnn.bench.peers.cudnn.assumptions import ASSUMED
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]
 

@@ -16,9 +16,12 @@ import weights_helpers
 from stub_layer import use_stub
 
 from numbarnn import cli, convert
-from numbarnn.bench import check, checkpoint, demo, info, kernels, own_cells, report
-from numbarnn.bench.text import Corpus
-from numbarnn.bench.training import Config, Trainer
+from numbarnn.bench import info, kernels, own_cells, report
+from numbarnn.bench.check import command as check
+from numbarnn.bench.demo import checkpoint
+from numbarnn.bench.demo import command as demo
+from numbarnn.bench.demo.text import Corpus
+from numbarnn.bench.demo.training import Config, Trainer
 from numbarnn.common import files
 
 PLAN = ["plan", "--hidden", "64", "--batch", "4", "--steps", "10", "--profile", "h100"]

@@ -100,7 +100,7 @@ def test_imports_only_what_it_may(path):
         ("numbarnn.layers.stack", "import numbarnn"),
         ("numbarnn.reference.loops", "from numbarnn.cells import scalar"),
         ("numbarnn.functional", "from numbarnn.bench import info"),
-        ("numbarnn.bench.check", "from ..cli import main"),
+        ("numbarnn.bench.check.command", "from ..cli import main"),
     ],
 )
 def test_a_wrong_import_would_be_found(module, source):
@@ -111,7 +111,7 @@ def test_a_wrong_import_would_be_found(module, source):
     "module, source",
     [
         ("numbarnn.reference.loops", "from .shapes import Network\nimport numpy"),
-        ("numbarnn.bench.check", "import numbarnn\nfrom numbarnn import reference, layers"),
+        ("numbarnn.bench.check.command", "import numbarnn\nfrom numbarnn import reference, layers"),
         ("numbarnn.layers.stack", "from numbarnn import cells, engines\nfrom . import checks"),
         ("numbarnn.cli", "from numbarnn import __version__\nfrom numbarnn.bench import check"),
     ],

@@ -9,7 +9,7 @@ from test_planner import problem_of
 
 from numbarnn import cli
 from numbarnn.bench import gantt
-from numbarnn.bench.speed import SETS
+from numbarnn.bench.speed.command import SETS
 from numbarnn.common import install
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import choose

@@ -13,7 +13,7 @@ from general_cells import GENERAL, UNEVEN
 from sum_cells import NOISE_CELLS
 
 from numbarnn import cells
-from numbarnn.bench.speed import SETS
+from numbarnn.bench.speed.command import SETS
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent import kernels as kernels

@@ -13,8 +13,8 @@ import pytest
 import record_vectors
 import vectors
 
-from numbarnn.bench import accuracy
-from numbarnn.reference.cudnn.options import numpy_dtype
+from numbarnn.bench.check import accuracy
+from numbarnn.bench.peers.cudnn.options import numpy_dtype
 
 RECORDINGS = vectors.read_all()
 WITH_DTYPES = [(recording, dtype) for recording in RECORDINGS for dtype in recording.results]

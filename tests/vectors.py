@@ -22,9 +22,10 @@ import numpy as np
 from cudnn_problem import parameter_shapes
 
 from numbarnn import reference
-from numbarnn.bench import accuracy, cases
-from numbarnn.reference.cudnn import Options
-from numbarnn.reference.cudnn.options import numpy_dtype
+from numbarnn.bench.cases import cases
+from numbarnn.bench.check import accuracy
+from numbarnn.bench.peers.cudnn import Options
+from numbarnn.bench.peers.cudnn.options import numpy_dtype
 
 FOLDER = Path(__file__).with_name("data")
 STEP, LARGEST = 1 / 64, 127 / 64
@@ -84,7 +85,7 @@ class Recording:
         return inputs, {name: array.astype(dtype) for name, array in self.parameters.items()}
 
     def case(self, dtype):
-        """The problem's sizes as `bench.cases.Case`, for `bench.accuracy`."""
+        """The problem's sizes as `bench.cases.cases.Case`, for `bench.check.command.accuracy`."""
         o, (T, B, width) = self.layout, self.inputs["x"].shape
         hidden = (o.hidden_size,) * o.num_layers
         return cases.Case(

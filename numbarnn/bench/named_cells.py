@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from numbarnn.bench.speed import said
+from numbarnn.bench.speed.command import said
 from numbarnn.cells import Cell, library, tracing
 
 

@@ -13,12 +13,16 @@ from functools import partial
 
 import numpy as np
 
-from numbarnn.bench import accuracy, info, named_cells, peers, report, speed, timing
-from numbarnn.bench.cases import Case, make_problem
-from numbarnn.bench.contender import Contender
-from numbarnn.bench.speed import FORWARD, SHORT, TRAINING, Shape, milliseconds, said
-from numbarnn.bench.torch_loop import LoopNetwork, why_not
-from numbarnn.bench.torch_peer import numpy_to_torch, torch_to_numpy
+from numbarnn.bench import info, named_cells, report
+from numbarnn.bench.cases.cases import Case, make_problem
+from numbarnn.bench.check import accuracy
+from numbarnn.bench.peers import peers
+from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
+from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_to_numpy
+from numbarnn.bench.speed import command as speed
+from numbarnn.bench.speed import timing
+from numbarnn.bench.speed.command import FORWARD, SHORT, TRAINING, Shape, milliseconds, said
 from numbarnn.common import precision
 
 CELLS = ("lstm", "gru", "peephole_lstm", "layer_norm_lstm", "slstm", "sru")
@@ -26,7 +30,7 @@ SHAPES = (Shape(100, 32, 256, 256, 1),)
 SAVED_BY_LSTM = 4  # values per step and unit
 STEPS_COMPARED, GROWTH = 16, 10
 TORCH_METHOD = {
-    FORWARD: "a loop over time of eager operations (numbarnn.bench.torch_loop), under torch.no_grad()",
+    FORWARD: "a loop over time of eager operations (numbarnn.bench.peers.torch_loop), under torch.no_grad()",
     TRAINING: "the same and y.backward(dy), which gives the gradients of x, states and weights",
     "allow_tf32": False,
 }

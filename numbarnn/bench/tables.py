@@ -16,10 +16,10 @@ from collections import Counter
 from pathlib import Path
 
 import numbarnn
-from numbarnn.bench import record, trust
-from numbarnn.bench.lineup import TORCH
-from numbarnn.bench.shapes import SETS, TF32, Shape
-from numbarnn.bench.speed_table import FORWARD, TRAINING
+from numbarnn.bench.cases.shapes import SETS, TF32, Shape
+from numbarnn.bench.speed import record, trust
+from numbarnn.bench.speed.lineup import TORCH
+from numbarnn.bench.speed.speed_table import FORWARD, TRAINING
 
 RESULTS = Path(__file__).with_name("results")
 README = Path(numbarnn.__file__).parents[1] / "README.md"

@@ -118,7 +118,7 @@ def clipped_lstm(lower, upper, propagate_nan=True):
         clip(c) = min(max(c, lower), upper)
 
     That cuDNN lets no gradient through where c is clipped, and what it makes of NaN, is an assumption
-    (`numbarnn.reference.cudnn.assumptions`).
+    (`numbarnn.bench.peers.cudnn.assumptions`).
 
     propagate_nan   what becomes of a NaN: it stays one, or else max and min take their other argument, so
                     that it becomes `lower`

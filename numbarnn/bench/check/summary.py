@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numbarnn.bench import cudnn_peer, peers, report
-from numbarnn.bench.cases import OPTIONS
+from numbarnn.bench import report
+from numbarnn.bench.cases.cases import OPTIONS
+from numbarnn.bench.peers import cudnn_peer, peers
 from numbarnn.common import precision
 
 ROWS_SHOWN = 40  # failures and notes printed one by one; --json has them all

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from numbarnn.bench.accuracy import Comparison
+from numbarnn.bench.check.accuracy import Comparison
 
 TIMEOUT_S = 1200  # about ten times what the full check takes on two slow cores
 LINES_KEPT = 30  # of what the child wrote to its error stream, for the message when it fails

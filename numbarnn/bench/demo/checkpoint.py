@@ -6,8 +6,8 @@ from dataclasses import asdict, fields
 
 import numpy as np
 
-from numbarnn.bench.text import DOCUMENTATION
-from numbarnn.bench.training import Config, Trainer
+from numbarnn.bench.demo.text import DOCUMENTATION
+from numbarnn.bench.demo.training import Config, Trainer
 from numbarnn.common import files
 
 FORMAT = "numbarnn demo checkpoint 1"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from importlib.util import find_spec
 
-from numbarnn.bench.cases import ALL_CELLS, DTYPES, TRACED_CELLS, Case
+from numbarnn.bench.cases.cases import ALL_CELLS, DTYPES, TRACED_CELLS, Case
 from numbarnn.common import precision
 
 TIMES_AND_BATCHES = ((7, 3), (7, 1), (1, 1), (2, 3), (1, 3), (2, 1))

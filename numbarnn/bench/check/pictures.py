@@ -5,7 +5,7 @@ import io
 import numpy as np
 
 from numbarnn.bench import report
-from numbarnn.bench.summary import TWICE, grouped
+from numbarnn.bench.check.summary import TWICE, grouped
 from numbarnn.common import precision
 
 SIZE_INCHES, DPI = (11, 4.2), 110

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import numbarnn as nr
-from numbarnn.bench.charmodel import CharModel
-from numbarnn.bench.optim import Adam
-from numbarnn.bench.text import UNKNOWN, Corpus
+from numbarnn.bench.demo.charmodel import CharModel
+from numbarnn.bench.demo.optim import Adam
+from numbarnn.bench.demo.text import UNKNOWN, Corpus
 
 EMBEDDING = 64  # size of a character's vector
 CLIP = 1.0  # largest global norm of the gradients

@@ -13,9 +13,12 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
-from numbarnn.bench import accuracy, cases, cudnn_peer, page, peers, pictures, report, runs, spreads, summary
-from numbarnn.bench.accuracy import Comparison
-from numbarnn.bench.expected import Expected, dropout_masks, flat_weights
+from numbarnn.bench import report
+from numbarnn.bench.cases import cases, spreads
+from numbarnn.bench.check import accuracy, page, pictures, runs, summary
+from numbarnn.bench.check.accuracy import Comparison
+from numbarnn.bench.check.expected import Expected, dropout_masks, flat_weights
+from numbarnn.bench.peers import cudnn_peer, peers
 
 DEVICES = ("cpu", "sim", "cuda")
 HALF_DEVICES = ("sim", "cuda")  # whose engines take float16 and bfloat16
@@ -66,7 +69,7 @@ def add_arguments(parser):
 
 def run(args):
     """Runs the checks, prints tables and a summary; returns 0 when every comparison passed, else 1."""
-    from numbarnn.bench.child import SimulatorCheck
+    from numbarnn.bench.check.child import SimulatorCheck
 
     begin = time.perf_counter()
     if args.html or args.png:

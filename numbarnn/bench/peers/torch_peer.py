@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from numbarnn.bench import sequences
-from numbarnn.bench.cases import GATES, layer_of, pack_states, unpack_states
-from numbarnn.bench.contender import Contender, installed
+from numbarnn.bench.cases import sequences
+from numbarnn.bench.cases.cases import GATES, layer_of, pack_states, unpack_states
+from numbarnn.bench.peers.contender import Contender, installed
 from numbarnn.common import precision
 
 LACKS = ("cell_clip", "resets")  # options of a case that PyTorch does not have

@@ -5,7 +5,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from numbarnn.bench import sequences
+from numbarnn.bench.cases import sequences
 from numbarnn.common import precision
 from numbarnn.reference.layer_norm_rnn import VECTORS
 
@@ -245,7 +245,7 @@ def make_problem(case, seed=0):
 @cache
 def own_cell(name):
     """The cell of one of TRACED_CELLS, traced."""
-    from numbarnn.bench.own_cell import layer_norm_rnn
+    from numbarnn.bench.cases.own_cell import layer_norm_rnn
     from numbarnn.cells import library
 
     return {"traced_lstm": library.lstm, "layer_norm_rnn": layer_norm_rnn}[name]

@@ -11,14 +11,16 @@ row that says why, and a peer that cannot is named with its reason. What speaks 
 import os
 from dataclasses import asdict, dataclass, field
 
-from numbarnn.bench import info, peers, report, speed_table, timing
-from numbarnn.bench.cases import PEERS_CELLS, Case, make_problem
-from numbarnn.bench.lineup import compare, disagreement, line_up
-from numbarnn.bench.record import as_record, best_cudnn, medians, ratios
-from numbarnn.bench.shapes import SETS, TF32, Shape, parse_shape
-from numbarnn.bench.speed_table import FORWARD, SHORT, TRAINING, milliseconds
-from numbarnn.bench.torch_peer import torch_tf32
-from numbarnn.bench.trust import Load, machine_doubt
+from numbarnn.bench import info, report
+from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_problem
+from numbarnn.bench.cases.shapes import SETS, TF32, Shape, parse_shape
+from numbarnn.bench.peers import peers
+from numbarnn.bench.peers.torch_peer import torch_tf32
+from numbarnn.bench.speed import speed_table, timing
+from numbarnn.bench.speed.lineup import compare, disagreement, line_up
+from numbarnn.bench.speed.record import as_record, best_cudnn, medians, ratios
+from numbarnn.bench.speed.speed_table import FORWARD, SHORT, TRAINING, milliseconds
+from numbarnn.bench.speed.trust import Load, machine_doubt
 from numbarnn.common import precision
 
 ROUNDS = {"cpu": 7, "cuda": 5}

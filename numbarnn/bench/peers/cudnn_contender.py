@@ -1,7 +1,7 @@
 """cuDNN's algorithms as contenders of `numbarnn bench`: called directly, with nothing of a framework around them."""
 
-from numbarnn.bench.contender import Contender
-from numbarnn.bench.cudnn_peer import Network
+from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.peers.cudnn_peer import Network
 
 # Math types of cuDNN by whether float32 may be rounded: without TF32; with, where "default" is TF32 (as PyTorch asks
 # for it), and the other one is cuDNN's conversion to float16.
@@ -14,7 +14,7 @@ PREFIX = "cudnn "
 
 def variants(case):
     """Contender's name -> what cuDNN is asked for, of every algorithm and math type that fits a case's dtype."""
-    from numbarnn.reference.cudnn.options import ALGORITHMS
+    from numbarnn.bench.peers.cudnn.options import ALGORITHMS
 
     maths = FLOAT32_MATHS[case.allow_tf32] if case.dtype == "float32" else (None,)  # None: see `cudnn.Options`
     return {
@@ -29,7 +29,7 @@ def cudnn_contenders(problem, train):
 
     train   forward in training, backward data and backward weights; else forward in inference
     """
-    from numbarnn.reference import cudnn
+    from numbarnn.bench.peers import cudnn
 
     if (reason := cudnn.why_not()) is not None:
         return [], {PREFIX.strip(): reason}
@@ -45,7 +45,7 @@ def cudnn_contenders(problem, train):
 
 def first_that_runs(problem, train, name, chosen):
     """A contender with the first layout that cuDNN takes; else what it said to that."""
-    from numbarnn.reference.cudnn import CudnnError
+    from numbarnn.bench.peers.cudnn import CudnnError
 
     words = None
     for layout in LAYOUTS:

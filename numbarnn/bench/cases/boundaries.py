@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from numbarnn import cells
-from numbarnn.bench.cases import GATES, TRACED_CELLS, own_cell
+from numbarnn.bench.cases.cases import GATES, TRACED_CELLS, own_cell
 from numbarnn.engines.cpu import engine as cpu
 from numbarnn.engines.cpu import loops, products
 from numbarnn.engines.gpu import profiles

@@ -1,8 +1,9 @@
 """The tables that `numbarnn bench` prints; rows are dicts, as in records."""
 
-from numbarnn.bench import report, trust
-from numbarnn.bench.lineup import TORCH, is_cudnn
-from numbarnn.bench.record import rival_of
+from numbarnn.bench import report
+from numbarnn.bench.speed import trust
+from numbarnn.bench.speed.lineup import TORCH, is_cudnn
+from numbarnn.bench.speed.record import rival_of
 
 FORWARD, TRAINING = "forward", "forward+backward"
 SHORT = {FORWARD: "fwd", TRAINING: "fwd+bwd"}  # in the table

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from numbarnn import reference
-from numbarnn.bench import accuracy, cudnn_peer, peers
-from numbarnn.bench.cases import PEERS_CELLS, SEED, TRACED_CELLS
-from numbarnn.bench.cudnn_peer import Refused
-from numbarnn.bench.own_cell import DROPPED, ZONEOUT
+from numbarnn.bench.cases.cases import PEERS_CELLS, SEED, TRACED_CELLS
+from numbarnn.bench.cases.own_cell import DROPPED, ZONEOUT
+from numbarnn.bench.check import accuracy
+from numbarnn.bench.peers import cudnn_peer, peers
+from numbarnn.bench.peers.cudnn_peer import Refused
 from numbarnn.common import precision
 from numbarnn.reference import layer_norm_rnn, philox
 

@@ -9,7 +9,7 @@ import operator
 
 import numpy as np
 
-from numbarnn.bench.torch_peer import numpy_to_torch, torch_to_numpy
+from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_to_numpy
 from numbarnn.cells.tracing.graph import reachable
 from numbarnn.weights import parameter_name
 from numbarnn.weights.space import named

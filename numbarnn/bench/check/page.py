@@ -2,7 +2,8 @@
 
 from html import escape
 
-from numbarnn.bench import info, pictures, summary
+from numbarnn.bench import info
+from numbarnn.bench.check import pictures, summary
 
 NOTES_SHOWN = 100
 FAILURES_SHOWN = 500

@@ -8,8 +8,9 @@ others beyond. Where TF32 is allowed, a product reads as many bits of each numbe
 
 from dataclasses import dataclass, field, replace
 
-from numbarnn.bench import accuracy, peers
-from numbarnn.bench.cudnn_contender import PREFIX, cudnn_contenders
+from numbarnn.bench.check import accuracy
+from numbarnn.bench.peers import peers
+from numbarnn.bench.peers.cudnn_contender import PREFIX, cudnn_contenders
 
 TORCH = "torch"
 

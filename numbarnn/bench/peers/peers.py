@@ -7,11 +7,17 @@ dcx. Here is numbarnn; the peers have modules of their own: `torch_peer`, `onnx_
 
 import numpy as np
 
-from numbarnn.bench import sequences
-from numbarnn.bench.cases import make_layer, pack_states, unpack_states
-from numbarnn.bench.contender import Contender, installed
-from numbarnn.bench.onnx_peer import ONNX_GATE_ORDER, onnxruntime_contender
-from numbarnn.bench.torch_peer import numpy_to_torch, torch_contender, torch_results, torch_threads, torch_to_numpy
+from numbarnn.bench.cases import sequences
+from numbarnn.bench.cases.cases import make_layer, pack_states, unpack_states
+from numbarnn.bench.peers.contender import Contender, installed
+from numbarnn.bench.peers.onnx_peer import ONNX_GATE_ORDER, onnxruntime_contender
+from numbarnn.bench.peers.torch_peer import (
+    numpy_to_torch,
+    torch_contender,
+    torch_results,
+    torch_threads,
+    torch_to_numpy,
+)
 
 __all__ = [
     "ONNX_GATE_ORDER",

@@ -7,8 +7,8 @@ padding (zeros stand there), and of its dx only what is no padding is taken. flo
 
 import numpy as np
 
-from numbarnn.bench import sequences
-from numbarnn.bench.cases import PEERS_CELLS, layer_of, pack_states
+from numbarnn.bench.cases import sequences
+from numbarnn.bench.cases.cases import PEERS_CELLS, layer_of, pack_states
 
 LACKS = ("resets",)  # options of a case that cuDNN does not have
 
@@ -19,7 +19,7 @@ class Refused(RuntimeError):
 
 def why_not():
     """Why cuDNN cannot be asked here, in words; None where it can."""
-    from numbarnn.reference import cudnn
+    from numbarnn.bench.peers import cudnn
 
     return cudnn.why_not()
 
@@ -31,7 +31,7 @@ def cudnn_results(problem, masks=None):
 
     Raises Refused where cuDNN lacks an option, or refuses what it was given, or fails.
     """
-    from numbarnn.reference.cudnn import CudnnError
+    from numbarnn.bench.peers.cudnn import CudnnError
 
     lacks = [name for name in LACKS if name in problem.case.uses]
     lacks += [] if problem.case.cell in PEERS_CELLS else [problem.case.cell]
@@ -79,7 +79,7 @@ class Network:
     """
 
     def __init__(self, problem, layers, **chosen):
-        from numbarnn.reference import cudnn
+        from numbarnn.bench.peers import cudnn
 
         case = problem.case
         self.problem, self.layers = problem, layers

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 import numbarnn
-from numbarnn.bench import info, timing, trust
-from numbarnn.bench.lineup import TORCH, is_cudnn
+from numbarnn.bench import info
+from numbarnn.bench.speed import timing, trust
+from numbarnn.bench.speed.lineup import TORCH, is_cudnn
 
 # What runs during a call, by device: parts of the package.
 TIMED = {"cpu": ("cells", "common", "compile", "engines", "passes", "schedules")}
@@ -52,7 +53,7 @@ def _digest(device, package):
         files = sorted((package / part).rglob("*.py"), key=lambda file: file.relative_to(package).parts)
         if not files:
             raise FileNotFoundError(
-                f"numbarnn has no {part}: numbarnn.bench.record.TIMED names what runs during a call"
+                f"numbarnn has no {part}: numbarnn.bench.speed.record.TIMED names what runs during a call"
             )
         for file in files:
             digest.update(
@@ -118,7 +119,7 @@ def as_record(timings, rounds, device, threads, load, torch_method=TORCH_METHOD)
 
 def cudnn_version():
     """The versions of cuDNN itself and of the one in PyTorch, None where one is not there."""
-    from numbarnn.reference import cudnn
+    from numbarnn.bench.peers import cudnn
 
     direct = cudnn.default_session().library.version_text if cudnn.available() else None
     import torch

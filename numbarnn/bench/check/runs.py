@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numbarnn.bench import peers
+from numbarnn.bench.peers import peers
 
 
 def run_inference(layer, problem):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from numbarnn.bench.cases import GATES
-from numbarnn.bench.contender import Contender
+from numbarnn.bench.cases.cases import GATES
+from numbarnn.bench.peers.contender import Contender
 
 # numbarnn and PyTorch order gates i f g o and r z n (h for n in ONNX); ONNX has i o f c and z r h.
 ONNX_GATE_ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}

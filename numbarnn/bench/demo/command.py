@@ -13,11 +13,11 @@ from dataclasses import asdict, fields
 import numpy as np
 
 from numbarnn import engines
-from numbarnn.bench.cases import PEERS_CELLS
-from numbarnn.bench.checkpoint import Checkpoint, save
+from numbarnn.bench.cases.cases import PEERS_CELLS
+from numbarnn.bench.demo.checkpoint import Checkpoint, save
+from numbarnn.bench.demo.text import Corpus, load_text
+from numbarnn.bench.demo.training import EMBEDDING, Config, Diverged, Trainer, sample
 from numbarnn.bench.report import MissingPackage, json_path, positive_int, say, write_json
-from numbarnn.bench.text import Corpus, load_text
-from numbarnn.bench.training import EMBEDDING, Config, Diverged, Trainer, sample
 from numbarnn.common import files
 
 DEFAULT_STEPS = 1200  # when neither --steps nor --minutes is given:

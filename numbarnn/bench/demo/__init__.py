@@ -1,0 +1,1 @@
+"""`numbarnn demo`: a character model, trained on text."""

@@ -1,0 +1,1 @@
+"""What numbarnn is compared with: PyTorch, onnxruntime, cuDNN called directly."""

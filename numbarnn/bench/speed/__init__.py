@@ -1,0 +1,1 @@
+"""`numbarnn bench`: times, what they are worth, and the records of them."""
