@@ -2,8 +2,9 @@
 
 import os
 
-import emulator
 import pytest
+
+import emulator
 
 if emulator.is_wanted():
     emulator.install()

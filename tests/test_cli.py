@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from stub_layer import use_stub
 
 from numbarnn import cli
 from numbarnn.bench import info, report
 from numbarnn.common import install
+from stub_layer import use_stub
 
 
 def test_import_is_quick_and_lazy():

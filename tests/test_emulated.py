@@ -1,4 +1,5 @@
-"""A sample of the tests that need a GPU, on the emulated one (tests/emulator): kernels as compiled, really launched.
+"""A sample of the tests that need a GPU, on the emulated one (tests/fakes/emulator): kernels as compiled, really
+launched.
 
 Compiling takes a second per kernel, or five, so each of the tests below is here for something that no other one has.
 All of them: NUMBARNN_TEST_GPU=emulated python -m pytest -m gpu
@@ -78,7 +79,8 @@ SAMPLE = {  # module -> its tests
 @pytest.mark.slow
 @pytest.mark.parametrize("module", SAMPLE)
 def test_on_the_emulated_gpu(toolchain_installed, module):
-    tests = [f"{FOLDER / module}::{test}" if test else str(FOLDER / module) for test in SAMPLE[module]]
+    (file,) = FOLDER.glob(f"*/{module}")
+    tests = [f"{file}::{test}" if test else str(file) for test in SAMPLE[module]]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu and not real_gpu", *tests],
         env={**os.environ, "NUMBARNN_TEST_GPU": "emulated"},

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from helpers import CELLS, Case, assert_same_bits, make_problem, nan_filled, train
 
+from helpers import CELLS, Case, assert_same_bits, make_problem, nan_filled, train
 from numbarnn import functional as F
 
 by_cell = pytest.mark.parametrize("cell", CELLS)

@@ -57,7 +57,7 @@ def d_relu_scalar(y):
 
 # exp, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorise the loop around them (libm's
 # are a call per element, ten times slower). The polynomials of exp and tanh are our own least-maximum-error fits;
-# tests/test_cells.py bounds the error of each over the whole range: 2 units in the last place.
+# tests/cells/test_cells.py bounds the error of each over the whole range: 2 units in the last place.
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = (
     0.693359375,

@@ -3,12 +3,12 @@
 from numbarnn.schedules import stepwise, wavefront
 from numbarnn.schedules.auto import AUTO
 from numbarnn.schedules.base import Schedule
-from numbarnn.schedules.persistent import schedule as persistent
+from numbarnn.schedules.persistent.schedule import SCHEDULE as PERSISTENT
 from numbarnn.schedules.plan import Plan, Span, Task
 from numbarnn.schedules.problem import Problem
 
 #: Name -> `Schedule`.
-SCHEDULES = {schedule.name: schedule for schedule in (stepwise.SCHEDULE, wavefront.SCHEDULE, persistent.SCHEDULE)}
+SCHEDULES = {schedule.name: schedule for schedule in (stepwise.SCHEDULE, wavefront.SCHEDULE, PERSISTENT)}
 
 __all__ = ["SCHEDULES", "Plan", "Problem", "Schedule", "Span", "Task", "choose"]
 

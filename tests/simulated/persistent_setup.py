@@ -3,9 +3,9 @@
 from contextlib import contextmanager
 from functools import partial
 
-import grouped_cuts
 import pytest
 
+import grouped_cuts
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import exchange, fma, mma, products, warp_parts
 from numbarnn.kernels.persistent import kernels as persistent

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import assert_close
 from persistent_setup import few_threads
-from recurrent_weights_cases import WeightCase, check_weights, dense, make_problem, train
 
+from helpers import assert_close
 from numbarnn.cuda import simulator
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.arrays import blocks
+from recurrent_weights_cases import WeightCase, check_weights, dense, make_problem, train
 
 LENGTHS = dict(T=4, B=3, lengths=(3, 0, 4))
 

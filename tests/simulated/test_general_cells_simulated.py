@@ -5,13 +5,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+from persistent_setup import few_threads
+
 from general_cells import GENERAL
 from general_problem import GeneralCase, check_general, make_problem, train
 from helpers import assert_close
-from own_cases import OwnCase
-from persistent_setup import few_threads
-
 from numbarnn.common.precision import DTYPES
+from own_cases import OwnCase
 
 LENGTHS = dict(T=4, B=3, lengths=(3, 0, 4))
 

@@ -4,16 +4,16 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from half_cases import HalfCase, assert_at_most_twice_torchs_error, cases, peer_cases, torch_values
-from helpers import assert_same_bits, check_layer, infer, make_problem, train
-from philox_reference import dropout_mask
-from step_buffers import mask_words
 
 import numbarnn as nr
+from half_cases import HalfCase, assert_at_most_twice_torchs_error, cases, peer_cases, torch_values
+from helpers import assert_same_bits, check_layer, infer, make_problem, train
 from numbarnn import functional
 from numbarnn.common.precision import HALVES, numpy_dtype
 from numbarnn.compile import storage
 from numbarnn.kernels.arrays import column_sums, copies, dropout
+from philox_reference import dropout_mask
+from step_buffers import mask_words
 
 by_dtype = pytest.mark.parametrize("dtype", HALVES)
 EVERY = np.arange(1 << 16).astype(np.uint16)  # all numbers of 16 bits

@@ -6,15 +6,15 @@ Outputs start as NaN: an element that is not written shows, and one that must no
 
 import numpy as np
 import pytest
-from general_cells import GENERAL
 from one_step import Step, assert_near, assert_only_written, joined, nans, normal, split
-from philox_reference import dropout_mask
-from step_buffers import mask_words
 
+from general_cells import GENERAL
 from numbarnn import cells
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.arrays import column_sums, copies, dropout
 from numbarnn.kernels.step import pointwise
+from philox_reference import dropout_mask
+from step_buffers import mask_words
 
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 ALL_CELLS = cells.CELLS | GENERAL

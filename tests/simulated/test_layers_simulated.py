@@ -3,19 +3,19 @@
 from itertools import cycle, product
 
 import numpy as np
-import option_cases
 import pytest
-from half_cases import HalfCase
-from helpers import CELLS, Case, Problem, assert_close, assert_same_bits, check_layer, infer, make_problem, train
-from option_cases import OptionCase, OptionProblem
 
 import numbarnn
+import option_cases
+from half_cases import HalfCase
+from helpers import CELLS, Case, Problem, assert_close, assert_same_bits, check_layer, infer, make_problem, train
 from numbarnn import engines
 from numbarnn.common.precision import DTYPES, HALVES, numpy_dtype
 from numbarnn.cuda.arguments import Arguments
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import catalog
 from numbarnn.kernels.arrays import fingerprint, samples
+from option_cases import OptionCase, OptionProblem
 
 # Every T, B and H, with directions, bias and dtype taking turns ...
 SIZES = tuple(product((1, 2, 7), (1, 3), (1, 5, 33)))
@@ -157,7 +157,7 @@ def launch_what_gpus_need_to_notice_failures():
 
 
 def test_layers_launch_only_what_is_compiled_for_gpus(monkeypatch):
-    """tests/test_kernels.py compiles the catalog: nothing else is launched, and all of it is, with all its layouts."""
+    """The catalog is compiled by tests/kernels: nothing else is launched, and all of it is, with all its layouts."""
     launched, bind = set(), Kernel.bind
 
     def record(kernel, config, *arguments):

@@ -1,8 +1,9 @@
 """As test_library_sequences.py, by every schedule that runs a cell."""
 
 import pytest
-from cut_cases import check_pieces
 from test_library_sequences import CELLS
+
+from cut_cases import check_pieces
 
 
 @pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))

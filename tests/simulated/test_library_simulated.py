@@ -4,9 +4,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from library_cases import NAMES, CellCase, cell_of, check_cell
-
 import numbarnn
+from library_cases import NAMES, CellCase, cell_of, check_cell
 
 CASES = [
     CellCase("peephole_lstm", T=3, B=2, hidden=(3, 2), directions=2),

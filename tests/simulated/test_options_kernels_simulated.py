@@ -6,8 +6,16 @@ What a kernel must not read is NaN: x of skipped steps, states that count as zer
 
 import numpy as np
 import pytest
-from general_cells import GENERAL
 from one_step import Step, assert_near, assert_only_written, joined, nans, normal, split
+
+from general_cells import GENERAL
+from numbarnn import cells, engines
+from numbarnn.cells import lstm
+from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.precision import DTYPES, compute_dtype
+from numbarnn.cuda.launch import LaunchConfig
+from numbarnn.kernels.arrays import masks
+from numbarnn.kernels.step import pointwise, projection, stages
 from row_cases import (
     SHAPES,
     check_gather,
@@ -19,14 +27,6 @@ from row_cases import (
     random_codes,
 )
 from step_buffers import backward_buffers, forward_buffers, kinds_of_steps, results
-
-from numbarnn import cells, engines
-from numbarnn.cells import lstm
-from numbarnn.common.order import RESET, SKIP
-from numbarnn.common.precision import DTYPES, compute_dtype
-from numbarnn.cuda.launch import LaunchConfig
-from numbarnn.kernels.arrays import masks
-from numbarnn.kernels.step import pointwise, projection, stages
 
 ALL_CELLS = cells.CELLS | {"lstm_clip": lstm.clipped(-0.3, 0.4)} | GENERAL
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))

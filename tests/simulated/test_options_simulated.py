@@ -2,10 +2,10 @@
 every schedule, against the float64 reference."""
 
 import pytest
-from option_cases import OptionCase, assert_matches, check_options, infer, make_problem, pairwise_choices, train
 from persistent_setup import few_threads
 
 from numbarnn.cuda import simulator
+from option_cases import OptionCase, assert_matches, check_options, infer, make_problem, pairwise_choices, train
 
 RAGGED = (2, 0, 3)  # of B = 3 sequences with T = 3 steps
 PACKED = (2, 1, 3)

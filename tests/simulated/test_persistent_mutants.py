@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from grouped_cuts import GroupedCut
-from half_cases import HalfCase
-from helpers import Case, assert_close, infer, make_problem, train
 from numba import cuda
 from persistent_setup import few_threads, mutant
 
+from grouped_cuts import GroupedCut
+from half_cases import HalfCase
+from helpers import Case, assert_close, infer, make_problem, train
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles

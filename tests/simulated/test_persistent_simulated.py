@@ -2,18 +2,16 @@
 with the same bits whoever comes first. That wrong kernels are found out is tested in test_persistent_mutants.py.
 """
 
-import general_problem
-import helpers
 import numpy as np
 import pytest
+from persistent_setup import few_threads
+
+import general_problem
+import helpers
 from general_cells import UNEVEN
 from grouped_cuts import CHEAP, launches_of
 from half_cases import HalfCase
 from helpers import CELLS, Case, assert_close, assert_same_bits, infer, make_problem, train
-from own_cases import OwnCase
-from persistent_setup import few_threads
-from recurrent_weights_cases import WeightCase, check_weights
-
 from numbarnn.bench import planned
 from numbarnn.common.philox import noise_words
 from numbarnn.compile import units
@@ -24,6 +22,8 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import exchange
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule
+from own_cases import OwnCase
+from recurrent_weights_cases import WeightCase, check_weights
 
 SEEDS = range(3)
 

@@ -12,19 +12,19 @@ import pytest
 
 pytest.importorskip("torch")
 
-from general_problem import GeneralCase, GeneralProblem, infer, train
-from helpers import assert_close, assert_same_bits
 from one_step import Step, joined, nans, normal, split
-from philox_reference import philox4x32
-from sum_cells import DRAWN, NOISE_CELLS, SUM_CELLS
 from test_sums_cpu import backward_of, buffers, check, run
 
+from general_problem import GeneralCase, GeneralProblem, infer, train
+from helpers import assert_close, assert_same_bits
 from numbarnn import engines
 from numbarnn.cells import Cell
 from numbarnn.cells.definition import Stage
 from numbarnn.cuda import simulator
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.step import pointwise, stages, unit_sums
+from philox_reference import philox4x32
+from sum_cells import DRAWN, NOISE_CELLS, SUM_CELLS
 
 CELLS = SUM_CELLS | NOISE_CELLS
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))

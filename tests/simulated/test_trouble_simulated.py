@@ -4,12 +4,12 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from grouped_cuts import launches_of
-from half_cases import HalfCase
-from helpers import Case, assert_close, infer, make_problem
 from numba import cuda
 from persistent_setup import few_threads, mutant
 
+from grouped_cuts import launches_of
+from half_cases import HalfCase
+from helpers import Case, assert_close, infer, make_problem
 from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels import trouble

@@ -3,8 +3,9 @@
 from itertools import product
 
 import pytest
-import vectors
 from persistent_setup import few_threads
+
+import vectors
 
 SCHEDULES = ("stepwise", "wavefront", "persistent")
 

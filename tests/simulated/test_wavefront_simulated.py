@@ -3,10 +3,10 @@
 from itertools import product
 
 import pytest
-from helpers import Case, assert_equals_stepwise, assert_same_bits, infer, make_problem, train
-from plan_orders import Shuffled
 
+from helpers import Case, assert_equals_stepwise, assert_same_bits, infer, make_problem, train
 from numbarnn import schedules
+from plan_orders import Shuffled
 
 CELLS = ("lstm", "gru", "rnn_tanh")
 HIDDEN = ((5,), (3, 5), (2, 5, 3))

@@ -14,7 +14,7 @@ pip install nvidia-cudnn-cu12, or -cu13 to match the driver. In this order:
     prepared.py     a call on memory that stays, as one CUDA graph: for times
     rnn.py          Rnn: forward, backward_data, backward_weights, prepare
 
-    from numbarnn.reference import cudnn
+    from numbarnn.bench.peers import cudnn
 
     rnn = cudnn.Rnn("lstm", input_size, hidden_size, num_layers)
     y, hy, cy, reserve = rnn.forward(x, hx, cx, weights)       # weights: a dict with PyTorch's names

@@ -1,0 +1,374 @@
+"""`numbarnn check`: passes what is right, fails what is wrong, and swallows nothing."""
+
+import importlib.util
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from numbarnn import cli, engines
+from numbarnn.bench import report
+from numbarnn.bench.cases import boundaries, cases, spreads
+from numbarnn.bench.check import accuracy, child, expected
+from numbarnn.bench.check import command as check
+from numbarnn.bench.peers import peers
+from numbarnn.common import precision
+from numbarnn.schedules import SCHEDULES
+from stub_layer import StubLayer, use_stub
+
+KEYS = {"cell", "options", "engine", "schedule", "quantity", "error", "limit", "ok", "cudnn_error", "ratio", "uses"}
+OUTPUTS = {"lstm": {"y", "hy", "cy", "dx", "dhx", "dcx"}, "gru": {"y", "hy", "dx", "dhx"}}
+OUTPUTS |= {"traced_lstm": OUTPUTS["lstm"], "layer_norm_rnn": OUTPUTS["gru"]}
+
+
+def run_check(tmp_path, *arguments):
+    path = tmp_path / "rows.json"
+    code = cli.main(["check", "--device", "cpu", "--json", str(path), *arguments])
+    return code, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("cell", cases.ALL_CELLS)
+def test_right_results_pass_in_every_case(cell, tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+    code, rows = run_check(tmp_path, "--cell", cell, "--schedule", "stepwise")
+    assert code == 0
+    assert all(row["ok"] and row.keys() >= KEYS for row in rows)
+    wanted = spreads.spread(cell) + spreads.boundary_cases(cell, "cpu")
+    assert {row["options"] for row in rows} == {case.options for case in wanted}
+    assert {row["mode"] for row in rows} == {"inference", "single steps", "training"}
+    assert f"all {len(rows)} passed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cell", OUTPUTS)
+def test_rows_cover_every_quantity(cell, monkeypatch):
+    use_stub(monkeypatch)
+    for case in spreads.spread(cell, "quick"):
+        rows = [row for row in check.check_case(case, "cpu") if row.mode == "training"]
+        wanted = {"y", "hy", "cy"} if case.forward_only else OUTPUTS[cell] | set(cases.parameter_shapes(case))
+        assert {row.quantity for row in rows if not row.quantity.startswith("dropout")} == wanted
+        assert len(rows) == len({row.quantity for row in rows})
+
+
+def quantities(cell):
+    return [*sorted(OUTPUTS[cell]), "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0_reverse"]
+
+
+@pytest.mark.parametrize("quantity", quantities("lstm"))
+def test_a_wrong_result_fails(quantity, tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch, lambda name, array: array + 1e-3 if name == quantity else array)
+    code, rows = run_check(tmp_path, "--quick", "--cell", "lstm", "--schedule", "stepwise")
+    assert code == 1
+    failed = [row for row in rows if not row["ok"]]
+    # a step by step run carries the wrong state on into other quantities
+    assert {row["quantity"] for row in failed if row["mode"] != "single steps"} == {quantity}
+    assert "FAILED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "spoil, words",
+    [
+        (lambda array: np.where(np.arange(array.size).reshape(array.shape) == 0, np.nan, array), "NaN"),
+        (lambda array: array.astype(np.float64 if array.dtype == np.float32 else np.float32), "dtype"),
+        (lambda array: array[:-1], "shape"),
+    ],
+)
+def test_what_is_no_number_or_has_the_wrong_shape_or_dtype_fails(spoil, words):
+    comparer = check.Comparer(cases.Case("gru", 2, 3, 4, (5,)), "cpu", "stepwise")
+    truth = {"y": np.ones((2, 3, 5))}
+    comparer.compare("training", {"y": spoil(np.ones((2, 3, 5), np.float32))}, expected.Expectation(truth))
+    assert [row.ok for row in comparer.comparisons] == [False]
+    assert words in comparer.comparisons[0].message
+
+
+def test_a_missing_or_unexpected_result_fails():
+    comparer = check.Comparer(cases.Case("gru", 2, 3, 4, (5,)), "cpu", "stepwise")
+    comparer.compare("training", {"z": np.ones(3)}, expected.Expectation({"y": np.ones(3)}), needed=("y",))
+    assert [(row.quantity, row.ok) for row in comparer.comparisons] == [("y", False), ("z", False)]
+
+
+def test_every_schedule_is_checked_and_can_be_chosen(tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+    monkeypatch.setattr("numbarnn.schedules.SCHEDULES", {"one": None, "two": None})
+    code, rows = run_check(tmp_path, "--quick", "--cell", "gru")
+    assert code == 0 and {row["schedule"] for row in rows} == {"one", "two"}
+    code, rows = run_check(tmp_path, "--quick", "--cell", "gru", "--schedule", "two")
+    assert code == 0 and {row["schedule"] for row in rows} == {"two"}
+    with pytest.raises(SystemExit):
+        run_check(tmp_path, "--schedule", "three")
+    assert "expected auto, one, two" in capsys.readouterr().err
+
+
+def test_half_precision_is_checked_on_engines_that_have_it(tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+    _, rows = run_check(tmp_path, "--quick", "--cell", "gru")
+    assert not any("float16" in row["options"] for row in rows)
+    monkeypatch.setattr(check, "HALF_DEVICES", ("cpu",))
+    code, rows = run_check(tmp_path, "--quick", "--schedule", "stepwise")
+    half = [row for row in rows if "float16" in row["options"]]
+    assert code == 0 and {row["cell"] for row in half} == set(cases.ALL_CELLS) - {"rnn_relu"}
+    words = {word for row in half for word in row["options"].split() if "float16" in word}
+    assert words == {"float16", "bfloat16"} if importlib.util.find_spec("ml_dtypes") else {"float16"}
+
+
+@pytest.mark.parametrize("least, code", [(2, 0), (99, 1)])
+def test_cases_that_a_schedule_refuses_are_counted(least, code, tmp_path, monkeypatch, capsys):
+    """They are no failures; but a check that compares nothing does not pass."""
+    use_stub(monkeypatch)
+
+    def explain(self, shape):
+        if self.case.T < least:
+            raise RuntimeError(f"T={self.case.T} is too short")
+        return "a stub\nstepwise"
+
+    monkeypatch.setattr("stub_layer.StubLayer.explain", explain)
+    found, rows = run_check(tmp_path, "--quick", "--cell", "rnn_tanh", "--schedule", "stepwise")
+    refused = [row for row in rows if row["mode"] == accuracy.REFUSED]
+    assert found == code and refused and all(row["ok"] and row["message"].endswith("too short") for row in refused)
+    said = capsys.readouterr().out
+    assert f"stepwise refuses {len(refused)} cases" in said and f"all {len(rows) - len(refused)} passed" in said
+
+
+@pytest.mark.parametrize("method, mode", [("__call__", "inference"), ("backward", "training")])
+def test_an_exception_is_a_failed_row_that_names_it(method, mode, tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+
+    def broken(*arguments, **options):
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(f"stub_layer.StubLayer.{method}", broken)
+    code, rows = run_check(tmp_path, "--quick", "--cell", "gru", "--schedule", "stepwise")
+    assert code == 1
+    failed = [row for row in rows if not row["ok"]]
+    assert mode in {row["mode"] for row in failed}
+    assert all("ZeroDivisionError: on purpose" in row["message"] for row in failed)
+    assert "ZeroDivisionError" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "spoil, quantity",
+    [
+        (lambda mask: np.ones_like(mask), "dropout mask of call 1"),
+        (lambda mask: mask * 1.01, "dropout mask of call 0"),
+        (lambda mask: mask[::-1], "dropout mask of call 0"),
+        (lambda mask: np.zeros_like(mask), "dropout rate of call 1"),
+    ],
+)
+def test_wrong_dropout_masks_fail(spoil, quantity, monkeypatch):
+    use_stub(monkeypatch, lambda name, array: spoil(array) if name == "dropout mask" else array)
+    case = cases.Case("gru", 7, 3, 4, (33, 5), dropout=0.3)
+    failed = {row.quantity for row in check.check_case(case, "cpu") if not row.ok}
+    assert quantity in failed
+
+
+@pytest.mark.parametrize("wrong", ("buffer", "names"))
+def test_parameters_in_another_order_fail(wrong, monkeypatch):
+    use_stub(monkeypatch)
+    make_layer, case = cases.make_layer, cases.Case("gru", 2, 3, 4, (5,))
+
+    def in_another_order(*arguments, **options):
+        layer = make_layer(*arguments, **options)
+        if wrong == "names":
+            layer.parameters = dict(reversed(layer.parameters.items()))
+        else:
+            layer.weights = np.roll(layer.weights, 15)
+        return layer
+
+    assert all(row.ok for row in check.check_case(case, "cpu"))
+    monkeypatch.setattr(cases, "make_layer", in_another_order)
+    (row,) = [row for row in check.check_case(case, "cpu") if not row.ok]
+    assert row.quantity == "weights" and ("parameters are bias_hh_l0" in (row.message or "")) == (wrong == "names")
+
+
+@pytest.mark.parametrize("wrong", ("mask", "results"))
+def test_a_second_call_with_the_masks_of_the_first_fails(wrong, monkeypatch):
+    use_stub(monkeypatch)
+    case = cases.Case("gru", 7, 3, 4, (33, 5), dropout=0.3)
+    assert all(row.ok for row in check.check_case(case, "cpu"))
+    name = {"mask": "dropout_masks", "results": "forward"}[wrong]
+    right = getattr(StubLayer, name)
+
+    def forgetful(self, *arguments, **options):
+        if wrong == "mask":
+            arguments[0].call = 0
+        else:
+            self.calls = 0
+        return right(self, *arguments, **options)
+
+    monkeypatch.setattr(StubLayer, name, forgetful)
+    failed = {row.quantity for row in check.check_case(case, "cpu") if not row.ok}
+    assert "dropout mask of call 1" in failed and "dropout mask of call 0" not in failed
+    assert ("weight_hh_l1" in failed) == (wrong == "results")
+
+
+@pytest.mark.parametrize(
+    "ulps", [{"float32": (10, 12)}, {"float64": (10, 12)}, {"float16": (3, 4)}, {"bfloat16": (3, 4)}]
+)
+def test_how_large_an_error_fails(ulps):
+    """In numbers of its own: limits that grow let a wrong constant of a gate's derivative pass."""
+    ((dtype, (passing, failing)),) = ulps.items()
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    case, eps = cases.Case("gru", 2, 3, 4, (60,), dtype=dtype), 2.0 ** -accuracy.FRACTION_BITS[dtype]
+    truth = {"y": np.ones((2, 3, 60))}
+    for times, ok in ((passing, True), (failing, False)):
+        comparer = check.Comparer(case, "cpu", "stepwise")
+        wrong = (truth["y"] + times * eps * (np.arange(60) == 7)).astype(precision.numpy_dtype(dtype))
+        comparer.compare("training", {"y": wrong}, expected.Expectation(truth, torch=truth))
+        assert [row.ok for row in comparer.comparisons] == [ok], times
+
+
+def test_the_limit_is_twice_pytorchs_error_and_at_least_the_floor():
+    case = cases.Case("gru", 2, 3, 4, (60,))
+    floor = np.finfo(np.float32).eps * (accuracy.FUNCTION_ULPS + 8)
+    assert accuracy.floor(case) == pytest.approx(floor)
+    assert accuracy.limit(case) == accuracy.limit(case, 0.0) == accuracy.floor(case)
+    assert accuracy.limit(case, 3 * floor) == pytest.approx(6 * floor)
+    assert (
+        accuracy.limit(case, 1.0) == accuracy.limit(case, 5 * floor) == accuracy.floor(case)
+    )  # no peer errs like that
+    assert accuracy.floor(replace(case, dtype="float64")) == pytest.approx(floor * 2**-29)
+    half = accuracy.floor(replace(case, dtype="bfloat16"))  # stored in bfloat16, summed in float32
+    assert half == pytest.approx(2**-7 * accuracy.FUNCTION_ULPS + 8 * np.finfo(np.float32).eps)
+    assert accuracy.error(np.array([1.0, 30.0]), np.array([1.5, 20.0])) == 0.5
+    assert accuracy.error(np.array([0.1]), np.array([0.2])) == pytest.approx(0.1)
+
+
+def test_checks_without_pytorch(monkeypatch, tmp_path, capsys):
+    use_stub(monkeypatch)
+    monkeypatch.setattr(peers, "installed", lambda *modules: False)
+    code, rows = run_check(tmp_path, "--quick", "--cell", "rnn_relu")
+    assert code == 0
+    assert {row["torch_error"] for row in rows} == {None}
+    assert "PyTorch is not installed" in capsys.readouterr().out
+
+
+def test_an_engine_that_does_not_start_is_a_failure(monkeypatch, capsys):
+    def get(device="auto"):
+        raise RuntimeError("no GPU here")
+
+    monkeypatch.setattr(engines, "available", lambda: ["cpu"], raising=False)
+    monkeypatch.setattr(engines, "get", get, raising=False)
+    assert cli.main(["check", "--device", "cuda"]) == 1
+    assert "no GPU here" in capsys.readouterr().out
+
+
+# ---- what is run ----
+
+
+@pytest.mark.parametrize("device", ("cpu", "cuda"))
+def test_quick_cases_cross_every_boundary_of_the_engine(device):
+    """Where this fails a constant of the engine has grown: `spreads.COMPILED_BOUNDARIES` needs larger sizes."""
+    plan = [pair for cell in cases.ALL_CELLS for pair in check.plan_cases(device, cell, list(SCHEDULES), True)]
+    assert boundaries.missing(plan, device) == []
+    assert len(boundaries.missing([], device)) == sum(one.device == device for one in boundaries.BOUNDARIES) > 4
+
+
+def test_a_constant_that_grows_is_missed(monkeypatch):
+    plan = [pair for cell in cases.ALL_CELLS for pair in check.plan_cases("cpu", cell, list(SCHEDULES), True)]
+    monkeypatch.setattr("numbarnn.engines.cpu.loops.TILE", 512)
+    assert [name.split(",")[0] for name in boundaries.missing(plan, "cpu")] == [
+        "units of a thread beyond a tile",
+        "terms of a sum over units beyond a tile",
+    ]
+
+
+def test_what_quick_leaves_out_is_told():
+    said = check.left_out(["cpu"], cases.ALL_CELLS, list(SCHEDULES))
+    assert "no float32 of rnn_relu" in said and "no gradients of state or of y alone" in said and "not 100" in said
+    assert "gru" not in check.left_out(["sim"], ["lstm"], ["stepwise"])
+
+
+# ---- the simulator's process ----
+
+
+def child_that(monkeypatch, code):
+    """Replaces `python -m numbarnn` in the child process by Python code; `sys.argv[1:]` are its arguments."""
+    popen = child.subprocess.Popen
+
+    def start(command, **options):
+        return popen([command[0], "-c", code, *command[3:]], **options)
+
+    monkeypatch.setattr(child.subprocess, "Popen", start)
+    with child.SimulatorCheck(["gru"], ["stepwise"], True, report.Progress("none").__enter__()) as running:
+        return running.result()
+
+
+def test_the_simulators_rows_are_merged(monkeypatch):
+    row = accuracy.Comparison("gru", "T=1", "sim", "stepwise", "training", "y", 0.0, 1e-6, True).as_row()
+    code = (
+        "import sys, os, json; assert os.environ['NUMBA_ENABLE_CUDASIM'] == '1';"
+        "print('progress 1 2', file=sys.stderr);"
+        f"json.dump([json.loads('''{json.dumps(row)}''')], open(sys.argv[sys.argv.index('--json') + 1], 'w'))"
+    )
+    (comparison,) = child_that(monkeypatch, code)
+    assert comparison.ok and comparison.engine == "sim"
+
+
+@pytest.mark.parametrize(
+    "code, words",
+    [("raise SystemExit('no simulator')", "no simulator"), ("import os; os.abort()", "exit code -6")],
+)
+def test_a_simulator_that_does_not_start_is_a_failure(code, words, monkeypatch):
+    (comparison,) = child_that(monkeypatch, code)
+    assert not comparison.ok and comparison.engine == "sim"
+    assert words in comparison.message
+
+
+def test_a_simulator_that_hangs_is_stopped(monkeypatch):
+    monkeypatch.setattr(child, "TIMEOUT_S", 0.5)
+    (comparison,) = child_that(monkeypatch, "import time; time.sleep(600)")
+    assert not comparison.ok and "more than 0.5 s" in comparison.message
+
+
+def test_plan_devices(monkeypatch):
+    monkeypatch.setattr(engines, "available", lambda: ["cpu", "cuda"], raising=False)
+    assert check.plan_devices("all") == (["cpu", "cuda"], True)
+    assert check.plan_devices("sim") == ([], True)
+    assert check.plan_devices("cuda") == (["cuda"], False)
+    monkeypatch.setattr(engines, "available", lambda: ["cpu", "sim"], raising=False)
+    assert check.plan_devices("all") == (["cpu", "sim"], False)
+    assert check.plan_devices("sim") == (["sim"], False)
+
+
+# ---- the real engine ----
+
+
+def test_the_cpu_engine_passes(tmp_path, capsys):
+    code, rows = run_check(tmp_path, "--quick")
+    assert code == 0, [row for row in rows if not row["ok"]][:5]
+    assert {row["cell"] for row in rows} == set(cases.ALL_CELLS)
+    said = capsys.readouterr().out
+    assert (
+        "--quick is on cpu 126 runs of a case by a schedule in place of" in said
+        and "no float64 of rnn_tanh" not in said
+    )
+
+
+def test_a_perturbed_engine_fails(tmp_path, monkeypatch, capsys):
+    make_layer = cases.make_layer
+
+    def perturbed(*arguments, **options):
+        layer = make_layer(*arguments, **options)
+        to_host = layer.engine.to_host
+        engine = SimpleNamespace(from_host=layer.engine.from_host, to_host=lambda array: to_host(array) * (1 + 1e-4))
+        return WithEngine(layer, engine)
+
+    monkeypatch.setattr(cases, "make_layer", perturbed)
+    code, rows = run_check(tmp_path, "--quick", "--cell", "gru")
+    assert code == 1
+    assert any(row["quantity"] == "y" and not row["ok"] for row in rows)
+
+
+class WithEngine:
+    """A layer with another engine."""
+
+    def __init__(self, layer, engine):
+        self.layer, self.engine = layer, engine
+
+    def __call__(self, *arguments):
+        return self.layer(*arguments)
+
+    def __getattr__(self, name):
+        return getattr(self.layer, name)

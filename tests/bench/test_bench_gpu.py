@@ -1,0 +1,249 @@
+"""`numbarnn bench --device cuda` without a GPU: cuDNN and its device are made of NumPy (fake_cudnn.py), numbarnn's
+layers of the reference (stub_layer.py), PyTorch runs on the CPU, and the GPU's clock says what a test wants it to."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fake_cudnn
+from numbarnn import cli
+from numbarnn.bench.cases import cases
+from numbarnn.bench.peers import cudnn, cudnn_contender, peers, torch_peer
+from numbarnn.bench.peers.cudnn import options
+from numbarnn.bench.peers.cudnn import rnn as cudnn_rnn
+from numbarnn.bench.speed import command as speed
+from numbarnn.bench.speed import lineup, record, timing
+from stub_layer import use_stub
+
+torch = pytest.importorskip("torch")
+ALGORITHMS = [f"cudnn {name}" for name in options.ALGORITHMS]
+
+
+class Machine:
+    """What a test looks into.
+
+    Attributes:
+        session: of the fake cuDNN. clock: contender -> its time, for who is not 4.
+        tf32: of each call of PyTorch's. asked: (algo, mathType) of each network that cuDNN was asked for.
+        cases: of numbarnn's layers.
+    """
+
+    def __init__(self):
+        self.session, self.clock, self.tf32, self.asked, self.cases = fake_cudnn.session(), {}, [], [], []
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    found, threads = Machine(), torch.get_num_threads()
+    use_stub(monkeypatch)
+    make_layer, make_torch = peers.make_layer, torch_peer.torch_contender
+    describe = found.session.library.cudnnSetRNNDescriptor_v8
+
+    def layer_of(case, *arguments, **keywords):
+        found.cases.append(case)
+        return make_layer(case, *arguments, **keywords)
+
+    def on_the_cpu(problem, train, device):
+        contender = make_torch(problem, train, "cpu")
+
+        def call():
+            found.tf32.append((torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32))
+            return contender.call()
+
+        return replace(contender, call=call)
+
+    def asked(rnnDesc, **given):
+        found.asked.append((given["algo"], given["mathType"]))
+        describe(rnnDesc=rnnDesc, **given)
+
+    def device_time(contender, calls, call_s):
+        return found.clock.get(contender.name, 4.0), contender.name not in found.clock.get("behind", ())
+
+    monkeypatch.setattr(peers, "make_layer", layer_of)
+    monkeypatch.setattr(peers, "torch_contender", on_the_cpu)
+    monkeypatch.setattr(found.session.library, "cudnnSetRNNDescriptor_v8", asked)
+    monkeypatch.setattr(timing, "device_time", device_time)
+    monkeypatch.setattr(timing, "GPU_TURN_S", 1e-3)
+    monkeypatch.setattr(timing, "WARM_S", 0.0)
+    monkeypatch.setattr(speed, "choose_device", lambda wanted: "cuda")
+    monkeypatch.setattr(cudnn, "why_not", lambda: None)
+    monkeypatch.setattr(cudnn, "available", lambda: True)
+    for module in (cudnn, cudnn_rnn):
+        monkeypatch.setattr(module, "default_session", lambda: found.session)
+    yield found
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def bench(machine, tmp_path):
+    """A function that runs the command and returns (its status, the record)."""
+
+    def run(*arguments):
+        path = tmp_path / "bench.json"
+        small = [
+            "bench",
+            "--device",
+            "cuda",
+            "--shape",
+            "3,2,4,5,2",
+            "--rounds",
+            "3",
+            "--threads",
+            "1",
+            "--cell",
+            "gru",
+        ]
+        code = cli.main([*small, "--json", str(path), *arguments])
+        return code, json.loads(path.read_text())
+
+    return run
+
+
+def test_every_algorithm_is_timed_and_the_fastest_is_the_peer(machine, bench, capsys):
+    machine.clock |= {"cudnn persist_static": 2.0, "cudnn persist_dynamic": 3.0, "numbarnn auto": 1.0, "torch": 5.0}
+    code, found = bench("--tf32", "off")
+    assert code == 0
+    assert [(row["what"], row["tf32"]) for row in found["results"]] == [("forward", False), ("forward+backward", False)]
+    for row in found["results"]:
+        assert set(row["device_seconds"]) == {"numbarnn", "torch", *ALGORITHMS}
+        assert row["best_cudnn"] == "cudnn persist_static"
+        assert row["device_ratio"]["cudnn persist_static"] == 0.5 and row["device_ratio"]["torch"] == 0.2
+        assert {row["notes"][name] for name in ALGORITHMS} == {"seq_major_packed, one CUDA graph"}
+        assert row["left_out"] == {} and row["doubts"] == []
+        compared = {check["contender"] for check in row["agreement"]}
+        assert compared == {"numbarnn auto", *ALGORITHMS} and all(check["ok"] for check in row["agreement"])
+    said = capsys.readouterr().out
+    assert "/ best cuDNN" in said and "PyTorch's choice" in said and "cuDNN small_h" in said and "0.50" in said
+    assert {algorithm for algorithm, _ in machine.asked} == set(options.ALGORITHMS.values())
+
+
+def test_with_and_without_tf32_are_rows_of_their_own(machine, bench):
+    code, found = bench()
+    assert code == 0, [row["refusal"] for row in found["results"]]
+    assert [row["tf32"] for row in found["results"]] == [False, False, True, True]
+    maths = options.MATH_TYPES
+    networks = 2 * len(options.ALGORITHMS)  # forward and training
+    assert [math for _, math in machine.asked[:networks]] == [maths["fma"]] * networks
+    wanted = [maths["default"]] * 4 + [maths["tensor_op_allow_conversion"]] * 4
+    assert [math for _, math in machine.asked[networks:]] == wanted * 2
+    assert {"cudnn standard", "cudnn standard tensor_op_allow_conversion"} <= found["results"][2]["seconds"].keys()
+    assert [case.allow_tf32 for case in machine.cases] == [False, False, True, True]
+    assert set(machine.tf32) == {(False, False), (True, True)}
+    assert not torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_there_is_no_tf32_of_other_dtypes(dtype, bench):
+    code, found = bench("--dtype", dtype)
+    assert code == 0 and [row["tf32"] for row in found["results"]] == [False, False]
+
+
+def test_refusals_are_shown_in_cudnns_words(bench, capsys):
+    code, found = bench("--dtype", "float64")
+    assert code == 0
+    refused = {"cudnn persist_static", "cudnn persist_static_small_h"}
+    for row in found["results"]:
+        assert row["left_out"].keys() == refused and not refused & row["seconds"].keys()
+        assert all("CUDNN_STATUS_NOT_SUPPORTED (3000): words of its own" in said for said in row["left_out"].values())
+    said = capsys.readouterr().out
+    assert "cudnn persist_static, 2 cases such as gru 3,2,4,5,2 float64 fwd: cudnnSetRNNDescriptor_v8: CUDNN_" in said
+
+
+def test_an_algorithm_that_cannot_be_recorded_says_so(machine, bench, capsys):
+    machine.session.library.not_recorded = (options.ALGORITHMS["standard"],)
+    code, found = bench("--tf32", "off")
+    assert code == 0
+    for row in found["results"]:
+        note = row["notes"]["cudnn standard"]
+        assert note.startswith("seq_major_packed, call by call, as it cannot be a CUDA graph: cudnnRNNForward: CUDNN_")
+        assert "one CUDA graph" in row["notes"]["cudnn persist_static"] and row["seconds"]["cudnn standard"]
+    assert "cudnn standard, 2 cases such as gru 3,2,4,5,2 float32 fwd: seq_major_packed" in capsys.readouterr().out
+
+
+def test_a_layout_that_is_refused_is_followed_by_the_other(machine, bench, monkeypatch):
+    """Where both are, the words about the first are shown."""
+    describe = machine.session.library.cudnnSetRNNDescriptor_v8
+
+    def no_packed_persistence(rnnDesc, **given):
+        if given["algo"] == options.ALGORITHMS["persist_static"] and given["auxFlags"] == options.PADDED_IO_DISABLED:
+            fake_cudnn.FakeLibrary.fail("cudnnSetRNNDescriptor_v8", 3000)
+        describe(rnnDesc=rnnDesc, **given)
+
+    monkeypatch.setattr(machine.session.library, "cudnnSetRNNDescriptor_v8", no_packed_persistence)
+    code, found = bench("--tf32", "off")
+    assert code == 0
+    for row in found["results"]:
+        assert row["left_out"] == {} and row["notes"]["cudnn persist_static"] == "seq_major_unpacked, one CUDA graph"
+        assert row["notes"]["cudnn standard"] == "seq_major_packed, one CUDA graph"
+
+
+def test_an_algorithm_with_wrong_results_has_no_time(machine, bench, monkeypatch, capsys):
+    network = cudnn_contender.Network
+
+    class Wrong(network):
+        def named_results(self, found):
+            off = self.rnn.options.algorithm == "persist_static" and "dx" in found
+            return super().named_results(found | {"dx": found["dx"] + np.float32(0.1)} if off else found)
+
+    monkeypatch.setattr(cudnn_contender, "Network", Wrong)
+    machine.clock["cudnn persist_static"] = 0.1
+    code, found = bench("--tf32", "off")
+    forward, training = found["results"]
+    assert code == 1
+    assert forward["best_cudnn"] == "cudnn persist_static" and training["best_cudnn"] == "cudnn standard"
+    assert training["ok"] and "cudnn persist_static's dx: is" in training["left_out"]["cudnn persist_static"]
+
+
+def test_weights_are_packed_once(machine):
+    problem = cases.make_problem(cases.Case("lstm", 4, 3, 5, (6,), gradients="y"))
+    contenders, refusals = cudnn_contender.cudnn_contenders(problem, train=True)
+    assert not refusals and [contender.name for contender in contenders] == ALGORITHMS
+    writes, calls = machine.session.device.writes, len(machine.session.library.calls)
+    torchs = torch_peer.torch_contender(problem, True)
+    truth = torch_peer.torch_contender(problem.float64, True)
+    wanted, exact = torchs.results(torchs.call()), truth.results(truth.call())
+    for contender in contenders:
+        for _ in range(3):
+            rows = lineup.compare(problem.case, contender, exact, wanted)
+        assert lineup.disagreement(rows) is None
+    assert machine.session.device.writes == writes and len(machine.session.library.calls) == calls
+    assert machine.session.device.launches == 3 * len(contenders)
+
+
+def test_a_gpu_that_waits_for_the_host_is_told_of(machine, bench, capsys):
+    machine.clock["behind"] = ["torch", "numbarnn auto"]
+    code, found = bench("--tf32", "off")
+    assert code == 0
+    for row in found["results"]:
+        assert row["host_behind"]["numbarnn"] == row["host_behind"]["torch"] == 3
+        assert row["host_behind"]["cudnn standard"] == 0
+        assert "the GPU waited for the host in 3 of 3 rounds of torch" in row["doubts"]
+    assert "2 not to be trusted" in capsys.readouterr().out
+
+
+def test_without_cudnn_pytorchs_choice_is_left(machine, bench, monkeypatch, capsys):
+    monkeypatch.setattr(cudnn, "why_not", lambda: "libcudnn.so.9 is nowhere")
+    monkeypatch.setattr(cudnn, "available", lambda: False)
+    code, found = bench("--tf32", "off")
+    assert code == 0 and found["method"]["cudnn"]["version"] is None
+    for row in found["results"]:
+        assert set(row["seconds"]) == {"numbarnn", "torch"} and row["best_cudnn"] is None
+    assert "cudnn, 2 cases such as gru 3,2,4,5,2 float32 fwd: libcudnn.so.9 is nowhere" in capsys.readouterr().out
+
+
+def test_a_record_has_what_was_timed_and_with_what(bench):
+    _, found = bench("--tf32", "off", "--schedule", "auto,stepwise")
+    assert found["kernels"] == record.kernels_digest("cuda") and found["clean"] in (True, False, None)
+    assert found["method"]["cudnn"]["version"] == "9.28.0" and "version_in_torch" in found["method"]["cudnn"]
+    assert found["method"]["rounds"] == 3 and "cores_busy_elsewhere" in found["method"]
+    assert [row["schedule"] for row in found["results"]] == ["auto", "stepwise"] * 2
+    assert {"driver", "date", "device_name", "environment"} <= found.keys()
+
+
+def test_layers_get_tf32_where_a_case_has_it():
+    for allowed in (False, True):
+        case = cases.Case("gru", 2, 3, 4, (5,), allow_tf32=allowed)
+        layer = cases.make_layer(case, "cpu", cases.make_problem(case).parameters)
+        assert layer.stack.allow_tf32 is allowed

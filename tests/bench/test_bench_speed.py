@@ -1,0 +1,337 @@
+"""`numbarnn bench`: refuses times of wrong results, and records what it measured."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from numbarnn import cli
+from numbarnn.bench import info
+from numbarnn.bench.cases import cases
+from numbarnn.bench.check import accuracy
+from numbarnn.bench.peers import cudnn, peers
+from numbarnn.bench.speed import command as speed
+from numbarnn.bench.speed import lineup, timing
+from numbarnn.bench.speed import record as bench_record
+from stub_layer import use_stub
+
+torch = pytest.importorskip("torch")
+
+SMALL = ["bench", "--device", "cpu", "--shape", "3,2,4,5,1", "--rounds", "2", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch):
+    """Turns of a millisecond, and PyTorch's number of threads as it was."""
+    monkeypatch.setattr(timing, "TURN_S", 1e-3)
+    monkeypatch.setattr(timing, "GPU_TURN_S", 1e-3)
+    monkeypatch.setattr(timing, "GAP_S", 0.0)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def run_bench(tmp_path, *arguments):
+    path = tmp_path / "bench.json"
+    code = cli.main([*SMALL, "--json", str(path), *arguments])
+    return code, json.loads(path.read_text())
+
+
+def test_times_ratios_and_where_they_come_from(tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+    code, record = run_bench(tmp_path, "--shape", "2,1,3,4,2", "--cell", ",".join(cases.PEERS_CELLS))
+    assert code == 0
+    assert {"date", "commit", "clean", "driver", "device", "device_name", "environment", "results"} <= record.keys()
+    assert record["kernels"] == bench_record.kernels_digest("cpu")
+    assert (
+        record["method"]["rounds"] == 2 and {"load_average_before", "cores_busy_elsewhere"} <= record["method"].keys()
+    )
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    assert record["environment"]["versions"]["PyTorch"].startswith(torch.__version__.split("+")[0])
+    assert len(record["results"]) == 4 * 2 * 2
+    for row in record["results"]:
+        assert row["ok"] and row["refusal"] is None and row["schedule"] == "auto"
+        assert row["plan"].startswith("stepwise") and row["device_seconds"] == row["device_median_s"] == {}
+        names = {"numbarnn", "torch"}
+        if row["what"] == speed.FORWARD and peers.installed("onnx", "onnxruntime"):
+            names |= {"onnxruntime"}
+        assert set(row["seconds"]) == set(row["median_s"]) == names
+        assert set(row["ratio"]) == names - {"numbarnn"}
+        assert all(len(times) == 2 and min(times) > 0 for times in row["seconds"].values())
+        assert all(check["ok"] for check in row["agreement"])
+    assert "agree with PyTorch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("quantity", ["y", "hy", "cy", "dx", "dhx", "dcx", "weight_hh_l0", "bias_ih_l0"])
+def test_a_wrong_result_is_refused(quantity, tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch, lambda name, array: array + 1e-3 if name == quantity else array)
+    code, record = run_bench(tmp_path, "--cell", "lstm")
+    assert code == 1
+    forward, training = record["results"]
+    assert forward["ok"] == (quantity not in ("y", "hy", "cy"))
+    assert not training["ok"] and training["seconds"] == training["median_s"] == training["ratio"] == {}
+    assert quantity in training["refusal"]
+    assert "REFUSED" in capsys.readouterr().out
+
+
+def test_nan_is_refused(tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch, lambda name, array: array * np.nan if name == "dx" else array)
+    code, record = run_bench(tmp_path, "--cell", "gru")
+    assert code == 1
+    assert [row["ok"] for row in record["results"]] == [True, False]
+
+
+def test_an_exception_is_a_refusal(tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+
+    def broken(*arguments, **options):
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr("stub_layer.StubLayer.backward", broken)
+    code, record = run_bench(tmp_path, "--cell", "gru")
+    assert code == 1
+    assert "ZeroDivisionError: on purpose" in record["results"][1]["refusal"]
+
+
+def test_a_wrong_onnx_graph_has_no_time(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    use_stub(monkeypatch)
+    monkeypatch.setitem(peers.ONNX_GATE_ORDER, "gru", (0, 1, 2))
+    code, record = run_bench(tmp_path, "--cell", "gru")
+    assert code == 1
+    forward = record["results"][0]
+    assert "onnxruntime's" in forward["left_out"]["onnxruntime"] and "onnxruntime" not in forward["seconds"]
+    assert forward["ok"] and "onnxruntime, 1 cases such as gru" in capsys.readouterr().out
+
+
+def test_a_schedule_that_refuses_is_a_row(tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+    make_layer = peers.make_layer
+
+    def choosy(case, device, parameters, schedule="auto", seed=0):
+        layer = make_layer(case, device, parameters, schedule, seed)
+        if schedule == "stepwise":
+
+            def explain(shape):
+                raise RuntimeError("H=5 does not fit")
+
+            layer.explain = explain
+        return layer
+
+    monkeypatch.setattr(peers, "make_layer", choosy)
+    code, record = run_bench(tmp_path, "--cell", "gru", "--schedule", "auto,stepwise")
+    assert code == 1
+    rows = [(row["what"], row["schedule"], row["refusal"]) for row in record["results"]]
+    reason = "RuntimeError: H=5 does not fit"
+    assert rows == [(what, *rest) for what in speed.SHORT for rest in (("auto", None), ("stepwise", reason))]
+    assert "REFUSED: RuntimeError: H=5" in capsys.readouterr().out
+
+
+def test_several_dtypes_and_schedules_take_turns(tmp_path, monkeypatch, capsys):
+    """PyTorch has one turn per round for all schedules, so all rows of a pass show the same times of it."""
+    pytest.importorskip("ml_dtypes")
+    use_stub(monkeypatch)
+    code, record = run_bench(tmp_path, "--cell", "gru", "--schedule", "auto,stepwise", "--dtype", "float64,bfloat16")
+    assert code == 0, [row["refusal"] for row in record["results"]]
+    rows = record["results"]
+    assert [row["dtype"] for row in rows] == ["float64"] * 4 + ["bfloat16"] * 4
+    for one, other in zip(rows[::2], rows[1::2], strict=True):
+        assert (one["schedule"], other["schedule"]) == ("auto", "stepwise")
+        assert one["seconds"]["torch"] == other["seconds"]["torch"]
+        assert one["seconds"]["numbarnn"] != other["seconds"]["numbarnn"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_goes_to_pytorch_and_back_bit_for_bit(dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    problem = cases.make_problem(cases.Case("gru", 2, 3, 4, (5,), dtype=dtype))
+    tensor = peers.numpy_to_torch(problem.x)
+    assert tensor.dtype == getattr(torch, dtype)
+    back = peers.torch_to_numpy(tensor)
+    assert back.dtype == problem.x.dtype == dtype and (back == problem.x).all()
+    np.testing.assert_array_equal(tensor.double().numpy(), problem.float64.x)
+
+
+def test_the_limit_is_twice_pytorchs_error_where_that_is_one_of_rounding():
+    case = cases.Case("gru", 2, 3, 4, (5,))
+
+    def judged(value, torchs):
+        contender = peers.Contender("other", lambda: None, lambda _: {"y": np.full(3, value, np.float32)})
+        truth, torchs = {"y": np.zeros(3)}, {"y": np.full(3, torchs, np.float32)}
+        return speed.disagreement(speed.compare(case, contender, truth, torchs))
+
+    assert judged(0.0, 2e-6) is judged(3.9e-6, 2e-6) is None
+    assert "other's y: is 4.1e-06 from float64, more than 4.0e-06" in judged(4.1e-6, 2e-6)
+    assert "more than 7.2e-07" in judged(1e-3, 1e-3)  # PyTorch computes something else
+
+
+def test_a_pytorch_that_computes_something_else_is_no_measure():
+    """Its error beyond PEER_TRUST floors lets nobody err as much; with TF32 the floor is that of 10 bits."""
+    case = cases.Case("gru", 2, 3, 4, (5,))
+    floor = accuracy.floor(case)
+    assert lineup.limit(case, accuracy.PEER_TRUST * floor) == 2 * accuracy.PEER_TRUST * floor
+    assert lineup.limit(case, 1.01 * accuracy.PEER_TRUST * floor) == floor
+    rounded = replace(case, allow_tf32=True)
+    assert lineup.limit(rounded, 0.0) == accuracy.floor(replace(case, dtype="float16")) > 1000 * floor
+    assert lineup.largest_trusted(rounded, None) == accuracy.PEER_TRUST * lineup.limit(rounded, 0.0)
+
+
+def test_a_pytorch_whose_results_are_wrong_has_no_time(tmp_path, monkeypatch, capsys):
+    use_stub(monkeypatch)
+    right = lineup.peers.torch_contender
+
+    def wrong(problem, train, device="cpu"):
+        contender = right(problem, train, device)
+        if problem.case.dtype == "float64":
+            return contender
+        results = contender.results
+        return replace(contender, results=lambda returned: {q: v for q, v in results(returned).items()} | {
+            "y": results(returned)["y"] + np.float32(0.01)})  # fmt: skip
+
+    monkeypatch.setattr(lineup.peers, "torch_contender", wrong)
+    code, record = run_bench(tmp_path, "--cell", "gru", "--dtype", "float32")
+    assert code == 0
+    for row in record["results"]:
+        assert "torch's y: is 1.0e-02 from float64" in row["left_out"]["torch"] and "torch" not in row["seconds"]
+        assert row["ok"] and row["seconds"]["numbarnn"]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--schedule", "fast"], "expected auto, stepwise"),
+        (["--dtype", "float8"], "expected float32, float64"),
+        (["--set", "mine"], "invalid choice: 'mine'"),
+        (["--set", "schedules", "--shape", "1,1,1,1,1"], "not allowed with"),
+    ],
+)
+def test_unknown_names(arguments, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["bench", *arguments])
+    assert stop.value.code == 2 and words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "1,2,3,4", "1,2,3,4,5,6", "1,2,3,4,0", "1,2,3,4,-1", "a,b,c,d,e", "1.5,2,3,4,5"])
+def test_malformed_shapes(text, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["bench", "--shape", text])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert "T,B,I,H,L" in said and repr(text) in said
+
+
+def test_shapes_are_parsed():
+    assert speed.parse_shape("25,16,512,256,3") == speed.Shape(T=25, B=16, I=512, H=256, L=3)
+    assert str(speed.Shape(1, 2, 3, 4, 5)) == "1,2,3,4,5"
+
+
+def test_turns_alternate(monkeypatch):
+    order = []
+
+    def one_turn(contender, samples, at_once):
+        order.append(contender.name)
+        return 1.0
+
+    monkeypatch.setattr(timing, "one_turn", one_turn)
+    contenders = [peers.Contender(name, lambda: None, None) for name in "abc"]
+    turns = timing.take_turns(contenders, 3)
+    assert "".join(order) == "abccbaabc"
+    assert turns == {name: timing.Turns([1.0] * 3) for name in "abc"}
+
+
+def test_calls_of_a_turn_on_a_gpu_are_made_back_to_back(monkeypatch):
+    """One sample, which waits for the device once at its end; the GPU's clock gets as many calls."""
+    did = []
+    contender = peers.Contender("a", lambda: did.append("call"), None, lambda: did.append("wait"))
+    assert timing.calls_per_turn(contender, gpu=True)[0] == 1
+    did.clear()
+    timing.timed(contender, 3)
+    assert did == ["wait", "call", "call", "call", "wait"]
+    clocked = []
+    monkeypatch.setattr(
+        timing, "device_time", lambda one, calls, call_s: (0.5, not clocked.append(calls) and call_s > 1)
+    )
+    turns = timing.take_turns([contender], 2, gpu=True)["a"]
+    assert turns.device == [0.5, 0.5] and len(turns.call) == 2 and min(clocked) >= 1 and turns.behind == 2
+
+
+@pytest.fixture
+def fake_clock(monkeypatch):
+    """(what was done, a list of whether the GPU has come to the first event when it is asked, in turns)."""
+    did, begun = [], []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            did.append("event")
+
+        def query(self):
+            return begun.pop(0)
+
+        def synchronize(self):
+            did.append("wait")
+
+        def elapsed_time(self, end):
+            return 6.0  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: did.append(cycles / timing.GPU_CLOCK_HZ))
+    return did, begun
+
+
+def test_the_gpus_clock_runs_around_calls_with_a_head_start(fake_clock):
+    did, begun = fake_clock
+    contender, head_start = peers.Contender("a", lambda: did.append("call"), None), timing.HEAD_STARTS_S[0]
+    begun += [False]
+    seconds, ahead = timing.device_time(contender, calls=100, call_s=head_start / 3 / timing.SLACK)
+    assert seconds == pytest.approx(2e-3) and ahead
+    assert did == [pytest.approx(head_start), "event", "call", "call", "call", "event", "wait"]
+
+
+def test_a_host_that_falls_behind_gets_a_longer_head_start_and_is_told_of(fake_clock):
+    did, begun = fake_clock
+    contender, (first, second) = peers.Contender("a", lambda: did.append("call"), None), timing.HEAD_STARTS_S
+    begun += [True, False]
+    assert timing.device_time(contender, calls=1, call_s=1.0) == (pytest.approx(6e-3), True)
+    assert did == [first, "event", "call", "event", "wait", second, "event", "call", "event", "wait"]
+    begun += [True, True]
+    assert timing.device_time(contender, calls=1, call_s=1.0) == (pytest.approx(6e-3), False)
+
+
+def test_commit_is_that_of_numbarnns_own_tree(tmp_path, monkeypatch):
+    assert info.commit() == "unknown" or len(info.commit().removesuffix("-dirty")) == 40
+    monkeypatch.setattr("numbarnn.__file__", str(tmp_path / "site-packages" / "numbarnn" / "__init__.py"))
+    assert info.commit() == "unknown"
+
+
+def test_cuda_is_refused_where_it_is_missing(monkeypatch, capsys):
+    use_stub(monkeypatch)
+    assert cli.main([*SMALL, "--device", "cuda"]) == 1
+    assert "CUDA" in capsys.readouterr().err
+
+
+def test_the_cpu_engine_agrees(tmp_path, capsys):
+    code, record = run_bench(tmp_path)
+    assert code == 0, [row["refusal"] for row in record["results"]]
+
+
+@pytest.mark.gpu
+@pytest.mark.real_gpu
+def test_both_clocks_on_a_gpu(tmp_path):
+    """The GPU needs no longer than the caller waits, but for the scatter of such short calls."""
+    arguments = ["bench", "--device", "cuda", "--shape", "20,4,64,64,1", "--rounds", "3", "--schedule", "stepwise"]
+    path = tmp_path / "bench.json"
+    assert cli.main([*arguments, "--cell", "lstm,gru", "--json", str(path)]) == 0
+    record = json.loads(path.read_text())
+    assert record["driver"] and record["device_name"] == record["environment"]["gpus"][0]["name"]
+    with_cudnn = cudnn.available()
+    for row in record["results"]:
+        assert set(row["seconds"]) == set(row["device_seconds"]) >= {"numbarnn", "torch"}
+        assert (row["best_cudnn"] in row["device_seconds"]) == with_cudnn, row["left_out"]
+        for name, seconds in row["device_median_s"].items():
+            assert 0 < seconds < 1.5 * row["median_s"][name]

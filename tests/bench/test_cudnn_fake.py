@@ -1,0 +1,281 @@
+"""The binding to cuDNN, all of it, with a cuDNN and a device made of NumPy (fake_cudnn.py)."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import fake_cudnn
+from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, STANDARD, Problem, as_id, as_weight_space, pack, unpack
+from numbarnn.bench.peers import cudnn
+
+
+@pytest.fixture
+def session():
+    return fake_cudnn.session()
+
+
+# ------------------------------------------------------------------------------------------------------------- results
+@pytest.mark.parametrize("chosen", OPTIONS.values(), ids=OPTIONS)
+def test_results_are_the_references(session, chosen):
+    problem = Problem(**chosen)
+    problem.assert_agrees(problem.run(session), "fake cuDNN")
+
+
+@pytest.mark.parametrize("chosen", STANDARD.values(), ids=STANDARD)
+def test_results_of_unequal_lengths_are_the_references(session, chosen):
+    lengths = (4, 3, 1) if chosen.get("layout") == "seq_major_packed" else (2, 0, 4)
+    problem = Problem(**chosen, lengths=lengths)
+    problem.assert_agrees(problem.run(session), "fake cuDNN")
+
+
+def test_what_is_not_given_is_null(session):
+    problem = Problem("lstm", 3, 5, states=False, gradients=False)
+    problem.assert_agrees(problem.run(session), "fake cuDNN")
+
+
+def test_unequal_lengths_are_refused_by_persistent_kernels(session):
+    problem = Problem("gru", 3, 5, algorithm="persist_static", lengths=(4, 2, 4))
+    with pytest.raises(cudnn.CudnnError, match="cudnnGetRNNTempSpaceSizes: CUDNN_STATUS_NOT_SUPPORTED"):
+        problem.run(session)
+
+
+def test_a_dynamic_kernel_is_built_once_per_batch(session):
+    problem = Problem("lstm", 3, 5, algorithm="persist_dynamic")
+    rnn = problem.rnn(session)
+    for batch in (3, 3, 2):
+        rnn.forward(problem.x[:, :batch], weights=problem.parameters)
+    assert session.library.calls.count("cudnnBuildRNNDynamic") == 2
+
+
+def test_inference_keeps_no_reserve(session):
+    problem = Problem("gru", 3, 5)
+    y, _, cy, reserve = problem.rnn(session).forward(problem.x, weights=problem.parameters, training=False)
+    assert cy is None and reserve is None and y.shape == (4, 3, 5)
+
+
+def test_dw_is_added_to_and_left_alone(session):
+    problem = Problem("rnn_tanh", 3, 5)
+    rnn = problem.rnn(session)
+    reserve = rnn.forward(problem.x, problem.hx, None, problem.parameters)[3]
+    rnn.backward_data(reserve, problem.dy)
+    once = rnn.backward_weights(reserve)
+    start = np.ones_like(once)
+    np.testing.assert_allclose(rnn.backward_weights(reserve, start), once + 1, rtol=1e-6)
+    assert (start == 1).all()
+
+
+def test_padding_that_cudnn_does_not_fill_shows(session):
+    problem = Problem("gru", 3, 5, lengths=(2, 4, 1))
+    rnn = problem.rnn(session)
+    arguments = (problem.x, None, None, problem.parameters, problem.lengths)
+    assert (rnn.forward(*arguments, padding_value=7.0)[0][2:, 0] == 7).all()
+    assert np.isnan(rnn.forward(*arguments, padding_value=None)[0][2:, 0]).all()
+
+
+def test_packing_helpers_of_the_tests():
+    padded = np.arange(24.0).reshape(4, 3, 2)
+    packed = pack(padded, (4, 2, 1))
+    np.testing.assert_array_equal(packed[:, 0], [0, 2, 4, 6, 8, 12, 18])
+    restored = unpack(packed, (4, 2, 1), 4)
+    np.testing.assert_array_equal(pack(restored, (4, 2, 1)), packed)
+
+
+@pytest.mark.parametrize("chosen", LAYOUTS_OF_WEIGHTS[::7], ids=as_id)
+def test_split_is_the_reverse_of_join(session, chosen):
+    rnn = cudnn.Rnn(**chosen, session=session)
+    flat = np.arange(rnn.weight_space_size, dtype=np.float32)
+    np.testing.assert_array_equal(rnn.join(rnn.split(flat)), flat, strict=True)
+    assert {name: tuple(place) for name, place in rnn.weight_params().items()} == as_weight_space(chosen)[0]
+    assert rnn.weight_space_bytes == 4 * rnn.weight_space_size
+
+
+# ------------------------------------------------------------------------------------------------------ prepared calls
+def prepared(problem, session, training=True):
+    """A `Prepared` of a problem, and its network."""
+    rnn = problem.rnn(session)
+    gradients = {"dy": problem.dy, "dhy": problem.dhy, "dcy": problem.dcy} if training else {}
+    return rnn.prepare(problem.x, problem.hx, problem.cx, problem.parameters, **gradients), rnn
+
+
+@pytest.mark.parametrize("name", ("lstm", "gru-bfloat16", "lstm-projection", "gru-persist_dynamic", "rnn_tanh-small_h"))
+def test_a_prepared_call_gives_the_same_again_and_again(session, name):
+    """The gradients of weights among them, which cuDNN adds to what is there."""
+    problem = Problem(**OPTIONS[name])
+    problem.padding_value = 0.0
+    call, rnn = prepared(problem, session)
+    for _ in range(3):
+        call.run()
+    values = call.results()
+    values |= rnn.split(values.pop("dw"))
+    problem.assert_agrees(values, "prepared fake cuDNN")
+
+
+def test_a_prepared_call_packs_and_copies_once(session):
+    problem = Problem("lstm", 3, 5)
+    call, _ = prepared(problem, session)
+    device, calls = session.device, len(session.library.calls)
+    writes, memory = device.writes, len(device.memory)
+    for _ in range(3):
+        call.run()
+    assert (device.writes, len(device.memory), device.launches) == (writes, memory, 3)
+    assert len(session.library.calls) == calls, "a launch calls nothing of cuDNN's"
+    assert call.why_no_graph is None
+
+
+def test_a_prepared_inference_does_no_more_than_forward(session):
+    problem = Problem("gru", 3, 5)
+    call, _ = prepared(problem, session, training=False)
+    call.run()
+    assert set(call.results()) == {"y", "hy"}
+    assert session.library.calls.count("cudnnRNNForward") == 2, "once to begin with, once recorded"
+    assert "cudnnRNNBackwardData_v8" not in session.library.calls
+    np.testing.assert_array_equal(call.results()["y"], problem.rnn(session).forward(problem.x, problem.hx, None,
+                                  problem.parameters, training=False)[0])  # fmt: skip
+
+
+def test_a_call_that_cannot_be_recorded_runs_without_a_graph(session):
+    session.library.not_recorded = (0,)
+    problem = Problem("lstm", 3, 5)
+    problem.padding_value = 0.0
+    call, rnn = prepared(problem, session)
+    assert "cudnnRNNForward: CUDNN_STATUS_EXECUTION_FAILED" in call.why_no_graph
+    assert session.library.stream is None, "back on the default stream"
+    call.run()
+    call.run()
+    assert session.device.launches == 0
+    values = call.results()
+    values |= rnn.split(values.pop("dw"))
+    problem.assert_agrees(values, "prepared fake cuDNN")
+
+
+def test_what_is_wrong_is_refused_before_a_prepared_call_runs(session):
+    problem = Problem("lstm", 3, 5)
+    rnn = problem.rnn(session)
+    with pytest.raises(ValueError, match=r"dy must have shape \(4, 3, 5\)"):
+        rnn.prepare(problem.x, weights=problem.parameters, dy=problem.dy[:2])
+    with pytest.raises(TypeError, match="weights are missing"):
+        rnn.prepare(problem.x, dy=problem.dy)
+
+
+# ---------------------------------------------------------------------------------------------------------- ownership
+def test_a_prepared_call_leaves_nothing_behind(session):
+    call, rnn = prepared(Problem("lstm", 3, 5, 2), session)
+    call.run()
+    del call, rnn
+    gc.collect()
+    assert not session.device.memory and not session.library.alive and not session.device.graphs
+
+
+def test_nothing_is_left_behind(session):
+    problem = Problem("lstm", 3, 5, 2, dropout=0.5)
+    rnn = problem.rnn(session)
+    reserve = rnn.forward(problem.x, problem.hx, problem.cx, problem.parameters)[3]
+    rnn.backward_data(reserve, problem.dy)
+    rnn.backward_weights(reserve)
+    del rnn, reserve
+    gc.collect()
+    assert not session.device.memory and not session.library.alive and not session.device.entered
+
+
+def test_a_failed_call_leaves_nothing_behind(session):
+    """Memory runs out at each allocation in turn."""
+    problem = Problem("lstm", 3, 5)
+    rnn = problem.rnn(session)
+    gc.collect()
+    memory, alive = len(session.device.memory), len(session.library.alive)
+    for allocations in range(100):
+        session.device.fail_after = allocations
+        try:
+            rnn.forward(problem.x, problem.hx, problem.cx, problem.parameters)
+        except RuntimeError as error:
+            assert "OUT_OF_MEMORY" in str(error)
+        else:
+            break
+        finally:
+            session.device.fail_after = None
+        gc.collect()
+        assert (len(session.device.memory), len(session.library.alive)) == (memory, alive)
+    assert allocations == 9, "x, hx, cx, weights, y, hy, cy, work and reserve space"
+
+
+def test_refused_options_leave_nothing_behind(session):
+    with pytest.raises(cudnn.CudnnError):
+        cudnn.Rnn("gru", 3, 5, proj_size=2, session=session)
+    gc.collect()
+    assert not session.device.memory and not session.library.alive
+
+
+def test_a_missing_device_is_said_when_an_rnn_is_made():
+    if cudnn.available():
+        pytest.skip("there is one")
+    with pytest.raises(RuntimeError, match=r"pip install|NVIDIA GPU"):
+        cudnn.Rnn("lstm", 3, 5)
+
+
+# ----------------------------------------------------------------------------------------------------------- bad input
+BAD_OPTIONS = {
+    "cell": (dict(cell="peephole"), "cell must be one of rnn_relu, .*; got 'peephole'"),
+    "bias": (dict(bias="both"), "bias must be one of none, input, .*; got 'both'"),
+    "math_type": (dict(math_type="tf32"), "math_type must be one of default, .*; got 'tf32'"),
+    "dtype": (dict(dtype="float8"), "dtype must be one of float32"),
+    "layout": (dict(layout="packed"), "layout must be one of seq_major_unpacked"),
+    "hidden_size": (dict(hidden_size=(5, 5)), "hidden_size must be an int, got .*: cuDNN has one for all layers"),
+    "skip": (dict(input_mode="skip"), "input_mode='skip' needs input_size == hidden_size, got 3 and 5"),
+    "projection of all": (dict(proj_size=5), "proj_size must be 0 .* less than hidden_size, got 5"),
+    "clip": (dict(cell="gru", cell_clip=1.0), "cell_clip is the LSTM's; got it for gru"),
+}
+
+
+@pytest.mark.parametrize("wrong, message", BAD_OPTIONS.values(), ids=BAD_OPTIONS)
+def test_bad_options(session, wrong, message):
+    chosen = {"cell": "lstm", "input_size": 3, "hidden_size": 5} | wrong
+    with pytest.raises((ValueError, TypeError), match=message):
+        cudnn.Rnn(**chosen, session=session)
+
+
+def test_bad_arguments_of_forward(session):
+    problem = Problem("gru", 3, 5)
+    rnn, x, parameters = problem.rnn(session), problem.x, problem.parameters
+    without = {name: value for name, value in parameters.items() if name != "bias_hh_l0"}
+    for error, message, arguments in (
+        (TypeError, "weights are missing", (x,)),
+        (TypeError, "x must be float32, .*got float64", (x.astype(float), None, None, parameters)),
+        (ValueError, "x must have 3 axes", (x[0], None, None, parameters)),
+        (ValueError, r"x must have shape \(4, 3, 3\), got \(4, 3, 2\)", (x[:, :, :2], None, None, parameters)),
+        (ValueError, r"hx must have shape \(1, 3, 5\)", (x, problem.hx[:, :2], None, parameters)),
+        (ValueError, "cx must be None: gru has no cell state", (x, None, problem.hx, parameters)),
+        (ValueError, "lengths must be 3 ints, .*got 2", (x, None, None, parameters, (1, 2))),
+        (TypeError, "'float' object cannot be interpreted", (x, None, None, parameters, (1, 2.5, 3))),
+        (ValueError, "missing bias_hh_l0; unexpected none", (x, None, None, without)),
+        (ValueError, r"bias_hh_l0 \(3,\), expected \(15,\)", (x, None, None, without | {"bias_hh_l0": np.zeros(3)})),
+        (TypeError, "must be float32, got bias_hh_l0 float64", (x, None, None, without | {"bias_hh_l0": np.zeros(15)})),
+        (ValueError, r"weights must have shape", (x, None, None, np.zeros(3, np.float32))),
+    ):
+        with pytest.raises(error, match=message):
+            rnn.forward(*arguments)
+    with pytest.raises(cudnn.CudnnError, match="cudnnSetRNNDataDescriptor: CUDNN_STATUS_BAD_PARAM"):
+        rnn.forward(x, None, None, parameters, (5, 1, 1))
+
+
+def test_a_reserve_is_used_in_order(session):
+    problem = Problem("gru", 3, 5)
+    rnn = problem.rnn(session)
+    reserve = rnn.forward(problem.x, weights=problem.parameters)[3]
+    with pytest.raises(ValueError, match="call backward_data before backward_weights"):
+        rnn.backward_weights(reserve)
+    with pytest.raises(ValueError, match="made by another Rnn"):
+        problem.rnn(session).backward_data(reserve)
+    with pytest.raises(TypeError, match="reserve must be what forward returned in training, got a NoneType"):
+        rnn.backward_data(None)
+    rnn.backward_data(reserve)
+    with pytest.raises(ValueError, match="already used by backward_data"):
+        rnn.backward_data(reserve)
+
+
+def test_packed_sequences_need_lengths(session):
+    problem = Problem("gru", 3, 5, layout="seq_major_packed", lengths=(4, 2, 2))
+    with pytest.raises(ValueError, match="lengths are missing: packed sequences need them"):
+        problem.rnn(session).forward(problem.laid_out(problem.x), weights=problem.parameters)
+    with pytest.raises(ValueError, match=r"x must have 2 axes with layout='seq_major_packed', got shape \(4, 3, 3\)"):
+        problem.rnn(session).forward(problem.x, weights=problem.parameters, lengths=problem.lengths)

@@ -1,0 +1,344 @@
+"""The cells' scalar functions: derivatives, float32 approximations, types, and the random number generator."""
+
+import numpy as np
+import pytest
+from numba import njit, types
+
+from general_cells import GENERAL
+from numbarnn import cells
+from numbarnn.cells import lstm, scalar
+from numbarnn.common.philox import dropout_words, philox
+from numbarnn.compile import scalar as compiled_scalar
+from numbarnn.compile import units
+from numbarnn.compile.specialise import FAST_MATH, backward_function, forward_function, specialise
+from philox_reference import philox4x32
+
+CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4, True), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
+ALL_CELLS = cells.CELLS | CLIPPED | GENERAL
+by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
+by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
+
+
+# --------------------------------------------------------------------------------------------------------- equations
+WEIGHT = 0.7  # R of the gates that multiply another vector than h', of one unit
+
+
+def parts_of(cell, point):
+    """(ax, ah, state, vectors) of these as one vector."""
+    ends = np.cumsum([cell.num_gates, cell.num_recurrent, cell.num_states])
+    return tuple(map(tuple, np.split(point, ends)))
+
+
+def size_of(cell):
+    """How many numbers `parts_of` takes."""
+    return cell.num_gates + cell.num_recurrent + cell.num_states + cell.num_vectors
+
+
+def step_forward(cell, ax, ah, state, vectors):
+    """New state and saved values; `ah` lacks the products of stages."""
+    forward = forward_function(cell, "float64", "python")
+    ah = list(ah)
+    for number, stage in enumerate(cell.stages):
+        known = *ah[: cell.first_of_stage(number)], *[np.nan] * (len(ah) - cell.first_of_stage(number))
+        v = stage.forward(ax, known, state, vectors, (), ())
+        for gate in gates_of_stage(cell, number):
+            ah[gate] += WEIGHT * v
+    return forward(ax, tuple(ah), state, vectors, (), ())
+
+
+def gates_of_stage(cell, number):
+    return range(cell.first_of_stage(number), cell.first_of_stage(number + 1))
+
+
+def step_backward(cell, saved, state, new_state, d_state, vectors):
+    """The gradients of what `step_forward` takes."""
+    backward = backward_function(cell, "float64", "python")
+    d_v, of_stages = [np.nan] * len(cell.stages), ()
+    for number in reversed(range(len(cell.stages))):
+        d_ah = cell.stages[number].backward(saved, state, new_state, d_state, tuple(d_v), vectors, (), (), ())
+        assert len(d_ah) == len(gates_of_stage(cell, number))
+        d_v[number], of_stages = WEIGHT * sum(d_ah), (*d_ah, *of_stages)
+    d_ax, d_ah, d_before, d_vectors = backward(saved, state, new_state, d_state, tuple(d_v), vectors, (), (), ())
+    return d_ax, (*d_ah, *of_stages), d_before, d_vectors
+
+
+@by_cell
+@pytest.mark.parametrize("seed", range(5))
+def test_backward_is_the_derivative_of_forward(cell, seed):
+    """Central differences in float64. Their error is step² f'''/6 + 1e-16/step, some 1e-10 for functions of size 1."""
+    rng = np.random.default_rng(seed)
+    step, point, d_state = 1e-5, rng.normal(size=size_of(cell)), rng.normal(size=cell.num_states)
+    if cell.name == "rnn_relu":
+        assert abs(point[0] + point[1]) > 10 * step  # not at the kink
+
+    def loss(point):
+        return sum(d * value for d, value in zip(d_state, step_forward(cell, *parts_of(cell, point))[0], strict=True))
+
+    numeric = []
+    for k in range(len(point)):
+        above, below = point.copy(), point.copy()
+        above[k] += step
+        below[k] -= step
+        numeric.append((loss(above) - loss(below)) / (2 * step))
+    ax, ah, state, vectors = parts_of(cell, point)
+    new_state, saved = step_forward(cell, ax, ah, state, vectors)
+    d_ax, d_ah, d_before, d_vectors = step_backward(cell, saved, state, new_state, tuple(d_state), vectors)
+    np.testing.assert_allclose([*d_ax, *d_ah, *d_before, *d_vectors], numeric, rtol=1e-6, atol=1e-9)
+    assert (d_ax == d_ah) or not cell.same_gradient
+
+
+@by_cell
+def test_tuples_have_the_lengths_the_cell_says(cell):
+    ax, ah, state, vectors = parts_of(cell, np.ones(size_of(cell)))
+    new_state, saved = step_forward(cell, ax, ah, state, vectors)
+    assert (len(new_state), len(saved)) == (cell.num_states, cell.num_saved)
+    gradients = step_backward(cell, saved, new_state, new_state, (1.0,) * cell.num_states, vectors)
+    assert list(map(len, gradients)) == [cell.num_gates, cell.num_recurrent, cell.num_states, cell.num_vectors]
+    assert cell.states[0] == "h" and cell.num_private == len(cell.states) - 1
+
+
+def test_numbers_of_gates():
+    """Of ax, of ah that multiply h, of ah in all; which are a stage's."""
+    counts = {name: (cell.num_gates, cell.num_outer, cell.num_recurrent) for name, cell in ALL_CELLS.items()}
+    assert counts["lstm"] == counts["clipped"] == (4, 4, 4) and counts["gru"] == (3, 3, 3)
+    assert counts["gru_reset_before"] == (3, 2, 3) and counts["blend"] == (3, 1, 4) and counts["light"] == (2, 0, 0)
+    assert counts["chain"] == (2, 1, 4)
+    assert [ALL_CELLS["blend"].rows_of_stage(0, 5), ALL_CELLS["chain"].rows_of_stage(1, 5)] == [
+        slice(5, 20), slice(10, 20),
+    ]  # fmt: skip
+    assert [name for name, cell in ALL_CELLS.items() if cell.stages] == ["gru_reset_before", "blend", "chain"]
+
+
+def test_known_cells():
+    assert {name: (cell.gates, cell.states) for name, cell in cells.CELLS.items()} == {
+        "lstm": (("i", "f", "g", "o"), ("h", "c")),
+        "gru": (("r", "z", "n"), ("h",)),
+        "gru_reset_before": (("r", "z", "n"), ("h",)),
+        "rnn_tanh": (("h",), ("h",)),
+        "rnn_relu": (("h",), ("h",)),
+    }
+    for name, cell in cells.CELLS.items():
+        assert cells.get(name) is cell and cells.get(cell) is cell
+
+
+def test_relu_at_zero_and_nan():
+    """The derivative at 0 is 0, as in cuDNN and PyTorch; NaN stays NaN."""
+    for dtype in ("float32", "float64"):
+        for target in ("cpu", "python"):
+            relu, d_relu = (specialise(f, dtype, target) for f in (scalar.relu, scalar.d_relu))
+            relu_, d_relu_ = (njit(lambda x, f=f: f(x)) if target == "cpu" else f for f in (relu, d_relu))
+            zero, nan = np.dtype(dtype).type(0), np.dtype(dtype).type(np.nan)
+            assert (relu_(zero), d_relu_(zero), relu_(-1 + zero), relu_(2 + zero)) == (0, 0, 0, 2)
+            assert np.isnan(relu_(nan))
+
+
+# ------------------------------------------------------------------------------------------------------------- types
+def float_tuple(dtype, count):
+    return types.UniTuple(getattr(types, dtype), count) if count else types.Tuple(())
+
+
+def functions_of(cell):
+    """(each of the cell's functions, how many numbers each of its arguments has)."""
+    G, A, S, K = cell.num_gates, cell.num_recurrent, cell.num_states, cell.num_saved
+    forward, backward = (G, A, S), (K, S, S, S)
+    if cell.general:
+        seen, noise = cell.num_sums + (cell.num_sums > 0), len(cell.noise)
+        forward = *forward, cell.num_vectors, seen, noise
+        backward = *backward, cell.num_products, cell.num_vectors, seen, cell.num_sums, noise
+    yield from ((cell.forward, forward), (cell.backward, backward))
+    for stage in cell.stages:
+        yield from ((stage.forward, forward), (stage.backward, backward))
+
+
+def scalars_of(numba_type):
+    """The scalar types in a (nested) tuple type."""
+    if isinstance(numba_type, types.BaseTuple):
+        return [scalar for part in numba_type for scalar in scalars_of(part)]
+    return [numba_type]
+
+
+@by_dtype
+@by_cell
+def test_compiled_cells_compute_in_their_dtype(cell, dtype):
+    """Numba's inferred types: one float64 literal would turn results of a float32 cell into float64."""
+    for function, arguments in functions_of(cell):
+        number, arguments = getattr(types, dtype), tuple(float_tuple(dtype, count) for count in arguments)
+        compiled = specialise(function, dtype, "cpu")
+        compiled.compile(arguments)
+        (result,) = {overload.signature.return_type for overload in compiled.overloads.values()}
+        assert set(scalars_of(result)) == {number}
+        inside = {str(name) for name in compiled.overloads[arguments].type_annotation.typemap.values()}
+        assert dtype == "float64" or "float64" not in inside
+
+
+def flat(result):
+    """The scalars of a (nested) tuple."""
+    return [value for part in result for value in flat(part)] if isinstance(result, tuple) else [result]
+
+
+@by_dtype
+@by_cell
+def test_simulated_cells_compute_in_their_dtype(cell, dtype):
+    one = np.dtype(dtype).type(0.5)
+    for function, arguments in functions_of(cell):
+        result = specialise(function, dtype, "python")(*((one,) * count for count in arguments))
+        assert {np.asarray(value).dtype.name for value in flat(result)} == {dtype}
+
+
+@by_dtype
+@by_cell
+def test_compiled_cells_equal_the_plain_equations(cell, dtype):
+    rng = np.random.default_rng(0)
+    compiled, plain = (forward_function(cell, *way) for way in ((dtype, "cpu"), ("float64", "python")))
+    for _ in range(20):
+        point = rng.normal(size=size_of(cell)).astype(dtype)
+        # eight operations on numbers below 4, and one exp or tanh of 2.5 eps
+        ours = compiled(*parts_of(cell, point), (), ())
+        exact = plain(*parts_of(cell, point.astype(np.float64)), (), ())
+        for one, other in zip(flat(ours), flat(exact), strict=True):
+            assert abs(one - other) <= 16 * np.finfo(dtype).eps
+
+
+def test_specialise_replaces_constants_and_functions_only():
+    assert specialise(scalar.sigmoid, "float32", "cpu") is specialise(scalar.sigmoid, "float32", "cpu")
+    plain = specialise(scalar.sigmoid, "float32", "python")
+    assert plain.__globals__["ONE"].dtype == np.float32 and scalar.ONE == 1.0 and isinstance(scalar.ONE, float)
+    assert plain.__doc__ == scalar.sigmoid.__doc__ and plain.__globals__["np"] is np
+
+
+# -------------------------------------------------------------------------------------- exp, tanh and log1p in float32
+def every(step):
+    """Every step-th float32: all magnitudes and signs, infinities and NaNs too."""
+    return np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
+
+
+def mapped(function):
+    """The float32 version of a scalar function over an array, as the CPU engine's loops have it."""
+    device_function = specialise(function, "float32", "cpu")
+
+    @njit(error_model="numpy", fastmath=FAST_MATH)
+    def over(x, out):
+        for i in range(x.size):
+            out[i] = device_function(x[i])
+
+    def apply(x):
+        out = np.full_like(x, np.nan)
+        over(x, out)
+        return out
+
+    return apply
+
+
+TINY = float(np.finfo(np.float32).tiny)  # below it float32 loses digits, and processors may flush to zero
+X = every(1009)
+FINITE = X[np.isfinite(X)]
+
+
+def ulps(value, exact):
+    """Error in units of the last place of the exact result in float32."""
+    exact = np.asarray(exact, np.float64)
+    return np.max(np.abs(value - exact) / np.spacing(np.maximum(np.abs(exact), TINY).astype(np.float32)))
+
+
+def exact_sigmoid(x):
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x.astype(np.float64)))
+
+
+def test_exp_float32():
+    x = FINITE[(compiled_scalar.EXP_LOW <= FINITE) & (FINITE <= compiled_scalar.EXP_HIGH)]
+    x = np.concatenate([x, np.linspace(compiled_scalar.EXP_LOW, compiled_scalar.EXP_HIGH, 1_000_001, dtype=np.float32)])
+    assert ulps(mapped(compiled_scalar.exp_float32)(x), np.exp(x.astype(np.float64))) < 2
+    beyond = mapped(compiled_scalar.exp_float32)(np.float32([-np.inf, -1000, -88, 89, 1000, np.inf]))
+    assert (beyond[:3] < 2 * TINY).all() and (beyond[3:] > 1e38).all() and np.isfinite(beyond).all()
+
+
+def test_tanh_float32():
+    x = np.concatenate([FINITE, np.linspace(-10, 10, 1_000_001, dtype=np.float32)])
+    tanh = mapped(compiled_scalar.tanh_float32)
+    assert ulps(tanh(x), np.tanh(x.astype(np.float64))) < 2
+    assert (np.abs(tanh(x)) <= 1).all()
+    ends = tanh(np.float32([-np.inf, -1000, 0, 1000, np.inf]))
+    np.testing.assert_array_equal(ends, np.float32([-1, -1, 0, 1, 1]))
+
+
+def test_log1p_float32():
+    """Of all numbers from 0 to 1; 2 units in the last place, NaN stays NaN."""
+    x = np.concatenate([FINITE[(FINITE >= 0) & (FINITE <= 1)], np.linspace(0, 1, 1_000_001, dtype=np.float32)])
+    log1p = mapped(compiled_scalar.log1p_float32)
+    assert ulps(log1p(x), np.log1p(x.astype(np.float64))) < 2
+    assert np.isnan(log1p(np.float32([np.nan]))).all()
+
+
+def test_sigmoid_float32():
+    x = np.concatenate([FINITE, np.linspace(-20, 20, 1_000_001, dtype=np.float32)])
+    sigmoid = mapped(scalar.sigmoid)
+    normal = x[exact_sigmoid(x) >= TINY]
+    assert ulps(sigmoid(normal), exact_sigmoid(normal)) < 3
+    assert np.max(np.abs(sigmoid(x) - exact_sigmoid(x))) < 2 * np.finfo(np.float32).eps
+    ends = sigmoid(np.float32([-np.inf, -1000, 0, 1000, np.inf]))
+    np.testing.assert_allclose(ends, [0, 0, 0.5, 1, 1], rtol=0, atol=TINY)
+
+
+@pytest.mark.parametrize("function", (compiled_scalar.exp_float32, compiled_scalar.tanh_float32, scalar.sigmoid))
+def test_every_nan_stays_nan(function):
+    """Whatever its sign and payload."""
+    x = X[np.isnan(X)]
+    assert x.size > 10_000
+    assert np.isnan(mapped(function)(x)).all()
+
+
+@pytest.mark.parametrize("function, exact", [(scalar.tanh, np.tanh), (scalar.sigmoid, exact_sigmoid)])
+def test_float64_uses_the_target_own_functions(function, exact):
+    if function is scalar.tanh:
+        assert compiled_scalar.functions_of("cpu", "float64")["tanh"](0.5) == np.tanh(0.5)
+        return
+    device_function = specialise(function, "float64", "cpu")
+    x = np.linspace(-30, 30, 1001)
+    value = np.array([device_function(one) for one in x])
+    assert np.max(np.abs(value - exact(x)) / exact(x)) < 4 * np.finfo(np.float64).eps
+
+
+# ----------------------------------------------------------------------------------------------- memory and dropout
+@pytest.mark.parametrize("count", range(5))
+def test_units_in_memory(count):
+    """Value k of unit j stands at k H + j."""
+    H, j = 3, 1
+    row, bias = np.arange(20.0), 100 * np.arange(20.0)
+    places = [j + k * H for k in range(count)]
+    assert units.loader(count, "python")(row, j, H) == tuple(row[places])
+    assert units.biased_loader(count, "python")(row, bias, j, H) == tuple(row[places] + bias[places])
+    out = np.full(20, np.nan)
+    units.storer(count, "python")(out, j, H, tuple(range(count)))
+    assert [int(value) for value in out[places]] == list(range(count))
+    assert np.isnan(np.delete(out, places)).all()
+
+
+# Known answers of Random123 (kat_vectors, philox4x32 10): counter, key, result.
+ONES = 0xFFFFFFFF
+KNOWN = {
+    "zeros": ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    "ones": ((ONES,) * 4, (ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    "pi": (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+}
+
+
+@pytest.mark.parametrize("counter, key, known", KNOWN.values(), ids=KNOWN)
+def test_philox_known_answers(counter, key, known):
+    words = [np.uint64(word) for word in (*counter, *key)]
+    assert tuple(map(int, philox(*words))) == known
+    for dtype in ("float32", "float64"):
+        assert tuple(map(int, specialise(philox, dtype, "cpu")(*words))) == known
+    assert tuple(map(int, philox4x32(counter, key))) == known  # the tests' own
+
+
+@pytest.mark.parametrize("p, scale, threshold", [(0.0, 1, 0), (0.5, 2, 2**31), (0.25, 4 / 3, 2**30), (1.0, 0, 2**32)])
+def test_dropout_words(p, scale, threshold):
+    seed = 0x0123456789ABCDEF
+    words = dropout_words(p, seed, 3, 2**32 + 7)
+    assert words[0] == scale and all(isinstance(word, np.uint64) for word in words[1:])
+    assert [int(word) for word in words[1:]] == [threshold, 0x89ABCDEF, 0x01234567, 3, 7]

@@ -1,0 +1,174 @@
+"""The library's cells against independent loops (cell_loops.py), whose gradients are PyTorch's."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from cell_loops import LOOPS
+from cell_steps import Steps
+from helpers import assert_close
+from library_cases import NAMES, CellCase, cell_of, joined, make_problem
+from numbarnn import cells
+from numbarnn.cells import functions, library, tracing
+
+# ----------------------------------------------------------------------------------------------------- what they became
+# name -> gates of ax, gates of ah that multiply h, those of each further product, values saved per unit and step
+# (JANET saves two sigmoids of one gate; sLSTM z o i f, and the two arguments of its maximum; with layer normalisation
+# products less their mean are saved too); a stage without gates is one of sums
+STRUCTURE = {
+    "lstm": ("i f g o", "i f g o", [], 4),
+    "gru": ("r z n", "r z n", [], 4),
+    "gru_reset_before": ("r z n", "r z", ["n"], 3),
+    "rnn_tanh": ("h", "h", [], 0),
+    "rnn_relu": ("h", "h", [], 0),
+    "peephole_lstm": ("i f g o", "i f g o", [], 4),
+    "coupled_lstm": ("i g o", "i g o", [], 3),
+    "projected_lstm": ("i f g o", "i f g o", [], 4),
+    "layer_norm_lstm": ("i f g o", "i f g o", [""] * 4, 12),
+    "layer_norm_gru": ("r z n", "r z n", [""] * 2, 9),
+    "multiplicative_lstm": ("m i f g o", "m", ["i f g o"], 6),
+    "janet": ("f c", "f c", [], 3),
+    "slstm": ("z o i f", "z o i f", [], 6),
+    "li_gru": ("z h", "z h", [], 2),
+    "minimal_gated_unit": ("f h", "f", ["h"], 2),
+    "ugrnn": ("c g", "c g", [], 2),
+    "fast_grnn": ("a", "a", [], 2),
+    "additive_network": ("i f c", "i f", [], 3),
+    "recurrent_highway 1": ("h t", "h1 t1", [], 2),
+    "recurrent_highway 2": ("h t", "h1 t1", ["h2 t2"], 4),
+    "recurrent_highway 3": ("h t", "h1 t1", ["h2 t2", "h3 t3"], 6),
+    "cornn": ("z", "y", ["z"], 1),
+    "lem": ("slow fast z y", "slow fast z", ["y"], 4),
+    "ind_rnn": ("h", "", [], 0),
+    "sru": ("f r x y", "", [], 4),
+    "qrnn": ("z f o", "", [], 3),
+    "min_gru": ("z h", "", [], 2),
+    "min_lstm": ("f i h", "", [], 3),
+}
+
+
+def test_all_cells_have_a_loop():
+    assert {getattr(library, name) for name in library.__all__ if not name.endswith(("_with", "highway"))} <= {
+        cell_of(name) for name in NAMES
+    }
+    assert {*STRUCTURE} == {name for name in NAMES if not name.startswith("lstm_with")}
+
+
+@pytest.mark.parametrize("name", STRUCTURE)
+def test_structure(name):
+    cell = cell_of(name)
+    gates, recurrent, stages, saved = STRUCTURE[name]
+    assert cell.gates == tuple(gates.split())
+    assert cell.recurrent == tuple(recurrent.split())
+    assert [stage.gates for stage in cell.stages] == [tuple(gates.split()) for gates in stages]
+    assert len(cell.saved) == saved
+
+
+# ------------------------------------------------------------------------------------------ the generated functions
+@pytest.mark.parametrize("save", ("gates", "minimal"))
+@pytest.mark.parametrize("name", NAMES)
+def test_derived_functions(name, save):
+    """Forward and backward in a plain loop over time, in float64."""
+    case = CellCase(name, dtype="float64")
+    problem = make_problem(case)
+    cell = tracing.cell(problem.cell, save=save)
+    assert len(cell.saved) <= len(problem.cell.saved)
+    steps = Steps(cell, joined(cell, problem.parameters[0][0]), case.hidden[0])
+    y, finals = steps.forward(problem.x, [part[0] for part in problem.states[0]])
+    dx, d_states, gradients = steps.backward(problem.dy, [part[0] for part in problem.d_states[0]])
+    values = {"y": y} | problem.named([[part[None] for part in finals]], "{}'") | {"dx": dx}
+    values |= problem.named([[part[None] for part in d_states]], "d{}")
+    values |= {f"d{name}_l0": gradient for name, gradient in gradients.items()}
+    expected = problem.expected()
+    assert set(values) == set(expected)
+    assert_close(case, {name: values[name] for name in expected}, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equations_run_on_arrays(name):
+    """The equations themselves, on NumPy vectors of one sequence, step after step."""
+    problem = make_problem(CellCase(name, B=1, dtype="float64"))
+    p = SimpleNamespace()
+    for parameter, array in problem.parameters[0][0].items():
+        group, _, member = parameter.rpartition(".")
+        if group:
+            p.__dict__.setdefault(group, SimpleNamespace())
+        setattr(getattr(p, group) if group else p, member, array)
+    state, y = [part[0, 0] for part in problem.states[0]], []
+    for x in problem.x[:, 0]:
+        state = problem.cell.function(x, *state, p)
+        state = state if isinstance(state, tuple) else (state,)
+        y.append(state[0])
+    expected = problem.expected()
+    np.testing.assert_allclose(np.array(y), expected["y"][:, 0], rtol=1e-13, atol=1e-14)
+    for name_of, part in zip(problem.cell.states, state, strict=True):
+        np.testing.assert_allclose(part, expected[f"{name_of}'"][0, 0], rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "name, values",
+    [("janet", {"beta": 0.25}), ("cornn", {"dt": 0.3, "gamma": 2.0, "epsilon": 0.5}), ("lem", {"dt": 1.0})],
+)
+def test_hyperparameters(name, values):
+    """A cell made anew with other ones computes what its loop does with them, and not what it did before."""
+    problem, made = make_problem(CellCase(name, dtype="float64")), tracing.cell(cell_of(name), **values)
+    parameters, states = problem.parameters[0][0], [part[0] for part in problem.states[0]]
+    y, _ = Steps(made, joined(made, parameters), 5).forward(problem.x, states)
+    before, _ = Steps(problem.cell, joined(made, parameters), 5).forward(problem.x, states)
+    state = [torch.tensor(part) for part in states]
+    for x, found, other in zip(problem.x, y, before, strict=True):
+        p = {key: torch.tensor(array) for key, array in parameters.items()}
+        state = LOOPS[name].step(p, torch.tensor(x), *state, **values)
+        np.testing.assert_allclose(found, state[0].numpy(), rtol=1e-13, atol=1e-14)
+        assert np.abs(found - other).max() > 1e-3
+    assert made.hyperparameters == values and made.name != problem.cell.name
+
+
+HAND_WRITTEN = {
+    "lstm": cells.LSTM,
+    "gru": cells.GRU,
+    "gru_reset_before": cells.GRU_RESET_BEFORE,
+    "rnn_tanh": cells.RNN_TANH,
+    "rnn_relu": cells.RNN_RELU,
+}
+
+
+def step_of(cell, ax, ah, state, vectors, d_state, d_v):
+    """(new_state, d_ax, d_ah of the gates that multiply h, the state's gradient) of one step."""
+    more = (vectors, (), ()) if cell.general else ()
+    new_state, saved = cell.forward(ax, ah, state, *more)
+    gradients = cell.backward(saved, state, new_state, d_state, *((d_v, vectors, (), (), ()) if cell.general else ()))
+    return new_state, *gradients[:3]
+
+
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_derived_equals_hand_written(name):
+    """One step, without products: the derived functions and those written by hand."""
+    hand, derived = HAND_WRITTEN[name], cell_of(name)
+    rng = np.random.default_rng(0)
+    ax, ah = (tuple(rng.standard_normal((len(hand.gates), 100))) for _ in range(2))
+    state, d_state = (tuple(rng.standard_normal((hand.num_states, 100))) for _ in range(2))
+    d_v = tuple(rng.standard_normal((len(hand.stages), 100)))
+    vectors = tuple(np.zeros((len(derived.vectors), 100)))  # the recurrent bias of n, which is in ah by hand
+    expected = step_of(hand, ax, ah, state, (), d_state, d_v)
+    found = step_of(derived, ax, ah, state, vectors, d_state, d_v)
+    for parts, others in zip(found, expected, strict=True):
+        for part, other in zip(parts, others, strict=True):
+            np.testing.assert_allclose(part, other, rtol=1e-13, atol=1e-14)
+
+
+# ---------------------------------------------------------------------------------------------------------- factories
+def test_factories_return_the_same_object():
+    assert library.recurrent_highway(3) is library.recurrent_highway(depth=3)
+    assert library.lstm_with() is library.lstm_with(functions.sigmoid, output=functions.tanh)
+
+
+@pytest.mark.parametrize("depth", (0, -1, 1.5, "2", None, True))
+def test_depth_is_checked(depth):
+    with pytest.raises(ValueError, match="depth must be an int from 1 on"):
+        library.recurrent_highway(depth)

@@ -1,0 +1,181 @@
+"""Compiled code on disk: found again by the next process, and a word while something has to be compiled first."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+
+from numbarnn.cells import CELLS, library
+from numbarnn.common import notice
+from numbarnn.cuda import cubin_cache
+from numbarnn.engines.cpu.cell_tag import CellTag, what_is_compiled
+
+RELU_FACTORIES = (("lstm_with", ("hard_sigmoid", "elu", "leaky_relu")), ("recurrent_highway", (2,)))
+
+# What counts the functions of numbarnn that Numba compiles in a process.
+COUNT = """
+import logging, sys
+from numba.core import event
+compiled = []
+with event.install_recorder("numba:compile") as found:
+    {work}
+compiled = [e.data["dispatcher"].py_func for _, e in found.buffer if e.is_start]
+print(len([function for function in compiled if function.__module__.startswith("numbarnn")]))
+"""
+RELU = """
+    import numpy, numbarnn
+    layer = numbarnn.RNN(4, 5, nonlinearity="relu", device="cpu", seed=0)
+    layer(numpy.ones((2, 3, 4), "float32"))
+"""
+MULTIPLY = """
+    import numpy
+    from numbarnn import engines
+    from numbarnn.common import notice
+    notice.PATIENCE_S = 0.2
+    logging.basicConfig(level="INFO", format="%(name)s: %(message)s")
+    engines.get("cpu").multiply(*numpy.zeros((3, 2, 2), "float32"))
+"""
+
+
+def run(program, **environment):
+    """A process' output and error output."""
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout, ran.stderr
+
+
+# -------------------------------------------------------------------------------------- what names it on disk
+def all_cells():
+    """Name -> Cell: the built-in ones and the library's."""
+    from numbarnn.cells import functions
+
+    for name in library.__all__:
+        found = getattr(library, name)
+        if isinstance(found, types.FunctionType):
+            for factory, arguments in RELU_FACTORIES:
+                if name == factory:
+                    yield name, found(*(getattr(functions, a) if isinstance(a, str) else a for a in arguments))
+        else:
+            yield name, found
+    yield from ((f"built-in {name}", cell) for name, cell in CELLS.items())
+
+
+def all_names():
+    return "\n".join(CellTag(cell)._numba_type_.name for _, cell in all_cells())
+
+
+def test_no_name_holds_an_address():
+    """np.where has one in its repr: cells with ReLU, where, clip and others were compiled anew in each process."""
+    cells = dict(all_cells())
+    assert len(cells) == len(library.__all__) + len(CELLS)
+    for name, cell in cells.items():
+        functions = [f for part in (cell, *cell.stages) for f in (part.forward, part.backward)]
+        lines = [line for function in functions for line in cubin_cache._describe(function, {})]
+        assert not [line for line in lines if re.search(r"0x[0-9a-f]{4,}", line)], name
+
+
+def test_names_are_those_of_another_process():
+    folder = os.path.dirname(os.path.abspath(__file__))
+    program = f"import sys; sys.path.insert(0, {folder!r}); import test_compiling; print(test_compiling.all_names())"
+    said, _ = run(program, PYTHONHASHSEED="1")
+    assert said.strip() == all_names()
+
+
+def test_functions_of_numpy_differ_by_name():
+    def function_of(chosen):
+        return lambda x: chosen(x)
+
+    prints = {cubin_cache.fingerprint(function_of(chosen)) for chosen in (np.where, np.clip, np.maximum, np.minimum)}
+    assert len(prints) == 4
+
+
+def test_a_second_process_compiles_nothing():
+    run(COUNT.format(work=RELU))
+    said, _ = run(COUNT.format(work=RELU))
+    assert said.split() == ["0"]
+
+
+# -------------------------------------------------------------------------------------- the word
+@pytest.fixture
+def nothing_said_yet(monkeypatch):
+    monkeypatch.setattr(notice, "_said", set())
+    monkeypatch.setattr(notice, "_spent", {})
+    monkeypatch.setattr(notice, "PATIENCE_S", 0.05)
+
+
+class Terminal:
+    """A stand-in for the error stream where a person looks."""
+
+    def __init__(self):
+        self.text, self.written = "", threading.Event()
+
+    def isatty(self):
+        return True
+
+    def flush(self):
+        """Nothing is kept back."""
+
+    def write(self, text):
+        self.text += text
+        self.written.set()
+
+
+def test_it_is_said_while_one_waits(nothing_said_yet, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with notice.compiling("the loops", "a minute", "some/folder"):
+        with notice.compiling("what they call", "an hour", "some/folder"):
+            assert terminal.written.wait(30)
+    assert terminal.text == (
+        "numbarnn is compiling the loops, which takes about a minute; kept in some/folder for the next time\n"
+    )
+    with notice.compiling("the loops", "a minute", "some/folder"):  # once is enough
+        threading.Event().wait(0.2)
+    assert terminal.text.count("\n") == 1
+
+
+def test_short_ones_add_up(nothing_said_yet, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "numbarnn")
+    monkeypatch.setattr(notice, "PATIENCE_S", 0.3)
+    for _ in range(3):
+        with notice.compiling("kernels", "ten seconds", None):
+            threading.Event().wait(0.01)
+    assert not caplog.records
+    notice._spent["kernels"] += 0.3
+    with notice.compiling("kernels", "ten seconds", None):
+        threading.Event().wait(0.2)
+    assert [record.getMessage() for record in caplog.records] == [
+        "numbarnn is compiling kernels, which takes about ten seconds; it cannot be kept, as no folder is writable"
+    ]
+
+
+def test_an_error_while_compiling_ends_the_wait(nothing_said_yet, caplog):
+    caplog.set_level(logging.INFO, "numbarnn")
+    with pytest.raises(ArithmeticError), notice.compiling("kernels", "ten seconds", None):
+        raise ArithmeticError
+    threading.Event().wait(0.2)
+    assert not caplog.records and not notice._local.compiling
+
+
+def test_the_first_process_says_so_and_the_second_does_not(tmp_path):
+    said, errors = run(COUNT.format(work=MULTIPLY), NUMBA_CACHE_DIR=str(tmp_path))
+    assert int(said) > 0
+    (line,) = errors.splitlines()
+    assert line.startswith("numbarnn: numbarnn is compiling the CPU engine's matrix products, float32, ")
+    assert f"; kept in {tmp_path}" in line
+    assert run(COUNT.format(work=MULTIPLY), NUMBA_CACHE_DIR=str(tmp_path)) == ("0\n", "")
+
+
+def test_a_cell_is_named():
+    import numba
+
+    matrix = numba.typeof(np.zeros((2, 2), "float32"))
+    what, _ = what_is_compiled((numba.int64, CellTag(CELLS["gru"])._numba_type_, matrix))
+    assert what == "the CPU engine for the cell gru, float32"

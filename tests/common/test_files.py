@@ -1,0 +1,298 @@
+"""What is written: whole or not at all, refused before the work where it cannot be, and never before it is shown."""
+
+import errno
+import json
+import os
+import resource
+import stat
+import subprocess
+import sys
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import weights_helpers
+from numbarnn import cli, convert
+from numbarnn.bench import info, kernels, own_cells, report
+from numbarnn.bench.check import command as check
+from numbarnn.bench.demo import checkpoint
+from numbarnn.bench.demo import command as demo
+from numbarnn.bench.demo.text import Corpus
+from numbarnn.bench.demo.training import Config, Trainer
+from numbarnn.common import files
+from stub_layer import use_stub
+
+PLAN = ["plan", "--hidden", "64", "--batch", "4", "--steps", "10", "--profile", "h100"]
+CHECK = ["check", "--device", "cpu", "--quick", "--cell", "gru"]
+BENCH = ["bench", "--device", "cpu", "--cell", "gru", "--shape", "2,2,3,4,1", "--rounds", "1"]
+DEMO = ["demo", "--text", "words.txt", "--hidden", "8", "--batch", "3", "--seq", "8", "--device", "cpu", "--steps", "1"]
+COMMANDS = {
+    "info": ["info"],
+    "check": CHECK,
+    "bench": BENCH,
+    "cells": ["cells", "--device", "cpu"],
+    "demo": [*DEMO, "--plot", "none"],
+    "plan": PLAN,
+    "kernels": ["kernels"],
+}
+INPUTS = {"--text", "--resume"}  # files that are read
+OUTPUTS = [
+    (name, option)
+    for name in COMMANDS
+    for option in ("--json", "--html", "--png", "--plot", "--save")
+    if option in cli.build_parser(name)[0]._subparsers._group_actions[0].choices[name]._option_string_actions
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder to work in, a text for the demo, and stand-ins for what takes long."""
+    monkeypatch.chdir(tmp_path)
+    Path("words.txt").write_text("the cat sat on the mat, and the dog ran by. " * 30)
+    return tmp_path
+
+
+@contextmanager
+def full_disk(size=100):
+    """No file may grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+# ------------------------------------------------------------------------------------------------ a file
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    with files.replacing(path) as part:
+        part.write_text("new")
+        assert path.read_text() == "old" and part.suffix == ".json"
+    assert path.read_text() == "new" and stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert names(tmp_path) == ["results.json"]
+
+
+@pytest.mark.parametrize("error", (OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt(), ValueError()))
+def test_a_failure_keeps_the_old_file(tmp_path, error):
+    path = tmp_path / "results.json"
+    path.write_text("old")
+    with pytest.raises(type(error)) as caught, files.replacing(path) as part:
+        part.write_text("ne")
+        raise error
+    assert path.read_text() == "old" and names(tmp_path) == ["results.json"]
+    if isinstance(error, OSError):
+        assert str(caught.value) == f"[Errno 28] No space left on device: '{path}'"
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "there" / "results.json")
+    report.write_bytes(tmp_path / "link.json", b"new")
+    assert (tmp_path / "link.json").is_symlink() and (tmp_path / "there" / "results.json").read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    files.check_writable(pipe)
+    report.write_bytes(pipe, b"through")
+    assert os.read(reader, 100) == b"through" and stat.S_ISFIFO(pipe.stat().st_mode)
+    os.close(reader)
+
+
+def test_standard_output_is_written_to(tmp_path):
+    """Also where it goes into a file, whose place nothing may take while the shell writes there."""
+    program = (
+        "import pathlib; from numbarnn.bench import report; path = pathlib.Path('/dev/stdout')\n"
+        "assert report.json_path('/dev/stdout') == path; report.write_json(path, [1])"
+    )
+    for out in ("a pipe", tmp_path / "out"):
+        with open(out, "wb") if out != "a pipe" else nullcontext(subprocess.PIPE) as stream:
+            ran = subprocess.run([sys.executable, "-c", program], stdout=stream, check=True, timeout=120)
+            said = ran.stdout if out == "a pipe" else (os.fstat(stream.fileno()).st_nlink, out.read_bytes())
+        assert said in (b"[\n 1\n]\n", (1, b"[\n 1\n]\n"))
+
+
+def bad_paths(folder):
+    """A path -> the error that writing there is."""
+    (folder / "file").write_text("in the way")
+    (folder / "folder").mkdir()
+    return {
+        folder / "none" / "x.bin": FileNotFoundError,
+        folder / "folder": IsADirectoryError,
+        folder / "file" / "x.bin": NotADirectoryError,
+    }
+
+
+def test_where_nothing_can_be_written(tmp_path):
+    for path, kind in bad_paths(tmp_path).items():
+        before = names(tmp_path)
+        for write in (files.check_writable, lambda path: report.write_bytes(path, b"x")):
+            with pytest.raises(kind) as caught:
+                write(path)
+            assert caught.value.filename == str(path) and names(tmp_path) == before
+
+
+def test_a_protected_file_is_not_replaced(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    path.write_text("old")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as for anybody but root
+    for write in (files.check_writable, lambda path: report.write_bytes(path, b"x")):
+        with pytest.raises(PermissionError, match=r"results\.json"):
+            write(path)
+    assert path.read_text() == "old" and names(tmp_path) == ["results.json"]
+
+
+# ------------------------------------------------------------------------------------------------ weights
+def trainer(seed=0):
+    config = Config(hidden=6, layers=1, batch=2, seq=8, seed=seed)
+    return Trainer(config, Corpus.prepare("the cat sat on the mat. " * 20, "cats", config.batch, config.seq), "cpu")
+
+
+WRITERS = {
+    "onnx": lambda path: convert.to_onnx(weights_helpers.make("lstm"), path),
+    "json": lambda path: convert.to_onnx(weights_helpers.make("lstm"), path),  # ONNX has a form in JSON
+    "safetensors": lambda path: convert.save_safetensors(weights_helpers.make("lstm"), path),
+    "npz": lambda path: checkpoint.save(path, trainer()),
+}
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_a_full_disk_leaves_the_old_file(tmp_path, ending):
+    pytest.importorskip({"json": "onnx", "npz": "numpy"}.get(ending, ending))
+    path, write = tmp_path / f"weights.{ending}", WRITERS[ending]
+    write(path)
+    assert path.stat().st_size > 1000
+    path.write_text("old")
+    with full_disk(), pytest.raises(OSError, match=f"File too large: '{path}'"):
+        write(path)
+    assert path.read_text() == "old" and names(tmp_path) == [path.name]
+    for bad, kind in bad_paths(tmp_path).items():
+        with pytest.raises(kind) as caught:
+            write(str(bad))
+        assert caught.value.filename == str(bad)
+    assert names(tmp_path) == sorted(["file", "folder", path.name]) and names(tmp_path / "folder") == []
+
+
+# ------------------------------------------------------------------------------------------------ commands
+def test_outputs_are_all_that_commands_have():
+    found = set()
+    for name in COMMANDS:
+        choices = cli.build_parser(name)[0]._subparsers._group_actions[0].choices
+        for action in choices[name]._actions:
+            if str(action.metavar).startswith("FILE"):
+                found |= {(name, option) for option in action.option_strings if option not in INPUTS}
+    assert found == set(OUTPUTS) and set(COMMANDS) == set(cli.COMMANDS)
+
+
+@pytest.mark.parametrize("name, option", OUTPUTS)
+def test_unwritable_files_are_refused_before_the_work(name, option, folder, monkeypatch, capsys):
+    (folder / "file").write_text("in the way")
+    (folder / "folder.png").mkdir()
+    refusals = {"none/x.png": "directory that exists", "folder.png": "the directory", "file/x.png": "that exists"}
+    before = names(folder)
+    for path, words in refusals.items():
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*COMMANDS[name], option, path])
+        said = capsys.readouterr().err
+        assert stop.value.code == 2 and f"argument {option}: " in said and repr(path) in said and words in said
+
+    def refuse(self):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "touch", refuse)  # as a folder does for anybody but root
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*COMMANDS[name], option, "x.png"])
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and f"argument {option}: expected a file that can be written, got 'x.png'" in said
+    assert "Permission denied" in said
+    assert names(folder) == before
+
+
+@pytest.fixture
+def quick(name, monkeypatch):
+    """The command `name` with stand-ins for what it measures."""
+    if name == "bench":
+        use_stub(monkeypatch)
+    compared = replace(check.engine_failure("cpu", "a stub"), options="float32", error=1e-8, limit=1e-7)
+    monkeypatch.setattr(check, "check_device", lambda *_: [compared])
+    monkeypatch.setattr(own_cells, "OwnProblem", lambda *_: None)
+    monkeypatch.setattr(own_cells, "time_shape", lambda *_: [])
+    monkeypatch.setattr(kernels, "require_toolchain", lambda: None)
+    monkeypatch.setattr(kernels, "compile_all", lambda archs: [])
+
+
+SHOWN = {
+    "info": "Engines", "check": "a stub", "bench": "numbarnn bench:", "cells": "numbarnn cells:",
+    "demo": "bits per character", "plan": "Plan (", "kernels": "0 kernels",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name, option", OUTPUTS)
+def test_results_are_shown_although_the_disk_is_full(name, option, folder, quick, monkeypatch, capsys):
+    if name in ("bench", "cells"):
+        pytest.importorskip("torch")
+    if option in ("--html", "--png", "--plot"):
+        pytest.importorskip("matplotlib")
+    rename = Path.replace
+
+    def full(part, path):
+        if path.name == "results.png":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return rename(part, path)
+
+    monkeypatch.setattr(Path, "replace", full)
+    (folder / "results.png").write_text("old")
+    assert cli.main([*COMMANDS[name], option, "results.png"]) == 1
+    said = capsys.readouterr()
+    assert SHOWN[name] in said.out
+    assert said.err.splitlines()[-1] == f"numbarnn {name}: results.png: No space left on device"
+    assert (folder / "results.png").read_text() == "old"
+    assert names(folder) == ["results.png", "words.txt"]
+
+
+def test_two_results_in_one_file(folder, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*CHECK, "--json", "x", "--html", "./x"])
+    assert stop.value.code == 2 and "--json and --html name the same file, 'x'" in capsys.readouterr().err
+
+
+def test_memory_and_files_that_end_a_command(monkeypatch, capsys):
+    for error, line in (
+        (MemoryError(), "not enough memory"),
+        (MemoryError("Unable to allocate 9 TiB"), "not enough memory: Unable to allocate 9 TiB"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), "x: No such file or directory"),
+    ):
+        monkeypatch.setattr(info, "collect", lambda error=error: (_ for _ in ()).throw(error))
+        assert cli.main(["info"]) == 1
+        assert capsys.readouterr().err == f"numbarnn info: {line}\n"
+
+
+def test_training_goes_on_without_a_checkpoint(folder, monkeypatch, capsys):
+    """A full disk does not end the training; if there is room later, the last checkpoint counts."""
+    room = iter([False, True])
+    train = Trainer.train
+
+    def save(path, trainer):
+        if not next(room):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return written(path, trainer)
+
+    written = checkpoint.save
+    monkeypatch.setattr(demo, "save", save)
+    monkeypatch.setattr(Trainer, "train", lambda self, steps, **options: train(self, steps, every=1, **options))
+    arguments = [*DEMO[:-1], "2", "--plot", "none", "--save", "c.npz", "--json", "out.json"]
+    assert cli.main(arguments) == 0
+    said = capsys.readouterr()
+    assert "no checkpoint: c.npz: No space left on device" in said.out + said.err and "checkpoint: c.npz" in said.out
+    assert checkpoint.Checkpoint("c.npz").about["step"] == json.loads(Path("out.json").read_text())["steps"] == 2

@@ -1,0 +1,121 @@
+"""How the package is imported and installed: beside its own clone, and by the commands that messages give."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from numbarnn.common import install
+
+ROOT = Path(install.__file__).resolve().parents[2]
+EXTRAS = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text().split("optional-dependencies]")[1], re.M)
+
+
+@pytest.fixture
+def a_clone():
+    if not (ROOT / "pyproject.toml").exists():
+        pytest.skip("these tests belong to a clone")
+
+
+# -------------------------------------------------------------------------------------- an editable install
+@pytest.fixture
+def editable(a_clone, tmp_path):
+    """What an editable install puts into site-packages, made as pip makes it: a folder."""
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path / "clones" / "numbarnn"
+    folder.mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "numbarnn"):
+        (folder / name).symlink_to(ROOT / name)
+    program = f"from setuptools import build_meta; print(build_meta.build_editable({str(tmp_path)!r}))"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    site = tmp_path / "site-packages"
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(site)
+    return folder, site
+
+
+def test_an_editable_install_is_a_path(editable):
+    """setuptools' other form, a module with an import hook, comes after namespace packages."""
+    folder, site = editable
+    (pth,) = site.glob("*.pth")
+    assert pth.read_text().strip() == str(folder) and not list(site.glob("*.py"))
+
+
+def test_a_script_beside_the_clone_imports_the_package(editable):
+    folder, site = editable
+    script = folder.parent / "script.py"
+    script.write_text(f"import site; site.addsitedir({str(site)!r})\nimport numbarnn; print(numbarnn.LSTM)\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-S", "script.py"]  # without the paths of this machine's own editable install
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path.endswith("site-packages"))
+    ran = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=120)
+    assert ran.stdout.strip() == "<class 'numbarnn.layers.models.LSTM'>", ran.stderr
+
+
+def test_the_emulated_gpu_leaves_no_package_among_temporary_files(tmp_path):
+    """Scripts in the system's folder for them would import it in place of numbarnn."""
+    pytest.importorskip("ml_dtypes")
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'tests' / 'fakes')!r})\n"
+        "import emulator; emulator.install()\n"
+        "from numbarnn.cuda import cubin_cache; cubin_cache.write('key', {}, b'kernel')\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBARNN_CACHE_DIR"}
+    subprocess.run(
+        [sys.executable, "-c", program], env=environment | {"TMPDIR": str(tmp_path)}, check=True, timeout=120
+    )
+    (folder,) = tmp_path.iterdir()
+    assert list(folder.rglob("key.cubin")) and not folder.name.isidentifier()
+
+
+# -------------------------------------------------------------------------------------- commands in messages
+def test_in_a_clone_the_folder_is_named(a_clone, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert install.command("sim") == f'pip install -e "{ROOT}[sim]"'
+    monkeypatch.chdir(ROOT)
+    assert install.command("sim") == 'pip install -e ".[sim]"'
+
+
+@pytest.mark.parametrize(
+    "direct_url, command",
+    [
+        (None, 'pip install "numbarnn[onnx]"'),
+        (
+            {"url": "file:///home/me/numbarnn", "dir_info": {}},
+            'pip install "numbarnn[onnx] @ file:///home/me/numbarnn"',
+        ),
+        (
+            {"url": "https://example.org/numbarnn", "vcs_info": {"vcs": "git", "commit_id": "1f"}},
+            'pip install "numbarnn[onnx] @ git+https://example.org/numbarnn"',
+        ),
+    ],
+)
+def test_elsewhere_the_address_is_that_of_the_package(direct_url, command, tmp_path, monkeypatch):
+    class Distribution:
+        """What pip wrote when it installed the package."""
+
+        def read_text(self, name):
+            return json.dumps(direct_url) if direct_url and name == "direct_url.json" else None
+
+    monkeypatch.setattr(install, "_ROOT", tmp_path)
+    monkeypatch.setattr(metadata, "distribution", lambda name: Distribution())
+    assert install.command("onnx") == command
+    assert install.for_gpus().startswith(command.replace("onnx", "cuda12"))
+
+
+def test_every_command_names_an_extra_that_exists(a_clone):
+    """And none is written out by hand, as that works for packages on an index only."""
+    named = set()
+    for path in (ROOT / "numbarnn").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        named |= set(re.findall(r"install\.command\([\"'](\w+)[\"']\)", text))
+        named |= set(re.findall(r"MissingPackage\(.*, \"(\w+)\"\)", text))
+        assert path.name == "install.py" or not re.search(r"pip install [^\n]*numbarnn\[", text), path
+    assert {"sim", "bfloat16", "cudnn", "torch", "cli"} <= named <= set(EXTRAS)

@@ -1,0 +1,442 @@
+"""The emulated GPU itself (tests/fakes/emulator): instructions against Python's numbers, threads, memory, what it must
+catch.
+
+What runs on it: tests/test_emulated.py.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numba import cuda, types
+
+from emulator import machine
+from emulator.machine import BASE, DeviceError, Memory
+from numbarnn.cuda import compiler
+
+THREADS = 64
+
+
+def ptx(body, registers="", before=""):
+    """A kernel with one parameter, an address: %rd1; %r1 is the thread's number, %rd2 its own 8 bytes' address."""
+    return f"""
+.version 8.8
+.target sm_90
+.address_size 64
+{before}
+.visible .entry kernel(.param .u64 kernel_param_0)
+{{
+    .reg .pred %p<9>; .reg .b16 %rs<9>; .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .f32 %f<20>; .reg .f64 %fd<20>;
+    {registers}
+    ld.param.u64 %rd9, [kernel_param_0];
+    cvta.to.global.u64 %rd1, %rd9;
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd3, %r1, 8;
+    add.s64 %rd2, %rd1, %rd3;
+    {body}
+    ret;
+}}
+"""
+
+
+def run(text, values, *, grid=1, threads=THREADS, order=None, dynamic_bytes=0, cooperative=False, seed=0):
+    """The array after the kernel, which gets its address."""
+    memory = Memory(1 << 20)
+    address = memory.allocate(values.nbytes)
+    memory.array(address, values.dtype, values.shape)[...] = values
+    parameters = [np.uint64(address).tobytes()]
+    order = None if order is None else np.random.default_rng(order)
+    sizes = (grid, 1, 1), (threads, 1, 1)
+    machine.load(text).launch(memory, *sizes, parameters, dynamic_bytes, cooperative, order, seed)
+    return memory.array(address, values.dtype, values.shape).copy()
+
+
+def signed(value, bits):
+    value %= 1 << bits
+    return value - (value >> (bits - 1) << bits)
+
+
+INTEGERS = [
+    0,
+    1,
+    2,
+    5,
+    31,
+    32,
+    63,
+    64,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    2**63,
+    2**64 - 1,
+    2**64 - 7,
+    0x123456789ABCDEF,
+]
+OF_TWO = {
+    "add.s64": lambda a, b: a + b,
+    "sub.s64": lambda a, b: a - b,
+    "mul.lo.s64": lambda a, b: a * b,
+    "mul.hi.u64": lambda a, b: (a * b) >> 64,
+    "mul.hi.s64": lambda a, b: (signed(a, 64) * signed(b, 64)) >> 64,
+    "div.s64": lambda a, b: math.trunc(Fraction(signed(a, 64), signed(b, 64))),
+    "rem.s64": lambda a, b: signed(a, 64) - signed(b, 64) * math.trunc(Fraction(signed(a, 64), signed(b, 64))),
+    "div.u64": lambda a, b: a // b,
+    "min.s64": lambda a, b: min(signed(a, 64), signed(b, 64)),
+    "max.u64": lambda a, b: max(a, b),
+    "and.b64": lambda a, b: a & b,
+    "xor.b64": lambda a, b: a ^ b,
+}
+
+
+@pytest.mark.parametrize("name", OF_TWO)
+def test_integers(name):
+    for b in INTEGERS:
+        if b == 0 and name[:3] in ("div", "rem"):
+            continue
+        text = ptx(f"ld.global.u64 %rd4, [%rd2]; {name} %rd5, %rd4, {b}; st.global.u64 [%rd2], %rd5;")
+        found = run(text, np.array(INTEGERS, np.uint64), threads=len(INTEGERS))
+        assert found.tolist() == [OF_TWO[name](a, b) % 2**64 for a in INTEGERS]
+
+
+@pytest.mark.parametrize("amount", [0, 1, 31, 32, 63, 64, 200])
+def test_shifts(amount):
+    """By a constant and by a register; too large amounts shift everything out."""
+    values = np.array(INTEGERS, np.uint64)
+    for name, exact in {
+        "shl.b64": lambda a: a << amount,
+        "shr.u64": lambda a: a >> amount,
+        "shr.s64": lambda a: signed(a, 64) >> amount,
+    }.items():
+        for operand in (str(amount), "%r5"):
+            text = ptx(
+                f"mov.u32 %r5, {amount}; ld.global.u64 %rd4, [%rd2]; {name} %rd5, %rd4, {operand};"
+                "st.global.u64 [%rd2], %rd5;"
+            )
+            assert run(text, values, threads=len(values)).tolist() == [exact(a) % 2**64 for a in INTEGERS]
+
+
+def test_narrow_loads_are_widened_by_sign_or_by_zeros():
+    text = ptx(
+        "ld.global.s32 %rd4, [%rd2]; ld.global.u16 %r5, [%rd2]; cvt.u64.u32 %rd5, %r5; shl.b64 %rd5, %rd5, 40;"
+        "xor.b64 %rd6, %rd4, %rd5; st.global.u64 [%rd2], %rd6;"
+    )
+    found = run(text, np.array(INTEGERS, np.uint64), threads=len(INTEGERS))
+    assert found.tolist() == [(signed(a, 32) ^ ((a % 2**16) << 40)) % 2**64 for a in INTEGERS]
+
+
+def test_words_are_packed_and_taken_apart():
+    text = ptx(
+        "ld.global.u64 %rd4, [%rd2]; mov.b64 {%r4, %r5}, %rd4; prmt.b32 %r6, %r4, %r5, 0x3456;"
+        "mov.b64 %rd5, {%r6, %r4}; st.global.u64 [%rd2], %rd5;"
+    )
+    found = run(text, np.array(INTEGERS, np.uint64), threads=len(INTEGERS))
+    for a, result in zip(INTEGERS, found.tolist(), strict=True):
+        low, data = a % 2**32, a.to_bytes(8, "little")
+        assert result == int.from_bytes(bytes(data[k] for k in (6, 5, 4, 3)), "little") | low << 32
+
+
+def test_fma_is_rounded_once():
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.normal(size=THREADS - 2), [1 + 2.0**-52, 1e300]])
+    text = ptx(
+        "ld.global.f64 %fd1, [%rd2]; mul.f64 %fd2, %fd1, %fd1; neg.f64 %fd2, %fd2;"
+        "fma.rn.f64 %fd3, %fd1, %fd1, %fd2; st.global.f64 [%rd2], %fd3;"
+    )  # the product's rounding error, exactly
+    exact = [
+        float(Fraction(v) ** 2 - Fraction(float(np.float64(v) * v))) if abs(v) < 1e100 else math.nan for v in values
+    ]
+    found = run(text, values)
+    np.testing.assert_array_equal(found[:-1], exact[:-1])
+    assert not np.isfinite(found[-1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_numba_writes_for_functions(toolchain_installed, dtype):
+    """exp, tanh, ... of libdevice, divisions and conversions, compiled by Numba: as NumPy computes them."""
+
+    @cuda.jit
+    def kernel(out, x, k):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            v = x[i]
+            out[i, 0], out[i, 1], out[i, 2] = math.exp(v), math.tanh(v), math.log1p(abs(v))
+            out[i, 3], out[i, 4], out[i, 5] = math.sqrt(abs(v)), math.floor(v), v / (v * v + 1)
+            out[i, 6], out[i, 7] = k[i] // 7 - k[i] % 13, (k[i] * 2654435761) & 0xFFFF
+
+    x = np.linspace(-20, 20, 200).astype(dtype)
+    k = np.arange(-100, 100)
+    text = compiler.ptx(
+        kernel,
+        (types.Array(types.float64, 2, "C"), types.Array(getattr(types, dtype), 1, "C"), types.int64[::1]),
+        (9, 0),
+    )
+    memory = Memory(1 << 20)
+    parameters, places = [], []
+    for array in (np.zeros((200, 8)), x, k):
+        places.append(memory.allocate(array.nbytes))
+        memory.array(places[-1], array.dtype, array.shape)[...] = array
+        numbers = (0, 0, array.size, array.itemsize, places[-1], *array.shape, *array.strides)
+        parameters += [np.int64(number).tobytes() for number in numbers]
+    machine.load(text).launch(memory, (7, 1, 1), (32, 1, 1), parameters)
+    wide = x.astype(np.float64)
+    exact = [
+        np.exp(wide),
+        np.tanh(wide),
+        np.log1p(abs(wide)),
+        np.sqrt(abs(wide)),
+        np.floor(wide),
+        wide / (wide * wide + 1),
+    ]
+    exact += [k // 7 - k % 13, (k * 2654435761) & 0xFFFF]
+    found = memory.array(places[0], np.float64, (200, 8))
+    for column, values in enumerate(exact):
+        np.testing.assert_allclose(found[:, column], values, rtol=8 * np.finfo(dtype).eps, atol=1e-300)
+
+
+# ------------------------------------------------------------------------------------------------------------ threads
+LOOP = "mov.u32 %r2, 0; AGAIN: add.s32 %r2, %r2, %r1; add.s32 %r3, %r3, 1; setp.le.s32 %p1, %r3, %r1; @%p1 bra AGAIN;"
+
+
+@pytest.mark.parametrize("order", [None, 0, 1])
+def test_threads_part_and_meet_again(order):
+    """A loop of another length for each thread, then sums over warps."""
+    body = f"mov.u32 %r3, 0; {LOOP}" + "".join(
+        f"shfl.sync.bfly.b32 %r5|%p2, %r2, {1 << k}, 31, -1; add.s32 %r2, %r2, %r5;" for k in range(5)
+    )
+    found = run(
+        ptx(f"{body} cvt.u64.u32 %rd4, %r2; st.global.u64 [%rd2], %rd4;"), np.zeros(THREADS, np.uint64), order=order
+    )
+    turns = np.arange(THREADS) * (np.arange(THREADS) + 1)
+    assert found.tolist() == np.repeat(turns.reshape(-1, 32).sum(axis=1), 32).tolist()
+
+
+REVERSED = """
+    mov.u32 %r2, numbers; mul.lo.s32 %r3, %r1, 4; add.s32 %r4, %r2, %r3; st.shared.u32 [%r4], %r1;
+    {barrier}
+    sub.s32 %r5, 63, %r1; mul.lo.s32 %r5, %r5, 4; add.s32 %r6, %r2, %r5; ld.shared.u32 %r7, [%r6];
+    cvt.u64.u32 %rd4, %r7; st.global.u64 [%rd2], %rd4;
+"""
+SHARED = ".shared .align 4 .b8 numbers[256];"
+
+
+@pytest.mark.parametrize("order", [None, 0, 1])
+def test_a_barrier_and_what_its_lack_does(order):
+    text = ptx(REVERSED.format(barrier="bar.sync 0;"), before=SHARED)
+    reverse = np.arange(THREADS)[::-1].tolist()
+    assert run(text, np.zeros(THREADS, np.uint64), order=order).tolist() == reverse
+    for barrier in ("BLOCK:", "bar.warp.sync -1;"):
+        text = ptx(REVERSED.format(barrier=barrier), before=SHARED)
+        with pytest.raises(DeviceError, match=r"the shared memory that thread \d+ (wrote|read), without a barrier"):
+            run(text, np.zeros(THREADS, np.uint64), order=order)
+
+
+WITHIN_WARPS = """
+    mov.u32 %r2, numbers; mul.lo.s32 %r3, %r1, 4; add.s32 %r4, %r2, %r3; xor.b32 %r5, %r3, 4; add.s32 %r6, %r2, %r5;
+    st.shared.u32 [%r4], %r1; {written} ld.shared.u32 %r7, [%r6]; {read} st.shared.u32 [%r4], %r7;
+    cvt.u64.u32 %rd4, %r7; st.global.u64 [%rd2], %rd4;
+"""
+SHUFFLE = "shfl.sync.bfly.b32 %r8|%p2, %r1, 1, 31, -1;"
+
+
+@pytest.mark.parametrize("barrier", ["bar.warp.sync -1;", "bar.sync 0;"])
+def test_lanes_of_a_warp_need_a_barrier_before_reading_and_before_writing_again(barrier):
+    def numbers(written, read):
+        text = ptx(WITHIN_WARPS.format(written=written, read=read), before=SHARED)
+        return run(text, np.zeros(THREADS, np.uint64)).tolist()
+
+    assert numbers(barrier, barrier) == (np.arange(THREADS) ^ 1).tolist()
+    for lack in ("", SHUFFLE):
+        with pytest.raises(DeviceError, match=r"thread 0 accesses by ld\.shared\.u32 .* thread 1 wrote, without"):
+            numbers(lack, barrier)
+        with pytest.raises(DeviceError, match=r"thread 0 accesses by st\.shared\.u32 .* thread 1 read, without"):
+            numbers(barrier, lack)
+
+
+@pytest.mark.parametrize("order", [None, 0, 1])
+def test_a_block_waits_for_another(order):
+    """The first block polls a flag that the last one sets."""
+    body = """
+    mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
+    st.relaxed.gpu.global.u32 [%rd2], 7; bra.uni DONE;
+    WAITS: ld.relaxed.gpu.global.u32 %r5, [%rd2]; setp.ne.s32 %p2, %r5, 7; @%p2 bra WAITS;
+    st.global.u32 [%rd2+4], 8;
+    DONE:
+    """
+    found = run(ptx(body), np.zeros(THREADS, np.uint64), grid=2, order=order, cooperative=True)
+    assert (found == 7 + (8 << 32)).all()
+
+
+def test_waiting_in_vain_is_found(monkeypatch):
+    monkeypatch.setattr(machine, "IDLE_ROUNDS", 50)
+    body = "WAITS: ld.relaxed.gpu.global.u32 %r5, [%rd2]; setp.ne.s32 %p2, %r5, 7; @%p2 bra WAITS;"
+    with pytest.raises(DeviceError, match="nobody writes"):
+        run(ptx(body), np.zeros(THREADS, np.uint64))
+
+
+def test_half_a_warp_at_a_shuffle_is_found():
+    body = "setp.lt.u32 %p1, %r1, 7; @%p1 bra ROUND; bar.sync 0; ROUND: shfl.sync.bfly.b32 %r5|%p2, %r1, 1, 31, -1;"
+    with pytest.raises(DeviceError, match="rest of their warp"):
+        run(ptx(body), np.zeros(THREADS, np.uint64))
+
+
+# ------------------------------------------------------------------------------------------------------------- memory
+@pytest.mark.parametrize("body, said", [
+    ("st.global.u64 [%rd2+8], %rd2;", r"thread 63 of block 0 writes 8 bytes at .* \(global\).*1 threads"),
+    ("ld.global.u64 %rd4, [%rd2+-8];", "thread 0 of block 0 reads 8 bytes"),
+    ("ld.global.u32 %r4, [%rd2+2];", "misaligned"),
+    ("ld.global.u32 %r4, [%r1];", "reads 4 bytes at 0x0"),
+    ("cvt.u32.u64 %r4, %rd2; st.global.u32 [%r4], %r4;", "writes 4 bytes"),
+    ("mov.u32 %r2, numbers; st.shared.u32 [%r2+100000], %r2;", r"\(shared\)"),
+], ids=["beyond", "before", "misaligned", "null", "cut to 32 bits", "shared"])  # fmt: skip
+def test_wrong_addresses_are_found(body, said):
+    with pytest.raises(DeviceError, match=said):
+        run(ptx(body, before=SHARED), np.zeros(THREADS, np.uint64))
+
+
+def test_freed_memory_is_not_touched():
+    memory = Memory(1 << 16)
+    address = memory.allocate(8 * THREADS)
+    kernel, parameters = machine.load(ptx("st.global.u64 [%rd2], %rd2;")), [np.uint64(address).tobytes()]
+    kernel.launch(memory, (1, 1, 1), (THREADS, 1, 1), parameters)
+    assert memory.array(address, np.uint64, (2,)).tolist() == [address, address + 8]
+    memory.free(address, 8 * THREADS)
+    with pytest.raises(DeviceError, match="not allocated; 64 threads"):
+        kernel.launch(memory, (1, 1, 1), (THREADS, 1, 1), parameters)
+    assert memory.allocate(8 * THREADS) == address and address >= BASE
+
+
+def test_unknown_instructions_are_refused():
+    with pytest.raises(NotImplementedError, match="bfind"):
+        run(ptx("bfind.u32 %r4, %r1;"), np.zeros(THREADS, np.uint64))
+
+
+# --------------------------------------------------------------------------------------- what blocks see of each other
+MESSAGE = """
+    mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
+    {store} [%rd2], 7; {fence} st.relaxed.gpu.global.u32 [%rd2+512], 1; bra.uni DONE;
+    WAITS: {flag} %r5, [%rd2+512]; setp.ne.s32 %p2, %r5, 1; @%p2 bra WAITS;
+    {fence_after} {load} %r6, [%rd2]; st.global.u32 [%rd2+1024], %r6;
+    DONE:
+"""
+RELAXED = {
+    "store": "st.relaxed.gpu.global.u32",
+    "load": "ld.relaxed.gpu.global.u32",
+    "flag": "ld.relaxed.gpu.global.u32",
+}
+FENCE = {"fence": "fence.acq_rel.gpu;", "fence_after": "fence.acq_rel.gpu;"}
+
+
+def received(seed, order=None, **parts):
+    """What the first block's threads read of the second's numbers, which are 7, as soon as they see its flags."""
+    body = MESSAGE.format_map({"fence": "", "fence_after": ""} | RELAXED | parts)
+    found = run(ptx(body), np.zeros(3 * THREADS, np.uint64), grid=2, order=order, cooperative=True, seed=seed)
+    return found[2 * THREADS :]
+
+
+def test_a_flag_says_nothing_about_other_numbers_without_fences():
+    """Data, then a flag: without a fence on either side some data are not there yet, for many seeds."""
+    for missing in ({"fence": "", "fence_after": ""}, {"fence": ""}, {"fence_after": ""}):
+        found = [set(received(seed, **FENCE | missing)) for seed in range(20)]
+        assert found.count({0, 7}) >= 2 and found.count({7}) + found.count({0, 7}) == 20
+    for seed in range(20):
+        assert set(received(seed, order=seed if seed % 2 else None, **FENCE)) == {7}
+        assert (received(seed) == received(seed)).all()
+
+
+@pytest.mark.parametrize("order", [None, 0, 1])
+def test_data_may_be_their_own_flags(order):
+    """Nothing but the numbers themselves is waited for, and each seed gives the same."""
+    body = """
+    mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
+    st.relaxed.gpu.global.u32 [%rd2], %r1; add.u32 %r7, %r1, 100; st.relaxed.gpu.global.u32 [%rd2+4], %r7; bra.uni DONE;
+    WAITS: ld.relaxed.gpu.global.v2.u32 {%r5, %r6}, [%rd2];
+    max.u32 %r7, %r5, %r6; setp.eq.u32 %p2, %r7, 0xFFFFFFFF; @%p2 bra WAITS;
+    add.u32 %r5, %r5, %r6; st.global.u32 [%rd2+512], %r5;
+    DONE:
+    """
+    values = np.full(2 * THREADS, 2**64 - 1, np.uint64)
+    for seed in range(10):
+        found = run(ptx(body), values, grid=2, order=order, cooperative=True, seed=seed)[THREADS:]
+        assert (found.view(np.uint32)[::2] == 2 * np.arange(THREADS) + 100).all()
+
+
+def test_elements_of_a_vector_come_in_any_order():
+    """One store of two numbers, one load of both: sometimes only the first has come, sometimes only the second."""
+    body = """
+    mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
+    st.relaxed.gpu.global.v2.u32 [%rd2], {%r4, %r4}; bra.uni DONE;
+    WAITS: ld.relaxed.gpu.global.v2.u32 {%r5, %r6}, [%rd2]; or.b32 %r7, %r5, %r6; setp.eq.u32 %p2, %r7, 0;
+    @%p2 bra WAITS; st.global.v2.u32 [%rd2+512], {%r5, %r6};
+    DONE:
+    """
+    pairs = set()
+    for seed in range(20):
+        found = run(ptx(body), np.zeros(2 * THREADS, np.uint64), grid=2, cooperative=True, seed=seed)[THREADS:]
+        pairs |= {tuple(pair) for pair in found.view(np.uint32).reshape(-1, 2).tolist()}
+    assert pairs == {(0, 1), (1, 0), (1, 1)}
+
+
+@pytest.mark.parametrize("parts, said", [
+    ({"load": "ld.relaxed.cta.global.u32"}, r"block 0 reads by ld.relaxed.cta.global.u32, .* block 1"),
+    ({"load": "ld.global.nc.u32"}, "reads by ld.global.nc.u32"),
+    ({"load": "ld.global.u32"}, "by ld.global.u32"),
+    ({"store": "st.global.u32"}, "in the same launch by st.global.u32"),
+    ({"store": "st.relaxed.cta.global.u32"}, "by st.relaxed.cta.global.u32, at byte"),
+    ({"flag": "ld.relaxed.cta.global.u32"}, "reads by ld.relaxed.cta.global.u32"),
+    ({"store": "st.relaxed.gpu.global.u16"}, "of the same element"),
+], ids=["load's scope", "constant", "plain load", "plain store", "store's scope", "poll's scope", "half"])  # fmt: skip
+def test_other_accesses_to_what_blocks_exchange_are_found(parts, said):
+    with pytest.raises(DeviceError, match=said):
+        received(0, **FENCE | parts)
+
+
+@pytest.mark.parametrize("load", ["ld.global.u32", "ld.global.nc.u32"])
+def test_waiting_by_such_a_load_is_found_too(load):
+    """Whoever waits stands before the others in the program and does not give way: they get their turn all the same."""
+    body = f"""
+    mov.u32 %r4, %ctaid.x; setp.ne.s32 %p1, %r4, 0; @%p1 bra WRITES;
+    WAITS: {load} %r5, [%rd2]; setp.ne.s32 %p2, %r5, 7; @%p2 bra WAITS; bra.uni DONE;
+    WRITES: st.relaxed.gpu.global.u32 [%rd2], 7;
+    DONE:
+    """
+    with pytest.raises(DeviceError, match=f"block 0 reads by {load}, at byte .* what block 1 wrote"):
+        run(ptx(body), np.zeros(THREADS, np.uint64), grid=2, cooperative=True)
+
+
+def test_a_load_of_two_numbers_at_once_is_found():
+    """A float64 that is stored as two words may be half there: 64 bits must be loaded as they are stored."""
+    body = """
+    mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
+    st.relaxed.gpu.global.{stored} DONE;
+    WAITS: ld.relaxed.gpu.global.v2.b64 {{%rd5, %rd6}}, [%rd1]; setp.eq.u64 %p2, %rd5, 0; @%p2 bra WAITS;
+    DONE:
+    """
+    values = np.zeros(THREADS, np.uint64)
+    run(ptx(body.format(stored="u64 [%rd2], 1; bra.uni")), values, grid=2, cooperative=True)
+    with pytest.raises(DeviceError, match=r"reads by ld.relaxed.gpu.global.v2.b64, .* by st.relaxed.gpu.global.v2.u32"):
+        run(ptx(body.format(stored="v2.u32 [%rd2], {%r4, %r4}; bra.uni")), values, grid=2, cooperative=True)
+
+
+def test_the_next_launch_sees_everything():
+    """Plain loads, and constant ones, of what other blocks of an earlier launch wrote."""
+    memory = Memory(1 << 20)
+    address = memory.allocate(16 * THREADS)
+    parameters = [np.uint64(address).tobytes()]
+    write = ptx("mov.u32 %r4, %ctaid.x; setp.ne.u32 %p1, %r4, 1; @!%p1 st.global.u64 [%rd2], 5;")
+    read = ptx("ld.global.nc.u64 %rd4, [%rd2]; st.global.u64 [%rd2+512], %rd4;")
+    for text in (write, read):
+        machine.load(text).launch(memory, (2, 1, 1), (THREADS, 1, 1), parameters)
+    assert (memory.array(address, np.uint64, (2 * THREADS,)) == 5).all()
+
+
+def test_dynamic_shared_memory_begins_no_better_than_its_alignment():
+    body = "mov.u32 %r2, numbers; ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [%r2];"
+    for alignment in (4, 8, 16):
+        text = ptx(body, before=f".extern .shared .align {alignment} .b8 numbers[];")
+        if alignment == 16:
+            run(text, np.zeros(THREADS, np.uint64), dynamic_bytes=64)
+        else:
+            with pytest.raises(DeviceError, match="misaligned"):
+                run(text, np.zeros(THREADS, np.uint64), dynamic_bytes=64)

@@ -1,0 +1,126 @@
+"""The CPU engine's steps of one direction, and what it does to rows: lengths, resets, projection, skip input."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from general_cells import GENERAL
+from numbarnn import cells, engines
+from numbarnn.common.order import RESET, SKIP
+from row_cases import SHAPES, check_gather, check_select, check_spread, check_step_codes, check_sum_gates
+from step_buffers import backward_buffers, forward_buffers, kinds_of_steps, results
+
+ALL_CELLS = cells.CELLS | GENERAL
+by_threads = pytest.mark.parametrize("threads", (1, 2, 3))
+by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
+
+
+@pytest.fixture
+def engine(cpu_on_threads):
+    return cpu_on_threads
+
+
+# ------------------------------------------------------------------------------------------- rows, by code or number
+@pytest.mark.parametrize("with_resets", (False, True))
+@pytest.mark.parametrize("directions, steps, batch", [(1, 1, 1), (2, 1, 2), (2, 2, 3), (1, 5, 7), (2, 7, 9)])
+def test_step_codes(engine, directions, steps, batch, with_resets):
+    check_step_codes(engine, directions, steps, batch, with_resets)
+
+
+def test_step_codes_written_out():
+    """Five times of three sequences of 5, 3 and 0 elements that begin anew at 0, 2 and 4; R resets, S is skipped."""
+    resets = np.zeros((5, 3), np.uint8)
+    resets[[0, 2, 4]] = 1
+    codes = np.full((2, 7, 3), 255, np.uint8)
+    engines.get("cpu").step_codes(codes, np.int32([5, 3, 0]), resets)
+    words = {0: ".", RESET: "R", SKIP: "S"}
+    forward = ["".join(words[code] for code in sequence) for sequence in codes[0].T]
+    backward = ["".join(words[code] for code in sequence) for sequence in codes[1].T]
+    assert forward == [".R.R.R.", ".R.RSS.", ".SSSSS."]
+    assert backward == ["..R.R..", "..R.SS.", ".SSSSS."]
+
+
+@by_dtype
+@pytest.mark.parametrize("in_place, transposed", [(False, ()), (True, ()), (False, ("x",)), (False, ("out",))], ids=str)
+@pytest.mark.parametrize("dropped, fill", [(SKIP, -0.5), (RESET, 0.0), (RESET | SKIP, np.nan)])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_select(engine, shape, dropped, fill, in_place, transposed, dtype):
+    check_select(engine, dtype, shape, dropped, fill, in_place, transposed)
+
+
+@by_dtype
+@pytest.mark.parametrize("rows, columns, fill", [(1, 1, 0.0), (9, 5, -2.0), (3, 33, np.nan), (0, 4, 0.0)])
+def test_gather(engine, rows, columns, fill, dtype):
+    check_gather(engine, dtype, rows, columns, fill)
+
+
+@by_dtype
+@pytest.mark.parametrize("gates", (1, 3, 4))
+@pytest.mark.parametrize("rows, hidden", [(1, 1), (7, 5), (3, 33)])
+def test_spread_and_sum_gates(engine, rows, hidden, gates, dtype):
+    check_spread(engine, dtype, rows, hidden, gates)
+    for accumulate in (False, True):
+        check_sum_gates(engine, dtype, rows, hidden, gates, accumulate)
+
+
+# ------------------------------------------------------------------------------------------------------- time loops
+def walk(engine, cell, direction, cuts=(0, 7), spoiled=False, **kind):
+    """(forward's buffers, all results of forward and backward) of a direction, run in pieces."""
+    forward = forward_buffers(cell, direction, spoiled=spoiled, **kind)
+    run = engine.forward_steps(forward)
+    for first, last in pairwise(cuts):
+        run(first, last)
+    kept = [array.copy() for array in results(forward)]
+    backward = backward_buffers(forward, spoiled)
+    run = engine.backward_steps(backward)
+    for first, last in pairwise(cuts):
+        run(first, last)
+    return forward, kept + results(backward)
+
+
+by_kind = pytest.mark.parametrize("cell, kind", list(kinds_of_steps(ALL_CELLS)))
+
+
+@by_threads
+@pytest.mark.parametrize("direction", (0, 1))
+@by_kind
+def test_steps_may_be_run_in_pieces(engine, cell, kind, direction, threads):
+    """Blocks of steps one after another are the same bits as all at once; later schedules rely on it."""
+    engine.set_num_threads(threads)
+    found = [walk(engine, cell, direction, cuts, **kind)[1] for cuts in ((0, 7), (0, 3, 4, 7))]
+    for whole, pieces in zip(*found, strict=True):
+        np.testing.assert_array_equal(whole, pieces)
+
+
+@by_kind
+def test_steps_do_not_depend_on_the_number_of_threads(engine, cell, kind):
+    """Products of other sizes may add up in another order: 33 terms of size 1, passed on from step to step."""
+    found = []
+    for threads in (1, 2, 3):
+        engine.set_num_threads(threads)
+        found.append(walk(engine, cell, 1, dtype="float64", **kind)[1])
+    for one, *others in zip(*found, strict=True):
+        for other in others:
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+
+
+@by_kind
+def test_one_direction_leaves_the_other_alone(engine, cell, kind):
+    forward, _ = walk(engine, cell, 1, **kind)
+    for array in (forward.h, forward.c, forward.m):
+        if array is not None:
+            width = array.shape[2] // 2
+            assert np.isnan(array[1:-1, :, :width]).all() and np.isfinite(array[1:-1, :, width:]).all()
+
+
+@pytest.mark.parametrize("direction", (0, 1))
+@pytest.mark.parametrize("cell, kind", [case for case in kinds_of_steps(ALL_CELLS) if "masked" in case.values[1]])
+def test_what_stands_beyond_lengths_and_before_resets_is_not_read(engine, cell, kind, direction):
+    """x Wᵀ and dy of skipped steps, and the state before a first step that is reset, may be NaN."""
+    _, expected = walk(engine, cell, direction, **kind)
+    forward, found = walk(engine, cell, direction, spoiled=True, **kind)
+    assert np.isnan(forward.h[0]).any() == (direction == 0)
+    for one, other in zip(expected, found, strict=True):
+        assert np.isfinite(one).all()
+        np.testing.assert_array_equal(one, other)

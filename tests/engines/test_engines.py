@@ -1,0 +1,412 @@
+"""Which engines there are, and the CPU engine's own parts: threads, barrier, products, sums, dropout, copies."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numba import njit
+
+import numbarnn as nr
+from numbarnn import engines
+from numbarnn.engines.cpu import atomics, products, thread_pool
+from philox_reference import dropout_mask
+from step_buffers import mask_words, normal
+
+by_threads = pytest.mark.parametrize("threads", (1, 2, 3))
+by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
+
+
+@pytest.fixture
+def engine(cpu_on_threads):
+    return cpu_on_threads
+
+
+# ------------------------------------------------------------------------------------------------ which there are
+def test_available_engines_are_those_without_a_problem():
+    available = engines.available()
+    assert "cpu" in available
+    assert set(available) <= {"cpu", "cuda", "sim"}
+    for name in ("cpu", "cuda", "sim"):
+        problem = engines.why_not(name)
+        assert (problem is None) == (name in available)
+        assert problem is None or len(problem) > 20
+
+
+def test_get_returns_one_engine_per_device():
+    engine = engines.get("cpu")
+    assert engine is engines.get("cpu") is engines.get(engine)
+    assert engine.name == "cpu" and engine.array_module is np and engine.device
+    assert engines.get("auto").name == ("cuda" if "cuda" in engines.available() else "cpu")
+
+
+@pytest.mark.parametrize(
+    "device", ("", "gpu", "CPU", "cpu:0", "sim:0", "cuda:", "cuda:-1", "cuda:a", 0, None, ["cpu"]), ids=repr
+)
+def test_unknown_device(device):
+    with pytest.raises(ValueError, match=r"device must be 'auto', 'cpu', 'cuda', 'cuda:N' or 'sim', not "):
+        engines.get(device)
+
+
+def test_missing_engines_say_what_to_do():
+    for name, cure in (("sim", "NUMBA_ENABLE_CUDASIM=1"), ("cuda", "pip install|nvidia-smi|no NVIDIA GPU")):
+        if name not in engines.available():
+            with pytest.raises(RuntimeError, match=f"device '{name}' cannot be used: .*({cure})"):
+                engines.get(name)
+
+
+def in_child(program, **environment):
+    """Output of a Python program in a process of its own, which must end well and in time."""
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_simulator_stands_in_for_no_gpu():
+    program = """
+        from numbarnn import engines
+        assert engines.available() == ["cpu", "sim"]
+        assert "simulator" in engines.why_not("cuda") and engines.get("auto").name == "cpu"
+        assert engines.get("sim").name == "sim"
+    """
+    in_child(program, NUMBA_ENABLE_CUDASIM="1")
+
+
+def test_gpu_needs_cupy():
+    program = """
+        import importlib.util
+        from numbarnn import engines
+        from numbarnn.common import install
+        engines.find_spec = lambda name: None if name == "cupy" else importlib.util.find_spec(name)
+        assert engines.available() == ["cpu"]
+        assert install.command("cuda12") in engines.why_not("cuda")
+    """
+    in_child(program, NUMBA_ENABLE_CUDASIM="0")
+
+
+# -------------------------------------------------------------------------------------------------------- threads
+def test_set_num_threads(engine):
+    for threads in (3, 1, 2):
+        engine.set_num_threads(threads)
+        assert engine.num_threads == threads
+    for wrong in (0, -1, 1.0, "2", None, True):
+        with pytest.raises((TypeError, ValueError), match="threads must be a positive int"):
+            engine.set_num_threads(wrong)
+    assert engine.num_threads == 2
+
+
+def test_number_of_threads_of_the_package(engine):
+    nr.set_num_threads(3)
+    assert nr.get_num_threads() == engine.num_threads == 3
+
+
+def test_usable_cpus():
+    assert 1 <= thread_pool.usable_cpus() <= (os.cpu_count() or 1)
+    one = thread_pool.Team()
+    assert one.threads == thread_pool.usable_cpus()
+
+
+@njit(nogil=True)
+def count_in_step(thread, threads, counters, turns, places, rounds):
+    """Every thread counts its turns; after each, all must have counted as many. `places` counts the failures."""
+    for _ in range(rounds):
+        turns[thread * 8] += 1
+        mine = turns[thread * 8]
+        atomics.barrier(counters, thread, threads)
+        for other in range(threads):
+            if turns[other * 8] != mine:
+                places[thread * 8] += 1
+        atomics.barrier(counters, thread, threads)
+
+
+@pytest.mark.parametrize("threads", (1, 2, 3, 8))  # more than there are cores, too
+def test_barrier_keeps_threads_in_step(threads):
+    workers = thread_pool.Team(threads)
+    rounds = 500
+    for _ in range(3):  # a team runs again and again
+        turns, failures = np.zeros(threads * 8, np.int64), np.zeros(threads * 8, np.int64)
+        workers.run(count_in_step, threads, turns, failures, rounds)
+        assert (turns[::8] == rounds).all() and not failures.any()
+
+
+@njit(nogil=True)
+def count_together(thread, threads, counters, rounds, slow):
+    """Threads meet `rounds` times; before each, one of them, in turn, computes for as long as `slow` says."""
+    total = 0.0
+    for turn in range(rounds):
+        if turn % threads == thread:
+            for k in range(slow):
+                total += np.sqrt(k)
+        atomics.barrier(counters, thread, threads)
+    return total
+
+
+@pytest.mark.parametrize("threads", (2, 4))
+def test_no_sleeper_is_forgotten(threads):
+    """Threads that wait for longer than they poll sleep; one whose waking is lost would sleep for ever."""
+    workers = thread_pool.Team(threads)
+    for slow in (1000, 10_000, 30_000, 100_000):  # around what is polled for
+        workers.run(count_together, threads, 200, slow)
+
+
+@pytest.mark.skipif(not atomics.SLEEPS, reason="threads sleep at barriers on Linux only")
+def test_who_waits_for_long_uses_no_processor():
+    """Beside busy processes a waiting thread must not use up its turns on the processor: 12 ms became 898."""
+    used = [0.0, 0.0]
+
+    def meet(thread, threads, counters, slow):
+        begin = time.thread_time()
+        count_together(thread, threads, counters, 1, slow)
+        used[thread] = time.thread_time() - begin
+
+    workers = thread_pool.Team(2)
+    workers.run(meet, 2, 1)  # compiled now
+    workers.run(meet, 2, 200_000_000)
+    assert used[0] > 0.1, "the first thread is not slow: make it so"
+    assert used[1] < 0.1 * used[0]
+
+
+def test_steps_too_small_to_be_shared_stay_on_one_thread(monkeypatch):
+    """At each step threads wait for each other: where a step takes no longer than that, a second one only costs."""
+    engine, used = engines.get("cpu"), []
+    monkeypatch.setattr(engine.team, "threads", 2)
+    monkeypatch.setattr(engine.team, "run", lambda function, threads, *rest: used.append((function.__name__, threads)))
+    for H, expected in ((48, 1), (256, 2)):  # 0.3 and 8.4 million multiply-adds per step
+        layer = nr.LSTM(H, H, device="cpu", seed=0)
+        y, _, tape = layer.forward(np.zeros((60, 32, H), np.float32))
+        layer.backward(tape, y)
+        steps = {name: threads for name, threads in used if name.endswith("_steps")}
+        assert steps == {"forward_steps": expected, "backward_steps": expected}
+        assert dict(used)["weight_gradients"] == 2  # all steps at once
+
+
+def test_team_takes_an_error_from_any_thread():
+    def fails(thread, threads, counters, where):
+        if thread == where:
+            raise RuntimeError(f"thread {where}")
+
+    def slow(thread, threads, counters, done):
+        time.sleep(0.02 * thread)
+        done[thread] = True
+
+    workers = thread_pool.Team(3)
+    for where in range(3):
+        with pytest.raises(RuntimeError, match=f"thread {where}"):
+            workers.run(fails, 3, where)
+        done = [False] * 3
+        workers.run(slow, 3, done)  # and goes on as if nothing had happened: returns when all are done
+        assert all(done)
+
+
+def test_calls_from_several_python_threads_do_not_wait_for_each_other_for_ever():
+    """Two calls that each got some of the team's workers would never end."""
+    program = """
+        import faulthandler, sys, threading
+        sys.setswitchinterval(1e-6)  # let Python's threads take turns between any two instructions
+        faulthandler.dump_traceback_later(60, exit=True)
+        import numpy as np
+        import numbarnn as nr
+        from numbarnn import engines
+        engines.get("cpu").set_num_threads(4)
+        layer = nr.GRU(16, 144, device="cpu", seed=0)
+        x = np.ones((20, 16, 16), np.float32)
+        expected = layer(x)[0]
+        wrong = []
+
+        def work():
+            for _ in range(50):
+                if not np.array_equal(layer(x)[0], expected):
+                    wrong.append(1)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        print("done")
+    """
+    assert in_child(program).strip() == "done"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_process_has_its_own_threads():
+    """multiprocessing forks by default on Linux up to Python 3.13; the parent's workers do not exist in the child."""
+    program = """
+        import os, signal, time
+        import numpy as np
+        import numbarnn as nr
+        from numbarnn import engines
+        engines.get("cpu").set_num_threads(2)
+        layer = nr.GRU(16, 144, device="cpu", seed=0)
+        x = np.ones((20, 16, 16), np.float32)
+        expected = layer(x)[0]
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if np.array_equal(layer(x)[0], expected) else 3)
+        for _ in range(200):
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                break
+            time.sleep(0.1)
+        else:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise SystemExit("the child hung")
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        print("done")
+    """
+    assert in_child(program).strip() == "done"
+
+
+# ------------------------------------------------------------------------------------------------------- products
+PRODUCTS = {  # M, N, K
+    "1x1x1": (1, 1, 1),
+    "1x33x5": (1, 33, 5),
+    "33x1x5": (33, 1, 5),
+    "17x49x1": (17, 49, 1),
+    "50x17x33": (50, 17, 33),
+    "17x50x33": (17, 50, 33),
+    "130x64x20": (130, 64, 20),
+}
+
+
+def slice_of(matrix, seed=1):
+    """The same matrix as columns of a wider one, whose other elements are NaN."""
+    wide = np.full((matrix.shape[0], matrix.shape[1] + 7), np.nan, matrix.dtype)
+    wide[:, 3 : 3 + matrix.shape[1]] = matrix
+    return wide, wide[:, 3 : 3 + matrix.shape[1]]
+
+
+@by_dtype
+@by_threads
+@pytest.mark.parametrize("accumulate", (False, True), ids=("set", "add"))
+@pytest.mark.parametrize("transpose_a, transpose_b", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("M, N, K", PRODUCTS.values(), ids=PRODUCTS)
+def test_multiply(engine, M, N, K, transpose_a, transpose_b, accumulate, threads, dtype):
+    engine.set_num_threads(threads)
+    a, b = normal(dtype, M, K), normal(dtype, K, N, seed=1)
+    start = normal(dtype, M, N, seed=2) if accumulate else np.full((M, N), np.nan, dtype)
+    _, a_slice = slice_of(np.ascontiguousarray(a.T) if transpose_a else a)
+    _, b_slice = slice_of(np.ascontiguousarray(b.T) if transpose_b else b)
+    wide, out = slice_of(start)
+    engine.multiply(out, a_slice, b_slice, transpose_a=transpose_a, transpose_b=transpose_b, accumulate=accumulate)
+    expected = a.astype(np.float64) @ b.astype(np.float64) + (start if accumulate else 0)
+    # K + 1 roundings of sums of at most |a| |b| + |start|
+    bound = np.finfo(dtype).eps * (K + 1) * (np.abs(a) @ np.abs(b) + np.abs(start if accumulate else 0))
+    assert (np.abs(out - expected) <= bound).all()
+    assert np.isnan(wide[:, :3]).all() and np.isnan(wide[:, 3 + N :]).all()
+
+
+@by_threads
+def test_shares_cover_all_units_once(threads):
+    for size in (0, 1, 15, 16, 17, 33, 100, 128):
+        shares = [products.share(size, thread, threads) for thread in range(threads)]
+        assert shares[0][0] == 0 and shares[-1][1] == size
+        assert all(one[1] == other[0] for one, other in pairwise(shares))
+        assert all(first % products.UNITS == 0 or first == size for first, _ in shares)
+
+
+# ------------------------------------------------------------------------------------------- sums, dropout, copies
+@by_dtype
+@by_threads
+@pytest.mark.parametrize("rows, columns", [(1, 1), (7, 33), (130, 50), (300, 100)])
+def test_add_row_sums(engine, rows, columns, threads, dtype):
+    engine.set_num_threads(threads)
+    _, x = slice_of(normal(dtype, rows, columns))
+    out = normal(dtype, columns, seed=1)
+    expected = out + x.sum(axis=0, dtype=np.float64)
+    bound = np.finfo(dtype).eps * (rows + 1) * (np.abs(x).sum(axis=0) + np.abs(out))
+    engine.add_row_sums(out, x)
+    assert (np.abs(out - expected) <= bound).all()
+
+
+def test_add_row_sums_of_many_rows_stays_exact():
+    """Adding row after row to one float32 would err like sqrt(rows) eps, 13 times PyTorch's at 3840 rows."""
+    rows = 20_000
+    x = normal("float32", rows, 40) + np.float32(1)
+    out = np.zeros(40, np.float32)
+    engines.get("cpu").add_row_sums(out, x)
+    exact = x.sum(axis=0, dtype=np.float64)
+    numpys = x.T.copy().sum(axis=1)  # NumPy's pairwise sum of contiguous rows
+    error, theirs = (np.max(np.abs(value - exact) / exact) / np.finfo(np.float32).eps for value in (out, numpys))
+    # sums of some sqrt(n) rows, and a sum of these: each errs like half the square root of its terms
+    assert error <= max(rows**0.25, 2 * theirs), f"{error:.1f} eps, NumPy's pairwise sum {theirs:.1f}"
+
+
+@by_dtype
+@by_threads
+@pytest.mark.parametrize("shape", [(1,), (7, 3, 5), (50, 3, 33)], ids=str)
+def test_dropout(engine, shape, threads, dtype):
+    engine.set_num_threads(threads)
+    x, out = normal(dtype, *shape), np.full(shape, np.nan, dtype)
+    engine.dropout(out, x, *mask_words(0.3, 2**40 + 1, 2, 5))
+    np.testing.assert_array_equal(out, x * dropout_mask(shape, 0.3, 2**40 + 1, 2, 5, dtype), strict=True)
+    engine.dropout(x, x, *mask_words(0.3, 2**40 + 1, 2, 5))
+    np.testing.assert_array_equal(x, out)
+
+
+@by_threads
+def test_dropout_of_a_part_is_the_part_of_dropout(engine, threads):
+    engine.set_num_threads(threads)
+    x, whole = normal("float32", 200), np.empty(200, np.float32)
+    mask, scale = mask_words(0.3, 1, 2, 5)
+    engine.dropout(whole, x, mask, scale)
+    for first, last in ((0, 200), (4, 100), (5, 6), (7, 199), (99, 132)):
+        out = np.full(200, np.nan, np.float32)
+        engine.dropout(out[first:last], x[first:last], mask, scale, first)
+        np.testing.assert_array_equal(out[first:last], whole[first:last])
+        assert np.isnan(out[:first]).all() and np.isnan(out[last:]).all()
+
+
+def test_copy(engine):
+    x = normal("float32", 3, 4, 5)
+    out = np.full((3, 5, 8), np.nan, np.float32)
+    engine.copy(out[:, :, ::2], x.transpose(0, 2, 1))
+    np.testing.assert_array_equal(out[:, :, ::2], x.transpose(0, 2, 1))
+    assert np.isnan(out[:, :, 1::2]).all()
+
+
+def test_arrays(engine):
+    x = normal("float32", 3)
+    assert engine.asarray(x, "x") is x and engine.address(x) == x.ctypes.data
+    for copied in (engine.from_host(x), engine.to_host(x)):
+        assert not np.shares_memory(copied, x) and np.array_equal(copied, x)
+    assert not engine.zeros((2, 3), "float64").any() and engine.empty((2, 3), "float32").dtype == np.float32
+    torch = pytest.importorskip("torch")
+    tensor = torch.ones(3)
+    assert np.shares_memory(engine.asarray(tensor, "x"), tensor.numpy())
+
+
+# ------------------------------------------------------------------------------------------------- one per process
+def test_engines_are_made_once_by_threads_too():
+    found = []
+    workers = [threading.Thread(target=lambda: found.append(engines.get("cpu"))) for _ in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert {id(engine) for engine in found} == {id(engines.get("cpu"))}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no names that all libraries share")
+def test_openblas_stays_out_of_other_libraries_way():
+    """SciPy looks for functions of the same names: found in our one-thread copy, they would take its threads away."""
+    program = """
+        import ctypes
+        from numbarnn import engines
+        engines.get("cpu")
+        assert not hasattr(ctypes.CDLL(None), "scipy_cblas_sgemm")
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)

@@ -1,0 +1,249 @@
+"""The CUDA engine's own parts on a GPU: products, sums, dropout, copies; and its time loops in a CUDA graph."""
+
+import numpy as np
+import pytest
+
+from general_cells import GENERAL
+from helpers import Case, assert_close, assert_same_bits, make_problem, on_engine, train
+from numbarnn import cells, engines
+from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.precision import DTYPES
+from philox_reference import dropout_mask
+from row_cases import SHAPES, check_gather, check_select, check_spread, check_step_codes, check_sum_gates
+from step_buffers import (
+    backward_buffers,
+    forward_buffers,
+    kinds_of_steps,
+    mask_words,
+    moved,
+    normal,
+    on_host,
+    results,
+)
+
+pytestmark = pytest.mark.gpu
+by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
+by_every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def many_rows(*values):
+    """More rows than a grid has."""
+    return pytest.param(*values, marks=pytest.mark.real_gpu)
+
+
+@pytest.fixture
+def engine():
+    return engines.get("cuda")
+
+
+@by_dtype
+@pytest.mark.parametrize("accumulate", (False, True), ids=("set", "add"))
+@pytest.mark.parametrize("transpose_a, transpose_b", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("M, N, K", [(1, 1, 1), (1, 33, 5), (33, 1, 5), (50, 17, 33), (130, 64, 20)])
+def test_multiply(engine, M, N, K, transpose_a, transpose_b, accumulate, dtype):
+    """Slices of columns, all transposes; float32 products are not rounded to TF32."""
+    a, b, start = normal(dtype, M, K), normal(dtype, K, N, seed=1), normal(dtype, M, N, seed=2)
+
+    def columns(matrix):
+        wide = np.full((matrix.shape[0], matrix.shape[1] + 7), np.nan, dtype)
+        wide[:, 3 : 3 + matrix.shape[1]] = matrix
+        return engine.from_host(wide)[:, 3 : 3 + matrix.shape[1]]
+
+    out = columns(start)
+    left, right = columns(a.T if transpose_a else a), columns(b.T if transpose_b else b)
+    engine.multiply(out, left, right, transpose_a=transpose_a, transpose_b=transpose_b, accumulate=accumulate)
+    expected = a.astype(np.float64) @ b.astype(np.float64) + (start if accumulate else 0)
+    bound = np.finfo(dtype).eps * (K + 1) * (np.abs(a) @ np.abs(b) + np.abs(start if accumulate else 0))
+    assert (np.abs(engine.to_host(out) - expected) <= bound).all()
+
+
+@by_dtype
+@pytest.mark.parametrize("rows, columns", [(1, 1), (17, 33), (300, 32), (5000, 1000)])
+def test_add_row_sums(engine, rows, columns, dtype):
+    x, start = normal(dtype, rows, 2 * columns), normal(dtype, columns, seed=1)
+    out = engine.from_host(start)
+    engine.add_row_sums(
+        out, engine.from_host(x)[:, 3 : 3 + columns] if columns > 3 else engine.from_host(x)[:, :columns]
+    )
+    x = x[:, 3 : 3 + columns] if columns > 3 else x[:, :columns]
+    bound = np.finfo(dtype).eps * (rows / 16 + 17) * (np.abs(x).sum(axis=0) + np.abs(start))
+    assert (np.abs(engine.to_host(out) - start - x.sum(axis=0, dtype=np.float64)) <= bound).all()
+
+
+@by_dtype
+@pytest.mark.parametrize("shape", [(1,), (7, 3, 5), (100, 64, 333)], ids=str)
+def test_dropout(engine, shape, dtype):
+    x = normal(dtype, *shape)
+    out = engine.from_host(np.full(shape, np.nan, dtype))
+    mask, scale = mask_words(0.3, 2**40 + 1, 2, 5)
+    engine.dropout(out, engine.from_host(x), engine.from_host(mask), scale)
+    np.testing.assert_array_equal(
+        engine.to_host(out), x * dropout_mask(shape, 0.3, 2**40 + 1, 2, 5, dtype), strict=True
+    )
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 300), many_rows((2, 70_000, 2))], ids=str)
+def test_copy(cupy, engine, shape):
+    x = normal("float32", *shape)
+    out = cupy.full((shape[1], shape[0], 2 * shape[2]), np.nan, "float32")
+    engine.copy(out[:, :, ::2], engine.from_host(x).transpose(1, 0, 2))
+    np.testing.assert_array_equal(engine.to_host(out[:, :, ::2]), x.transpose(1, 0, 2))
+    assert cupy.isnan(out[:, :, 1::2]).all()
+
+
+# ------------------------------------------------------------------------------------------- rows, by code or number
+@pytest.mark.parametrize("with_resets", (False, True))
+@pytest.mark.parametrize("directions, steps, batch", [(1, 1, 1), (2, 7, 9), (2, 300, 130), many_rows(1, 70_000, 2)])
+def test_step_codes(engine, directions, steps, batch, with_resets):
+    check_step_codes(engine, directions, steps, batch, with_resets)
+
+
+@by_every_dtype
+@pytest.mark.parametrize("in_place, transposed", [(False, ()), (True, ()), (False, ("x",)), (False, ("out",))], ids=str)
+@pytest.mark.parametrize("dropped, fill", [(SKIP, -0.5), (RESET | SKIP, np.nan)])
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 20, 300)], ids=str)
+def test_select(engine, shape, dropped, fill, in_place, transposed, dtype):
+    check_select(engine, dtype, shape, dropped, fill, in_place, transposed)
+
+
+@by_every_dtype
+@pytest.mark.parametrize("rows, columns, fill", [(1, 1, 0.0), (9, 5, -2.0), (700, 300, np.nan), (0, 4, 0.0)])
+def test_gather(engine, rows, columns, fill, dtype):
+    check_gather(engine, dtype, rows, columns, fill)
+
+
+@by_every_dtype
+@pytest.mark.parametrize("gates", (1, 3, 4))
+@pytest.mark.parametrize("rows, hidden", [(1, 1), (7, 33), many_rows(70_000, 2), (50, 300)])
+def test_spread_and_sum_gates(engine, rows, hidden, gates, dtype):
+    check_spread(engine, dtype, rows, hidden, gates)
+    for accumulate in (False, True):
+        check_sum_gates(engine, dtype, rows, hidden, gates, accumulate)
+
+
+# ------------------------------------------------------------------------------------------------------- time loops
+@pytest.mark.parametrize("direction", (0, 1))
+@pytest.mark.parametrize("cell, kind", list(kinds_of_steps(cells.CELLS | GENERAL)))
+def test_time_loops_neither_allocate_nor_wait(cupy, engine, cell, kind, direction):
+    """They can be captured as a CUDA graph, in which allocations, host copies and synchronisation are errors."""
+    spoiled, cpu = "masked" in kind, engines.get("cpu")
+    on_cpu = forward_buffers(cell, direction, spoiled=spoiled, **kind)
+    forward = moved(on_cpu, engine)
+    cpu.forward_steps(on_cpu)(0, 7)
+    expected = [array.copy() for array in results(on_cpu)]
+    on_cpu_back = backward_buffers(on_cpu, spoiled)
+    backward = moved(on_cpu_back, engine)
+    cpu.backward_steps(on_cpu_back)(0, 7)
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        runs = [engine.forward_steps(forward), engine.backward_steps(backward)]
+        start = [array.copy() for array in device_arrays(forward) + device_arrays(backward)]
+        for run in runs:
+            run(0, 7)  # cuBLAS takes its work space at its first call
+        for array, first in zip(device_arrays(forward) + device_arrays(backward), start, strict=True):
+            array[...] = first
+        stream.synchronize()
+        stream.begin_capture()
+        for run in runs:
+            run(0, 7)
+        graph = stream.end_capture()
+        graph.launch()
+    stream.synchronize()
+    found = results(on_host(forward, engine)) + results(on_host(backward, engine))
+    for result, value in zip(found, expected + results(on_cpu_back), strict=True):
+        # gates and states of size 1, sums of 33 terms on both engines: tests/support/helpers.py
+        np.testing.assert_allclose(result, value, rtol=0, atol=64 * np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize("directions", (1, 2))
+@pytest.mark.parametrize("dropout", (0.0, 0.4))
+@pytest.mark.parametrize("cell", ("lstm", "gru", "rnn_tanh"))
+def test_wavefront_gives_the_same_bits_on_streams_and_in_graphs(engine, cell, dropout, directions):
+    """The first call runs on streams, the later ones are replays: the same bits for the same masks."""
+    case = Case(cell, T=19, B=5, hidden=(33, 70, 20), directions=directions, dropout=dropout)
+    problem = make_problem(case)
+    step = train(problem.layer("cuda", schedule="stepwise", seed=3), problem)[0]
+    layer = problem.layer("cuda", schedule="wavefront", seed=3)
+    x, state, dy, dstate = on_engine(engine, [problem.x, problem.state, problem.dy, problem.dstate])
+    dw, replays, runs = engine.zeros(layer.weights.shape, "float32"), engine.streams.replays, []
+    for _ in range(6):
+        layer.training_calls = 0  # the same dropout masks
+        dw.fill(0)
+        y, _, tape = layer.forward(x, state)
+        gradients = layer.backward(tape, dy, dstate, dw=dw)
+        runs.append({"y": engine.to_host(y), "dx": engine.to_host(gradients.x)})
+        runs[-1] |= {f"d{name}": engine.to_host(view) for name, view in gradients.params.items()}
+        del y, tape, gradients  # so that the next call gets the same memory
+    assert_close(case, runs[0], {name: step[name] for name in runs[0]})
+    for values in runs[1:]:
+        assert_same_bits(values, runs[0])
+    assert engine.streams.replays > replays
+
+
+def test_a_training_loop_comes_to_replay_its_graphs(cupy, engine):
+    """Parameters change in place, arrays of the last turn live on through the next one, and addresses come round."""
+    problem = make_problem(Case("lstm", T=16, B=4, hidden=(32, 32)))
+    layers = [problem.layer("cuda", schedule=schedule) for schedule in ("wavefront", "stepwise")]
+    x, dy = on_engine(engine, [problem.x, problem.dy])
+    replays = engine.streams.replays
+    for _ in range(20):
+        losses = []
+        for layer in layers:
+            y, _, tape = layer.forward(x)
+            gradients = layer.backward(tape, y - dy)
+            layer.weights -= 0.01 * gradients.weights
+            losses.append(float(((y - dy) ** 2).sum()))
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)  # rounding, over 20 turns
+    assert engine.streams.replays - replays >= 40  # of 80 calls, forward and backward of both layers
+
+
+def test_arrays_may_be_written_over_after_each_call(cupy, engine):
+    """Those that a call was given, while its tape and replays live on; other arrays each time, all results kept."""
+    problem, found = make_problem(Case("lstm", T=16, B=4, hidden=(32, 32))), []
+    layers = [problem.layer("cuda", schedule="stepwise") for _ in range(2)]
+    for turn in range(7):
+        for layer in layers:
+            x, dy, state, dstate = on_engine(engine, [problem.x, problem.dy, problem.state, problem.dstate])
+            x *= turn
+            y, hy, tape = layer.forward(x, state)
+            for array in (x, *state) if layer is layers[1] else ():
+                array.fill(np.nan)
+            gradients = layer.backward(tape, dy, dstate)
+            for array in (dy, *dstate):
+                array.fill(np.nan)
+            found.append((y, *hy, gradients.x, *gradients.state, gradients.weights))
+    found = [[engine.to_host(array) for array in arrays] for arrays in found]
+    for expected, arrays in zip(found[::2], found[1::2], strict=True):
+        for one, other in zip(expected, arrays, strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert np.isfinite(expected[0]).all() and not np.array_equal(found[0][0], found[-1][0])
+
+
+@pytest.mark.parametrize("own_stream", (False, True))
+def test_wavefront_keeps_to_the_callers_stream(cupy, engine, own_stream):
+    """Work that the caller gave its stream before comes first, what it gives afterwards comes last."""
+    problem = make_problem(Case("gru", T=40, B=8, hidden=(128, 128, 128)))
+    layer = problem.layer("cuda", schedule="wavefront")
+    big, expected = cupy.ones((3000, 3000), "float32"), None
+    cupy.cuda.Device().synchronize()
+    with cupy.cuda.Stream(non_blocking=True) if own_stream else cupy.cuda.Stream.null:
+        x = cupy.zeros(problem.x.shape, "float32")
+        for turn in range(6):
+            x.fill(0)
+            for _ in range(20):
+                big = big @ big / 3000  # keeps the stream busy
+            x += engine.from_host(problem.x) * big[0, 0]
+            y = layer(x)[0]
+            total = y.copy()
+            y.fill(np.nan)
+            expected = engine.to_host(total) if expected is None else expected
+            np.testing.assert_array_equal(engine.to_host(total), expected, err_msg=f"turn {turn}")
+    assert np.isfinite(expected).all() and np.abs(expected).max() > 0.1
+
+
+def device_arrays(buffers):
+    """The arrays of some buffers, each once."""
+    arrays = {id(array): array for array in vars(buffers).values() if hasattr(array, "ndim")}
+    return list(arrays.values())

@@ -1,0 +1,256 @@
+"""Every shipped kernel, compiled for the devices of three generations: no spills, no stray float64.
+
+What the kernels compute is tested in the simulator (tests/simulated) and on a GPU (tests/layers/test_gpu.py).
+"""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ptx_checks
+from general_cells import GENERAL
+from numbarnn import kernels
+from numbarnn.bench import planned
+from numbarnn.bench.kernels import shipped_kernels
+from numbarnn.cuda import compiler, cubin_cache
+from numbarnn.kernels import catalog
+from numbarnn.kernels.persistent import kernels as persistent
+from numbarnn.kernels.step import pointwise, stages, unit_sums
+from sum_cells import NOISE_CELLS, SUM_CELLS
+
+DEVICES = [(8, 0), (9, 0), (10, 0)]
+KERNELS = list(catalog.shipped_kernels())
+REGISTERS = 65536  # of a multiprocessor
+THREADS = 512  # of its 2048, that should at least fit
+
+
+@pytest.fixture(scope="module", autouse=True)
+def toolchain(toolchain_installed, tmp_path_factory):
+    """The CUDA compiler, with a cache of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path_factory.mktemp("cubins")))
+        patch.setattr(compiler, "_compiled", {})
+        yield
+
+
+@pytest.fixture
+def written_ptx(monkeypatch):
+    """The PTX texts that are linked during a test."""
+    texts, link = [], compiler._link
+
+    def record(text, *arguments):
+        texts.append(text)
+        return link(text, *arguments)
+
+    monkeypatch.setattr(compiler, "_link", record)
+    return texts
+
+
+def double_instructions(text):
+    """Lines of a PTX text that touch float64, but for the declaration of registers that nothing uses."""
+    return [line.strip() for line in text.splitlines() if ".f64" in line]
+
+
+def least_threads(shipped, compiled):
+    """How many a multiprocessor should hold: one block of those whose threads work together all along."""
+    adds_up = shipped.function.__module__ in (pointwise.__name__, stages.__name__) and compiled.shared_bytes > 0
+    return shipped.threads if adds_up or shipped.function.__module__ == persistent.__name__ else THREADS
+
+
+def everything():
+    """Every kernel for every device: those of the catalog, and those that are cut for the device."""
+    for cc in DEVICES:
+        for shipped in shipped_kernels(cc):
+            is_many = shipped.function.__module__ == persistent.__name__ or "_masked" in shipped.kernel.name
+            is_traced = shipped.kernel.name.startswith((catalog.SUMMING.name, catalog.DRAWING.name))
+            marks = [pytest.mark.slow] if (is_many or is_traced) and cc != (9, 0) else []
+            yield pytest.param(shipped, cc, id=f"{shipped}-sm_{cc[0]}{cc[1]}", marks=marks)
+
+
+@pytest.mark.parametrize("shipped, cc", list(everything()))
+def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped, cc):
+    compiled = shipped.compile(cc)
+    assert compiled.cc == cc and compiled.cubin[:4] == b"\x7fELF"
+    assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
+    resident = REGISTERS // (compiled.registers * shipped.threads) * shipped.threads
+    assert resident >= least_threads(shipped, compiled), f"{compiled.registers} registers: {resident} threads"
+    assert compiled.shared_bytes + shipped.dynamic_shared_bytes <= planned.profile_for(cc).shared_bytes
+    (text,) = written_ptx
+    assert f".target sm_{cc[0]}{cc[1]}" in text
+    ptx_checks.require_aligned_shared_memory(text)
+    if shipped.function.__module__ == persistent.__name__:
+        ptx_checks.require_exchange(text, shipped)
+    if shipped.dtype != "float64":
+        assert double_instructions(text) == []
+
+
+def general_kernels():
+    """Of hand-written general cells: what a user's own cell brings with it."""
+    few = {"blend": ("float32", "float16"), "chain": ("float32",), "peephole": ("bfloat16",), "noisy": ("float32",)}
+    few |= {"normed": ("bfloat16",), "ladder": ("float32",), "noisy_mean": ("float16",), "drawn": ("float32",)}
+    for name, dtypes in few.items():
+        cell = (GENERAL | SUM_CELLS | NOISE_CELLS)[name]
+        for dtype in dtypes:
+            yield from catalog.stage_kernels_of(cell, dtype)
+            for masked in (False, True):
+                yield from catalog.pointwise_kernels_of(cell, dtype, masked)
+
+
+@pytest.mark.parametrize("shipped", list(general_kernels()), ids=str)
+def test_kernels_of_general_cells_compile_likewise(written_ptx, shipped):
+    compiled = shipped.compile((9, 0))
+    assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
+    assert compiled.registers * least_threads(shipped, compiled) <= REGISTERS
+    assert compiled.shared_bytes <= unit_sums.SHARED_BYTES
+    (text,) = written_ptx
+    assert double_instructions(text) == []
+
+
+def test_stages_of_a_cell_are_kernels_of_their_own():
+    """Their names differ, and what is compiled of them is kept apart."""
+    shipped = list(catalog.stage_kernels_of(GENERAL["chain"], "float32"))
+    assert list(map(str, shipped)) == [
+        f"chain_stage{stage}_{way}{masked}-float32"
+        for stage in (0, 1) for masked in ("", "_masked") for way in ("forward", "backward")
+    ]  # fmt: skip
+    assert len({one.compile((9, 0)).cubin for one in shipped}) == len(shipped)
+
+
+def test_a_stray_double_would_be_found():
+    """The same search finds float64 in a float64 kernel, so an empty list means something."""
+    assert double_instructions(catalog.find("lstm_pointwise_backward-float64", KERNELS).ptx((9, 0)))
+
+
+def kernels_in(source, module):
+    """(module, qualified name) of a source's kernels: what `@cuda.jit` decorates, device functions aside."""
+
+    def is_kernel(decorator):
+        call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
+        return ast.unparse(call.func) in ("cuda.jit", "jit", "kernel") and "device" not in [
+            word.arg for word in call.keywords
+        ]
+
+    def walk(node, prefix):
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.FunctionDef):
+                yield from walk(child, prefix)
+                continue
+            if any(map(is_kernel, child.decorator_list)):
+                yield module, prefix + child.name
+            yield from walk(child, f"{prefix}{child.name}.<locals>.")
+
+    return set(walk(ast.parse(source), ""))
+
+
+def test_catalog_has_every_kernel():
+    """A kernel added to the package must be added to numbarnn/kernels/catalog.py, or to bench/planned.py."""
+    folder, there = Path(kernels.__file__).parent, set()
+    for path in folder.rglob("*.py"):
+        module = ".".join(("numbarnn.kernels", *path.relative_to(folder).with_suffix("").parts))
+        there |= kernels_in(path.read_text(encoding="utf-8"), module)
+    listed = {(shipped.function.__module__, shipped.function.__qualname__) for shipped in shipped_kernels((9, 0))}
+    assert listed == there
+    assert ("numbarnn.kernels.arrays.copies", "make_copy.<locals>.copy_kernel") in there
+
+
+def test_a_missing_kernel_would_be_found():
+    source = """
+@cuda.jit(device=True)
+def helper(): ...
+
+@cuda.jit
+def plain(): ...
+
+@kernel(launch_bounds=(256, 1))
+def planned(): ...
+
+def make(n):
+    if n:
+        @cuda.jit(max_registers=64)
+        def kernel(): ...
+"""
+    assert kernels_in(source, "m") == {("m", "plain"), ("m", "planned"), ("m", "make.<locals>.kernel")}
+
+
+def test_catalog_names_are_unique_and_in_order():
+    names = list(map(str, KERNELS))
+    pointwise_kernels = 2 * (5 * 3 + 1) + 4  # masked or not, 3 of each cell and the projected one; cell clip's own
+    pointwise_kernels += 2 * 3  # of cells with sums and with noise
+    staged, sequences, joins, gates, sums, drop = 2 * 2, 3 + 1, 2 * 2, 2 * 2, 2, 1
+    per_dtype = pointwise_kernels + staged + sequences + joins + gates + sums + drop
+    copies = 4 * (3 + 2 * 2)  # layouts: within a dtype (16 bits are 16 bits), from and to float32 for each half
+    moves = 3 * (2 + 2 + 1 + 1)  # carry, spread, spread_blocks and spoil, likewise
+    codes, watches = 1, 2 * 2  # of no dtype; of words of 32 and of 16 bits
+    assert len(set(names)) == len(names) == 4 * per_dtype + copies + moves + codes + watches
+    assert len({(shipped.dtype, shipped.signature) for shipped in KERNELS}) == len(KERNELS)
+    assert names[0] == "lstm_pointwise_forward_training-float32"
+    assert names[-1] == "copy_bfloat16_to_float32-bfloat16-strided_from_strided"
+    assert list(dict.fromkeys(shipped.dtype for shipped in KERNELS)) == list(catalog.DTYPES)
+
+
+def test_catalog_grows_by_appending(monkeypatch):
+    first = catalog.find("copy", KERNELS)
+    later = catalog.ShippedKernel(first.kernel, "float32", "later", 64, first.arguments)
+    monkeypatch.setattr(catalog, "LISTS", [*catalog.LISTS, lambda dtype: [later] if dtype == "float32" else []])
+    assert list(map(str, catalog.shipped_kernels())) == [
+        *[str(shipped) for shipped in KERNELS if shipped.dtype == "float32"],
+        "copy-float32-later",
+        *[str(shipped) for shipped in KERNELS if shipped.dtype != "float32"],
+    ]
+    assert catalog.find("copy-float32-later", list(catalog.shipped_kernels())) is later
+
+
+def test_find():
+    assert str(catalog.find("add_row_sums", KERNELS)) == "add_row_sums-float32-contiguous"
+    assert str(catalog.find("add_row_sums-float64-columns", KERNELS)) == "add_row_sums-float64-columns"
+    with pytest.raises(ValueError, match=r"one of lstm_pointwise_forward_training, .*, copy, .* got 'kopy'"):
+        catalog.find("kopy", KERNELS)
+
+
+@pytest.mark.parametrize("cc", DEVICES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+def test_planned_kernels_cover_what_there_is(cc):
+    """Every dtype and cell's file, ways to multiply, places of weights, layers, directions, dropout or not, masks."""
+    found = planned.persistent_kernels(cc)
+    names, words = [shipped.kernel.name for shipped in found], [shipped.layouts for shipped in found]
+    assert len(set(map(str, found))) == len(found)
+    assert {name.split("_persistent_")[0] for name in names} == {
+        "lstm", "gru", "rnn_relu", "rnn_tanh", "peephole_lstm", "additive_network", "sru",
+    }  # fmt: skip
+    assert {name.split("_persistent_")[1] for name in names} == {"forward_training", "forward_inference", "backward"}
+    assert {shipped.dtype for shipped in found} == set(catalog.DTYPES)
+    launches = [shipped.kernel.source_key for shipped in found]
+    for word in ("math='fma'", "math='mma'", "'registers'", "'shared'", "aligned=True", "aligned=False", "tiles=1"):
+        assert any(word in key for key in launches), word
+    for several, drops, masked in (
+        (False, False, False),
+        (True, False, False),
+        (True, True, False),
+        (False, False, True),
+    ):
+        assert any(key.endswith(f" {several} {drops} {masked}") for key in launches), (several, drops, masked)
+    for word in ("bidirectional", "masked"):
+        assert any(word in one for one in words), word
+
+
+def test_second_use_compiles_nothing(written_ptx):
+    shipped = KERNELS[0]
+    shipped.compile((9, 0))
+    written_ptx.clear()
+    shipped.compile((9, 0))
+    compiler._compiled.clear()  # as a new process
+    shipped.compile((9, 0))
+    assert written_ptx == [] and any(cubin_cache.directory().iterdir())
+
+
+@pytest.mark.parametrize(
+    "batch, hidden", [(1, 1), (1, 33), (3, 128), (64, 129), (70000, 2048)], ids=lambda size: str(size)
+)
+def test_launch_has_a_thread_for_every_unit(batch, hidden):
+    config = pointwise.launch_config(batch, hidden)
+    (grid_x, grid_y, _), (threads, *_) = config.grid, config.block
+    assert threads % 32 == 0 and threads <= pointwise.THREADS_PER_BLOCK
+    assert hidden <= grid_x * threads < hidden + threads
+    assert grid_y == min(batch, 65535)
+    assert np.prod(config.block) <= 1024

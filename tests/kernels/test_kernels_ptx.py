@@ -1,0 +1,145 @@
+"""How compiled kernels access what blocks exchange, and what LLVM is told of instructions that warps make together.
+
+The same checks (ptx_checks) run on every persistent kernel in tests/kernels/test_kernels.py.
+"""
+
+import pytest
+from numba import cuda, float32, types, uint32
+
+import ptx_checks
+from numbarnn.bench import planned
+from numbarnn.common.precision import DTYPES
+from numbarnn.compile import storage
+from numbarnn.cuda import compiler, ptx
+from numbarnn.kernels.persistent import exchange
+from numbarnn.schedules.persistent import planner
+
+pytestmark = pytest.mark.usefixtures("toolchain_installed")
+FORMS = {  # (dtype, aligned) -> loads, stores
+    ("float32", True): ("v4.u32", "f32"),
+    ("float64", True): ("v2.b64", "f64"),
+    ("float16", True): ("v4.u32", "u32"),
+    ("bfloat16", True): ("v4.u32", "u32"),
+    ("float32", False): ("f32", "f32"),
+    ("float64", False): ("f64", "f64"),
+    ("float16", False): ("u16", "u16"),
+    ("bfloat16", False): ("u16", "u16"),
+}
+
+
+@pytest.mark.parametrize("dtype, aligned", FORMS, ids=lambda value: {True: "aligned", False: "any"}.get(value))
+def test_numbers_are_exchanged_by_relaxed_accesses_of_the_device(dtype, aligned):
+    """The device functions by which blocks load and publish, of every dtype: nothing else touches the array."""
+    load, publish = exchange.make_load(dtype, aligned, whole=False), exchange.make_publish(dtype, aligned)
+    narrow = storage.narrow(dtype)
+
+    @cuda.jit
+    def kernel(numbers, words, value, left):
+        i = cuda.grid(1)
+        publish(numbers, 8 * i, narrow(value), i < left)
+        four = load(numbers, 8 * i, left - i, 0)
+        for k in range(4):
+            words[i, k] = four[k]
+
+    stored = types.uint16 if dtype in ("float16", "bfloat16") else getattr(types, dtype)
+    value = types.float64 if dtype == "float64" else types.float32
+    text = compiler.ptx(kernel, (stored[::1], uint32[:, ::1], value, types.int64), (9, 0))
+    program = ptx_checks.Program(text)
+    loaded, published = FORMS[dtype, aligned]
+    loads, stores = {f"ld.relaxed.gpu.global.{loaded}"}, {f"st.relaxed.gpu.global.{published}"}
+    assert set(ptx_checks.accesses(program, {program.parameters[4][0]})) == loads | stores
+    assert ptx_checks.promised_accesses(dtype, aligned) == (loads, stores)
+
+
+def test_every_dtype_is_there():
+    assert {dtype for dtype, _ in FORMS} == set(DTYPES)
+
+
+NOT_ALIGNED = {
+    "float32-forward": ("float32", False), "float32-backward": ("float32", True), "float64-forward": ("float64", False),
+    "float16-backward": ("float16", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype, backward", NOT_ALIGNED.values(), ids=NOT_ALIGNED)
+def test_persistent_kernels_of_rows_that_are_not_aligned(dtype, backward):
+    """The planned kernels have such rows in bfloat16 only."""
+    problem, profile = planned.problem("rnn_tanh", dtype, (67,), 16), planned.profile_for((9, 0))
+    (launch,) = planner.plan_launches(problem, profile, backward)
+    shipped = planned.persistent_kernel(problem, launch)
+    assert "aligned=False" in shipped.kernel.source_key
+    text = shipped.ptx((9, 0))
+    ptx_checks.require_exchange(text, shipped)
+    ptx_checks.require_aligned_shared_memory(text)
+
+
+@pytest.fixture(scope="module")
+def persistent_kernel():
+    """(a forward kernel, its PTX)."""
+    (shipped,) = (one for one in planned.persistent_kernels((9, 0)) if str(one).startswith(NAME))
+    return shipped, shipped.ptx((9, 0))
+
+
+NAME = "rnn_tanh_persistent_forward_training-float64"
+LOAD, STORE, SHARED = "ld.relaxed.gpu.global.v2.b64", "st.relaxed.gpu.global.f64", ".extern .shared .align 16"
+
+
+@pytest.mark.parametrize("there, instead", [
+    (LOAD, LOAD.replace("gpu", "cta")),
+    (LOAD, "ld.global.nc.v2.b64"),
+    (LOAD, "ld.global.v2.b64"),
+    (LOAD, "ld.relaxed.gpu.global.v4.u32"),
+    (STORE, STORE.replace("gpu", "cta")),
+    (STORE, "st.global.f64"),
+    (STORE, "st.volatile.global.f64"),
+    (SHARED, ".extern .shared .align 8"),
+])  # fmt: skip
+def test_other_accesses_in_a_persistent_kernel_are_found(persistent_kernel, there, instead):
+    shipped, text = persistent_kernel
+    ptx_checks.require_exchange(text, shipped)
+    ptx_checks.require_aligned_shared_memory(text)
+    wrong = text.replace(there, instead)
+    assert wrong != text
+    with pytest.raises(AssertionError, match=r"expected|only|aligned to \{8\}"):
+        ptx_checks.require_exchange(wrong, shipped)
+        ptx_checks.require_aligned_shared_memory(wrong)
+
+
+@pytest.fixture
+def written_ir(monkeypatch):
+    """The LLVM IR of the modules that are compiled during a test."""
+    from numba.cuda.cudadrv import nvvm
+
+    modules, compile_ir = [], nvvm.compile_ir
+
+    def record(text, **options):
+        modules.extend([text] if isinstance(text, str) else text)
+        return compile_ir(text, **options)
+
+    monkeypatch.setattr(nvvm, "compile_ir", record)
+    return modules
+
+
+def test_what_warps_make_together_is_convergent(written_ir):
+    """mma of each kind, shuffles and barriers, and functions that call them: in the IR that Numba hands to NVVM."""
+
+    @cuda.jit(device=True)
+    def shuffled(value):
+        cuda.syncwarp()
+        return cuda.shfl_xor_sync(0xFFFFFFFF, value, 1)
+
+    @cuda.jit
+    def kernel(out, words):
+        a, b, c = (words[0], words[1], words[2], words[3]), (words[4], words[5]), (out[0], out[1], out[2], out[3])
+        for found in (ptx.mma_float16(a, b, c), ptx.mma_bfloat16(a, b, c), ptx.mma_tf32(a, b, c)):
+            out[cuda.threadIdx.x] += shuffled(found[0])
+        cuda.syncthreads()
+
+    compiler.ptx(kernel, (float32[::1], uint32[::1]), (9, 0))
+    ptx_checks.require_convergent(written_ir)
+    lines = "\n".join(written_ir).splitlines()
+    for name in ("f32.f16", "f32.bf16", "f32.tf32", "@llvm.nvvm.shfl.sync", "@llvm.nvvm.bar.warp.sync", "define"):
+        marked = [line for line in lines if name in line.replace('"', "") and "convergent" in line]
+        assert marked, f"no {name} in the IR"
+        with pytest.raises(AssertionError, match="not convergent"):
+            ptx_checks.require_convergent([marked[0].replace(" convergent", "")])

@@ -1,0 +1,43 @@
+"""The library's cells compiled for a GPU: generated code has no float64 in float32 kernels, and spills nothing."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from library_cases import NAMES, cell_of, quick_and_slow
+from numbarnn.cuda import compiler
+from numbarnn.kernels import catalog
+
+
+@pytest.fixture(scope="module", autouse=True)
+def toolchain(toolchain_installed, tmp_path_factory):
+    """The CUDA compiler, with a cache of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path_factory.mktemp("cubins")))
+        patch.setattr(compiler, "_compiled", {})
+        yield
+
+
+@pytest.fixture
+def written_ptx(monkeypatch):
+    """The PTX texts that are linked during a test."""
+    texts, link = [], compiler._link
+
+    def record(text, *arguments):
+        texts.append(text)
+        return link(text, *arguments)
+
+    monkeypatch.setattr(compiler, "_link", record)
+    return texts
+
+
+@pytest.mark.parametrize("name", quick_and_slow(NAMES))
+def test_compiles_without_spills_and_without_stray_float64(written_ptx, name):
+    cell = cell_of(name)
+    kernels = [*catalog.pointwise_kernels_of(cell, "float32", False), *catalog.stage_kernels_of(cell, "float32")]
+    kernels = [shipped for shipped in kernels if "_masked" not in shipped.kernel.name]
+    for shipped in kernels:
+        compiled = shipped.compile((9, 0))
+        assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0), shipped
+    assert len(written_ptx) == len(kernels)
+    assert not [line for text in written_ptx for line in text.splitlines() if ".f64" in line]

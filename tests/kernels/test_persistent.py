@@ -1,0 +1,247 @@
+"""Persistent kernels on a GPU: equal to stepwise, the same bits in every run and in graphs; refusals with numbers.
+
+Under many orders of their threads they run in the simulator (simulated/test_persistent_simulated.py); every cut is
+compiled by test_kernels.py; the planner's own tests are test_planner.py.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import general_problem
+from general_cells import GENERAL, UNEVEN
+from grouped_cuts import CHEAP, TWO_LAYERS
+from half_cases import HalfCase
+from helpers import Case, assert_close, assert_same_bits, check_schedule, infer, make_problem, on_engine, train
+from numbarnn import cells, engines
+from numbarnn.bench import planned
+from numbarnn.engines.gpu import profiles
+from numbarnn.kernels import trouble
+from numbarnn.schedules import Problem
+from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import schedule as schedule
+from own_cases import OwnCase
+from sum_cells import NOISE_CELLS, SUM_CELLS
+
+
+# -------------------------------------------------------------------------------------------------- without a device
+@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
+@pytest.mark.parametrize("layer, direction, step", [(0, 0, 0), (3, 1, 1023), (63, 0, (1 << 31) - 1)])
+def test_trouble_says_where(layer, direction, step, backward):
+    """A kernel's one word: layer, direction, pass and step."""
+    code = trouble.waited(layer, direction, backward) + step
+    assert 0 < code < trouble.CALLER
+    text = trouble.explain(code, "LSTM(4, 5)")
+    other = trouble.explain(code + trouble.OTHER_LAYER, "LSTM(4, 5)")
+    assert text.startswith("a call of LSTM(4, 5) failed: ") and "other blocks of the layer" in text
+    assert ("the gradient from layer" if backward else "the output of layer") in other
+    assert f"layer {layer}, direction {direction}," in text and f"at step {step} of the " in text
+    assert f"{'backward' if backward else 'forward'} pass" in text and "schedule='stepwise'" in text
+
+
+@pytest.mark.parametrize(
+    "hidden, profile, words",
+    [
+        (4096, profiles.get("h200"), ("4096", "float32", "batch 16", "NVIDIA H200", "132 SMs", "256.0 MiB", "227 KiB")),
+        (512, replace(profiles.get("h200"), cooperative=False), ("NVIDIA H200", "no cooperative launches")),
+    ],
+    ids=("too large", "not cooperative"),
+)
+@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
+def test_refusals_name_numbers(hidden, profile, words, backward):
+    problem = Problem("cuda", cells.get("lstm"), "float32", hidden, (hidden,), 1, 10, 16, True, profile=profile)
+    with pytest.raises(planner.DoesNotFit) as refusal:
+        (schedule.SCHEDULE.plan_backward if backward else schedule.SCHEDULE.plan_forward)(problem)
+    for word in words:
+        assert word in str(refusal.value)
+    assert isinstance(refusal.value, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    "cell, options, has",
+    [
+        (GENERAL["blend"], {}, "'blend', has 2 products per step: "),
+        ("gru_reset_before", {}, "'gru_reset_before', has 2 products per step: "),
+        (SUM_CELLS["normed"], {}, "'normed', has sums over units (such as layer norm): "),
+        (SUM_CELLS["ladder"], {}, "has sums over units (such as layer norm) and 3 products per step: "),
+        ("lstm", {"projection": 64}, "'lstm', has a projection: "),
+    ],
+    ids=("product", "reset_before", "sums", "both", "projection"),
+)
+def test_refuses_what_waits_within_a_step(cell, options, has):
+    problem = Problem(
+        "cuda", cells.get(cell), "float32", 128, (128,), 1, 10, 16, True, profile=profiles.get("h200"), **options
+    )
+    for plan in (schedule.SCHEDULE.plan_forward, schedule.SCHEDULE.plan_backward):
+        with pytest.raises(planner.DoesNotFit) as refusal:
+            plan(problem)
+        assert has in str(refusal.value) and str(refusal.value).endswith("use schedule='wavefront' or 'stepwise'")
+
+
+OWN = {
+    "no R": (GENERAL["light"], "float32", (512, 512), 1, False),
+    "no R, two layers in a launch": (GENERAL["light"], "float64", (100, 64), 1, False),
+    "fewer gates of ah": (UNEVEN["fewer"], "float32", (256, 256), 2, False),
+    "more gates of ah": (UNEVEN["more"], "float16", (768, 768), 1, True),
+    "noise": (NOISE_CELLS["noisy"], "float32", (512, 512), 1, True),
+    "noise, no R": (NOISE_CELLS["drawn"], "float16", (512,), 1, False),
+}
+
+
+@pytest.mark.parametrize("cell, dtype, hidden, directions, padded", OWN.values(), ids=OWN)
+def test_kernels_of_own_cells_compile_without_spills(
+    toolchain_installed, monkeypatch, tmp_path, cell, dtype, hidden, directions, padded
+):
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
+    problem = planned.problem(cell, dtype, hidden, 16, directions, padded=padded)
+    profile = planned.profile_for((9, 0))
+    launches = [one for backward in (False, True) for one in planner.plan_launches(problem, profile, backward)]
+    shipped = {one.kernel.source_key: one for one in (planned.persistent_kernel(problem, each) for each in launches)}
+    assert len(shipped) > 1
+    for one in shipped.values():
+        compiled = one.compile((9, 0))
+        assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
+        assert compiled.registers * one.threads <= profile.registers
+        text = [line for line in one.ptx((9, 0)).splitlines() if ".f64" in line]
+        assert bool(text) == (dtype == "float64"), text
+
+
+# --------------------------------------------------------------------------------------------------------- on a GPU
+@pytest.fixture
+def engine():
+    return engines.get("cuda")
+
+
+LARGE = [
+    Case("lstm", T=50, B=16, I=768, hidden=(768,)),
+    Case("lstm", T=25, B=64, I=512, hidden=(512,) * 4),
+    Case("gru", T=25, B=64, I=512, hidden=(512,) * 4, dropout=0.3),
+    HalfCase("lstm", T=50, B=16, I=768, hidden=(768,)),
+    HalfCase("lstm", T=25, B=64, I=512, hidden=(512,) * 4, dropout=0.3),
+    HalfCase("gru", T=25, B=64, I=512, hidden=(512,) * 4, dtype="bfloat16"),
+    HalfCase("lstm", T=8, B=128, I=1024, hidden=(1024,) * 3),
+]
+ODD = [
+    Case("lstm", T=9, B=5, hidden=(33, 70, 20), directions=2, dropout=0.4),
+    Case("gru", T=9, B=17, hidden=(67,), bias=False),
+    Case("rnn_tanh", T=9, B=1, hidden=(257, 130), directions=2),
+    Case("lstm", T=1, B=33, hidden=(96, 100), state=False),
+    Case("gru", T=9, B=3, hidden=(40, 24), dtype="float64", directions=2, dropout=0.4),
+    HalfCase("lstm", T=9, B=17, hidden=(33, 70), directions=2, dropout=0.4),
+    HalfCase("gru", T=9, B=2, hidden=(130, 67), dtype="bfloat16"),
+    HalfCase("rnn_tanh", T=5, B=9, hidden=(64, 72), directions=2, dtype="bfloat16"),
+]
+LARGE_AND_ODD = [*[pytest.param(case, marks=pytest.mark.real_gpu) for case in LARGE], *ODD]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", LARGE_AND_ODD, ids=str)
+def test_equals_stepwise(case):
+    """Every quantity, and the same bits in two calls. Between schedules sums are added in other orders."""
+    problem = make_problem(case)
+    layers = [problem.layer("cuda", schedule=name, seed=3) for name in ("persistent", "persistent", "stepwise")]
+    outputs, again, expected = [infer(layer, problem) for layer in layers]
+    assert_same_bits(again, outputs)
+    assert_close(case, outputs, expected, "inference")
+    (values, masks), (again, _), (expected, expected_masks) = [train(layer, problem) for layer in layers]
+    assert_same_bits(again, values)
+    for mask, other in zip(masks, expected_masks, strict=True):
+        np.testing.assert_array_equal(mask, other, strict=True)
+    assert_close(case, values, expected, "training")
+
+
+OWN_SIZES = (
+    pytest.param(dict(T=25, B=64, hidden=(512, 512)), marks=pytest.mark.real_gpu),
+    dict(T=9, B=5, hidden=(33, 70, 20), directions=2, dropout=0.4),
+    dict(T=9, B=6, hidden=(67, 64), lengths=(9, 4, 0, 9, 1, 7), resets=True),
+    dict(T=9, B=16, hidden=(256, 256), dtype="float16"),
+)
+# The gradients of the first are beyond 65504; of so many ReLUs of the second some are active in one schedule only.
+INSTEAD_OF_FLOAT16 = {"drawn": "bfloat16", "ind_rnn": "float32"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", OWN_SIZES, ids=range(len(OWN_SIZES)))
+@pytest.mark.parametrize("cell", ("light", *UNEVEN, "noisy", "drawn", "additive_network", "sru", "ind_rnn", "qrnn"))
+def test_own_cells_equal_stepwise(cell, size):
+    case = OwnCase(cell, **size)
+    if case.dtype == "float16":
+        case = replace(case, dtype=INSTEAD_OF_FLOAT16.get(cell, "float16"))
+    problem = general_problem.make_problem(case)
+    layers = [problem.layer("cuda", schedule=name, seed=3) for name in ("persistent", "persistent", "stepwise")]
+    outputs, again, expected = [general_problem.infer(layer, problem) for layer in layers]
+    assert_same_bits(again, outputs)
+    assert_close(case, outputs, expected, "inference")
+    (values, _), (again, _), (expected, _) = [general_problem.train(layer, problem) for layer in layers]
+    assert_same_bits(again, values)
+    assert_close(case, values, expected, "training")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ODD, ids=str)
+def test_agrees_with_reference(case):
+    assert check_schedule(case, "cuda", "persistent") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cut", [*TWO_LAYERS, *CHEAP], ids=str)
+def test_several_groups_of_chunks_agree_with_reference(engine, monkeypatch, cut):
+    """Forward and backward, with cuts as those of H = 512 and 768, each kernel's product in three groups or more."""
+    cut.choose(monkeypatch, "cuda", engine.profile)
+    problem = make_problem(cut.case)
+    values, _ = train(problem.layer("cuda", schedule="persistent"), problem)
+    assert_close(cut.case, values, problem.expected(), "training", cut.limit)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [LARGE_AND_ODD[0], LARGE_AND_ODD[4], ODD[0]], ids=str)
+def test_graphs_give_the_same_bits(engine, case):
+    """The first call runs as it is, later ones replay a CUDA graph with the launch in it."""
+    problem = make_problem(case)
+    layer = problem.layer("cuda", schedule="persistent", seed=3)
+    x, state, dy, dstate = on_engine(engine, [problem.x, problem.state, problem.dy, problem.dstate])
+    dw, replays, first = engine.zeros(layer.weights.shape, case.dtype), engine.streams.replays, None
+    for turn in range(6):
+        layer.training_calls = 0  # the same masks
+        dw.fill(0)
+        y, _, tape = layer.forward(x, state)
+        gradients = layer.backward(tape, dy, dstate, dw=dw)
+        values = {"y": engine.to_host(y), "dx": engine.to_host(gradients.x), "dw": engine.to_host(dw)}
+        first = first or values
+        assert_same_bits(values, first, f"turn {turn}")
+        del y, tape, gradients  # so that the next call gets the same memory
+    assert engine.streams.replays > replays
+
+
+@pytest.mark.gpu
+@pytest.mark.real_gpu  # the emulated one's threads go on side by side: whoever looks finds the number at once
+def test_a_kernel_that_waits_in_vain_says_so_and_the_layer_works_again(engine, monkeypatch):
+    """Buffers that are not marked hold NaN of an earlier call: nothing hangs. A launch whose limit is 0 gives up."""
+    case = Case("lstm", T=50, B=16, hidden=(256, 256))
+    problem = make_problem(case)
+    layer = problem.layer("cuda", schedule="persistent")
+    x = engine.from_host(problem.x)
+    monkeypatch.setattr(schedule, "POLLS", 0)
+    monkeypatch.setattr(schedule, "POLLS_PER_STEP", 0)
+    y, state = layer(x)
+    with pytest.raises(RuntimeError, match=r"gave up: layer [01], direction 0, waited in vain .* forward pass"):
+        layer.check()
+    assert all(bool(engine.array_module.isnan(array).all()) for array in (y, *state))
+    monkeypatch.undo()
+    assert_close(case, infer(layer, problem), infer(problem.layer("cuda", schedule="stepwise"), problem))
+
+
+@pytest.mark.gpu
+def test_too_large_for_the_device(engine):
+    layer = Case("lstm", I=8, hidden=(8192,)).layer("cuda", schedule="persistent")
+    with pytest.raises(planner.DoesNotFit, match=rf"8192 .* {engine.profile.multiprocessors} SMs .* KiB"):
+        layer(engine.zeros((2, 16, 8), "float32"))
+
+
+@pytest.mark.gpu
+def test_a_device_without_cooperative_launches(engine, monkeypatch):
+    monkeypatch.setattr(engine, "profile", replace(engine.profile, cooperative=False))
+    layer = Case("lstm", hidden=(8,)).layer("cuda", schedule="persistent")
+    with pytest.raises(RuntimeError, match="no cooperative launches"):
+        layer(engine.zeros((2, 3, 4), "float32"))

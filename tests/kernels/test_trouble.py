@@ -1,0 +1,50 @@
+"""Calls that failed, on a GPU: all results are NaN, in recorded calls too. See simulated/test_trouble_simulated.py."""
+
+import numpy as np
+import pytest
+
+from half_cases import HalfCase
+from helpers import Case, make_problem, on_engine
+from numbarnn import engines
+from numbarnn.kernels import trouble
+
+CASES = [Case("lstm", T=9, B=5, hidden=(33, 70, 20), directions=2), HalfCase("gru", T=5, B=2, hidden=(40, 24))]
+
+
+def arrays_in(*values):
+    """The arrays of results and states, one after the other."""
+    return [part for value in values for part in (arrays_in(*value) if isinstance(value, tuple | list) else [value])]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_all_results_of_a_call_that_failed_are_nan(case):
+    """The word of a call is set between forward and backward, in calls that are recorded and replayed and others that
+    go well in between; nothing waits for the device before `check`."""
+    engine = engines.get("cuda")
+    problem = make_problem(case)
+    layer = problem.layer("cuda", schedule="persistent")
+    x, state, dy, dstate = on_engine(engine, [problem.x, problem.state, problem.dy, problem.dstate])
+    replays = engine.streams.replays
+    for turn in range(6):
+        fails = turn % 3 == 2
+        y, _, tape = layer.forward(x, state)
+        dw = engine.zeros(layer.weights.shape, case.dtype)
+        if fails:
+            tape.forward.trouble.fill(trouble.waited(1, 0, backward=True) + 4)
+        gradients = layer.backward(tape, dy, dstate, dw=dw)
+        found = [np.isnan(array.get().astype("float32")) for array in arrays_in(gradients.x, gradients.state, dw)]
+        assert all(nan.all() if fails else not nan.any() for nan in found)
+        assert not np.isnan(y.get().astype("float32")).any()
+        if fails:
+            with pytest.raises(RuntimeError) as error:
+                layer.check()
+            assert repr(layer) in str(error.value) and "at step 4 of the backward pass" in str(error.value)
+        layer.check()
+        del y, tape, dw, gradients  # so that the next call gets the same memory
+    assert engine.streams.replays > replays
+
+
+def test_on_the_cpu_there_is_nothing_to_find():
+    """Calls fail where they are made."""
+    assert Case("gru", hidden=(5,)).layer("cpu").check() is None

@@ -1,0 +1,395 @@
+"""LSTM, GRU and RNN on a GPU: the comparison with the reference, streams, memory, and arrays of other libraries.
+
+    python -m pytest -m gpu
+
+Without a GPU these skip themselves (conftest.py); the same kernels run in the simulator (tests/simulated).
+"""
+
+from collections.abc import Mapping
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import numbarnn as nr
+import torch_peer
+from helpers import (
+    CELLS,
+    Case,
+    assert_close,
+    assert_same_bits,
+    check_layer,
+    check_schedule,
+    infer,
+    make_problem,
+    named_gradients,
+    named_outputs,
+    on_engine,
+    train,
+)
+from numbarnn import engines
+from numbarnn.schedules import SCHEDULES
+
+pytestmark = pytest.mark.gpu
+by_cell = pytest.mark.parametrize("cell", CELLS)
+by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
+BLOCK = 128  # threads of a block of the pointwise kernels
+
+
+@pytest.fixture
+def engine():
+    return engines.get("cuda")
+
+
+# ------------------------------------------------------------------------------------------------ against the reference
+def covering_sizes():
+    """Every T, B and H for every cell and dtype, with L, directions and bias taking turns; then unequal sizes."""
+    turns = list(product((1, 2, 3), (1, 2), (True, False)))
+    sizes = product(CELLS, ("float32", "float64"), (1, 2, 7), (1, 3), (1, 5, 33))
+    for number, (cell, dtype, T, B, H) in enumerate(sizes):
+        L, D, bias = turns[5 * number % len(turns)]
+        yield Case(cell, T=T, B=B, hidden=(H,) * L, directions=D, bias=bias, dtype=dtype)
+    for cell, hidden, D, bias in product(CELLS, ((33, 5), (5, 33, 1)), (1, 2), (True, False)):
+        yield Case(cell, hidden=hidden, directions=D, bias=bias)
+
+
+OPTIONS = {
+    "several_blocks": dict(T=3, B=2, hidden=(BLOCK + 1, 300)),
+    "one_block_less_one": dict(T=3, hidden=(BLOCK - 1,), directions=2),
+    "large": dict(T=3, B=64, I=256, hidden=(512,)),  # with more steps hardly any ReLU problem is free of kinks
+    "many_steps": dict(T=60, B=4, I=16, hidden=(64,)),
+    "batch_first": dict(hidden=(33, 5), batch_first=True, directions=2),
+    "no_initial_state": dict(hidden=(33,), state=False),
+    "dy_only": dict(hidden=(33, 5), given=("dy",), directions=2),
+    "dhy_only": dict(hidden=(33,), given=("dhy",)),
+    "no_gradients": dict(hidden=(33,), given=()),
+    "dropout": dict(hidden=(33, 5, 33), dropout=0.4, directions=2),
+    "everything_is_dropped": dict(hidden=(5, 5), dropout=1.0),
+}
+
+
+@pytest.mark.parametrize("case", list(covering_sizes()), ids=str)
+def test_agrees_with_reference(case):
+    check_layer(case, "cuda")
+
+
+@by_dtype
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@by_cell
+def test_options_agree_with_reference(cell, options, dtype):
+    check_layer(Case(cell, **options, dtype=dtype), "cuda")
+
+
+SCHEDULED = {
+    "one_layer": dict(T=25, hidden=(BLOCK + 5,)),
+    "three_layers": dict(T=40, hidden=(33, 64, 33)),
+    "both_directions": dict(T=17, hidden=(33, 65), directions=2),
+    "dropout": dict(T=20, hidden=(64, 64), dropout=0.3),
+    "one_step": dict(T=1, B=1, hidden=(33, 33)),
+    "large": dict(T=3, B=64, I=256, hidden=(256, 256)),
+    "float64": dict(T=20, hidden=(64, 33), dtype="float64"),
+}
+
+
+@pytest.mark.parametrize("options", SCHEDULED.values(), ids=SCHEDULED)
+@by_cell
+@pytest.mark.parametrize("schedule", ("auto", *SCHEDULES))
+def test_every_schedule_is_right_and_repeats_its_bits(schedule, cell, options):
+    if refusal := check_schedule(Case(cell, **options), "cuda", schedule):
+        pytest.skip(refusal)
+
+
+@by_dtype
+@by_cell
+def test_agrees_with_the_cpu_engine(cell, dtype):
+    """The same problem on both engines: the same dropout masks bit for bit, results within rounding."""
+    case = Case(cell, T=20, B=20, I=24, hidden=(80, 48), dropout=0.5, directions=2, dtype=dtype)
+    problem = make_problem(case)
+    gpu, gpu_masks = train(problem.layer("cuda", seed=11), problem)
+    cpu, cpu_masks = train(problem.layer("cpu", seed=11), problem)
+    for one, other in zip(gpu_masks, cpu_masks, strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+    assert_close(case, gpu, cpu, "cuda against cpu")
+
+
+@by_dtype
+@pytest.mark.parametrize("sizes", [dict(hidden=(33, 33), directions=2), dict(T=30, B=16, I=64, hidden=(128,))], ids=str)
+@by_cell
+def test_error_is_at_most_twice_cudnns(cell, sizes, dtype):
+    """PyTorch's layers on a GPU are cuDNN's. Both are judged by what is more exact than they are."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch was built without CUDA")
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    case = Case(cell, **sizes, dtype=dtype)
+    problem = make_problem(case)
+    values, _ = train(problem.layer("cuda"), problem)
+    theirs = torch_peer.values(torch, problem, "cuda")
+    torch_peer.assert_at_most_twice_torchs_error(case, values, theirs, problem.expected(exact=dtype == "float64"))
+
+
+@by_cell
+def test_two_runs_give_the_same_bits(cell):
+    problem = make_problem(Case(cell, T=20, B=20, I=24, hidden=(80, 48), directions=2, dropout=0.2))
+    runs = [train(problem.layer("cuda"), problem)[0] for _ in range(2)]
+    assert_same_bits(*runs)
+
+
+@by_cell
+def test_inference_equals_training_bit_for_bit(cell):
+    problem = make_problem(Case(cell, hidden=(33, 5), directions=2))
+    outputs = infer(problem.layer("cuda"), problem)
+    values, _ = train(problem.layer("cuda"), problem)
+    assert_same_bits(outputs, {name: values[name] for name in outputs})
+
+
+@by_cell
+def test_state_carries_from_call_to_call(cell):
+    case = Case(cell, hidden=(33,))
+    problem = make_problem(case)
+    layer = problem.layer("cuda")
+    x, state = on_engine(layer.engine, [problem.x, problem.state])
+    outputs = []
+    for t in range(case.T):
+        y, state = layer(x[t : t + 1], state)
+        outputs.append(y)
+    values = named_outputs(layer, layer.engine.array_module.concatenate(outputs), state)
+    expected = problem.expected()
+    assert_close(case, values, {name: expected[name] for name in values})
+
+
+@by_cell
+def test_weight_gradients_accumulate_into_dw(cell):
+    case = Case(cell, hidden=(33, 5), directions=2)
+    problem = make_problem(case)
+    layer = problem.layer("cuda")
+    x, dy = on_engine(layer.engine, [problem.x, problem.dy])
+    first = layer.backward(layer.forward(x)[2], dy)
+    once = {name: layer.engine.to_host(view) for name, view in first.params.items()}
+    second = layer.backward(layer.forward(x)[2], dy, dw=first.weights)
+    assert second.weights is first.weights
+    twice = {name: layer.engine.to_host(view) for name, view in second.params.items()}
+    assert_close(case, twice, {name: 2 * value for name, value in once.items()})
+
+
+# ------------------------------------------------------------------------------------------------- arrays in and out
+def all_arrays(value):
+    """Every array in nested tuples, lists and dicts."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [array for part in value for array in all_arrays(part)] if isinstance(value, tuple | list) else [value]
+
+
+@by_cell
+def test_cupy_in_cupy_out(cupy, cell):
+    problem = make_problem(Case(cell, hidden=(33, 5), directions=2))
+    layer = problem.layer("cuda")
+    assert layer.device == "cuda" and layer.engine.array_module is cupy
+    x, state, dy, dstate = on_engine(layer.engine, [problem.x, problem.state, problem.dy, problem.dstate])
+    before = [array.copy() for array in all_arrays([x, state, dy, dstate, layer.weights])]
+    y, new_state, tape = layer.forward(x, state)
+    gradients = layer.backward(tape, dy, dstate)
+    results = [y, new_state, gradients.x, gradients.state, gradients.params, gradients.weights, layer.parameters]
+    for array in all_arrays(results):
+        assert type(array) is cupy.ndarray and array.device.id == 0
+    assert all(type(value) is np.ndarray for value in layer.state_dict().values())
+    for array, copy in zip(all_arrays([x, state, dy, dstate, layer.weights]), before, strict=True):
+        assert (array == copy).all()
+
+
+def test_auto_is_the_gpu():
+    assert nr.LSTM(4, 5).device == "cuda" and engines.get("auto") is engines.get("cuda") is engines.get("cuda:0")
+
+
+def test_numpy_arrays_are_refused_and_nothing_is_copied():
+    problem = make_problem(Case("lstm", hidden=(5, 5)))
+    layer = problem.layer("cuda")
+    x = on_engine(layer.engine, problem.x)
+    with pytest.raises(TypeError, match=r"(?s)x must live on the GPU.*numpy.ndarray.*cupy.asarray"):
+        layer(problem.x)
+    with pytest.raises(TypeError, match=r"(?s)state\[0\] \(h\) must live on the GPU"):
+        layer(x, problem.state)
+    _, _, tape = layer.forward(x)
+    with pytest.raises(TypeError, match=r"(?s)dy must live on the GPU"):
+        layer.backward(tape, problem.dy)
+    with pytest.raises(TypeError, match=r"(?s)dw must live on the GPU"):
+        layer.backward(tape, None, dw=np.zeros(layer.weights.size, np.float32))
+    layer.backward(tape, on_engine(layer.engine, problem.dy))
+
+
+def test_gpu_arrays_are_refused_on_the_cpu(cupy):
+    with pytest.raises(TypeError, match=r"(?s)x is on a GPU.*cupy.asnumpy"):
+        nr.LSTM(4, 5, device="cpu")(cupy.ones((7, 3, 4), "float32"))
+
+
+def test_missing_gpu_says_how_many_there_are(cupy):
+    count = cupy.cuda.runtime.getDeviceCount()
+    with pytest.raises(RuntimeError, match=f"'cuda:{count}' does not exist: this machine has {count} GPU"):
+        engines.get(f"cuda:{count}")
+
+
+@by_cell
+def test_strided_arrays_are_taken(cupy, cell):
+    problem = make_problem(Case(cell, hidden=(33,)))
+    layer = problem.layer("cuda")
+    x, dy = on_engine(layer.engine, [problem.x, problem.dy])
+    results = []
+    for change in (lambda array: array, lambda array: cupy.repeat(array, 2, axis=1)[:, ::2]):
+        y, state, tape = layer.forward(change(x))
+        results.append(named_outputs(layer, y, state) | named_gradients(layer, layer.backward(tape, change(dy))))
+    assert_same_bits(*results)
+
+
+def only(array, *names):
+    """An object with these attributes of an array and no others: another library's array."""
+    return SimpleNamespace(**{name: getattr(array, name) for name in names})
+
+
+class OnlyDLPack:
+    """An array that speaks DLPack and nothing else."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("protocol", ("__cuda_array_interface__", "DLPack"))
+def test_arrays_of_other_libraries(protocol):
+    problem = make_problem(Case("gru", hidden=(33,)))
+    layer = problem.layer("cuda")
+    x, state = on_engine(layer.engine, [problem.x, problem.state])
+
+    def wrap(array):
+        return OnlyDLPack(array) if protocol == "DLPack" else only(array, "__cuda_array_interface__")
+
+    expected = named_outputs(layer, *layer(x, state))
+    assert_same_bits(named_outputs(layer, *layer(wrap(x), wrap(state))), expected)
+
+
+def test_torch_tensors_in_and_out(cupy):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch was built without CUDA")
+    problem = make_problem(Case("lstm", hidden=(33,)))
+    layer = problem.layer("cuda")
+    expected, _ = train(layer, problem)
+    x, h, c, dy, dhy, dcy = (
+        torch.tensor(array, device="cuda")
+        for array in (problem.x, problem.h, problem.c, problem.dy, problem.dhy, problem.dcy)
+    )
+    torch.cuda.synchronize()
+    y, state, tape = layer.forward(x, (h, c))
+    values = named_outputs(layer, y, state)
+    assert_same_bits(values | named_gradients(layer, layer.backward(tape, dy, (dhy, dcy))), expected)
+    cupy.cuda.get_current_stream().synchronize()
+    np.testing.assert_array_equal(torch.from_dlpack(y).cpu().numpy(), expected["y"])
+
+
+@pytest.mark.real_gpu
+def test_a_tensor_written_on_another_stream_is_read_afterwards(cupy):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch was built without CUDA")
+    problem = make_problem(Case("lstm", hidden=(33,)))
+    layer = problem.layer("cuda")
+    expected = layer.engine.to_host(layer(*on_engine(layer.engine, [problem.x, problem.state]))[0])
+    values, x = torch.tensor(problem.x, device="cuda"), torch.zeros(problem.x.shape, device="cuda")
+    state = tuple(torch.tensor(array, device="cuda") for array in (problem.h, problem.c))
+    torch.cuda.synchronize()
+    for own_stream in (False, True):
+        x.zero_()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(100_000_000)  # cycles: some 50 ms
+            x.copy_(values)
+            with cupy.cuda.Stream(non_blocking=True) if own_stream else cupy.cuda.Stream.null:
+                y = layer(x, state)[0]
+                np.testing.assert_array_equal(layer.engine.to_host(y), expected)
+
+
+# -------------------------------------------------------------------------------------------------- streams and memory
+def mapped(function, value):
+    """A function of every array in nested tuples and lists."""
+    if isinstance(value, tuple | list):
+        return type(value)(mapped(function, part) for part in value)
+    return function(value)
+
+
+def late(cupy, array):
+    """A copy of the array that the current stream fills after some milliseconds of other work; NaN until then."""
+    busy, out = cupy.ones((2048, 2048), "float32"), cupy.full_like(array, np.nan)
+    for _ in range(20):
+        busy = busy @ busy * np.float32(1e-4)
+    out[...] = array
+    return out
+
+
+@by_cell
+def test_everything_runs_on_the_current_stream(cupy, cell):
+    """Inputs are ready late on a stream of their own: work on any other stream would read NaN."""
+    problem = make_problem(Case(cell, hidden=(33, 5), directions=2, dropout=0.3))
+    expected, _ = train(problem.layer("cuda"), problem)
+    layer = problem.layer("cuda")
+    given = on_engine(layer.engine, [problem.x, problem.state, problem.dy, problem.dstate])
+    cupy.cuda.Device().synchronize()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        x, state, dy, dstate = mapped(lambda array: late(cupy, array), given)
+        y, new_state, tape = layer.forward(x, state)
+        gradients = layer.backward(tape, dy, dstate)
+        values = named_outputs(layer, y, new_state) | named_gradients(layer, gradients)
+    stream.synchronize()
+    assert_same_bits(values, expected)
+
+
+@by_cell
+def test_number_of_allocations_does_not_depend_on_the_steps(cupy, cell):
+    class Counter(cupy.cuda.MemoryHook):
+        name = "Counter"
+        count = 0
+
+        def malloc_preprocess(self, **_):
+            self.count += 1
+
+    layer = Case(cell, hidden=(33, 33), directions=2).layer("cuda")
+
+    def allocations(T):
+        x = cupy.ones((T, 3, 4), "float32")
+        with Counter() as hook:
+            y, _, tape = layer.forward(x)
+            layer.backward(tape, cupy.ones_like(y))
+            layer(x)
+        return hook.count
+
+    counts = {T: [allocations(T) for _ in range(4)][-1] for T in (3, 100)}  # the first calls make what later ones keep
+    assert counts[3] == counts[100]
+
+
+@pytest.mark.real_gpu
+def test_a_batch_larger_than_the_grid():
+    """More sequences than a grid has rows of blocks (65535)."""
+    case = Case("gru", T=1, B=70_000, I=2, hidden=(2,), state=False)
+    problem = make_problem(case)
+    assert_close(case, infer(problem.layer("cuda"), problem), {
+        name: value for name, value in problem.expected().items() if name in ("y", "hy")
+    })  # fmt: skip
+
+
+def test_two_gpus(cupy):
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("one GPU")
+    problem = make_problem(Case("lstm", hidden=(33,)))
+    expected, _ = train(problem.layer("cuda:0"), problem)
+    layer = problem.layer("cuda:1")
+    with cupy.cuda.Device(1):
+        values, _ = train(layer, problem)
+        assert layer.weights.device.id == 1
+    assert_same_bits(values, expected)
+    with pytest.raises(ValueError, match="x is on GPU 0, this layer on GPU 1"):
+        layer(cupy.ones((7, 3, 4), "float32"))

@@ -1,0 +1,386 @@
+"""LSTM, GRU and RNN on the CPU: how layers behave from call to call: state, tapes, dropout, seeds, memory."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import numbarnn as nr
+from helpers import (
+    CELLS,
+    Case,
+    assert_close,
+    assert_same_bits,
+    infer,
+    make_problem,
+    named_gradients,
+    named_outputs,
+    nan_filled,
+    train,
+)
+from numbarnn import engines
+from philox_reference import dropout_mask
+
+by_cell = pytest.mark.parametrize("cell", CELLS)
+by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
+
+
+# ------------------------------------------------------------------------------------------- inference and training
+@by_dtype
+@pytest.mark.parametrize("sizes", [dict(hidden=(33, 5), directions=2), dict(T=20, B=20, hidden=(80,))], ids=str)
+@by_cell
+def test_inference_equals_training_bit_for_bit(cell, sizes, dtype):
+    case = Case(cell, **sizes, dtype=dtype)
+    problem = make_problem(case)
+    outputs = infer(problem.layer(), problem)
+    values, _ = train(problem.layer(), problem)
+    assert_same_bits(outputs, {name: values[name] for name in outputs})
+
+
+@by_cell
+def test_dropout_is_for_training_only(cell):
+    case = Case(cell, hidden=(5, 5), dropout=0.5)
+    problem = make_problem(case)
+    plain = make_problem(Case(cell, hidden=(5, 5)))
+    assert_same_bits(infer(problem.layer(), problem), infer(plain.layer(), plain))
+
+
+@pytest.mark.parametrize("threads", (1, 2, 3))
+@by_cell
+def test_two_runs_give_the_same_bits(cell, threads):
+    engine = engines.get("cpu")
+    before = engine.num_threads
+    engine.set_num_threads(threads)
+    problem = make_problem(Case(cell, T=20, B=20, I=24, hidden=(80, 48), directions=2, dropout=0.2))
+    try:
+        runs = [train(problem.layer(), problem) for _ in range(2)]
+    finally:
+        engine.set_num_threads(before)
+    assert_same_bits(runs[0][0], runs[1][0])
+
+
+# ----------------------------------------------------------------------------------------------------------- state
+def in_pieces(layer, problem, cuts):
+    """The outputs of calls over pieces of the sequence, each continuing the one before."""
+    state, outputs, case = problem.state, [], problem.case
+    x = case.layout(problem.x)
+    with nan_filled(layer.engine):
+        for first, last in pairwise(cuts):
+            y, state = layer(np.ascontiguousarray(case.layout(x[first:last])), state)
+            outputs.append(case.layout(y))
+    return named_outputs(layer, case.layout(np.concatenate(outputs)), state)
+
+
+@by_dtype
+@pytest.mark.parametrize("batch_first", (False, True), ids=("time_first", "batch_first"))
+@pytest.mark.parametrize("cuts", [(0, 3, 7), (0, 1, 2, 3, 4, 5, 6, 7)], ids=("two_calls", "one_step_at_a_time"))
+@pytest.mark.parametrize("hidden", [(33,), (5, 33)], ids=str)
+@by_cell
+def test_state_carries_from_call_to_call(cell, hidden, cuts, batch_first, dtype):
+    case = Case(cell, hidden=hidden, batch_first=batch_first, dtype=dtype)
+    problem = make_problem(case)
+    layer = problem.layer()
+    expected = problem.expected()
+    values = in_pieces(layer, problem, cuts)
+    assert_close(case, values, {name: expected[name] for name in values})
+
+
+@by_cell
+def test_zero_state_is_the_default(cell):
+    case = Case(cell, hidden=(5, 5), directions=2, state=False)
+    problem = make_problem(case)
+    layer = problem.layer()
+    zeros = np.zeros((4, case.B, 5), np.float32)
+    given = layer(problem.x, (zeros, zeros) if case.has_c else zeros)
+    assert_same_bits(named_outputs(layer, *layer(problem.x)), named_outputs(layer, *given))
+
+
+def test_one_of_the_two_states_may_be_none():
+    problem = make_problem(Case("lstm"))
+    layer = problem.layer()
+    zeros = np.zeros_like(problem.h)
+    for state, same in (((problem.h, None), (problem.h, zeros)), ((None, problem.c), (zeros, problem.c))):
+        assert_same_bits(named_outputs(layer, *layer(problem.x, state)), named_outputs(layer, *layer(problem.x, same)))
+
+
+@by_cell
+def test_state_of_equal_sizes_may_be_a_list_per_layer(cell):
+    problem = make_problem(Case(cell, hidden=(5, 5), directions=2))
+    layer = problem.layer()
+    split = [[part[:2], part[2:]] for part in (problem.h, problem.c) if part is not None]
+    given = layer(problem.x, tuple(split) if cell == "lstm" else split[0])
+    assert_same_bits(named_outputs(layer, *given), infer(layer, problem))
+
+
+# ------------------------------------------------------------------------------------------------------- gradients
+@by_cell
+def test_weight_gradients_accumulate_into_dw(cell):
+    case = Case(cell, hidden=(33, 5), directions=2)
+    problem = make_problem(case)
+    layer = problem.layer()
+    first = layer.backward(layer.forward(problem.x, problem.state)[2], problem.dy, problem.dstate)
+    once = first.weights.copy()
+    second = layer.backward(layer.forward(problem.x, problem.state)[2], problem.dy, problem.dstate, dw=first.weights)
+    assert second.weights is first.weights
+    expected = problem.expected()
+    doubled = {name: 2 * value if name[1:] in layer.parameters else value for name, value in expected.items()}
+    values = named_gradients(layer, second)
+    assert_close(case, values, {name: doubled[name] for name in values})
+    assert not np.array_equal(once, second.weights)
+
+
+@by_cell
+def test_gradients_are_views_of_one_buffer_laid_out_as_the_weights(cell):
+    problem = make_problem(Case(cell, hidden=(5, 3), directions=2))
+    layer = problem.layer()
+    gradients = layer.backward(layer.forward(problem.x)[2], problem.dy)
+    assert list(gradients.params) == list(layer.parameters)
+    assert gradients.weights.shape == layer.weights.shape
+    for name, view in gradients.params.items():
+        offset = layer.parameters[name].ctypes.data - layer.weights.ctypes.data
+        assert view.ctypes.data - gradients.weights.ctypes.data == offset, name
+
+
+@by_cell
+def test_nothing_given_is_changed(cell):
+    case = Case(cell, hidden=(5, 5), directions=2, dropout=0.5)
+    problem = make_problem(case)
+    layer = problem.layer()
+    given = {"x": problem.x, "dy": problem.dy, "h": problem.h, "dhy": problem.dhy, "weights": layer.weights}
+    given |= {"c": problem.c, "dcy": problem.dcy} if case.has_c else {}
+    before = {name: array.copy() for name, array in given.items()}
+    train(layer, problem)
+    infer(layer, problem)
+    assert_same_bits(given, before)
+
+
+@by_cell
+def test_results_are_not_overwritten_by_later_calls(cell):
+    problem = make_problem(Case(cell, hidden=(5, 5)))
+    layer = problem.layer()
+    y, state, tape = layer.forward(problem.x, problem.state)
+    first = named_outputs(layer, y, state) | named_gradients(layer, layer.backward(tape, problem.dy))
+    kept = {name: value.copy() for name, value in first.items()}
+    layer.backward(layer.forward(2 * problem.x)[2], 3 * problem.dy)
+    layer(3 * problem.x)
+    assert_same_bits(first, kept)
+
+
+def test_tapes_may_be_used_in_any_order():
+    problem = make_problem(Case("lstm", hidden=(5, 5), dropout=0.5))
+    layers = [problem.layer(), problem.layer()]
+    tapes = [[layer.forward(x)[2] for x in (problem.x, 2 * problem.x)] for layer in layers]
+    straight = [layers[0].backward(tape, problem.dy) for tape in tapes[0]]
+    crossed = [layers[1].backward(tape, problem.dy) for tape in reversed(tapes[1])]
+    for one, other in zip(straight, reversed(crossed), strict=True):
+        assert_same_bits(named_gradients(layers[0], one), named_gradients(layers[1], other))
+
+
+# ------------------------------------------------------------------------------------------------- arrays and memory
+@by_cell
+def test_arrays_of_any_strides_are_taken(cell):
+    problem = make_problem(Case(cell, hidden=(5, 5), directions=2))
+    expected, _ = train(problem.layer(), problem)
+
+    def strided(array):
+        """The same values, every other element of something larger, axes swapped in memory."""
+        if array is None:
+            return None
+        large = np.full((array.shape[2], array.shape[0], 2 * array.shape[1]), np.nan, array.dtype)
+        view = large[:, :, ::2].transpose(1, 2, 0)
+        view[...] = array
+        return view
+
+    for name in ("x", "dy", "h", "c", "dhy", "dcy"):
+        problem_ = make_problem.__wrapped__(problem.case)
+        setattr(problem_, name, strided(getattr(problem_, name)))
+        layer = problem_.layer()
+        y, state, tape = layer.forward(problem_.x, problem_.state)
+        values = named_outputs(layer, y, state)
+        values |= named_gradients(layer, layer.backward(tape, problem_.dy, problem_.dstate))
+        assert_same_bits(values, expected, name)
+
+
+def test_y_of_training_is_read_only_and_of_inference_is_not():
+    layer = nr.GRU(3, 5, device="cpu")
+    x = np.ones((2, 2, 3), np.float32)
+    with pytest.raises(ValueError, match="read-only"):
+        layer.forward(x)[0][0] = 0
+    layer(x)[0][0] = 0
+
+
+@pytest.mark.parametrize("cell, saved", [("lstm", 4), ("gru", 4), ("rnn_tanh", 0), ("rnn_relu", 0)])
+def test_tape_keeps_what_backward_needs_and_no_more(cell, saved):
+    """Per step and unit: the LSTM's gates and c, the GRU's gates and R h + b_R of n; and h everywhere."""
+    case = Case(cell, T=50, B=2, hidden=(16, 16), directions=2)
+    problem = make_problem(case)
+    _, _, tape = problem.layer().forward(problem.x)
+    work = tape.forward
+    units = case.T * case.B * 32 * 4  # bytes of one value of all units of a layer at all steps
+    kept = sum(array.nbytes for array in work.gates.values())
+    assert kept == 2 * saved * units
+    edges = (case.T + 2) / case.T  # the slots of the initial states
+    assert sum(array.nbytes for array in work.h) == 2 * edges * units
+    assert sum(array.nbytes for array in work.c) == 2 * edges * units * (cell == "lstm")
+    assert not work._inputs
+
+
+@by_cell
+def test_nan_reaches_what_it_should_and_nothing_else(cell):
+    layer = make_problem(Case(cell, hidden=(33,))).layer()
+    x = np.ones((7, 3, 4), np.float32)
+    x[2, 1, 3] = np.nan
+    y, state = layer(x)
+    h = state[0] if cell == "lstm" else state
+    assert np.isnan(y[2:, 1]).all() and np.isnan(h[:, 1]).all()
+    assert np.isfinite(y[:2]).all() and np.isfinite(y[:, [0, 2]]).all()
+
+
+@by_dtype
+@pytest.mark.parametrize("cell", ("lstm", "gru", "rnn_tanh"))
+def test_large_inputs_saturate(cell, dtype):
+    layer = make_problem(Case(cell, hidden=(33,), dtype=dtype)).layer()
+    for scale in (1e3, 1e30):
+        y, _ = layer(np.random.default_rng(0).standard_normal((7, 3, 4)).astype(dtype) * scale)
+        assert np.isfinite(y).all() and np.abs(y).max() <= 1
+
+
+# --------------------------------------------------------------------------------------------------------- dropout
+@pytest.mark.parametrize("p", (0.1, 0.5, 0.9))
+def test_dropout_masks_have_the_right_values_and_rate(p):
+    layer = nr.LSTM(4, [60, 40, 5], dropout=p, device="cpu", seed=5)
+    _, _, tape = layer.forward(np.ones((30, 20, 4), np.float32))
+    masks = layer.dropout_masks(tape)
+    assert [mask.shape for mask in masks] == [(30, 20, 60), (30, 20, 40)]
+    for mask in masks:
+        assert set(np.unique(mask)) == {0, np.float32(1 / (1 - p))}
+        rate, n = np.mean(mask == 0), mask.size
+        assert abs(rate - p) < 5 * math.sqrt(p * (1 - p) / n)  # 5 sigma: one right generator in 1.7 million fails
+        for axis in range(3):  # no step, sequence or unit is left out: the rates of slices spread as they should
+            rates = np.mean(mask == 0, axis=tuple({0, 1, 2} - {axis}))
+            sigma = math.sqrt(p * (1 - p) / (n / len(rates)))
+            assert 0.5 < np.std(rates) / sigma < 1.5
+            assert np.abs(rates - p).max() < 5 * sigma
+
+
+@pytest.mark.parametrize("seed", (0, 7, 2**33 + 1, 2**64 - 1))
+def test_dropout_masks_are_philoxs(seed):
+    """Word i of layer l in training call k, with the independent generator of philox_reference.py."""
+    layer = nr.GRU(4, [5, 3, 2], dropout=0.3, device="cpu", seed=seed)
+    x = np.ones((7, 3, 4), np.float32)
+    for call in range(2):
+        layer(x)  # inference does not count
+        _, _, tape = layer.forward(x)
+        for k, mask in enumerate(layer.dropout_masks(tape)):
+            np.testing.assert_array_equal(mask, dropout_mask(mask.shape, 0.3, seed, k, call, "float32"))
+
+
+def test_same_seed_same_masks_and_others_differ():
+    def masks(seed, calls=1):
+        layer = nr.LSTM(4, 33, num_layers=3, dropout=0.5, device="cpu", seed=seed)
+        for _ in range(calls):
+            _, _, tape = layer.forward(np.ones((7, 3, 4), np.float32))
+        return np.stack(layer.dropout_masks(tape))
+
+    first = masks(1)
+    assert np.array_equal(first, masks(1))
+    assert not np.array_equal(first[0], first[1])  # another layer
+    for other in (masks(2), masks(1, calls=2), masks(1 + 2**32)):
+        # two independent masks with p = 1/2 agree on half of their elements, within 5 sigma
+        assert abs(np.mean(first == other) - 0.5) < 5 * 0.5 / math.sqrt(first.size)
+
+
+def test_training_calls_say_which_masks_come_next():
+    """Set on a new layer, they resume where another one stopped."""
+    x = np.ones((7, 3, 4), np.float32)
+    one, other = (nr.GRU(4, 33, num_layers=2, dropout=0.5, device="cpu", seed=1) for _ in range(2))
+    one.forward(x)
+    one(x)
+    one.forward(x)
+    assert one.training_calls == 2 and other.training_calls == 0
+    other.training_calls = 2
+    masks = [layer.dropout_masks(layer.forward(x)[2]) for layer in (one, other)]
+    np.testing.assert_array_equal(*masks)
+    for wrong in (-1, 1.0, True, None):
+        with pytest.raises((TypeError, ValueError), match="training_calls"):
+            other.training_calls = wrong
+    assert other.training_calls == 3
+
+
+def test_masks_do_not_depend_on_dtype_or_batch_layout():
+    x = np.ones((7, 3, 4))
+    options = dict(num_layers=2, dropout=0.5, device="cpu", seed=3)
+    one, other = nr.GRU(4, 5, **options), nr.GRU(4, 5, dtype="float64", batch_first=True, **options)
+    one_tape = one.forward(x.astype(np.float32))[2]
+    other_tape = other.forward(np.ascontiguousarray(x.swapaxes(0, 1)))[2]
+    np.testing.assert_array_equal(one.dropout_masks(one_tape)[0], other.dropout_masks(other_tape)[0])
+
+
+# ------------------------------------------------------------------------------------------------------- parameters
+@by_cell
+def test_seed_sets_the_parameters(cell):
+    case = Case(cell, hidden=(33, 5), directions=2)
+    first, same, other = case.layer(seed=1), case.layer(seed=1), case.layer(seed=2)
+    unseeded = [case.layer(seed=None) for _ in range(2)]
+    assert np.array_equal(first.weights, same.weights)
+    assert not np.array_equal(first.weights, other.weights)
+    assert not np.array_equal(unseeded[0].weights, unseeded[1].weights)
+
+
+@by_cell
+def test_parameters_start_as_pytorchs(cell):
+    """Uniform in ±1/√H of their layer."""
+    layer = Case(cell, I=50, hidden=(100, 25), directions=2).layer()
+    for name, values in layer.parameters.items():
+        bound = 1 / math.sqrt(100 if "_l0" in name else 25)
+        assert np.abs(values).max() <= bound, name
+        n = values.size
+        assert abs(values.mean()) < 5 * bound / math.sqrt(3 * n), name  # 5 sigma of a uniform mean
+        assert np.abs(values).max() > bound * (1 - 20 / n), name  # missed by one uniform sample in e^20
+
+
+@by_cell
+def test_parameters_are_views_of_the_weights(cell):
+    problem = make_problem(Case(cell, hidden=(5, 3), directions=2))
+    layer = problem.layer()
+    before = infer(layer, problem)
+    kept = layer.state_dict()
+    for view in layer.parameters.values():
+        view[...] = 0
+    assert not layer.weights.any()
+    assert not np.array_equal(infer(layer, problem)["y"], before["y"])
+    assert all(value.any() for value in kept.values())  # a state dict is a copy
+    layer.load_state_dict(kept)
+    assert_same_bits(infer(layer, problem), before)
+    for value in kept.values():
+        value[...] = 0
+    assert_same_bits(infer(layer, problem), before)
+
+
+def test_names_of_unequal_layers_without_pytorch():
+    assert list(nr.GRU(4, [3, 2], bidirectional=True, bias=False, device="cpu").state_dict()) == [
+        "weight_ih_l0", "weight_hh_l0", "weight_ih_l0_reverse", "weight_hh_l0_reverse",
+        "weight_ih_l1", "weight_hh_l1", "weight_ih_l1_reverse", "weight_hh_l1_reverse",
+    ]  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------- telling
+@by_cell
+def test_attributes_are_as_made(cell):
+    layer = Case(cell, hidden=(5, 3), directions=2, bias=False, dropout=0.5, batch_first=True).layer()
+    told = (layer.cell, layer.input_size, layer.hidden_size, layer.num_layers, layer.bidirectional, layer.bias)
+    assert told == (cell, 4, (5, 3), 2, True, False)
+    assert (layer.dropout, layer.batch_first, layer.dtype, layer.device) == (0.5, True, "float32", "cpu")
+    assert layer.engine is engines.get("cpu")
+    text = repr(layer)
+    for word in ("4, [5, 3]", "batch_first=True", "bidirectional=True", "bias=False", "dropout=0.5", "'float32'"):
+        assert word in text
+
+
+def test_explain_shows_the_plans():
+    layer = nr.LSTM(4, 5, num_layers=2, bidirectional=True, batch_first=True, dropout=0.5, device="cpu")
+    text = layer.explain((3, 7, 4))
+    assert "LSTM(4, 5" in text
+    assert "stepwise forward" in text and "stepwise backward" in text
+    assert "steps    layer 1 ← steps 0..7" in text and "dropout" in text

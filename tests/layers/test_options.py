@@ -1,0 +1,366 @@
+"""Every option of the layers on the CPU engine, alone and with every other, against the float64 reference."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+import numbarnn
+import torch_peer
+from numbarnn import reference
+from option_cases import (
+    OptionCase,
+    OptionProblem,
+    assert_matches,
+    check_options,
+    infer,
+    make_problem,
+    named,
+    pack,
+    pairwise_choices,
+    train,
+)
+
+SCHEDULES = ("stepwise", "wavefront")
+RAGGED = (3, 0, 6, 7)  # of B = 4 sequences with T = 7 steps
+PACKED = (3, 1, 6, 7)
+
+# Values of each option; `sequences` and `sizes` stand for several arguments of a case.
+COMMON = {
+    "bias": ("double", "input", "recurrent", "none"),
+    "input_mode": ("linear", "skip"),
+    "sequences": (
+        dict(),
+        dict(lengths=RAGGED, padding_value=-0.5),
+        dict(lengths=PACKED, packed=True),
+    ),
+    "resets": (False, True),
+    "sizes": (
+        dict(hidden=(5,)),
+        dict(hidden=(5, 5)),
+        dict(hidden=(5, 3, 4)),
+        dict(hidden=(33, 3), I=1),
+    ),
+    "directions": (1, 2),
+    "dropout": (0.0, 0.4),
+    "batch_first": (False, True),
+    "state": (True, False),
+    "dtype": ("float32", "float64"),
+    "schedule": SCHEDULES,
+}
+LSTM_ONLY = {
+    "proj_size": (0, 2),
+    "cell_clip": (None, 0.5, (-0.3, 0.4)),
+}
+
+
+def factors(cell):
+    return COMMON | (LSTM_ONLY if cell == "lstm" else {})
+
+
+def make_case(cell, choice):
+    """(case, schedule) of a choice of factors."""
+    choice = dict(choice)
+    schedule = choice.pop("schedule")
+    return OptionCase(cell, B=4, **choice.pop("sequences"), **choice.pop("sizes"), **choice), schedule
+
+
+def paired_cases():
+    for cell in ("lstm", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu"):
+        for choice in pairwise_choices(factors(cell)):
+            case, schedule = make_case(cell, choice)
+            yield pytest.param(case, schedule, id=f"{case}-{schedule}")
+
+
+@pytest.mark.parametrize(("case", "schedule"), list(paired_cases()))
+def test_agrees_with_reference(case, schedule):
+    check_options(case, "cpu", schedule)
+
+
+@pytest.mark.parametrize("cell", ("lstm", "gru"))
+def test_every_pair_of_options_is_among_the_cases(cell):
+    chosen, options = list(pairwise_choices(factors(cell))), factors(cell)
+    for one, two in combinations(options, 2):
+        met = [(choice[one], choice[two]) for choice in chosen]
+        for pair in [(a, b) for a in options[one] for b in options[two]]:
+            assert pair in met, (one, two, pair)
+
+
+SMALL_CASES = [
+    OptionCase("lstm", T=1, B=1, hidden=(2,), proj_size=1, cell_clip=0.3),
+    OptionCase("lstm", T=1, B=2, hidden=(1,), input_mode="skip", lengths=(0, 1), resets=True),
+    OptionCase("gru", T=1, B=1, hidden=(1, 1), bias="recurrent", input_mode="skip", lengths=(1,), packed=True),
+    OptionCase("gru", T=2, B=2, hidden=(3,), directions=2, lengths=(0, 0)),
+    OptionCase("rnn_tanh", T=3, B=3, hidden=(3,), directions=2, lengths=(2, 1, 1)),  # nothing at t = T - 1
+    OptionCase("lstm", T=3, B=3, hidden=(3, 2), directions=2, lengths=(3, 3, 3), padding_value=2.0),
+    OptionCase("lstm", T=40, B=2, hidden=(4, 7), directions=2, proj_size=3, lengths=(40, 23), resets=True),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("case", SMALL_CASES, ids=str)
+def test_edges_agree_with_reference(case, schedule):
+    check_options(case, "cpu", schedule)
+
+
+THREADED_CASES = [
+    OptionCase("lstm", B=4, hidden=(9, 7), proj_size=4, cell_clip=(-0.3, 0.4), lengths=RAGGED, resets=True),
+    OptionCase("gru", B=4, hidden=(9, 5), directions=2, bias="recurrent", input_mode="skip", lengths=RAGGED),
+    OptionCase("gru_reset_before", B=4, hidden=(9, 5), directions=2, bias="input", lengths=RAGGED, resets=True),
+    OptionCase("rnn_relu", B=4, hidden=(5, 6), bias="input", lengths=PACKED, packed=True, resets=True),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("case", THREADED_CASES, ids=str)
+def test_on_threads_agrees_with_reference(cpu_on_threads, case, schedule):
+    cpu_on_threads.set_num_threads(2)
+    check_options(case, "cpu", schedule)
+
+
+PYTORCH_CASES = [
+    OptionCase("lstm", T=20, B=4, hidden=(33,), proj_size=8, lengths=(20, 3, 11, 20), dtype="float64"),
+    OptionCase("lstm", T=20, B=4, hidden=(9, 9), directions=2, proj_size=4, lengths=(20, 3, 11, 20)),
+    OptionCase("gru", T=20, B=4, hidden=(9, 9), directions=2, lengths=(7, 20, 1, 15), dtype="float64"),
+    OptionCase("rnn_tanh", T=20, B=4, hidden=(33,), lengths=(7, 20, 1, 15), bias="none"),
+]
+
+
+@pytest.mark.parametrize("case", PYTORCH_CASES, ids=str)
+def test_errs_at_most_twice_as_much_as_pytorch(case):
+    torch = pytest.importorskip("torch")
+    problem = make_problem(case)
+    ours, _ = train(problem.layer(), problem)
+    expected = problem.expected(exact=True)
+    torch_peer.assert_at_most_twice_torchs_error(case, ours, torch_peer.option_values(torch, problem), expected)
+
+
+# ------------------------------------------------------------------------------------------------------ lengths, resets
+def ragged_case(cell="lstm", **options):
+    return OptionCase(cell, **(dict(B=4, hidden=(5, 3), directions=2, lengths=RAGGED) | options))
+
+
+@pytest.mark.parametrize("batch_first", (False, True))
+def test_padding(batch_first):
+    """What is there in x and dy changes no bit; y is `padding_value` there, dx is 0."""
+    case = ragged_case(batch_first=batch_first, padding_value=7.5)
+    problem = make_problem(case)
+    layer = problem.layer()
+    with_nan, _ = train(layer, problem)
+    x, dy = (np.nan_to_num(problem.sequences(array), nan=3.0) for array in (problem.x, problem.dy))
+    state, dstate = problem.form(problem.h, problem.c), problem.form(problem.dhy, problem.dcy)
+    y, final, tape = layer.forward(x, state, **problem.options())
+    gradients = layer.backward(tape, dy, dstate)
+    padding = problem.padding.T if batch_first else problem.padding
+    for found, name in ((y, "y"), (final[0], "hy"), (final[1], "cy"), (gradients.x, "dx")):
+        for part, expected in zip(np.atleast_1d(found) if name in ("y", "dx") else found, with_nan[name], strict=True):
+            np.testing.assert_array_equal(part, expected, strict=True)
+    assert (y[padding] == 7.5).all() and (gradients.x[padding] == 0).all()
+    assert np.isfinite(y).all() and np.isfinite(gradients.weights).all()
+
+
+def test_a_padding_value_that_is_no_number():
+    problem = make_problem(ragged_case())
+    layer = problem.layer()
+    y, _ = layer(problem.x, problem.form(problem.h, problem.c), lengths=RAGGED, padding_value=float("nan"))
+    np.testing.assert_array_equal(np.isnan(y).all(axis=2), problem.padding)
+    np.testing.assert_array_equal(np.isnan(y).any(axis=2), problem.padding)
+
+
+@pytest.mark.parametrize("lengths", [(6, 3, 7, 1), (7, 7, 7, 7), (5, 4, 4, 2)], ids=str)
+@pytest.mark.parametrize("cell", ("lstm", "gru"))
+def test_packed_equals_padded(cell, lengths):
+    """Bit for bit, in every order of the lengths. A packed batch is as long as its longest sequence."""
+    padded = make_problem(ragged_case(cell, lengths=lengths, T=max(lengths)))
+    layer = padded.layer()
+    expected, (values, _) = infer(layer, padded), train(layer, padded)
+    x, dy = pack(padded.x, lengths), pack(padded.dy, lengths)
+    state, dstate = padded.form(padded.h, padded.c), padded.form(padded.dhy, padded.dcy)
+
+    y, final = layer(x, state)
+    assert isinstance(y, numbarnn.PackedSequence)
+    for field in ("batch_sizes", "sorted_indices", "unsorted_indices"):
+        np.testing.assert_array_equal(getattr(y, field), getattr(x, field))
+    np.testing.assert_array_equal(y.data, pack(expected["y"], lengths).data, strict=True)
+
+    y, final, tape = layer.forward(x, state)
+    gradients = layer.backward(tape, dy, dstate)
+    assert isinstance(gradients.x, numbarnn.PackedSequence)
+    found = named(layer, y, final) | named(layer, gradients.x, gradients.state, "dx", "dhx", "dcx")
+    found |= {f"d{name}": array for name, array in gradients.params.items()}
+    for name, value in found.items():
+        reference = pack(values[name], lengths).data if name in ("y", "dx") else values[name]
+        for part, other in zip(value, reference, strict=True):
+            np.testing.assert_array_equal(part, other, err_msg=name, strict=True)
+
+
+def test_a_packed_sequence_without_indices_is_sorted():
+    lengths = (7, 5, 5, 1)
+    problem = make_problem(ragged_case(lengths=lengths))
+    x, layer = pack(problem.x, lengths), problem.layer()
+    expected, _ = layer(x)
+    y, _ = layer(numbarnn.PackedSequence(x.data, x.batch_sizes))
+    np.testing.assert_array_equal(y.data, expected.data, strict=True)
+
+
+def test_a_packed_sequence_of_pytorch():
+    """Fields of torch.nn.utils.rnn.PackedSequence as NumPy arrays, in its order where lengths are equal too."""
+    torch = pytest.importorskip("torch")
+    lengths = (5, 7, 5, 7)
+    problem = make_problem(ragged_case(lengths=lengths))
+    x = torch.nn.utils.rnn.pack_padded_sequence(torch.tensor(problem.x), torch.tensor(lengths), enforce_sorted=False)
+    layer = problem.layer()
+    fields = [field.numpy() for field in (x.data, x.batch_sizes, x.sorted_indices, x.unsorted_indices)]
+    y, state = layer(numbarnn.PackedSequence(*fields), problem.form(problem.h, problem.c))
+    y = torch.nn.utils.rnn.PackedSequence(torch.tensor(y.data), x.batch_sizes, x.sorted_indices, x.unsorted_indices)
+    y, _ = torch.nn.utils.rnn.pad_packed_sequence(y)
+    expected = infer(layer, problem)
+    np.testing.assert_array_equal(y.numpy(), expected["y"])
+    for part, other in zip(state[0], expected["hy"], strict=True):
+        np.testing.assert_array_equal(part, other)
+
+
+def test_pytorchs_packed_sequence_as_it_is():
+    torch = pytest.importorskip("torch")
+    lengths = (5, 7, 5, 7)
+    problem = make_problem(ragged_case(lengths=lengths))
+    x = torch.nn.utils.rnn.pack_padded_sequence(torch.tensor(problem.x), torch.tensor(lengths), enforce_sorted=False)
+    layer = problem.layer()
+    np.testing.assert_array_equal(layer(x)[0].data, layer(pack(problem.x, lengths))[0].data, strict=True)
+
+
+@pytest.mark.parametrize("batch_first", (False, True))
+@pytest.mark.parametrize("lengths", [(5, 7, 5, 7), (1,), (2, 4, 3)], ids=str)
+def test_packing_and_padding_are_pytorchs(lengths, batch_first):
+    torch = pytest.importorskip("torch")
+    B, T = len(lengths), 7
+    x = np.random.default_rng(0).standard_normal((B, T, 3) if batch_first else (T, B, 3))
+    ours = numbarnn.pack_padded_sequence(x, lengths, batch_first=batch_first)
+    options = dict(batch_first=batch_first, enforce_sorted=False)
+    theirs = torch.nn.utils.rnn.pack_padded_sequence(torch.tensor(x), torch.tensor(lengths), **options)
+    for field in ("data", "batch_sizes", "sorted_indices", "unsorted_indices"):
+        np.testing.assert_array_equal(getattr(ours, field), getattr(theirs, field).numpy())
+    y, found = numbarnn.pad_packed_sequence(ours, batch_first=batch_first, padding_value=-1.5)
+    y_torch, _ = torch.nn.utils.rnn.pad_packed_sequence(theirs, batch_first=batch_first, padding_value=-1.5)
+    np.testing.assert_array_equal(y, y_torch.numpy(), strict=True)
+    np.testing.assert_array_equal(found, lengths)
+
+
+@pytest.mark.parametrize("cell", ("lstm", "gru"))
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_full_lengths_and_no_resets_change_nothing(cell, schedule):
+    plain, full = (make_problem(ragged_case(cell, lengths=lengths)) for lengths in (None, (7,) * 4))
+    layer = plain.layer(schedule=schedule)
+    expected = train(layer, plain)[0]
+    values = train(layer, full)[0]
+    y, _ = layer(plain.x, plain.form(plain.h, plain.c), resets=np.zeros((7, 4), bool))
+    np.testing.assert_array_equal(y, expected["y"])
+    for name, value in values.items():
+        for part, other in zip(value, expected[name], strict=True):
+            np.testing.assert_array_equal(part, other, err_msg=name, strict=True)
+
+
+def test_lengths_of_every_integer_type():
+    problem = make_problem(ragged_case())
+    layer, state = problem.layer(), problem.form(problem.h, problem.c)
+    expected, _ = layer(problem.x, state, lengths=list(RAGGED))
+    for dtype in (np.int8, np.uint16, np.int32, np.int64, np.uint64):
+        y, _ = layer(problem.x, state, lengths=np.array(RAGGED, dtype))
+        np.testing.assert_array_equal(y, expected, strict=True)
+
+
+def test_arguments_are_not_kept():
+    """Changing lengths and resets after the call does not change its backward."""
+    problem = make_problem(ragged_case(resets=True))
+    layer, state = problem.layer(), problem.form(problem.h, problem.c)
+    expected = train(layer, problem)[0]
+    lengths, resets = np.array(RAGGED), problem.resets.copy()
+    _, _, tape = layer.forward(problem.x, state, lengths=lengths, resets=resets)
+    lengths[:], resets[:] = 1, True
+    gradients = layer.backward(tape, problem.dy, problem.form(problem.dhy, problem.dcy))
+    np.testing.assert_array_equal(gradients.x, expected["dx"], strict=True)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_calls_with_other_lengths_do_not_disturb_each_other(schedule):
+    """One layer, several calls, then their backward passes, the last call's first."""
+    problems = [make_problem(ragged_case(lengths=lengths)) for lengths in (RAGGED, None, (7, 2, 2, 0), (1, 1, 1, 1))]
+    layer = problems[0].layer(schedule=schedule)  # all have the parameters that the same seed gives
+    alone, tapes = [train(layer, problem)[0] for problem in problems], []
+    for problem in problems:
+        tapes.append(layer.forward(problem.x, problem.form(problem.h, problem.c), **problem.options())[2])
+    for problem, expected, tape in reversed(list(zip(problems, alone, tapes, strict=True))):
+        assert_matches(problem.case, expected, problem.expected())
+        gradients = layer.backward(tape, problem.dy, problem.form(problem.dhy, problem.dcy))
+        np.testing.assert_array_equal(gradients.x, expected["dx"], strict=True)
+
+
+def test_weight_gradients_accumulate_into_dw():
+    problem = make_problem(ragged_case(resets=True, proj_size=2, cell_clip=0.4, bias="input"))
+    layer, state = problem.layer(), problem.form(problem.h, problem.c)
+
+    def backward(**options):
+        return layer.backward(layer.forward(problem.x, state, **problem.options())[2], problem.dy, **options)
+
+    once = backward().weights.copy()
+    twice = backward(dw=once.copy()).weights
+    np.testing.assert_allclose(twice, 2 * once, rtol=1e-5, atol=1e-5)  # float32; another order of additions
+
+
+# ------------------------------------------------------------------------------------------------------------- clipping
+@pytest.mark.parametrize("propagate", (True, False))
+def test_a_cell_state_that_is_no_number(propagate):
+    case = OptionCase("lstm", T=2, hidden=(5,), cell_clip=(-0.1, 0.2), clip_propagate_nan=propagate)
+    problem = make_problem(case)
+    layer = problem.layer()
+    c = problem.c[0].copy()
+    c[0, 1, 2] = np.nan
+    y, (_, cy) = layer(problem.x[:1], (problem.h[0], c))
+    if propagate:
+        assert np.isnan(cy[0, 1, 2]) and np.isnan(y[0, 1, 2]) and np.isnan(y).sum() == 1
+    else:
+        assert cy[0, 1, 2] == np.float32(-0.1) and np.isfinite(y).all()
+
+
+def test_no_number_in_a_cell_state_reaches_the_gradients():
+    """A NaN is not held at a bound: it goes on in backward, too."""
+    case = OptionCase("lstm", T=3, B=1, hidden=(3,), cell_clip=(-0.3, 0.4))
+    problem = OptionProblem(case)
+    problem.c[0][0, 0, 1] = np.nan
+    expected = reference.backward(problem.reference(), problem.dy, problem.dhy, problem.dcy)
+    found, _ = train(problem.layer(), problem)
+    for name, gradient in expected.params.items():
+        np.testing.assert_array_equal(np.isnan(found[f"d{name}"]), np.isnan(gradient), err_msg=name)
+    np.testing.assert_array_equal(np.isnan(found["dcx"]), np.isnan(expected.dcx[0]))
+
+
+def test_clipped_states_are_at_the_bounds():
+    problem = make_problem(OptionCase("lstm", hidden=(9,), cell_clip=(-0.05, 0.1)))
+    cy = infer(problem.layer(), problem)["cy"]
+    assert cy.min() == np.float32(-0.05) and cy.max() == np.float32(0.1)
+
+
+# ------------------------------------------------------------------------------------------------ what layers say of it
+def test_attributes_and_parameters():
+    lstm = numbarnn.LSTM(4, 4, 2, bias="input", proj_size=3, input_mode="skip", cell_clip=1.5, bidirectional=True)
+    assert (lstm.bias_mode, lstm.bias, lstm.proj_size, lstm.input_mode) == ("input", True, 3, "skip")
+    assert (lstm.cell, lstm.cell_clip, lstm.clip_propagate_nan) == ("lstm", (-1.5, 1.5), True)
+    assert numbarnn.GRU(4, 4, bias=False).bias_mode == "none" and not numbarnn.GRU(4, 4, bias="none").bias
+    assert numbarnn.GRU(4, 4).bias_mode == "double" and numbarnn.GRU(4, 4, bias="recurrent").bias
+    shapes = {name: array.shape for name, array in lstm.state_dict().items()}
+    expected = {}
+    for suffix in ("", "_reverse"):
+        expected |= {f"weight_hh_l0{suffix}": (16, 3), f"weight_hr_l0{suffix}": (3, 4), f"bias_ih_l0{suffix}": (16,)}
+        expected |= {f"weight_ih_l1{suffix}": (16, 6), f"weight_hh_l1{suffix}": (16, 3)}
+        expected |= {f"weight_hr_l1{suffix}": (3, 4), f"bias_ih_l1{suffix}": (16,)}
+    assert shapes == expected
+    assert all(word in repr(lstm) for word in ("bias='input'", "proj_size=3", "input_mode='skip'", "cell_clip="))
+    y, (hy, cy) = lstm(np.zeros((2, 1, 4), np.float32))
+    assert (y.shape, hy.shape, cy.shape) == ((2, 1, 6), (4, 1, 3), (4, 1, 4))
+
+
+def test_a_projected_layer_starts_as_pytorchs():
+    """All parameters uniform in ±1/√H, of the hidden size."""
+    lstm = numbarnn.LSTM(50, 100, proj_size=40, seed=0)
+    for array in lstm.state_dict().values():
+        assert 0.09 < np.abs(array).max() <= 0.1

@@ -1,0 +1,188 @@
+"""What a steady call asks of the driver, without a GPU: pinned, as small problems are bound by it."""
+
+import gc
+import random
+
+import numpy as np
+import pytest
+
+from gpu_stand_in import Array, B, H, T, layer_and_input, make_engine, steady
+from numbarnn.cuda import gemm, launch
+from numbarnn.engines.gpu import buffer_pool
+
+REPLAY = {"graph": 1, "record": 1}  # the graph's launch, and the event for callers on other streams
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    return make_engine(monkeypatch)
+
+
+@pytest.mark.parametrize("schedule", ("persistent", "wavefront", "stepwise"))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"cell": "GRU"},
+        {"cell": "RNN", "dtype": "float16"},
+        {"dtype": "float16"},
+        {"num_layers": 3},
+        {"bidirectional": True},
+        {"batch_first": True},
+        {"bias": False},
+    ],
+    ids=str,
+)
+def test_a_steady_call_is_one_graph(gpu, schedule, options):
+    """And a copy of each array of the caller's: forward and backward, with states or without. Nothing is allocated or
+    set outside of it, and a state that a call of the same kind returned is not copied."""
+    _, counts, cupy = gpu
+    layer, x, dy = layer_and_input(cupy, schedule=schedule, **options)
+    _, state = layer(x)
+    assert steady(counts, lambda: layer(x)) == REPLAY | {"copy": 1}
+    assert steady(counts, lambda: layer(x, state)) == REPLAY | {"copy": 1}
+
+    def train():
+        y, _, tape = layer.forward(x, state)
+        return y, tape, layer.backward(tape, dy, state)
+
+    copies = 2 * (1 + (len(state) if isinstance(state, tuple) else 1))
+    assert steady(counts, train) == {name: 2 * count for name, count in REPLAY.items()} | {"copy": copies}
+
+
+def test_dropout_costs_a_copy_of_its_words(gpu):
+    _, counts, cupy = gpu
+    layer, x, _ = layer_and_input(cupy, num_layers=2, dropout=0.5)
+    assert steady(counts, lambda: layer.forward(x)) == REPLAY | {"copy": 1, "copy from host": 1}
+
+
+def test_other_streams_wait_for_the_call_before(gpu):
+    """And have memory of their own."""
+    _, counts, cupy = gpu
+    layer, x, _ = layer_and_input(cupy)
+    streams = cupy.cuda.Stream(), cupy.cuda.Stream()
+
+    def call():
+        for stream in streams:
+            with stream:
+                layer(x)
+
+    assert steady(counts, call) == {"graph": 2, "record": 2, "wait": 2, "copy": 2}
+
+
+@pytest.mark.parametrize("schedule", ("persistent", "wavefront", "stepwise"))
+def test_a_training_loop_replays_from_the_third_turn_on(gpu, schedule):
+    """Two layers, results of the last turn that live on, and other allocations of all sizes in between."""
+    engine, _, cupy = gpu
+    pairs = [layer_and_input(cupy, schedule=schedule, num_layers=2) for _ in range(2)]
+    others, order, kept, found = [], random.Random(0), {}, []
+    for _ in range(8):
+        before = engine.streams.replays
+        for number, (layer, x, dy) in enumerate(pairs):
+            others.append(cupy.empty((order.randrange(1, 10_000),), "float32"))
+            kept["y"], _, kept["tape"] = layer.forward(x)
+            kept["gradients"] = layer.backward(kept["tape"], dy)
+            kept[number] = kept["gradients"].params
+        found.append(engine.streams.replays - before)
+    assert found[3:] == [4] * 5
+
+
+def test_what_training_read_may_be_written_over(gpu):
+    """The tape has a copy of x of its own, even of one that stands in memory that comes round."""
+    _, _, cupy = gpu
+    layer, x, _ = layer_and_input(cupy)
+    tape = layer.forward(layer.forward(x)[0])[2]
+    again = layer.forward(tape.forward.y)[2]
+    assert again.forward.x.data.ptr != tape.forward.y.data.ptr
+    assert tape.forward.x.data.ptr != x.data.ptr
+
+
+def test_results_that_are_kept_are_not_written_again(gpu):
+    """Memory comes back when the last view of it is gone, not before."""
+    _, _, cupy = gpu
+    layer, x, _ = layer_and_input(cupy)
+    results = [layer(x) for _ in range(6)]
+    addresses = [array.data.ptr for y, state in results for array in (y, *state)]
+    assert len(set(addresses)) == len(addresses)
+    part = results[0][0][2:, :1]
+    place = results[0][0].data.ptr
+    del results
+    new = [layer(x)[0].data.ptr for _ in range(6)]
+    assert place not in new and part.data.ptr > place
+    del part
+    more = [layer(x) for _ in range(6)]
+    assert place in [y.data.ptr for y, _ in more]
+
+
+def test_kept_memory_is_bounded(gpu, monkeypatch):
+    engine, _, cupy = gpu
+    monkeypatch.setattr(buffer_pool, "KINDS", 3)
+    layer, _, _ = layer_and_input(cupy)
+    kept = []
+    for steps in range(1, 9):
+        layer(cupy.empty((steps, B, H), "float32"))
+        kept.append(engine.shelf.kept_bytes())
+        assert len(engine.shelf._kinds) <= 3
+    engine.shelf._limit = kept[-1] // 4
+    layer(cupy.empty((9, B, H), "float32"))
+    assert 0 < engine.shelf.kept_bytes() < kept[-1] / 2
+    engine.shelf.clear()
+    assert engine.shelf.kept_bytes() == 0
+
+
+def test_a_full_device_gets_back_what_is_kept(gpu):
+    engine, _, cupy = gpu
+    layer, x, _ = layer_and_input(cupy)
+    layer(x)
+    assert engine.shelf.kept_bytes() > 0
+    cupy.pool.room = 100
+    with pytest.raises(MemoryError, match=r"no room for an array \(\d+, 4, 32\)"):
+        layer(x[:-1])
+    gc.collect()
+    assert engine.shelf.kept_bytes() == 0
+
+
+def test_problems_are_compared_by_identity_first(gpu):
+    """The same sizes give the same object, whose hash is taken once."""
+    _, _, cupy = gpu
+    stack = layer_and_input(cupy)[0].stack
+    assert stack.problem(T, B, True) is stack.problem(T, B, True) is not stack.problem(T, B, False)
+    assert np.unique([hash(stack.problem(T, B, True)) for _ in range(3)]).size == 1
+
+
+def memory_of(value):
+    """Where the memory of each array begins, in arguments that may hold some."""
+    if isinstance(value, Array):
+        yield from [value.pointer.mem.ptr] if value.size else []
+    elif isinstance(value, tuple | list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from memory_of(item)
+
+
+@pytest.mark.parametrize("options", ({}, {"dropout": 0.5}, {"batch_first": True, "bias": False}), ids=str)
+@pytest.mark.parametrize("cell", ("LSTM", "GRU"))
+@pytest.mark.parametrize("schedule", ("persistent", "wavefront"))
+def test_graphs_are_known_by_every_address_in_them(gpu, monkeypatch, schedule, cell, options):
+    """What a kernel or a product was given, and the call's key does not name, would be read where it was at first."""
+    engine, _, cupy = gpu
+    layer, x, dy = layer_and_input(cupy, cell, schedule, "float16", num_layers=2, bidirectional=True, **options)
+    _, state = layer(x)
+    used, run_jobs = set(), engine.run_jobs
+
+    def told(make_jobs, key, arrays):
+        used.clear()
+        run_jobs(make_jobs, (key, len(named)), arrays)  # seen for the first time: bound and run
+        known = {array.pointer.mem.ptr for array in (*arrays, *engine._constants.values())}
+        named.append(bool(used) and used <= known)
+
+    def spied(original):
+        return lambda *given, **options: (used.update(memory_of(given)), original(*given, **options))[1]
+
+    monkeypatch.setattr(engine, "run_jobs", told)
+    for owner, name in ((launch.Kernel, "bind"), (gemm, "matmul"), (gemm, "step_product")):
+        monkeypatch.setattr(owner, name, spied(getattr(owner, name)))
+    named = []
+    _, _, tape = layer.forward(x, state)
+    layer.backward(tape, dy, state)
+    layer(x, state)
+    assert named == [True] * 3

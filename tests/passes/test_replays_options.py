@@ -1,0 +1,126 @@
+"""What a steady call with lengths, resets or another option asks of the driver, without a GPU; see test_replays.py."""
+
+import random
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+
+import numbarnn
+from general_cells import GENERAL, UNEVEN
+from gpu_stand_in import Array, B, H, T, make_engine, steady
+from numbarnn.cells import Cell
+from numbarnn.cuda import gemm, launch
+from sum_cells import NOISE_CELLS, SUM_CELLS
+
+REPLAY = {"graph": 1, "record": 1}  # the graph's launch, and the event for callers on other streams
+
+# Name -> (class or general cell, its options, what a call gets, copies from the host for it: of lengths and resets).
+CALLS = {
+    "lengths": ("LSTM", {}, ("lengths",), 1),
+    "resets": ("GRU", {"bidirectional": True}, ("resets",), 1),
+    "both": ("RNN", {"batch_first": True, "num_layers": 2}, ("lengths", "resets"), 2),
+    "padding_value": ("GRU", {}, ("lengths", "padding_value"), 1),
+    "bias_input": ("LSTM", {"bias": "input"}, (), 0),
+    "bias_recurrent": ("GRU", {"bias": "recurrent"}, ("lengths",), 1),
+    "skip": ("GRU", {"input_mode": "skip", "bidirectional": True}, ("lengths",), 1),
+    "clip": ("LSTM", {"cell_clip": 0.5}, ("resets",), 1),
+    "projection": ("LSTM", {"proj_size": 5, "num_layers": 2, "bidirectional": True}, (), 0),
+    "projection_and_both": ("LSTM", {"proj_size": 5, "batch_first": True}, ("lengths", "resets"), 2),
+    "reset_before": ("GRU", {"reset_after": False}, ("lengths",), 1),
+    "blend": (GENERAL["blend"], {"num_layers": 2}, ("resets",), 1),
+    "chain": (GENERAL["chain"], {"bidirectional": True}, (), 0),
+    "peephole": (GENERAL["peephole"], {"bidirectional": True, "num_layers": 2}, ("lengths",), 1),
+    "fewer": (UNEVEN["fewer"], {"num_layers": 2}, ("lengths",), 1),
+    "noisy": (NOISE_CELLS["noisy"], {"num_layers": 2}, ("resets",), 1),
+    "noisy_mean": (NOISE_CELLS["noisy_mean"], {"bidirectional": True}, (), 0),
+    "ladder": (SUM_CELLS["ladder"], {"num_layers": 2}, ("lengths",), 1),
+}
+SCHEDULES = ("persistent", "wavefront", "stepwise")
+
+
+def cases():
+    for (name, call), schedule in product(CALLS.items(), SCHEDULES):
+        stages = call[0].stages if isinstance(call[0], Cell) else "reset_after" in call[1]
+        if schedule != "persistent" or not (stages or "proj_size" in call[1]):  # which it does not do
+            yield pytest.param(*call, schedule, id=f"{name}-{schedule}")
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    return make_engine(monkeypatch)
+
+
+def layer_and_calls(cupy, cell, schedule, options, given):
+    """(layer, infer, train): both calls with other lengths and resets each time."""
+    make = partial(numbarnn.RNN, cell) if isinstance(cell, Cell) else getattr(numbarnn, cell)
+    layer = make(H, H, device="cuda", schedule=schedule, dtype="float16", seed=0, **options)
+    sizes, rng = ((B, T) if layer.batch_first else (T, B)), random.Random(0)
+    x = cupy.empty((*sizes, H), "float16")
+    dy = cupy.empty((*sizes, (layer.proj_size or H) * (1 + layer.bidirectional)), "float16")
+
+    def arguments():
+        values = {
+            "lengths": [rng.randrange(T + 1) for _ in range(B)],
+            "resets": np.array([[rng.random() < 0.5 for _ in range(sizes[1])] for _ in range(sizes[0])]),
+            "padding_value": -1.0,
+        }
+        return {name: values[name] for name in given}
+
+    _, state = layer(x, **arguments())
+
+    def infer():
+        return layer(x, state, **arguments())
+
+    def train():
+        y, _, tape = layer.forward(x, state, **arguments())
+        return y, tape, layer.backward(tape, dy, state)
+
+    return layer, infer, train
+
+
+@pytest.mark.parametrize("cell, options, given, copies, schedule", list(cases()))
+def test_a_steady_call_is_one_graph(gpu, cell, options, given, copies, schedule):
+    """Lengths and resets are copied to where the last call's stood, in training what random numbers need to know too;
+    so are the caller's arrays."""
+    _, counts, cupy = gpu
+    layer, infer, train = layer_and_calls(cupy, cell, schedule, options, given)
+    copied = {"copy from host": copies} if copies else {}
+    assert steady(counts, infer) == REPLAY | copied | {"copy": 1}  # x: the states are such a call's
+    copied |= {"copy from host": copies + 1} if isinstance(cell, Cell) and cell.noise else {}
+    copied["copy"] = 2 * (2 + min(1, layer.stack.cell.num_private))  # of x, y and the states
+    assert steady(counts, train) == {name: 2 * count for name, count in REPLAY.items()} | copied
+
+
+def memory_of(value):
+    """Where the memory of each array begins, in arguments that may hold some."""
+    if isinstance(value, Array):
+        yield from [value.pointer.mem.ptr] if value.size else []
+    elif isinstance(value, tuple | list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from memory_of(item)
+
+
+@pytest.mark.parametrize("cell, options, given, copies, schedule", list(cases()))
+def test_graphs_are_known_by_every_address_in_them(gpu, monkeypatch, cell, options, given, copies, schedule):
+    """What a kernel or a product was given, and the call's key does not name, would be read where it was at first."""
+    engine, _, cupy = gpu
+    _, infer, train = layer_and_calls(cupy, cell, schedule, options, given)
+    used, run_jobs, named = set(), engine.run_jobs, []
+
+    def told(make_jobs, key, arrays):
+        used.clear()
+        run_jobs(make_jobs, (key, len(named)), arrays)  # seen for the first time: bound and run
+        known = {array.pointer.mem.ptr for array in (*arrays, *engine._constants.values())}
+        named.append(bool(used) and used <= known)
+
+    def spied(original):
+        return lambda *given, **options: (used.update(memory_of(given)), original(*given, **options))[1]
+
+    monkeypatch.setattr(engine, "run_jobs", told)
+    for owner, name in ((launch.Kernel, "bind"), (gemm, "matmul"), (gemm, "step_product")):
+        monkeypatch.setattr(owner, name, spied(getattr(owner, name)))
+    train()
+    infer()
+    assert named == [True] * 3

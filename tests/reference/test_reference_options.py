@@ -1,0 +1,325 @@
+"""The options of the float64 reference: biases, skip input, projection, clipping, lengths and resets.
+
+Against finite differences, and what follows from their definitions; against PyTorch in test_reference_pytorch.py.
+"""
+
+import numpy as np
+import pytest
+
+from numbarnn import reference
+from reference_problem import (
+    CELLS,
+    Problem,
+    assert_gradients_are_differences,
+    assert_same,
+    assert_same_gradients,
+    gradients_by_name,
+)
+
+RESETS = np.array([[False, True, False], [True, False, False], [False, False, True], [True, False, True]])
+
+DIFFERENCED = {
+    "bias-input": dict(bias="input"),
+    "bias-recurrent": dict(bias="recurrent", D=2),
+    "skip": dict(skip=True),
+    "skip-bidirectional": dict(skip=True, D=2, bias="none"),
+    "lengths": dict(T=4, B=3, lengths=[2, 0, 4], padding_value=0.5),
+    "resets": dict(T=4, B=3, resets=RESETS),
+    "everything": dict(
+        T=4, B=3, D=2, masks=True, skip=True, bias="recurrent", lengths=[2, 0, 4], resets=RESETS, padding_value=-1.0
+    ),
+}
+LSTM_DIFFERENCED = {
+    "projected": dict(proj=2),
+    "projected-bidirectional-one-step": dict(proj=1, D=2, T=1),
+    "clip": dict(cell_clip=0.4),
+    "clip-unsymmetrical-projected": dict(cell_clip=(-0.2, 0.5), proj=2),
+    "everything-clip-projected": DIFFERENCED["everything"] | dict(cell_clip=(-0.3, 0.3), proj=2),
+}
+
+
+def differenced_cases():
+    for cell in CELLS:
+        for name, options in (DIFFERENCED | (LSTM_DIFFERENCED if cell == "lstm" else {})).items():
+            yield pytest.param(cell, options, id=f"{cell}-{name}")
+
+
+@pytest.mark.parametrize(("cell", "options"), list(differenced_cases()))
+def test_backward_against_finite_differences(cell, options):
+    assert_gradients_are_differences(Problem(cell, **options))
+
+
+# ---------------------------------------------------------------------------------------------------- biases and input
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("bias", "absent"), [("input", "bias_hh"), ("recurrent", "bias_ih"), ("none", "bias_")])
+def test_a_missing_bias_is_zero_and_has_no_gradient(cell, bias, absent):
+    single, double = Problem(cell, D=2, bias=bias), Problem(cell, D=2)
+    double.parameters |= single.parameters
+    zeros = {name: 0 * array for name, array in double.parameters.items() if name.startswith(absent)}
+    double.parameters |= zeros
+    for name in ("x", "h0", "c0", "dy", "dhy", "dcy"):
+        setattr(double, name, getattr(single, name))
+    found, expected = single.backward(), double.backward()
+    assert_same(single.forward().y, double.forward().y)
+    assert found.params.keys() == expected.params.keys() - zeros.keys() == single.parameters.keys()
+    for name, gradient in found.params.items():
+        assert_same(gradient, expected.params[name], name)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_skip_input_is_identity_matrices(cell):
+    """x to every gate: as if W were one identity per gate."""
+    skip, linear = Problem(cell, D=2, skip=True), Problem(cell, D=2, skip=True)
+    for suffix in ("", "_reverse"):
+        rows, H = skip.parameters["weight_hh_l0" + suffix].shape
+        linear.parameters["weight_ih_l0" + suffix] = np.tile(np.eye(H), (rows // H, 1))
+    assert_same(skip.forward().y, linear.forward().y)
+    found, expected = skip.backward(), linear.backward()
+    assert_same(found.dx, expected.dx)
+    assert "weight_ih_l0" not in found.params and "weight_ih_l0_reverse" not in found.params
+
+
+# ------------------------------------------------------------------------------------------------------------ clipping
+def steps_of(result):
+    return [step for layer in result.tape.steps for direction in layer for step in direction]
+
+
+def test_clip_holds_the_cell_state_at_every_step():
+    problem = Problem("lstm", D=2, cell_clip=(-0.1, 0.2))
+    result = problem.forward()
+    for step in steps_of(result):
+        np.testing.assert_array_equal(step["saved"]["c"], np.clip(step["saved"]["unclipped"], -0.1, 0.2))
+    c = np.concatenate([c.ravel() for c in result.cy])
+    assert c.min() == -0.1 and c.max() == 0.2
+
+
+def test_wide_bounds_change_nothing():
+    problem = Problem("lstm", D=2)
+    expected, gradients = problem.forward(), problem.backward()
+    for bounds in (1e3, (-np.inf, np.inf)):
+        problem.options = {"cell_clip": bounds}
+        assert_same(problem.forward().y, expected.y)
+        assert_same_gradients(problem.backward(), gradients)
+
+
+def test_one_number_means_both_bounds():
+    one, both = Problem("lstm", cell_clip=0.25), Problem("lstm", cell_clip=(-0.25, 0.25))
+    assert_same(one.forward().y, both.forward().y)
+    assert_same_gradients(one.backward(), both.backward())
+
+
+def test_no_gradient_goes_through_what_is_held():
+    """All cell states at one bound: only the output gate still learns."""
+    problem = Problem("lstm", H=(4,), cell_clip=(5.0, 6.0))
+    result = problem.forward()
+    assert all(step["saved"]["held"].all() for step in steps_of(result))
+    gradients = problem.backward(result)
+    for name, gradient in gradients.params.items():
+        i, f, g, o = np.split(gradient, 4)
+        assert not (i.any() or f.any() or g.any()), name
+        assert o.all(), name
+    assert not gradients.dcx[0].any()
+
+
+@pytest.mark.parametrize("propagate", [True, False])
+def test_a_cell_state_that_is_no_number(propagate):
+    problem = Problem("lstm", H=(4,), T=1, cell_clip=(-0.1, 0.2), clip_propagate_nan=propagate)
+    problem.c0[0][0, 1, 2] = np.nan
+    result = problem.forward()
+    others = problem.c0[0] == problem.c0[0]
+    assert np.isfinite(result.cy[0][others]).all()
+    if propagate:
+        assert np.isnan(result.cy[0][0, 1, 2]) and np.isnan(result.y[0, 1, 2])
+    else:
+        assert result.cy[0][0, 1, 2] == -0.1 and np.isfinite(result.y).all()
+
+
+# --------------------------------------------------------------------------------------------------- lengths and resets
+@pytest.mark.parametrize("cell", CELLS)
+def test_padding_is_not_read(cell):
+    problem = Problem(cell, T=4, B=3, D=2, masks=True, lengths=[2, 0, 4], resets=RESETS, padding_value=0.5)
+    expected, gradients = problem.forward(), problem.backward()
+    padding = problem.padding()
+    problem.x[padding] = problem.dy[padding] = np.nan
+    problem.options["resets"] = RESETS ^ padding  # there they mean nothing
+    result = problem.forward()
+    assert_same(result.y, expected.y)
+    np.testing.assert_array_equal(result.y[padding], 0.5)
+    assert_same_gradients(problem.backward(result), gradients)
+    assert not problem.backward(result).dx[padding].any()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_each_sequence_is_what_it_is_alone(cell):
+    lengths = [2, 4, 1]
+    problem = Problem(cell, T=4, B=3, D=2, lengths=lengths)
+    result, gradients = problem.forward(), problem.backward()
+    total = {name: 0 for name in problem.parameters}
+    for b, length in enumerate(lengths):
+        alone = Problem(cell, T=4, B=3, D=2)
+        for name in ("x", "dy"):
+            setattr(alone, name, getattr(alone, name)[:length, [b]])
+        for name in ("h0", "c0", "dhy", "dcy"):
+            state = getattr(alone, name)
+            setattr(alone, name, None if state is None else [part[:, [b]] for part in state])
+        one, one_gradients = alone.forward(), alone.backward()
+        assert_same(result.y[:length, [b]], one.y)
+        for layer in range(2):
+            assert_same(result.hy[layer][:, [b]], one.hy[layer])
+            assert_same(gradients.dhx[layer][:, [b]], one_gradients.dhx[layer])
+        assert_same(gradients.dx[:length, [b]], one_gradients.dx)
+        for name, gradient in one_gradients.params.items():
+            total[name] = total[name] + gradient
+    for name, gradient in gradients.params.items():
+        assert_same(gradient, total[name], name)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_sequence_of_length_zero_hands_its_state_on(cell):
+    problem = Problem(cell, T=4, B=3, D=2, lengths=[2, 0, 4], resets=np.ones((4, 3), bool))
+    result, gradients = problem.forward(), problem.backward()
+    for layer in range(2):
+        assert_same(result.hy[layer][:, 1], problem.h0[layer][:, 1])
+        assert_same(gradients.dhx[layer][:, 1], problem.dhy[layer][:, 1])
+        if cell == "lstm":
+            assert_same(result.cy[layer][:, 1], problem.c0[layer][:, 1])
+            assert_same(gradients.dcx[layer][:, 1], problem.dcy[layer][:, 1])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_full_lengths_and_no_resets_change_nothing(cell):
+    problem = Problem(cell, T=4, B=3, D=2)
+    expected, gradients = problem.forward(), problem.backward()
+    problem.options = dict(lengths=np.full(3, 4), resets=np.zeros((4, 3), bool), padding_value=np.nan)
+    assert_same(problem.forward().y, expected.y)
+    assert_same_gradients(problem.backward(), gradients)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_reset_at_the_start_clears_the_initial_state_of_the_forward_direction(cell):
+    problem = Problem(cell, T=4, B=3, D=2, H=(4,))
+    cleared = problem.options["resets"] = np.zeros((4, 3), bool)
+    cleared[0, 1] = True
+    result, gradients = problem.forward(), problem.backward()
+    assert not gradients.dhx[0][0, 1].any()
+    assert all(gradients.dhx[0][d, b].any() for d, b in [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2)])
+    problem.options = {}
+    for state in [problem.h0] + ([problem.c0] if cell == "lstm" else []):
+        state[0][0, 1] = 0
+    assert_same(problem.forward().y, result.y)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_nothing_is_seen_over_a_reset(cell):
+    """Neither x nor the initial state: y before a reset depends on what is before it, y after it on what is after."""
+    T, B = 5, 2
+    for t in range(1, T):
+        problem = Problem(cell, T=T, B=B, D=2)
+        resets = problem.options["resets"] = np.zeros((T, B), bool)
+        resets[t, 0] = True
+        y = problem.forward().y
+        for changed in (slice(0, t), slice(t, T)):
+            problem.x[changed] += 1.0
+            after = problem.forward().y
+            others = np.ones(T, bool)
+            others[changed] = False
+            assert_same(after[others, 0], y[others, 0])
+            assert not np.isclose(after[others, 1], y[others, 1]).all()
+            problem.x[changed] -= 1.0
+
+
+# -------------------------------------------------------------------------------------------------------------- errors
+def zeros(shape):
+    return np.zeros(shape)
+
+
+# What is changed in a good problem (two layers, H = 4 and 3, I = 3, T = 3, B = 2), and how the error begins.
+BAD = {
+    "lengths-number": ("gru", {}, {"lengths": 3}, "lengths: expected 2 ints; got int64 of shape ()"),
+    "lengths-many": ("gru", {}, {"lengths": [3, 3, 3]}, "lengths: expected 2 ints; got int64 of shape (3,)"),
+    "lengths-float": ("gru", {}, {"lengths": [3.0, 1.0]}, "lengths: expected 2 ints; got float64"),
+    "lengths-long": ("gru", {}, {"lengths": [4, 1]}, "lengths: expected 0 to T = 3; got [4, 1]"),
+    "lengths-negative": ("gru", {}, {"lengths": [3, -1]}, "lengths: expected 0 to T = 3; got [3, -1]"),
+    "resets-shape": ("gru", {}, {"resets": np.ones((2, 3), bool)}, "resets: expected bools of shape (T, B) = (3, 2)"),
+    "resets-ints": ("gru", {}, {"resets": np.ones((3, 2), int)}, "resets: expected bools of shape (T, B) = (3, 2)"),
+    "clip-cell": ("gru", {}, {"cell_clip": 1.0}, "cell_clip: only the LSTM has a cell state to clip"),
+    "clip-crossed": ("lstm", {}, {"cell_clip": (0.5, -0.5)}, "cell_clip: expected None, a positive number or"),
+    "clip-negative": ("lstm", {}, {"cell_clip": -0.5}, "cell_clip: expected None, a positive number or"),
+    "clip-zero": ("lstm", {}, {"cell_clip": 0.0}, "cell_clip: expected None, a positive number or"),
+    "clip-nan": ("lstm", {}, {"cell_clip": (np.nan, 1.0)}, "cell_clip: expected None, a positive number or"),
+    "clip-three": ("lstm", {}, {"cell_clip": (0.0, 1.0, 2.0)}, "cell_clip: expected None, a positive number or"),
+    "bias-in-one-layer": ("gru", {"bias_ih_l1": None}, {}, "parameters: missing bias_ih_l1; unexpected none"),
+    "bias-in-one-direction": ("gru", {"bias_ih_l0": None}, {}, "parameters: missing none; unexpected bias_ih_l1"),
+    "skip-above": ("gru", {"weight_ih_l1": None}, {}, "parameters: missing weight_ih_l1; unexpected none"),
+    "skip-sizes": ("gru", {"weight_ih_l0": None}, {}, "x: expected shape (T, B, I) with I = 4 (as H: weight_ih_l0 is"),
+    "projected-one-layer": (
+        "lstm",
+        {"weight_hr_l0": (2, 4), "weight_hh_l0": (16, 2)},
+        {},
+        "parameters: missing weight_hr_l1; unexpected none",
+    ),
+    "projected-cell": (
+        "gru",
+        {"weight_hr_l0": (2, 4), "weight_hr_l1": (2, 3)},
+        {},
+        "weight_hr_l0: only the LSTM can have a projection; got it for cell 'gru'",
+    ),
+    "projected-to-the-same": (
+        "lstm",
+        {"weight_hr_l0": (4, 4), "weight_hr_l1": (3, 3)},
+        {},
+        "weight_hh_l0: expected shape (G*H, P) with G = 4 gates and 0 < P < H; got (16, 4)",
+    ),
+    "projection-shape": (
+        "lstm",
+        {"weight_hr_l0": (2, 3), "weight_hh_l0": (16, 2), "weight_hr_l1": (2, 3)},
+        {},
+        "weight_hr_l0: expected shape (2, 4); got (2, 3)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cell", "parameters", "options", "message"), BAD.values(), ids=BAD.keys())
+def test_forward_rejects(cell, parameters, options, message):
+    problem = Problem(cell, **options)
+    for name, shape in parameters.items():
+        if shape is None:
+            del problem.parameters[name]
+        else:
+            problem.parameters[name] = zeros(shape)
+    with pytest.raises(ValueError) as error:
+        problem.forward()
+    assert str(error.value).startswith(message)
+
+
+def test_states_of_a_projected_lstm_have_two_sizes():
+    problem = Problem("lstm", H=(4, 4), proj=2)
+    joined = [np.concatenate(problem.h0), np.concatenate(problem.c0)]
+    assert joined[0].shape == (2, 2, 2) and joined[1].shape == (2, 2, 4)
+    result = reference.forward("lstm", problem.x, problem.parameters, *joined)
+    assert_same(result.y, problem.forward().y)
+    assert [h.shape for h in result.hy] == [(1, 2, 2)] * 2 and [c.shape for c in result.cy] == [(1, 2, 4)] * 2
+    with pytest.raises(ValueError, match=r"h0: expected shape \(2, 2, 2\); got \(2, 2, 4\)"):
+        reference.forward("lstm", problem.x, problem.parameters, joined[1])
+
+
+def test_longdouble_with_every_option():
+    options = dict(lengths=[2, 0, 4], resets=RESETS, cell_clip=(-0.3, 0.3), padding_value=0.1)
+    problem = Problem("lstm", T=4, B=3, D=2, skip=True, bias="input", proj=2, **options)
+    expected, expected_gradients = problem.forward(), gradients_by_name(problem.backward())
+
+    def wide(value):
+        if isinstance(value, dict):
+            return {name: wide(part) for name, part in value.items()}
+        return [wide(part) for part in value] if isinstance(value, list) else value.astype(np.longdouble)
+
+    for name in ("x", "parameters", "h0", "c0", "dy", "dhy", "dcy"):
+        setattr(problem, name, wide(getattr(problem, name)))
+    problem.options["padding_value"] = np.longdouble(0.1)
+    result = problem.forward()
+    gradients = gradients_by_name(problem.backward(result))
+    for value, plain in [(result.y, expected.y), *((gradients[n], expected_gradients[n]) for n in gradients)]:
+        assert value.dtype == np.longdouble
+        np.testing.assert_allclose(value.astype(np.float64), plain, rtol=1e-12, atol=1e-13)
+    if np.finfo(np.longdouble).eps < np.finfo(np.float64).eps:
+        assert (result.y != result.y.astype(np.float64)).any()

@@ -1,0 +1,359 @@
+"""The planner of the persistent schedule: pure, so that every device is tested here. What it must keep whatever its
+estimates say: every unit owned once, every weight multiplied once, nothing larger than the device, and reasons with
+numbers."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from general_cells import GENERAL, UNEVEN
+from numbarnn import cells
+from numbarnn.bench.speed.command import SETS
+from numbarnn.engines.gpu import profiles
+from numbarnn.kernels import trouble
+from numbarnn.kernels.persistent import kernels as kernels
+from numbarnn.kernels.persistent import tiles
+from numbarnn.schedules import Problem, choose
+from numbarnn.schedules.explain import explain, residences
+from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent.tables import make_tables
+from sum_cells import NOISE_CELLS
+
+BOTH_PASSES = (False, True)
+ISSUE_SHAPES = SETS["schedules"]
+GRID_CELLS = ("lstm", "gru", "rnn_tanh", GENERAL["light"], UNEVEN["fewer"], UNEVEN["more"])  # A is G, 0, less, more
+# Sizes that a block's units and a warp's columns divide, and that they do not.
+GRID_HIDDEN = ((1,), (33,), (64,), (16, 16), (33, 17, 40))
+GRID_DTYPES = ("float32", "float64", "float16")
+by_profile = pytest.mark.parametrize("profile", profiles.PROFILES)
+
+
+def problem_of(cell="lstm", dtype="float32", hidden=(512,), batch=16, steps=25, profile="h200", **options):
+    """A Problem on a profile (or its name); I is the first hidden size."""
+    options = {"directions": 1, "training": True, "dropout": 0.0} | options
+    profile = profiles.get(profile)
+    return Problem(
+        "cuda", cells.get(cell), dtype, hidden[0], hidden, steps=steps, batch=batch, profile=profile, **options
+    )
+
+
+def grid(cell, dtype):
+    """Small problems, on a device of few SMs, so that there are several blocks and sometimes several launches."""
+    for hidden, directions, dropout, sms in product(GRID_HIDDEN, (1, 2), (0.0, 0.5), (6, 64)):
+        profile = replace(profiles.SIMULATOR, multiprocessors=sms)
+        yield problem_of(cell, dtype, hidden, 3, 5, profile, directions=directions, dropout=dropout)
+
+
+by_grid = pytest.mark.parametrize(
+    "cell, dtype", list(product(GRID_CELLS, GRID_DTYPES)), ids=lambda value: getattr(value, "name", value)
+)
+
+
+# -------------------------------------------------------------------------------------------- what must always hold
+def check_launches(problem, backward):
+    """The launches, after everything that must hold for them."""
+    profile = problem.profile
+    launches = planner.plan_launches(problem, profile, backward)
+    ordered = launches[::-1] if backward else launches
+    layers = [layer for launch in ordered for layer in range(launch.first, launch.last)]
+    assert layers == list(range(problem.layers)), "each layer once, in order"
+    for launch in launches:
+        cut, hidden = launch.cut, problem.hidden_sizes[launch.first : launch.last]
+        assert launch.blocks == launch.slices * sum(problem.directions * -(-size // cut.units) for size in hidden)
+        assert 0 <= launch.slices * launch.sequences - problem.batch < launch.sequences
+        assert launch.blocks <= profile.multiprocessors
+        assert launch.shared_bytes == cut.shared_bytes(launch.sequences, problem.cell.num_states)
+        assert launch.shared_bytes + planner.STATIC_SHARED_BYTES <= profile.shared_bytes
+        assert cut.threads <= 1024 and cut.chunks % cut.gathered == 0
+        assert (cut.math == "fma") or profile.tensor_cores
+        estimate = launch.estimate
+        parts = {name: getattr(estimate, name) for name in ("exchange", "read", "multiply", "add")}
+        assert min(parts.values()) >= 0 and parts[estimate.bound] == max(parts.values())
+        assert estimate.step == pytest.approx(sum(parts.values()))
+        assert launch.microseconds > problem.steps * estimate.step
+    return launches
+
+
+def check_tables(problem, launch):
+    """Every unit and sequence of every layer and direction has one block, and every weight is multiplied by one warp
+    for each slice of the batch, at the place where it stands."""
+    hidden, D = problem.hidden_sizes, problem.directions
+    gates, outer = problem.cell.num_gates, problem.cell.num_outer
+    places, end = {}, 0
+    for layer, direction in product(range(problem.layers), range(D)):
+        inputs = D * hidden[layer - 1] if layer else problem.input_size
+        W, R = end, end + gates * hidden[layer] * inputs
+        end = R + outer * hidden[layer] ** 2
+        places[layer, direction] = SimpleNamespace(W=W, R=R, b_w=0, b_r=0, vectors=-1, W_size=R - W, R_size=end - R)
+    blocks, warps = make_tables(problem, launch, places)
+    assert blocks.shape == (launch.blocks, kernels.BLOCK_COLUMNS)
+    assert warps.shape == (launch.blocks, launch.cut.warps, tiles.WARP_COLUMNS)
+
+    units, used, expected = Counter(), np.zeros(end, int), np.zeros(end, int)
+    for block, of_block in zip(blocks, warps, strict=True):
+        layer, direction = launch.first + block[kernels.LAYER], block[kernels.DIRECTION]
+        first, count = block[kernels.UNIT], block[kernels.UNITS]
+        assert 0 < count <= launch.cut.units and block[kernels.HIDDEN] == hidden[layer]
+        sequences = range(block[kernels.SEQUENCE], block[kernels.END])
+        assert 0 < len(sequences) <= launch.sequences
+        units.update((layer, direction, *one) for one in product(range(first, first + count), sequences))
+        told = trouble.explain(block[kernels.TROUBLE] + 3, "")
+        assert f"layer {layer}, direction {direction}" in told and "step 3 of" in told
+        for number, warp in enumerate(of_block):
+            columns = warp[tiles.COUNT]
+            assert (columns > 0) == (number < block[kernels.WORKING_WARPS])
+            recurrent = columns > 0 and warp[tiles.KIND] == tiles.RECURRENT
+            assert recurrent == (number < block[kernels.RECURRENT_WARPS])
+            assert columns <= launch.cut.chunks * launch.cut.chunk_elements
+            assert warp[tiles.COLUMN] + columns <= warp[tiles.WIDTH]
+            at, strides = warp[tiles.WEIGHTS], warp[tiles.GROUP_STRIDE : tiles.COLUMN_STRIDE + 1]
+            groups = (1 if launch.backward else outer if recurrent else gates) if columns else 0
+            assert warp[tiles.GROUPS] == groups <= launch.cut.groups
+            indices = np.indices((groups, count, columns)).reshape(3, -1)
+            np.add.at(used, at + strides @ indices, 1)
+
+    layers = range(launch.first, launch.last)
+    assert units == Counter(
+        (layer, d, *one)
+        for layer in layers
+        for d in range(D)
+        for one in product(range(hidden[layer]), range(problem.batch))
+    )
+    for (layer, _), place in places.items():
+        if layer in layers:
+            expected[place.R : place.R + place.R_size] = launch.slices
+            if layer > launch.first:  # W of the launch's first layer is a product over all steps
+                expected[place.W : place.W + place.W_size] = launch.slices
+    assert np.array_equal(used, expected)
+
+
+@by_grid
+def test_every_unit_is_owned_once_and_every_weight_multiplied_once(cell, dtype):
+    for problem, backward in product(grid(cell, dtype), BOTH_PASSES):
+        for launch in check_launches(problem, backward):
+            check_tables(problem, launch)
+
+
+@by_grid
+def test_plans_are_right(cell, dtype):
+    schedule = choose("persistent")
+    for problem, steps in product(grid(cell, dtype), (1, 2, 9, 50)):
+        problem = replace(problem, steps=steps)
+        forward = schedule.plan_forward(problem)
+        backward = [schedule.plan_backward(problem, *options) for options in product((True, False), repeat=2)]
+        for plan in (forward, *backward):
+            plan.check()
+            done = Counter()
+            for task in plan.tasks:
+                if task.kind == "steps":
+                    done.update((task.layer, task.direction, step) for step in range(task.first, task.last))
+            lanes = product(range(problem.layers), range(problem.directions), range(steps))
+            assert done == Counter(lanes), "each step of each layer and direction once"
+        kinds = [{task.kind for task in plan.tasks} for plan in backward]
+        assert ["weights" in of for of in kinds] == [True, True, False, False]
+    schedule.plan_weights(problem).check()
+
+
+@pytest.mark.parametrize("cell", (GENERAL["light"], UNEVEN["fewer"], UNEVEN["more"]), ids=lambda cell: cell.name)
+def test_a_block_has_the_rows_of_its_largest_matrix(cell):
+    """Forward, per unit; alone a layer has none of W. Its biases are those that there are."""
+    gates, outer = cell.num_gates, cell.num_outer
+    problem = problem_of(cell, "float32", (64, 64), 8)
+    for first, last, groups in ((0, 1, max(1, outer)), (0, 2, max(gates, outer))):
+        launch = planner._best_launch(problem, problem.profile, first, last, False)
+        assert (launch.cut.groups, launch.cut.unit_biases) == (groups, gates + outer)
+        assert launch.cut.rows >= groups * launch.cut.units
+        assert launch.cut.partials - launch.cut.biases == (gates + outer) * launch.cut.units
+        for residence in residences(problem, launch):
+            U = launch.cut.units
+            assert residence.R == ((outer * U, 64) if outer else None)
+            assert residence.W == ((gates * U, 64) if residence.layer else None)
+            columns = 64 * (bool(outer) + bool(residence.layer))
+            assert residence.block_bytes == 4 * groups * U * columns, "rows of zeros take room too"
+            assert ("no weights" in str(residence)) == (columns == 0)
+        backward = planner._best_launch(problem, problem.profile, first, last, True)
+        assert (backward.cut.groups, backward.cut.unit_biases) == (1, 0)
+
+
+def test_zeros_are_multiplied_too():
+    """The estimate of a launch of two layers of a cell with few gates of ah is that of one with as many as of ax."""
+    fewer, even = (
+        planner._best_launch(problem_of(cell, "float32", (128, 128)), profiles.get("h200"), 0, 2, False)
+        for cell in (UNEVEN["fewer"], "gru")
+    )
+    assert fewer.cut.rows == even.cut.rows and fewer.estimate == even.estimate
+
+
+def test_without_a_product_of_h_nobody_waits_for_a_step():
+    light, lstm = (problem_of(cell, "float32", (256,), 16) for cell in (GENERAL["light"], "lstm"))
+    for backward in BOTH_PASSES:
+        (launch,) = check_launches(light, backward)
+        estimate = launch.estimate
+        assert (estimate.exchange, estimate.read_bytes, estimate.read, estimate.multiply) == (0, 0, 0, 0)
+        assert launch.microseconds < planner.plan_launches(lstm, lstm.profile, backward)[0].microseconds / 2
+    assert 0 < planner.step_products_us(light) < planner.step_products_us(lstm)
+
+
+def test_random_numbers_have_a_row_for_each_place():
+    """In training; else none is read."""
+    for training in (True, False):
+        problem = problem_of(NOISE_CELLS["noisy"], "float32", (33, 17), 3, directions=2, training=training)
+        rows = set()
+        for launch in planner.plan_launches(problem, problem.profile, False):
+            places = dict.fromkeys(product(range(2), range(2)), SimpleNamespace(W=0, R=0, b_w=0, b_r=0, vectors=-1))
+            for block in make_tables(problem, launch, places)[0]:
+                layer, direction = launch.first + block[kernels.LAYER], block[kernels.DIRECTION]
+                assert block[kernels.NOISE] == (2 * layer + direction if training else 0)
+                rows.add(block[kernels.NOISE])
+        assert len(rows) == (4 if training else 1)
+
+
+def test_the_grid_has_one_and_several_launches():
+    """So that the tests above test something."""
+    plans = [planner.plan_launches(problem, problem.profile, False) for problem in grid("lstm", "float32")]
+    counts = {len(launches) for launches in plans}
+    assert min(counts) == 1 and max(counts) > 1
+    assert any(launch.last - launch.first > 1 for launches in plans for launch in launches)
+
+
+# ------------------------------------------------------------------------------------------------------ real devices
+@by_profile
+@pytest.mark.parametrize("dtype", ("float32", "float16", "bfloat16", "float64"))
+def test_answers_for_the_issues_shapes(profile, dtype):
+    for cell, shape, backward in product(("lstm", "gru"), ISSUE_SHAPES, BOTH_PASSES):
+        problem = problem_of(cell, dtype, (shape.H,) * shape.L, shape.B, shape.T, profile)
+        try:
+            launches = check_launches(problem, backward)
+        except planner.DoesNotFit as reason:
+            assert_explained(str(reason), problem)
+            continue
+        for launch in launches:
+            assert str(launch.blocks) in str(launch) and launch.cut.math in launch.details
+            one = residences(problem, launch)
+            assert sum(residence.blocks for residence in one) * problem.directions == launch.blocks
+            assert max(residence.block_bytes for residence in one) < profiles.get(profile).shared_bytes
+            assert sum(residence.total_bytes for residence in one) <= launch.blocks * profiles.get(profile).shared_bytes
+
+
+def assert_explained(reason, problem):
+    """A refusal names the problem and the device, and has the numbers of both."""
+    profile = problem.profile
+    kept = 8 if problem.dtype == "float64" else 4 if problem.dtype == "float32" or not profile.tensor_cores else 2
+    weights = problem.directions * problem.cell.num_gates * problem.hidden_sizes[-1] ** 2 * kept
+    for words in (
+        problem.cell.name, str(problem.hidden_sizes[-1]), problem.dtype, profile.name, f"{weights / 2**20:.1f} MiB",
+        f"{profile.multiprocessors} SMs", f"{profile.shared_bytes / 1024:.0f} KiB", "wavefront",
+    ):  # fmt: skip
+        assert words in reason, f"{words!r} is not in {reason!r}"
+
+
+def test_fits_what_the_project_promises():
+    """On an H200 one LSTM layer of up to 1024 units in float32, and four of 512 in float16 in a single launch."""
+    problem = problem_of(hidden=(1024,), batch=64)
+    assert all(len(check_launches(problem, backward)) == 1 for backward in BOTH_PASSES)
+    problem = problem_of(dtype="float16", hidden=(512,) * 4, batch=16, steps=100)
+    assert [(launch.first, launch.last) for launch in check_launches(problem, False)] == [(0, 4)]
+
+
+@pytest.mark.parametrize("backward", BOTH_PASSES)
+def test_refuses_4096_units_in_float32(backward):
+    problem = problem_of(hidden=(4096,), batch=64, steps=100)
+    with pytest.raises(planner.DoesNotFit) as reason:
+        planner.plan_launches(problem, problem.profile, backward)
+    assert_explained(str(reason.value), problem)
+    assert "4096" in str(reason.value) and "256.0 MiB" in str(reason.value) and "132 SMs" in str(reason.value)
+    assert "of 227 KiB" in str(reason.value), "what a block would need, and may have"
+
+
+def test_refuses_more_blocks_than_multiprocessors():
+    problem = problem_of(hidden=(8192,))
+    with pytest.raises(planner.DoesNotFit, match="32 units per block make 256 blocks, for 132 SMs"):
+        planner.plan_launches(problem, problem.profile, False)
+
+
+def test_refuses_more_blocks_than_multiprocessors_without_weights():
+    problem = problem_of(GENERAL["light"], hidden=(8192,))
+    with pytest.raises(planner.DoesNotFit, match="on NVIDIA H200: closest: 32 units per block make 256 blocks"):
+        planner.plan_launches(problem, problem.profile, False)
+
+
+def test_refuses_a_device_without_cooperative_launches():
+    problem = problem_of(profile=replace(profiles.get("t4"), cooperative=False))
+    with pytest.raises(planner.DoesNotFit, match="NVIDIA T4 has no cooperative launches"):
+        planner.plan_launches(problem, problem.profile, False)
+
+
+def test_same_answer_every_time():
+    problem = problem_of(dtype="float16", hidden=(512, 256, 512), batch=64, directions=2)
+    first = [planner.plan_launches(problem, problem.profile, backward) for backward in BOTH_PASSES]
+    planner.plan_launches.cache_clear()
+    planner._best_launch.cache_clear()
+    assert first == [planner.plan_launches(problem, problem.profile, backward) for backward in BOTH_PASSES]
+
+
+# ------------------------------------------------------------------------------------------------------ explanations
+@pytest.mark.parametrize("backward", BOTH_PASSES)
+def test_explanation_of_a_named_schedule(backward):
+    problem = problem_of(hidden=(512, 512), dtype="float16", batch=64)
+    explanation = explain(choose("persistent"), problem, backward)
+    assert explanation.taken.schedule == "persistent" and explanation.why is None
+    assert [option.schedule for option in explanation.others] == ["stepwise", "wavefront"]
+    assert all(option.plan and option.microseconds is None for option in explanation.others)
+    launches = planner.plan_launches(problem, problem.profile, backward)
+    assert explanation.taken.launches == launches
+    assert explanation.taken.microseconds == sum(launch.microseconds for launch in launches)
+    text = str(explanation)
+    assert text.startswith(f"persistent {'backward' if backward else 'forward'}: ")
+    for launch in launches:
+        assert launch.details in text and "of R" in text
+
+
+def test_explanation_of_a_refusal():
+    problem = problem_of(hidden=(4096,))
+    with pytest.raises(RuntimeError, match="does not fit"):
+        explain(choose("persistent"), problem, False)
+    explanation = explain(choose("stepwise"), problem, False)
+    (refused,) = [option for option in explanation.others if option.schedule == "persistent"]
+    assert refused.plan is None and "256.0 MiB" in refused.reason
+    assert "instead, persistent: cannot run it: lstm with hidden size 4096" in str(explanation)
+
+
+def test_explanation_of_auto_says_why():
+    for hidden in ((4096,), (64, 64)):
+        explanation = explain(choose("auto"), problem_of(hidden=hidden), False)
+        assert explanation.why and f"(auto: {explanation.why})" in explanation.head
+        assert {explanation.taken.schedule, *(option.schedule for option in explanation.others)} == {
+            "stepwise", "wavefront", "persistent",
+        }  # fmt: skip
+
+
+def test_long_plans_are_shortened():
+    text = str(explain(choose("wavefront"), problem_of(hidden=(64,) * 4, steps=100), False))
+    plan = choose("wavefront").plan_forward(problem_of(hidden=(64,) * 4, steps=100))
+    assert f"... {len(plan.tasks) - 12} more" in text
+    assert str(plan.tasks[0]) in text and str(plan.tasks[-1]) in text and len(text.splitlines()) < 20
+
+
+# ---------------------------------------------------------------------------------------------------------- profiles
+def test_profiles_by_name():
+    assert profiles.get("h200") is profiles.PROFILES["h200"]
+    assert profiles.get(profiles.SIMULATOR) is profiles.SIMULATOR
+    for name in ("v100", "H200", None, 3):
+        with pytest.raises(ValueError, match="profile must be one of a100, .*'device'.*" + repr(name)):
+            profiles.get(name)
+
+
+def test_profile_of_a_machine_without_gpu(monkeypatch):
+    monkeypatch.setattr("numbarnn.engines.why_not", lambda name: f"no {name} today")
+    with pytest.raises(RuntimeError, match=r"'device'.*no cuda today.*Name one of a100, h100"):
+        profiles.get("device")
+
+
+@pytest.mark.gpu
+def test_profile_of_this_machine():
+    profile = profiles.get("device")
+    assert profile.multiprocessors > 0 and profile.shared_bytes >= 48 * 1024 and profile.registers >= 2**15

@@ -1,0 +1,230 @@
+"""The wavefront schedule on the CPU engine: how it is cut, and that it computes what stepwise computes."""
+
+import random
+from dataclasses import fields, is_dataclass
+from itertools import product
+
+import numpy as np
+import pytest
+
+from helpers import Case, assert_close, assert_equals_stepwise, assert_same_bits, infer, make_problem, train
+from numbarnn import engines
+from numbarnn.engines import Job
+from numbarnn.engines.cpu import engine as cpu
+from numbarnn.schedules import stepwise, wavefront
+from plan_orders import Shuffled
+
+CELLS = ("lstm", "gru", "rnn_tanh")  # rnn_relu is rnn_tanh with another function
+HIDDEN = ((5,), (5, 33), (7, 3, 6))
+
+
+def cases():
+    """Every cell with 1 to 3 layers of unequal sizes, and T of one step, one step per block, and several per block."""
+    for number, (cell, hidden, T) in enumerate(product(CELLS, HIDDEN, (1, 7, 19))):
+        yield Case(cell, T=T, B=2, hidden=hidden, directions=1 + number % 2, dtype="float64")
+        yield Case(cell, T=T, B=2, hidden=hidden, directions=2 - number % 2, dtype="float64", dropout=0.4)
+
+
+by_case = pytest.mark.parametrize("case", list(cases()), ids=str)
+
+
+@pytest.fixture
+def engine(cpu_on_threads):
+    return cpu_on_threads
+
+
+# ----------------------------------------------------------------------------------------------------------- the cut
+def test_block_steps():
+    assert [wavefront.block_steps(1, steps) for steps in (1, 7, 1000)] == [1, 7, 1000]  # nothing to overlap
+    assert [wavefront.block_steps(2, steps) for steps in (1, 7, 8, 9, 1000)] == [1, 1, 1, 2, 125]
+    assert wavefront.block_steps(4, 100) == 5
+
+
+def test_blocks_of_a_layer_overlap_with_those_above():
+    """Two layers of n blocks take n + 2 units of time in the recurrences' lanes, not 2 n: one input product between."""
+    plan = wavefront.plan_forward(2, 1, 80)
+    steps = [span for span in plan.timeline() if span.task.kind == "steps"]
+    assert len(steps) == 16 and max(span.end for span in steps) == 1 + 8 + 2
+    backward = [span for span in wavefront.plan_backward(2, 1, 80).timeline() if span.task.kind == "steps"]
+    assert max(span.end for span in backward) == 8 + 2
+
+
+def test_directions_overlap_and_layers_wait_for_both():
+    plan = wavefront.plan_forward(2, 2, 16)
+    spans = {str(span.task): span for span in plan.timeline()}
+    assert spans["steps    layer 0 → steps 0..2"].start == spans["steps    layer 0 ← steps 0..2"].start
+    names = [str(need) for need in spans["input    layer 1 → steps 0..2"].task.needs]
+    assert names == ["steps    layer 0 → steps 0..2", "steps    layer 0 ← steps 14..16"]
+    assert spans["input    layer 1 → steps 8..10"].start < spans["steps    layer 0 → steps 14..16"].start
+
+
+def test_blocks_that_do_not_meet_at_the_same_times():
+    """T = 9 in blocks of 2: the backward direction's are cut one step off; both that cover a time are waited for."""
+    plan = wavefront.plan_forward(2, 2, 9)
+    needs = {str(task): [str(need) for need in task.needs] for task in plan.tasks}
+    assert needs["input    layer 1 → steps 2..4"] == [
+        "steps    layer 0 → steps 2..4",
+        "steps    layer 0 ← steps 4..6",
+        "steps    layer 0 ← steps 6..8",
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------- its results
+@by_case
+def test_equals_stepwise_to_rounding(case):
+    """A block's products may be added up in another order than all steps': T B rows or fewer."""
+    assert_equals_stepwise(case, "cpu", "wavefront")
+
+
+@by_case
+def test_agrees_with_reference(case):
+    problem = make_problem(case)
+    values, masks = train(problem.layer("cpu", schedule="wavefront"), problem)
+    assert_close(case, values, problem.expected(masks))
+
+
+@pytest.mark.parametrize("schedule", (stepwise.SCHEDULE, wavefront.SCHEDULE), ids=lambda schedule: schedule.name)
+@pytest.mark.parametrize("seed", range(5))
+def test_every_order_that_needs_allow_gives_the_same_bits(monkeypatch, engine, schedule, seed):
+    engine.set_num_threads(1)
+    case = Case(CELLS[seed % 3], T=11, B=2, hidden=(5, 3, 4), directions=1 + seed % 2, dropout=0.3)
+    problem = make_problem(case)
+    layer = problem.layer("cpu", schedule=schedule.name, seed=2)
+    expected, (values, _) = infer(layer, problem), train(layer, problem)
+    layer = problem.layer("cpu", seed=2)
+    layer.stack.schedule = Shuffled(schedule, seed)
+    monkeypatch.setattr(engine, "run_jobs", lambda *arguments: engines.Engine.run_jobs(engine, *arguments))
+    assert_same_bits(infer(layer, problem), expected)
+    assert_same_bits(train(layer, problem)[0], values)
+
+
+def test_threads_and_their_timing_do_not_change_the_bits(engine):
+    case = Case("gru", T=21, B=3, hidden=(33, 17, 20), directions=2, dropout=0.3)
+    problem = make_problem(case)
+    results = []
+    for threads in (1, 2, 2, 4):
+        engine.set_num_threads(threads)
+        results.append(train(problem.layer("cpu", schedule="wavefront", seed=2), problem)[0])
+    for values in results[1:]:
+        assert_same_bits(values, results[0])
+
+
+@pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))
+@pytest.mark.parametrize("cell", CELLS)
+def test_parameters_gradients_may_come_later(cell, schedule):
+    """backward_data without them, then backward_weights: cuDNN's two calls."""
+    case = Case(cell, T=9, hidden=(5, 6), dropout=0.5, directions=2)
+    problem = make_problem(case)
+    found = []
+    for together in (True, False):
+        layer = problem.layer("cpu", schedule=schedule, seed=2)
+        _, _, _, tape = layer.stack.forward(problem.x, None, None, layer.weights, training=True)
+        dw = np.zeros_like(layer.weights)
+        dx, dhx, _ = layer.stack.backward_data(tape, problem.dy, None, None, dw if together else None)
+        if not together:
+            layer.stack.backward_weights(tape, dw)
+        found.append({"dx": dx, "dhx": dhx, "dw": dw})
+    assert_same_bits(*found)
+
+
+# ------------------------------------------------------------------------------------------------ what engines get
+def arrays_in(value):
+    """The NumPy arrays in a call's arguments."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, dict):
+        yield from arrays_in(tuple(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from arrays_in(part)
+    elif is_dataclass(value):
+        yield from arrays_in([getattr(value, item.name) for item in fields(value)])
+
+
+def owner(array):
+    """The array whose memory a view shows."""
+    return array if array.base is None else owner(array.base)
+
+
+@pytest.mark.parametrize("fuses_input", (True, False))
+@pytest.mark.parametrize("cell", CELLS)
+def test_engines_are_told_of_every_array(monkeypatch, engine, cell, fuses_input):
+    """A CUDA graph is found again by the addresses of the arrays it was told of: one not among them would be read
+    where it was at the first call."""
+    told, used = [], []
+    monkeypatch.setattr(engine, "fuses_input", fuses_input)
+
+    def recording(original):
+        def record(*arguments, **options):
+            used.extend(arrays_in((arguments, options)))
+            return original(*arguments, **options)
+
+        return record
+
+    for name in ("copy", "zero", "multiply", "dropout", "weight_gradients", "forward_steps", "backward_steps"):
+        monkeypatch.setattr(engine, name, recording(getattr(engine, name)))
+
+    def run_jobs(make_jobs, key, arrays):
+        told[:], used[:] = arrays, []
+        assert hash(key) is not None
+        engines.Engine.run_jobs(engine, make_jobs, key, arrays)
+        known = {id(owner(array)) for array in told}
+        missing = [array.shape for array in used if array.size and id(owner(array)) not in known]
+        assert used and not missing
+
+    monkeypatch.setattr(engine, "run_jobs", run_jobs)
+    for options in ({}, {"dropout": 0.5}, {"batch_first": True}):
+        case = Case(cell, T=9, hidden=(5, 6), directions=2, **options)
+        problem = make_problem(case)
+        layer = problem.layer("cpu", schedule="wavefront")
+        assert_close(case, train(layer, problem)[0], train(problem.layer("cpu"), problem)[0])
+        if not case.dropout:
+            infer(layer, problem)
+
+
+def test_an_error_in_a_job_comes_out(engine):
+    """And no thread goes on waiting for what will not be done."""
+
+    def fail():
+        raise RuntimeError("job 1")
+
+    done = []
+    jobs = [
+        Job("a", (), lambda: lambda: done.append(0)),
+        Job("b", (), lambda: fail),
+        Job("a", (0, 1), lambda: lambda: done.append(2)),
+    ]
+    for threads in (1, 2, 3):
+        engine.set_num_threads(threads)
+        with pytest.raises(RuntimeError, match="job 1"):
+            engine.run_jobs(lambda: jobs, None, ())
+        assert 2 not in done
+        done.clear()
+        engine.run_jobs(lambda: jobs[:1], None, ())
+        assert done == [0]
+
+
+@pytest.mark.parametrize("options", ({}, {"batch_first": True}, {"dropout": 0.5, "batch_first": True}), ids=str)
+def test_jobs_in_any_order_that_their_needs_allow_give_the_same_bits(monkeypatch, options):
+    """Also the copies before and after the tasks: threads take any job that is ready, whatever its lane."""
+
+    def in_order_of(seed):
+        def run_jobs(engine, make_jobs, key, arrays):
+            jobs, done, order = make_jobs(), set(), random.Random(seed)
+            runs = [job.bind() for job in jobs]
+            while len(done) < len(jobs):
+                ready = [n for n, job in enumerate(jobs) if n not in done and done.issuperset(job.needs)]
+                chosen = order.choice(ready)
+                runs[chosen]()
+                done.add(chosen)
+
+        return run_jobs
+
+    case, found = Case("gru", T=6, B=3, hidden=(7, 33), directions=2, **options), []
+    problem = make_problem(case)
+    for seed in range(6):
+        monkeypatch.setattr(cpu.CpuEngine, "run_jobs", in_order_of(seed))
+        found.append(train(problem.layer("cpu", schedule="wavefront", seed=3), problem)[0])
+    for values in found[1:]:
+        assert_same_bits(values, found[0])
+    assert_close(case, found[0], train(problem.layer("cpu", schedule="stepwise", seed=3), problem)[0])

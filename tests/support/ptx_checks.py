@@ -1,0 +1,106 @@
+"""What PTX and LLVM IR must say where blocks exchange numbers, warps work together, and 16 bytes are moved at once.
+
+For kernels that no test runs as well; the emulated GPU (tests/fakes/emulator) holds those that run to the same rules,
+by what their blocks really read.
+"""
+
+import inspect
+import re
+
+from emulator.program import Program, registers_of
+
+# Bits of a number, as it is exchanged one by one.
+_LETTERS = {"float16": "u16", "bfloat16": "u16", "float32": "f32", "float64": "f64"}
+WORD = {"ld.relaxed.gpu.global.s64", "st.relaxed.gpu.global.s64"}  # of a call's word, in which blocks say what is wrong
+_WIDE_SHARED = re.compile(r"\b(?:ld|st)\.shared\.v(?:4\.[ubf]32|2\.[ubf]64)\b")
+
+
+def promised_accesses(dtype, aligned):
+    """(loads, stores) that blocks exchange numbers by: sets of opcodes.
+
+    Loads are 16 bytes where rows are aligned. Their elements are what is stored at once: two halves, one of the others.
+    """
+    one = _LETTERS[dtype]
+    if not aligned:
+        return {f"ld.relaxed.gpu.global.{one}"}, {f"st.relaxed.gpu.global.{one}"}
+    loads = "v2.b64" if dtype == "float64" else "v4.u32"
+    return {f"ld.relaxed.gpu.global.{loads}"}, {f"st.relaxed.gpu.global.{'u32' if one == 'u16' else one}"}
+
+
+def accesses(program, parameters):
+    """Loads and stores through pointers that these parameters hold, in the order of the text.
+
+    Args:
+        program: emulator's Program.
+        parameters: names of parameters.
+
+    Returns:
+        list of opcodes such as "ld.relaxed.gpu.global.u16".
+    """
+    pointers, instructions = set(), [each for block in program.blocks for each in block.instructions]
+    while True:  # registers that such a pointer, or one that is moved, gets into, until there are no more
+        found = set(pointers)
+        for each in instructions:
+            results, sources = registers_of(program, each)
+            if each.name == "ld":
+                is_pointer = each.modifiers[0] == "param" and each.operands[1].strip("[] ") in parameters
+            else:
+                is_pointer = each.name != "setp" and not found.isdisjoint(sources)
+            if is_pointer:
+                found |= {name for name in results if program.code_of(name) == "u8"}
+        if found == pointers:
+            break
+        pointers = found
+    through = []
+    for each in instructions:
+        if each.name in ("ld", "st", "atom", "red"):
+            address = next(operand for operand in each.operands if isinstance(operand, str) and operand[0] == "[")
+            if re.match(r"\[\s*([%\w]+)", address).group(1) in pointers:
+                through.append(".".join([each.name, *each.modifiers]))
+    return through
+
+
+def require_exchange(text, shipped):
+    """Assert that a persistent kernel accesses what its blocks exchange, vectors and the call's word, as blocks must.
+
+    Forward, vectors also hold the initial state, which plain loads read before the first step.
+
+    Args:
+        text: its PTX.
+        shipped: the ShippedKernel; the tuple of vectors is its first argument, each of them 7 parameters, as the word
+            is, after which scalars come.
+    """
+    program, constants = Program(text), inspect.getclosurevars(shipped.function).nonlocals
+    parameters = {name for name, _ in program.parameters[4 : 7 * len(shipped.arguments[0]) : 7]}
+    loads, stores = promised_accesses(shipped.dtype, "aligned=True" in shipped.kernel.source_key)
+    found = accesses(program, parameters)
+    promised = stores | (loads if constants["multiplies"] else set())
+    assert promised <= set(found), f"{promised} expected, there are {set(found)}"
+    steps = next(number for number, opcode in enumerate(found) if opcode in promised)
+    before, later = ([], found) if "backward" in shipped.kernel.name else (found[:steps], found[steps:])
+    others = {opcode for opcode in before if not re.fullmatch(r"ld(\.global)?\.\w+", opcode)} | set(later) - promised
+    assert not others, f"vectors are accessed by {others}, not only by {promised}"
+    names = list(inspect.signature(shipped.function).parameters)
+    scalars = len(names) - 1 - names.index("trouble")
+    about_word = set(accesses(program, {program.parameters[4 - 7 - scalars][0]}))
+    assert about_word == (WORD if constants["multiplies"] else set()), f"the call's word is accessed by {about_word}"
+    ordered = set(re.findall(r"\b(?:ld|st|atom|red)\.(?:volatile|relaxed|acquire|release)[\w.]*", text))
+    others = ordered - promised - about_word
+    assert not others, f"{others}: blocks exchange numbers by {promised} only"
+
+
+def require_aligned_shared_memory(text):
+    """Assert that dynamic shared memory which is accessed by 16 bytes at once begins at a multiple of 16 bytes."""
+    alignments = {int(number) for number in re.findall(r"\.extern\s+\.shared\s+\.align\s+(\d+)", text)}
+    if alignments and _WIDE_SHARED.search(text):
+        assert alignments == {16}, f"dynamic shared memory is aligned to {alignments} bytes, 16 are moved at once"
+
+
+def require_convergent(modules):
+    """Assert that in LLVM IR all functions, and all assembly that a warp runs together, are convergent."""
+    for text in modules:
+        lines = text.splitlines()
+        for line in lines:
+            if line.startswith(("define ", "declare ")) or ("asm" in line and ".sync" in line):
+                after = line[line.rindex(")") :]
+                assert "convergent" in after.split(), f"not convergent: {line}"

@@ -1,0 +1,137 @@
+"""Random arrays of one direction of a layer with two, as engines take them: to run time loops without a layer."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.philox import dropout_masks
+from numbarnn.engines import BackwardBuffers, ForwardBuffers
+from row_cases import expected_codes
+
+
+def normal(dtype, *shape, seed=0):
+    """Standard normal numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def mask_words(p, seed, layer, call):
+    """(mask, scale) of a layer's dropout."""
+    scale, masks = dropout_masks(p, seed, layer + 1, call)
+    return masks[layer], scale
+
+
+# What steps may be: options of `forward_buffers`.
+KINDS = {
+    "ordinary": {},
+    "masked": {"masked": True},
+    "projected": {"projection": 0},
+    "masked_and_projected": {"masked": True, "projection": 0},
+}
+
+
+def kinds_of_steps(all_cells, projection=20):
+    """(cell, options of `forward_buffers`) of each cell and kind of steps, with ids; projection is the LSTM's."""
+    for name, cell in all_cells.items():
+        for kind, options in KINDS.items():
+            if "projection" not in options:
+                yield pytest.param(cell, options, id=f"{name}-{kind}")
+            elif not cell.general and cell.num_private:
+                yield pytest.param(cell, options | {"projection": projection}, id=f"{name}-{kind}")
+
+
+def codes_of(direction, T, B):
+    """(T + 2, B), the direction's codes of sequences that are long and short, and begin anew at times, also at 0."""
+    lengths, resets = [T, T // 2 + 1, 0, T - 1][:B], np.random.default_rng(0).random((T, B)) < 0.4
+    resets[0, :2] = True
+    return np.ascontiguousarray(expected_codes(2, lengths, resets)[direction])
+
+
+def forward_buffers(
+    cell, direction, T=7, B=3, H=33, save=True, dtype="float32", masked=False, projection=0, spoiled=False
+):
+    """A forward pass before its first step; what it must write is NaN.
+
+    spoiled: what skipped steps and those that are reset must not read is NaN too.
+    """
+    G, A, N, P = cell.num_gates, cell.num_recurrent, cell.num_private, projection or H
+    K = max(cell.num_saved, G) if save else G
+    h = np.full((T + 2, B, 2 * P), np.nan, dtype)
+    c = np.full((T + 2 if save else 2, B, 2 * N * H), np.nan, dtype)
+    h[[0, -1]] = normal(dtype, 2, B, 2 * P)
+    c[(0 if direction == 0 else T + 1) % len(c)] = normal(dtype, B, 2 * N * H, seed=1)
+    ax, ah = normal(dtype, T, B, K * H, seed=2), np.full((B, A * H), np.nan, dtype)
+    R = (normal(dtype, A * H, P, seed=3) / H**0.5).astype(dtype)
+    b_w, b_r = normal(dtype, G * H, seed=4), normal(dtype, A * H, seed=5)
+    options = {}
+    if masked:
+        codes = options["codes"] = codes_of(direction, T, B)
+        if spoiled:
+            ax[codes[1:-1] == SKIP] = np.nan
+            if direction == 0:  # backward never begins with a reset
+                h[0, codes[1] == RESET] = c[0, codes[1] == RESET] = np.nan
+    if projection:
+        options["m"] = np.full((T + 2, B, 2 * H), np.nan, dtype)
+        options["m"][[0, -1]] = 0
+        options["W_hr"] = (normal(dtype, P, H, seed=9) / H**0.5).astype(dtype)
+    if cell.vectors:
+        options["vectors"] = normal(dtype, cell.num_vectors * H, seed=10)
+    if cell.stages:
+        options["v"] = np.full((T if save else 1, B, len(cell.stages) * H), np.nan, dtype)
+    return ForwardBuffers(cell, direction, save, h, c, ax, ah, R, b_w, b_r, **options)
+
+
+def backward_buffers(forward, spoiled=False):
+    """A backward pass before its first step, after the forward pass whose buffers these are."""
+    cell, (T, B, _), (rows, P), dtype = forward.cell, forward.ax.shape, forward.R.shape, forward.h.dtype
+    dax, H = forward.ax, forward.b_w.size // cell.num_gates
+    dah = dax if cell.same_gradient else np.full((T, B, rows), np.nan, dtype)
+    dh, dc = normal(dtype, B, P, seed=6), normal(dtype, B, cell.num_private * H, seed=7)
+    dy = normal(dtype, T, B, 2 * P, seed=8)
+    if spoiled:
+        dy[forward.codes[1:-1] == SKIP] = np.nan
+    options = {name: getattr(forward, name) for name in ("codes", "m", "W_hr", "vectors")}
+    if forward.m is not None:
+        options |= {"dht": np.full((T, B, P), np.nan, dtype), "dm": np.full((B, H), np.nan, dtype)}
+    if forward.v is not None:
+        options["d_v"] = np.full((B, len(cell.stages) * H), np.nan, dtype)
+    if forward.vectors is not None:
+        options["d_vectors"] = np.full((T, B, forward.vectors.size), np.nan, dtype)
+    return BackwardBuffers(cell, forward.direction, dh, dc, dax, dah, dy, forward.h, forward.c, forward.R, **options)
+
+
+def results(buffers):
+    """What a pass has written of its direction, without what is left open: saved values of skipped steps."""
+    if isinstance(buffers, ForwardBuffers):
+        kept = [array.copy() for array in (buffers.ax, buffers.v) if array is not None]
+        if buffers.codes is not None:
+            for array in kept:
+                array[buffers.codes[1:-1] == SKIP] = 0
+        states = [array for array in (buffers.h, buffers.c, buffers.m) if array is not None]
+        return [*kept, *(np.split(array, 2, axis=2)[buffers.direction][1:-1] for array in states)]
+    rows, columns = buffers.R.shape[0], buffers.dh.shape[1] * buffers.cell.num_gates
+    if buffers.dht is not None:  # dh is that of P numbers
+        columns = buffers.dm.shape[1] * buffers.cell.num_gates
+    gradients = [buffers.dh, buffers.dc, buffers.dax[..., :columns], buffers.dah[..., :rows]]
+    return gradients + [array for array in (buffers.dht, buffers.d_vectors) if array is not None]
+
+
+def moved(buffers, engine):
+    """The same buffers on an engine; an array that stands for two stays one."""
+    arrays = {}
+
+    def move(value):
+        if not isinstance(value, np.ndarray):
+            return value
+        return arrays.setdefault(id(value), engine.from_host(value))
+
+    return type(buffers)(**{field.name: move(getattr(buffers, field.name)) for field in fields(buffers)})
+
+
+def on_host(buffers, engine):
+    """An engine's buffers as NumPy arrays."""
+    values = {field.name: getattr(buffers, field.name) for field in fields(buffers)}
+    return type(buffers)(**{
+        name: engine.to_host(value) if hasattr(value, "ndim") else value for name, value in values.items()
+    })  # fmt: skip

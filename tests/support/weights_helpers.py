@@ -1,0 +1,93 @@
+"""What the tests of conversions share: networks of every kind, layers of every kind, and when two are the same."""
+
+import os
+from itertools import product
+
+import numpy as np
+import pytest
+
+import numbarnn
+from numbarnn import cells
+from numbarnn.weights import WeightSpace
+from numbarnn.weights.network import infer
+
+CELLS = ("lstm", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu")
+TORCH_CELLS = tuple(cell for cell in CELLS if cell != "gru_reset_before")
+SIZES = [*product(CELLS, ((5,), (5, 5, 5)), (1, 2))]  # cell, hidden sizes, D
+TORCH_SIZES = [sizes for sizes in SIZES if sizes[0] in TORCH_CELLS]
+FORMS = "'gru' applies the reset gate after the recurrent product.*'gru_reset_before' before it.*neither is converted"
+# Outputs are at most 1 in size (an RNN's with ReLU: a few), each step adds a few roundings: see
+# tests/support/helpers.py.
+ROUNDINGS = 16
+
+
+def network(cell, hidden=(5,), D=1, bias="double", input_mode="linear", proj_size=0, dtype="float32", I=4):  # noqa: E741
+    """A network with random parameters, inferred from its state dict."""
+    inputs = hidden[0] if input_mode == "skip" else I
+    space = WeightSpace(cells.get(cell).num_gates, inputs, hidden, D, bias, proj_size, input_mode)
+    flat = np.random.default_rng(3).uniform(-0.5, 0.5, space.size).astype(dtype)
+    return infer(space.views(flat), cell)
+
+
+def make(cell, hidden=(5,), D=1, dtype="float32", I=4, **options):  # noqa: E741
+    """A layer on the CPU."""
+    kind = {"lstm": numbarnn.LSTM, "gru": numbarnn.GRU, "gru_reset_before": numbarnn.GRU}.get(cell, numbarnn.RNN)
+    if cell.startswith("rnn_"):
+        options["nonlinearity"] = cell.removeprefix("rnn_")
+    if cell == "gru_reset_before":
+        options["reset_after"] = False
+    return kind(I, list(hidden), bidirectional=D == 2, dtype=dtype, device="cpu", seed=5, **options)
+
+
+def problem(layer, T=7, B=3):
+    """x and an initial state for a layer whose sizes are all the same, not batch_first."""
+    rng = np.random.default_rng(11)
+    directions = 2 if layer.bidirectional else 1
+    x = rng.standard_normal((T, B, layer.input_size)).astype(layer.dtype)
+    shape = (layer.num_layers * directions, B, layer.hidden_size[0])
+    states = [rng.standard_normal(shape).astype(layer.dtype) * 0.5 for _ in range(2)]
+    return x, states
+
+
+def import_keras():
+    """Keras on PyTorch, in whose absence a test is skipped."""
+    pytest.importorskip("torch")
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    return pytest.importorskip("keras")
+
+
+def run(layer, x, states):
+    """[y, hy] or [y, hy, cy]."""
+    has_c = layer.cell == "lstm"
+    y, state = layer(x, tuple(states) if has_c else states[0])
+    return [y, *(state if has_c else [state])]
+
+
+def assert_close(found, expected, dtype):
+    """Arrays agree within a few roundings."""
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        scale = max(1.0, np.max(np.abs(theirs)))
+        assert np.max(np.abs(ours - theirs)) <= ROUNDINGS * np.finfo(dtype).eps * scale
+
+
+def assert_same_bits(found, expected):
+    """Dicts of arrays have the same names in the same order, shapes, dtypes and bits."""
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype and found[name].shape == array.shape, name
+        assert found[name].tobytes() == array.tobytes(), name
+
+
+def assert_same_layer(found, expected):
+    """Two layers are of one class, with the same options and the same bits."""
+    assert type(found) is type(expected) and repr(found) == repr(expected)
+    assert_same_bits(found.state_dict(), expected.state_dict())
+
+
+def assert_same_network(found, expected):
+    """Two networks are the same, with the same bits."""
+    names = ("cell", "input_size", "hidden_sizes", "bidirectional", "bias", "input_mode", "proj_size", "dtype")
+    assert [getattr(found, name) for name in names] == [getattr(expected, name) for name in names]
+    assert_same_bits(found.parameters, expected.parameters)

@@ -1,0 +1,281 @@
+"""Weights from and to PyTorch: the same outputs, the same bits there and back, and errors that name everything."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import weights_helpers
+from numbarnn import convert
+from numbarnn.weights import torch as weights_torch
+from weights_helpers import (
+    FORMS,
+    TORCH_CELLS,
+    TORCH_SIZES,
+    assert_close,
+    assert_same_bits,
+    assert_same_layer,
+    assert_same_network,
+)
+
+torch = pytest.importorskip("torch")
+
+FROM_NAME = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
+CELL_FROM_NAME = {"lstm": torch.nn.LSTMCell, "gru": torch.nn.GRUCell}
+
+
+def module(cell, hidden=(5,), D=1, dtype="float32", I=4, **options):  # noqa: E741
+    """torch.nn's module with random weights."""
+    torch.manual_seed(1)
+    if cell.startswith("rnn_"):
+        options["nonlinearity"] = cell.removeprefix("rnn_")
+    kind = FROM_NAME.get(cell, torch.nn.RNN)
+    return kind(I, hidden[0], len(hidden), bidirectional=D == 2, dtype=getattr(torch, dtype), **options)
+
+
+def run_torch(model, x, states):
+    """[y, hy] or [y, hy, cy] of PyTorch, as NumPy arrays."""
+    has_c = isinstance(model, torch.nn.LSTM)
+    given = [torch.from_numpy(array) for array in states]
+    with torch.no_grad():
+        y, state = model(torch.from_numpy(x), tuple(given) if has_c else given[0])
+    return [part.numpy() for part in (y, *(state if has_c else [state]))]
+
+
+def tensors(arrays):
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("cell, hidden, D", TORCH_SIZES)
+def test_outputs_are_pytorchs(cell, hidden, D, dtype):
+    model = module(cell, hidden, D, dtype)
+    layer = convert.from_torch(model, device="cpu")
+    assert (layer.cell, layer.hidden_size, layer.dtype) == (cell, hidden, dtype)
+    x, states = weights_helpers.problem(layer)
+    assert_close(weights_helpers.run(layer, x, states), run_torch(model, x, states), dtype)
+
+
+@pytest.mark.parametrize("cell, hidden, D", TORCH_SIZES)
+def test_there_and_back_keeps_every_bit(cell, hidden, D):
+    layer = weights_helpers.make(cell, hidden, D)
+    model = module(cell, hidden, D)
+    model.load_state_dict(tensors(convert.to_torch(layer)))
+    assert_same_layer(convert.from_torch(model, device="cpu"), layer)
+    assert_same_bits({k: v.numpy() for k, v in model.state_dict().items()}, layer.state_dict())
+
+
+def test_nothing_is_shared():
+    model = module("gru")
+    layer = convert.from_torch(model, device="cpu")
+    before = layer.state_dict()
+    arrays = convert.to_torch(layer)
+    with torch.no_grad():
+        model.weight_hh_l0.zero_()
+    arrays["weight_hh_l0"][...] = 0
+    assert_same_bits(layer.state_dict(), before)
+
+
+def test_a_modules_options_are_taken_over_and_can_be_replaced():
+    model = module("lstm", (5, 5), 2, batch_first=True, dropout=0.25, bias=False)
+    layer = convert.from_torch(model, device="cpu", seed=3)
+    assert (layer.batch_first, layer.dropout, layer.bias, layer.bidirectional) == (True, 0.25, False, True)
+    layer = convert.from_torch(model, device="cpu", batch_first=False, dropout=0.0, dtype="float64")
+    assert (layer.batch_first, layer.dropout, layer.dtype) == (False, 0.0, "float64")
+    np.testing.assert_array_equal(layer.parameters["weight_ih_l0"], model.weight_ih_l0.detach().numpy())
+
+
+def test_without_a_module_options_are_arguments():
+    state_dict = module("rnn_relu", (5, 5)).state_dict()
+    layer = convert.from_torch(state_dict, "rnn_relu", device="cpu", batch_first=True)
+    assert (layer.cell, layer.batch_first, layer.dropout) == ("rnn_relu", True, 0.0)
+    with pytest.raises(TypeError, match="leave out bidirectional, bias: the source tells"):
+        convert.from_torch(state_dict, "rnn_relu", bidirectional=True, bias=False)
+    with pytest.raises(ValueError, match="from which no cell follows"):
+        convert.from_torch(state_dict)
+
+
+def test_parameters_that_require_gradients():
+    model = module("gru")
+    layer = convert.from_torch(dict(model.named_parameters()), device="cpu")
+    assert_same_bits(layer.state_dict(), {k: v.numpy() for k, v in model.state_dict().items()})
+
+
+class Model(torch.nn.Module):
+    """A model with two recurrent layers in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.ModuleDict({"lstm": torch.nn.LSTM(3, 5)})
+        self.decoder = torch.nn.GRU(5, 2, batch_first=True)
+        self.head = torch.nn.Linear(2, 1)
+
+
+def test_prefix_of_a_larger_model():
+    model = Model()
+    lstm = convert.from_torch(model.state_dict(), prefix="encoder.lstm.", device="cpu")
+    assert_same_bits(lstm.state_dict(), {k: v.numpy() for k, v in model.encoder["lstm"].state_dict().items()})
+    gru = convert.from_torch(model, prefix="decoder.", device="cpu")
+    assert (gru.cell, gru.batch_first, gru.hidden_size) == ("gru", True, (2,))
+    with pytest.raises(ValueError, match=r"'weight_hh_l0', as prefix is ''.*\['decoder\.', 'encoder\.lstm\.'\]"):
+        convert.from_torch(model.state_dict())
+    with pytest.raises(ValueError, match=r"'lstm\.weight_hh_l0', as prefix is 'lstm\.'"):
+        convert.from_torch(model.state_dict(), prefix="lstm.")
+    with pytest.raises(TypeError, match=r"but is test_weights_torch.Model: of a larger model pass"):
+        convert.from_torch(model)
+    with pytest.raises(ValueError, match=r"its entries are \['weight', 'bias'\]"):
+        convert.from_torch(model.head.state_dict())
+
+
+def test_wrong_sources():
+    with pytest.raises(TypeError, match=r"source must be a state dict or a torch.nn.LSTM, GRU or RNN, but is list"):
+        convert.from_torch([1, 2])
+    with pytest.raises(TypeError, match=r"RNN, but is str: load the file first \(torch.load, load_safetensors\)"):
+        convert.from_torch("model.pt")
+    with pytest.raises(TypeError, match=r"but is torch.nn.modules.rnn.GRUCell: .* single cells to from_torch_cells"):
+        convert.from_torch(cell_module("gru", 4))
+    with pytest.raises(TypeError, match=r"^LSTM has no argument 'batchfirst'; it has batch_first, dropout, dtype, "):
+        convert.from_torch(weights_helpers.make("lstm").state_dict(), batchfirst=True)
+    with pytest.raises(TypeError, match="leave out reset_after: the source tells"):
+        convert.from_torch(module("gru").state_dict(), reset_after=False)
+    with pytest.raises(TypeError, match=r"state_dict must map names to arrays, but has the keys \[1\]"):
+        convert.from_torch({1: 2})
+    with pytest.raises(TypeError, match=r"layer must be a numbarnn LSTM, GRU or RNN, not a LSTM"):
+        convert.to_torch(module("lstm"))
+    with pytest.raises(ValueError, match="cell must be one of lstm, gru"):
+        convert.from_torch(module("lstm").state_dict(), "elman")
+    state_dict = module("lstm").state_dict()
+    del state_dict["bias_hh_l0"], state_dict["bias_ih_l0"]
+    state_dict["weight_ih_l0"] = state_dict["weight_ih_l0"][:-1]
+    with pytest.raises(ValueError, match=r"weight_ih_l0 has shape \(19, 4\), expected \(20, 4\)"):
+        convert.from_torch(state_dict)
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_halves_keep_every_bit(dtype):
+    """The CPU has no layers of halves: what is converted is looked at as a network."""
+    pytest.importorskip("ml_dtypes")
+    model = module("gru", (5, 5), 2, dtype)
+    network, _ = weights_torch.read(model)
+    assert network.dtype == dtype
+    for name, tensor in model.state_dict().items():
+        assert network.parameters[name].tobytes() == tensor.view(torch.int16).numpy().tobytes()
+    assert_same_network(weights_torch.read(weights_torch.write(network), "gru")[0], network)
+    with pytest.raises(ValueError, match=rf"dtype '{dtype}' runs on device 'cuda'.*or dtype='float32'"):
+        convert.from_torch(model, device="cpu")
+    layer = convert.from_torch(model, device="cpu", dtype="float32")
+    np.testing.assert_array_equal(layer.parameters["bias_hh_l1"], model.bias_hh_l1.detach().float().numpy())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32"))
+def test_there_and_back_on_a_gpu(dtype):
+    model = module("lstm", (5, 5), 2, dtype)
+    layer = convert.from_torch(model, device="cuda")
+    assert (layer.device, layer.dtype) == ("cuda", dtype)
+    assert_same_network(weights_torch.read(convert.to_torch(layer))[0], weights_torch.read(model)[0])
+
+
+def test_what_torch_lacks():
+    with pytest.raises(ValueError, match=r"one hidden_size for all layers, but these are \(5, 3\)"):
+        convert.to_torch(weights_helpers.make("lstm", (5, 3)))
+
+
+@pytest.mark.parametrize("bias", ("input", "recurrent"))
+def test_single_bias_and_skip_input_become_what_torch_has(bias):
+    layer = weights_helpers.make("gru", (5, 5), 2, I=5, dtype="float64", bias=bias, input_mode="skip")
+    model = module("gru", (5, 5), 2, I=5, dtype="float64")
+    model.load_state_dict(tensors(convert.to_torch(layer)))
+    x, states = weights_helpers.problem(layer)
+    assert_close(weights_helpers.run(layer, x, states), run_torch(model, x, states), "float64")
+
+
+@pytest.mark.parametrize("hidden, D", [((5,), 1), ((5, 5), 2)])
+def test_projection(hidden, D):
+    model = module("lstm", hidden, D, "float64", proj_size=3)
+    layer = convert.from_torch(model, device="cpu")
+    assert layer.proj_size == 3
+    rng = np.random.default_rng(0)
+    x, states = weights_helpers.problem(layer)
+    states = [rng.standard_normal((len(hidden) * D, 3, size)) for size in (3, 5)]
+    assert_close(weights_helpers.run(layer, x, states), run_torch(model, x, states), "float64")
+    assert_same_bits(convert.to_torch(layer), {k: v.numpy() for k, v in model.state_dict().items()})
+
+
+def test_clip_is_refused():
+    layer = weights_helpers.make("lstm", cell_clip=(-1.0, 1.0))
+    for function in (convert.to_torch, convert.to_torch_cells, convert.to_keras, convert.to_onnx):
+        with pytest.raises(ValueError, match=r"has no clip of the cell state, but this layer has cell_clip=\(-1"):
+            function(layer)
+
+
+def test_the_reset_gate_before_the_product():
+    """torch.nn has no such GRU; a state dict with its arrays, by PyTorch's names, is one if it is said to be."""
+    layer = weights_helpers.make("gru_reset_before", (5, 5), 2)
+    for function, target in ((convert.to_torch, "GRU"), (convert.to_torch_cells, "GRUCell")):
+        with pytest.raises(ValueError, match=rf"torch.nn.{target} has the reset gate after.*to_keras.*to_onnx"):
+            function(layer)
+    assert_same_layer(convert.from_torch(layer.state_dict(), "gru_reset_before", device="cpu"), layer)
+    with pytest.raises(ValueError, match=f"the module is of cell 'gru', not 'gru_reset_before' as.*out; {FORMS}"):
+        convert.from_torch(module("gru"), "gru_reset_before")
+    with pytest.raises(ValueError, match=f"the list of cells is of cell 'gru', not 'gru_reset_before' as.*{FORMS}"):
+        convert.from_torch_cells([cell_module("gru", 4)], "gru_reset_before")
+
+
+def test_a_module_is_what_it_is():
+    assert convert.from_torch(module("rnn_relu"), "RNN_ReLU", device="cpu").cell == "rnn_relu"
+    with pytest.raises(ValueError, match="the module is of cell 'rnn_relu', not 'rnn_tanh' as asked for: leave"):
+        convert.from_torch(module("rnn_relu"), "rnn_tanh")
+    with pytest.raises(ValueError, match="the list of cells is of cell 'lstm', not 'gru' as asked for: leave"):
+        convert.from_torch_cells([cell_module("lstm", 4)], "gru")
+
+
+# ---------------------------------------------------------------- single cells
+def cell_module(cell, inputs, hidden=5):
+    options = {"nonlinearity": cell.removeprefix("rnn_")} if cell.startswith("rnn_") else {}
+    return CELL_FROM_NAME.get(cell, torch.nn.RNNCell)(inputs, hidden, dtype=torch.float64, **options)
+
+
+@pytest.mark.parametrize("cell", TORCH_CELLS)
+def test_cells_stacked(cell):
+    modules = [cell_module(cell, 4), cell_module(cell, 5, 3)]
+    layer = convert.from_torch_cells(modules, device="cpu")
+    assert (layer.cell, layer.hidden_size, layer.dtype) == (cell, (5, 3), "float64")
+    x = np.random.default_rng(0).standard_normal((4, 2, 4))
+    states, outputs = [None, None], []
+    with torch.no_grad():
+        for step in torch.from_numpy(x):
+            for number, one in enumerate(modules):
+                states[number] = one(step, states[number])
+                step = states[number][0] if cell == "lstm" else states[number]
+            outputs.append(step.numpy())
+    assert_close([layer(x)[0]], [np.stack(outputs)], "float64")
+
+    for one, state_dict in zip(modules, convert.to_torch_cells(layer), strict=True):
+        other = copy.deepcopy(one)
+        other.load_state_dict(tensors(state_dict))
+        assert_same_bits(state_dict, {k: v.numpy() for k, v in one.state_dict().items()})
+
+
+@pytest.mark.parametrize("cell, hidden, D", TORCH_SIZES)
+def test_cells_there_and_back(cell, hidden, D):
+    layer = weights_helpers.make(cell, hidden, D)
+    states = convert.to_torch_cells(layer)
+    assert len(states) == len(hidden) and all(isinstance(one, tuple if D == 2 else dict) for one in states)
+    assert_same_layer(convert.from_torch_cells(states, cell, device="cpu"), layer)
+
+
+def test_cells_that_are_no_stack():
+    lstm, gru = cell_module("lstm", 4), cell_module("gru", 5)
+    with pytest.raises(ValueError, match=r"cells must be of one kind, but are \['gru', 'lstm'\]"):
+        convert.from_torch_cells([lstm, gru])
+    with pytest.raises(ValueError, match=r"weight_ih_l1 has shape \(20, 4\), expected \(20, 5\)"):
+        convert.from_torch_cells([lstm, lstm])
+    with pytest.raises(TypeError, match="cells must be a list with one state dict or module per layer"):
+        convert.from_torch_cells(lstm)
+    with pytest.raises(TypeError, match=r"cells\[1\] must be a torch.nn.LSTMCell, GRUCell, RNNCell, not torch.*Linear"):
+        convert.from_torch_cells([lstm, torch.nn.Linear(2, 2)])
+    with pytest.raises(ValueError, match=r"the same 1 or 2 directions, but they have \[1, 2\]"):
+        convert.from_torch_cells([lstm, (lstm, lstm)])
+    with pytest.raises(ValueError, match=r"cells\[0\]\[1\] is no state dict of a cell: missing \['weight_ih'\]"):
+        convert.from_torch_cells([(lstm, {"weight_hh": 1, "bias": 2})])
