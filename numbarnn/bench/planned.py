@@ -73,8 +73,8 @@ def persistent_kernel(problem, launch):
         kernel = persistent.make_backward(cell, launch.cut, *options)
         gradients = (numbers,) * (places * (1 if cell.same_gradient else 2))
         states, d_states = ((numbers,) * layers, (sums,) * layers), ((sums,) * places,) * 2
-        d_vectors = (numbers,) * (places if cell.vectors else 1)
-        arrays = gradients, *states, (numbers,) * places, d_vectors, numbers, *d_states, numbers
+        d_per_unit = (numbers,) * (places if cell.per_unit else 1)
+        arrays = gradients, *states, (numbers,) * places, d_per_unit, numbers, *d_states, numbers
     else:
         kernel = persistent.make_forward(cell, launch.cut, problem.training, *options)
         arrays = (numbers,) * (2 * layers), (sums,) * layers, (numbers,) * places, numbers

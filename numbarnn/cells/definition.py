@@ -12,13 +12,13 @@ class Stage:
 
     A product: some rows of R multiply not h' but a vector v, made of what is known by then.
 
-        forward(ax, ah, state, vectors, sums, noise)                                    -> v
-        backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise)   -> d_ah of its gates
+        forward(ax, ah, state, per_unit, sums, noise)                                    -> v
+        backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise)   -> d_ah of its gates
 
     Sums: numbers of all units of one sequence are added up, and all its units see the totals.
 
-        forward(ax, ah, state, vectors, sums, noise)                                    -> its sums' terms, a tuple
-        backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise)   -> terms of their gradients
+        forward(ax, ah, state, per_unit, sums, noise)                                    -> its sums' terms, a tuple
+        backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise)   -> terms of their gradients
 
     forward must read those gates of ah and those sums only that come before this stage's; backward those of d_v (one
     per product) and of d_sums only that come after it.
@@ -63,12 +63,13 @@ class Cell:
     All arguments and results are tuples of scalars. `saved` is what backward needs beyond the states; `d_state` is the
     gradient of `new_state`; `d_state_before` is the part of the previous state's gradient that does not go through R.
 
-    A `general` cell may have parameters per unit, `vectors`, other gates of ah than of ax, random numbers, `noise`, and
+    A `general` cell may have parameters per unit, `per_unit`, other gates of ah than of ax, random numbers, `noise`,
+    and
     `stages`: further products, whose gates of ah come after those that multiply h', and sums over units:
 
-        forward(ax, ah, state, vectors, sums, noise)                                    -> new_state, saved
-        backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise)   -> d_ax, d_ah, d_state_before,
-                                                                                           d_vectors
+        forward(ax, ah, state, per_unit, sums, noise)                                    -> new_state, saved
+        backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise)   -> d_ax, d_ah, d_state_before,
+                                                                                           d_per_unit
 
     `d_v` is the gradient of each product's vector; `d_ah` is that of the gates that multiply h' itself. `sums` is empty
     without sums, else the number of units, then all stages' sums in their order; `d_sums` is the gradient of each sum.
@@ -81,12 +82,12 @@ class Cell:
         same_gradient: d_ah equals d_ax for every gate, so that it is stored once.
         recurrent: names of the gates of ah that multiply h' itself; None: those of ax.
         stages: further products and sums, in their order.
-        vectors: names of the parameters per unit.
+        per_unit: names of the parameters per unit.
         noise: the `Noise` of each random number that a unit gets in each step.
         heads: R's matrices are this many blocks on the diagonal: units see those of their own block alone.
         drop_connect: for each gate of ah the probability with which a training call takes a weight of R as 0, the same
             for all steps, the others times 1 / (1 - p); empty: no weight.
-        initial: (kind of parameter, "b_w", "b_r" or "vectors"; number of its gate, or of the vector; value): what all
+        initial: (kind of parameter, "b_w", "b_r" or "per_unit"; number of its gate, or of the vector; value): what all
             of its elements are in a new layer.
         projected: h is a product W_hr m of what the functions call their first state; a layer says how wide.
         bias: the biases it has, one of `numbarnn.weights.BIAS_MODES`; None: as the layer's user wants.
@@ -103,7 +104,7 @@ class Cell:
     same_gradient: bool = True
     recurrent: tuple[str, ...] | None = None
     stages: tuple[Stage, ...] = ()
-    vectors: tuple[str, ...] = ()
+    per_unit: tuple[str, ...] = ()
     noise: tuple[Noise, ...] = ()
     heads: int = 1
     drop_connect: tuple[float, ...] = ()
@@ -133,18 +134,18 @@ class Cell:
         return len(self.gates)
 
     @cached_property
-    def num_outer(self):
+    def num_recurrent(self):
         """Gates of ah that multiply h' itself."""
         return self.num_gates if self.recurrent is None else len(self.recurrent)
 
     @cached_property
-    def num_recurrent(self):
+    def num_ah(self):
         """Gates of ah: the rows of R, in units of H."""
-        return self.num_outer + sum(len(stage.gates) for stage in self.stages)
+        return self.num_recurrent + sum(len(stage.gates) for stage in self.stages)
 
     def first_of_stage(self, stage):
         """Number of the first gate of ah of a stage; for one stage too many, of all gates."""
-        return self.num_outer + sum(len(one.gates) for one in self.stages[:stage])
+        return self.num_recurrent + sum(len(one.gates) for one in self.stages[:stage])
 
     def rows_of_stage(self, stage, H):
         """The slice of R's rows that are a stage's; of ah's columns too."""
@@ -191,9 +192,9 @@ class Cell:
         return tuple(range(last - 1, stage, -1))
 
     @cached_property
-    def num_vectors(self):
+    def num_per_unit(self):
         """Parameters per unit."""
-        return len(self.vectors)
+        return len(self.per_unit)
 
     @cached_property
     def num_states(self):

@@ -23,7 +23,7 @@ def step_time(step, steps, direction, backward):
     return t, t + 2 * direction
 
 
-def step_code(t, direction, length, resets, b):
+def mask_of_step(t, direction, length, resets, b):
     """The code of time t of sequence b in a direction.
 
     A sequence that begins anew at a time passes nothing across the moment before it: the forward direction resets its

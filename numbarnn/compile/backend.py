@@ -4,7 +4,7 @@ from numba import cuda
 
 from numbarnn.cuda.compiler import simulated
 
-TARGET = "python" if simulated() else "cuda"  # what device functions are made for, see `specialise`
+BACKEND = "python" if simulated() else "cuda"  # what device functions are made for, see `specialise`
 TINY_LAUNCHES = simulated()  # there a thread is dear: few, but several blocks, so that their boundaries are crossed
 
 

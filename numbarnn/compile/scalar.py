@@ -171,18 +171,18 @@ _LIBM = {**_SCALAR, "exp": math.exp, "expm1": math.expm1, "tanh": math.tanh}
 
 
 @cache
-def functions_of(target, dtype):
-    """What stands in for functions of this module in code for a target and dtype: name -> function.
+def functions_of(backend, dtype):
+    """What stands in for functions of this module in code for a backend and dtype: name -> function.
 
     Args:
-        target: "cpu", "cuda" or "python".
+        backend: "cpu", "cuda" or "python".
         dtype: "float32" or "float64".
     """
-    if target == "python":
+    if backend == "python":
         return {}
     if dtype == "float64":
         return _LIBM
-    if target == "cpu":
+    if backend == "cpu":
         return {**_SCALAR, "exp": exp_float32, "expm1": expm1_float32, "log1p": log1p_float32, "tanh": tanh_float32}
     from numba.cuda import libdevice
 

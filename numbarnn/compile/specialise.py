@@ -13,33 +13,35 @@ FAST_MATH = {"contract", "nsz", "arcp", "afn"}
 
 
 @cache
-def forward_function(cell, dtype, target):
-    """The cell's forward for a dtype and target, with a general cell's signature."""
-    forward = specialise(cell.forward, dtype, target)
-    return forward if cell.general else jit(lambda ax, ah, state, vectors, sums, noise: forward(ax, ah, state), target)
+def forward_function(cell, dtype, backend):
+    """The cell's forward for a dtype and backend, with a general cell's signature."""
+    forward = specialise(cell.forward, dtype, backend)
+    return (
+        forward if cell.general else jit(lambda ax, ah, state, per_unit, sums, noise: forward(ax, ah, state), backend)
+    )
 
 
 @cache
-def backward_function(cell, dtype, target):
-    """The cell's backward for a dtype and target, with a general cell's signature."""
-    backward = specialise(cell.backward, dtype, target)
+def backward_function(cell, dtype, backend):
+    """The cell's backward for a dtype and backend, with a general cell's signature."""
+    backward = specialise(cell.backward, dtype, backend)
     if cell.general:
         return backward
 
-    def wider(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):
+    def wider(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
         d_ax, d_ah, d_before = backward(saved, state, new_state, d_state)
         return d_ax, d_ah, d_before, ()
 
-    return jit(wider, target)
+    return jit(wider, backend)
 
 
-def jit(function, target):
-    """`function` compiled as a device function of a target ("cpu", "cuda", or "python": as it is)."""
-    if target == "cpu":
+def jit(function, backend):
+    """`function` compiled as a device function of a backend ("cpu", "cuda", or "python": as it is)."""
+    if backend == "cpu":
         import numba
 
         return numba.njit(function, fastmath=FAST_MATH, error_model="numpy", forceinline=True)
-    if target == "cuda":
+    if backend == "cuda":
         from numba import cuda
 
         return cuda.jit(function, device=True)
@@ -47,16 +49,16 @@ def jit(function, target):
 
 
 @cache
-def specialise(function, dtype, target):
-    """`function` compiled for one dtype and target: constants get the dtype, scalar functions become the target's.
+def specialise(function, dtype, backend):
+    """`function` compiled for one dtype and backend: constants get the dtype, scalar functions become the backend's.
 
     Args:
         function: a plain Python function of scalars; the module-level names it uses may be floats, functions of
             `numbarnn.cells.scalar`, other such functions, or modules and types (left as they are).
         dtype: "float32" or "float64".
-        target: "cpu" (numba.njit), "cuda" (cuda.jit(device=True)) or "python" (not compiled: for the simulator).
+        backend: "cpu" (numba.njit), "cuda" (cuda.jit(device=True)) or "python" (not compiled: for the simulator).
     """
-    replacements = functions_of(target, dtype)
+    replacements = functions_of(backend, dtype)
     namespace = dict(function.__globals__)
     for name in namespace.keys() & set(function.__code__.co_names):
         value = namespace[name]
@@ -65,7 +67,7 @@ def specialise(function, dtype, target):
         if isinstance(value, float):
             value = np.dtype(dtype).type(value)
         elif isinstance(value, types.FunctionType) and not value.__module__.startswith("numba."):
-            value = specialise(value, dtype, target)
+            value = specialise(value, dtype, backend)
         namespace[name] = value
     # Numba's files name the module of each function, which who reads them must be able to import.
     namespace["__name__"] = __name__
@@ -73,4 +75,4 @@ def specialise(function, dtype, target):
         function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__
     )
     copy.__qualname__, copy.__doc__ = function.__qualname__, function.__doc__
-    return jit(copy, target)
+    return jit(copy, backend)

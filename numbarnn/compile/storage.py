@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn.compile import units
-from numbarnn.compile.backend import TARGET
+from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 
 
@@ -26,7 +26,7 @@ def widen(dtype):
     """A device function: a number as it is stored in arrays of `dtype` -> the number to compute with."""
     if dtype == "float16":
         return _float16_to_float32()
-    return jit(bfloat16_to_float32, TARGET) if dtype == "bfloat16" else units.unchanged(TARGET)
+    return jit(bfloat16_to_float32, BACKEND) if dtype == "bfloat16" else units.unchanged(BACKEND)
 
 
 @cache
@@ -34,7 +34,7 @@ def narrow(dtype):
     """A device function: a computed number -> what is stored for it in arrays of `dtype`, rounded to nearest even."""
     if dtype == "float16":
         return _float32_to_float16()
-    return jit(float32_to_bfloat16, TARGET) if dtype == "bfloat16" else units.unchanged(TARGET)
+    return jit(float32_to_bfloat16, BACKEND) if dtype == "bfloat16" else units.unchanged(BACKEND)
 
 
 # ---------------------------------------------------------------------------------------------------------- bfloat16
@@ -56,13 +56,13 @@ def float32_to_bfloat16(value):
 
 # ----------------------------------------------------------------------------------------------------------- float16
 def _float16_to_float32():
-    if TARGET == "python":
+    if BACKEND == "python":
         return lambda bits: np.float32(bits.view(np.float16))
     return _conversion("cvt.f32.f16 $0, $1;", "=f,h", "float32", "uint16")
 
 
 def _float32_to_float16():
-    if TARGET == "python":
+    if BACKEND == "python":
         return lambda value: np.float32(value).astype(np.float16).view(np.uint16)
     return _conversion("cvt.rn.f16.f32 $0, $1;", "=h,f", "uint16", "float32")
 

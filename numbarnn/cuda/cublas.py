@@ -92,7 +92,7 @@ class Handle:
         except MemoryError as error:
             raise MemoryError(
                 f"GPU {device} has no room for cuBLAS's work space, {size >> 20} MiB per stream that multiplies: free "
-                f"arrays (layer.engine.shelf.clear() frees what calls keep), or take a smaller batch ({error})"
+                f"arrays (layer.engine.buffer_pool.clear() frees what calls keep), or take a smaller batch ({error})"
             ) from error
         workspace = ctypes.c_void_p(self._workspace.ptr)
         _check(cublas.cublasCreate_v2(ctypes.byref(self.argument)), doing)

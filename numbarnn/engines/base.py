@@ -33,9 +33,10 @@ class ForwardBuffers:
         ah: (B, A * H), scratch; A gates, G but for general cells.
         R: (A * H, H). b_w: (G * H,). b_r: (A * H,).
         x, W: (T, B, I) and (G * H, I), for engines that multiply them themselves (`Engine.fuses_input`); else None.
-        codes: (T + 2, B) uint8, slots as in h, what is not ordinary (`numbarnn.common.order`); None if all steps are.
+        step_mask: (T + 2, B) uint8, slots as in h, what is not ordinary (`numbarnn.common.order`); None if all steps
+        are.
         m, W_hr: (T + 2, B, D * H), slots as in h, and (P, H), with projection: h = m W_hrᵀ; else None.
-        vectors: (V * H,), the cell's parameters per unit; None if it has none.
+        per_unit: (V * H,), the cell's parameters per unit; None if it has none.
         v: (T, B, S * H), without `save` (1, B, S * H), what the rows of R of S further products multiply; None without.
         sums: (T, B, Q), without `save` (1, B, Q), the sums over units of stages, of the dtype of c; None without.
         noise: (4,) uint64, a row of `numbarnn.common.philox.noise_words`; None in inference, and without noise.
@@ -54,10 +55,10 @@ class ForwardBuffers:
     b_r: Any
     x: Any = None
     W: Any = None
-    codes: Any = None
+    step_mask: Any = None
     m: Any = None
     W_hr: Any = None
-    vectors: Any = None
+    per_unit: Any = None
     v: Any = None
     sums: Any = None
     noise: Any = None
@@ -74,10 +75,10 @@ class BackwardBuffers:
         dah: the gradient of h Rᵀ, (T, B, A * H); is dax if the cell's two gradients are the same.
         dy: (T, B, D * H), the gradient of the layer's output.
         dht, dm: with projection, (T, B, P), written: all of the gradient of h; and (B, H), scratch for that of m.
-        d_vectors: (T, B, V * H), written: the gradient of vectors in each step; None if there are none.
+        d_per_unit: (T, B, V * H), written: the gradient of per_unit in each step; None if there are none.
         d_v: (B, S * H), scratch, the gradient of v, if there are further products.
         d_sums: (B, Q), scratch, that of the sums over units, if there are any.
-        codes, m, W_hr, vectors, sums, noise, allow_tf32: as forward.
+        step_mask, m, W_hr, per_unit, sums, noise, allow_tf32: as forward.
     """
 
     cell: Cell
@@ -90,13 +91,13 @@ class BackwardBuffers:
     h: Any
     c: Any
     R: Any
-    codes: Any = None
+    step_mask: Any = None
     dht: Any = None
     dm: Any = None
     m: Any = None
     W_hr: Any = None
-    vectors: Any = None
-    d_vectors: Any = None
+    per_unit: Any = None
+    d_per_unit: Any = None
     d_v: Any = None
     sums: Any = None
     d_sums: Any = None
@@ -274,16 +275,17 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def step_codes(self, codes, lengths, resets):
-        """codes (D, T + 2, B) = what each step is, see `numbarnn.common.order.step_code`.
+    def fill_step_mask(self, step_mask, lengths, resets):
+        """step_mask (D, T + 2, B) = what each step is, see `numbarnn.common.order.mask_of_step`.
 
         Args:
             lengths: (B,) int32. resets: (T, B) uint8, any strides, or (0, B).
         """
 
     @abstractmethod
-    def select(self, out, x, codes, dropped, fill):
-        """out = x, but `fill` in the rows whose code has a bit of `dropped`; (X, Y, Z), any strides; codes (X, Y)."""
+    def select(self, out, x, step_mask, dropped, fill):
+        """out = x, but `fill` in the rows whose code has a bit of `dropped`; (X, Y, Z), any strides; step_mask (X,
+        Y)."""
 
     @abstractmethod
     def gather(self, out, x, index, fill):
@@ -307,7 +309,7 @@ class Engine(ABC):
         """out = op(a) op(b), or +=: matrices as in `numbarnn.cuda.gemm.matmul`."""
 
     @abstractmethod
-    def add_row_sums(self, out, x):
+    def add_column_sums(self, out, x):
         """out (N,) += x.sum(axis=0), x (M, N) with rows at any stride; a fixed order of summation."""
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
@@ -328,7 +330,7 @@ class Engine(ABC):
             if bias in dw:
                 if not accumulate:
                     self.zero(dw[bias])
-                self.add_row_sums(dw[bias], gradient)
+                self.add_column_sums(dw[bias], gradient)
 
     @abstractmethod
     def forward_steps(self, buffers: ForwardBuffers):

@@ -79,7 +79,8 @@ SUMMING, DRAWING = library.layer_norm_gru, tracing.cell(library.gru, zoneout_h=0
 
 
 def pointwise_kernels(dtype):
-    """Of each cell, without codes and with; of the other ones that are listed without. All arrays are contiguous."""
+    """Of each cell, without step_mask and with; of the other ones that are listed without. All arrays are
+    contiguous."""
     for cell in cells.CELLS.values():
         for masked in (False, True):
             yield from pointwise_kernels_of(cell, dtype, masked)
@@ -93,12 +94,12 @@ def pointwise_kernels_of(cell, dtype, masked):
     for save in (True, False):
         a = _arrays_of(cell, dtype, save)
         forward = pointwise.make_pointwise_forward(cell, dtype, save, masked)
-        arguments = _parts(a, "h c ax ah b_w b_r vectors sums", "noise" if save else "b_w", "codes")
+        arguments = _parts(a, "h c ax ah b_w b_r per_unit sums", "noise" if save else "b_w", "step_mask")
         yield ShippedKernel(forward, dtype, "", _threads(cell, dtype, before), (*arguments, np.int32(0)))
     a = _arrays_of(cell, dtype)
     for projected in (False, True) if "c" in cell.states else (False,):
         backward = pointwise.make_pointwise_backward(cell, dtype, masked, projected)
-        arguments = _parts(a, "dh dc ax dah d_vectors dy h c vectors d_v sums d_sums noise codes")
+        arguments = _parts(a, "dh dc ax dah d_per_unit dy h c per_unit d_v sums d_sums noise step_mask")
         yield ShippedKernel(backward, dtype, "", _threads(cell, dtype, after), (*arguments, np.int32(0)))
 
 
@@ -115,14 +116,14 @@ def _parts(arrays, *names):
 def _arrays_of(cell, dtype, save=True):
     """Small arrays of a direction's steps by their names in engines; where a cell lacks one, of as many axes."""
     T, B, H, N, number = 3, 2, 5, cell.num_private, compute_dtype(dtype)
-    G, A, V, S = cell.num_gates, cell.num_recurrent, cell.num_vectors, cell.num_products
-    widths = {"h": H, "ax": max(cell.num_saved, G) * H, "dah": A * H, "d_vectors": V * H, "dy": H, "v": S * H}
+    G, A, V, S = cell.num_gates, cell.num_ah, cell.num_per_unit, cell.num_products
+    widths = {"h": H, "ax": max(cell.num_saved, G) * H, "dah": A * H, "d_per_unit": V * H, "dy": H, "v": S * H}
     stored = {name: zeros(dtype, T + 2 if name == "h" else T, B, width) for name, width in widths.items()}
-    stored |= {"b_w": zeros(dtype, G * H), "b_r": zeros(dtype, A * H), "vectors": zeros(dtype, V * H)}
+    stored |= {"b_w": zeros(dtype, G * H), "b_r": zeros(dtype, A * H), "per_unit": zeros(dtype, V * H)}
     rows = {"ah": A * H, "dh": H, "dc": N * H, "d_v": S * H}
     scratch = {name: zeros(number, B, width) for name, width in rows.items()}
     scratch["c"] = zeros(number, T + 2 if save else 2, B, N * H)
-    arrays = stored | scratch | {"codes": zeros("uint8", T + 2, B)}  # where they are not read some other bytes
+    arrays = stored | scratch | {"step_mask": zeros("uint8", T + 2, B)}  # where they are not read some other bytes
     arrays["noise"] = zeros("uint64", 4) if cell.noise else arrays["b_w"]
     arrays["sums"] = zeros(number, T, B, cell.num_sums) if cell.num_sums else arrays["h"]
     arrays["d_sums"] = zeros(number, B, cell.num_sums) if cell.num_sums else arrays["dh"]
@@ -136,11 +137,11 @@ def stage_kernels(dtype):
 
 
 def stage_kernels_of(cell, dtype):
-    """A cell's own, without codes and with; all arrays are contiguous. Of forward ones training's, if the cell has
+    """A cell's own, without step_mask and with; all arrays are contiguous. Of forward ones training's, if the cell has
     noise."""
     a, direction = _arrays_of(cell, dtype), np.int32(0)
-    before = _parts(a, "v h c ax ah b_w b_r vectors sums noise codes")
-    after = _parts(a, "dah ax dh dc dy h c vectors d_v sums d_sums noise codes")
+    before = _parts(a, "v h c ax ah b_w b_r per_unit sums noise step_mask")
+    after = _parts(a, "dah ax dh dc dy h c per_unit d_v sums d_sums noise step_mask")
     for stage, masked in product(cell.product_stages, (False, True)):
         forward = stages.make_stage_forward(cell, stage, dtype, masked, bool(cell.noise))
         backward = stages.make_stage_backward(cell, stage, dtype, masked)
@@ -150,20 +151,20 @@ def stage_kernels_of(cell, dtype):
 
 
 def sequence_kernels(dtype):
-    """Codes of steps, once, as no dtype matters to them; rows chosen by codes, and by their numbers."""
+    """Codes of steps, once, as no dtype matters to them; rows chosen by step_mask, and by their numbers."""
     T, B, N = 3, 2, 4
     fill, threads = np.dtype(compute_dtype(dtype)).type(0), masks.THREADS_PER_BLOCK
     if dtype == DTYPES[0]:
         arguments = zeros("uint8", 1, T + 2, B), zeros("int32", B), zeros("uint8", T, B)
-        yield ShippedKernel(masks.make_step_codes(), dtype, "", threads, arguments)
-    codes, (select, _) = zeros("uint8", T, B), masks.make_select(dtype)
+        yield ShippedKernel(masks.make_step_mask_kernel(), dtype, "", threads, arguments)
+    step_mask, (select, _) = zeros("uint8", T, B), masks.make_select(dtype)
     contiguous, strided = zeros(dtype, T, B, N), zeros(dtype, B, T, N).transpose(1, 0, 2)
     for layouts, out, x in (
         ("contiguous_from_contiguous", contiguous, contiguous),
         ("contiguous_from_strided", contiguous, strided),
         ("strided_from_contiguous", strided, contiguous),
     ):
-        yield ShippedKernel(select, dtype, layouts, threads, (out, x, codes, fill))
+        yield ShippedKernel(select, dtype, layouts, threads, (out, x, step_mask, fill))
     gather, _ = masks.make_gather(dtype)
     arguments = zeros(dtype, 2, N), zeros(dtype, 3, N), zeros("int64", 2), fill
     yield ShippedKernel(gather, dtype, "", threads, arguments)
@@ -172,13 +173,13 @@ def sequence_kernels(dtype):
 def projection_kernels(dtype):
     """Of one direction's columns of h and dy: all of them, or those of one of two."""
     T, B, P, threads = 3, 2, 4, pointwise.THREADS_PER_BLOCK
-    codes, dht, dh = zeros("uint8", T + 2, B), zeros(dtype, T, B, P), zeros(compute_dtype(dtype), B, P)
+    step_mask, dht, dh = zeros("uint8", T + 2, B), zeros(dtype, T, B, P), zeros(compute_dtype(dtype), B, P)
     for layouts, columns in (("contiguous", P), ("columns", 2 * P)):
         h, dy = zeros(dtype, T + 2, B, columns)[:, :, :P], zeros(dtype, T, B, columns)[:, :, :P]
         if dtype != "bfloat16":  # what is carried as float16 is 16 bits
-            yield ShippedKernel(projection.make_carry(dtype), dtype, layouts, threads, (h, codes))
+            yield ShippedKernel(projection.make_carry(dtype), dtype, layouts, threads, (h, step_mask))
         for masked in (False, True):
-            yield ShippedKernel(projection.make_join(dtype, masked), dtype, layouts, threads, (dht, dh, dy, codes))
+            yield ShippedKernel(projection.make_join(dtype, masked), dtype, layouts, threads, (dht, dh, dy, step_mask))
 
 
 def skip_kernels(dtype):
@@ -206,7 +207,7 @@ def reduce_kernels(dtype):
     for layouts, x in (("contiguous", rows), ("columns", rows[:, :H])):
         arguments = (zeros(dtype, x.shape[1]), x)
         yield ShippedKernel(
-            column_sums.make_add_row_sums(dtype), dtype, layouts, column_sums.ROWS * column_sums.COLUMNS, arguments
+            column_sums.make_add_column_sums(dtype), dtype, layouts, column_sums.ROWS * column_sums.COLUMNS, arguments
         )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.common.precision import is_half
-from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
+from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.compile.specialise import jit
 from numbarnn.compile.storage import stored
 from numbarnn.cuda import ptx
@@ -103,7 +103,7 @@ def make_report():
         if said == 0 or said == unnamed():
             store(word, 0, np.int64(code))
 
-    return jit(report, TARGET)
+    return jit(report, BACKEND)
 
 
 @cache
@@ -113,7 +113,7 @@ def make_unnamed():
     def unnamed():
         return np.int64(-1) - np.int64(cuda.blockIdx.x)
 
-    return jit(unnamed, TARGET)
+    return jit(unnamed, BACKEND)
 
 
 @cache

@@ -105,9 +105,9 @@ def recurrent_matrix(cell, sizes, width):
     for name, size in [("hidden_size", hidden) for hidden in sizes] + [("proj_size", width)]:
         if size % cell.heads:
             raise ValueError(f"{name} must be a multiple of the {cell.heads} heads of cell {cell.name}, but is {size}")
-    if cell.drop_connect and len(cell.drop_connect) != cell.num_recurrent:
+    if cell.drop_connect and len(cell.drop_connect) != cell.num_ah:
         raise ValueError(
-            f"drop_connect of cell {cell.name} must have one probability for each of the {cell.num_recurrent} gates of "
+            f"drop_connect of cell {cell.name} must have one probability for each of the {cell.num_ah} gates of "
             f"R, but has {len(cell.drop_connect)}"
         )
     for rate in cell.drop_connect:

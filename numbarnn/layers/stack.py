@@ -122,7 +122,7 @@ class Stack:
         self.allow_tf32 = checks.flag(allow_tf32, "allow_tf32")
         self.space = WeightSpace(
             self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias_mode, self.proj_size,
-            self.input_mode, self.cell.num_recurrent, self.cell.vectors, self.cell.heads,
+            self.input_mode, self.cell.num_ah, self.cell.per_unit, self.cell.heads,
         )  # fmt: skip
         self.calls = 0
         sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"
@@ -185,7 +185,7 @@ class Stack:
         if known is not flat:
             parts = self.parts(flat)
             for layer, (hidden, width) in enumerate(zip(self.hidden_sizes, self.output_sizes, strict=True)):
-                sizes = {"b_w": self.cell.num_gates * hidden, "b_r": self.cell.num_recurrent * hidden}
+                sizes = {"b_w": self.cell.num_gates * hidden, "b_r": self.cell.num_ah * hidden}
                 for part in parts[layer]:
                     for missing in sizes.keys() - part.keys():
                         part[missing] = self._no_bias[: sizes[missing]]
@@ -196,7 +196,7 @@ class Stack:
 
     @cached_property
     def _no_bias(self):
-        gates = max(self.cell.num_gates, self.cell.num_recurrent)
+        gates = max(self.cell.num_gates, self.cell.num_ah)
         return self.engine.zeros(gates * max(self.hidden_sizes), self.dtype)
 
     # ---------------------------------------------------------------- states: (L*D, B, H), or one (D, B, H) per layer

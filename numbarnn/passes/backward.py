@@ -54,7 +54,7 @@ class BackwardPass(Pass):
     _dm: dict = field(default_factory=dict)  # (layer, direction) -> that of m of one step, scratch
     _d_v: dict = field(default_factory=dict)  # (layer, direction) -> the gradient of v of one step, scratch
     _d_sums: dict = field(default_factory=dict)  # (layer, direction) -> that of its sums of one step, scratch
-    _d_vectors: dict = field(default_factory=dict)  # (layer, direction) -> that of the cell's vectors in each step
+    _d_per_unit: dict = field(default_factory=dict)  # (layer, direction) -> that of the cell's per_unit in each step
     _h_before: dict = field(default_factory=dict)  # (layer, direction) -> with resets, see `h_before`
     _dR: dict = field(default_factory=dict)  # (layer, direction) -> the gradient of R before it is added, see `_dR_of`
     _walks: dict = field(default_factory=dict)  # (layer, direction) -> the engine's function of [first, last)
@@ -116,7 +116,7 @@ class BackwardPass(Pass):
         """The gradient of h Rᵀ, (T, B, A * H): the same array as `dax_of` where the cell's two gradients are equal."""
         if self.problem.cell.same_gradient:
             return self.dax_of(layer, direction)
-        return self._gradient("dah", self._dah, layer, direction, self.problem.cell.num_recurrent)
+        return self._gradient("dah", self._dah, layer, direction, self.problem.cell.num_ah)
 
     def _gradient(self, name, arrays, layer, direction, gates):
         width = gates * self.problem.hidden_sizes[layer]
@@ -134,11 +134,11 @@ class BackwardPass(Pass):
                 self.dy[layer - 1] = made
         return made
 
-    def d_vectors_of(self, layer, direction):
-        """(T, B, V * H): the gradient of the cell's vectors in each step."""
-        width = len(self.problem.cell.vectors) * self.problem.hidden_sizes[layer]
+    def d_per_unit_of(self, layer, direction):
+        """(T, B, V * H): the gradient of the cell's per_unit in each step."""
+        width = len(self.problem.cell.per_unit) * self.problem.hidden_sizes[layer]
         shape = (self.tape.steps, self.tape.batch, width)
-        return self._made(self._d_vectors, "d_vectors", (layer, direction), shape, self.problem.dtype)
+        return self._made(self._d_per_unit, "d_per_unit", (layer, direction), shape, self.problem.dtype)
 
     def _dht_of(self, layer, direction):
         """With projection, (T, B, P): all of the gradient of h."""
@@ -184,8 +184,8 @@ class BackwardPass(Pass):
                 self._scratch_of(self._d_v, "d_v", *place, self.problem.cell.num_products)
             if self.problem.cell.num_sums:
                 self._d_sums_of(*place)
-            if self.problem.cell.vectors:
-                self.d_vectors_of(*place)
+            if self.problem.cell.per_unit:
+                self.d_per_unit_of(*place)
         elif task.kind == "input":
             self.dx_of(task.layer)
         elif task.kind == "remake":
@@ -223,7 +223,7 @@ class BackwardPass(Pass):
             allow_tf32=problem.allow_tf32,
         )
         if problem.masked:
-            buffers.codes = tape.codes[direction]
+            buffers.step_mask = tape.step_mask[direction]
         if problem.projection:
             buffers.m, buffers.W_hr = tape.m[layer], part["W_hr"]
             buffers.dht, buffers.dm = self._dht[place], self._dm[place]
@@ -233,8 +233,8 @@ class BackwardPass(Pass):
             buffers.sums, buffers.d_sums = tape.sums[place], self._d_sums[place]
         if tape.noise is not None:
             buffers.noise = tape.noise[layer * problem.directions + direction]
-        if problem.cell.vectors:
-            buffers.vectors, buffers.d_vectors = part["vectors"], self._d_vectors[place]
+        if problem.cell.per_unit:
+            buffers.per_unit, buffers.d_per_unit = part["per_unit"], self._d_per_unit[place]
         return self.engine.backward_steps(buffers)
 
     def _bind_input(self, task):
@@ -263,17 +263,17 @@ class BackwardPass(Pass):
         P, h, cell = self.problem.output_sizes[task.layer], tape.h[task.layer], self.problem.cell
         h_before, columns = h[2 * direction :][: tape.steps], slice(direction * P, (direction + 1) * P)
         dax = self._columns(self.dax_of(*place), task.layer, cell.num_gates)
-        dah = self._columns(self.dah_of(*place), task.layer, cell.num_recurrent)
+        dah = self._columns(self.dah_of(*place), task.layer, cell.num_ah)
         dw, x, work = self.parts(self.dw)[task.layer][direction], rows(tape.input(task.layer)), []
         if self.problem.resets:
-            states, codes = self._h_before_of(*place), tape.codes[direction][1:-1]
-            work.append(partial(self.engine.select, states, h_before[:, :, columns], codes, RESET, 0.0))
+            states, step_mask = self._h_before_of(*place), tape.step_mask[direction][1:-1]
+            work.append(partial(self.engine.select, states, h_before[:, :, columns], step_mask, RESET, 0.0))
             h_before, columns = states, slice(None)
         outer, h_before = dw, rows(h_before)[:, columns]
         if tape.recurrent is not None:
             outer = {kind: part for kind, part in dw.items() if kind != "R"}
         elif cell.num_products:  # their rows of R multiplied something else
-            outer = dw | {"R": dw["R"][: cell.num_outer * self.problem.hidden_sizes[task.layer]]}
+            outer = dw | {"R": dw["R"][: cell.num_recurrent * self.problem.hidden_sizes[task.layer]]}
         operands = outer, dax, dah, x, h_before
         work.append(partial(self.engine.weight_gradients, *operands, self.accumulate, self.problem.allow_tf32))
         work += self._recurrent_gradients(dw, dah, h_before, place)
@@ -285,25 +285,25 @@ class BackwardPass(Pass):
         where steps multiply with another R."""
         cell, H, recurrent = self.problem.cell, self.problem.hidden_sizes[place[0]], self.tape.recurrent
         options = {"accumulate": self.accumulate, "allow_tf32": self.problem.allow_tf32}
-        vectors = [h_before] * cell.num_outer
+        per_unit = [h_before] * cell.num_recurrent
         for stage in cell.product_stages:
             of_R, first = cell.rows_of_stage(stage, H), cell.product_number(stage) * H
             v = rows(self.tape.v[place])[:, first : first + H]
-            vectors += [v] * len(cell.stages[stage].gates)
+            per_unit += [v] * len(cell.stages[stage].gates)
             if recurrent is None:
                 yield partial(self.engine.multiply, dw["R"][of_R], dah[:, of_R], v, transpose_a=True, **options)
         if recurrent is not None:
             scratch = self._dR_of(place) if self._adds_dropped else None
-            yield from recurrent.gradient(dw["R"], scratch, dah, vectors, place, **options)
+            yield from recurrent.gradient(dw["R"], scratch, dah, per_unit, place, **options)
 
     def _further_gradients(self, dw, dah, place):
-        """Functions for the gradients of what not every cell has besides: vectors, W_hr."""
+        """Functions for the gradients of what not every cell has besides: per_unit, W_hr."""
         cell, H, engine = self.problem.cell, self.problem.hidden_sizes[place[0]], self.engine
         options = {"transpose_a": True, "accumulate": self.accumulate, "allow_tf32": self.problem.allow_tf32}
-        if cell.vectors:
+        if cell.per_unit:
             if not self.accumulate:
-                yield partial(engine.zero, dw["vectors"])
-            yield partial(engine.add_row_sums, dw["vectors"], rows(self._d_vectors[place]))
+                yield partial(engine.zero, dw["per_unit"])
+            yield partial(engine.add_column_sums, dw["per_unit"], rows(self._d_per_unit[place]))
         if "W_hr" in dw:
             m = rows(self.tape.m[place[0]][1:-1])[:, place[1] * H : (place[1] + 1) * H]
             yield partial(engine.multiply, dw["W_hr"], rows(self._dht_of(*place)), m, **options)
@@ -344,10 +344,10 @@ class BackwardPass(Pass):
         if self.problem.resets:  # nothing reaches an initial state that counted as zero
             for layer in range(self.problem.layers):
                 for direction in range(self.problem.directions):
-                    codes = self.tape.codes[direction][1 if direction == 0 else -2][None]
+                    step_mask = self.tape.step_mask[direction][1 if direction == 0 else -2][None]
                     for d_state in (self.dh[layer][direction][None], self.dc[layer][direction][None]):
                         if d_state.size:
-                            yield partial(self.engine.select, d_state, d_state, codes, RESET, 0.0)
+                            yield partial(self.engine.select, d_state, d_state, step_mask, RESET, 0.0)
         if self.dhx is not self._dh_sum:
             yield from self.put_state(self.dhx, self._dh_sum)
             yield from self.put_state(self.dcx, self._dc_sum)
@@ -355,7 +355,7 @@ class BackwardPass(Pass):
     def arrays(self):
         states = (self.dhy, self.dcy, self._dh_sum, self._dc_sum, self.dhx, self.dcx)
         groups = (self.dy, self._dax, self._dah, self._dht, self._dm, self._h_before)
-        groups = (*groups, self._d_v, self._d_sums, self._d_vectors, self._dR)
+        groups = (*groups, self._d_v, self._d_sums, self._d_per_unit, self._dR)
         made = [array for group in groups for array in group.values()]
         others = self.dw, self.dx, self.dy_last, self._dx_copy, self.trouble
         made += [array for array in others if array is not None]

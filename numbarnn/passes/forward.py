@@ -34,7 +34,8 @@ class ForwardPass(Pass):
         y: (T, B, D * H), the last layer's output, a view; with `batch_major` (B, T, D * H), a copy; a copy also where
             sequences may be shorter.
         hy, cy: the final states, in the form of `Problem.h_shapes`; cy is None without private states.
-        codes: (D, T + 2, B) uint8, what each step of each sequence is (`numbarnn.common.order`); None if not masked.
+        step_mask: (D, T + 2, B) uint8, what each step of each sequence is (`numbarnn.common.order`); None if not
+        masked.
         recurrent: a `RecurrentWeights` where steps multiply with another R than the parameter; else None.
         masks, scale: with dropout, what `philox.dropout_masks` returns for all layers but the last; else None.
         h: h[layer] (T + 2, B, D * H), slot t + 1 is step t, slots 0 and T + 1 the initial states.
@@ -65,7 +66,7 @@ class ForwardPass(Pass):
     h: list = field(default_factory=list)
     c: list = field(default_factory=list)
     m: list = ()
-    codes: Any = None
+    step_mask: Any = None
     gates: dict = field(default_factory=dict)
     _inputs: dict = field(default_factory=dict)
     v: dict = field(default_factory=dict)
@@ -101,12 +102,12 @@ class ForwardPass(Pass):
         if problem.cell.num_private:
             self.cy = new_state(make, "cy", problem.c_shapes, problem.dtype)
         if problem.masked:
-            self.codes = make("codes", (D, T + 2, B), "uint8")
+            self.step_mask = make("step_mask", (D, T + 2, B), "uint8")
             whole, none = self.lengths is None, self.resets is None
             self.lengths = (
                 self.engine.constant(np.full(B, T, np.int32)) if whole else self._on_engine("lengths", self.lengths)
             )
-            self.resets = self.codes[0, :0] if none else self._on_engine("resets", self.resets)
+            self.resets = self.step_mask[0, :0] if none else self._on_engine("resets", self.resets)
         if self.dropping:
             self.scale, masks = dropout_masks(problem.dropout, self.seed, problem.layers - 1, self.call)
             self.masks = self.engine.from_host_into(make, "masks", masks)
@@ -164,7 +165,7 @@ class ForwardPass(Pass):
         """(B, A * H): h Rᵀ of one step, scratch; A gates, G but for general cells."""
         key = (layer, direction)
         if key not in self._products:
-            shape = (self.batch, self.problem.cell.num_recurrent * self.problem.hidden_sizes[layer])
+            shape = (self.batch, self.problem.cell.num_ah * self.problem.hidden_sizes[layer])
             self._products[key] = self._room(("product", key), shape, self.problem.state_dtype)
         return self._products[key]
 
@@ -245,11 +246,11 @@ class ForwardPass(Pass):
         if self.engine.fuses_input and not self.skips_input(layer):
             buffers.x, buffers.W = self.input(layer), part["W"]
         if problem.masked:
-            buffers.codes = self.codes[direction]
+            buffers.step_mask = self.step_mask[direction]
         if problem.projection:
             buffers.m, buffers.W_hr = self.m[layer], part["W_hr"]
-        if problem.cell.vectors:
-            buffers.vectors = part["vectors"]
+        if problem.cell.per_unit:
+            buffers.per_unit = part["per_unit"]
         if problem.cell.num_products:
             buffers.v = self.v_of(layer, direction)
         if problem.cell.num_sums:
@@ -282,19 +283,19 @@ class ForwardPass(Pass):
         return self.engine.rooms((self.problem, self.engine.address(self.flat), "backward"))
 
     def first_copies(self):
-        """R where steps have one of their own; the codes; x as tasks read it; the initial states into their slots: the
-        first of the forward direction, the last of the backward."""
+        """R where steps have one of their own; the step_mask; x as tasks read it; the initial states into their slots:
+        the first of the forward direction, the last of the backward."""
         problem, engine = self.problem, self.engine
         if self.recurrent is not None:
             yield from self.recurrent.fill()
         if problem.masked:
-            yield partial(engine.step_codes, self.codes, self.lengths, self.resets)
+            yield partial(engine.fill_step_mask, self.step_mask, self.lengths, self.resets)
             for m in self.m:  # carried through where the first step is skipped, and multiplied by gradients of zero
                 yield from (self.put(m[0], None), self.put(m[-1], None))
         if self._given is not None:
             given = self._time_major(self._given)
             if problem.padded:
-                yield partial(engine.select, self.x, given, self.codes[0, 1:-1], SKIP, 0.0)
+                yield partial(engine.select, self.x, given, self.step_mask[0, 1:-1], SKIP, 0.0)
             else:
                 yield self.put(self.x, given)
         starts = (0, problem.steps + 1)[: problem.directions]
@@ -314,7 +315,7 @@ class ForwardPass(Pass):
         if self.rewrites:
             y, output = self._time_major(self.y), self.output(problem.layers - 1)
             if problem.padded:
-                yield partial(self.engine.select, y, output, self.codes[0, 1:-1], SKIP, self.fill)
+                yield partial(self.engine.select, y, output, self.step_mask[0, 1:-1], SKIP, self.fill)
             else:
                 yield self.put(y, output)
         ends = (problem.steps, 1)[: problem.directions]
@@ -358,7 +359,7 @@ class ForwardPass(Pass):
         made += [words for words in (self.masks, self.noise, self.trouble) if words is not None]
         made += [] if self.recurrent is None else self.recurrent.arrays()
         made += self.m
-        made += [self.codes] if self.problem.masked else []
+        made += [self.step_mask] if self.problem.masked else []
         made += [] if self.watched is None else [self._seen, *self.watched]
         # biases may be apart from the other weights: then all are parts of one array
         biases = [self.weights[0][0][name] for name in ("b_w", "b_r")]

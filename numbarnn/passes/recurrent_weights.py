@@ -18,7 +18,7 @@ def made_for(work, room):
     """The `RecurrentWeights` of a `ForwardPass`; None where R is the parameter. `room` as `Engine.rooms` gives it."""
     cell = work.problem.cell
     drops = work.problem.training and any(cell.drop_connect)
-    return RecurrentWeights(work, room, drops) if cell.num_recurrent and (cell.heads > 1 or drops) else None
+    return RecurrentWeights(work, room, drops) if cell.num_ah and (cell.heads > 1 or drops) else None
 
 
 class RecurrentWeights:
@@ -33,7 +33,7 @@ class RecurrentWeights:
         problem, self._room, self._weights = work.problem, room, work.weights
         self._engine, self._cell, self._dtype = work.engine, problem.cell, problem.dtype
         sizes = zip(problem.hidden_sizes, problem.output_sizes, strict=True)
-        shapes = [(problem.cell.num_recurrent * H, P) for H, P in sizes for _ in range(problem.directions)]
+        shapes = [(problem.cell.num_ah * H, P) for H, P in sizes for _ in range(problem.directions)]
         places = [(layer, d) for layer in range(problem.layers) for d in range(problem.directions)]
         self._shapes = dict(zip(places, shapes, strict=True))
         self._flat, self.words, self.scales = None, None, ()
@@ -97,26 +97,26 @@ class RecurrentWeights:
                 parameter, used = used, R if heads == 1 else self._dropped[: used.size].reshape(used.shape)
                 yield from self.drop(used, parameter, place)
             if heads > 1:
-                yield partial(engine.spread_blocks, R, used, self._cell.num_recurrent)
+                yield partial(engine.spread_blocks, R, used, self._cell.num_ah)
 
     def drop(self, out, x, place):
         """The functions for out = x with weights dropped, gate by gate; both laid out as the parameter."""
-        words, size = self.words[list(self._shapes).index(place)], len(x) // self._cell.num_recurrent
+        words, size = self.words[list(self._shapes).index(place)], len(x) // self._cell.num_ah
         for gate, scale in enumerate(self.scales):
             own = slice(gate * size, (gate + 1) * size)
             yield partial(self._engine.dropout, out[own], x[own], words[gate], scale)
 
-    def gradient(self, dw, scratch, dah, vectors, place, accumulate, allow_tf32):
+    def gradient(self, dw, scratch, dah, per_unit, place, accumulate, allow_tf32):
         """The functions for dw (A*H, P/n) (+)= the gradient of the parameter, block by block.
 
         Args:
             scratch: like dw, for what is dropped before it is added; None if nothing is dropped, or not added.
-            dah: (T*B, A*H). vectors: for each gate what it multiplied, (T*B, P). Rows at any stride.
+            dah: (T*B, A*H). per_unit: for each gate what it multiplied, (T*B, P). Rows at any stride.
         """
         heads, out = self._cell.heads, dw if scratch is None else scratch
         options = {"transpose_a": True, "accumulate": accumulate and scratch is None, "allow_tf32": allow_tf32}
-        size = len(dw) // len(vectors) // heads
-        for gate, vector in enumerate(vectors):
+        size = len(dw) // len(per_unit) // heads
+        for gate, vector in enumerate(per_unit):
             width = vector.shape[1] // heads
             for head in range(heads):
                 rows, columns = (slice(number * n, (number + 1) * n) for number, n in

@@ -115,7 +115,7 @@ def residences(problem, launch):
         sources = planner.sources(problem, launch.first, layer, launch.last, launch.backward)
         columns = [sum(source.columns for source in sources if (source.kind == RECURRENT) == own) for own in (1, 0)]
         rows, hidden = cut.groups * cut.units, problem.hidden_sizes[layer]
-        gates = (1, 1) if launch.backward else (problem.cell.num_outer, problem.cell.num_gates)
+        gates = (1, 1) if launch.backward else (problem.cell.num_recurrent, problem.cell.num_gates)
         R, W = ((g * cut.units, count) if count else None for g, count in zip(gates, columns, strict=True))
         blocks = -(-hidden // cut.units) * launch.slices
         found.append(

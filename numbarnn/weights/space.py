@@ -13,7 +13,7 @@ from dataclasses import dataclass
 BIAS_MODES = {"none": (), "input": ("b_w",), "recurrent": ("b_r",), "double": ("b_w", "b_r")}
 INPUT_MODES = ("linear", "skip")
 
-VECTOR = "vector"  # the kind of a parameter per unit of a cell that has such
+PER_UNIT = "per_unit"  # the kind of a parameter per unit of a cell that has such
 _PREFIX = {"W": "weight_ih", "R": "weight_hh", "W_hr": "weight_hr", "b_w": "bias_ih", "b_r": "bias_hh"}
 
 
@@ -23,8 +23,8 @@ class Parameter:
 
     Attributes:
         name: PyTorch's name.
-        kind: "W" (G*H, I), "R" (A*H, H), "b_w" (G*H,), "b_r" (A*H,), `VECTOR` (H,); with projection R is (A*H, P), and
-            there is "W_hr" (P, H). A, the gates of h Rᵀ, is G but for general cells. With n heads R is n times
+        kind: "W" (G*H, I), "R" (A*H, H), "b_w" (G*H,), "b_r" (A*H,), `PER_UNIT` (H,); with projection R is (A*H, P),
+            and there is "W_hr" (P, H). A, the gates of h Rᵀ, is G but for general cells. With n heads R is n times
             narrower: row g H + j multiplies the numbers of head j div (H/n) alone.
         layer, direction: its pseudo-layer.
         offset: of its first element in the flat buffer.
@@ -65,12 +65,12 @@ class WeightSpace:
         bias: one of `BIAS_MODES`.
         proj_size: P, or 0 for no projection.
         input_mode: "linear", or "skip": layer 0 has no W.
-        num_recurrent: A; None: G.
-        vectors: names of a cell's parameters per unit.
+        num_ah: A; None: G.
+        per_unit: names of a cell's parameters per unit.
         heads: n, which divides H and P.
 
     Raises:
-        ValueError: a vector has the name of another parameter.
+        ValueError: a parameter per unit has the name of another parameter.
 
     Attributes:
         parameters: tuple of `Parameter`, in the buffer's order.
@@ -79,48 +79,48 @@ class WeightSpace:
 
     def __init__(
         self, num_gates, input_size, hidden_sizes, directions=1, bias="double", proj_size=0, input_mode="linear",
-        num_recurrent=None, vectors=(), heads=1,
+        num_ah=None, per_unit=(), heads=1,
     ):  # fmt: skip
-        taken = set(_PREFIX.values()).intersection(vectors)
+        taken = set(_PREFIX.values()).intersection(per_unit)
         if taken:
             raise ValueError(f"a cell's parameters per unit must not be called {', '.join(sorted(taken))}: rename them")
         matrices = ("W", "R", "W_hr") if proj_size else ("W", "R")
         self.parameters, self.size = (), 0
-        for kinds in (matrices, (*BIAS_MODES[bias], *[VECTOR] * len(vectors))):
+        for kinds in (matrices, (*BIAS_MODES[bias], *[PER_UNIT] * len(per_unit))):
             inputs = input_size
             for layer, hidden in enumerate(hidden_sizes):
                 rows, outputs = num_gates * hidden, proj_size or hidden
-                recurrent = rows if num_recurrent is None else num_recurrent * hidden
+                recurrent = rows if num_ah is None else num_ah * hidden
                 shapes = {"W": (rows, inputs), "R": (recurrent, outputs // heads), "W_hr": (outputs, hidden)}
-                shapes |= {"b_w": (rows,), "b_r": (recurrent,), VECTOR: (hidden,)}
+                shapes |= {"b_w": (rows,), "b_r": (recurrent,), PER_UNIT: (hidden,)}
                 missing = {"W"} if layer == 0 and input_mode == "skip" else set()
                 missing |= set() if recurrent else {"R", "b_r"}
                 own = [kind for kind in kinds if kind not in missing]
                 for direction in range(directions):
-                    self._add(own, iter(vectors), layer, direction, shapes)
+                    self._add(own, iter(per_unit), layer, direction, shapes)
                 inputs = directions * outputs
 
     def _add(self, kinds, names, layer, direction, shapes):
-        """Parameters of these kinds, one after another; names: of vectors."""
+        """Parameters of these kinds, one after another; names: of parameters per unit."""
         for kind in kinds:
-            name = named(next(names) if kind == VECTOR else _PREFIX[kind], layer, direction)
+            name = named(next(names) if kind == PER_UNIT else _PREFIX[kind], layer, direction)
             self.parameters += (Parameter(name, kind, layer, direction, self.size, shapes[kind]),)
             self.size += math.prod(shapes[kind])
 
     def views(self, flat):
         """Name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""
-        order = ("W", "R", "b_w", "b_r", VECTOR, "W_hr")  # of one pseudo-layer
+        order = ("W", "R", "b_w", "b_r", PER_UNIT, "W_hr")  # of one pseudo-layer
         parts = sorted(self.parameters, key=lambda part: (part.layer, part.direction, order.index(part.kind)))
         return {part.name: self._view(flat, part) for part in parts}
 
     def pseudo_layer(self, flat, layer, direction):
         """Kind -> view of a flat buffer, of one layer and direction: {"W": ..., "R": ..., "b_w": ..., "b_r": ...}; all
-        vectors are one, (V * H,), "vectors"."""
+        parameters per unit are one, (V * H,), "per_unit"."""
         own = [part for part in self.parameters if part.layer == layer and part.direction == direction]
-        views = {part.kind: self._view(flat, part) for part in own if part.kind != VECTOR}
-        vectors = [part for part in own if part.kind == VECTOR]
-        if vectors:
-            views["vectors"] = flat[vectors[0].offset : vectors[-1].offset + vectors[-1].size]
+        views = {part.kind: self._view(flat, part) for part in own if part.kind != PER_UNIT}
+        per_unit = [part for part in own if part.kind == PER_UNIT]
+        if per_unit:
+            views["per_unit"] = flat[per_unit[0].offset : per_unit[-1].offset + per_unit[-1].size]
         return views
 
     @staticmethod

@@ -139,7 +139,7 @@ def parameters_by_name(cell, arrays, H):
         found |= {node.data: arrays[name][k * H : (k + 1) * H] for k, node in enumerate(gates.values())}
     for kind, own in (("bias_ih_l0", structure.biases["input"]), ("bias_hh_l0", structure.biases["recurrent"])):
         found |= {bias: arrays[kind][k * H : (k + 1) * H] for k, bias in enumerate(own.values())}
-    return found | {node.data: arrays[f"{name}_l0"] for name, node in structure.vectors.items()}
+    return found | {node.data: arrays[f"{name}_l0"] for name, node in structure.per_unit.items()}
 
 
 @pytest.mark.parametrize("cell", [odd, late, uneven, turned], ids=lambda cell: cell.name)

@@ -14,7 +14,7 @@ from numbarnn.kernels import catalog
 
 EVERY = kernels.shipped_kernels((10, 0))
 DECORATORS = ("cuda.jit", "kernel(launch_bounds=(THREADS, 1))")
-FEW = ("dropout", "add_row_sums-float32-columns", "copy-float64-contiguous_from_strided")
+FEW = ("dropout", "add_column_sums-float32-columns", "copy-float64-contiguous_from_strided")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_table_and_json(toolchain, tmp_path, capsys):
         assert 16 <= row["registers"] <= 255 and (row["spill_bytes"], row["stack_bytes"]) == (0, 0)
         assert row["ok"] is True and row["error"] is None and row["blocks_by_registers"] >= 1
         assert row["dynamic_shared_bytes"] == 0
-        assert row["shared_bytes"] == (16 * 32 * 4 if row["name"] == "add_row_sums" else 0)
+        assert row["shared_bytes"] == (16 * 32 * 4 if row["name"] == "add_column_sums" else 0)
     assert [row["threads_per_block"] for row in rows[:3]] == [256, 512, 128]
     said = capsys.readouterr().out
     for row in rows:
@@ -91,7 +91,7 @@ def test_spills_and_failures_are_told_and_exit_with_1(spilling, tmp_path, capsys
     assert (spills["spill_bytes"], spills["stack_bytes"], spills["registers"]) == (24, 16, 48)
     assert broken["registers"] is broken["spill_bytes"] is unknown["registers"] is unknown["spill_bytes"] is None
     said = capsys.readouterr().out
-    assert "FAILED add_row_sums float32 columns sm_90: 24 bytes of registers are spilled" in said
+    assert "FAILED add_column_sums float32 columns sm_90: 24 bytes of registers are spilled" in said
     assert "FAILED copy float64 contiguous_from_strided sm_90: RuntimeError: linking failed" in said
     assert "FAILED copy float32 contiguous_from_contiguous sm_90: the linker did not tell" in said
     assert "4 kernels for sm_90: 3 FAILED" in said and "no spills" not in said
@@ -124,8 +124,8 @@ def test_missing_toolchain(few, monkeypatch, capsys):
     [
         (["--arch", "90"], ["sm_90", "'90'"]),
         (["--arch", "sm_90,volta"], ["sm_90", "'volta'"]),
-        (["--ptx", "kopy"], ["'kopy'", "dropout, add_row_sums, copy"]),
-        (["--source", "lstm"], ["'lstm'", "dropout, add_row_sums, copy"]),
+        (["--ptx", "kopy"], ["'kopy'", "dropout, add_column_sums, copy"]),
+        (["--source", "lstm"], ["'lstm'", "dropout, add_column_sums, copy"]),
         (["--source", "copy", "--ptx", "copy"], ["not allowed with"]),
         (["--json", "no/such/folder/x.json"], ["directory that exists"]),
     ],

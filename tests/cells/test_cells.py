@@ -24,42 +24,42 @@ WEIGHT = 0.7  # R of the gates that multiply another vector than h', of one unit
 
 
 def parts_of(cell, point):
-    """(ax, ah, state, vectors) of these as one vector."""
-    ends = np.cumsum([cell.num_gates, cell.num_recurrent, cell.num_states])
+    """(ax, ah, state, per_unit) of these as one vector."""
+    ends = np.cumsum([cell.num_gates, cell.num_ah, cell.num_states])
     return tuple(map(tuple, np.split(point, ends)))
 
 
 def size_of(cell):
     """How many numbers `parts_of` takes."""
-    return cell.num_gates + cell.num_recurrent + cell.num_states + cell.num_vectors
+    return cell.num_gates + cell.num_ah + cell.num_states + cell.num_per_unit
 
 
-def step_forward(cell, ax, ah, state, vectors):
+def step_forward(cell, ax, ah, state, per_unit):
     """New state and saved values; `ah` lacks the products of stages."""
     forward = forward_function(cell, "float64", "python")
     ah = list(ah)
     for number, stage in enumerate(cell.stages):
         known = *ah[: cell.first_of_stage(number)], *[np.nan] * (len(ah) - cell.first_of_stage(number))
-        v = stage.forward(ax, known, state, vectors, (), ())
+        v = stage.forward(ax, known, state, per_unit, (), ())
         for gate in gates_of_stage(cell, number):
             ah[gate] += WEIGHT * v
-    return forward(ax, tuple(ah), state, vectors, (), ())
+    return forward(ax, tuple(ah), state, per_unit, (), ())
 
 
 def gates_of_stage(cell, number):
     return range(cell.first_of_stage(number), cell.first_of_stage(number + 1))
 
 
-def step_backward(cell, saved, state, new_state, d_state, vectors):
+def step_backward(cell, saved, state, new_state, d_state, per_unit):
     """The gradients of what `step_forward` takes."""
     backward = backward_function(cell, "float64", "python")
     d_v, of_stages = [np.nan] * len(cell.stages), ()
     for number in reversed(range(len(cell.stages))):
-        d_ah = cell.stages[number].backward(saved, state, new_state, d_state, tuple(d_v), vectors, (), (), ())
+        d_ah = cell.stages[number].backward(saved, state, new_state, d_state, tuple(d_v), per_unit, (), (), ())
         assert len(d_ah) == len(gates_of_stage(cell, number))
         d_v[number], of_stages = WEIGHT * sum(d_ah), (*d_ah, *of_stages)
-    d_ax, d_ah, d_before, d_vectors = backward(saved, state, new_state, d_state, tuple(d_v), vectors, (), (), ())
-    return d_ax, (*d_ah, *of_stages), d_before, d_vectors
+    d_ax, d_ah, d_before, d_per_unit = backward(saved, state, new_state, d_state, tuple(d_v), per_unit, (), (), ())
+    return d_ax, (*d_ah, *of_stages), d_before, d_per_unit
 
 
 @by_cell
@@ -80,26 +80,26 @@ def test_backward_is_the_derivative_of_forward(cell, seed):
         above[k] += step
         below[k] -= step
         numeric.append((loss(above) - loss(below)) / (2 * step))
-    ax, ah, state, vectors = parts_of(cell, point)
-    new_state, saved = step_forward(cell, ax, ah, state, vectors)
-    d_ax, d_ah, d_before, d_vectors = step_backward(cell, saved, state, new_state, tuple(d_state), vectors)
-    np.testing.assert_allclose([*d_ax, *d_ah, *d_before, *d_vectors], numeric, rtol=1e-6, atol=1e-9)
+    ax, ah, state, per_unit = parts_of(cell, point)
+    new_state, saved = step_forward(cell, ax, ah, state, per_unit)
+    d_ax, d_ah, d_before, d_per_unit = step_backward(cell, saved, state, new_state, tuple(d_state), per_unit)
+    np.testing.assert_allclose([*d_ax, *d_ah, *d_before, *d_per_unit], numeric, rtol=1e-6, atol=1e-9)
     assert (d_ax == d_ah) or not cell.same_gradient
 
 
 @by_cell
 def test_tuples_have_the_lengths_the_cell_says(cell):
-    ax, ah, state, vectors = parts_of(cell, np.ones(size_of(cell)))
-    new_state, saved = step_forward(cell, ax, ah, state, vectors)
+    ax, ah, state, per_unit = parts_of(cell, np.ones(size_of(cell)))
+    new_state, saved = step_forward(cell, ax, ah, state, per_unit)
     assert (len(new_state), len(saved)) == (cell.num_states, cell.num_saved)
-    gradients = step_backward(cell, saved, new_state, new_state, (1.0,) * cell.num_states, vectors)
-    assert list(map(len, gradients)) == [cell.num_gates, cell.num_recurrent, cell.num_states, cell.num_vectors]
+    gradients = step_backward(cell, saved, new_state, new_state, (1.0,) * cell.num_states, per_unit)
+    assert list(map(len, gradients)) == [cell.num_gates, cell.num_ah, cell.num_states, cell.num_per_unit]
     assert cell.states[0] == "h" and cell.num_private == len(cell.states) - 1
 
 
 def test_numbers_of_gates():
     """Of ax, of ah that multiply h, of ah in all; which are a stage's."""
-    counts = {name: (cell.num_gates, cell.num_outer, cell.num_recurrent) for name, cell in ALL_CELLS.items()}
+    counts = {name: (cell.num_gates, cell.num_recurrent, cell.num_ah) for name, cell in ALL_CELLS.items()}
     assert counts["lstm"] == counts["clipped"] == (4, 4, 4) and counts["gru"] == (3, 3, 3)
     assert counts["gru_reset_before"] == (3, 2, 3) and counts["blend"] == (3, 1, 4) and counts["light"] == (2, 0, 0)
     assert counts["chain"] == (2, 1, 4)
@@ -139,12 +139,12 @@ def float_tuple(dtype, count):
 
 def functions_of(cell):
     """(each of the cell's functions, how many numbers each of its arguments has)."""
-    G, A, S, K = cell.num_gates, cell.num_recurrent, cell.num_states, cell.num_saved
+    G, A, S, K = cell.num_gates, cell.num_ah, cell.num_states, cell.num_saved
     forward, backward = (G, A, S), (K, S, S, S)
     if cell.general:
         seen, noise = cell.num_sums + (cell.num_sums > 0), len(cell.noise)
-        forward = *forward, cell.num_vectors, seen, noise
-        backward = *backward, cell.num_products, cell.num_vectors, seen, cell.num_sums, noise
+        forward = *forward, cell.num_per_unit, seen, noise
+        backward = *backward, cell.num_products, cell.num_per_unit, seen, cell.num_sums, noise
     yield from ((cell.forward, forward), (cell.backward, backward))
     for stage in cell.stages:
         yield from ((stage.forward, forward), (stage.backward, backward))

@@ -138,11 +138,11 @@ HAND_WRITTEN = {
 }
 
 
-def step_of(cell, ax, ah, state, vectors, d_state, d_v):
+def step_of(cell, ax, ah, state, per_unit, d_state, d_v):
     """(new_state, d_ax, d_ah of the gates that multiply h, the state's gradient) of one step."""
-    more = (vectors, (), ()) if cell.general else ()
+    more = (per_unit, (), ()) if cell.general else ()
     new_state, saved = cell.forward(ax, ah, state, *more)
-    gradients = cell.backward(saved, state, new_state, d_state, *((d_v, vectors, (), (), ()) if cell.general else ()))
+    gradients = cell.backward(saved, state, new_state, d_state, *((d_v, per_unit, (), (), ()) if cell.general else ()))
     return new_state, *gradients[:3]
 
 
@@ -154,9 +154,9 @@ def test_derived_equals_hand_written(name):
     ax, ah = (tuple(rng.standard_normal((len(hand.gates), 100))) for _ in range(2))
     state, d_state = (tuple(rng.standard_normal((hand.num_states, 100))) for _ in range(2))
     d_v = tuple(rng.standard_normal((len(hand.stages), 100)))
-    vectors = tuple(np.zeros((len(derived.vectors), 100)))  # the recurrent bias of n, which is in ah by hand
+    per_unit = tuple(np.zeros((len(derived.per_unit), 100)))  # the recurrent bias of n, which is in ah by hand
     expected = step_of(hand, ax, ah, state, (), d_state, d_v)
-    found = step_of(derived, ax, ah, state, vectors, d_state, d_v)
+    found = step_of(derived, ax, ah, state, per_unit, d_state, d_v)
     for parts, others in zip(found, expected, strict=True):
         for part, other in zip(parts, others, strict=True):
             np.testing.assert_allclose(part, other, rtol=1e-13, atol=1e-14)

@@ -49,7 +49,7 @@ def run_onnxruntime(problem):
     inputs = {"X": problem.x, "W": W, "R": R, "B": np.concatenate([b, np.zeros_like(b)], axis=1)}
     names = ["X", "W", "R", "B", "", "h", "c"]
     inputs |= dict(zip("hc", problem.states[0], strict=True))
-    if "peep_i" in problem.loop.vectors:
+    if "peep_i" in problem.loop.per_unit:
         names.append("P")
         inputs["P"] = stacked(problem, "peep", "iof")
     direction = "bidirectional" if case.directions == 2 else "forward"

@@ -36,10 +36,10 @@ STRUCTURE = {
 @pytest.mark.parametrize("name", STRUCTURE)
 def test_structure(name):
     traced = cell(FUNCTIONS[name])
-    gates, recurrent, stages, vectors, bias, saved = STRUCTURE[name]
+    gates, recurrent, stages, per_unit, bias, saved = STRUCTURE[name]
     assert (traced.gates, traced.recurrent) == (tuple(gates.split()), tuple(recurrent.split()))
     assert [" ".join(stage.gates) for stage in traced.stages] == stages
-    assert (traced.vectors, traced.bias, traced.saved) == (tuple(vectors.split()), bias, tuple(saved.split()))
+    assert (traced.per_unit, traced.bias, traced.saved) == (tuple(per_unit.split()), bias, tuple(saved.split()))
     assert traced.general and traced.name == name and traced.states == tuple(inspect.signature(
         FUNCTIONS[name]).parameters)[1 : 1 + traced.num_states]  # fmt: skip
 
@@ -98,7 +98,7 @@ def test_a_bias_of_one_gate_alone_stays_a_vector():
     def traced(x, h, p):
         return tanh(p.W.a @ x + p.b.a) + tanh(p.W.b @ x + p.R.b @ h)
 
-    assert (traced.bias, traced.vectors) == ("none", ("b_a",))
+    assert (traced.bias, traced.per_unit) == ("none", ("b_a",))
 
 
 def test_a_bias_that_is_used_elsewhere_stays_a_vector():
@@ -106,7 +106,7 @@ def test_a_bias_that_is_used_elsewhere_stays_a_vector():
     def traced(x, h, p):
         return tanh(p.W.a @ x + p.b) * p.b
 
-    assert (traced.bias, traced.vectors) == ("none", ("b",))
+    assert (traced.bias, traced.per_unit) == ("none", ("b",))
 
 
 def test_names_of_gates_are_the_last_parts_where_these_differ():
@@ -216,7 +216,7 @@ def test_show(capsys):
         "bias_ih     (3H,)      r: p.b.r, z: p.b.z, n: p.b.n",
         "b_q         (H,)       p.b.q",
         "4 values per step and unit; bytes: 16 in float32, 8 in float16",
-        "def gru_backward(saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise):",
+        "def gru_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):",
     ):
         assert line in text
 

@@ -85,10 +85,10 @@ def test_backward_is_the_derivative(traced):
 def functions_of(traced):
     """(each of the cell's functions, how many numbers each of its arguments has)."""
     seen, noise = traced.num_sums + (traced.num_sums > 0), len(traced.noise)
-    forward = traced.num_gates, traced.num_recurrent, traced.num_states, traced.num_vectors, seen, noise
+    forward = traced.num_gates, traced.num_ah, traced.num_states, traced.num_per_unit, seen, noise
     backward = (
         traced.num_saved, traced.num_states, traced.num_states, traced.num_states, traced.num_products,
-        traced.num_vectors, seen, traced.num_sums, noise,
+        traced.num_per_unit, seen, traced.num_sums, noise,
     )  # fmt: skip
     yield from ((traced.forward, forward), (traced.backward, backward))
     for stage in traced.stages:

@@ -331,7 +331,7 @@ def test_released_streams_get_new_handles_and_work_spaces(library):
 
 def test_no_room_for_a_work_space(library):
     library.fail["alloc"] = True
-    with pytest.raises(MemoryError, match=r"no room for cuBLAS's work space, 32 MiB .*shelf\.clear\(\)"):
+    with pytest.raises(MemoryError, match=r"no room for cuBLAS's work space, 32 MiB .*buffer_pool\.clear\(\)"):
         cublas.handle()
     assert not cublas._handles
 

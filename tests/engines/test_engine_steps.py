@@ -8,7 +8,7 @@ import pytest
 from general_cells import GENERAL
 from numbarnn import cells, engines
 from numbarnn.common.order import RESET, SKIP
-from row_cases import SHAPES, check_gather, check_select, check_spread, check_step_codes, check_sum_gates
+from row_cases import SHAPES, check_gather, check_select, check_spread, check_step_mask, check_sum_gates
 from step_buffers import backward_buffers, forward_buffers, kinds_of_steps, results
 
 ALL_CELLS = cells.CELLS | GENERAL
@@ -24,19 +24,19 @@ def engine(cpu_on_threads):
 # ------------------------------------------------------------------------------------------- rows, by code or number
 @pytest.mark.parametrize("with_resets", (False, True))
 @pytest.mark.parametrize("directions, steps, batch", [(1, 1, 1), (2, 1, 2), (2, 2, 3), (1, 5, 7), (2, 7, 9)])
-def test_step_codes(engine, directions, steps, batch, with_resets):
-    check_step_codes(engine, directions, steps, batch, with_resets)
+def test_fill_step_mask(engine, directions, steps, batch, with_resets):
+    check_step_mask(engine, directions, steps, batch, with_resets)
 
 
 def test_step_codes_written_out():
     """Five times of three sequences of 5, 3 and 0 elements that begin anew at 0, 2 and 4; R resets, S is skipped."""
     resets = np.zeros((5, 3), np.uint8)
     resets[[0, 2, 4]] = 1
-    codes = np.full((2, 7, 3), 255, np.uint8)
-    engines.get("cpu").step_codes(codes, np.int32([5, 3, 0]), resets)
+    step_mask = np.full((2, 7, 3), 255, np.uint8)
+    engines.get("cpu").fill_step_mask(step_mask, np.int32([5, 3, 0]), resets)
     words = {0: ".", RESET: "R", SKIP: "S"}
-    forward = ["".join(words[code] for code in sequence) for sequence in codes[0].T]
-    backward = ["".join(words[code] for code in sequence) for sequence in codes[1].T]
+    forward = ["".join(words[code] for code in sequence) for sequence in step_mask[0].T]
+    backward = ["".join(words[code] for code in sequence) for sequence in step_mask[1].T]
     assert forward == [".R.R.R.", ".R.RSS.", ".SSSSS."]
     assert backward == ["..R.R..", "..R.SS.", ".SSSSS."]
 

@@ -113,7 +113,7 @@ def test_number_of_threads_of_the_package(engine):
 
 def test_usable_cpus():
     assert 1 <= thread_pool.usable_cpus() <= (os.cpu_count() or 1)
-    one = thread_pool.Team()
+    one = thread_pool.ThreadPool()
     assert one.threads == thread_pool.usable_cpus()
 
 
@@ -132,9 +132,9 @@ def count_in_step(thread, threads, counters, turns, places, rounds):
 
 @pytest.mark.parametrize("threads", (1, 2, 3, 8))  # more than there are cores, too
 def test_barrier_keeps_threads_in_step(threads):
-    workers = thread_pool.Team(threads)
+    workers = thread_pool.ThreadPool(threads)
     rounds = 500
-    for _ in range(3):  # a team runs again and again
+    for _ in range(3):  # a thread pool runs again and again
         turns, failures = np.zeros(threads * 8, np.int64), np.zeros(threads * 8, np.int64)
         workers.run(count_in_step, threads, turns, failures, rounds)
         assert (turns[::8] == rounds).all() and not failures.any()
@@ -155,7 +155,7 @@ def count_together(thread, threads, counters, rounds, slow):
 @pytest.mark.parametrize("threads", (2, 4))
 def test_no_sleeper_is_forgotten(threads):
     """Threads that wait for longer than they poll sleep; one whose waking is lost would sleep for ever."""
-    workers = thread_pool.Team(threads)
+    workers = thread_pool.ThreadPool(threads)
     for slow in (1000, 10_000, 30_000, 100_000):  # around what is polled for
         workers.run(count_together, threads, 200, slow)
 
@@ -170,7 +170,7 @@ def test_who_waits_for_long_uses_no_processor():
         count_together(thread, threads, counters, 1, slow)
         used[thread] = time.thread_time() - begin
 
-    workers = thread_pool.Team(2)
+    workers = thread_pool.ThreadPool(2)
     workers.run(meet, 2, 1)  # compiled now
     workers.run(meet, 2, 200_000_000)
     assert used[0] > 0.1, "the first thread is not slow: make it so"
@@ -180,8 +180,10 @@ def test_who_waits_for_long_uses_no_processor():
 def test_steps_too_small_to_be_shared_stay_on_one_thread(monkeypatch):
     """At each step threads wait for each other: where a step takes no longer than that, a second one only costs."""
     engine, used = engines.get("cpu"), []
-    monkeypatch.setattr(engine.team, "threads", 2)
-    monkeypatch.setattr(engine.team, "run", lambda function, threads, *rest: used.append((function.__name__, threads)))
+    monkeypatch.setattr(engine.thread_pool, "threads", 2)
+    monkeypatch.setattr(
+        engine.thread_pool, "run", lambda function, threads, *rest: used.append((function.__name__, threads))
+    )
     for H, expected in ((48, 1), (256, 2)):  # 0.3 and 8.4 million multiply-adds per step
         layer = nr.LSTM(H, H, device="cpu", seed=0)
         y, _, tape = layer.forward(np.zeros((60, 32, H), np.float32))
@@ -191,7 +193,7 @@ def test_steps_too_small_to_be_shared_stay_on_one_thread(monkeypatch):
         assert dict(used)["weight_gradients"] == 2  # all steps at once
 
 
-def test_team_takes_an_error_from_any_thread():
+def test_thread_pool_takes_an_error_from_any_thread():
     def fails(thread, threads, counters, where):
         if thread == where:
             raise RuntimeError(f"thread {where}")
@@ -200,7 +202,7 @@ def test_team_takes_an_error_from_any_thread():
         time.sleep(0.02 * thread)
         done[thread] = True
 
-    workers = thread_pool.Team(3)
+    workers = thread_pool.ThreadPool(3)
     for where in range(3):
         with pytest.raises(RuntimeError, match=f"thread {where}"):
             workers.run(fails, 3, where)
@@ -210,7 +212,7 @@ def test_team_takes_an_error_from_any_thread():
 
 
 def test_calls_from_several_python_threads_do_not_wait_for_each_other_for_ever():
-    """Two calls that each got some of the team's workers would never end."""
+    """Two calls that each got some of the thread pool's workers would never end."""
     program = """
         import faulthandler, sys, threading
         sys.setswitchinterval(1e-6)  # let Python's threads take turns between any two instructions
@@ -322,22 +324,22 @@ def test_shares_cover_all_units_once(threads):
 @by_dtype
 @by_threads
 @pytest.mark.parametrize("rows, columns", [(1, 1), (7, 33), (130, 50), (300, 100)])
-def test_add_row_sums(engine, rows, columns, threads, dtype):
+def test_add_column_sums(engine, rows, columns, threads, dtype):
     engine.set_num_threads(threads)
     _, x = slice_of(normal(dtype, rows, columns))
     out = normal(dtype, columns, seed=1)
     expected = out + x.sum(axis=0, dtype=np.float64)
     bound = np.finfo(dtype).eps * (rows + 1) * (np.abs(x).sum(axis=0) + np.abs(out))
-    engine.add_row_sums(out, x)
+    engine.add_column_sums(out, x)
     assert (np.abs(out - expected) <= bound).all()
 
 
-def test_add_row_sums_of_many_rows_stays_exact():
+def test_add_column_sums_of_many_rows_stays_exact():
     """Adding row after row to one float32 would err like sqrt(rows) eps, 13 times PyTorch's at 3840 rows."""
     rows = 20_000
     x = normal("float32", rows, 40) + np.float32(1)
     out = np.zeros(40, np.float32)
-    engines.get("cpu").add_row_sums(out, x)
+    engines.get("cpu").add_column_sums(out, x)
     exact = x.sum(axis=0, dtype=np.float64)
     numpys = x.T.copy().sum(axis=1)  # NumPy's pairwise sum of contiguous rows
     error, theirs = (np.max(np.abs(value - exact) / exact) / np.finfo(np.float32).eps for value in (out, numpys))

@@ -9,7 +9,7 @@ from numbarnn import cells, engines
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import DTYPES
 from philox_reference import dropout_mask
-from row_cases import SHAPES, check_gather, check_select, check_spread, check_step_codes, check_sum_gates
+from row_cases import SHAPES, check_gather, check_select, check_spread, check_step_mask, check_sum_gates
 from step_buffers import (
     backward_buffers,
     forward_buffers,
@@ -59,10 +59,10 @@ def test_multiply(engine, M, N, K, transpose_a, transpose_b, accumulate, dtype):
 
 @by_dtype
 @pytest.mark.parametrize("rows, columns", [(1, 1), (17, 33), (300, 32), (5000, 1000)])
-def test_add_row_sums(engine, rows, columns, dtype):
+def test_add_column_sums(engine, rows, columns, dtype):
     x, start = normal(dtype, rows, 2 * columns), normal(dtype, columns, seed=1)
     out = engine.from_host(start)
-    engine.add_row_sums(
+    engine.add_column_sums(
         out, engine.from_host(x)[:, 3 : 3 + columns] if columns > 3 else engine.from_host(x)[:, :columns]
     )
     x = x[:, 3 : 3 + columns] if columns > 3 else x[:, :columns]
@@ -94,8 +94,8 @@ def test_copy(cupy, engine, shape):
 # ------------------------------------------------------------------------------------------- rows, by code or number
 @pytest.mark.parametrize("with_resets", (False, True))
 @pytest.mark.parametrize("directions, steps, batch", [(1, 1, 1), (2, 7, 9), (2, 300, 130), many_rows(1, 70_000, 2)])
-def test_step_codes(engine, directions, steps, batch, with_resets):
-    check_step_codes(engine, directions, steps, batch, with_resets)
+def test_fill_step_mask(engine, directions, steps, batch, with_resets):
+    check_step_mask(engine, directions, steps, batch, with_resets)
 
 
 @by_every_dtype

@@ -67,7 +67,7 @@ def run(engine, forward, cuts=None, spoiled=False):
     G, A = forward.b_w.size, forward.b_r.size
     values |= {} if forward.m is None else {"dht": backward.dht}
     values |= {"dh": backward.dh, "dc": backward.dc, "dax": backward.dax[..., :G], "dah": backward.dah[..., :A]}
-    return values | ({} if forward.vectors is None else {"d_vectors": backward.d_vectors})
+    return values | ({} if forward.per_unit is None else {"d_per_unit": backward.d_per_unit})
 
 
 # ------------------------------------------------------------------------------------------------ what is expected
@@ -102,22 +102,24 @@ def expected(forward, backward=None):
     ah_added = torch.zeros((T, B, A), dtype=torch.float64, requires_grad=True)
     W_hr = None if forward.m is None else tensor(forward.W_hr, False)
     h_added = torch.zeros((T, *initial[0].shape), dtype=torch.float64, requires_grad=True)
-    vectors = np.zeros(0) if forward.vectors is None else forward.vectors
-    vectors = tensor(np.broadcast_to(vectors, (T, B, vectors.size)))
+    per_unit = np.zeros(0) if forward.per_unit is None else forward.per_unit
+    per_unit = tensor(np.broadcast_to(per_unit, (T, B, per_unit.size)))
     if forward.save:
         noise = [tensor(array, False) for array in drawn_numbers(cell.noise, WORDS, T, B, H)]
     else:
         noise = [torch.full((T, B, H), one.mean, dtype=torch.float64) for one in cell.noise]
-    codes = torch.zeros((T, B), dtype=torch.uint8) if forward.codes is None else torch.tensor(forward.codes[1:-1])
-    gates, outputs = [slice(g * H, (g + 1) * H) for g in range(cell.num_recurrent)], [None] * T
+    step_mask = (
+        torch.zeros((T, B), dtype=torch.uint8) if forward.step_mask is None else torch.tensor(forward.step_mask[1:-1])
+    )
+    gates, outputs = [slice(g * H, (g + 1) * H) for g in range(cell.num_ah)], [None] * T
     for t in reversed(range(T)) if d else range(T):
         product = (
             lambda g, t=t: ax[t][:, gates[g]] + b_w[gates[g]],
             lambda g, vector, t=t: vector @ R[gates[g]].T + b_r[gates[g]] + ah_added[t][:, gates[g]],
         )
-        cut, skip = (codes[t] == RESET)[:, None], (codes[t] == SKIP)[:, None]
+        cut, skip = (step_mask[t] == RESET)[:, None], (step_mask[t] == SKIP)[:, None]
         before = [torch.where(cut, 0.0, state) for state in states]
-        own = vectors[t].split(H, dim=1) if cell.vectors else ()
+        own = per_unit[t].split(H, dim=1) if cell.per_unit else ()
         new = SUM_STEPS[cell.name](product, before, own, [one[t] for one in noise])
         if W_hr is not None:
             new = new[0] @ W_hr.T + h_added[t], *new[1:]
@@ -129,15 +131,15 @@ def expected(forward, backward=None):
     private = [torch.cat(output[1:], dim=1) if output[1:] else torch.empty((B, 0)) for output in outputs]
     values["c"] = torch.stack(private)
     weights = backward_of(forward)
-    dy = tensor(half(weights.dy, d), False) * (codes != SKIP)[..., None]
+    dy = tensor(half(weights.dy, d), False) * (step_mask != SKIP)[..., None]
     loss = (values["h"] * dy).sum()
     finals = [tensor(weights.dh, False), *tensor(weights.dc, False).split(H, dim=1)]
     sum((state * part).sum() for state, part in zip(states, finals, strict=False)).add(loss).backward()
     gradients = [state.grad if state.grad is not None else torch.zeros_like(state) for state in initial]
     values |= {"dh": gradients[0], "dc": torch.cat([torch.empty((B, 0)), *gradients[1:]], dim=1)}
     values |= {"dax": ax.grad, "dah": ah_added.grad}
-    if cell.vectors:
-        values["d_vectors"] = vectors.grad
+    if cell.per_unit:
+        values["d_per_unit"] = per_unit.grad
     if W_hr is not None:
         values["dht"] = h_added.grad
     return {name: value.detach().numpy() for name, value in values.items()}
@@ -150,8 +152,8 @@ def check(engine, cell, direction, dtype="float64", **options):
         forward = buffers(cell, direction, save, dtype=dtype, **options)
         wanted = expected(forward)
         found = run(engine, forward, spoiled=options.get("spoiled", False))
-        if save and forward.codes is not None:  # what goes beyond a sequence's beginning, passes leave out
-            begins = forward.codes[1 if direction == 0 else -2] == RESET
+        if save and forward.step_mask is not None:  # what goes beyond a sequence's beginning, passes leave out
+            begins = forward.step_mask[1 if direction == 0 else -2] == RESET
             for name in ("dh", "dc"):
                 found[name] = np.where(begins[:, None], 0, found[name])
         assert found.keys() == wanted.keys()
@@ -234,7 +236,7 @@ def test_in_a_job_one_thread_adds_up_alone(engine, cell, monkeypatch):
 def test_gradients_are_those_of_finite_differences(engine, cell):
     """Along a random direction of x Wᵀ, the states, vectors, and b_r, which says what dah is."""
     forward = buffers(cell, 0, dtype="float64", H=20)
-    weights, changed = backward_of(forward), ("ax", "h", "c", "b_r", "vectors")
+    weights, changed = backward_of(forward), ("ax", "h", "c", "b_r", "per_unit")
     rng = np.random.default_rng(0)
     steps = {name: rng.standard_normal(getattr(forward, name).shape) for name in changed if name in vars(forward)
              and getattr(forward, name) is not None}  # fmt: skip
@@ -254,8 +256,8 @@ def test_gradients_are_those_of_finite_differences(engine, cell):
         "c": (found["dc"], half(steps["c"], 0)[0]),
         "b_r": (found["dah"], steps["b_r"]),
     }
-    if cell.vectors:
-        parts["vectors"] = found["d_vectors"], steps["vectors"]
+    if cell.per_unit:
+        parts["per_unit"] = found["d_per_unit"], steps["per_unit"]
     np.testing.assert_allclose(sum((d * step).sum() for d, step in parts.values()), slope, rtol=1e-7)
 
 

@@ -12,7 +12,7 @@ import numbarnn
 from gpu_stand_in import Memory, Pointer
 from numbarnn import engines, functional
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.gpu.buffer_pool import Shelf
+from numbarnn.engines.gpu.buffer_pool import BufferPool
 from numbarnn.layers.stack import Stack
 
 THREADS = 6
@@ -46,43 +46,43 @@ def slowly(function):
 
 
 # ------------------------------------------------------------------------------------------------------ kept memory
-def shelf_of(limit):
-    """A Shelf of memory that is counted but not there."""
+def buffer_pool_of(limit):
+    """A BufferPool of memory that is counted but not there."""
     stream = SimpleNamespace(ptr=0)
     cuda = SimpleNamespace(get_current_stream=lambda: stream, MemoryPointer=Pointer, UnownedMemory=Memory)
     cuda.alloc = lambda size: Pointer(Memory(0, size, None, 0), 0)
-    return Shelf(SimpleNamespace(cuda=cuda, ndarray=lambda shape, dtype, pointer: pointer), 0, limit)
+    return BufferPool(SimpleNamespace(cuda=cuda, ndarray=lambda shape, dtype, pointer: pointer), 0, limit)
 
 
 def test_kept_memory_of_several_threads():
     """New kinds of calls in one thread count what is kept, while others get new arrays and let go of old ones."""
-    shelf, dtype = shelf_of(limit=10_000), np.dtype("float32")
+    buffer_pool, dtype = buffer_pool_of(limit=10_000), np.dtype("float32")
 
     def work(number):
         arrays = []
         for turn in range(400):
-            rooms = shelf.rooms((number, turn))
+            rooms = buffer_pool.rooms((number, turn))
             arrays = arrays[-20:] + [rooms(name, (100,), dtype) for name in range(10)]
             if turn % 50 == 0:
-                shelf.clear()
+                buffer_pool.clear()
 
     at_once(work)
-    shelf.clear()
-    assert shelf.kept_bytes() == 0
+    buffer_pool.clear()
+    assert buffer_pool.kept_bytes() == 0
 
 
 def test_memory_comes_back_in_any_thread_at_any_time():
-    """Even while its thread holds the shelf's lock, as collecting garbage may begin there."""
-    shelf = shelf_of(1 << 40)
-    array = shelf.rooms("kind")("name", (4,), np.dtype("float32"))
-    with shelf._lock:
+    """Even while its thread holds the buffer pool's lock, as collecting garbage may begin there."""
+    buffer_pool = buffer_pool_of(1 << 40)
+    array = buffer_pool.rooms("kind")("name", (4,), np.dtype("float32"))
+    with buffer_pool._lock:
         done = threading.Thread(target=lambda: holder.clear(), daemon=True)
         holder = [array]
         del array
         done.start()
         done.join(timeout=5)
         assert not done.is_alive()
-    assert shelf.kept_bytes() == 16
+    assert buffer_pool.kept_bytes() == 16
 
 
 # ---------------------------------------------------------------------------------------------------------- engines

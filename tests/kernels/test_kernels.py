@@ -182,8 +182,8 @@ def test_catalog_names_are_unique_and_in_order():
     per_dtype = pointwise_kernels + staged + sequences + joins + gates + sums + drop
     copies = 4 * (3 + 2 * 2)  # layouts: within a dtype (16 bits are 16 bits), from and to float32 for each half
     moves = 3 * (2 + 2 + 1 + 1)  # carry, spread, spread_blocks and spoil, likewise
-    codes, watches = 1, 2 * 2  # of no dtype; of words of 32 and of 16 bits
-    assert len(set(names)) == len(names) == 4 * per_dtype + copies + moves + codes + watches
+    step_mask, watches = 1, 2 * 2  # of no dtype; of words of 32 and of 16 bits
+    assert len(set(names)) == len(names) == 4 * per_dtype + copies + moves + step_mask + watches
     assert len({(shipped.dtype, shipped.signature) for shipped in KERNELS}) == len(KERNELS)
     assert names[0] == "lstm_pointwise_forward_training-float32"
     assert names[-1] == "copy_bfloat16_to_float32-bfloat16-strided_from_strided"
@@ -203,8 +203,8 @@ def test_catalog_grows_by_appending(monkeypatch):
 
 
 def test_find():
-    assert str(catalog.find("add_row_sums", KERNELS)) == "add_row_sums-float32-contiguous"
-    assert str(catalog.find("add_row_sums-float64-columns", KERNELS)) == "add_row_sums-float64-columns"
+    assert str(catalog.find("add_column_sums", KERNELS)) == "add_column_sums-float32-contiguous"
+    assert str(catalog.find("add_column_sums-float64-columns", KERNELS)) == "add_column_sums-float64-columns"
     with pytest.raises(ValueError, match=r"one of lstm_pointwise_forward_training, .*, copy, .* got 'kopy'"):
         catalog.find("kopy", KERNELS)
 

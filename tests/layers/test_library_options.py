@@ -129,7 +129,7 @@ def test_inference_uses_means(name):
     states = drawn.states[0] if len(drawn.states) == 1 else tuple(drawn.states)
     y, _ = drawn.layer(drawn.x, states)
     means = np.array([noise.mean for noise in drawn.cell.noise])[None, None, :, None]
-    expected = drawn.expected(np.ones((drawn.cell.num_recurrent * H, H)), np.broadcast_to(means, (T, B, means.size, H)))
+    expected = drawn.expected(np.ones((drawn.cell.num_ah * H, H)), np.broadcast_to(means, (T, B, means.size, H)))
     assert_close(CASE, {"y": y}, {"y": expected["y"]})
 
 

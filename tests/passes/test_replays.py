@@ -121,25 +121,25 @@ def test_kept_memory_is_bounded(gpu, monkeypatch):
     kept = []
     for steps in range(1, 9):
         layer(cupy.empty((steps, B, H), "float32"))
-        kept.append(engine.shelf.kept_bytes())
-        assert len(engine.shelf._kinds) <= 3
-    engine.shelf._limit = kept[-1] // 4
+        kept.append(engine.buffer_pool.kept_bytes())
+        assert len(engine.buffer_pool._kinds) <= 3
+    engine.buffer_pool._limit = kept[-1] // 4
     layer(cupy.empty((9, B, H), "float32"))
-    assert 0 < engine.shelf.kept_bytes() < kept[-1] / 2
-    engine.shelf.clear()
-    assert engine.shelf.kept_bytes() == 0
+    assert 0 < engine.buffer_pool.kept_bytes() < kept[-1] / 2
+    engine.buffer_pool.clear()
+    assert engine.buffer_pool.kept_bytes() == 0
 
 
 def test_a_full_device_gets_back_what_is_kept(gpu):
     engine, _, cupy = gpu
     layer, x, _ = layer_and_input(cupy)
     layer(x)
-    assert engine.shelf.kept_bytes() > 0
+    assert engine.buffer_pool.kept_bytes() > 0
     cupy.pool.room = 100
     with pytest.raises(MemoryError, match=r"no room for an array \(\d+, 4, 32\)"):
         layer(x[:-1])
     gc.collect()
-    assert engine.shelf.kept_bytes() == 0
+    assert engine.buffer_pool.kept_bytes() == 0
 
 
 def test_problems_are_compared_by_identity_first(gpu):

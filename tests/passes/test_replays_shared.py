@@ -89,14 +89,14 @@ def test_only_lanes_that_multiply_have_work_space(gpu, handles):
     assert all(len(made) == 1 for made in handles.values())
 
 
-def test_work_space_is_freed_with_the_shelf(gpu, handles):
+def test_work_space_is_freed_with_the_buffer_pool(gpu, handles):
     """With the graphs that hold its address: calls after that begin anew."""
     engine, _, cupy = gpu
     layer, x, _ = layer_and_input(cupy)
     for _ in range(3):
         layer(x)
     before = [handle for made in handles.values() for handle in made]
-    engine.shelf.clear()
+    engine.buffer_pool.clear()
     assert before and all(handle.closed for handle in before) and not cublas._handles
     recordings = engine.streams.recordings
     layer(x)
@@ -144,7 +144,7 @@ def test_threads_share_lanes_and_graphs_of_their_own(gpu, handles):
                 for turn in range(30):
                     layer.backward(layer.forward(x)[2], dy)
                     if turn == 10 and number == 0:
-                        engine.shelf.clear()
+                        engine.buffer_pool.clear()
         except BaseException as error:
             errors.append(error)
             raise

@@ -82,13 +82,13 @@ def check_tables(problem, launch):
     """Every unit and sequence of every layer and direction has one block, and every weight is multiplied by one warp
     for each slice of the batch, at the place where it stands."""
     hidden, D = problem.hidden_sizes, problem.directions
-    gates, outer = problem.cell.num_gates, problem.cell.num_outer
+    gates, outer = problem.cell.num_gates, problem.cell.num_recurrent
     places, end = {}, 0
     for layer, direction in product(range(problem.layers), range(D)):
         inputs = D * hidden[layer - 1] if layer else problem.input_size
         W, R = end, end + gates * hidden[layer] * inputs
         end = R + outer * hidden[layer] ** 2
-        places[layer, direction] = SimpleNamespace(W=W, R=R, b_w=0, b_r=0, vectors=-1, W_size=R - W, R_size=end - R)
+        places[layer, direction] = SimpleNamespace(W=W, R=R, b_w=0, b_r=0, per_unit=-1, W_size=R - W, R_size=end - R)
     blocks, warps = make_tables(problem, launch, places)
     assert blocks.shape == (launch.blocks, kernels.BLOCK_COLUMNS)
     assert warps.shape == (launch.blocks, launch.cut.warps, tiles.WARP_COLUMNS)
@@ -161,7 +161,7 @@ def test_plans_are_right(cell, dtype):
 @pytest.mark.parametrize("cell", (GENERAL["light"], UNEVEN["fewer"], UNEVEN["more"]), ids=lambda cell: cell.name)
 def test_a_block_has_the_rows_of_its_largest_matrix(cell):
     """Forward, per unit; alone a layer has none of W. Its biases are those that there are."""
-    gates, outer = cell.num_gates, cell.num_outer
+    gates, outer = cell.num_gates, cell.num_recurrent
     problem = problem_of(cell, "float32", (64, 64), 8)
     for first, last, groups in ((0, 1, max(1, outer)), (0, 2, max(gates, outer))):
         launch = planner._best_launch(problem, problem.profile, first, last, False)
@@ -204,7 +204,7 @@ def test_random_numbers_have_a_row_for_each_place():
         problem = problem_of(NOISE_CELLS["noisy"], "float32", (33, 17), 3, directions=2, training=training)
         rows = set()
         for launch in planner.plan_launches(problem, problem.profile, False):
-            places = dict.fromkeys(product(range(2), range(2)), SimpleNamespace(W=0, R=0, b_w=0, b_r=0, vectors=-1))
+            places = dict.fromkeys(product(range(2), range(2)), SimpleNamespace(W=0, R=0, b_w=0, b_r=0, per_unit=-1))
             for block in make_tables(problem, launch, places)[0]:
                 layer, direction = launch.first + block[kernels.LAYER], block[kernels.DIRECTION]
                 assert block[kernels.NOISE] == (2 * layer + direction if training else 0)

@@ -27,7 +27,7 @@ class Step:
 
     def __init__(self, cell, dtype, direction):
         self.cell, self.dtype, self.direction = cell, dtype, direction
-        T, B, H, G, A, N = self.T, self.B, self.H, cell.num_gates, cell.num_recurrent, cell.num_private
+        T, B, H, G, A, N = self.T, self.B, self.H, cell.num_gates, cell.num_ah, cell.num_private
         self.t = 1
         self.before = self.t if direction == 0 else self.t + 2
         self.h_columns = slice(direction * H, (direction + 1) * H)
@@ -39,7 +39,7 @@ class Step:
         self.ax = normal(dtype, T, B, self.width, seed=3)
         self.ah = normal(dtype, B, A * H, seed=4)
         self.b_w, self.b_r = normal(dtype, G * H, seed=5), normal(dtype, A * H, seed=6)
-        self.vectors = normal(dtype, cell.num_vectors * H, seed=10)
+        self.per_unit = normal(dtype, cell.num_per_unit * H, seed=10)
         self.words, self.draws = noise_words(2**35 + 5, 4, 9)[3], True
 
     @property
@@ -49,12 +49,12 @@ class Step:
         return (h, *split(c, self.cell.num_private))
 
     def given(self):
-        """(ax, ah, state, vectors) of the step, biases added, in float64."""
-        G, A, H = self.cell.num_gates, self.cell.num_recurrent, self.H
+        """(ax, ah, state, per_unit) of the step, biases added, in float64."""
+        G, A, H = self.cell.num_gates, self.cell.num_ah, self.H
         ax = split(self.ax[self.t, :, : G * H].astype(np.float64) + self.b_w, G)
         ah = split(self.ah.astype(np.float64) + self.b_r, A)
-        vectors = split(self.vectors.astype(np.float64), self.cell.num_vectors)
-        return ax, ah, tuple(part.astype(np.float64) for part in self.state_before), vectors
+        per_unit = split(self.per_unit.astype(np.float64), self.cell.num_per_unit)
+        return ax, ah, tuple(part.astype(np.float64) for part in self.state_before), per_unit
 
     @property
     def noise(self):
@@ -75,7 +75,7 @@ class Step:
         return [value.sum(axis=1, keepdims=True) for value in self.wide(terms)]
 
     def forward_arguments(self, stage=None):
-        """(ax, ah, state, vectors, sums, noise) as a stage (its number) gets them, or the cell's own forward."""
+        """(ax, ah, state, per_unit, sums, noise) as a stage (its number) gets them, or the cell's own forward."""
         given, sums, stages = self.given(), [], self.cell.stages
         count = (float(self.H),) if self.cell.num_sums else ()
         for one in stages[: len(stages) if stage is None else stage]:
@@ -86,20 +86,20 @@ class Step:
     def backward_arguments(self, saved, state, new_state, d_state, d_v, stage=-1):
         """The arguments of a stage's backward (its number), or of the cell's own."""
         sums, noise, d_sums = *self.forward_arguments()[4:], [None] * self.cell.num_sums
-        vectors = split(self.vectors.astype(np.float64), self.cell.num_vectors)
+        per_unit = split(self.per_unit.astype(np.float64), self.cell.num_per_unit)
         for number in reversed(range(stage + 1, len(self.cell.stages))):
             first, one = self.cell.first_sum(number), self.cell.stages[number]
             if one.sums:
-                terms = one.backward(saved, state, new_state, d_state, d_v, vectors, sums, tuple(d_sums), noise)
+                terms = one.backward(saved, state, new_state, d_state, d_v, per_unit, sums, tuple(d_sums), noise)
                 d_sums[first : first + len(one.sums)] = self.totals(terms)
-        return saved, state, new_state, d_state, d_v, vectors, sums, tuple(d_sums), noise
+        return saved, state, new_state, d_state, d_v, per_unit, sums, tuple(d_sums), noise
 
     def expected(self):
         """(new state, saved) by the cell's equations on whole arrays, in float64."""
         return forward_function(self.cell, "float64", "python")(*self.forward_arguments())
 
     def expected_gradients(self, saved, state, new_state, d_state, d_v):
-        """(d_ax, d_ah, d_state_before, d_vectors), each a list of arrays (B, H), likewise."""
+        """(d_ax, d_ah, d_state_before, d_per_unit), each a list of arrays (B, H), likewise."""
         arguments = self.backward_arguments(saved, state, new_state, d_state, d_v)
         return [self.wide(part) for part in backward_function(self.cell, "float64", "python")(*arguments)]
 

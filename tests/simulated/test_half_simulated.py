@@ -67,12 +67,12 @@ def test_copy_converts_both_ways(dtype):
 
 
 @by_dtype
-def test_row_sums_are_rounded_once(dtype):
+def test_column_sums_are_rounded_once(dtype):
     """300 numbers near 1: a sum of halves would be stuck at 256 in bfloat16."""
     x, out = 1 + normal(dtype, 300, 6) / 8, normal(dtype, 6, seed=1)
     x, exact = x.astype(numpy_dtype(dtype)), out.astype(np.float64)
     exact = exact + x.sum(axis=0, dtype=np.float64)
-    column_sums.add_row_sums(out, x)
+    column_sums.add_column_sums(out, x)
     np.testing.assert_array_equal(out, exact.astype(numpy_dtype(dtype)))
 
 

@@ -45,12 +45,12 @@ def test_copy_into_a_slice_writes_that_slice_only(shape, dtype):
 @by_dtype
 @pytest.mark.parametrize("rows", (1, 2, 3, 17))
 @pytest.mark.parametrize("columns", (1, 4, 5, 19))  # tiles have 4 columns, 2 rows, and there are 2 blocks
-def test_add_row_sums_over_several_tiles(columns, rows, dtype):
+def test_add_column_sums_over_several_tiles(columns, rows, dtype):
     whole = normal(dtype, rows, 2 * columns + 3)
     x = whole[:, 2 : 2 + columns]  # rows at a stride
     start = normal(dtype, columns, seed=1)
     out = start.copy()
-    column_sums.add_row_sums(out, x)
+    column_sums.add_column_sums(out, x)
     # each of at most rows + 1 additions rounds a sum of at most rows * 4
     eps = np.finfo(dtype).eps
     np.testing.assert_allclose(
@@ -58,19 +58,19 @@ def test_add_row_sums_over_several_tiles(columns, rows, dtype):
     )
 
 
-def test_add_row_sums_has_a_fixed_order():
+def test_add_column_sums_has_a_fixed_order():
     x, out = normal("float32", 100, 7), [np.zeros(7, np.float32) for _ in range(2)]
     for one in out:
-        column_sums.add_row_sums(one, x)
+        column_sums.add_column_sums(one, x)
     np.testing.assert_array_equal(*out)
 
 
 @pytest.mark.parametrize("blocks", (1, 3))
-def test_add_row_sums_is_right_for_any_grid(blocks):
+def test_add_column_sums_is_right_for_any_grid(blocks):
     x, out, expected = normal("float64", 5, 11), np.zeros(11), np.zeros(11)
-    kernel = column_sums.make_add_row_sums("float64")
+    kernel = column_sums.make_add_column_sums("float64")
     kernel.bind(LaunchConfig(blocks, (column_sums.COLUMNS, column_sums.ROWS)), out, x)()
-    column_sums.add_row_sums(expected, x)
+    column_sums.add_column_sums(expected, x)
     np.testing.assert_array_equal(out, expected)
 
 
@@ -114,7 +114,7 @@ def test_pointwise_forward_of_training(cell, direction, dtype):
     new_state, saved = s.expected()
     before, others = [part.copy() for part in s.state_before], s.ax[[0, 2]].copy()
     bind = pointwise.bind_forward
-    bind(cell, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, s.vectors, None, direction, True)(s.t, s.before)
+    bind(cell, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, s.per_unit, None, direction, True)(s.t, s.before)
     np.testing.assert_array_equal(s.state_before, before)
     for array, columns, value in ((s.h, s.h_columns, new_state[:1]), (s.c, s.c_columns, new_state[1:])):
         array[s.before] = np.nan  # was given
@@ -135,7 +135,7 @@ def test_pointwise_forward_of_inference(cell, direction, dtype):
     c, ax = nans(dtype, 2, *s.c.shape[1:]), s.ax.copy()
     c[s.before % 2] = s.c[s.before]
     bind = pointwise.bind_forward
-    bind(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, s.vectors, None, direction, False)(s.t, s.before)
+    bind(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, s.per_unit, None, direction, False)(s.t, s.before)
     assert_near(s.h[s.t + 1, :, s.h_columns], new_state[0])
     np.testing.assert_array_equal(c[s.before % 2], s.c[s.before])
     if cell.num_private:
@@ -162,15 +162,15 @@ def test_pointwise_backward(cell, direction, dtype):
     dax = nans(dtype, s.T, s.B, s.width)  # at first what forward saved
     if K:
         dax[s.t, :, : K * H] = np.concatenate(saved, axis=1)
-    dah = dax if cell.same_gradient else nans(dtype, s.T, s.B, cell.num_recurrent * H)
-    d_vectors = nans(dtype, s.T, s.B, s.vectors.size)
-    given = cell, dh, dc, dax, dah, d_vectors, dy, s.h, s.c, s.vectors, d_v, None, direction
+    dah = dax if cell.same_gradient else nans(dtype, s.T, s.B, cell.num_ah * H)
+    d_per_unit = nans(dtype, s.T, s.B, s.per_unit.size)
+    given = cell, dh, dc, dax, dah, d_per_unit, dy, s.h, s.c, s.per_unit, d_v, None, direction
     pointwise.bind_backward(*given)(s.t, s.before)
     assert_near(dax[s.t, :, : G * H], np.concatenate(d_ax, axis=1))
     assert np.isnan(dax[[0, 2]]).all()
     if not cell.same_gradient:  # gates of stages are theirs
-        assert_only_written(dah, (s.t, slice(None), slice(0, cell.num_outer * H)), joined(d_ah, s.B))
-    assert_only_written(d_vectors, s.t, joined(d_own, s.B))
+        assert_only_written(dah, (s.t, slice(None), slice(0, cell.num_recurrent * H)), joined(d_ah, s.B))
+    assert_only_written(d_per_unit, s.t, joined(d_own, s.B))
     assert_near(dh, d_before[0])
     assert_near(dc, joined(d_before[1:], s.B))
 
@@ -182,8 +182,8 @@ def test_pointwise_is_right_for_any_grid(cell):
     for config in (LaunchConfig(1, 1), LaunchConfig((1, 5), 16)):
         s = Step(cell, "float64", 0)
         kernel = pointwise.make_pointwise_forward(cell, "float64", True)
-        codes = pointwise.no_codes(s.ah, None)
-        arrays = s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, s.vectors, s.h, s.b_w, codes  # no sums, no noise
+        step_mask = pointwise.no_step_mask(s.ah, None)
+        arrays = s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, s.per_unit, s.h, s.b_w, step_mask  # no sums, no noise
         kernel.bind(config, *arrays, np.int32(0))(s.t, s.before)
         results.append((s.h, s.c, s.ax))
     for one, other in zip(*results, strict=True):

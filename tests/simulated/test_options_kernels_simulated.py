@@ -21,10 +21,10 @@ from row_cases import (
     check_gather,
     check_select,
     check_spread,
-    check_step_codes,
+    check_step_mask,
     check_sum_gates,
     integers,
-    random_codes,
+    random_step_mask,
 )
 from step_buffers import backward_buffers, forward_buffers, kinds_of_steps, results
 
@@ -41,8 +41,8 @@ by_every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 @pytest.mark.parametrize("with_resets", (False, True))
 @pytest.mark.parametrize("directions, steps, batch", [(1, 1, 1), (2, 1, 2), (2, 2, 3), (1, 5, 7), (2, 7, 9)])
-def test_step_codes(directions, steps, batch, with_resets):
-    check_step_codes(ENGINE, directions, steps, batch, with_resets)
+def test_fill_step_mask(directions, steps, batch, with_resets):
+    check_step_mask(ENGINE, directions, steps, batch, with_resets)
 
 
 @by_every_dtype
@@ -70,22 +70,22 @@ def test_spread_and_sum_gates(rows, hidden, gates, dtype):
 
 @pytest.mark.parametrize("blocks, threads", [(1, 1), ((1, 5), 16)])
 def test_row_kernels_are_right_for_any_grid(blocks, threads):
-    config, x, codes = LaunchConfig(blocks, threads), normal("float32", 3, 4, 7), random_codes(3, 4)
+    config, x, step_mask = LaunchConfig(blocks, threads), normal("float32", 3, 4, 7), random_step_mask(3, 4)
     select, gather = masks.make_select("float32")[0], masks.make_gather("float32")[0]
     out, expected = nans("float32", *x.shape), nans("float32", *x.shape)
-    select.bind(config, out, x, codes, np.float32(2))(SKIP)
-    ENGINE.select(expected, x, codes, SKIP, 2.0)
+    select.bind(config, out, x, step_mask, np.float32(2))(SKIP)
+    ENGINE.select(expected, x, step_mask, SKIP, 2.0)
     np.testing.assert_array_equal(out, expected)
     index = np.array([2, -1, 0, 2, 1])
     out, expected = nans("float32", 5, 7), nans("float32", 5, 7)
     gather.bind(config, out, x[0], index, np.float32(2))()
     ENGINE.gather(expected, x[0], index, 2.0)
     np.testing.assert_array_equal(out, expected)
-    codes, expected = np.full((2, 2, 5, 4), 255, np.uint8)
-    lengths, resets = np.int32([3, 0, 1, 2]), (random_codes(3, 4) == RESET).view(np.uint8)
-    masks.make_step_codes().bind(config, codes, lengths, resets)()
-    ENGINE.step_codes(expected, lengths, resets)
-    np.testing.assert_array_equal(codes, expected)
+    step_mask, expected = np.full((2, 2, 5, 4), 255, np.uint8)
+    lengths, resets = np.int32([3, 0, 1, 2]), (random_step_mask(3, 4) == RESET).view(np.uint8)
+    masks.make_step_mask_kernel().bind(config, step_mask, lengths, resets)()
+    ENGINE.fill_step_mask(expected, lengths, resets)
+    np.testing.assert_array_equal(step_mask, expected)
 
 
 # ------------------------------------------------------------------------------------------------ masked pointwise
@@ -100,16 +100,16 @@ def wide_state(parts):
 
 
 class MaskedStep(Step):
-    """A step whose sequences have every pair of codes of the step and of the one after it."""
+    """A step whose sequences have every pair of step_mask of the step and of the one after it."""
 
     B = 9
 
     def __init__(self, cell, dtype, direction):
         super().__init__(cell, dtype, direction)
-        self.codes = np.full((self.T + 2, self.B), 99, np.uint8)
+        self.step_mask = np.full((self.T + 2, self.B), 99, np.uint8)
         every = np.uint8([0, RESET, SKIP])
-        self.codes[self.t + 1], self.codes[self.after] = np.repeat(every, 3), np.tile(every, 3)
-        code, after = self.codes[self.t + 1], self.codes[self.after]
+        self.step_mask[self.t + 1], self.step_mask[self.after] = np.repeat(every, 3), np.tile(every, 3)
+        code, after = self.step_mask[self.t + 1], self.step_mask[self.after]
         self.reset, self.skip, self.cut_off = code == RESET, code == SKIP, after == RESET
         self.started = where_rows(self.reset, [np.zeros_like(part) for part in self.state_before], self.state_before)
 
@@ -120,10 +120,10 @@ class MaskedStep(Step):
 
     def given(self):
         """As `Step.given`, after a reset from zero: of the gates that multiply h the biases alone."""
-        ax, ah, _, vectors = super().given()
-        biases, outer = split(self.b_r.astype(np.float64), len(ah)), self.cell.num_outer
+        ax, ah, _, per_unit = super().given()
+        biases, outer = split(self.b_r.astype(np.float64), len(ah)), self.cell.num_recurrent
         after_reset = [np.broadcast_to(bias, (self.B, self.H)) for bias in biases[:outer]]
-        return ax, [*where_rows(self.reset, after_reset, ah[:outer]), *ah[outer:]], wide_state(self.started), vectors
+        return ax, [*where_rows(self.reset, after_reset, ah[:outer]), *ah[outer:]], wide_state(self.started), per_unit
 
     def expected(self):
         """(new state, saved), where the state before counts as zero or is carried through."""
@@ -132,14 +132,14 @@ class MaskedStep(Step):
 
     def expected_gradients(self, saved, state, new_state, d_state, d_v):
         """Of skipped steps: nothing, but what is carried through."""
-        d_ax, d_ah, d_before, d_vectors = super().expected_gradients(saved, state, new_state, d_state, d_v)
-        nothing = [np.zeros((self.B, self.H))] * (self.cell.num_gates + self.cell.num_recurrent)
-        d_ax, d_ah, d_vectors = (where_rows(self.skip, nothing[: len(d)], d) for d in (d_ax, d_ah, d_vectors))
-        return d_ax, d_ah, where_rows(self.skip, d_state, d_before), d_vectors
+        d_ax, d_ah, d_before, d_per_unit = super().expected_gradients(saved, state, new_state, d_state, d_v)
+        nothing = [np.zeros((self.B, self.H))] * (self.cell.num_gates + self.cell.num_ah)
+        d_ax, d_ah, d_per_unit = (where_rows(self.skip, nothing[: len(d)], d) for d in (d_ax, d_ah, d_per_unit))
+        return d_ax, d_ah, where_rows(self.skip, d_state, d_before), d_per_unit
 
     def spoil(self):
         """Make NaN what must not be read."""
-        self.ah[self.reset, : self.cell.num_outer * self.H] = self.ah[self.skip] = np.nan
+        self.ah[self.reset, : self.cell.num_recurrent * self.H] = self.ah[self.skip] = np.nan
         self.ax[self.t, self.skip] = np.nan
         for part in (self.h, self.c):
             part[self.before, self.reset] = np.nan
@@ -158,7 +158,7 @@ def test_masked_pointwise_forward(cell, save, direction, dtype):
         c = nans(dtype, 2, *s.c.shape[1:])
         c[s.before % 2] = s.c[s.before]
     bind = pointwise.bind_forward
-    bind(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, s.vectors, s.codes, direction, save)(s.t, s.before)
+    bind(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, s.per_unit, s.step_mask, direction, save)(s.t, s.before)
     s.h[s.before] = c[s.before if save else s.before % 2] = np.nan  # were given
     assert_only_written(s.h, (s.t + 1, slice(None), s.h_columns), new_state[0])
     if cell.num_private:
@@ -187,7 +187,7 @@ def test_masked_pointwise_backward(cell, projected, direction, dtype):
     s.keep(new_state)
     dy = normal(dtype, s.T, s.B, 2 * H, seed=7)
     dh, dc = normal(dtype, s.B, H, seed=8), normal(dtype, s.B, N * H, seed=9)
-    d_v, d_vectors = normal(dtype, s.B, S * H, seed=11), nans(dtype, s.T, s.B, s.vectors.size)
+    d_v, d_per_unit = normal(dtype, s.B, S * H, seed=11), nans(dtype, s.T, s.B, s.per_unit.size)
     cut_off = s.cut_off[:, None]
     d_h = dh.astype(np.float64) if projected else np.where(cut_off, 0, dh).astype(np.float64)
     d_private = split(np.where(cut_off, 0, dc).astype(np.float64), N)
@@ -203,14 +203,14 @@ def test_masked_pointwise_backward(cell, projected, direction, dtype):
     if K:
         dax[s.t, :, : K * H] = np.concatenate(saved, axis=1)
         dax[s.t, s.skip] = np.nan
-    dah = dax if cell.same_gradient else nans(dtype, s.T, s.B, cell.num_recurrent * H)
-    given = dh, dc, dax, dah, d_vectors, None if projected else dy, s.h, s.c, s.vectors, d_v, s.codes, direction
+    dah = dax if cell.same_gradient else nans(dtype, s.T, s.B, cell.num_ah * H)
+    given = dh, dc, dax, dah, d_per_unit, None if projected else dy, s.h, s.c, s.per_unit, d_v, s.step_mask, direction
     pointwise.bind_backward(cell, *given)(s.t, s.before)
     assert_near(dax[s.t, :, : G * H], np.concatenate(d_ax, axis=1))
     assert np.isnan(dax[[0, 2]]).all()
     if not cell.same_gradient:
-        assert_only_written(dah, (s.t, slice(None), slice(0, cell.num_outer * H)), joined(d_ah, s.B))
-    assert_only_written(d_vectors, s.t, joined(d_own, s.B))
+        assert_only_written(dah, (s.t, slice(None), slice(0, cell.num_recurrent * H)), joined(d_ah, s.B))
+    assert_only_written(d_per_unit, s.t, joined(d_own, s.B))
     assert_near(dh, d_before[0])
     assert_near(dc, joined(d_before[1:], s.B))
 
@@ -227,7 +227,7 @@ def test_projected_pointwise_backward(direction, dtype):
         dh, dc, dax = normal(dtype, s.B, s.H, seed=8), normal(dtype, s.B, s.H, seed=9), nans(dtype, s.T, s.B, s.width)
         dax[s.t] = np.concatenate(saved, axis=1)
         dy = None if projected else np.zeros((s.T, s.B, 2 * s.H), dtype)
-        given = dh, dc, dax, dax, None, dy, s.h, s.c, s.vectors, None, None, direction
+        given = dh, dc, dax, dax, None, dy, s.h, s.c, s.per_unit, None, None, direction
         pointwise.bind_backward(cells.LSTM, *given)(s.t, s.before)
         found.append((dh, dc, dax))
     for one, other in zip(*found, strict=True):
@@ -252,7 +252,7 @@ def test_stage_forward(cell, stage, masked, direction, dtype):
     expected = cell.stages[stage].forward(*s.forward_arguments(stage))
     if masked:
         s.spoil()
-    codes, rows = (s.codes, ~s.skip) if masked else (None, slice(None))
+    step_mask, rows = (s.step_mask, ~s.skip) if masked else (None, slice(None))
     s.ah[:, cell.first_of_stage(stage) * s.H :] = s.b_r[cell.first_of_stage(stage) * s.H :] = np.nan
     columns = slice(stage * s.H, (stage + 1) * s.H)
     for save in (True, False):
@@ -260,7 +260,7 @@ def test_stage_forward(cell, stage, masked, direction, dtype):
         if not save:
             c = nans(dtype, 2, *s.c.shape[1:])
             c[s.before % 2] = s.c[s.before]
-        given = v, s.h, c, s.ax, s.ah, s.b_w, s.b_r, s.vectors, codes, direction, save
+        given = v, s.h, c, s.ax, s.ah, s.b_w, s.b_r, s.per_unit, step_mask, direction, save
         stages.bind_forward(cell, stage, *given)(s.t, s.before)
         slot = s.t if save else 0
         assert_near(v[slot, rows, columns], expected[rows])
@@ -294,9 +294,9 @@ def test_stage_backward(cell, stage, masked, direction, dtype):
         s.spoil()
         expected = where_rows(s.skip, [np.zeros((s.B, H))] * len(expected), expected)
         dy[s.t, s.skip] = dax[s.t, s.skip] = dh[s.cut_off] = dc[s.cut_off] = np.nan
-    dah, kept = nans(dtype, s.T, s.B, cell.num_recurrent * H), [array.copy() for array in (dax, dh, dc, d_v)]
-    codes = s.codes if masked else None
-    given = dah, dax, dh, dc, dy, s.h, s.c, s.vectors, d_v, codes, direction
+    dah, kept = nans(dtype, s.T, s.B, cell.num_ah * H), [array.copy() for array in (dax, dh, dc, d_v)]
+    step_mask = s.step_mask if masked else None
+    given = dah, dax, dh, dc, dy, s.h, s.c, s.per_unit, d_v, step_mask, direction
     stages.bind_backward(cell, stage, *given)(s.t, s.before)
     assert_only_written(dah, (s.t, slice(None), cell.rows_of_stage(stage, H)), joined(expected, s.B))
     for array, before in zip((dax, dh, dc, d_v), kept, strict=True):
@@ -311,21 +311,21 @@ def test_stage_kernels_are_right_for_any_grid(cell, stage, blocks, threads):
     for bound in (False, True):
         s, S = Step(cell, "float64", 0), len(cell.stages)
         s.keep(s.expected()[0])
-        v, dah = nans("float64", s.T, s.B, S * s.H), nans("float64", s.T, s.B, cell.num_recurrent * s.H)
-        forward = v, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, s.vectors
+        v, dah = nans("float64", s.T, s.B, S * s.H), nans("float64", s.T, s.B, cell.num_ah * s.H)
+        forward = v, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, s.per_unit
         sizes = (s.B, s.H), (s.B, cell.num_private * s.H), (s.T, s.B, 2 * s.H), (s.B, S * s.H)
         dh, dc, dy, d_v = (normal("float64", *size) for size in sizes)
-        backward = dah, s.ax, dh, dc, dy, s.h, s.c, s.vectors, d_v
+        backward = dah, s.ax, dh, dc, dy, s.h, s.c, s.per_unit, d_v
         if bound:
             stages.bind_forward(cell, stage, *forward, None, 0, True)(s.t, s.before)
             stages.bind_backward(cell, stage, *backward, None, 0)(s.t, s.before)
         else:
-            codes = pointwise.no_codes(s.ah, None)
+            step_mask = pointwise.no_step_mask(s.ah, None)
             makers = stages.make_stage_forward, stages.make_stage_backward
             kernels = [make(cell, stage, "float64") for make in makers]
             sums, d_sums, noise = s.h, dh, s.b_w  # none
-            kernels[0].bind(config, *forward, sums, noise, codes, np.int32(0), np.int32(1))(s.t, s.before)
-            kernels[1].bind(config, *backward, sums, d_sums, noise, codes, np.int32(0))(s.t, s.before)
+            kernels[0].bind(config, *forward, sums, noise, step_mask, np.int32(0), np.int32(1))(s.t, s.before)
+            kernels[1].bind(config, *backward, sums, d_sums, noise, step_mask, np.int32(0))(s.t, s.before)
         found.append((v, dah))
     for one, other in zip(*found, strict=True):
         assert np.isfinite(one).any()
@@ -339,11 +339,11 @@ def test_carry(direction, dtype):
     """The rows of skipped steps of one direction become those before them; all else stays."""
     T, B, P, t = 3, 5, 7, 1
     before, columns = t + 2 * direction, slice(direction * P, (direction + 1) * P)
-    h, codes = integers(dtype, T + 2, B, 2 * P), random_codes(T + 2, B, seed=2)
+    h, step_mask = integers(dtype, T + 2, B, 2 * P), random_step_mask(T + 2, B, seed=2)
     expected = h.copy()
-    expected[t + 1, codes[t + 1] == SKIP, columns] = h[before, codes[t + 1] == SKIP, columns]
-    projection.bind_carry(h[:, :, columns], codes)(t, before)
-    assert (codes[t + 1] == SKIP).any() and (codes[t + 1] != SKIP).any()
+    expected[t + 1, step_mask[t + 1] == SKIP, columns] = h[before, step_mask[t + 1] == SKIP, columns]
+    projection.bind_carry(h[:, :, columns], step_mask)(t, before)
+    assert (step_mask[t + 1] == SKIP).any() and (step_mask[t + 1] != SKIP).any()
     np.testing.assert_array_equal(h.astype(np.float64), expected.astype(np.float64))
 
 
@@ -360,7 +360,7 @@ def test_join(masked, direction, dtype):
     expected, expected_dh = np.where(skip, 0, dy[s.t, :, columns] + d_h), np.where(skip, d_h, 0)
     dh[cut_off[:, 0]] = dy[s.t, skip[:, 0]] = np.nan
     dht = np.full((s.T, s.B, P), np.nan, dy.dtype)
-    projection.bind_join(dht, dh, dy[:, :, columns], s.codes if masked else None)(s.t, s.before)
+    projection.bind_join(dht, dh, dy[:, :, columns], s.step_mask if masked else None)(s.t, s.before)
     np.testing.assert_array_equal(dht[s.t].astype(np.float64), expected)
     assert np.isnan(dht[[0, 2]].astype(np.float64)).all()
     np.testing.assert_array_equal(dh, expected_dh)

@@ -80,7 +80,7 @@ class ForwardLaunch:
 
     def run(self):
         s, options = self.step, {"sums": self.sums, "noise": self.step.words if self.save else None}
-        given = s.h, self.c, s.ax, s.ah, s.b_w, s.b_r, s.vectors, None, s.direction, self.save
+        given = s.h, self.c, s.ax, s.ah, s.b_w, s.b_r, s.per_unit, None, s.direction, self.save
         if self.stage == len(self.cell.stages):
             pointwise.bind_forward(self.cell, *given, **options)(s.t, s.before)
         else:
@@ -140,19 +140,19 @@ class BackwardLaunch:
         self.d_v[:, : cell.product_number(stage + 1) * H] = np.nan  # its own and earlier ones' come later
         self.dax = nans(dtype, s.T, B, s.width)
         self.dax[s.t, :, : cell.num_saved * H] = joined(saved, B)
-        self.dah = self.dax if cell.same_gradient and stage < 0 else nans(dtype, s.T, B, cell.num_recurrent * H)
-        self.d_vectors = nans(dtype, s.T, B, s.vectors.size)
+        self.dah = self.dax if cell.same_gradient and stage < 0 else nans(dtype, s.T, B, cell.num_ah * H)
+        self.d_per_unit = nans(dtype, s.T, B, s.per_unit.size)
         self.found = s.expected_gradients(*given) if stage < 0 else cell.stages[stage].backward(*arguments)
 
     def run(self):
         s, options = self.step, {"sums": self.sums, "d_sums": self.d_sums, "noise": self.step.words}
         if self.stage < 0:
-            gradients = self.dh, self.dc, self.dax, self.dah, self.d_vectors, self.dy
-            given = *gradients, s.h, s.c, s.vectors, self.d_v, None, s.direction
+            gradients = self.dh, self.dc, self.dax, self.dah, self.d_per_unit, self.dy
+            given = *gradients, s.h, s.c, s.per_unit, self.d_v, None, s.direction
             pointwise.bind_backward(self.cell, *given, **options)(s.t, s.before)
         else:
             gradients = self.dah, self.dax, self.dh, self.dc, self.dy
-            given = *gradients, s.h, s.c, s.vectors, self.d_v, None, s.direction
+            given = *gradients, s.h, s.c, s.per_unit, self.d_v, None, s.direction
             stages.bind_backward(self.cell, self.stage, *given, **options)(s.t, s.before)
 
     def check_sums(self):
@@ -182,8 +182,8 @@ def test_backward_kernel(cell, stage, direction, dtype):
     d_ax, d_ah, d_before, d_own = launch.found
     assert_near(launch.dax[s.t, :, : cell.num_gates * H], joined(d_ax, s.B))
     if not cell.same_gradient:
-        assert_only(launch.dah, (s.t, slice(None), slice(cell.num_outer * H)), joined(d_ah, s.B))
-    assert_only(launch.d_vectors, s.t, joined(d_own, s.B))
+        assert_only(launch.dah, (s.t, slice(None), slice(cell.num_recurrent * H)), joined(d_ah, s.B))
+    assert_only(launch.d_per_unit, s.t, joined(d_own, s.B))
     assert_near(launch.dh, d_before[0])
     assert_near(launch.dc, joined(d_before[1:], s.B))
 
@@ -216,7 +216,7 @@ def test_sums_are_right_for_any_grid_one_block_wide(monkeypatch, blocks, threads
 def many_sums(count):
     """A cell with a stage of so many sums."""
 
-    def terms(ax, ah, state, vectors, sums, noise):
+    def terms(ax, ah, state, per_unit, sums, noise):
         return (ax[0],) * count
 
     stage = Stage((), terms, terms, sums=tuple(f"s{k}" for k in range(count)))

@@ -59,7 +59,7 @@ class Loop:
     states: tuple[str, ...]
     inputs: tuple[str, ...]
     matrices: tuple[str, ...]
-    vectors: tuple[str, ...]
+    per_unit: tuple[str, ...]
     heads: int = 1
 
     def shapes(self, input_size, hidden):
@@ -67,7 +67,7 @@ class Loop:
         return (
             dict.fromkeys(self.inputs, (hidden, input_size))
             | dict.fromkeys(self.matrices, (hidden, hidden // self.heads))
-            | dict.fromkeys(self.vectors, (hidden,))
+            | dict.fromkeys(self.per_unit, (hidden,))
         )
 
     def run(self, parameters, x, states):
@@ -93,15 +93,15 @@ class Loop:
         return torch.cat(outputs, dim=-1), [torch.stack(parts) for parts in zip(*finals, strict=True)]
 
 
-def loop(states, W="", R="", b="", vectors="", name=None, P="", heads=1):
+def loop(states, W="", R="", b="", per_unit="", name=None, P="", heads=1):
     """Decorator: list a step in LOOPS. Arguments are names, separated by blanks: W="i f" stands for W.i and W.f."""
 
     def register(step):
         def names(group, members):
             return tuple(f"{group}.{member}" for member in members.split())
 
-        per_unit = names("b", b) + tuple(vectors.split())
-        found = Loop(step, tuple(states.split()), names("W", W), names("R", R) + names("P", P), per_unit, heads)
+        own = names("b", b) + tuple(per_unit.split())
+        found = Loop(step, tuple(states.split()), names("W", W), names("R", R) + names("P", P), own, heads)
         LOOPS[name or step.__name__] = found
         return step
 
@@ -120,7 +120,7 @@ def lstm(p, x, h, c):
     return sigmoid(into(p, "o", x, h)) * tanh(c), c
 
 
-@loop("h", W="r z n", R="r z n", b="r z n", vectors="b.q")
+@loop("h", W="r z n", R="r z n", b="r z n", per_unit="b.q")
 def gru(p, x, h):
     r, z = sigmoid(into(p, "r", x, h)), sigmoid(into(p, "z", x, h))
     n = tanh(x @ p["W.n"].T + p["b.n"] + r * (h @ p["R.n"].T + p["b.q"]))
@@ -144,7 +144,7 @@ def rnn_relu(p, x, h):
 
 
 # ------------------------------------------------------------------------------------------------- variants of the LSTM
-@loop("h c", W="i f g o", R="i f g o", b="i f g o", vectors="peep_i peep_f peep_o")
+@loop("h c", W="i f g o", R="i f g o", b="i f g o", per_unit="peep_i peep_f peep_o")
 def peephole_lstm(p, x, h, c):
     i = sigmoid(into(p, "i", x, h) + p["peep_i"] * c)
     f = sigmoid(into(p, "f", x, h) + p["peep_f"] * c)
@@ -198,7 +198,7 @@ def normalised_gates(p, x, h, gates):
 GAINS = "gain_x.{0} gain_x.{1} gain_x.{2} gain_h.{0} gain_h.{1} gain_h.{2} "
 
 
-@loop("h c", W="i f g o", R="i f g o", b="i f g o", vectors=GAINS.format(*"ifg") + "gain_x.o gain_h.o gain.c shift.c")
+@loop("h c", W="i f g o", R="i f g o", b="i f g o", per_unit=GAINS.format(*"ifg") + "gain_x.o gain_h.o gain.c shift.c")
 def layer_norm_lstm(p, x, h, c):
     of_x, of_h = normalised_gates(p, x, h, "ifgo")
     i, f, g, o = (a + b + p[f"b.{gate}"] for a, b, gate in zip(of_x, of_h, "ifgo", strict=True))
@@ -207,7 +207,7 @@ def layer_norm_lstm(p, x, h, c):
     return sigmoid(o) * tanh(normed + p["shift.c"]), c
 
 
-@loop("h", W="r z n", R="r z n", b="r z n q", vectors=GAINS.format(*"rzn"))
+@loop("h", W="r z n", R="r z n", b="r z n q", per_unit=GAINS.format(*"rzn"))
 def layer_norm_gru(p, x, h):
     (x_r, x_z, x_n), (h_r, h_z, h_n) = normalised_gates(p, x, h, "rzn")
     r, z = sigmoid(x_r + h_r + p["b.r"]), sigmoid(x_z + h_z + p["b.z"])
@@ -255,7 +255,7 @@ def ugrnn(p, x, h):
     return (g * h + (1 - g) * tanh(into(p, "c", x, h)),)
 
 
-@loop("h", W="a", R="a", b="z h", vectors="zeta nu")
+@loop("h", W="a", R="a", b="z h", per_unit="zeta nu")
 def fast_grnn(p, x, h):
     a = x @ p["W.a"].T + h @ p["R.a"].T
     z = sigmoid(a + p["b.z"])
@@ -301,12 +301,12 @@ def lem(p, x, y, z, dt=0.5):
 
 
 # --------------------------------------------------------------------------------------------- light, without an R
-@loop("h", W="h", b="h", vectors="u")
+@loop("h", W="h", b="h", per_unit="u")
 def ind_rnn(p, x, h):
     return (relu(x @ p["W.h"].T + p["u"] * h + p["b.h"]),)
 
 
-@loop("h c", W="x f r y", b="f r", vectors="v.f v.r")
+@loop("h c", W="x f r y", b="f r", per_unit="v.f v.r")
 def sru(p, x, h, c):
     f = sigmoid(x @ p["W.f"].T + p["v.f"] * c + p["b.f"])
     r = sigmoid(x @ p["W.r"].T + p["v.r"] * c + p["b.r"])

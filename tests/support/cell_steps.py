@@ -24,8 +24,8 @@ class Steps:
 
     def __init__(self, cell, parameters, hidden):
         self.cell, self.parameters, self.hidden = cell, parameters, hidden
-        self.products, first = [], cell.num_outer
-        self.outer = slice(0, cell.num_outer)
+        self.products, first = [], cell.num_recurrent
+        self.outer = slice(0, cell.num_recurrent)
         for stage in cell.stages:
             self.products.append(slice(first, first + len(stage.gates)))
             first += len(stage.gates)
@@ -33,7 +33,7 @@ class Steps:
         self.R = self.gates("weight_hh", first)
         self.b_w, self.b_r = self.gates("bias_ih", cell.num_gates), self.gates("bias_hh", first)
         self.W_hr = parameters.get("weight_hr")
-        self.vectors = tuple(parameters[name] for name in cell.vectors)
+        self.per_unit = tuple(parameters[name] for name in cell.per_unit)
         self.noise = tuple(noise.mean for noise in cell.noise)
 
     def gates(self, name, count):
@@ -62,7 +62,7 @@ class Steps:
             sums += [None] * cell.num_sums
             self.multiply(ah, h, self.outer)
             for number, (stage, rows) in enumerate(zip(cell.stages, self.products, strict=True)):
-                found = stage.forward(ax, tuple(ah), states, self.vectors, tuple(sums), self.noise)
+                found = stage.forward(ax, tuple(ah), states, self.per_unit, tuple(sums), self.noise)
                 if stage.sums:
                     first = 1 + cell.first_sum(number)
                     sums[first : first + len(stage.sums)] = self.totals(found, states[0])
@@ -70,7 +70,7 @@ class Steps:
                     inner.append(found)
                     self.multiply(ah, found, rows)
             before = states
-            states, saved = cell.forward(ax, tuple(ah), states, self.vectors, tuple(sums), self.noise)
+            states, saved = cell.forward(ax, tuple(ah), states, self.per_unit, tuple(sums), self.noise)
             states = whole(states, before[0])
             self.tape.append((before, states, saved, inner, tuple(sums), h))
             h = states[0] if self.W_hr is None else states[0] @ self.W_hr.T
@@ -82,7 +82,7 @@ class Steps:
         cell, dx = self.cell, np.empty_like(self.x)
         dW, dR = [np.zeros_like(W) for W in self.W], [np.zeros_like(R) for R in self.R]
         db_w, db_r = [0.0] * len(self.W), [0.0] * len(self.R)
-        d_vectors, dW_hr = [0.0] * len(self.vectors), 0.0
+        d_per_unit, dW_hr = [0.0] * len(self.per_unit), 0.0
         for t in reversed(range(len(dy))):
             before, after, saved, inner, sums, h_before = self.tape[t]
             d_states = (d_states[0] + dy[t], *d_states[1:])
@@ -92,7 +92,7 @@ class Steps:
             d_v, d_ah, d_sums = [None] * cell.num_products, [None] * len(self.R), [None] * cell.num_sums
 
             def gradients_of(backward, given=(saved, before, after, d_states), d_v=d_v, d_sums=d_sums, sums=sums):
-                return backward(*given, tuple(d_v), self.vectors, sums, tuple(d_sums), self.noise)
+                return backward(*given, tuple(d_v), self.per_unit, sums, tuple(d_sums), self.noise)
 
             for s, stage in reversed(list(enumerate(cell.stages))):
                 found = whole(gradients_of(stage.backward), before[0])
@@ -116,8 +116,8 @@ class Steps:
                 for gate in range(len(self.R))[rows]:
                     dR[gate] += d_ah[gate].T @ vector
                     db_r[gate] += d_ah[gate].sum(axis=0)
-            d_vectors = [total + d.sum(axis=0) for total, d in zip(d_vectors, d_own, strict=True)]
+            d_per_unit = [total + d.sum(axis=0) for total, d in zip(d_per_unit, d_own, strict=True)]
         found = {"weight_ih": dW, "weight_hh": dR, "bias_ih": db_w, "bias_hh": db_r}
         gradients = {name: np.concatenate(d) for name, d in found.items() if name in self.parameters}
         gradients |= {} if self.W_hr is None else {"weight_hr": dW_hr}
-        return dx, d_states, gradients | dict(zip(cell.vectors, d_vectors, strict=True))
+        return dx, d_states, gradients | dict(zip(cell.per_unit, d_per_unit, strict=True))

@@ -3,7 +3,7 @@
     check_general(GeneralCase("blend", T=7, hidden=(33, 5), directions=2, lengths=(7, 0, 3)), "cpu", "stepwise")
 
 Cases and limits are those of option_cases.py; only what is expected needs PyTorch. What the engines cut into gates,
-stages and products is one equation there, and what they do with codes of steps is `torch.where`.
+stages and products is one equation there, and what they do with step_mask of steps is `torch.where`.
 """
 
 from dataclasses import dataclass
@@ -44,10 +44,10 @@ class GeneralCase(OptionCase):
     def parameter_shapes(self):
         cell = self.definition
         for layer, hidden in enumerate(self.hidden):
-            G, A = cell.num_gates * hidden, cell.num_recurrent * hidden
+            G, A = cell.num_gates * hidden, cell.num_ah * hidden
             shapes = {"weight_ih": (G, self.input_size(layer)), "weight_hh": (A, hidden)}
             shapes |= {kind: ({"bias_ih": G, "bias_hh": A}[kind],) for kind in BIASES[self.bias]}
-            shapes |= dict.fromkeys(cell.vectors, (hidden,))
+            shapes |= dict.fromkeys(cell.per_unit, (hidden,))
             if layer == 0 and self.input_mode == "skip":
                 del shapes["weight_ih"]
             for suffix in ("", "_reverse")[: self.directions]:
@@ -150,10 +150,10 @@ class GeneralProblem(OptionProblem):
             return found + own[f"bias_{kind}"][rows] if f"bias_{kind}" in own else found
 
         states, outputs = [part[direction] for part in initial], [None] * case.T
-        vectors = [own[name] for name in cell.vectors]
+        per_unit = [own[name] for name in cell.per_unit]
         for t in reversed(range(case.T)) if direction else range(case.T):
             product = lambda n, t=t: gate("ih", inputs[t], n), lambda n, vector: gate("hh", vector, n)
-            new = STEPS[case.cell](product, [torch.where(cut[t], 0.0, state) for state in states], vectors)
+            new = STEPS[case.cell](product, [torch.where(cut[t], 0.0, state) for state in states], per_unit)
             states = [torch.where(active[t], *pair) for pair in zip(new, states, strict=True)]
             outputs[t] = torch.where(active[t], states[0], 0.0)
         return torch.stack(outputs), states

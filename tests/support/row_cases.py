@@ -1,4 +1,4 @@
-"""What engines do to rows: codes of steps, rows chosen by codes and by numbers, gates made of one row and added up.
+"""What engines do to rows: step masks, rows chosen by step masks and by numbers, gates made of one row and added up.
 
     check_select(engine, "float32", dropped=SKIP)
 
@@ -20,7 +20,7 @@ def integers(dtype, *shape, seed=0):
     return np.random.default_rng(seed).integers(-8, 9, shape).astype(numpy_dtype(dtype))
 
 
-def random_codes(*shape, seed=0):
+def random_step_mask(*shape, seed=0):
     """0, RESET and SKIP, in any order."""
     return np.random.default_rng(seed).choice(np.uint8([0, RESET, SKIP]), shape)
 
@@ -40,36 +40,37 @@ def assert_equal(engine, value, expected):
     np.testing.assert_array_equal(value.astype(np.float64), expected.astype(np.float64))
 
 
-# ------------------------------------------------------------------------------------------------------------- codes
-def expected_codes(directions, lengths, resets):
+# -------------------------------------------------------------------------------------------------------------
+# step_mask
+def expected_step_mask(directions, lengths, resets):
     """Codes (D, T + 2, B), sequence by sequence."""
     T, B = resets.shape
-    codes = np.zeros((directions, T + 2, B), np.uint8)
+    step_mask = np.zeros((directions, T + 2, B), np.uint8)
     for b, length in enumerate(lengths):
-        codes[:, 1 + length : T + 1, b] = SKIP
-        codes[0, 1 : 1 + length, b] = np.where(resets[:length, b], RESET, 0)
+        step_mask[:, 1 + length : T + 1, b] = SKIP
+        step_mask[0, 1 : 1 + length, b] = np.where(resets[:length, b], RESET, 0)
         if directions == 2 and length:  # the state that time t + 1 passes to time t
-            codes[1, 1:length, b] = np.where(resets[1:length, b], RESET, 0)
-    return codes
+            step_mask[1, 1:length, b] = np.where(resets[1:length, b], RESET, 0)
+    return step_mask
 
 
-def check_step_codes(engine, directions, steps, batch, with_resets):
+def check_step_mask(engine, directions, steps, batch, with_resets):
     """Lengths from 0 to T in turn; resets at random, also at the first time and beyond the lengths."""
     lengths = (np.arange(batch) * 3 % (steps + 1)).astype(np.int32)
     resets = np.random.default_rng(0).random((steps, batch)) < 0.5
-    expected = expected_codes(directions, lengths, resets & with_resets)
-    codes, lengths = on_engine(engine, [np.full((directions, steps + 2, batch), 255, np.uint8), lengths])
+    expected = expected_step_mask(directions, lengths, resets & with_resets)
+    step_mask, lengths = on_engine(engine, [np.full((directions, steps + 2, batch), 255, np.uint8), lengths])
     resets = engine.from_host(resets.view(np.uint8) if with_resets else np.zeros((0, batch), np.uint8))
-    engine.step_codes(codes, lengths, resets)
-    assert_equal(engine, codes, expected)
+    engine.fill_step_mask(step_mask, lengths, resets)
+    assert_equal(engine, step_mask, expected)
 
 
 # --------------------------------------------------------------------------------------------------------- row choice
 def check_select(engine, dtype, shape, dropped, fill, in_place=False, transposed=()):
     """Rows whose code has a bit of `dropped` become `fill`, whatever stood there; `transposed`: "out", "x", with time
     and batch exchanged in memory."""
-    x, codes = integers(dtype, *shape), random_codes(*shape[:2])
-    drop = (codes & dropped) != 0
+    x, step_mask = integers(dtype, *shape), random_step_mask(*shape[:2])
+    drop = (step_mask & dropped) != 0
     x[drop] = np.nan
     expected = np.where(drop[..., None], np.asarray(fill, x.dtype), x)
 
@@ -78,9 +79,9 @@ def check_select(engine, dtype, shape, dropped, fill, in_place=False, transposed
             return engine.from_host(array)
         return engine.from_host(np.ascontiguousarray(array.transpose(1, 0, 2))).transpose(1, 0, 2)
 
-    source, codes = given("x", x), engine.from_host(codes)
+    source, step_mask = given("x", x), engine.from_host(step_mask)
     out = source if in_place else given("out", np.full_like(x, np.nan))
-    engine.select(out, source, codes, dropped, fill)
+    engine.select(out, source, step_mask, dropped, fill)
     assert_equal(engine, out, expected)
     if not in_place:
         assert_equal(engine, source, x)

@@ -8,7 +8,7 @@ import pytest
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.philox import dropout_masks
 from numbarnn.engines import BackwardBuffers, ForwardBuffers
-from row_cases import expected_codes
+from row_cases import expected_step_mask
 
 
 def normal(dtype, *shape, seed=0):
@@ -42,10 +42,11 @@ def kinds_of_steps(all_cells, projection=20):
 
 
 def codes_of(direction, T, B):
-    """(T + 2, B), the direction's codes of sequences that are long and short, and begin anew at times, also at 0."""
+    """(T + 2, B), the direction's step_mask of sequences that are long and short, and begin anew at times, also at
+    0."""
     lengths, resets = [T, T // 2 + 1, 0, T - 1][:B], np.random.default_rng(0).random((T, B)) < 0.4
     resets[0, :2] = True
-    return np.ascontiguousarray(expected_codes(2, lengths, resets)[direction])
+    return np.ascontiguousarray(expected_step_mask(2, lengths, resets)[direction])
 
 
 def forward_buffers(
@@ -55,7 +56,7 @@ def forward_buffers(
 
     spoiled: what skipped steps and those that are reset must not read is NaN too.
     """
-    G, A, N, P = cell.num_gates, cell.num_recurrent, cell.num_private, projection or H
+    G, A, N, P = cell.num_gates, cell.num_ah, cell.num_private, projection or H
     K = max(cell.num_saved, G) if save else G
     h = np.full((T + 2, B, 2 * P), np.nan, dtype)
     c = np.full((T + 2 if save else 2, B, 2 * N * H), np.nan, dtype)
@@ -66,17 +67,17 @@ def forward_buffers(
     b_w, b_r = normal(dtype, G * H, seed=4), normal(dtype, A * H, seed=5)
     options = {}
     if masked:
-        codes = options["codes"] = codes_of(direction, T, B)
+        step_mask = options["step_mask"] = codes_of(direction, T, B)
         if spoiled:
-            ax[codes[1:-1] == SKIP] = np.nan
+            ax[step_mask[1:-1] == SKIP] = np.nan
             if direction == 0:  # backward never begins with a reset
-                h[0, codes[1] == RESET] = c[0, codes[1] == RESET] = np.nan
+                h[0, step_mask[1] == RESET] = c[0, step_mask[1] == RESET] = np.nan
     if projection:
         options["m"] = np.full((T + 2, B, 2 * H), np.nan, dtype)
         options["m"][[0, -1]] = 0
         options["W_hr"] = (normal(dtype, P, H, seed=9) / H**0.5).astype(dtype)
-    if cell.vectors:
-        options["vectors"] = normal(dtype, cell.num_vectors * H, seed=10)
+    if cell.per_unit:
+        options["per_unit"] = normal(dtype, cell.num_per_unit * H, seed=10)
     if cell.stages:
         options["v"] = np.full((T if save else 1, B, len(cell.stages) * H), np.nan, dtype)
     return ForwardBuffers(cell, direction, save, h, c, ax, ah, R, b_w, b_r, **options)
@@ -90,14 +91,14 @@ def backward_buffers(forward, spoiled=False):
     dh, dc = normal(dtype, B, P, seed=6), normal(dtype, B, cell.num_private * H, seed=7)
     dy = normal(dtype, T, B, 2 * P, seed=8)
     if spoiled:
-        dy[forward.codes[1:-1] == SKIP] = np.nan
-    options = {name: getattr(forward, name) for name in ("codes", "m", "W_hr", "vectors")}
+        dy[forward.step_mask[1:-1] == SKIP] = np.nan
+    options = {name: getattr(forward, name) for name in ("step_mask", "m", "W_hr", "per_unit")}
     if forward.m is not None:
         options |= {"dht": np.full((T, B, P), np.nan, dtype), "dm": np.full((B, H), np.nan, dtype)}
     if forward.v is not None:
         options["d_v"] = np.full((B, len(cell.stages) * H), np.nan, dtype)
-    if forward.vectors is not None:
-        options["d_vectors"] = np.full((T, B, forward.vectors.size), np.nan, dtype)
+    if forward.per_unit is not None:
+        options["d_per_unit"] = np.full((T, B, forward.per_unit.size), np.nan, dtype)
     return BackwardBuffers(cell, forward.direction, dh, dc, dax, dah, dy, forward.h, forward.c, forward.R, **options)
 
 
@@ -105,16 +106,16 @@ def results(buffers):
     """What a pass has written of its direction, without what is left open: saved values of skipped steps."""
     if isinstance(buffers, ForwardBuffers):
         kept = [array.copy() for array in (buffers.ax, buffers.v) if array is not None]
-        if buffers.codes is not None:
+        if buffers.step_mask is not None:
             for array in kept:
-                array[buffers.codes[1:-1] == SKIP] = 0
+                array[buffers.step_mask[1:-1] == SKIP] = 0
         states = [array for array in (buffers.h, buffers.c, buffers.m) if array is not None]
         return [*kept, *(np.split(array, 2, axis=2)[buffers.direction][1:-1] for array in states)]
     rows, columns = buffers.R.shape[0], buffers.dh.shape[1] * buffers.cell.num_gates
     if buffers.dht is not None:  # dh is that of P numbers
         columns = buffers.dm.shape[1] * buffers.cell.num_gates
     gradients = [buffers.dh, buffers.dc, buffers.dax[..., :columns], buffers.dah[..., :rows]]
-    return gradients + [array for array in (buffers.dht, buffers.d_vectors) if array is not None]
+    return gradients + [array for array in (buffers.dht, buffers.d_per_unit) if array is not None]
 
 
 def moved(buffers, engine):

@@ -179,7 +179,7 @@ def equations_on_numpy(cell, parameters, x, states):
     for key, names in (("bias_ih", structure.biases["input"]), ("bias_hh", structure.biases["recurrent"])):
         for number, name in enumerate(names.values()):
             put(name, parameters[key][number * hidden : (number + 1) * hidden, None])
-    for key, node in structure.vectors.items():
+    for key, node in structure.per_unit.items():
         put(node.data, parameters[key][:, None])
     outputs, columns = [], [state.T for state in states]
     for x_t in x:
@@ -192,12 +192,12 @@ def equations_on_numpy(cell, parameters, x, states):
 def random_parameters(cell, random, inputs, hidden):
     """Parameters of a layer of that cell, by the names that `Steps` takes."""
     found = {"weight_ih": random.normal(size=(cell.num_gates * hidden, inputs))}
-    if cell.num_recurrent:
-        found["weight_hh"] = random.normal(size=(cell.num_recurrent * hidden, hidden))
+    if cell.num_ah:
+        found["weight_hh"] = random.normal(size=(cell.num_ah * hidden, hidden))
     if cell.bias in ("input", "double"):
         found["bias_ih"] = random.normal(size=cell.num_gates * hidden)
     if cell.bias in ("recurrent", "double"):
-        found["bias_hh"] = random.normal(size=cell.num_recurrent * hidden)
+        found["bias_hh"] = random.normal(size=cell.num_ah * hidden)
     return {
-        name: 0.7 * value for name, value in (found | {v: random.normal(size=hidden) for v in cell.vectors}).items()
+        name: 0.7 * value for name, value in (found | {v: random.normal(size=hidden) for v in cell.per_unit}).items()
     }

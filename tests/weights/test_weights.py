@@ -102,7 +102,7 @@ def test_options_together_written_out():
 
 def test_general_cells_written_out():
     """Three gates of x, two of h, two vectors, bidirectional layers of 3 and 2 units: vectors come with the biases."""
-    space = WeightSpace(3, 4, (3, 2), 2, "input", num_recurrent=2, vectors=("peep", "scale"))
+    space = WeightSpace(3, 4, (3, 2), 2, "input", num_ah=2, per_unit=("peep", "scale"))
     assert shapes_and_offsets(space) == {
         "weight_ih_l0": (0, (9, 4)), "weight_hh_l0": (36, (6, 3)),
         "weight_ih_l0_reverse": (54, (9, 4)), "weight_hh_l0_reverse": (90, (6, 3)),
@@ -121,7 +121,7 @@ def test_general_cells_written_out():
 
 
 def test_more_gates_of_h_than_of_x_written_out():
-    space = WeightSpace(1, 2, (3,), num_recurrent=2)
+    space = WeightSpace(1, 2, (3,), num_ah=2)
     assert shapes_and_offsets(space) == {
         "weight_ih_l0": (0, (3, 2)), "weight_hh_l0": (6, (6, 3)), "bias_ih_l0": (24, (3,)), "bias_hh_l0": (27, (6,)),
     }  # fmt: skip
@@ -131,7 +131,7 @@ def test_more_gates_of_h_than_of_x_written_out():
 @pytest.mark.parametrize("mode", ("linear", "skip"))
 def test_no_products_of_h_written_out(mode):
     """Neither R nor its bias."""
-    space = WeightSpace(2, 3, (3, 2), input_mode=mode, num_recurrent=0, vectors=("peep",))
+    space = WeightSpace(2, 3, (3, 2), input_mode=mode, num_ah=0, per_unit=("peep",))
     W = [("weight_ih_l0", (6, 3))] if mode == "linear" else []
     assert [(part.name, part.shape) for part in space.parameters] == [
         *W, ("weight_ih_l1", (4, 3)),
@@ -141,14 +141,14 @@ def test_no_products_of_h_written_out(mode):
 
 def test_vectors_of_a_pseudo_layer_are_one_array():
     """In the order of the cell's names, as kernels take them."""
-    space = WeightSpace(1, 2, (3,), 2, vectors=("a", "b", "z"))
+    space = WeightSpace(1, 2, (3,), 2, per_unit=("a", "b", "z"))
     flat = np.arange(float(space.size))
     for direction, suffix in enumerate(("", "_reverse")):
         part, views = space.pseudo_layer(flat, 0, direction), space.views(flat)
-        assert set(part) == {"W", "R", "b_w", "b_r", "vectors"} and part["vectors"].shape == (9,)
+        assert set(part) == {"W", "R", "b_w", "b_r", "per_unit"} and part["per_unit"].shape == (9,)
         expected = np.concatenate([views[f"{name}_l0{suffix}"] for name in "abz"])
-        np.testing.assert_array_equal(part["vectors"], expected)
-        assert np.shares_memory(part["vectors"], flat)
+        np.testing.assert_array_equal(part["per_unit"], expected)
+        assert np.shares_memory(part["per_unit"], flat)
     assert set(WeightSpace(1, 2, (3,)).pseudo_layer(flat, 0, 0)) == {"W", "R", "b_w", "b_r"}
 
 
@@ -159,7 +159,7 @@ def spaces():
     for hidden, D, bias, P, mode in product(((5,), (5, 3)), (1, 2), BIASES, (0, 2), ("linear", "skip")):
         yield WeightSpace(4, 5, hidden, D, bias, P, mode)
     for hidden, D, bias, A in product(((5,), (5, 3)), (1, 2), BIASES, (0, 2, 6)):
-        yield WeightSpace(4, 5, hidden, D, bias, num_recurrent=A, vectors=("peep", "scale"))
+        yield WeightSpace(4, 5, hidden, D, bias, num_ah=A, per_unit=("peep", "scale"))
 
 
 def test_views_cover_the_buffer_once():
@@ -175,8 +175,8 @@ def test_views_cover_the_buffer_once():
                 wanted[part.layer, part.direction][part.kind] = part
         for (layer, direction), parts in wanted.items():
             found = space.pseudo_layer(flat, layer, direction)
-            if "vectors" in found:  # all as one: see below
-                found.pop("vectors")[:] += 1
+            if "per_unit" in found:  # all as one: see below
+                found.pop("per_unit")[:] += 1
             assert set(found) == set(parts)
             for kind, view in found.items():
                 assert view.shape == parts[kind].shape

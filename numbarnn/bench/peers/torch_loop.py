@@ -80,7 +80,7 @@ class LoopNetwork:
         first = next((node.args[0] for node in structure.recurrent.values()), None)
         self._groups = {vector: (cell.rows_of_stage(self._stage(vector), H), own) for vector, own in of_vector.items()}
         if first is not None:
-            self._groups[first] = slice(0, cell.num_outer * H), list(structure.recurrent.values())
+            self._groups[first] = slice(0, cell.num_recurrent * H), list(structure.recurrent.values())
         for node in nodes:
             if node.op == "product":
                 if node.args[0] not in done:
@@ -115,7 +115,7 @@ class LoopNetwork:
         if cell.heads > 1:
             R = torch.cat([torch.block_diag(*gate.chunk(cell.heads)) for gate in R.split(H)])
         known = dict(self._numbers)
-        known |= {node: self._of(name, layer) for name, node in structure.vectors.items()}
+        known |= {node: self._of(name, layer) for name, node in structure.per_unit.items()}
         products = {
             vector: (R[rows], None if b_r is None else b_r[rows], gates)
             for vector, (rows, gates) in self._groups.items()

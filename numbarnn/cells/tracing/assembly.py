@@ -50,9 +50,9 @@ def assemble(name, states, structure, save, hyperparameters, statements):
     d_ax = tuple(gradients[node] for node in structure.gates.values())
     d_ah = tuple(gradients[node] for node in structure.recurrent.values())
     d_before = tuple(gradients[node] for node in state_nodes)
-    d_vectors = tuple(gradients[node] for node in structure.vectors.values())
+    d_per_unit = tuple(gradients[node] for node in structure.per_unit.values())
     d_stages = [tuple(gradients[node] for node in _results(stage)) for stage in stages]
-    roots = [node for part in (d_ax, d_ah, d_before, d_vectors, *d_stages) for node in part]
+    roots = [node for part in (d_ax, d_ah, d_before, d_per_unit, *d_stages) for node in part]
     forward_nodes = set(reachable(outputs))
     needed = _needed(roots, boundary, forward_nodes)
     kept = values_to_save(outputs, needed, save)
@@ -81,7 +81,7 @@ def assemble(name, states, structure, save, hyperparameters, statements):
             f"What adds up to the gradients of {_listed(stage, names)}.")  # fmt: skip
         function(called, "backward", title, parts)
     function(made.backward, "backward", "One step of one unit backward, but for what goes through W and R.",
-             d_ax, d_ah, d_before, d_vectors)  # fmt: skip
+             d_ax, d_ah, d_before, d_per_unit)  # fmt: skip
     constants = [f"{constant} = {value!r}" if isfinite(value) else f'{constant} = float("{value}")'
                  for value, constant in names.constants.items()]  # fmt: skip
     made.source = "\n\n".join((["\n".join(constants) + "\n"] if constants else []) + texts)
@@ -90,12 +90,12 @@ def assemble(name, states, structure, save, hyperparameters, statements):
 
 def _arguments(structure, state_nodes, kept):
     """Of a "forward" and of a "backward" function: name of an argument -> its nodes."""
-    graph, vectors, sums = structure.graph, list(structure.vectors.values()), structure.sums
+    graph, per_unit, sums = structure.graph, list(structure.per_unit.values()), structure.sums
     gates, recurrent = list(structure.gates.values()), list(structure.all_recurrent.values())
     d_state = [graph.leaf("d_state", number) for number in range(len(state_nodes))]
     d_v = [graph.leaf("d_v", number) for number in range(len(structure.products))]
     d_sums = [graph.leaf("d_sum", number) for number in range(len(sums))]
-    both = {"vectors": vectors, "sums": [graph.leaf("units", None), *sums] if sums else [], "noise": structure.noise}
+    both = {"per_unit": per_unit, "sums": [graph.leaf("units", None), *sums] if sums else [], "noise": structure.noise}
     return {
         "forward": {"ax": gates, "ah": recurrent, "state": state_nodes, **both},
         "backward": {
@@ -146,7 +146,7 @@ def _needed(roots, boundary, forward_nodes):
 def _named(states, structure, hyperparameters, kept, gradients, state_nodes, forward_nodes):
     """The `Names` of all variables, the equations' own where they have some."""
     names, graph = Names(states, hyperparameters), structure.graph
-    for prefix, nodes in (("", dict(zip(states, state_nodes, strict=True))), ("", structure.vectors),
+    for prefix, nodes in (("", dict(zip(states, state_nodes, strict=True))), ("", structure.per_unit),
                           ("ax_", structure.gates), ("ah_", structure.all_recurrent)):  # fmt: skip
         for name, node in nodes.items():
             names.give(node, prefix + name)

@@ -25,11 +25,11 @@ def split_biases(outputs):
     for root in nodes:
         if root.op in ("add", "sub") and _sum_above(root, users) is None:
             terms = _terms(root, users)
-            vectors = [term.data for term in terms if term.op == "vector"]
+            per_unit = [term.data for term in terms if term.op == "vector"]
             for op, found in (("input", input_biases), ("product", other_biases)):
                 for product in (term for term in terms if term.op == op):
-                    if vectors:
-                        found[product.data] = vectors.pop(0)
+                    if per_unit:
+                        found[product.data] = per_unit.pop(0)
     if {node.data for node in nodes if node.op == "input"} - input_biases.keys():
         input_biases = {}
     if {node.data for node in nodes if node.op == "product"} - other_biases.keys():

@@ -140,7 +140,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     return TracedCell(
         name, tuple(structure.gates), states, generated.saved, functions[generated.forward],
         functions[generated.backward], same_gradient=generated.same_gradient, recurrent=tuple(structure.recurrent),
-        stages=stages, vectors=tuple(structure.vectors), noise=tuple(node.data[1] for node in structure.noise),
+        stages=stages, per_unit=tuple(structure.per_unit), noise=tuple(node.data[1] for node in structure.noise),
         heads=structure.heads, drop_connect=structure.drop_connect, initial=structure.initial,
         projected=structure.projection is not None,
         bias=structure.bias, general=True, source=generated.source,
@@ -195,7 +195,7 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
 
 def _initial(structure, values):
     """`Cell.initial`, from the values of vectors by name."""
-    names = {"vectors": [node.data for node in structure.vectors.values()]}
+    names = {"per_unit": [node.data for node in structure.per_unit.values()]}
     names |= {"b_w": structure.biases["input"].values(), "b_r": structure.biases["recurrent"].values()}
     for kind, own in names.items():
         for number, name in enumerate(own):

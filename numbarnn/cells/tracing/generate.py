@@ -8,11 +8,11 @@ from numbarnn.cells.tracing.graph import COMPARISONS, OPERATORS, reachable
 
 WIDTH = 60  # longer expressions get a variable of their own
 _SIGNATURES = {
-    "forward": "ax, ah, state, vectors, sums, noise",
-    "backward": "saved, state, new_state, d_state, d_v, vectors, sums, d_sums, noise",
+    "forward": "ax, ah, state, per_unit, sums, noise",
+    "backward": "saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise",
 }
 _TUPLES = {
-    "ax", "ah", "state", "vectors", "saved", "new_state", "d_state", "d_v", "d_ax", "d_ah", "d_before",
+    "ax", "ah", "state", "per_unit", "saved", "new_state", "d_state", "d_v", "d_ax", "d_ah", "d_before",
     "sums", "d_sums", "noise",
 }  # fmt: skip
 _LEVELS = {"add": 2, "sub": 2, "mul": 3, "neg": 4} | dict.fromkeys(COMPARISONS, 1)  # how tightly operators bind

@@ -1,6 +1,6 @@
 """What forward saves for backward: as few values as will do.
 
-Backward needs some of the forward's values. States before and after the step, vectors, sums over units, random numbers
+Backward needs some of the forward's values. States before and after the step, per_unit, sums over units, random numbers
 and constants are there, and what is made of them alone can be computed again; what else is needed has to be saved, or
 computed again from what is saved. The choice is a smallest cut of a graph, between products and what is needed, and of
 smallest ones that nearest to what is needed: gates rather than pre-activations.

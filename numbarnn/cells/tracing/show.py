@@ -55,8 +55,8 @@ def _parameters(cell):
         rows.append(("bias_ih", f"({len(cell.gates)}H,)", _of_gates(cell.gates, None, biases.get("input"))))
     if cell.bias in ("recurrent", "double"):
         rows.append(("bias_hh", f"({len(recurrent)}H,)", _of_gates(recurrent, None, biases.get("recurrent"))))
-    for name in cell.vectors:
-        rows.append((name, "(H,)", f"p.{structure.vectors[name].data}" if structure else ""))
+    for name in cell.per_unit:
+        rows.append((name, "(H,)", f"p.{structure.per_unit[name].data}" if structure else ""))
     for name, shape, text in rows:
         yield f"{name:<12}{shape:<10} {text}".rstrip()
     if structure and structure.unused:
@@ -73,16 +73,16 @@ def _of_gates(gates, products, biases=None):
 
 
 def _recurrent(cell):
-    outer = cell.gates if cell.recurrent is None else cell.recurrent
-    return (*outer, *(gate for stage in cell.stages for gate in stage.gates))
+    recurrent = cell.gates if cell.recurrent is None else cell.recurrent
+    return (*recurrent, *(gate for stage in cell.stages for gate in stage.gates))
 
 
 def _step(cell):
     """A line per product and per pointwise stage of a step, in their order."""
-    outer = cell.gates if cell.recurrent is None else cell.recurrent
+    recurrent = cell.gates if cell.recurrent is None else cell.recurrent
     yield f"products with x, of all steps at once: {' '.join(cell.gates)}"
-    if outer:
-        yield f"products with {cell.states[0]}: {' '.join(outer)}"
+    if recurrent:
+        yield f"products with {cell.states[0]}: {' '.join(recurrent)}"
     for stage in cell.stages:
         made_by = stage.forward.__name__
         if stage.sums:

@@ -38,7 +38,7 @@ class Structure:
         gates: name -> node, of W x.
         recurrent: name -> node, of R times the first state.
         stages: `Product` and `Sums`, in an order in which they can be computed.
-        vectors: name -> node, of the parameters per unit.
+        per_unit: name -> node, of the parameters per unit.
         noise: the nodes of random numbers.
         projection: the matrix whose product is the first new state, by name, or None; `outputs` has what it multiplies.
         heads, drop_connect, initial: as of a `Cell`.
@@ -52,7 +52,7 @@ class Structure:
     gates: dict[str, Node] = field(default_factory=dict)
     recurrent: dict[str, Node] = field(default_factory=dict)
     stages: list = field(default_factory=list)
-    vectors: dict[str, Node] = field(default_factory=dict)
+    per_unit: dict[str, Node] = field(default_factory=dict)
     noise: list[Node] = field(default_factory=list)
     projection: str | None = None
     heads: int = 1
@@ -103,7 +103,7 @@ def split(outputs):
     found.recurrent = {short[node]: node for node in first}
     for product in found.products:
         product.gates = {short[node]: node for node in products[product.vector]}
-    found.vectors = {node.data.replace(".", "_"): node for node in nodes if node.op == "vector"}
+    found.per_unit = {node.data.replace(".", "_"): node for node in nodes if node.op == "vector"}
     found.noise = [node for node in nodes if node.op == "noise"]
     found.biases = {
         "input": {name: biases[node.data] for name, node in found.gates.items() if biases},

@@ -53,7 +53,7 @@ class CellTagType(types.Type):
             [(stage.gates, stage.sums) for stage in cell.stages],
             cell.states,
             cell.saved,
-            cell.vectors,
+            cell.per_unit,
             cell.noise,
         )
         about = [inspect.getsource(module) for module in modules]
@@ -158,8 +158,8 @@ cell_sums = _per_cell(_sums, place=0)
 cell_draws = _per_cell(_draws)
 cell_noise = _per_cell(_noise, place=0)
 load_input = _per_cell(lambda cell, _: units.biased_loader(cell.num_gates, "cpu"))
-load_recurrent = _per_cell(lambda cell, _: units.biased_loader(cell.num_recurrent, "cpu"))
-load_vectors = _per_cell(lambda cell, _: units.loader(cell.num_vectors, "cpu"))
+load_recurrent = _per_cell(lambda cell, _: units.biased_loader(cell.num_ah, "cpu"))
+load_per_unit = _per_cell(lambda cell, _: units.loader(cell.num_per_unit, "cpu"))
 load_d_v = _per_cell(lambda cell, _: units.loader(cell.num_products, "cpu"))
 load_d_sums = _per_cell(lambda cell, _: units.loader(cell.num_sums, "cpu"))
 load_private = _per_cell(lambda cell, _: units.loader(cell.num_private, "cpu"))
@@ -167,8 +167,8 @@ load_saved = _per_cell(lambda cell, _: units.loader(cell.num_saved, "cpu"))
 store_states = _per_cell(lambda cell, _: units.storer(cell.num_states, "cpu"))
 store_saved = _per_cell(lambda cell, _: units.storer(cell.num_saved, "cpu"))
 store_gates = _per_cell(lambda cell, _: units.storer(cell.num_gates, "cpu"))
-store_outer = _per_cell(lambda cell, _: units.storer(cell.num_outer, "cpu"))
-store_vectors = _per_cell(lambda cell, _: units.storer(cell.num_vectors, "cpu"))
+store_recurrent = _per_cell(lambda cell, _: units.storer(cell.num_recurrent, "cpu"))
+store_per_unit = _per_cell(lambda cell, _: units.storer(cell.num_per_unit, "cpu"))
 
 
 def _constant(attribute):
@@ -186,9 +186,9 @@ def _constant(attribute):
 
 
 num_gates = _constant("num_gates")
-num_outer = _constant("num_outer")
 num_recurrent = _constant("num_recurrent")
-num_vectors = _constant("num_vectors")
+num_ah = _constant("num_ah")
+num_per_unit = _constant("num_per_unit")
 num_private = _constant("num_private")
 num_states = _constant("num_states")
 num_saved = _constant("num_saved")

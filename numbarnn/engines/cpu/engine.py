@@ -9,7 +9,7 @@ from numbarnn.common import notice
 from numbarnn.engines.base import HostEngine
 from numbarnn.engines.cpu import loops, openblas, products
 from numbarnn.engines.cpu.cell_tag import CellTag, what_is_compiled
-from numbarnn.engines.cpu.thread_pool import Team
+from numbarnn.engines.cpu.thread_pool import ThreadPool
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
@@ -34,19 +34,19 @@ _NO_WORDS = np.zeros(0, np.uint64)
 
 
 def _optional(buffers):
-    """codes, m, W_hr, vectors, sums, noise of a pass' buffers, without elements where they are None; and matrices
+    """step_mask, m, W_hr, per_unit, sums, noise of a pass' buffers, without elements where they are None; and matrices
     without any."""
     no_matrix, no_matrices = _nothing(buffers.h.dtype)
-    codes = _NO_CODES if buffers.codes is None else buffers.codes
+    step_mask = _NO_CODES if buffers.step_mask is None else buffers.step_mask
     m, W_hr = (no_matrices, no_matrix) if buffers.m is None else (buffers.m, buffers.W_hr)
-    vectors = _no_vector(buffers.h.dtype) if buffers.vectors is None else buffers.vectors
+    per_unit = _no_vector(buffers.h.dtype) if buffers.per_unit is None else buffers.per_unit
     sums = no_matrices if buffers.sums is None else buffers.sums
     noise = _NO_WORDS if buffers.noise is None else buffers.noise
-    return codes, m, W_hr, vectors, sums, noise, no_matrices
+    return step_mask, m, W_hr, per_unit, sums, noise, no_matrices
 
 
 class CpuEngine(HostEngine):
-    """The cells compiled for this CPU. One team of threads runs products and cells alike."""
+    """The cells compiled for this CPU. One pool of threads runs products and cells alike."""
 
     name = "cpu"
     fuses_input = True
@@ -58,13 +58,13 @@ class CpuEngine(HostEngine):
             for name in ("gemm", "gemv"):
                 openblas.blas_function(dtype, name)  # registers the symbol that cached code calls
         self.device = platform.processor() or platform.machine()
-        self.team = Team()
+        self.thread_pool = ThreadPool()
         self._tags = {}
 
     @property
     def num_threads(self):
         """Threads a call may use."""
-        return self.team.threads
+        return self.thread_pool.threads
 
     def set_num_threads(self, threads):
         """Let calls use this many threads (default: all CPUs this process may run on).
@@ -74,7 +74,7 @@ class CpuEngine(HostEngine):
         """
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise ValueError(f"threads must be a positive int, not {threads!r}")
-        self.team.resize(threads)
+        self.thread_pool.resize(threads)
 
     def _tag(self, cell):
         if cell not in self._tags:
@@ -85,7 +85,7 @@ class CpuEngine(HostEngine):
         """Threads for `work` multiply-adds that can be cut into `parts`."""
         if work < SERIAL_WORK:
             return 1
-        return max(1, min(self.team.threads, parts // products.UNITS))
+        return max(1, min(self.thread_pool.threads, parts // products.UNITS))
 
     def _step_threads(self, steps, batch, R, W_hr, inputs=0):
         """Threads for steps that multiply a batch with R and W_hr, and with `inputs` weights before.
@@ -107,14 +107,14 @@ class CpuEngine(HostEngine):
     def dropout(self, out, x, mask, scale, position=0):
         out_flat, x_flat = out.reshape(-1), x.reshape(-1)
         threads = self._threads(20 * x.size, x.size)
-        self.team.run(products.dropout, threads, out_flat, x_flat, mask, x.dtype.type(scale), position)
+        self.thread_pool.run(products.dropout, threads, out_flat, x_flat, mask, x.dtype.type(scale), position)
 
-    def step_codes(self, codes, lengths, resets):
-        self.team.run(products.step_codes, 1, codes, lengths, resets)
+    def fill_step_mask(self, step_mask, lengths, resets):
+        self.thread_pool.run(products.fill_step_mask, 1, step_mask, lengths, resets)
 
-    def select(self, out, x, codes, dropped, fill):
+    def select(self, out, x, step_mask, dropped, fill):
         np.copyto(out, x)
-        out[(codes & dropped) != 0] = fill
+        out[(step_mask & dropped) != 0] = fill
 
     def gather(self, out, x, index, fill):
         np.take(x, np.maximum(index, 0), axis=0, out=out)
@@ -144,18 +144,18 @@ class CpuEngine(HostEngine):
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         m, n = out.shape
         threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
-        self.team.run(products.multiply, threads, out, a, b, transpose_a, transpose_b, accumulate)
+        self.thread_pool.run(products.multiply, threads, out, a, b, transpose_a, transpose_b, accumulate)
 
-    def add_row_sums(self, out, x):
+    def add_column_sums(self, out, x):
         threads = self._threads(x.size, x.shape[1])
-        self.team.run(products.add_row_sums, threads, out, x)
+        self.thread_pool.run(products.add_column_sums, threads, out, x)
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
         # What is missing is an array without elements.
         (no_matrix, _), no_vector = _nothing(dax.dtype), _no_vector(dax.dtype)
         dW, dR = dw.get("W", no_matrix), dw.get("R", no_matrix)
         threads = self._threads(len(x) * (dW.size + dR.size), dax.shape[1])
-        self.team.run(
+        self.thread_pool.run(
             products.weight_gradients, threads, dW, dR, dw.get("b_w", no_vector), dw.get("b_r", no_vector),
             dax, dah, x, h_before, accumulate,
         )  # fmt: skip
@@ -164,15 +164,15 @@ class CpuEngine(HostEngine):
         b, tag = buffers, self._tag(buffers.cell)
         steps, batch = b.ax.shape[:2]
         x, W = (b.x, b.W) if b.x is not None else (b.h[:0], b.R)  # without x, ax is there already
-        codes, m, W_hr, vectors, sums, noise, no_matrices = _optional(b)
+        step_mask, m, W_hr, per_unit, sums, noise, no_matrices = _optional(b)
         v = no_matrices if b.v is None else b.v
         threads = self._step_threads(steps, batch, b.R, W_hr, W.size if len(x) else 0)
 
         def run(first, last):
             parts = self._parts(threads, sums, no_matrices)
-            self.team.run(
+            self.thread_pool.run(
                 loops.forward_steps, threads, tag, b.h, b.c, b.ax, b.ah, x, W, b.R, b.b_w, b.b_r,
-                codes, m, W_hr, vectors, v, sums, parts, noise, b.direction, first, last, b.save,
+                step_mask, m, W_hr, per_unit, v, sums, parts, noise, b.direction, first, last, b.save,
             )  # fmt: skip
 
         return run
@@ -180,19 +180,19 @@ class CpuEngine(HostEngine):
     def backward_steps(self, buffers):
         b, tag = buffers, self._tag(buffers.cell)
         steps, batch = b.dy.shape[:2]
-        codes, m, W_hr, vectors, sums, noise, no_matrices = _optional(b)
+        step_mask, m, W_hr, per_unit, sums, noise, no_matrices = _optional(b)
         dht, dm = (no_matrices, b.dh) if b.dht is None else (b.dht, b.dm)
-        d_v, d_vectors = b.dh if b.d_v is None else b.d_v, no_matrices if b.d_vectors is None else b.d_vectors
+        d_v, d_per_unit = b.dh if b.d_v is None else b.d_v, no_matrices if b.d_per_unit is None else b.d_per_unit
         threads = self._step_threads(steps, batch, b.R, W_hr)
 
         def run(first, last):
             parts = self._parts(threads, sums, no_matrices)
-            self.team.run(
+            self.thread_pool.run(
                 loops.backward_steps, threads, tag, b.dh, b.dc, b.dax, b.dah, b.dy, b.h, b.c, b.R,
-                codes, dht, dm, m, W_hr, vectors, d_vectors, d_v, sums, parts, noise, b.direction, first, last,
+                step_mask, dht, dm, m, W_hr, per_unit, d_per_unit, d_v, sums, parts, noise, b.direction, first, last,
             )  # fmt: skip
 
         return run
 
     def run_jobs(self, make_jobs, key, arrays):
-        self.team.run_jobs(make_jobs())
+        self.thread_pool.run_jobs(make_jobs())

@@ -1,8 +1,8 @@
 """The CPU engine's compiled code that knows no cell: products by OpenBLAS, sums, dropout, each on several threads.
 
-Functions that the engine calls take (thread, threads, counters, ...) first, see `team.Team`. Functions that call each
-other stand in this one file, as Numba's disk cache notices changes of the calling function's file only; of other
-files it is told by `disk_cache.contains`, and `cpu_loops`, which calls some of these, by `cell_tag`.
+Functions that the engine calls take (thread, threads, counters, ...) first, see `thread_pool.ThreadPool`. Functions
+that call each other stand in this one file, as Numba's disk cache notices changes of the calling function's file only;
+of other files it is told by `disk_cache.contains`, and `cpu_loops`, which calls some of these, by `cell_tag`.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from numba.extending import overload
 
 from numbarnn.common import order
 from numbarnn.common import philox as random_numbers
-from numbarnn.common.order import step_code
+from numbarnn.common.order import mask_of_step
 from numbarnn.common.philox import philox
 from numbarnn.compile import specialise as compiling
 from numbarnn.compile.specialise import FAST_MATH, specialise
@@ -25,7 +25,7 @@ FEW_ROWS = 40  # m up to which products are cut into such small ones
 SUM_ROWS = 16  # rows added up one after another
 OPTIONS = dict(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
-_step_code = njit(**OPTIONS)(step_code)
+_mask_of_step = njit(**OPTIONS)(mask_of_step)
 
 
 # ------------------------------------------------------------------------------------------ products
@@ -120,7 +120,7 @@ _philox = specialise(philox, "float32", "cpu")
 
 
 @njit(**OPTIONS)
-def add_row_sums(thread, threads, counters, out, x):
+def add_column_sums(thread, threads, counters, out, x):
     """The thread's share of out (N,) += x.sum(axis=0), x (M, N).
 
     Pairwise, so that the rounding error does not grow with M: sums of SUM_ROWS rows are added two by two, those sums
@@ -151,13 +151,13 @@ def add_row_sums(thread, threads, counters, out, x):
 
 @contains(compiling, order)
 @njit(**OPTIONS)
-def step_codes(thread, threads, counters, codes, lengths, resets):
-    """codes (D, T + 2, B): see `Engine.step_codes`."""
-    codes[...] = 0
-    for direction in range(codes.shape[0]):
-        for t in range(codes.shape[1] - 2):
-            for b in range(codes.shape[2]):
-                codes[direction, t + 1, b] = _step_code(t, direction, lengths[b], resets, b)
+def fill_step_mask(thread, threads, counters, step_mask, lengths, resets):
+    """step_mask (D, T + 2, B): see `Engine.fill_step_mask`."""
+    step_mask[...] = 0
+    for direction in range(step_mask.shape[0]):
+        for t in range(step_mask.shape[1] - 2):
+            for b in range(step_mask.shape[2]):
+                step_mask[direction, t + 1, b] = _mask_of_step(t, direction, lengths[b], resets, b)
 
 
 @contains(openblas)
@@ -179,7 +179,7 @@ def _bias_gradient(thread, threads, counters, bias, gradient, accumulate):
         n0, n1 = share(bias.shape[0], thread, threads)
         bias[n0:n1] = 0
     if bias.shape[0] > 0:
-        add_row_sums(thread, threads, counters, bias, gradient)
+        add_column_sums(thread, threads, counters, bias, gradient)
 
 
 @njit(**OPTIONS)

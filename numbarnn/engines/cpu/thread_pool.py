@@ -98,7 +98,7 @@ class _JobQueue:
             self._changed.notify_all()
 
 
-class Team:
+class ThreadPool:
     """Runs `function(thread, threads, counters, *arguments)` on every thread at once.
 
     The functions are compiled with `nogil`, split their work by (thread, threads) and meet at
@@ -125,8 +125,8 @@ class Team:
             self.threads = threads
 
     def run(self, function, threads, *arguments):
-        """Run the function on `threads` threads (at most this team's) and return when all are done; inside a job of
-        `run_jobs` on the calling thread alone.
+        """Run the function on `threads` threads (at most this thread pool's) and return when all are done; inside a
+        job of `run_jobs` on the calling thread alone.
 
         A call from another Python thread waits for its turn: on fewer threads its results could differ in the last bit.
         """

@@ -14,7 +14,7 @@ KINDS = 32  # kinds of calls whose memory is kept, the least recently used given
 SHARE = 8  # of the device's memory at most one part in this many is kept for calls that are not the latest
 
 
-class Shelf:
+class BufferPool:
     """Kept memory of one device; where there is none, it comes from CuPy's pool, and goes back there when given up.
 
     Args:

@@ -10,7 +10,7 @@ from numbarnn.common.precision import known_dtype
 from numbarnn.cuda import gemm
 from numbarnn.engines.base import Engine, HostEngine, as_code
 from numbarnn.engines.gpu import foreign, profiles
-from numbarnn.engines.gpu.buffer_pool import SHARE, Shelf
+from numbarnn.engines.gpu.buffer_pool import SHARE, BufferPool
 from numbarnn.engines.gpu.graphs import Streams
 
 _lock = threading.RLock()  # of what engines note about calls
@@ -76,15 +76,15 @@ class KernelEngine(Engine):
 
         dropout.dropout(out, x, mask, scale, position)
 
-    def step_codes(self, codes, lengths, resets):
+    def fill_step_mask(self, step_mask, lengths, resets):
         from numbarnn.kernels.arrays import masks
 
-        masks.step_codes(codes, lengths, resets)
+        masks.fill_step_mask(step_mask, lengths, resets)
 
-    def select(self, out, x, codes, dropped, fill):
+    def select(self, out, x, step_mask, dropped, fill):
         from numbarnn.kernels.arrays import masks
 
-        masks.select(out, x, codes, dropped, fill)
+        masks.select(out, x, step_mask, dropped, fill)
 
     def gather(self, out, x, index, fill):
         from numbarnn.kernels.arrays import masks
@@ -110,10 +110,10 @@ class KernelEngine(Engine):
     def multiply(self, out, a, b, **options):
         gemm.matmul(out, a, b, **options)
 
-    def add_row_sums(self, out, x):
+    def add_column_sums(self, out, x):
         from numbarnn.kernels.arrays import column_sums
 
-        column_sums.add_row_sums(out, x)
+        column_sums.add_column_sums(out, x)
 
     def forward_steps(self, buffers):
         from numbarnn.kernels.step import pointwise
@@ -121,13 +121,13 @@ class KernelEngine(Engine):
         b = buffers
         steps, width = b.ax.shape[0], b.R.shape[1]
         h = b.h[:, :, b.direction * width :][:, :, :width]
-        rows = b.cell.num_outer * (b.b_w.shape[0] // b.cell.num_gates)  # of R, that multiply h
+        rows = b.cell.num_recurrent * (b.b_w.shape[0] // b.cell.num_gates)  # of R, that multiply h
         product = gemm.step_product(b.ah[:, :rows], h, b.R[:rows], transpose_b=True, allow_tf32=b.allow_tf32)
         stages = [_stage(b, stage) for stage in b.cell.product_stages]  # sums are made by what comes after
-        vectors = b.b_w if b.vectors is None else b.vectors
+        per_unit = b.b_w if b.per_unit is None else b.per_unit
         output = b.h if b.m is None else b.m
         pointwise_step = pointwise.bind_forward(
-            b.cell, output, b.c, b.ax, b.ah, b.b_w, b.b_r, vectors, b.codes, b.direction, b.save, b.sums, b.noise
+            b.cell, output, b.c, b.ax, b.ah, b.b_w, b.b_r, per_unit, b.step_mask, b.direction, b.save, b.sums, b.noise
         )
         project = None if b.m is None else _projection(b, h)
 
@@ -150,14 +150,14 @@ class KernelEngine(Engine):
         b = buffers
         steps, projected = b.dy.shape[0], b.m is not None
         H = b.dax.shape[2] // max(b.cell.num_saved, b.cell.num_gates)
-        rows = b.cell.num_outer * H  # of R, that multiplied h
+        rows = b.cell.num_recurrent * H  # of R, that multiplied h
         product = gemm.step_product(b.dh, b.dah[:, :, :rows], b.R[:rows], accumulate=True, allow_tf32=b.allow_tf32)
         stages = [_stage_backward(b, stage, H) for stage in reversed(b.cell.product_stages)]
         d_output, dy, output = (b.dm, None, b.m) if projected else (b.dh, b.dy, b.h)
-        vectors = b.R[:0].reshape(-1) if b.vectors is None else b.vectors
+        per_unit = b.R[:0].reshape(-1) if b.per_unit is None else b.per_unit
         pointwise_step = pointwise.bind_backward(
-            b.cell, d_output, b.dc, b.dax, b.dah, b.d_vectors, dy, output, b.c, vectors, b.d_v, b.codes, b.direction,
-            b.sums, b.d_sums, b.noise,
+            b.cell, d_output, b.dc, b.dax, b.dah, b.d_per_unit, dy, output, b.c, per_unit, b.d_v, b.step_mask,
+            b.direction, b.sums, b.d_sums, b.noise,
         )  # fmt: skip
         project = _projection_backward(b) if projected else None
 
@@ -180,9 +180,9 @@ def _stage(buffers, number):
     from numbarnn.kernels.step import stages
 
     b, H = buffers, buffers.b_w.shape[0] // buffers.cell.num_gates
-    vectors, output = b.b_w if b.vectors is None else b.vectors, b.h if b.m is None else b.m
+    per_unit, output = b.b_w if b.per_unit is None else b.per_unit, b.h if b.m is None else b.m
     make = stages.bind_forward(
-        b.cell, number, b.v, output, b.c, b.ax, b.ah, b.b_w, b.b_r, vectors, b.codes, b.direction, b.save, b.sums,
+        b.cell, number, b.v, output, b.c, b.ax, b.ah, b.b_w, b.b_r, per_unit, b.step_mask, b.direction, b.save, b.sums,
         b.noise,
     )  # fmt: skip
     rows, first = b.cell.rows_of_stage(number, H), b.cell.product_number(number) * H
@@ -201,11 +201,11 @@ def _stage_backward(buffers, number, H):
     from numbarnn.kernels.step import stages
 
     b, rows, first = buffers, buffers.cell.rows_of_stage(number, H), buffers.cell.product_number(number) * H
-    vectors = b.R[:0].reshape(-1) if b.vectors is None else b.vectors
+    per_unit = b.R[:0].reshape(-1) if b.per_unit is None else b.per_unit
     d_output, dy, output = (b.dh, b.dy, b.h) if b.m is None else (b.dm, None, b.m)
     gates = stages.bind_backward(
-        b.cell, number, b.dah, b.dax, d_output, b.dc, dy, output, b.c, vectors, b.d_v, b.codes, b.direction, b.sums,
-        b.d_sums, b.noise,
+        b.cell, number, b.dah, b.dax, d_output, b.dc, dy, output, b.c, per_unit, b.d_v, b.step_mask, b.direction,
+        b.sums, b.d_sums, b.noise,
     )  # fmt: skip
     product = gemm.step_product(b.d_v[:, first : first + H], b.dah[:, :, rows], b.R[rows], allow_tf32=b.allow_tf32)
 
@@ -227,7 +227,7 @@ def _projection(buffers, h):
     b, width = buffers, buffers.W_hr.shape[1]
     m = b.m[:, :, b.direction * width :][:, :, :width]
     product = gemm.step_product(h, m, b.W_hr, transpose_b=True, allow_tf32=b.allow_tf32)
-    carry = None if b.codes is None else projection.bind_carry(h, b.codes)
+    carry = None if b.step_mask is None else projection.bind_carry(h, b.step_mask)
 
     def run(t, before):
         product(t + 1)
@@ -243,7 +243,7 @@ def _projection_backward(buffers):
 
     b, width = buffers, buffers.W_hr.shape[0]
     dy = b.dy[:, :, b.direction * width :][:, :, :width]
-    join = projection.bind_join(b.dht, b.dh, dy, b.codes)
+    join = projection.bind_join(b.dht, b.dh, dy, b.step_mask)
     product = gemm.step_product(b.dm, b.dht, b.W_hr, allow_tf32=b.allow_tf32)
 
     def run(t, before):
@@ -254,7 +254,7 @@ def _projection_backward(buffers):
 
 
 class _Rooms:
-    """What `CudaEngine.rooms` returns: memory of the shelf, or a MemoryError that helps."""
+    """What `CudaEngine.rooms` returns: memory of the buffer pool, or a MemoryError that helps."""
 
     def __init__(self, allocate, rooms):
         self._allocate, self._rooms = allocate, rooms
@@ -296,7 +296,9 @@ class CudaEngine(KernelEngine):
         self.ordinal = ordinal
         with self.activate():
             self.streams = Streams(cupy, ordinal)
-            self.shelf = Shelf(cupy, ordinal, cupy.cuda.runtime.memGetInfo()[1] // SHARE, self.streams.release)
+            self.buffer_pool = BufferPool(
+                cupy, ordinal, cupy.cuda.runtime.memGetInfo()[1] // SHARE, self.streams.release
+            )
             super().__init__()
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
         self.device = properties["name"].decode()
@@ -315,7 +317,7 @@ class CudaEngine(KernelEngine):
         return self._allocate(self.array_module.zeros, shape, dtype)
 
     def rooms(self, kind):
-        return _Rooms(self._allocate, self.shelf.rooms(kind))
+        return _Rooms(self._allocate, self.buffer_pool.rooms(kind))
 
     def settled(self, rooms, name, array, own=False):
         if not own and rooms.have(array):  # a result of a call of this kind, such as the state: it comes round as ours
@@ -334,7 +336,7 @@ class CudaEngine(KernelEngine):
         try:
             return make(shape, known_dtype(dtype))
         except out_of_memory:
-            self.shelf.clear()
+            self.buffer_pool.clear()
         try:
             return make(shape, known_dtype(dtype))
         except out_of_memory as error:

@@ -2,8 +2,8 @@
 
 A graph holds the addresses it was recorded with, so it is found again by the addresses of all arrays. These come round
 in a steady loop, whatever arrays its caller passes: a call copies them into memory of its own (`Engine.settled`), which
-comes from the shelf (`shelf`), as its results do. So two calls alive at a time are two graphs, and no more. Only
-weights and a `dw` to add to are used where their owner keeps them.
+comes from the buffer pool (`buffer_pool`), as its results do. So two calls alive at a time are two graphs, and no
+more. Only weights and a `dw` to add to are used where their owner keeps them.
 
 A first sight is not recorded: recording takes longer than running, and some addresses never come back. Where a kind of
 call does not replay what was recorded, as with a hundred tapes alive at once, its later graphs have to be seen more and

@@ -15,13 +15,13 @@ ROWS, COLUMNS = (2, 4) if TINY_LAUNCHES else (16, 32)  # threads of a block
 
 
 @cache
-def make_add_row_sums(dtype):
+def make_add_column_sums(dtype):
     """The kernel for one dtype."""
     scalar = getattr(numba, compute_dtype(dtype))
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
 
     @cuda.jit
-    def add_row_sums_kernel(out, x):
+    def add_column_sums_kernel(out, x):
         """out += x.sum(axis=0)
 
         Writes   out (N,)
@@ -49,11 +49,11 @@ def make_add_row_sums(dtype):
                 out[n] = narrow(widen(out[n]) + total)
             cuda.syncthreads()
 
-    return Kernel(add_row_sums_kernel, "add_row_sums")
+    return Kernel(add_column_sums_kernel, "add_column_sums")
 
 
-def add_row_sums(out, x):
+def add_column_sums(out, x):
     """out (N,) += x.sum(axis=0) for x (M, N)."""
     blocks = min(-(-out.shape[0] // COLUMNS), 2 if TINY_LAUNCHES else 1024)
     config = LaunchConfig(grid=blocks, block=(COLUMNS, ROWS))
-    make_add_row_sums(out.dtype.name).bind(config, storage.stored(out), storage.stored(x))()
+    make_add_column_sums(out.dtype.name).bind(config, storage.stored(out), storage.stored(x))()

@@ -5,7 +5,7 @@ from functools import cache
 from numba import cuda
 
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
+from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 THREADS_PER_BLOCK = 128
@@ -16,8 +16,8 @@ MAX_GRID_Y = 65535
 def make_copy(out_dtype=None, x_dtype=None):
     """The kernel from one dtype to another, of which one has 16 bits and one is float32; without, for any one dtype."""
     same = out_dtype == x_dtype
-    widen = units.unchanged(TARGET) if same else storage.widen(x_dtype)
-    narrow = units.unchanged(TARGET) if same else storage.narrow(out_dtype)
+    widen = units.unchanged(BACKEND) if same else storage.widen(x_dtype)
+    narrow = units.unchanged(BACKEND) if same else storage.narrow(out_dtype)
 
     @cuda.jit
     def copy_kernel(out, x):

@@ -8,7 +8,7 @@ from numba import cuda
 from numbarnn.common.philox import philox
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
-from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
+from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.compile.specialise import specialise
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
@@ -19,7 +19,7 @@ MAX_BLOCKS = 4096
 @cache
 def make_dropout(dtype):
     """The kernel for one dtype."""
-    random_words = specialise(philox, compute_dtype(dtype), TARGET)
+    random_words = specialise(philox, compute_dtype(dtype), BACKEND)
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
     zero = np.dtype(compute_dtype(dtype)).type(0)
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.compile import storage
-from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
+from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 from numbarnn.kernels.arrays.samples import LINE, term
@@ -20,7 +20,7 @@ MOST_ARRAYS = 2
 @cache
 def make_fingerprint(compares):
     """The kernel that notes fingerprints, or the one that compares them with those noted."""
-    own_term, report = jit(term, TARGET), make_report()
+    own_term, report = jit(term, BACKEND), make_report()
     changed = code_of(CHANGED)
 
     @cuda.jit

@@ -5,10 +5,10 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from numbarnn.common.order import step_code
+from numbarnn.common.order import mask_of_step
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
-from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
+from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
@@ -25,33 +25,33 @@ def _rows_config(rows, columns):
 
 
 @cache
-def make_step_codes():
-    """The kernel that works the codes out."""
-    code_of = jit(step_code, TARGET)
+def make_step_mask_kernel():
+    """The kernel that works the step_mask out."""
+    code_of = jit(mask_of_step, BACKEND)
 
     @cuda.jit
-    def step_codes_kernel(codes, lengths, resets):
+    def step_mask_kernel(step_mask, lengths, resets):
         """The code of every step of every sequence, in each direction.
 
-        Writes   codes (D, T+2, B) uint8: slot t + 1 is time t, as in h; slots 0 and T + 1 are 0
+        Writes   step_mask (D, T+2, B) uint8: slot t + 1 is time t, as in h; slots 0 and T + 1 are 0
         Reads    lengths (B,) int32; resets (T, B) uint8, any strides; (0, B) if no sequence begins anew
         Launch   2-D, grid-stride over sequences (x) and slots (y); any grid is correct
         """
-        D, slots, B = codes.shape
+        D, slots, B = step_mask.shape
         for slot in range(cuda.blockIdx.y, slots, cuda.gridDim.y):
             for b in range(cuda.grid(1), B, cuda.gridsize(1)):
                 for direction in range(D):
                     code = 0
                     if 0 < slot and slot < slots - 1:
                         code = code_of(slot - 1, direction, lengths[b], resets, b)
-                    codes[direction, slot, b] = code
+                    step_mask[direction, slot, b] = code
 
-    return Kernel(step_codes_kernel, "step_codes")
+    return Kernel(step_mask_kernel, "fill_step_mask")
 
 
-def step_codes(codes, lengths, resets):
-    """The codes (D, T+2, B) of lengths and resets; see the kernel."""
-    make_step_codes().bind(_rows_config(*codes.shape[1:]), codes, lengths, resets)()
+def fill_step_mask(step_mask, lengths, resets):
+    """The step_mask (D, T+2, B) of lengths and resets; see the kernel."""
+    make_step_mask_kernel().bind(_rows_config(*step_mask.shape[1:]), step_mask, lengths, resets)()
 
 
 @cache
@@ -60,29 +60,29 @@ def make_select(dtype):
     narrow, number = storage.narrow(dtype), np.dtype(compute_dtype(dtype)).type
 
     @cuda.jit
-    def select_kernel(out, x, codes, fill, dropped):
+    def select_kernel(out, x, step_mask, fill, dropped):
         """out = x, but `fill` in the rows whose code has a bit of `dropped`.
 
         Writes   out (X, Y, Z), any strides
-        Reads    x (X, Y, Z), any strides; codes (X, Y) uint8, any strides; fill, a number as x is computed in
+        Reads    x (X, Y, Z), any strides; step_mask (X, Y) uint8, any strides; fill, a number as x is computed in
         Launch   2-D, grid-stride over z (x of the grid) and y (y of the grid), loop over x; any grid is correct
         Aliases  out may be x
         """
         X, Y, Z = x.shape
         for i in range(X):
             for j in range(cuda.blockIdx.y, Y, cuda.gridDim.y):
-                drop = codes[i, j] & dropped != 0
+                drop = step_mask[i, j] & dropped != 0
                 for k in range(cuda.grid(1), Z, cuda.gridsize(1)):
                     out[i, j, k] = narrow(fill) if drop else x[i, j, k]
 
     return Kernel(select_kernel, "select"), number
 
 
-def select(out, x, codes, dropped, fill):
-    """out = x, but `fill` in the rows whose code has a bit of `dropped`; arrays of one dtype, codes (X, Y)."""
+def select(out, x, step_mask, dropped, fill):
+    """out = x, but `fill` in the rows whose code has a bit of `dropped`; arrays of one dtype, step_mask (X, Y)."""
     kernel, number = make_select(x.dtype.name)
     config = _rows_config(*x.shape[1:])
-    kernel.bind(config, storage.stored(out), storage.stored(x), codes, number(fill))(dropped)
+    kernel.bind(config, storage.stored(out), storage.stored(x), step_mask, number(fill))(dropped)
 
 
 @cache

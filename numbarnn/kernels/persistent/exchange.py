@@ -13,7 +13,7 @@ from numba import cuda
 
 from numbarnn.common.precision import is_half
 from numbarnn.compile import storage
-from numbarnn.compile.backend import TARGET
+from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 
@@ -47,7 +47,7 @@ def make_newest(dtype, aligned):
         def newest(words):
             return largest(largest(words[0], words[1]), largest(words[2], words[3]))
 
-    return jit(newest, TARGET)
+    return jit(newest, BACKEND)
 
 
 @cache
@@ -79,7 +79,7 @@ def make_load(dtype, aligned, whole):
             low = load_element(array, index) if left > 0 else none
             return pack(low, load_element(array, index + 1) if left > 1 else none)
 
-        pair = jit(load_pair, TARGET)
+        pair = jit(load_pair, BACKEND)
 
         def load(array, index, left, valid):
             first, second = pair(array, index, left), pair(array, index + 2, left - 2)
@@ -99,13 +99,13 @@ def make_load(dtype, aligned, whole):
         def load_one(array, index, left):
             return as_word(load_element(array, index)) if left > 0 else zero
 
-        one = jit(load_one, TARGET)
+        one = jit(load_one, BACKEND)
 
         def load(array, index, left, valid):
             first, second = one(array, index, left), one(array, index + 1, left - 1)
             return first, second, one(array, index + 2, left - 2), one(array, index + 3, left - 3)
 
-    return jit(load, TARGET)
+    return jit(load, BACKEND)
 
 
 def _words_of_float64():
@@ -118,7 +118,7 @@ def _words_of_float64():
     def high(value):
         return np.uint32(np.float64(value).view(np.uint64) >> shift)
 
-    return jit(low, TARGET), jit(high, TARGET)
+    return jit(low, BACKEND), jit(high, BACKEND)
 
 
 @cache
@@ -151,14 +151,14 @@ def make_publish(dtype, aligned):
             if valid:
                 store(array, index, nan if stored != stored else stored)
 
-    return jit(publish, TARGET)
+    return jit(publish, BACKEND)
 
 
 @cache
 def make_publish_all(dtype, aligned, count):
     """A device function publish_all(array, index, between, stored, valid): `publish` for a tuple of `count` numbers."""
     if count == 0:
-        return jit(lambda array, index, between, stored, valid: None, TARGET)
+        return jit(lambda array, index, between, stored, valid: None, BACKEND)
     publish, rest = make_publish(dtype, aligned), make_publish_all(dtype, aligned, count - 1)
     narrow = storage.narrow(dtype)
 
@@ -166,7 +166,7 @@ def make_publish_all(dtype, aligned, count):
         publish(array, index, narrow(values[0]), valid)
         rest(array, index + between, between, values[1:], valid)
 
-    return jit(publish_all, TARGET)
+    return jit(publish_all, BACKEND)
 
 
 @cache
@@ -186,7 +186,7 @@ def make_gather(cut, group):
     sleep, sleep_ns, look = ptx.sleep, np.uint32(SLEEP_NS), ptx.load
     load, tiles, gathered = make_load(cut.dtype, cut.aligned, cut.whole), cut.tiles, cut.gathered
     vector_elements, chunk_elements = cut.vector_elements, cut.chunk_elements
-    skipped, in_simulator = group * cut.gathered * cut.chunk_elements, TARGET == "python"
+    skipped, in_simulator = group * cut.gathered * cut.chunk_elements, BACKEND == "python"
 
     def gather(words, vector, row, batch, first, end, width, column, count, wait, limit, trouble):
         lane = cuda.threadIdx.x % 32
@@ -215,4 +215,4 @@ def make_gather(cut, group):
                     return False
                 sleep(sleep_ns)
 
-    return jit(gather, TARGET)
+    return jit(gather, BACKEND)

@@ -11,7 +11,7 @@ from numba import cuda
 
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
-from numbarnn.compile.backend import TARGET
+from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent.exchange import make_gather
@@ -78,7 +78,7 @@ def make_product_from_registers(cut):
                         shared[out + (b + n) * row_stride + first_row + r] = sums[n, r]
         return done
 
-    return SimpleNamespace(load=jit(load, TARGET), step=jit(step, TARGET))
+    return SimpleNamespace(load=jit(load, BACKEND), step=jit(step, BACKEND))
 
 
 @cache
@@ -98,7 +98,7 @@ def _make_vector_product(cut, number, own_rows, k_lanes):
                 sums[n, r] = total
         return True
 
-    return jit(multiply, TARGET)
+    return jit(multiply, BACKEND)
 
 
 @cache
@@ -109,7 +109,7 @@ def _make_lane_sums(rows, lanes):
     last it has the sums of few rows, the first of which is returned, at the front.
     """
     if lanes == 1:
-        return jit(lambda sums, n: 0, TARGET)
+        return jit(lambda sums, n: 0, BACKEND)
     half, partner = max(1, next_power_of_two(rows) // 2), lanes // 2
     rest, zero = _make_lane_sums(half, lanes // 2), np.float32(0)
     if rows == 1:
@@ -128,7 +128,7 @@ def _make_lane_sums(rows, lanes):
                 sums[n, r] = (high if upper else low) + given
             return rest(sums, n) + (half if upper else 0)
 
-    return jit(reduce, TARGET)
+    return jit(reduce, BACKEND)
 
 
 def _rectangle(cut):
@@ -177,7 +177,7 @@ def make_product_from_shared(cut):
                 shared[at + j * batch_lanes * row_stride + i * row_lanes] = sums[i, j]
         return done
 
-    return SimpleNamespace(load=jit(load, TARGET), step=jit(step, TARGET))
+    return SimpleNamespace(load=jit(load, BACKEND), step=jit(step, BACKEND))
 
 
 @cache
@@ -218,7 +218,7 @@ def _make_fma_group(cut, group):
                         sums[i, j] = total
         return True
 
-    return jit(multiply, TARGET)
+    return jit(multiply, BACKEND)
 
 
 @cache
@@ -238,7 +238,7 @@ def _make_stage(cut, group):
                 put(shared, row + n * 8 * stride + chunk * chunk_elements, words, n, chunk)
         return True
 
-    return jit(stage, TARGET)
+    return jit(stage, BACKEND)
 
 
 @cache
@@ -267,4 +267,4 @@ def _make_put(dtype):
                 shared[at + 2 * k] = widen(np.uint16(word & low))
                 shared[at + 2 * k + 1] = widen(np.uint16(word >> shift))
 
-    return jit(put, TARGET)
+    return jit(put, BACKEND)

@@ -27,7 +27,7 @@ from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.philox import philox
 from numbarnn.common.precision import compute_dtype, is_half
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import TARGET, kernel
+from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import backward_function, forward_function, jit, specialise
 from numbarnn.cuda import ptx
 from numbarnn.cuda.launch import Kernel
@@ -76,7 +76,7 @@ def make_dropout_factor(dtype):
 
     masks, scale: what `numbarnn.common.philox.dropout_masks` returns; mask: the row.
     """
-    random_words = specialise(philox, compute_dtype(dtype), TARGET)
+    random_words = specialise(philox, compute_dtype(dtype), BACKEND)
     zero, low_bits, high_bits = np.dtype(compute_dtype(dtype)).type(0), np.uint64(0xFFFFFFFF), np.uint64(32)
 
     def factor(position, masks, mask, scale):
@@ -86,7 +86,7 @@ def make_dropout_factor(dtype):
         )
         return scale if words[position % 4] >= masks[mask, 0] else zero
 
-    return jit(factor, TARGET)
+    return jit(factor, BACKEND)
 
 
 @cache
@@ -97,7 +97,7 @@ def _make_fetch(cut, count):
     does nothing with them, so that nothing waits for them.
     """
     load, store, U, P, THREADS, SEQUENCES = (
-        units.loader(count, TARGET), units.storer(count, TARGET), cut.units, cut.pairs, cut.threads, cut.sequences,
+        units.loader(count, BACKEND), units.storer(count, BACKEND), cut.units, cut.pairs, cut.threads, cut.sequences,
     )  # fmt: skip
 
     def fetch(into, rows, t, first, end, batch, width, hidden, first_unit, num_units):
@@ -107,7 +107,7 @@ def _make_fetch(cut, count):
             if pair < U * SEQUENCES and unit < num_units and b < end:
                 store(into, i * count, 1, load(rows, (t * batch + b) * width + first_unit + unit, hidden))
 
-    return jit(fetch, TARGET)
+    return jit(fetch, BACKEND)
 
 
 @cache
@@ -125,23 +125,23 @@ def _make_prefetch(cut, count):
                 for k in range(count):
                     ask(rows, at + k * hidden)
 
-    return jit(prefetch, TARGET)
+    return jit(prefetch, BACKEND)
 
 
 @cache
 def _make_look_up(cut):
-    """A device function look_up(into, codes, row, first, end): the codes of the thread's pairs, from the row of codes
-    that begins there."""
+    """A device function look_up(into, step_mask, row, first, end): the step_mask of the thread's pairs, from the row
+    of step_mask that begins there."""
     U, P, THREADS, SEQUENCES = cut.units, cut.pairs, cut.threads, cut.sequences
 
-    def look_up(into, codes, row, first, end):
+    def look_up(into, step_mask, row, first, end):
         for i in range(P):
             pair = cuda.threadIdx.x + i * THREADS
             b = first + pair // U
             if pair < U * SEQUENCES and b < end:
-                into[i] = codes[row + b]
+                into[i] = step_mask[row + b]
 
-    return jit(look_up, TARGET)
+    return jit(look_up, BACKEND)
 
 
 @cache
@@ -149,8 +149,11 @@ def _make_own_vectors(cell, cut):
     """A device function own_vectors(into, weights, start, hidden, units): the cell's parameters of the units of the
     thread's pairs, which are the same in every step."""
     dtype, U, P, THREADS = cut.dtype, cut.units, cut.pairs, cut.threads
-    load, store = units.loader(cell.num_vectors, TARGET, storage.widen(dtype)), units.storer(cell.num_vectors, TARGET)
-    V = cell.num_vectors
+    load, store = (
+        units.loader(cell.num_per_unit, BACKEND, storage.widen(dtype)),
+        units.storer(cell.num_per_unit, BACKEND),
+    )
+    V = cell.num_per_unit
 
     def own_vectors(into, weights, start, hidden, num_units):
         for i in range(P):
@@ -158,7 +161,7 @@ def _make_own_vectors(cell, cut):
             if unit < num_units:
                 store(into, i * V, 1, load(weights, start + unit, hidden))
 
-    return jit(own_vectors, TARGET)
+    return jit(own_vectors, BACKEND)
 
 
 @cache
@@ -174,24 +177,28 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
         masked: whether some steps are not ordinary (`numbarnn.common.order`).
     """
     dtype, U, P, WARPS, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.warps, cut.threads, cut.sequences
-    G, A, N, K = cell.num_gates, cell.num_outer, cell.num_private, cell.num_saved
+    G, A, N, K = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved
     multiplies = inputs or A > 0
     number = np.dtype(compute_dtype(dtype)).type
-    no_state = units.zeros(1 + N, TARGET, compute_dtype(dtype))
-    forward, own_vectors = forward_function(cell, compute_dtype(dtype), TARGET), _make_own_vectors(cell, cut)
-    V, load_vectors = cell.num_vectors, units.loader(cell.num_vectors, TARGET)
+    no_state = units.zeros(1 + N, BACKEND, compute_dtype(dtype))
+    forward, own_vectors = forward_function(cell, compute_dtype(dtype), BACKEND), _make_own_vectors(cell, cut)
+    V, load_per_unit = cell.num_per_unit, units.loader(cell.num_per_unit, BACKEND)
     PV = max(1, P * V)
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
     product, input_sums = products.make_product(cut), products.make_sums(cut, G, inputs)
     load_weights, multiply, outer_sums = product.load, product.step, products.make_sums(cut, A, inputs)
     publish, dropout_factor = exchange.make_publish(dtype, cut.aligned), make_dropout_factor(dtype)
     stored_number = np.uint16 if is_half(dtype) else number
-    load_gates, store_saved = units.loader(G, TARGET, widen), units.storer(K, TARGET, narrow)
-    load_tuple, add, fetch = units.loader(G, TARGET), units.adder(G, TARGET), _make_fetch(cut, G)
-    load_outer, add_outer, draw = units.loader(A, TARGET), units.adder(A, TARGET), make_draw(cell.noise, dtype, save)
+    load_gates, store_saved = units.loader(G, BACKEND, widen), units.storer(K, BACKEND, narrow)
+    load_tuple, add, fetch = units.loader(G, BACKEND), units.adder(G, BACKEND), _make_fetch(cut, G)
+    load_recurrent_gates, add_recurrent, draw = (
+        units.loader(A, BACKEND),
+        units.adder(A, BACKEND),
+        make_draw(cell.noise, dtype, save),
+    )
     prefetch, look_up = _make_prefetch(cut, G), _make_look_up(cut)
-    load_private, store_private = units.loader(N, TARGET), units.storer(N, TARGET)
-    whole, report = units.joiner(TARGET), make_report()
+    load_private, store_private = units.loader(N, BACKEND), units.storer(N, BACKEND)
+    whole, report = units.joiner(BACKEND), make_report()
     fragment_words = max(1, cut.fragment_words) if cut.resident == "registers" else 1
     gathered, tiles, PG = cut.gathered, cut.tiles, P * G
     row_stride, partials, between_warps = cut.row_stride, cut.partials, cut.between_warps  # in shared memory
@@ -199,7 +206,21 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_forward_kernel(
-        vectors, c, gates, weights, codes, noise, masks, scale, blocks, warps, trouble, directions, steps, batch, limit
+        vectors,
+        c,
+        gates,
+        weights,
+        step_mask,
+        noise,
+        masks,
+        scale,
+        blocks,
+        warps,
+        trouble,
+        directions,
+        steps,
+        batch,
+        limit,
     ):
         """All steps of some layers forward.
 
@@ -207,7 +228,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
                  out, if there is dropout above l; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and only the last;
                  gates[l D + d] (T, B, width) with `save`; trouble (1,) if it waited in vain
         Reads    gates[d] of the first layer = x Wᵀ; initial states in vectors[l] and c[l]; weights; the tables;
-                 masked: codes (D, T+2, B); noise (places, 4), if the cell has any, with `save`
+                 masked: step_mask (D, T+2, B); noise (places, 4), if the cell has any, with `save`
         Launch   cooperative, one block per row of `blocks`; all arrays flat; h and dropped-out h full of UNWRITTEN
         """
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
@@ -273,7 +294,7 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
             t += move
             for first in range(begin, end, SEQUENCES):
                 if masked:
-                    look_up(code_of, codes, (direction * (steps + 2) + t + 1) * batch, first, end)
+                    look_up(code_of, step_mask, (direction * (steps + 2) + t + 1) * batch, first, end)
                 # 1. The products, each warp its part
                 if multiplies and count > 0:
                     wait = 0 if recurrent and step == 0 else 1
@@ -294,16 +315,18 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
                     new_h, position, own = number(0), np.int64(0), states + ((first - begin) * U + pair) * (1 + N)
                     if valid:
                         at = partials + pair // U * row_stride + unit
-                        ah = add_outer(outer_sums(shared, at, 0, split), load_outer(shared, bias_r + unit, U))
+                        ah = add_recurrent(
+                            outer_sums(shared, at, 0, split), load_recurrent_gates(shared, bias_r + unit, U)
+                        )
                         ax = load_gates(now, i * G, 1)
                         if inputs and not reads_gates:
                             ax = input_sums(shared, at, split, working)
                         ax = add(ax, load_tuple(shared, bias_w + unit, U))
                         state = whole(shared[own], load_private(shared, own + 1, 1))
                         if masked and code_of[i] == RESET:
-                            state, ah = no_state(), load_outer(shared, bias_r + unit, U)
+                            state, ah = no_state(), load_recurrent_gates(shared, bias_r + unit, U)
                         random = draw(words_of_noise, np.uint64(b * hidden + first_unit + unit), np.uint64(t))
-                        new_state, kept = forward(ax, ah, state, load_vectors(per_unit, i * V, 1), (), random)
+                        new_state, kept = forward(ax, ah, state, load_per_unit(per_unit, i * V, 1), (), random)
                         if masked and code_of[i] == SKIP:
                             new_state = state
                         new_h, position = new_state[0], (t * batch + b) * width + own_h + unit
@@ -347,25 +370,25 @@ def make_forward(cell, cut, save, inputs, drops, masked=False):
 def make_backward(cell, cut, inputs, drops, masked=False):
     """The backward kernel: the same walk in reverse, with the transposed weights. Arguments as for `make_forward`."""
     dtype, U, P, WARPS, THREADS, SEQUENCES = cut.dtype, cut.units, cut.pairs, cut.warps, cut.threads, cut.sequences
-    G, A, N, K, same_gradient = cell.num_gates, cell.num_outer, cell.num_private, cell.num_saved, cell.same_gradient
+    G, A, N, K, same_gradient = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.same_gradient
     multiplies = inputs or A > 0
     number = np.dtype(compute_dtype(dtype)).type
-    backward, own_vectors = backward_function(cell, compute_dtype(dtype), TARGET), _make_own_vectors(cell, cut)
-    V, load_vectors = cell.num_vectors, units.loader(cell.num_vectors, TARGET)
-    PV, store_vectors = max(1, P * V), units.storer(V, TARGET, storage.narrow(dtype))
+    backward, own_vectors = backward_function(cell, compute_dtype(dtype), BACKEND), _make_own_vectors(cell, cut)
+    V, load_per_unit = cell.num_per_unit, units.loader(cell.num_per_unit, BACKEND)
+    PV, store_per_unit = max(1, P * V), units.storer(V, BACKEND, storage.narrow(dtype))
     widen = storage.widen(dtype)
     product, sums = products.make_product(cut), products.make_sums(cut, 1, inputs)
     load_weights, multiply = product.load, product.step
-    publish_gates, publish_outer = (exchange.make_publish_all(dtype, cut.aligned, count) for count in (G, A))
+    publish_gates, publish_recurrent = (exchange.make_publish_all(dtype, cut.aligned, count) for count in (G, A))
     dropout_factor, look_up, draw = make_dropout_factor(dtype), _make_look_up(cut), make_draw(cell.noise, dtype, True)
-    no_gates, no_outer, no_state, no_private, no_vectors = (
-        units.zeros(count, TARGET, compute_dtype(dtype)) for count in (G, A, 1 + N, N, V)
+    no_gates, no_recurrent, no_state, no_private, no_per_unit = (
+        units.zeros(count, BACKEND, compute_dtype(dtype)) for count in (G, A, 1 + N, N, V)
     )
-    load_saved, fetch, prefetch = units.loader(K, TARGET, widen), _make_fetch(cut, K), _make_prefetch(cut, K)
+    load_saved, fetch, prefetch = units.loader(K, BACKEND, widen), _make_fetch(cut, K), _make_prefetch(cut, K)
     fetch_one = _make_fetch(cut, 1)
     stored_number = np.uint16 if is_half(dtype) else number
-    load_private, store_private = units.loader(N, TARGET), units.storer(N, TARGET)
-    whole, report = units.joiner(TARGET), make_report()
+    load_private, store_private = units.loader(N, BACKEND), units.storer(N, BACKEND)
+    whole, report = units.joiner(BACKEND), make_report()
     fragment_words = max(1, cut.fragment_words) if cut.resident == "registers" else 1
     gathered, tiles = cut.gathered, cut.tiles
     PK, PN = max(1, P * K), max(1, P * N)  # sizes of local arrays: constants, and at least 1
@@ -385,22 +408,22 @@ def make_backward(cell, cut, inputs, drops, masked=False):
         if reads_dy:
             fetch_one(above, dy, t, first, end, batch, width, hidden, own_h, num_units)
 
-    fetch_all = jit(fetch_all, TARGET)
+    fetch_all = jit(fetch_all, BACKEND)
     row_stride, partials, between_warps, states = cut.row_stride, cut.partials, cut.between_warps, cut.states
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_backward_kernel(
-        vectors, h, c, gates, d_vectors, dy, dh, dc, weights, codes, noise, masks, scale, blocks, warps, trouble,
+        vectors, h, c, gates, d_per_unit, dy, dh, dc, weights, step_mask, noise, masks, scale, blocks, warps, trouble,
         directions, steps, batch, limit,
     ):  # fmt: skip
         """All steps of some layers backward.
 
         Writes   vectors[l D + d] (T, B, A*H), the gradient of h Rᵀ; vectors[(L + l) D + d] (T, B, G*H), that of x Wᵀ,
                  if the cell's two differ; dh[l D + d] (B, H), dc[l D + d] (B, N*H), first the gradient of the final
-                 state, then of the initial one; d_vectors[l D + d] (T, B, V*H), if the cell has parameters per unit;
+                 state, then of the initial one; d_per_unit[l D + d] (T, B, V*H), if the cell has parameters per unit;
                  trouble (1,) if it waited in vain
-        Reads    dy (T, B, D*H) of the last layer; what forward left in h, c, gates; weights; the tables; masked: codes
-                 (D, T+2, B); noise (places, 4), if the cell has any
+        Reads    dy (T, B, D*H) of the last layer; what forward left in h, c, gates; weights; the tables; masked:
+                 step_mask (D, T+2, B); noise (places, 4), if the cell has any
         Launch   cooperative, one block per row of `blocks`; all arrays flat; vectors full of UNWRITTEN
         """
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
@@ -462,8 +485,8 @@ def make_backward(cell, cut, inputs, drops, masked=False):
             for first in range(begin, end, SEQUENCES):
                 if masked:
                     slots = direction * (steps + 2)
-                    look_up(code_of, codes, (slots + t + 1) * batch, first, end)
-                    look_up(code_after, codes, (slots + t + 2 - 2 * direction) * batch, first, end)
+                    look_up(code_of, step_mask, (slots + t + 1) * batch, first, end)
+                    look_up(code_after, step_mask, (slots + t + 2 - 2 * direction) * batch, first, end)
                 # 1. The products, each warp its part: none from later steps at first, none from above at last
                 if multiplies and count > 0 and ((recurrent and step > 0) or (not recurrent and step < steps)):
                     if not multiply(
@@ -480,7 +503,7 @@ def make_backward(cell, cut, inputs, drops, masked=False):
                     pair = thread + i * THREADS
                     unit, b = pair % U, first + pair // U
                     valid = pair < U * SEQUENCES and unit < num_units and b < end
-                    d_ax, d_ah, own = no_gates(), no_outer(), states + ((first - begin) * U + pair) * (1 + N)
+                    d_ax, d_ah, own = no_gates(), no_recurrent(), states + ((first - begin) * U + pair) * (1 + N)
                     at = partials + pair // U * row_stride + unit
                     if valid:
                         d_h = shared[own]
@@ -503,22 +526,22 @@ def make_backward(cell, cut, inputs, drops, masked=False):
                                 state = no_state()
                             d_state = whole(d_h + output, private)
                             random = draw(words_of_noise, np.uint64(b * hidden + first_unit + unit), np.uint64(t))
-                            d_ax, d_ah, d_before, d_vector = backward(
+                            d_ax, d_ah, d_before, d_own = backward(
                                 load_saved(saved, i * K, 1), state, new_state, d_state, (),
-                                load_vectors(per_unit, i * V, 1), (), (), random,
+                                load_per_unit(per_unit, i * V, 1), (), (), random,
                             )  # fmt: skip
                             if masked and code_of[i] == SKIP:
-                                d_ax, d_ah, d_before, d_vector = (
-                                    no_gates(), no_outer(), whole(d_h, private), no_vectors(),
+                                d_ax, d_ah, d_before, d_own = (
+                                    no_gates(), no_recurrent(), whole(d_h, private), no_per_unit(),
                                 )  # fmt: skip
                             if V > 0:
                                 row = (t * batch + b) * V * hidden + first_unit + unit
-                                store_vectors(d_vectors[place], row, hidden, d_vector)
+                                store_per_unit(d_per_unit[place], row, hidden, d_own)
                             shared[own] = d_before[0]
                             store_private(shared, own + 1, 1, d_before[1:])
                     if step < steps:
                         at = (t * batch + b) * A * hidden + first_unit + unit
-                        publish_outer(vectors[place], at, hidden, d_ah, valid)
+                        publish_recurrent(vectors[place], at, hidden, d_ah, valid)
                         if not same_gradient:
                             at = (t * batch + b) * G * hidden + first_unit + unit
                             publish_gates(vectors[len(gates) + place], at, hidden, d_ax, valid)

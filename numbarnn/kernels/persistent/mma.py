@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 from numba import cuda
 
-from numbarnn.compile.backend import TARGET
+from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent.exchange import make_gather
@@ -73,7 +73,7 @@ def make_product(cut):
                 shared[at + row_stride + 8] = sums[tile, n, 3]
         return done
 
-    return SimpleNamespace(load=jit(load, TARGET), step=jit(step, TARGET))
+    return SimpleNamespace(load=jit(load, BACKEND), step=jit(step, BACKEND))
 
 
 @cache
@@ -103,7 +103,7 @@ def _make_mma_group(cut, chunk, place):
                         sums[tile, n, k] = d[k]
         return True
 
-    return jit(multiply, TARGET)
+    return jit(multiply, BACKEND)
 
 
 @cache
@@ -122,4 +122,4 @@ def _make_weight_word(cut):
                 weight_at(weights, at, row, column, *strides), weight_at(weights, at, row, column + 1, *strides)
             )
 
-    return jit(weight_word, TARGET)
+    return jit(weight_word, BACKEND)

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn.common.precision import compute_dtype
-from numbarnn.compile.backend import TARGET
+from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.kernels.persistent import fma, mma
 
@@ -43,7 +43,7 @@ def make_sums(cut, count, ranges):
     this order; without `ranges` all are (warps that have nothing to multiply leave zeros).
     """
     if count == 0:
-        return jit(lambda shared, at, first, last: (), TARGET)
+        return jit(lambda shared, at, first, last: (), BACKEND)
     rest, warps, units, between = make_sums(cut, count - 1, ranges), cut.warps, cut.units, cut.between_warps
     zero = np.dtype(compute_dtype(cut.dtype)).type(0)
 
@@ -54,4 +54,4 @@ def make_sums(cut, count, ranges):
                 total += shared[at + warp * between]
         return (total, *rest(shared, at + units, first, last))
 
-    return jit(sums, TARGET)
+    return jit(sums, BACKEND)

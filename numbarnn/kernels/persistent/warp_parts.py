@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn.common.precision import is_half
-from numbarnn.compile.backend import TARGET
+from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.trouble import make_report, make_unnamed
@@ -26,7 +26,7 @@ def in_turn(functions):
         done = first(*arguments)
         return rest(*arguments) and done
 
-    return jit(both, TARGET)
+    return jit(both, BACKEND)
 
 
 @cache
@@ -41,7 +41,7 @@ def make_weight_at(cut):
             return zero
         return weights[at + group * group_stride + unit * unit_stride + column * column_stride]
 
-    return jit(weight_at, TARGET)
+    return jit(weight_at, BACKEND)
 
 
 @cache
@@ -55,7 +55,7 @@ def make_fragment_load(number):
             fragments[first + k] = four[k]
         return True
 
-    return jit(fragment_load, TARGET)
+    return jit(fragment_load, BACKEND)
 
 
 @cache
@@ -73,4 +73,4 @@ def make_group(gather, multiply):
         multiply(fragments, sums, words, shared)
         return done
 
-    return jit(group, TARGET)
+    return jit(group, BACKEND)

@@ -9,7 +9,7 @@ from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.step.pointwise import launch_config, no_codes
+from numbarnn.kernels.step.pointwise import launch_config, no_step_mask
 
 
 @cache
@@ -17,43 +17,43 @@ def make_carry(dtype):
     """The kernel for one dtype."""
 
     @cuda.jit
-    def carry_kernel(h, codes, t, before):
+    def carry_kernel(h, step_mask, t, before):
         """h[t + 1] = h[before] for the sequences whose step t is skipped: a product has filled their rows.
 
         Writes   h[t + 1] of h (T+2, B, P), one direction's columns
-        Reads    h[before]; codes[t + 1] of codes (T+2, B)
+        Reads    h[before]; step_mask[t + 1] of step_mask (T+2, B)
         Launch   2-D, grid-stride over columns (x) and sequences (y); any grid is correct
         """
         for b in range(cuda.blockIdx.y, h.shape[1], cuda.gridDim.y):
-            if codes[t + 1, b] == SKIP:
+            if step_mask[t + 1, b] == SKIP:
                 for k in range(cuda.grid(1), h.shape[2], cuda.gridsize(1)):
                     h[t + 1, b, k] = h[before, b, k]
 
     return Kernel(carry_kernel, "carry")
 
 
-def bind_carry(h, codes):
+def bind_carry(h, step_mask):
     """The kernel bound to its arrays: a function f(t, before) that launches it."""
-    return make_carry(h.dtype.name).bind(launch_config(*h.shape[1:]), storage.stored(h), codes)
+    return make_carry(h.dtype.name).bind(launch_config(*h.shape[1:]), storage.stored(h), step_mask)
 
 
 @cache
 def make_join(dtype, masked):
-    """The kernel for one dtype; with `masked` it reads codes."""
+    """The kernel for one dtype; with `masked` it reads step_mask."""
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
     zero = np.dtype(compute_dtype(dtype)).type(0)
 
     @cuda.jit
-    def join_kernel(dht, dh, dy, codes, t, before):
+    def join_kernel(dht, dh, dy, step_mask, t, before):
         """All of the gradient of a step's h: what comes from the output and what comes from the steps after.
 
         Writes   dht[t] of dht (T, B, P) = dy[t] + dh, 0 where the step is skipped; dh (B, P) = 0, but where it is
-        Reads    dy (T, B, P), one direction's columns; dh; masked: codes (T+2, B) at t + 1 and at the step after
+        Reads    dy (T, B, P), one direction's columns; dh; masked: step_mask (T+2, B) at t + 1 and at the step after
         Launch   2-D, grid-stride over columns (x) and sequences (y); any grid is correct
         """
         for b in range(cuda.blockIdx.y, dh.shape[0], cuda.gridDim.y):
-            code = codes[t + 1, b] if masked else 0
-            code_after = codes[2 * (t + 1) - before, b] if masked else 0
+            code = step_mask[t + 1, b] if masked else 0
+            code_after = step_mask[2 * (t + 1) - before, b] if masked else 0
             for k in range(cuda.grid(1), dh.shape[1], cuda.gridsize(1)):
                 d_h = zero if masked and code_after == RESET else dh[b, k]
                 if masked and code == SKIP:
@@ -66,8 +66,8 @@ def make_join(dtype, masked):
     return Kernel(join_kernel, "join_masked" if masked else "join")
 
 
-def bind_join(dht, dh, dy, codes):
-    """The kernel bound to its arrays: a function f(t, before) that launches it; codes None: no step is masked."""
-    kernel = make_join(dht.dtype.name, codes is not None)
-    arrays = (storage.stored(array) for array in (dht, dh, dy, no_codes(dh, codes)))
+def bind_join(dht, dh, dy, step_mask):
+    """The kernel bound to its arrays: a function f(t, before) that launches it; step_mask None: no step is masked."""
+    kernel = make_join(dht.dtype.name, step_mask is not None)
+    arrays = (storage.stored(array) for array in (dht, dh, dy, no_step_mask(dh, step_mask)))
     return kernel.bind(launch_config(*dh.shape), *arrays)

@@ -12,7 +12,7 @@ from numba import cuda
 
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import units
-from numbarnn.compile.backend import TARGET, TINY_LAUNCHES
+from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.compile.specialise import jit, specialise
 from numbarnn.kernels.persistent.warp_parts import in_turn
 from numbarnn.kernels.step.given import make_given_backward, make_given_forward
@@ -42,7 +42,7 @@ def make_forward_sums(cell, stages, dtype, masked, draws):
 
 
 def make_backward_sums(cell, stages, dtype, masked, projected):
-    """A device function (rows, vectors, noise, where, H) that fills in the row of d_sums likewise. Arguments as of
+    """A device function (rows, per_unit, noise, where, H) that fills in the row of d_sums likewise. Arguments as of
     `given.make_given_backward`."""
     functions = tuple(cell.stages[stage].backward for stage in stages)
     return _make_sums(cell, stages, functions, make_given_backward(cell, dtype, masked, projected), dtype)
@@ -52,7 +52,7 @@ def make_backward_sums(cell, stages, dtype, masked, projected):
 def _make_sums(cell, stages, functions, given, dtype):
     """Either of them. The row of what is added up is the last of `rows`."""
     if not stages:
-        return jit(lambda rows, parameters, noise, where, H: None, TARGET)
+        return jit(lambda rows, parameters, noise, where, H: None, BACKEND)
     phases = tuple(_make_phase(cell, *each, given, dtype) for each in zip(stages, functions, strict=True))
     run, scalar = in_turn(phases), getattr(numba, compute_dtype(dtype))
     size = _shared_numbers(cell, stages, threads(cell, dtype, stages))
@@ -60,15 +60,15 @@ def _make_sums(cell, stages, functions, given, dtype):
     def fill_in(rows, parameters, noise, where, H):
         run(cuda.shared.array(size, scalar), rows, parameters, noise, where, H)
 
-    return jit(fill_in, TARGET)
+    return jit(fill_in, BACKEND)
 
 
 @cache
 def _make_phase(cell, stage, function, given, dtype):
     """A device function for the sums of one stage, which sees those of the phases before."""
     count, first, number = len(cell.stages[stage].sums), cell.first_sum(stage), compute_dtype(dtype)
-    terms_of, add_across = specialise(function, number, TARGET), _make_add_across(count, number)
-    add, none = units.adder(count, TARGET), units.zeros(count, TARGET, number)
+    terms_of, add_across = specialise(function, number, BACKEND), _make_add_across(count, number)
+    add, none = units.adder(count, BACKEND), units.zeros(count, BACKEND, number)
 
     def phase(shared, rows, parameters, noise, where, H):
         terms = none()
@@ -78,14 +78,14 @@ def _make_phase(cell, stage, function, given, dtype):
         add_across(rows[-1], first, shared, terms)
         return True
 
-    return jit(phase, TARGET)
+    return jit(phase, BACKEND)
 
 
 @cache
 def _make_add_across(count, dtype):
     """A device function add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k]. Ends
     with a barrier, after which all threads see them."""
-    zero, store = np.dtype(dtype).type(0), units.storer(count, TARGET)
+    zero, store = np.dtype(dtype).type(0), units.storer(count, BACKEND)
 
     def add_across(out, first, shared, terms):
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
@@ -104,4 +104,4 @@ def _make_add_across(count, dtype):
             out[first + k] = total
         cuda.syncthreads()
 
-    return jit(add_across, TARGET)
+    return jit(add_across, BACKEND)

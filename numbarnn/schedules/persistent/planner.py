@@ -149,11 +149,11 @@ class Launch:
 
 def sources(problem, first, layer, last, backward):
     """What a block of `layer` multiplies at each step, in a launch of the layers [first, last)."""
-    gates, outer, hidden = problem.cell.num_gates, problem.cell.num_outer, problem.hidden_sizes
+    gates, recurrent, hidden = problem.cell.num_gates, problem.cell.num_recurrent, problem.hidden_sizes
     if not backward:
-        own = [Source(RECURRENT, 0, hidden[layer])] * (outer > 0)
+        own = [Source(RECURRENT, 0, hidden[layer])] * (recurrent > 0)
         return own + [Source(INPUT, 0, problem.directions * hidden[layer - 1])] * (layer > first)
-    own = [Source(RECURRENT, 0, outer * hidden[layer])] * (outer > 0)
+    own = [Source(RECURRENT, 0, recurrent * hidden[layer])] * (recurrent > 0)
     if layer + 1 == last:
         return own
     return own + [Source(INPUT, direction, gates * hidden[layer + 1]) for direction in range(problem.directions)]
@@ -224,7 +224,7 @@ def _refusal(problem, profile, first, last, refusals):
     hidden = problem.hidden_sizes[first:last]
     sizes = ", ".join(map(str, hidden))
     kept = compute_dtype(problem.dtype) if _math(problem, profile) == "fma" else problem.dtype  # "fma" keeps no halves
-    total = sum(problem.directions * problem.cell.num_outer * size * size * itemsize(kept) for size in hidden)
+    total = sum(problem.directions * problem.cell.num_recurrent * size * size * itemsize(kept) for size in hidden)
     room = profile.multiprocessors * profile.shared_bytes
     few_enough = [
         sum(problem.directions * ceil(size / units) for size in hidden) <= profile.multiprocessors
@@ -273,11 +273,11 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
         return f"{max(map(len, all_sources))} products for {warps} warps"
     tiles = 1 if sequences <= TILE_BATCH else 2
     aligned = all(width * size % 16 == 0 for width in problem.hidden_sizes) and units * size % 4 == 0
-    gates, outer = problem.cell.num_gates, problem.cell.num_outer
-    groups = 1 if backward else max(1, outer, gates if last > first + 1 else 0)
-    biases = 0 if backward else gates + outer
+    gates, recurrent = problem.cell.num_gates, problem.cell.num_recurrent
+    groups = 1 if backward else max(1, recurrent, gates if last > first + 1 else 0)
+    biases = 0 if backward else gates + recurrent
     cut = _with_chunks(Slice(problem.dtype, math, groups, units, warps, chunks, 1, tiles, aligned, unit_biases=biases))
-    if problem.dtype == "float64" or not _fits_registers(cut, profile, problem.cell.num_vectors):
+    if problem.dtype == "float64" or not _fits_registers(cut, profile, problem.cell.num_per_unit):
         cut = _with_chunks(replace(cut, chunks=chunks, resident="shared"))
     share_of_warp = cut.chunks * chunk_elements
     cut = replace(cut, whole=all(source.columns % share_of_warp == 0 for each in all_sources for source in each))
@@ -297,8 +297,8 @@ def _parameter_bytes(problem, layers, backward):
     places = layers * problem.directions
     if backward:
         exchanged = places if problem.cell.same_gradient else 2 * places
-        vectors = places if problem.cell.vectors else 1
-        arrays = exchanged + 2 * layers + 3 * places + vectors + 2
+        per_unit = places if problem.cell.per_unit else 1
+        arrays = exchanged + 2 * layers + 3 * places + per_unit + 2
     else:
         arrays = 3 * layers + places + 1
     # One-dimensional; then noise and masks, both tables, scale and sizes.
@@ -346,10 +346,10 @@ def step_products_us(problem):
     if half and profile.tensor_cores:
         per_clock = profile.mma_per_clock
     rate = BLAS_EFFICIENCY * per_clock * profile.multiprocessors * profile.clock_ghz * 1e3
-    outer = problem.cell.num_outer
-    work = [problem.batch * outer * hidden**2 / rate for hidden in problem.hidden_sizes]
+    recurrent = problem.cell.num_recurrent
+    work = [problem.batch * recurrent * hidden**2 / rate for hidden in problem.hidden_sizes]
     layers_in_turn = 1 + (problem.layers - 1) * (1 if problem.directions == 2 else BLAS_LAYER)
-    step = BLAS_STEP_US if outer else BLAS_STEP_US / 2  # without a product one kernel
+    step = BLAS_STEP_US if recurrent else BLAS_STEP_US / 2  # without a product one kernel
     return problem.steps * (layers_in_turn * step + problem.directions * sum(work))
 
 
@@ -375,6 +375,6 @@ def _estimate(problem, profile, cut, blocks, columns, sequences):
     sums = cut.warps * cut.groups * cut.pairs * cut.warps / 4 * 4  # loads from shared memory, four clocks each per SM
     add = turns * (TURN_CLOCKS + sums) / clock
     exchange = max(profile.exchange_us - (turns - 1) / turns * (read + multiply + add), 0.0)
-    if not problem.cell.num_outer:  # what comes from another layer is there before it is needed
+    if not problem.cell.num_recurrent:  # what comes from another layer is there before it is needed
         exchange = 0.0
     return Estimate(exchange, read_bytes, read, multiply, add)

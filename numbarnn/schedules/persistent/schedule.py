@@ -52,7 +52,7 @@ def _waits_within(problem):
     if cell.num_sums:
         found.append("sums over units (such as layer norm)")
     if cell.num_products:
-        products = cell.num_products + (cell.num_outer > 0)
+        products = cell.num_products + (cell.num_recurrent > 0)
         found.append(f"{products} products per step" if products > 1 else "a product of what a step computes first")
     if problem.projection:
         found.append("a projection")
@@ -223,7 +223,7 @@ def _weights(work):
 
     places = {
         (layer, direction): Place(
-            *(offset(part[kind]) if kind in part else -1 for kind in ("W", "R", "b_w", "b_r", "vectors"))
+            *(offset(part[kind]) if kind in part else -1 for kind in ("W", "R", "b_w", "b_r", "per_unit"))
         )
         for layer, parts in enumerate(work.weights)
         for direction, part in enumerate(parts)
@@ -282,10 +282,10 @@ class _Launch:
         weights, places = _weights(tape)
         tables = make_tables(problem, launch, places)
         scale, masks = _masks(tape)
-        codes = engine.constant(np.zeros(1, np.uint8)) if tape.codes is None else tape.codes
+        step_mask = engine.constant(np.zeros(1, np.uint8)) if tape.step_mask is None else tape.step_mask
         bound = kernel.bind(
             LaunchConfig(launch.blocks, launch.cut.threads, launch.shared_bytes, cooperative=True),
-            *(_flat(array) for array in (vectors, *arrays, weights, codes)),
+            *(_flat(array) for array in (vectors, *arrays, weights, step_mask)),
             _noise(tape), masks, scale, *map(engine.constant, tables), self.work.trouble,
         )  # fmt: skip
         sizes = problem.directions, problem.steps, problem.batch, _limit(problem)
@@ -343,8 +343,8 @@ class _BackwardLaunch(_Launch):
     def make_room(self):
         for place in self.places:
             self.work.separate_gradients(*place)
-            if self.problem.cell.vectors:
-                self.work.d_vectors_of(*place)
+            if self.problem.cell.per_unit:
+                self.work.d_per_unit_of(*place)
 
     def bind(self):
         walk, tape = self.work, self.work.tape
@@ -355,8 +355,8 @@ class _BackwardLaunch(_Launch):
         h, c = ([states[layer] for layer in self.layers] for states in (tape.h, tape.c))
         dh, dc = ([states[layer][d] for layer, d in self.places] for states in (walk.dh, walk.dc))
         kernel, dy = self._kernel(persistent.make_backward), walk.dy[self.launch.last - 1]
-        d_vectors = [walk.d_vectors_of(*place) for place in self.places] if self.problem.cell.vectors else [nothing]
-        return self._bind(kernel, vectors, tape, vectors, h, c, gates, d_vectors, dy, dh, dc)
+        d_per_unit = [walk.d_per_unit_of(*place) for place in self.places] if self.problem.cell.per_unit else [nothing]
+        return self._bind(kernel, vectors, tape, vectors, h, c, gates, d_per_unit, dy, dh, dc)
 
 
 def _flat(array):

@@ -22,7 +22,7 @@ class Place:
     R: int
     b_w: int
     b_r: int
-    vectors: int = -1
+    per_unit: int = -1
 
 
 def make_tables(problem, launch, places):
@@ -57,7 +57,7 @@ def make_tables(problem, launch, places):
                     (
                         layer - launch.first, direction, unit, count, hidden, width * hidden, place.b_w, place.b_r,
                         recurrent, working, int(alone), mask, code, sequence, end,
-                        place.vectors, noise,
+                        place.per_unit, noise,
                     )
                 )  # fmt: skip
                 warps.append([make_warps(problem, launch, places, layer, direction, unit, one) for one in shares])
@@ -77,7 +77,7 @@ def _forward_warp(problem, launch, places, layer, direction, unit, share):
     if source.kind == RECURRENT:
         at = place.R + unit * hidden + first
         width, column = problem.directions * hidden, direction * hidden + first
-        gates = problem.cell.num_outer
+        gates = problem.cell.num_recurrent
         return number, 2 * direction, width, column, count, at, hidden * hidden, hidden, 1, RECURRENT, gates
     inputs = source.columns
     vector, shift = (layers + number - 1, 0) if problem.dropping else (number - 1, 1)

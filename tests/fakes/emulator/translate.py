@@ -22,7 +22,7 @@ _SPACES = {"global", "shared", "local", "param", "const"}
 
 
 def translate(text):
-    """(Program, one function per block, NumPy codes of the registers that live on)."""
+    """(Program, one function per block, NumPy step_mask of the registers that live on)."""
     program = Program(text)
     lives = registers_between_blocks(program)
     source, names = [], {"np": np, "A": arithmetic, "where": np.where}
