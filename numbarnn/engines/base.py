@@ -14,94 +14,47 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbarnn.cells import Cell
+from numbarnn.kernels.step.groups import Gradients, Options, Parameters, Saved, Scratch, States
 
 _lock = threading.RLock()  # of all engines' constants
 
 
 @dataclass
 class ForwardBuffers:
-    """The arrays of one layer and direction in the forward pass. The cell saves K values per step and unit for backward
-    and has N states besides h (LSTM: c). With projection h is P wide, not H, and R (G * H, P).
+    """The arrays of one layer and direction in the forward pass, in groups; see `numbarnn.kernels.step.groups`.
 
     Attributes:
-        direction: 0 forward in time, 1 backward.
-        save: training: keep what backward needs.
-        h: (T + 2, B, D * H), the layer's output: slot t + 1 is step t; slots 0 and T + 1 hold the initial states of
-            the forward and the backward direction.
-        c: (T + 2, B, D * N * H) likewise; without `save` (2, B, D * N * H), slots modulo 2.
-        ax: (T, B, max(K, G) * H), x Wᵀ; with `save` replaced by what the cell saves. Without, (T, B, G * H).
-        ah: (B, A * H), scratch; A gates, G but for general cells.
-        R: (A * H, H). b_w: (G * H,). b_r: (A * H,).
-        x, W: (T, B, I) and (G * H, I), for engines that multiply them themselves (`Engine.fuses_input`); else None.
-        step_mask: (T + 2, B) uint8, slots as in h, what is not ordinary (`numbarnn.common.order`); None if all steps
-        are.
-        m, W_hr: (T + 2, B, D * H), slots as in h, and (P, H), with projection: h = m W_hrᵀ; else None.
-        per_unit: (V * H,), the cell's parameters per unit; None if it has none.
-        v: (T, B, S * H), without `save` (1, B, S * H), what the rows of R of S further products multiply; None without.
-        sums: (T, B, Q), without `save` (1, B, Q), the sums over units of stages, of the dtype of c; None without.
-        noise: (4,) uint64, a row of `numbarnn.common.philox.noise_words`; None in inference, and without noise.
+        cell: the cell.
+        direction: 0, or 1 for the one that goes through time backward.
+        save: keep what backward needs (training).
+        x: (T, B, I), for engines that multiply it themselves (`Engine.fuses_input`); else None.
         allow_tf32: see `Problem`.
     """
 
     cell: Cell
     direction: int
     save: bool
-    h: Any
-    c: Any
-    ax: Any
-    ah: Any
-    R: Any
-    b_w: Any
-    b_r: Any
+    parameters: Parameters
+    states: States
+    saved: Saved
+    scratch: Scratch
+    options: Options
     x: Any = None
-    W: Any = None
-    step_mask: Any = None
-    m: Any = None
-    W_hr: Any = None
-    per_unit: Any = None
-    v: Any = None
-    sums: Any = None
-    noise: Any = None
     allow_tf32: bool = False
 
 
 @dataclass
 class BackwardBuffers:
-    """The arrays of one layer and direction in the backward pass; see `ForwardBuffers`.
-
-    Attributes:
-        dh, dc: (B, H) and (B, N * H), the gradient of the state: at first of the final one, at last of the initial one.
-        dax: (T, B, max(K, G) * H), what forward saved; replaced by the gradient of x Wᵀ.
-        dah: the gradient of h Rᵀ, (T, B, A * H); is dax if the cell's two gradients are the same.
-        dy: (T, B, D * H), the gradient of the layer's output.
-        dht, dm: with projection, (T, B, P), written: all of the gradient of h; and (B, H), scratch for that of m.
-        d_per_unit: (T, B, V * H), written: the gradient of per_unit in each step; None if there are none.
-        d_v: (B, S * H), scratch, the gradient of v, if there are further products.
-        d_sums: (B, Q), scratch, that of the sums over units, if there are any.
-        step_mask, m, W_hr, per_unit, sums, noise, allow_tf32: as forward.
-    """
+    """The arrays of one layer and direction in the backward pass, after the forward pass; see `ForwardBuffers`."""
 
     cell: Cell
     direction: int
-    dh: Any
-    dc: Any
-    dax: Any
-    dah: Any
-    dy: Any
-    h: Any
-    c: Any
-    R: Any
-    step_mask: Any = None
-    dht: Any = None
-    dm: Any = None
-    m: Any = None
-    W_hr: Any = None
-    per_unit: Any = None
-    d_per_unit: Any = None
-    d_v: Any = None
-    sums: Any = None
-    d_sums: Any = None
-    noise: Any = None
+    parameters: Parameters
+    states: States
+    saved: Saved
+    gradients: Gradients
+    scratch: Scratch
+    options: Options
     allow_tf32: bool = False
 
 

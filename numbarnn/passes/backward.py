@@ -7,6 +7,7 @@ from typing import Any
 
 from numbarnn.common.order import RESET
 from numbarnn.engines import BackwardBuffers
+from numbarnn.kernels.step.groups import Gradients, Parameters, Saved, Scratch
 from numbarnn.passes.executor import (
     Pass,
     arrays_of_state,
@@ -208,33 +209,32 @@ class BackwardPass(Pass):
 
     def make_walk(self, task):
         tape, problem, layer, direction = self.tape, self.problem, task.layer, task.direction
-        part, place = tape.weights[layer][direction], (layer, direction)
+        own, cell, place = tape.weights[layer][direction], problem.cell, (layer, direction)
         buffers = BackwardBuffers(
-            cell=problem.cell,
+            cell=cell,
             direction=direction,
-            dh=self.dh[layer][direction],
-            dc=self.dc[layer][direction],
-            dax=self.dax_of(*place),
-            dah=self.dah_of(*place),
-            dy=self.dy[layer],
-            h=tape.h[layer],
-            c=tape.c[layer],
-            R=part["R"] if tape.recurrent is None else tape.recurrent.R(place),
+            parameters=Parameters(
+                R=own["R"] if tape.recurrent is None else tape.recurrent.R(place),
+                b_w=own["b_w"],
+                b_r=own["b_r"],
+                W_hr=own["W_hr"] if problem.projection else None,
+                per_unit=own["per_unit"] if cell.per_unit else None,
+            ),
+            states=tape.states_of(layer),
+            saved=Saved(gates=self.dax_of(*place), v=tape.v.get(place), sums=tape.sums.get(place)),
+            gradients=Gradients(
+                dh=self.dh[layer][direction],
+                dc=self.dc[layer][direction],
+                dax=self.dax_of(*place),
+                dah=self.dah_of(*place),
+                dy=self.dy[layer],
+                dht=self._dht.get(place),
+                d_per_unit=self._d_per_unit.get(place),
+            ),
+            scratch=Scratch(dm=self._dm.get(place), d_v=self._d_v.get(place), d_sums=self._d_sums.get(place)),
+            options=tape.options_of(*place),
             allow_tf32=problem.allow_tf32,
         )
-        if problem.masked:
-            buffers.step_mask = tape.step_mask[direction]
-        if problem.projection:
-            buffers.m, buffers.W_hr = tape.m[layer], part["W_hr"]
-            buffers.dht, buffers.dm = self._dht[place], self._dm[place]
-        if problem.cell.num_products:
-            buffers.d_v = self._d_v[place]
-        if problem.cell.num_sums:
-            buffers.sums, buffers.d_sums = tape.sums[place], self._d_sums[place]
-        if tape.noise is not None:
-            buffers.noise = tape.noise[layer * problem.directions + direction]
-        if problem.cell.per_unit:
-            buffers.per_unit, buffers.d_per_unit = part["per_unit"], self._d_per_unit[place]
         return self.engine.backward_steps(buffers)
 
     def _bind_input(self, task):

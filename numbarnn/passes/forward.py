@@ -9,6 +9,7 @@ import numpy as np
 from numbarnn.common.order import SKIP
 from numbarnn.common.philox import dropout_masks, noise_words
 from numbarnn.engines import Engine, ForwardBuffers
+from numbarnn.kernels.step.groups import Options, Parameters, Saved, Scratch, States
 from numbarnn.passes import recurrent_weights
 from numbarnn.passes.executor import Pass, arrays_of_state, form_of_state, new_state, part_of_state, rows
 from numbarnn.schedules.problem import Problem
@@ -229,35 +230,43 @@ class ForwardPass(Pass):
 
     def make_walk(self, task):
         problem, layer, direction = self.problem, task.layer, task.direction
-        part = self.weights[layer][direction]
+        own, cell, place = self.weights[layer][direction], problem.cell, (layer, direction)
+        fuses = self.engine.fuses_input and not self.skips_input(layer)
+        ax = self.gates_of(*place)
         buffers = ForwardBuffers(
-            cell=problem.cell,
+            cell=cell,
             direction=direction,
             save=problem.training,
-            h=self.h[layer],
-            c=self.c[layer],
-            ax=self.gates_of(layer, direction),
-            ah=self._product_of(layer, direction),
-            R=part["R"] if self.recurrent is None else self.recurrent.R((layer, direction)),
-            b_w=part["b_w"],
-            b_r=part["b_r"],
+            parameters=Parameters(
+                R=own["R"] if self.recurrent is None else self.recurrent.R(place),
+                b_w=own["b_w"],
+                b_r=own["b_r"],
+                W=own["W"] if fuses else None,
+                W_hr=own["W_hr"] if problem.projection else None,
+                per_unit=own["per_unit"] if cell.per_unit else None,
+            ),
+            states=self.states_of(layer),
+            saved=Saved(
+                gates=ax if problem.training else None,
+                v=self.v_of(*place) if cell.num_products else None,
+                sums=self.sums_of(*place) if cell.num_sums else None,
+            ),
+            scratch=Scratch(ax=ax, ah=self._product_of(*place)),
+            options=self.options_of(*place),
+            x=self.input(layer) if fuses else None,
             allow_tf32=problem.allow_tf32,
         )
-        if self.engine.fuses_input and not self.skips_input(layer):
-            buffers.x, buffers.W = self.input(layer), part["W"]
-        if problem.masked:
-            buffers.step_mask = self.step_mask[direction]
-        if problem.projection:
-            buffers.m, buffers.W_hr = self.m[layer], part["W_hr"]
-        if problem.cell.per_unit:
-            buffers.per_unit = part["per_unit"]
-        if problem.cell.num_products:
-            buffers.v = self.v_of(layer, direction)
-        if problem.cell.num_sums:
-            buffers.sums = self.sums_of(layer, direction)
-        if self.noise is not None:
-            buffers.noise = self.noise[layer * problem.directions + direction]
         return self.engine.forward_steps(buffers)
+
+    def states_of(self, layer):
+        """The layer's `States`."""
+        return States(self.h[layer], self.c[layer], self.m[layer] if self.problem.projection else None)
+
+    def options_of(self, layer, direction):
+        """What is out of the ordinary in a layer and direction: `Options`."""
+        step_mask = self.step_mask[direction] if self.problem.masked else None
+        noise = None if self.noise is None else self.noise[layer * self.problem.directions + direction]
+        return Options(step_mask, noise)
 
     def forget(self, task):
         if task.kind == "steps" and task.last == self.steps:

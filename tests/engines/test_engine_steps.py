@@ -108,7 +108,7 @@ def test_steps_do_not_depend_on_the_number_of_threads(engine, cell, kind):
 @by_kind
 def test_one_direction_leaves_the_other_alone(engine, cell, kind):
     forward, _ = walk(engine, cell, 1, **kind)
-    for array in (forward.h, forward.c, forward.m):
+    for array in (forward.states.h, forward.states.c, forward.states.m):
         if array is not None:
             width = array.shape[2] // 2
             assert np.isnan(array[1:-1, :, :width]).all() and np.isfinite(array[1:-1, :, width:]).all()
@@ -120,7 +120,7 @@ def test_what_stands_beyond_lengths_and_before_resets_is_not_read(engine, cell, 
     """x Wᵀ and dy of skipped steps, and the state before a first step that is reset, may be NaN."""
     _, expected = walk(engine, cell, direction, **kind)
     forward, found = walk(engine, cell, direction, spoiled=True, **kind)
-    assert np.isnan(forward.h[0]).any() == (direction == 0)
+    assert np.isnan(forward.states.h[0]).any() == (direction == 0)
     for one, other in zip(expected, found, strict=True):
         assert np.isfinite(one).all()
         np.testing.assert_array_equal(one, other)

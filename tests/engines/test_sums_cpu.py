@@ -1,7 +1,6 @@
 """Sums over units and noise on the CPU engine: its steps against PyTorch's autograd in float64, and the draws against
 another Philox."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +12,7 @@ from numbarnn.common.order import RESET, SKIP  # noqa: E402
 from numbarnn.common.philox import noise_words  # noqa: E402
 from numbarnn.engines.base import Job  # noqa: E402
 from philox_reference import philox4x32  # noqa: E402
-from step_buffers import backward_buffers, forward_buffers  # noqa: E402
+from step_buffers import backward_buffers, forward_buffers, with_arrays  # noqa: E402
 from sum_cells import CENTRED, DRAWN, NOISE_CELLS, SUM_CELLS, SUM_STEPS  # noqa: E402
 
 SMOOTH = {name: cell for name, cell in (SUM_CELLS | NOISE_CELLS).items() if cell is not DRAWN}
@@ -31,19 +30,20 @@ def engine(cpu_on_threads):
 def buffers(cell, direction, save=True, **options):
     """As `forward_buffers`, with places for sums and noise."""
     b = forward_buffers(cell, direction, save=save, **options)
-    (T, B, _), H, dtype = b.ax.shape, b.b_w.size // cell.num_gates, b.h.dtype
+    (T, B, _), H, dtype = b.scratch.ax.shape, b.parameters.b_w.size // cell.num_gates, b.states.h.dtype
     slots = T if save else 1
     v = np.full((slots, B, cell.num_products * H), np.nan, dtype) if cell.num_products else None
     sums = np.full((slots, B, cell.num_sums), np.nan, dtype) if cell.num_sums else None
-    return replace(b, v=v, sums=sums, noise=WORDS.copy() if cell.noise and save else None)
+    return with_arrays(b, v=v, sums=sums, noise=WORDS.copy() if cell.noise and save else None)
 
 
 def backward_of(forward, **options):
     """As `backward_buffers`, likewise."""
-    b, cell, (B, P) = backward_buffers(forward, **options), forward.cell, (forward.h.shape[1], forward.R.shape[1])
+    b, cell = backward_buffers(forward, **options), forward.cell
+    B, P = forward.states.h.shape[1], forward.parameters.R.shape[1]
     shapes = {"d_v": cell.num_products * P, "d_sums": cell.num_sums}
-    scratch = {name: np.full((B, n), np.nan, b.dh.dtype) if n else None for name, n in shapes.items()}
-    return replace(b, sums=forward.sums, noise=forward.noise, **scratch)
+    scratch = {name: np.full((B, n), np.nan, b.gradients.dh.dtype) if n else None for name, n in shapes.items()}
+    return with_arrays(b, **scratch)
 
 
 def half(array, direction):
@@ -52,22 +52,27 @@ def half(array, direction):
 
 def run(engine, forward, cuts=None, spoiled=False):
     """Name -> result of a pass and, in training, of the backward pass after it."""
-    cuts, d = cuts or (0, len(forward.ax)), forward.direction
+    cuts, d = cuts or (0, len(forward.scratch.ax)), forward.direction
     steps = engine.forward_steps(forward)
     for first, last in pairwise(cuts):
         steps(first, last)
-    values = {"h": half(forward.h, d)[1:-1].copy()}
+    values = {"h": half(forward.states.h, d)[1:-1].copy()}
     if not forward.save:
         return values
-    values["c"] = half(forward.c, d)[1:-1].copy()
+    values["c"] = half(forward.states.c, d)[1:-1].copy()
     backward = backward_of(forward, spoiled=spoiled)
     steps = engine.backward_steps(backward)
     for first, last in pairwise(cuts):
         steps(first, last)
-    G, A = forward.b_w.size, forward.b_r.size
-    values |= {} if forward.m is None else {"dht": backward.dht}
-    values |= {"dh": backward.dh, "dc": backward.dc, "dax": backward.dax[..., :G], "dah": backward.dah[..., :A]}
-    return values | ({} if forward.per_unit is None else {"d_per_unit": backward.d_per_unit})
+    G, A = forward.parameters.b_w.size, forward.parameters.b_r.size
+    values |= {} if forward.states.m is None else {"dht": backward.gradients.dht}
+    values |= {
+        "dh": backward.gradients.dh,
+        "dc": backward.gradients.dc,
+        "dax": backward.gradients.dax[..., :G],
+        "dah": backward.gradients.dah[..., :A],
+    }
+    return values | ({} if forward.parameters.per_unit is None else {"d_per_unit": backward.gradients.d_per_unit})
 
 
 # ------------------------------------------------------------------------------------------------ what is expected
@@ -89,27 +94,38 @@ def drawn_numbers(noise, words, T, B, H):
 def expected(forward, backward=None):
     """What `run` returns, by autograd; of a forward pass before its first step."""
     cell, d = forward.cell, forward.direction
-    (T, B, _), H, A = forward.ax.shape, forward.b_w.size // cell.num_gates, forward.b_r.size
+    (T, B, _), H, A = (
+        forward.scratch.ax.shape,
+        forward.parameters.b_w.size // cell.num_gates,
+        forward.parameters.b_r.size,
+    )
 
     def tensor(array, grad=True):
         return torch.tensor(np.nan_to_num(array.astype(np.float64)), requires_grad=grad)
 
-    ax = tensor(forward.ax[..., : forward.b_w.size])
-    R, b_w, b_r = (tensor(array, False) for array in (forward.R, forward.b_w, forward.b_r))
-    slot = (0 if d == 0 else T + 1) % len(forward.c)
-    start = [half(forward.h, d)[-1 if d else 0], *np.split(half(forward.c, d)[slot], max(1, cell.num_private), axis=1)]
+    ax = tensor(forward.scratch.ax[..., : forward.parameters.b_w.size])
+    R, b_w, b_r = (
+        tensor(array, False) for array in (forward.parameters.R, forward.parameters.b_w, forward.parameters.b_r)
+    )
+    slot = (0 if d == 0 else T + 1) % len(forward.states.c)
+    start = [
+        half(forward.states.h, d)[-1 if d else 0],
+        *np.split(half(forward.states.c, d)[slot], max(1, cell.num_private), axis=1),
+    ]
     initial = states = [tensor(part) for part in start[: cell.num_states]]
     ah_added = torch.zeros((T, B, A), dtype=torch.float64, requires_grad=True)
-    W_hr = None if forward.m is None else tensor(forward.W_hr, False)
+    W_hr = None if forward.states.m is None else tensor(forward.parameters.W_hr, False)
     h_added = torch.zeros((T, *initial[0].shape), dtype=torch.float64, requires_grad=True)
-    per_unit = np.zeros(0) if forward.per_unit is None else forward.per_unit
+    per_unit = np.zeros(0) if forward.parameters.per_unit is None else forward.parameters.per_unit
     per_unit = tensor(np.broadcast_to(per_unit, (T, B, per_unit.size)))
     if forward.save:
         noise = [tensor(array, False) for array in drawn_numbers(cell.noise, WORDS, T, B, H)]
     else:
         noise = [torch.full((T, B, H), one.mean, dtype=torch.float64) for one in cell.noise]
     step_mask = (
-        torch.zeros((T, B), dtype=torch.uint8) if forward.step_mask is None else torch.tensor(forward.step_mask[1:-1])
+        torch.zeros((T, B), dtype=torch.uint8)
+        if forward.options.step_mask is None
+        else torch.tensor(forward.options.step_mask[1:-1])
     )
     gates, outputs = [slice(g * H, (g + 1) * H) for g in range(cell.num_ah)], [None] * T
     for t in reversed(range(T)) if d else range(T):
@@ -131,9 +147,9 @@ def expected(forward, backward=None):
     private = [torch.cat(output[1:], dim=1) if output[1:] else torch.empty((B, 0)) for output in outputs]
     values["c"] = torch.stack(private)
     weights = backward_of(forward)
-    dy = tensor(half(weights.dy, d), False) * (step_mask != SKIP)[..., None]
+    dy = tensor(half(weights.gradients.dy, d), False) * (step_mask != SKIP)[..., None]
     loss = (values["h"] * dy).sum()
-    finals = [tensor(weights.dh, False), *tensor(weights.dc, False).split(H, dim=1)]
+    finals = [tensor(weights.gradients.dh, False), *tensor(weights.gradients.dc, False).split(H, dim=1)]
     sum((state * part).sum() for state, part in zip(states, finals, strict=False)).add(loss).backward()
     gradients = [state.grad if state.grad is not None else torch.zeros_like(state) for state in initial]
     values |= {"dh": gradients[0], "dc": torch.cat([torch.empty((B, 0)), *gradients[1:]], dim=1)}
@@ -152,8 +168,8 @@ def check(engine, cell, direction, dtype="float64", **options):
         forward = buffers(cell, direction, save, dtype=dtype, **options)
         wanted = expected(forward)
         found = run(engine, forward, spoiled=options.get("spoiled", False))
-        if save and forward.step_mask is not None:  # what goes beyond a sequence's beginning, passes leave out
-            begins = forward.step_mask[1 if direction == 0 else -2] == RESET
+        if save and forward.options.step_mask is not None:  # what goes beyond a sequence's beginning, passes leave out
+            begins = forward.options.step_mask[1 if direction == 0 else -2] == RESET
             for name in ("dh", "dc"):
                 found[name] = np.where(begins[:, None], 0, found[name])
         assert found.keys() == wanted.keys()
@@ -238,20 +254,23 @@ def test_gradients_are_those_of_finite_differences(engine, cell):
     forward = buffers(cell, 0, dtype="float64", H=20)
     weights, changed = backward_of(forward), ("ax", "h", "c", "b_r", "per_unit")
     rng = np.random.default_rng(0)
-    steps = {name: rng.standard_normal(getattr(forward, name).shape) for name in changed if name in vars(forward)
-             and getattr(forward, name) is not None}  # fmt: skip
+    groups = forward.scratch, forward.states, forward.parameters
+    before = {name: value for group in groups for name, value in group._asdict().items() if name in changed}
+    before = {name: value for name, value in before.items() if value is not None}
+    steps = {name: rng.standard_normal(value.shape) for name, value in before.items()}
 
     def loss(size):
-        moved = replace(forward, **{name: getattr(forward, name) + size * step for name, step in steps.items()})
+        arrays = {name: before[name] + size * step for name, step in steps.items()}
+        moved = with_arrays(forward, gates=arrays["ax"], **arrays)
         found = run(engine, moved)
-        total = (found["h"] * half(weights.dy, 0)).sum() + (found["h"][-1] * weights.dh).sum()
-        return total + (found["c"][-1] * weights.dc).sum()
+        total = (found["h"] * half(weights.gradients.dy, 0)).sum() + (found["h"][-1] * weights.gradients.dh).sum()
+        return total + (found["c"][-1] * weights.gradients.dc).sum()
 
     size = 1e-5
     slope = (loss(size) - loss(-size)) / (2 * size)
     found = run(engine, buffers(cell, 0, dtype="float64", H=20))
     parts = {
-        "ax": (found["dax"], steps["ax"][..., : forward.b_w.size]),
+        "ax": (found["dax"], steps["ax"][..., : forward.parameters.b_w.size]),
         "h": (found["dh"], half(steps["h"], 0)[0]),
         "c": (found["dc"], half(steps["c"], 0)[0]),
         "b_r": (found["dah"], steps["b_r"]),
@@ -269,14 +288,14 @@ def test_sums_are_added_up_in_pairs(engine, H, threads):
     engine.set_num_threads(threads)
     rng = np.random.default_rng(0)
     forward = buffers(CENTRED, 0, T=1, B=64, H=16)
-    forward = replace(
+    forward = with_arrays(
         forward, h=np.zeros((3, 64, 2 * H), np.float32), ax=rng.random((1, 64, H), np.float32),
         ah=np.empty((64, H), np.float32), R=np.zeros((H, H), np.float32), b_w=np.zeros(H, np.float32),
         b_r=np.zeros(H, np.float32),
     )  # fmt: skip
-    exact = forward.ax.astype(np.float64).sum(axis=2)[..., None]
+    exact = forward.scratch.ax.astype(np.float64).sum(axis=2)[..., None]
     engine.forward_steps(forward)(0, 1)
-    assert np.abs(forward.sums / exact - 1).max() < 2 * np.finfo("float32").eps
+    assert np.abs(forward.saved.sums / exact - 1).max() < 2 * np.finfo("float32").eps
 
 
 @by_direction
@@ -291,8 +310,8 @@ def test_draws_are_those_of_another_philox(engine, threads, direction):
     drawn = sum(2**k * n for k, n in enumerate(numbers))
     assert len(np.unique(drawn)) > 64
     np.testing.assert_array_equal(found["h"], drawn)
-    d_y = half(weights.dy, direction).copy()
-    d_y[0 if direction else -1] += weights.dh
+    d_y = half(weights.gradients.dy, direction).copy()
+    d_y[0 if direction else -1] += weights.gradients.dh
     np.testing.assert_array_equal(found["dax"], drawn.astype(np.float32) * d_y)
     inferred = run(engine, buffers(DRAWN, direction, save=False, T=T, B=B, H=H))["h"]
     np.testing.assert_array_equal(inferred, 0.5 * (2**7 - 1))

@@ -8,6 +8,7 @@ import pytest
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.philox import dropout_masks
 from numbarnn.engines import BackwardBuffers, ForwardBuffers
+from numbarnn.kernels.step.groups import Gradients, Options, Parameters, Saved, Scratch, States
 from row_cases import expected_step_mask
 
 
@@ -65,74 +66,93 @@ def forward_buffers(
     ax, ah = normal(dtype, T, B, K * H, seed=2), np.full((B, A * H), np.nan, dtype)
     R = (normal(dtype, A * H, P, seed=3) / H**0.5).astype(dtype)
     b_w, b_r = normal(dtype, G * H, seed=4), normal(dtype, A * H, seed=5)
-    options = {}
+    step_mask, m, v, W_hr, per_unit = None, None, None, None, None
     if masked:
-        step_mask = options["step_mask"] = codes_of(direction, T, B)
+        step_mask = codes_of(direction, T, B)
         if spoiled:
             ax[step_mask[1:-1] == SKIP] = np.nan
             if direction == 0:  # backward never begins with a reset
                 h[0, step_mask[1] == RESET] = c[0, step_mask[1] == RESET] = np.nan
     if projection:
-        options["m"] = np.full((T + 2, B, 2 * H), np.nan, dtype)
-        options["m"][[0, -1]] = 0
-        options["W_hr"] = (normal(dtype, P, H, seed=9) / H**0.5).astype(dtype)
+        m = np.full((T + 2, B, 2 * H), np.nan, dtype)
+        m[[0, -1]] = 0
+        W_hr = (normal(dtype, P, H, seed=9) / H**0.5).astype(dtype)
     if cell.per_unit:
-        options["per_unit"] = normal(dtype, cell.num_per_unit * H, seed=10)
+        per_unit = normal(dtype, cell.num_per_unit * H, seed=10)
     if cell.stages:
-        options["v"] = np.full((T if save else 1, B, len(cell.stages) * H), np.nan, dtype)
-    return ForwardBuffers(cell, direction, save, h, c, ax, ah, R, b_w, b_r, **options)
+        v = np.full((T if save else 1, B, len(cell.stages) * H), np.nan, dtype)
+    parameters = Parameters(R, b_w, b_r, W_hr=W_hr, per_unit=per_unit)
+    saved, scratch = Saved(ax if save else None, v), Scratch(ax, ah)
+    return ForwardBuffers(
+        cell, direction, save, parameters, States(h, c, m), saved, scratch, Options(step_mask=step_mask)
+    )
 
 
 def backward_buffers(forward, spoiled=False):
     """A backward pass before its first step, after the forward pass whose buffers these are."""
-    cell, (T, B, _), (rows, P), dtype = forward.cell, forward.ax.shape, forward.R.shape, forward.h.dtype
-    dax, H = forward.ax, forward.b_w.size // cell.num_gates
+    cell, parameters, states = forward.cell, forward.parameters, forward.states
+    dax, (T, B, _), (rows, P) = forward.scratch.ax, forward.scratch.ax.shape, parameters.R.shape
+    H, dtype = parameters.b_w.size // cell.num_gates, states.h.dtype
     dah = dax if cell.same_gradient else np.full((T, B, rows), np.nan, dtype)
     dh, dc = normal(dtype, B, P, seed=6), normal(dtype, B, cell.num_private * H, seed=7)
-    dy = normal(dtype, T, B, 2 * P, seed=8)
+    dy, dht, dm, d_v, d_per_unit = normal(dtype, T, B, 2 * P, seed=8), None, None, None, None
     if spoiled:
-        dy[forward.step_mask[1:-1] == SKIP] = np.nan
-    options = {name: getattr(forward, name) for name in ("step_mask", "m", "W_hr", "per_unit")}
-    if forward.m is not None:
-        options |= {"dht": np.full((T, B, P), np.nan, dtype), "dm": np.full((B, H), np.nan, dtype)}
-    if forward.v is not None:
-        options["d_v"] = np.full((B, len(cell.stages) * H), np.nan, dtype)
-    if forward.per_unit is not None:
-        options["d_per_unit"] = np.full((T, B, forward.per_unit.size), np.nan, dtype)
-    return BackwardBuffers(cell, forward.direction, dh, dc, dax, dah, dy, forward.h, forward.c, forward.R, **options)
+        dy[forward.options.step_mask[1:-1] == SKIP] = np.nan
+    if states.m is not None:
+        dht, dm = np.full((T, B, P), np.nan, dtype), np.full((B, H), np.nan, dtype)
+    if forward.saved.v is not None:
+        d_v = np.full((B, len(cell.stages) * H), np.nan, dtype)
+    if parameters.per_unit is not None:
+        d_per_unit = np.full((T, B, parameters.per_unit.size), np.nan, dtype)
+    gradients, scratch = Gradients(dh, dc, dax, dah, dy, dht, d_per_unit), Scratch(dm=dm, d_v=d_v)
+    saved = forward.saved._replace(gates=dax)
+    return BackwardBuffers(cell, forward.direction, parameters, states, saved, gradients, scratch, forward.options)
+
+
+def with_arrays(buffers, **arrays):
+    """The buffers with other arrays, each named as in its group."""
+    groups = {field.name: getattr(buffers, field.name) for field in fields(buffers)}
+    for name, group in groups.items():
+        own = {key: arrays[key] for key in arrays if key in getattr(group, "_fields", ())}
+        if own:
+            groups[name] = group._replace(**own)
+    return type(buffers)(**groups)
 
 
 def results(buffers):
     """What a pass has written of its direction, without what is left open: saved values of skipped steps."""
     if isinstance(buffers, ForwardBuffers):
-        kept = [array.copy() for array in (buffers.ax, buffers.v) if array is not None]
-        if buffers.step_mask is not None:
+        kept = [array.copy() for array in (buffers.scratch.ax, buffers.saved.v) if array is not None]
+        step_mask = buffers.options.step_mask
+        if step_mask is not None:
             for array in kept:
-                array[buffers.step_mask[1:-1] == SKIP] = 0
-        states = [array for array in (buffers.h, buffers.c, buffers.m) if array is not None]
+                array[step_mask[1:-1] == SKIP] = 0
+        states = [array for array in buffers.states if array is not None]
         return [*kept, *(np.split(array, 2, axis=2)[buffers.direction][1:-1] for array in states)]
-    rows, columns = buffers.R.shape[0], buffers.dh.shape[1] * buffers.cell.num_gates
-    if buffers.dht is not None:  # dh is that of P numbers
-        columns = buffers.dm.shape[1] * buffers.cell.num_gates
-    gradients = [buffers.dh, buffers.dc, buffers.dax[..., :columns], buffers.dah[..., :rows]]
-    return gradients + [array for array in (buffers.dht, buffers.d_per_unit) if array is not None]
+    gradients, dm = buffers.gradients, buffers.scratch.dm
+    H = (gradients.dh if dm is None else dm).shape[1]  # dh is that of P numbers with projection
+    dax, dah = gradients.dax[..., : H * buffers.cell.num_gates], gradients.dah[..., : len(buffers.parameters.R)]
+    others = [array for array in (gradients.dht, gradients.d_per_unit) if array is not None]
+    return [gradients.dh, gradients.dc, dax, dah, *others]
 
 
 def moved(buffers, engine):
     """The same buffers on an engine; an array that stands for two stays one."""
     arrays = {}
-
-    def move(value):
-        if not isinstance(value, np.ndarray):
-            return value
-        return arrays.setdefault(id(value), engine.from_host(value))
-
-    return type(buffers)(**{field.name: move(getattr(buffers, field.name)) for field in fields(buffers)})
+    return _mapped(buffers, lambda array: arrays.setdefault(id(array), engine.from_host(array)))
 
 
 def on_host(buffers, engine):
     """An engine's buffers as NumPy arrays."""
-    values = {field.name: getattr(buffers, field.name) for field in fields(buffers)}
-    return type(buffers)(**{
-        name: engine.to_host(value) if hasattr(value, "ndim") else value for name, value in values.items()
-    })  # fmt: skip
+    return _mapped(buffers, engine.to_host)
+
+
+def _mapped(buffers, function):
+    """The buffers with function(array) for each array."""
+
+    def one(value):
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(one, value))
+        return function(value) if hasattr(value, "ndim") else value
+
+    return type(buffers)(**{field.name: one(getattr(buffers, field.name)) for field in fields(buffers)})

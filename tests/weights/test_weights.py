@@ -101,7 +101,7 @@ def test_options_together_written_out():
 
 
 def test_general_cells_written_out():
-    """Three gates of x, two of h, two vectors, bidirectional layers of 3 and 2 units: vectors come with the biases."""
+    """Three gates of x, two of h, bidirectional layers of 3 and 2 units; two parameters per unit beside the biases."""
     space = WeightSpace(3, 4, (3, 2), 2, "input", num_ah=2, per_unit=("peep", "scale"))
     assert shapes_and_offsets(space) == {
         "weight_ih_l0": (0, (9, 4)), "weight_hh_l0": (36, (6, 3)),
@@ -114,7 +114,7 @@ def test_general_cells_written_out():
         "bias_ih_l1_reverse": (236, (6,)), "peep_l1_reverse": (242, (2,)), "scale_l1_reverse": (244, (2,)),
     }  # fmt: skip
     assert space.size == 246
-    assert {part.kind for part in space.parameters} == {"W", "R", "b_w", "vector"}
+    assert {part.kind for part in space.parameters} == {"W", "R", "b_w", "per_unit"}
     assert list(space.views(np.zeros(246)))[:5] == [
         "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "peep_l0", "scale_l0",
     ]  # fmt: skip
@@ -171,7 +171,7 @@ def test_views_cover_the_buffer_once():
         assert (flat == 1).all()
         wanted = {(part.layer, part.direction): {} for part in space.parameters}
         for part in space.parameters:
-            if part.kind != "vector":
+            if part.kind != "per_unit":
                 wanted[part.layer, part.direction][part.kind] = part
         for (layer, direction), parts in wanted.items():
             found = space.pseudo_layer(flat, layer, direction)

@@ -36,12 +36,14 @@ _NO_WORDS = np.zeros(0, np.uint64)
 def _optional(buffers):
     """step_mask, m, W_hr, per_unit, sums, noise of a pass' buffers, without elements where they are None; and matrices
     without any."""
-    no_matrix, no_matrices = _nothing(buffers.h.dtype)
-    step_mask = _NO_CODES if buffers.step_mask is None else buffers.step_mask
-    m, W_hr = (no_matrices, no_matrix) if buffers.m is None else (buffers.m, buffers.W_hr)
-    per_unit = _no_vector(buffers.h.dtype) if buffers.per_unit is None else buffers.per_unit
-    sums = no_matrices if buffers.sums is None else buffers.sums
-    noise = _NO_WORDS if buffers.noise is None else buffers.noise
+    no_matrix, no_matrices = _nothing(buffers.states.h.dtype)
+    step_mask = _NO_CODES if buffers.options.step_mask is None else buffers.options.step_mask
+    m, W_hr = (no_matrices, no_matrix) if buffers.states.m is None else (buffers.states.m, buffers.parameters.W_hr)
+    per_unit = (
+        _no_vector(buffers.states.h.dtype) if buffers.parameters.per_unit is None else buffers.parameters.per_unit
+    )
+    sums = no_matrices if buffers.saved.sums is None else buffers.saved.sums
+    noise = _NO_WORDS if buffers.options.noise is None else buffers.options.noise
     return step_mask, m, W_hr, per_unit, sums, noise, no_matrices
 
 
@@ -162,35 +164,85 @@ class CpuEngine(HostEngine):
 
     def forward_steps(self, buffers):
         b, tag = buffers, self._tag(buffers.cell)
-        steps, batch = b.ax.shape[:2]
-        x, W = (b.x, b.W) if b.x is not None else (b.h[:0], b.R)  # without x, ax is there already
+        steps, batch = b.scratch.ax.shape[:2]
+        x, W = (
+            (b.x, b.parameters.W) if b.x is not None else (b.states.h[:0], b.parameters.R)
+        )  # without x, ax is there already
         step_mask, m, W_hr, per_unit, sums, noise, no_matrices = _optional(b)
-        v = no_matrices if b.v is None else b.v
-        threads = self._step_threads(steps, batch, b.R, W_hr, W.size if len(x) else 0)
+        v = no_matrices if b.saved.v is None else b.saved.v
+        threads = self._step_threads(steps, batch, b.parameters.R, W_hr, W.size if len(x) else 0)
 
         def run(first, last):
             parts = self._parts(threads, sums, no_matrices)
             self.thread_pool.run(
-                loops.forward_steps, threads, tag, b.h, b.c, b.ax, b.ah, x, W, b.R, b.b_w, b.b_r,
-                step_mask, m, W_hr, per_unit, v, sums, parts, noise, b.direction, first, last, b.save,
-            )  # fmt: skip
+                loops.forward_steps,
+                threads,
+                tag,
+                b.states.h,
+                b.states.c,
+                b.scratch.ax,
+                b.scratch.ah,
+                x,
+                W,
+                b.parameters.R,
+                b.parameters.b_w,
+                b.parameters.b_r,
+                step_mask,
+                m,
+                W_hr,
+                per_unit,
+                v,
+                sums,
+                parts,
+                noise,
+                b.direction,
+                first,
+                last,
+                b.save,
+            )
 
         return run
 
     def backward_steps(self, buffers):
         b, tag = buffers, self._tag(buffers.cell)
-        steps, batch = b.dy.shape[:2]
+        steps, batch = b.gradients.dy.shape[:2]
         step_mask, m, W_hr, per_unit, sums, noise, no_matrices = _optional(b)
-        dht, dm = (no_matrices, b.dh) if b.dht is None else (b.dht, b.dm)
-        d_v, d_per_unit = b.dh if b.d_v is None else b.d_v, no_matrices if b.d_per_unit is None else b.d_per_unit
-        threads = self._step_threads(steps, batch, b.R, W_hr)
+        dht, dm = (no_matrices, b.gradients.dh) if b.gradients.dht is None else (b.gradients.dht, b.scratch.dm)
+        d_v, d_per_unit = (
+            b.gradients.dh if b.scratch.d_v is None else b.scratch.d_v,
+            no_matrices if b.gradients.d_per_unit is None else b.gradients.d_per_unit,
+        )
+        threads = self._step_threads(steps, batch, b.parameters.R, W_hr)
 
         def run(first, last):
             parts = self._parts(threads, sums, no_matrices)
             self.thread_pool.run(
-                loops.backward_steps, threads, tag, b.dh, b.dc, b.dax, b.dah, b.dy, b.h, b.c, b.R,
-                step_mask, dht, dm, m, W_hr, per_unit, d_per_unit, d_v, sums, parts, noise, b.direction, first, last,
-            )  # fmt: skip
+                loops.backward_steps,
+                threads,
+                tag,
+                b.gradients.dh,
+                b.gradients.dc,
+                b.gradients.dax,
+                b.gradients.dah,
+                b.gradients.dy,
+                b.states.h,
+                b.states.c,
+                b.parameters.R,
+                step_mask,
+                dht,
+                dm,
+                m,
+                W_hr,
+                per_unit,
+                d_per_unit,
+                d_v,
+                sums,
+                parts,
+                noise,
+                b.direction,
+                first,
+                last,
+            )
 
         return run
 

@@ -119,17 +119,31 @@ class KernelEngine(Engine):
         from numbarnn.kernels.step import pointwise
 
         b = buffers
-        steps, width = b.ax.shape[0], b.R.shape[1]
-        h = b.h[:, :, b.direction * width :][:, :, :width]
-        rows = b.cell.num_recurrent * (b.b_w.shape[0] // b.cell.num_gates)  # of R, that multiply h
-        product = gemm.step_product(b.ah[:, :rows], h, b.R[:rows], transpose_b=True, allow_tf32=b.allow_tf32)
-        stages = [_stage(b, stage) for stage in b.cell.product_stages]  # sums are made by what comes after
-        per_unit = b.b_w if b.per_unit is None else b.per_unit
-        output = b.h if b.m is None else b.m
-        pointwise_step = pointwise.bind_forward(
-            b.cell, output, b.c, b.ax, b.ah, b.b_w, b.b_r, per_unit, b.step_mask, b.direction, b.save, b.sums, b.noise
+        steps, width = b.scratch.ax.shape[0], b.parameters.R.shape[1]
+        h = b.states.h[:, :, b.direction * width :][:, :, :width]
+        rows = b.cell.num_recurrent * (b.parameters.b_w.shape[0] // b.cell.num_gates)  # of R, that multiply h
+        product = gemm.step_product(
+            b.scratch.ah[:, :rows], h, b.parameters.R[:rows], transpose_b=True, allow_tf32=b.allow_tf32
         )
-        project = None if b.m is None else _projection(b, h)
+        stages = [_stage(b, stage) for stage in b.cell.product_stages]  # sums are made by what comes after
+        per_unit = b.parameters.b_w if b.parameters.per_unit is None else b.parameters.per_unit
+        output = b.states.h if b.states.m is None else b.states.m
+        pointwise_step = pointwise.bind_forward(
+            b.cell,
+            output,
+            b.states.c,
+            b.scratch.ax,
+            b.scratch.ah,
+            b.parameters.b_w,
+            b.parameters.b_r,
+            per_unit,
+            b.options.step_mask,
+            b.direction,
+            b.save,
+            b.saved.sums,
+            b.options.noise,
+        )
+        project = None if b.states.m is None else _projection(b, h)
 
         def run(first, last):
             for step in range(first, last):
@@ -148,17 +162,39 @@ class KernelEngine(Engine):
         from numbarnn.kernels.step import pointwise
 
         b = buffers
-        steps, projected = b.dy.shape[0], b.m is not None
-        H = b.dax.shape[2] // max(b.cell.num_saved, b.cell.num_gates)
+        steps, projected = b.gradients.dy.shape[0], b.states.m is not None
+        H = b.gradients.dax.shape[2] // max(b.cell.num_saved, b.cell.num_gates)
         rows = b.cell.num_recurrent * H  # of R, that multiplied h
-        product = gemm.step_product(b.dh, b.dah[:, :, :rows], b.R[:rows], accumulate=True, allow_tf32=b.allow_tf32)
+        product = gemm.step_product(
+            b.gradients.dh,
+            b.gradients.dah[:, :, :rows],
+            b.parameters.R[:rows],
+            accumulate=True,
+            allow_tf32=b.allow_tf32,
+        )
         stages = [_stage_backward(b, stage, H) for stage in reversed(b.cell.product_stages)]
-        d_output, dy, output = (b.dm, None, b.m) if projected else (b.dh, b.dy, b.h)
-        per_unit = b.R[:0].reshape(-1) if b.per_unit is None else b.per_unit
+        d_output, dy, output = (
+            (b.scratch.dm, None, b.states.m) if projected else (b.gradients.dh, b.gradients.dy, b.states.h)
+        )
+        per_unit = b.parameters.R[:0].reshape(-1) if b.parameters.per_unit is None else b.parameters.per_unit
         pointwise_step = pointwise.bind_backward(
-            b.cell, d_output, b.dc, b.dax, b.dah, b.d_per_unit, dy, output, b.c, per_unit, b.d_v, b.step_mask,
-            b.direction, b.sums, b.d_sums, b.noise,
-        )  # fmt: skip
+            b.cell,
+            d_output,
+            b.gradients.dc,
+            b.gradients.dax,
+            b.gradients.dah,
+            b.gradients.d_per_unit,
+            dy,
+            output,
+            b.states.c,
+            per_unit,
+            b.scratch.d_v,
+            b.options.step_mask,
+            b.direction,
+            b.saved.sums,
+            b.scratch.d_sums,
+            b.options.noise,
+        )
         project = _projection_backward(b) if projected else None
 
         def run(first, last):
@@ -179,15 +215,33 @@ def _stage(buffers, number):
     """A function f(t, before): the vector of a cell's product, and its product with the stage's rows of R."""
     from numbarnn.kernels.step import stages
 
-    b, H = buffers, buffers.b_w.shape[0] // buffers.cell.num_gates
-    per_unit, output = b.b_w if b.per_unit is None else b.per_unit, b.h if b.m is None else b.m
+    b, H = buffers, buffers.parameters.b_w.shape[0] // buffers.cell.num_gates
+    per_unit, output = (
+        b.parameters.b_w if b.parameters.per_unit is None else b.parameters.per_unit,
+        b.states.h if b.states.m is None else b.states.m,
+    )
     make = stages.bind_forward(
-        b.cell, number, b.v, output, b.c, b.ax, b.ah, b.b_w, b.b_r, per_unit, b.step_mask, b.direction, b.save, b.sums,
-        b.noise,
-    )  # fmt: skip
+        b.cell,
+        number,
+        b.saved.v,
+        output,
+        b.states.c,
+        b.scratch.ax,
+        b.scratch.ah,
+        b.parameters.b_w,
+        b.parameters.b_r,
+        per_unit,
+        b.options.step_mask,
+        b.direction,
+        b.save,
+        b.saved.sums,
+        b.options.noise,
+    )
     rows, first = b.cell.rows_of_stage(number, H), b.cell.product_number(number) * H
-    v = b.v[:, :, first : first + H]
-    product = gemm.step_product(b.ah[:, rows], v, b.R[rows], transpose_b=True, allow_tf32=b.allow_tf32)
+    v = b.saved.v[:, :, first : first + H]
+    product = gemm.step_product(
+        b.scratch.ah[:, rows], v, b.parameters.R[rows], transpose_b=True, allow_tf32=b.allow_tf32
+    )
 
     def run(t, before):
         make(t, before)
@@ -201,13 +255,31 @@ def _stage_backward(buffers, number, H):
     from numbarnn.kernels.step import stages
 
     b, rows, first = buffers, buffers.cell.rows_of_stage(number, H), buffers.cell.product_number(number) * H
-    per_unit = b.R[:0].reshape(-1) if b.per_unit is None else b.per_unit
-    d_output, dy, output = (b.dh, b.dy, b.h) if b.m is None else (b.dm, None, b.m)
+    per_unit = b.parameters.R[:0].reshape(-1) if b.parameters.per_unit is None else b.parameters.per_unit
+    d_output, dy, output = (
+        (b.gradients.dh, b.gradients.dy, b.states.h) if b.states.m is None else (b.scratch.dm, None, b.states.m)
+    )
     gates = stages.bind_backward(
-        b.cell, number, b.dah, b.dax, d_output, b.dc, dy, output, b.c, per_unit, b.d_v, b.step_mask, b.direction,
-        b.sums, b.d_sums, b.noise,
-    )  # fmt: skip
-    product = gemm.step_product(b.d_v[:, first : first + H], b.dah[:, :, rows], b.R[rows], allow_tf32=b.allow_tf32)
+        b.cell,
+        number,
+        b.gradients.dah,
+        b.gradients.dax,
+        d_output,
+        b.gradients.dc,
+        dy,
+        output,
+        b.states.c,
+        per_unit,
+        b.scratch.d_v,
+        b.options.step_mask,
+        b.direction,
+        b.saved.sums,
+        b.scratch.d_sums,
+        b.options.noise,
+    )
+    product = gemm.step_product(
+        b.scratch.d_v[:, first : first + H], b.gradients.dah[:, :, rows], b.parameters.R[rows], allow_tf32=b.allow_tf32
+    )
 
     def run(t, before):
         gates(t, before)
@@ -224,10 +296,10 @@ def _projection(buffers, h):
     """
     from numbarnn.kernels.step import projection
 
-    b, width = buffers, buffers.W_hr.shape[1]
-    m = b.m[:, :, b.direction * width :][:, :, :width]
-    product = gemm.step_product(h, m, b.W_hr, transpose_b=True, allow_tf32=b.allow_tf32)
-    carry = None if b.step_mask is None else projection.bind_carry(h, b.step_mask)
+    b, width = buffers, buffers.parameters.W_hr.shape[1]
+    m = b.states.m[:, :, b.direction * width :][:, :, :width]
+    product = gemm.step_product(h, m, b.parameters.W_hr, transpose_b=True, allow_tf32=b.allow_tf32)
+    carry = None if b.options.step_mask is None else projection.bind_carry(h, b.options.step_mask)
 
     def run(t, before):
         product(t + 1)
@@ -241,10 +313,10 @@ def _projection_backward(buffers):
     """A function f(t, before): dht[t] = dy[t] + dh, dm = dht[t] W_hr."""
     from numbarnn.kernels.step import projection
 
-    b, width = buffers, buffers.W_hr.shape[0]
-    dy = b.dy[:, :, b.direction * width :][:, :, :width]
-    join = projection.bind_join(b.dht, b.dh, dy, b.step_mask)
-    product = gemm.step_product(b.dm, b.dht, b.W_hr, allow_tf32=b.allow_tf32)
+    b, width = buffers, buffers.parameters.W_hr.shape[0]
+    dy = b.gradients.dy[:, :, b.direction * width :][:, :, :width]
+    join = projection.bind_join(b.gradients.dht, b.gradients.dh, dy, b.options.step_mask)
+    product = gemm.step_product(b.scratch.dm, b.gradients.dht, b.parameters.W_hr, allow_tf32=b.allow_tf32)
 
     def run(t, before):
         join(t, before)
