@@ -89,6 +89,35 @@ def test_imports_only_what_it_may(path):
     assert not found, found
 
 
+def circles(imports):
+    """Groups of modules that import each other, directly or through others: those with a way back to themselves.
+
+    Args:
+        imports: module -> the modules that it imports.
+    """
+    reached = {module: set() for module in imports}
+    for module, found in reached.items():
+        ahead = [*imports[module]]
+        while ahead:
+            one = ahead.pop()
+            if one not in found:
+                found.add(one)
+                ahead += imports.get(one, ())
+    return {frozenset(other for other in found if module in reached.get(other, ())) for module, found in reached.items()
+            if module in found}  # fmt: skip
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    names = {dotted_name(path) for path in MODULES}
+    imports = {}
+    for path in MODULES:
+        module = dotted_name(path)
+        found = imported(path.read_text(encoding="utf-8"), module, path.name == "__init__.py")
+        imports[module] = {name if name in names else name.rpartition(".")[0] for name in found} - {module}
+    assert not circles(imports)
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == {frozenset("abc")}
+
+
 @pytest.mark.parametrize(
     "module, source",
     [

@@ -6,12 +6,12 @@ Cells by hand: lstm, gru, rnn. `tracing` makes cells of equations, `library` has
 import warnings
 from importlib import import_module
 
-from numbarnn.cells.definition import Cell
+from numbarnn.cells.definition import CELLS, Cell, get
 from numbarnn.cells.gru import GRU, GRU_RESET_BEFORE
 from numbarnn.cells.lstm import LSTM
 from numbarnn.cells.rnn import RNN_RELU, RNN_TANH
 
-CELLS = {cell.name: cell for cell in (LSTM, GRU, GRU_RESET_BEFORE, RNN_TANH, RNN_RELU)}
+CELLS.update((cell.name, cell) for cell in (LSTM, GRU, GRU_RESET_BEFORE, RNN_TANH, RNN_RELU))
 
 __all__ = ["CELLS", "GRU", "GRU_RESET_BEFORE", "LSTM", "RNN_RELU", "RNN_TANH", "Cell", "get"]
 
@@ -25,16 +25,3 @@ def __getattr__(name):
         )
         return import_module("numbarnn.compile.specialise").specialise
     raise AttributeError(f"module 'numbarnn.cells' has no attribute {name!r}")
-
-
-def get(cell):
-    """The `Cell` of that name; a `Cell` is returned as it is.
-
-    Raises:
-        ValueError: no cell has the name.
-    """
-    if isinstance(cell, Cell):
-        return cell
-    if not isinstance(cell, str) or cell not in CELLS:
-        raise ValueError(f"cell must be one of {', '.join(CELLS)} or a Cell, not {cell!r}")
-    return CELLS[cell]

@@ -122,10 +122,8 @@ class Cell:
 
     def __reduce__(self):
         """Cells are pickled by name; one made of functions of one's own as `Cell(...)` as the names of these."""
-        from numbarnn import cells
-
-        if cells.CELLS.get(self.name) is self:
-            return cells.get, (self.name,)
+        if CELLS.get(self.name) is self:
+            return get, (self.name,)
         return type(self), tuple(getattr(self, item.name) for item in fields(self))
 
     @cached_property
@@ -210,6 +208,22 @@ class Cell:
     def num_saved(self):
         """Values saved per step and unit for backward."""
         return len(self.saved)
+
+
+CELLS = {}  #: name -> `Cell`, of those that are known by a name alone; `numbarnn.cells` fills it
+
+
+def get(cell):
+    """The `Cell` of that name; a `Cell` is returned as it is.
+
+    Raises:
+        ValueError: no cell has the name.
+    """
+    if isinstance(cell, Cell):
+        return cell
+    if not isinstance(cell, str) or cell not in CELLS:
+        raise ValueError(f"cell must be one of {', '.join(CELLS)} or a Cell, not {cell!r}")
+    return CELLS[cell]
 
 
 def with_names(function, **values):
