@@ -1,6 +1,7 @@
 """What a cell is: the equations of one unit at one step, and what they need, as data."""
 
 import types
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -64,12 +65,11 @@ class Cell:
     gradient of `new_state`; `d_state_before` is the part of the previous state's gradient that does not go through R.
 
     A `general` cell may have parameters per unit, `per_unit`, other gates of ah than of ax, random numbers, `noise`,
-    and
-    `stages`: further products, whose gates of ah come after those that multiply h', and sums over units:
+    and `stages`: further products, whose gates of ah come after those that multiply h', and sums over units:
 
         forward(ax, ah, state, per_unit, sums, noise)                                    -> new_state, saved
         backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise)   -> d_ax, d_ah, d_state_before,
-                                                                                           d_per_unit
+                                                                                            d_per_unit
 
     `d_v` is the gradient of each product's vector; `d_ah` is that of the gates that multiply h' itself. `sums` is empty
     without sums, else the number of units, then all stages' sums in their order; `d_sums` is the gradient of each sum.
@@ -87,7 +87,7 @@ class Cell:
         heads: R's matrices are this many blocks on the diagonal: units see those of their own block alone.
         drop_connect: for each gate of ah the probability with which a training call takes a weight of R as 0, the same
             for all steps, the others times 1 / (1 - p); empty: no weight.
-        initial: (kind of parameter, "b_w", "b_r" or "per_unit"; number of its gate, or of the vector; value): what all
+        initial: (kind of parameter, "b_w", "b_r" or "per_unit"; number of its gate, or of the per-unit parameter; value): what all
             of its elements are in a new layer.
         projected: h is a product W_hr m of what the functions call their first state; a layer says how wide.
         bias: the biases it has, one of `numbarnn.weights.BIAS_MODES`; None: as the layer's user wants.
@@ -188,6 +188,12 @@ class Cell:
         while last < len(self.stages) and self.stages[last].sums:
             last += 1
         return tuple(range(last - 1, stage, -1))
+
+    @property
+    def vectors(self):
+        """The former name of `per_unit`."""
+        warnings.warn("Cell.vectors is Cell.per_unit now", DeprecationWarning, stacklevel=2)
+        return self.per_unit
 
     @cached_property
     def num_per_unit(self):

@@ -2,7 +2,7 @@
 
 values, errors     what equations are run on, and what is said when they cannot be traced
 graph              expressions as a graph, simplified
-biases, structure  gates of W x, gates of R h, further products, sums over units, vectors, biases, random numbers
+biases, structure  gates of W x, gates of R h, further products, sums over units, per-unit parameters, biases, noise
 derive             the backward: one sweep over the graph
 saving             what forward saves for it
 generate, assembly the source of a cell's functions

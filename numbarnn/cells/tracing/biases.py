@@ -1,4 +1,4 @@
-"""Which vectors are biases: added to a product and used nowhere else, so that W x + b is what the cell is given."""
+"""Which per-unit parameters are biases: added to a product and used nowhere else, so that W x + b is what the cell is given."""
 
 from numbarnn.cells.tracing.graph import Graph, consumers, reachable
 
@@ -56,7 +56,7 @@ def _terms(root, users):
 
 
 def rebuild(outputs, removed):
-    """(a new graph, the nodes in it) of the same equations where the vectors of these names are 0."""
+    """(a new graph, the nodes in it) of the same equations where the per-unit parameters of these names are 0."""
     graph, made = Graph(), {}
     for node in reachable(outputs):
         args, graph.place = [made[part] for part in node.args], node.place

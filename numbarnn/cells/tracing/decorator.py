@@ -34,7 +34,7 @@ class TracedCell(Cell):
         equations: their source.
         hyperparameters: name -> value.
         save: "gates" or "minimal".
-        structure: which parameters are gates, biases and vectors.
+        structure: which parameters are gates, biases and per-unit parameters.
         origin: (function, arguments) that return it, of a cell whose equations cannot be found by a name of their own.
     """
 
@@ -98,7 +98,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
             return tanh(p.W.h @ x + p.R.h @ h + p.b.h)
 
     The function takes the input x, the states, of which the first is the output, and p, whose attributes are the
-    parameters: matrices where they stand left of @, vectors of one number per unit elsewhere. It returns the new
+    parameters: matrices where they stand left of @, one number per unit elsewhere. It returns the new
     states. It is run once, on values that note what is computed; then the backward is derived, and source of both is
     written, which `show` prints.
 
@@ -194,7 +194,7 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
 
 
 def _initial(structure, values):
-    """`Cell.initial`, from the values of vectors by name."""
+    """`Cell.initial`, from the values of per-unit parameters by name."""
     names = {"per_unit": [node.data for node in structure.per_unit.values()]}
     names |= {"b_w": structure.biases["input"].values(), "b_r": structure.biases["recurrent"].values()}
     for kind, own in names.items():
