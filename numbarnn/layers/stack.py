@@ -313,7 +313,7 @@ class Stack:
             work = steps * batch * self.space.size
             allowed = min(samples.MOST, max(self.engine.few_lines, work // self.engine.work_per_line))
             stride = samples.stride_for(words * self.space.size // samples.LINE, allowed)
-            parts = [  # of short arrays more
+            parts = [  # of one number per unit more lines are read: these arrays are short
                 (words * part.offset, words * part.size, min(stride, 7) if len(part.shape) == 1 else stride)
                 for part in self.space.parameters
             ]

@@ -1,4 +1,4 @@
-"""Which per-unit parameters are biases: added to a product and used nowhere else, so that W x + b is what the cell is given."""
+"""Which per-unit parameters are biases: added to a product and used nowhere else, so that a cell is given W x + b."""
 
 from numbarnn.cells.tracing.graph import Graph, consumers, reachable
 

@@ -1,4 +1,4 @@
-"""What equations consist of: gates of W x, gates of R h, further products, sums over units, per-unit parameters, noise."""
+"""What equations consist of: gates of W x and R h, further products, sums over units, per-unit parameters, noise."""
 
 from dataclasses import dataclass, field
 
