@@ -16,6 +16,8 @@ None means what NULL means in cuDNN: zero for an input. Outputs may be given as 
 `reserve` is an opaque object, good for one `backward_data` followed by any number of `backward_weights`.
 """
 
+from collections import namedtuple
+
 import numpy as np
 
 from numbarnn.layers import checks, sequences
@@ -61,7 +63,13 @@ class Descriptor(Stack):
         return array
 
 
-def forward_inference(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=None, **data):
+# What a forward call is told by keyword, with its defaults: see `forward_inference`.
+_OPTIONS = {"y": None, "hy": None, "cy": None, "layout": LAYOUTS[0], "seq_lengths": None, "padding_fill": 0.0}
+_OPTIONS |= {"resets": None}
+ForwardOptions = namedtuple("ForwardOptions", _OPTIONS, defaults=_OPTIONS.values())
+
+
+def forward_inference(rnn, x, hx=None, cx=None, w=None, **options):
     """y, hy, cy of a forward call that keeps nothing.
 
     Args:
@@ -82,19 +90,19 @@ def forward_inference(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=N
     Raises:
         ValueError, TypeError: an argument does not fit.
     """
-    return _forward(rnn, x, hx, cx, w, y, hy, cy, False, **data)[:3]
+    return _forward(rnn, x, hx, cx, w, ForwardOptions(**options), training=False)[:3]
 
 
-def forward_training(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=None, **data):
+def forward_training(rnn, x, hx=None, cx=None, w=None, **options):
     """As `forward_inference`, with dropout between layers, and the reserve for backward as a fourth result.
 
     `w`, `x` and the returned `y` are read again by the backward calls. `y` is not writable on the CPU, but for one that
     was given; if `w` or `x` has changed, `backward_data` refuses (on a GPU, for `w` and `y`, the next check after it).
     """
-    return _forward(rnn, x, hx, cx, w, y, hy, cy, True, **data)
+    return _forward(rnn, x, hx, cx, w, ForwardOptions(**options), training=True)
 
 
-def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None, dhx=None, dcx=None):
+def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, **into):
     """dx, dhx, dcx: the gradients of x and the initial state.
 
     Args:
@@ -112,23 +120,16 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
     if w is None or rnn.engine.address(rnn._weights(w, "w")) != rnn.engine.address(reserve.weights):
         raise ValueError("w must be the weight space that forward_training was given")
     work, packing = reserve.forward, reserve.packing
+    axes = (len(packing.places),) if packing else work.x_shape[:2]
     if dy is not None:
-        width = rnn.directions * rnn.output_sizes[-1]
-        shape = (len(packing.places),) if packing else work.x_shape[:2]
-        dy = checks.array(rnn.engine, dy, "dy", (*shape, width), rnn.dtype)
+        dy = checks.array(rnn.engine, dy, "dy", (*axes, rnn.directions * rnn.output_sizes[-1]), rnn.dtype)
         dy = packing.pad(rnn.engine, dy) if packing else dy
     dhy = rnn.check_h(dhy, "dhy", work.batch)
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
-    places = (
-        _place(rnn, dx, "dx", (len(packing.places), rnn.input_size) if packing else work.x_shape),
-        _place(rnn, dhx, "dhx", rnn.h_shapes(work.batch)),
-        _place(rnn, dcx, "dcx", rnn.c_shapes(work.batch, rnn.cell.num_private) if rnn.cell.num_private else None),
-    )
-    _require_apart(rnn, zip(("dx", "dhx", "dcx"), places, strict=True), (("w", w), ("x", work.x)))
+    shapes = {"dx": (*axes, rnn.input_size), "dhx": rnn.h_shapes(work.batch), "dcx": _c_shape(rnn, work.batch)}
+    places = _places(rnn, into, shapes, (("w", w), ("x", work.x)))
     rnn.require_unchanged(reserve)
-    dx_given, *states = rnn.backward_data(reserve, dy, dhy, dcy)
-    results = packing.pack(rnn.engine, dx_given) if packing else dx_given, *states
-    return tuple(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True))
+    return _delivered(rnn, packing, rnn.backward_data(reserve, dy, dhy, dcy), places)
 
 
 def backward_weights(rnn, reserve, dw):
@@ -137,16 +138,16 @@ def backward_weights(rnn, reserve, dw):
     if reserve.walk is None:
         raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
     dw = checks.buffer(rnn.engine, rnn._weights(dw, "dw"), "dw", (rnn.space.size,), rnn.dtype)
-    _require_apart(rnn, [("dw", dw)], (("w", reserve.weights), ("x", reserve.forward.x)))
+    _require_apart(rnn, {"dw": dw}, (("w", reserve.weights), ("x", reserve.forward.x)))
     rnn.require_unchanged(reserve, weights=False)
     rnn.backward_weights(reserve, dw)
     return dw
 
 
-def _forward(
-    rnn, x, hx, cx, w, y, hy, cy, training, layout=LAYOUTS[0], seq_lengths=None, padding_fill=0.0, resets=None
-):
+def _forward(rnn, x, hx, cx, w, options, training):
+    """(y, hy, cy, tape); options: `ForwardOptions`."""
     _check_descriptor(rnn)
+    layout = options.layout
     if w is None:
         raise TypeError("w, the weight space, is missing")
     if layout not in LAYOUTS:
@@ -154,32 +155,27 @@ def _forward(
     w = rnn._weights(w, "w")
     packing, batch_major = None, layout == "batch_major_unpacked"
     if layout == "seq_major_packed":
-        packing = _packing(seq_lengths)
+        packing = _packing(options.seq_lengths)
         x = checks.array(rnn.engine, x, "x", (len(packing.places), rnn.input_size), rnn.dtype)
         x = packing.pad(rnn.engine, x)
     letters = ("B", "T") if batch_major else ("T", "B")
     x = checks.array(rnn.engine, x, "x", (*letters, rnn.input_size), rnn.dtype)
     steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
-    about = sequences.checked(
-        rnn.engine, seq_lengths, resets, padding_fill, steps, batch, batch_major, ("seq_lengths", "padding_fill")
-    )
+    about, names = (options.seq_lengths, options.resets, options.padding_fill), ("seq_lengths", "padding_fill")
+    about = sequences.checked(rnn.engine, *about, steps, batch, batch_major, names)
     hx, cx = rnn.check_h(hx, "hx", batch), _split_c(rnn, cx, "cx", batch)
-    shape = (len(packing.places),) if packing else x.shape[:2]
-    places = (
-        _place(rnn, y, "y", (*shape, rnn.directions * rnn.output_sizes[-1])),
-        _place(rnn, hy, "hy", rnn.h_shapes(batch)),
-        _place(rnn, cy, "cy", rnn.c_shapes(batch, rnn.cell.num_private) if rnn.cell.num_private else None),
-    )
+    axes = (len(packing.places),) if packing else x.shape[:2]
+    shapes = {"y": (*axes, rnn.directions * rnn.output_sizes[-1])}
+    shapes |= {"hy": rnn.h_shapes(batch), "cy": _c_shape(rnn, batch)}
     read_again = (("w", w), ("x", x)) if training else (("w", w),)
-    _require_apart(rnn, zip(("y", "hy", "cy"), places, strict=True), read_again)
+    places = _places(rnn, {name: getattr(options, name) for name in shapes}, shapes, read_again)
     made, *states, tape = rnn.forward(x, hx, cx, w, training, batch_major=batch_major, sequences=about)
     if packing and training:
         tape.packing = packing
     if training and isinstance(made, np.ndarray):  # a view of what the reserve keeps
         made = made.view()
         made.flags.writeable = False
-    results = packing.pack(rnn.engine, made) if packing else made, *states
-    return (*(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True)), tape)
+    return (*_delivered(rnn, packing, (made, *states), places), tape)
 
 
 def _packing(seq_lengths):
@@ -201,6 +197,23 @@ def _split_c(rnn, value, name, batch):
     return rnn.check_c(value, name, batch, rnn.cell.num_private)
 
 
+def _c_shape(rnn, batch):
+    """The shape of c, or a list of shapes; None where the cell has none."""
+    return rnn.c_shapes(batch, rnn.cell.num_private) if rnn.cell.num_private else None
+
+
+def _places(rnn, given, shapes, read_again):
+    """The caller's arrays for results, apart from what is read again and from each other; None where none is given.
+
+    given: name -> array; shapes: name -> shape, in the order of the results.
+    """
+    if unknown := given.keys() - shapes.keys():
+        raise TypeError(f"there is no argument {', '.join(sorted(unknown))}; results are {', '.join(shapes)}")
+    places = {name: _place(rnn, given.get(name), name, shape) for name, shape in shapes.items()}
+    _require_apart(rnn, places, read_again)
+    return places.values()
+
+
 def _place(rnn, given, name, shape):
     """A caller's array for a result, checked (a list of them for a list of shapes); None stays None."""
     if given is None:
@@ -218,12 +231,19 @@ def _place(rnn, given, name, shape):
 def _require_apart(rnn, places, read_again):
     """Refuse results that would be written over what is read again, or over each other."""
     written = []
-    for name, place in places:
+    for name, place in places.items():
         for part in place if isinstance(place, list | tuple) else (place,):
             if part is not None:
                 array = rnn.engine.asarray(part, name)
                 checks.apart(rnn.engine, array, name, (*read_again, *written), f"give {name} an array of its own")
                 written.append((name, array))
+
+
+def _delivered(rnn, packing, results, places):
+    """The results, the first one packed where x was, or the caller's arrays after copying them there."""
+    first, *states = results
+    results = packing.pack(rnn.engine, first) if packing else first, *states
+    return tuple(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True))
 
 
 def _deliver(rnn, result, place):

@@ -14,36 +14,33 @@ import numbarnn
 from numbarnn.bench import report
 from numbarnn.common import install
 
-# What is looked for: the name shown -> distributions that bring it, the first one installed counts.
+# What is looked for: the name shown -> (distributions that bring it, the first one installed counts; the extra that
+# has it; None: pip install).
 PACKAGES = {
-    "numpy": ("numpy",),
-    "numba": ("numba",),
-    "numba-cuda": ("numba-cuda",),
-    "OpenBLAS wheel": ("scipy-openblas32",),
-    "CuPy": ("cupy-cuda12x", "cupy-cuda13x", "cupy"),
-    "cuDNN": ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
-    "PyTorch": ("torch",),
-    "onnx": ("onnx",),
-    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
-    "safetensors": ("safetensors",),
-    "greenlet": ("greenlet",),
-    "rich": ("rich",),
-    "tqdm": ("tqdm",),
-    "matplotlib": ("matplotlib",),
+    "numpy": (("numpy",), None),
+    "numba": (("numba",), None),
+    "numba-cuda": (("numba-cuda",), None),
+    "OpenBLAS wheel": (("scipy-openblas32",), None),
+    "CuPy": (("cupy-cuda12x", "cupy-cuda13x", "cupy"), "cuda12"),
+    "cuDNN": (("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"), "cudnn"),
+    "PyTorch": (("torch",), "torch"),
+    "onnx": (("onnx",), "onnx"),
+    "onnxruntime": (("onnxruntime", "onnxruntime-gpu"), None),
+    "safetensors": (("safetensors",), "safetensors"),
+    "greenlet": (("greenlet",), "sim"),
+    "rich": (("rich",), "cli"),
+    "tqdm": (("tqdm",), "cli"),
+    "matplotlib": (("matplotlib",), "cli"),
 }
 
 
-def how_to_install():
-    """Name of PACKAGES -> the command that installs it."""
-    packages = {"numba-cuda": "numba-cuda", "OpenBLAS wheel": "scipy-openblas32", "onnxruntime": "onnxruntime"}
-    extras = {"PyTorch": "torch", "onnx": "onnx", "safetensors": "safetensors", "greenlet": "sim"}
-    extras |= dict.fromkeys(("rich", "tqdm", "matplotlib"), "cli")
-    return {
-        **{name: f"pip install {package}" for name, package in packages.items()},
-        **{name: install.command(extra) for name, extra in extras.items()},
-        "CuPy": install.for_gpus(),
-        "cuDNN": f"{install.command('cudnn')}  (CUDA 13: pip install nvidia-cudnn-cu13)",
-    }
+def how_to_install(name):
+    """The command that installs one of PACKAGES."""
+    (distribution, *_), extra = PACKAGES[name]
+    if name == "CuPy":
+        return install.for_gpus()
+    other = "  (CUDA 13: pip install nvidia-cudnn-cu13)" if name == "cuDNN" else ""
+    return (install.command(extra) if extra else f"pip install {distribution}") + other
 
 
 def how_to_get_engines():
@@ -95,7 +92,7 @@ def collect():
 def versions():
     """Name -> version of each package in PACKAGES, None where it is not installed."""
     found = {}
-    for name, distributions in PACKAGES.items():
+    for name, (distributions, _) in PACKAGES.items():
         found[name] = next((v for v in map(distribution_version, distributions) if v is not None), None)
     if found["cuDNN"] is None:
         found["cuDNN"] = ctypes.util.find_library("cudnn")
@@ -173,25 +170,19 @@ def gpus():
         properties = [cupy.cuda.runtime.getDeviceProperties(i) for i in range(count)]
     except Exception:  # no CuPy, no driver or no device, each with an exception of its own
         return gpus_of_the_driver()
-    return [
-        {
-            "name": p["name"].decode(),
-            "compute_capability": f"{p['major']}.{p['minor']}",
-            "memory_bytes": int(p["totalGlobalMem"]),
-        }
-        for p in properties
-    ]
+    return [as_gpu(p["name"].decode(), f"{p['major']}.{p['minor']}", p["totalGlobalMem"]) for p in properties]
+
+
+def as_gpu(name, capability, memory):
+    """One of `gpus`."""
+    return {"name": name, "compute_capability": capability, "memory_bytes": int(memory)}
 
 
 def gpus_of_the_driver():
     """`gpus` as the driver's own tool tells it, where CuPy does not run."""
     query = ("--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
     rows = [line.rsplit(", ", 2) for line in run_tool("nvidia-smi", *query)]
-    return [
-        {"name": row[0], "compute_capability": row[1], "memory_bytes": int(row[2]) * 2**20}
-        for row in rows
-        if len(row) == 3 and row[2].isdecimal()
-    ]
+    return [as_gpu(*row[:2], int(row[2]) * 2**20) for row in rows if len(row) == 3 and row[2].isdecimal()]
 
 
 def driver():
@@ -204,19 +195,18 @@ def engines_here():
     """Engine -> whether it runs in this process, what is missing and how to get it."""
     from numbarnn import engines
 
-    found = {}
-    for name, how in how_to_get_engines().items():
-        missing = engines.why_not(name)
-        found[name] = {"runs": missing is None, "missing": missing, "how": None if missing is None else how}
-    return found
+    found = {name: (engines.why_not(name), how) for name, how in how_to_get_engines().items()}
+    return {
+        name: {"runs": missing is None, "missing": missing, "how": None if missing is None else how}
+        for name, (missing, how) in found.items()
+    }
 
 
 def print_versions(found):
     """The table of versions."""
     rows = [["numbarnn", found["numbarnn"], ""], ["python", f"{found['python']}  {sys.executable}", ""]]
-    how = how_to_install()
     for name, version in found["versions"].items():
-        rows.append([name, version or "not installed", "" if version else how.get(name, "")])
+        rows.append([name, version or "not installed", "" if version else how_to_install(name)])
     report.print_table("Versions", ["package", "version", "how to get it"], rows, wrap=("version", "how to get it"))
 
 

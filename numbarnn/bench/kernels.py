@@ -146,19 +146,10 @@ def compile_all(archs):
 
 def compile_row(shipped, arch):
     """What is known of one kernel compiled for one arch: a dict; its numbers are None where they are not known."""
-    row = {
-        "name": shipped.kernel.name,
-        "dtype": shipped.dtype,
-        "layouts": shipped.layouts,
-        "arch": arch,
-        **dict.fromkeys(("registers", "shared_bytes")),
-        "dynamic_shared_bytes": shipped.dynamic_shared_bytes,
-        **dict.fromkeys(("spill_bytes", "stack_bytes")),
-        "threads_per_block": shipped.threads,
-        "blocks_by_registers": None,
-        "ok": False,
-        "error": None,
-    }
+    row = {"name": shipped.kernel.name, "dtype": shipped.dtype, "layouts": shipped.layouts, "arch": arch}
+    row |= {"registers": None, "shared_bytes": None, "dynamic_shared_bytes": shipped.dynamic_shared_bytes}
+    row |= {"spill_bytes": None, "stack_bytes": None, "threads_per_block": shipped.threads}
+    row |= {"blocks_by_registers": None, "ok": False, "error": None}
     try:
         compiled = shipped.compile(capability(arch))
     except Exception as exception:  # whatever it is, it is this kernel's row that tells of it
@@ -184,11 +175,8 @@ def blocks_by_registers(registers, threads):
 def print_rows(rows):
     """The table, the rule behind its last number, and what went wrong."""
     hidden = {"ok", "error"}
-    cells = [
-        ["-" if value is None else value for key, value in row.items() if key not in hidden]
-        + ["ok" if row["ok"] else "FAILED"]
-        for row in rows
-    ]
+    shown = [["-" if value is None else value for key, value in row.items() if key not in hidden] for row in rows]
+    cells = [[*own, "ok" if row["ok"] else "FAILED"] for own, row in zip(shown, rows, strict=True)]
     report.print_table("Kernels (sizes in bytes)", COLUMNS, cells, right=COLUMNS[4:11], wrap=("kernel", "layouts"))
     report.say(textwrap.fill(RULE, 110))
     for row in rows:

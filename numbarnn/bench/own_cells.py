@@ -8,21 +8,24 @@ far as `limit_of` allows; over all of them, where a cell may be chaotic and what
 GROWTH times as far. A schedule that cannot run a cell is a row that says why.
 """
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
-from numbarnn.bench import info, named_cells, report
+from numbarnn.bench import named_cells, report
 from numbarnn.bench.cases.cases import Case, make_problem
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import Contender
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
-from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_to_numpy
+from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import timing
-from numbarnn.bench.speed.command import FORWARD, SHORT, TRAINING, Shape, milliseconds, said
+from numbarnn.bench.speed.command import FORWARD, SHORT, TRAINING, Shape, milliseconds
+from numbarnn.bench.speed.lineup import attempt, compare, said
+from numbarnn.bench.speed.record import Row, times
+from numbarnn.bench.speed.speed_table import about, quotient
 from numbarnn.common import precision
 
 CELLS = ("lstm", "gru", "peephole_lstm", "layer_norm_lstm", "slstm", "sru")
@@ -36,39 +39,21 @@ TORCH_METHOD = {
 }
 
 
-@dataclass(frozen=True)
-class CellTiming:
-    """One row; `refusal` says why there are no times. Contenders are "numbarnn" (the cell), "lstm" and "loop".
+@dataclass(frozen=True, kw_only=True)
+class CellTiming(Row):
+    """One row. Contenders are "numbarnn" (the cell), "lstm" and "loop"; ratios are "cell/lstm" and "loop/cell".
 
-    plan                          what numbarnn ran, and why
-    notes                         why there is no LSTM or no loop, which then confirms no result
-    saved_bytes                   of the cell and of the LSTM: kept for backward, per step and unit
-    trace_s, first_call_s         seconds to trace the cell, and of the first call, in which kernels are compiled or
-                                  taken from the disk
-    seconds, device_seconds       contender -> its time per call in each round: the host's clock, the GPU's
-    median_s, device_median_s     their medians
-    ratio                         "cell/lstm" and "loop/cell", medians over rounds
+    Attributes:
+        saved_bytes: of the cell and of the LSTM: kept for backward, per step and unit.
+        trace_s, first_call_s: seconds to trace the cell, and of the first call, in which kernels are compiled or taken
+            from the disk.
+        notes: why there is no LSTM or no loop, which then confirms no result.
     """
 
-    cell: str
-    shape: dict
-    dtype: str
-    device: str
-    what: str
-    schedule: str
-    ok: bool
-    refusal: str | None
-    agreement: list
     saved_bytes: dict
     trace_s: float | None
     first_call_s: float | None = None
     notes: list = field(default_factory=list)
-    plan: str | None = None
-    seconds: dict = field(default_factory=dict)
-    device_seconds: dict = field(default_factory=dict)
-    median_s: dict = field(default_factory=dict)
-    device_median_s: dict = field(default_factory=dict)
-    ratio: dict = field(default_factory=dict)
 
 
 # ------------------------------------------------------------------------------------------------------- arguments
@@ -94,28 +79,17 @@ def add_arguments(parser):
 # --------------------------------------------------------------------------------------------------------- the command
 def run(args):
     """Takes the times and prints them; returns 1 when a time was refused, else 0."""
-    speed.choose_openblas_core(args.openblas_core)
-    with_torch = peers.installed("torch")
-    if not with_torch and args.device == "cuda":
+    if not peers.installed("torch") and args.device == "cuda":
         raise report.MissingPackage("PyTorch", "the GPU's clock", "torch")
-    device = speed.choose_device(args.device) if with_torch else "cpu"
-    threads, rounds = args.threads or info.core_count(), args.rounds or speed.ROUNDS[device]
-    speed.set_up_torch_and_engine(device, threads)
-    load_before = speed.Load()
+    where = speed.set_up(args)
+
+    def time_one(shape, dtype, schedules, where):
+        problems = [OwnProblem(named, shape, dtype, where.device) for named in args.cell]
+        return time_shape(problems, schedules, where, with_loops=not args.no_loop)
+
     todo = [(shape, dtype) for shape in args.shape or SHAPES for dtype in args.dtype]
-    timings = []
-    with report.Progress() as progress:
-        progress.start(f"cells on {device}", len(todo))
-        for shape, dtype in todo:
-            problems = [OwnProblem(named, shape, dtype, device) for named in args.cell]
-            timings += time_shape(problems, device, args.schedule, rounds, with_torch, not args.no_loop)
-            progress.update(f"cells on {device}")
-    print_timings(timings, device, threads)
-    speed.say_doubts(device, load_before)
-    if args.json:
-        rows = [asdict(row) for row in timings]
-        report.write_json(args.json, speed.as_record(rows, rounds, device, threads, load_before, TORCH_METHOD))
-    return 0 if all(timing.ok for timing in timings) else 1
+    rows = speed.take_times(args, where, todo, time_one, print_timings, TORCH_METHOD)
+    return 0 if all(row["ok"] for row in rows) else 1
 
 
 class OwnProblem:
@@ -160,6 +134,7 @@ class OwnProblem:
 
     def named(self, form, states):
         """Name of each state in a form such as "d{}" -> its array."""
+        states = states if isinstance(states, (list, tuple)) else (states,)
         return {form.format(name): state for name, state in zip(self.cell.states, states, strict=True)}
 
     def saved_bytes(self):
@@ -172,36 +147,17 @@ class OwnProblem:
 def numbarnn_contender(problem, train, device, schedule):
     """A numbarnn layer of the cell: inference, or forward and backward with dy."""
     layer = problem.layer(device, schedule)
-    plan = layer.explain(problem.x.shape).splitlines()[1]
     layer.load_state_dict(problem.parameters)
     x, dy, *states = map(layer.engine.from_host, (problem.x, problem.dy, *problem.states))
-    state = tuple(states) if len(states) > 1 else states[0]
 
-    def forward():
-        return layer(x, state)
-
-    def forward_and_backward():
-        y, final, tape = layer.forward(x, state)
-        return y, final, layer.backward(tape, dy)
-
-    def results(returned):
-        y, final, *gradients = returned
-        found = {"y": y} | problem.named("final {}", final if isinstance(final, tuple) else (final,))
-        for one in gradients:
-            state = one.state if isinstance(one.state, tuple) else (one.state,)
-            found |= {"dx": one.x} | problem.named("d{}", state) | one.params
+    def results(y, final, gradients=None):
+        found = {"y": y} | problem.named("final {}", final)
+        if train:
+            found |= {"dx": gradients.x} | problem.named("d{}", gradients.state) | gradients.params
         return {name: peers.to_host(layer, value) for name, value in found.items()}
 
-    synchronize = getattr(layer.engine, "synchronize", lambda: None)
-    call = forward_and_backward if train else forward
-    return Contender(f"{problem.name} {schedule}", call, results, synchronize, plan)
-
-
-def lstm_contender(shape, dtype, train, device, schedule):
-    """The built-in LSTM of the same sizes."""
-    case = Case("lstm", shape.T, shape.B, shape.I, (shape.H,) * shape.L, gradients="y", dtype=dtype)
-    contender = peers.numbarnn_contender(make_problem(case), train, device, schedule)
-    return replace(contender, name=f"nr.LSTM {schedule}")
+    state = tuple(states) if len(states) > 1 else states[0]
+    return peers.layer_contender(f"{problem.name} {schedule}", layer, (x, state, dy if train else None), results)
 
 
 def loop_contender(problem, train, device, dtype=None):
@@ -216,17 +172,6 @@ def loop_contender(problem, train, device, dtype=None):
     x, states, dy = tensor(problem.x), [tensor(state) for state in problem.states], tensor(problem.dy).detach()
     weights = [leaf.requires_grad_(train) for leaf in network.leaves.values()]
 
-    def forward():
-        with torch.no_grad():
-            return network(x, states)
-
-    def forward_and_backward():
-        for leaf in (x, *states, *weights):
-            leaf.grad = None
-        y, finals = network(x, states)
-        y.backward(dy)
-        return y, finals
-
     def results(returned):
         y, finals = returned
         found = {"y": y} | problem.named("final {}", [torch.stack(parts) for parts in zip(*finals, strict=True)])
@@ -236,8 +181,8 @@ def loop_contender(problem, train, device, dtype=None):
         found = {name: torch_to_numpy(value) for name, value in found.items()}
         return found | network.gradients() if train else found
 
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
-    return Contender(f"{problem.name} loop", forward_and_backward if train else forward, results, synchronize)
+    call = torch_call(lambda: network(x, states), [x, *states, *weights], dy if train else None)
+    return Contender(f"{problem.name} loop", call, results, torch_synchronize(device))
 
 
 def limit_of(steps, times, case, loop_error):
@@ -250,69 +195,69 @@ def limit_of(steps, times, case, loop_error):
 
 
 # -------------------------------------------------------------------------------------------------------------- timing
-def time_shape(problems, device, schedules, rounds, with_torch, with_loops):
+def time_shape(problems, schedules, where, with_loops):
     """The rows of all cells of a shape and dtype: a row per cell, pass and schedule."""
-    rows = [
-        row for what in SHORT for row in time_pass(problems, what, device, schedules, rounds, with_torch, with_loops)
-    ]
+    rows = [row for what in SHORT for row in time_pass(problems, what, schedules, where, with_loops)]
     order = [problem.name for problem in problems]
     return sorted(rows, key=lambda row: order.index(row.cell))
 
 
-def time_pass(problems, what, device, schedules, rounds, with_torch, with_loops):
+def time_pass(problems, what, schedules, where, with_loops):
     """The rows of one pass, whose contenders take turns."""
-    train, case, shape = what == TRAINING, problems[0].case, problems[0].shape
-    begun = {problem.name: begin(problem, train, device, schedules, with_torch) for problem in problems}
-    contenders = [row["contender"] for rows, _ in begun.values() for row in rows if row["contender"]]
+    train, case, device = what == TRAINING, problems[0].case, where.device
+    begun = {problem.name: begin(problem, train, device, schedules) for problem in problems}
+    contenders = [contender for rows, _ in begun.values() for contender, _ in rows if contender]
     lstms, lacking = {}, {}
     for schedule in schedules if contenders else ():
         try:
-            lstms[schedule] = lstm_contender(shape, case.dtype, train, device, schedule)
+            lstm = peers.numbarnn_contender(make_problem(case), train, device, schedule)
+            lstms[schedule] = replace(lstm, name=f"nr.LSTM {schedule}")
         except Exception as exception:
-            lacking[schedule] = f"no LSTM: {said(exception)}"
-    loops = {name: loop for name, (rows, loop) in begun.items() if loop and with_loops and any(r["ok"] for r in rows)}
-    turns = timing.take_turns([*contenders, *lstms.values(), *loops.values()], rounds, device == "cuda")
+            lacking[schedule] = [f"no LSTM: {said(exception)}"]
+    loops = {name: loop for name, (rows, loop) in begun.items() if loop and with_loops and any(c for c, _ in rows)}
+    turns = timing.take_turns([*contenders, *lstms.values(), *loops.values()], where.rounds, device == "cuda")
     timings = []
     for problem in problems:
-        about = {"cell": problem.name, "shape": shape._asdict(), "dtype": case.dtype, "device": device, "what": what}
-        about |= {"saved_bytes": problem.saved_bytes(), "trace_s": problem.trace_s}
-        for row in begun[problem.name][0]:
-            contender, schedule = row.pop("contender"), row["schedule"]
-            if contender is not None:
-                row["notes"] += [lacking[schedule]] if schedule in lacking else []
-                own = {"numbarnn": contender, "lstm": lstms.get(schedule), "loop": loops.get(problem.name)}
-                row |= times({name: turns[one.name] for name, one in own.items() if one}) | {"plan": contender.plan}
+        about = {"cell": problem.name, "shape": problem.shape._asdict(), "dtype": case.dtype, "device": device}
+        about |= {"what": what, "saved_bytes": problem.saved_bytes(), "trace_s": problem.trace_s}
+        for contender, row in begun[problem.name][0]:
+            if contender:
+                row["notes"] = row["notes"] + lacking.get(row["schedule"], [])
+                own = {"numbarnn": contender, "lstm": lstms.get(row["schedule"]), "loop": loops.get(problem.name)}
+                own = {name: turns[one.name] for name, one in own.items() if one}
+                row |= times(own) | {"ratio": ratios(own), "plan": contender.plan}
             timings.append(CellTiming(**about, **row))
     return timings
 
 
-def begin(problem, train, device, schedules, with_torch):
-    """([what is known of each schedule's row, with its contender or None], the loop or None): all results are compared
+def begin(problem, train, device, schedules):
+    """([(contender or None, what is known of the row) of each schedule], the loop or None): all results are compared
     here."""
-    reason, loop, references = why_not(problem.cell, train), None, []
-    reason = reason or (None if with_torch else "PyTorch is not installed")
+    reason = why_not(problem.cell, train) or (None if peers.installed("torch") else "PyTorch is not installed")
     notes = [f"no loop, so that results were not compared: {reason}"] if reason else []
-    rows = []
+    loop, references, rows = None, [], []
     try:
         if not reason:
             loop = loop_contender(problem, train, device)
             references = [reference(one, train, device) for one in problem.to_compare()]
     except Exception as exception:
-        refusal = f"the loop in PyTorch: {said(exception)}"
-        return [row_of(schedule, notes, refusal) for schedule in schedules], None
+        refused = {"notes": notes, "ok": False, "refusal": f"the loop in PyTorch: {said(exception)}"}
+        return [(None, refused | {"schedule": schedule}) for schedule in schedules], None
     for schedule in schedules:
-        row = row_of(schedule, notes)
-        try:
+        row = {"schedule": schedule, "notes": notes}
+
+        def make(schedule=schedule, row=row):
             contender = numbarnn_contender(problem, train, device, schedule)
             row["first_call_s"] = timing.timed(contender, 1)
+            return contender
+
+        def rows_of(contender, schedule=schedule):
             for one, *expected in references:
                 ours = contender if one is problem else numbarnn_contender(one, train, device, schedule)
-                row["agreement"] += speed.compare(one.case, ours, *expected)
-            row["refusal"] = speed.disagreement(row["agreement"])
-            row["contender"] = None if row["refusal"] else contender
-        except Exception as exception:
-            row["refusal"] = said(exception)
-        rows.append(row | {"ok": row["refusal"] is None})
+                yield from compare(one.case, ours, *expected)
+
+        contender, agreement, refusal = attempt(make, rows_of)
+        rows.append((contender, row | {"agreement": agreement, "refusal": refusal, "ok": refusal is None}))
     return rows, loop
 
 
@@ -324,54 +269,36 @@ def reference(problem, train, device):
     return problem, exact.results(exact.call()), loop.results(loop.call()), judge
 
 
-def row_of(schedule, notes, refusal=None):
-    """What is known of a row at first."""
+def ratios(turns):
+    """The ratio of the cell to the LSTM, and of the loop to the cell, where they have turns: medians over rounds."""
+    pairs = {"cell/lstm": ("numbarnn", "lstm"), "loop/cell": ("loop", "numbarnn")}
     return {
-        "schedule": schedule, "notes": list(notes), "agreement": [], "refusal": refusal, "ok": False, "contender": None,
-    }  # fmt: skip
-
-
-def times(turns):
-    """The fields of a row with times."""
-    seconds = {name: turn.call for name, turn in turns.items()}
-    device_seconds = {name: turn.device for name, turn in turns.items() if turn.device}
-    pairs = [pair for pair in (("numbarnn", "lstm"), ("loop", "numbarnn")) if set(pair) <= set(seconds)]
-    return {
-        "seconds": seconds,
-        "device_seconds": device_seconds,
-        "median_s": {name: float(np.median(values)) for name, values in seconds.items()},
-        "device_median_s": {name: float(np.median(values)) for name, values in device_seconds.items()},
-        "ratio": {
-            f"{one}/{other}".replace("numbarnn", "cell"): float(np.median(np.divide(seconds[one], seconds[other])))
-            for one, other in pairs
-        },
+        name: float(np.median(np.divide(turns[one].call, turns[other].call)))
+        for name, (one, other) in pairs.items()
+        if one in turns and other in turns
     }
 
 
-def print_timings(timings, device, threads):
+def print_timings(rows, where, doubt=None):
     """The table of times, refusals in their place, what the notes say, and a summary line."""
-    gpu, shown = device == "cuda", ("numbarnn", "lstm", "loop")
+    gpu, shown = where.device == "cuda", ("numbarnn", "lstm", "loop")
     columns = ["cell", "T,B,I,H,L", "dtype", "pass", "schedule", "numbarnn", "LSTM", "cell/LSTM", "loop", "loop/cell"]
     columns += [f"{name} on GPU" for name in ("numbarnn", "LSTM", "loop")] if gpu else []
     columns += ["saved", "trace", "first call"]
-    rows = []
-    for t in timings:
-        schedule = f"auto: {t.plan.split()[0]}" if t.schedule == "auto" and t.plan else t.schedule
-        ours, lstm, loop = (milliseconds(t.median_s.get(name)) for name in shown)
-        ratios = [f"{t.ratio[name]:.2f}" if name in t.ratio else "-" for name in ("cell/lstm", "loop/cell")]
-        cells = [t.cell, ",".join(map(str, t.shape.values())), t.dtype, SHORT[t.what], schedule]
-        cells += [ours, lstm, ratios[0], loop, ratios[1]]
-        cells += [milliseconds(t.device_median_s.get(name)) for name in shown] if gpu else []
-        cells += ["{cell}/{lstm}".format(**t.saved_bytes)]
-        cells += [milliseconds(t.trace_s), milliseconds(t.first_call_s)]
-        rows.append([*cells, "ok" if t.ok else f"REFUSED: {t.refusal}"])
-    where = "the GPU, float32 without TF32" if gpu else f"{threads} CPU threads"
-    title = f"Milliseconds, {where}; loop: eager PyTorch; saved: bytes per step and unit, the cell's/the LSTM's"
-    report.print_table(title, [*columns, "result"], rows, right=columns[5:], wrap=("pass", "result"))
-    for words in dict.fromkeys(f"{t.cell}, {SHORT[t.what]}: {note}" for t in timings for note in t.notes):
+    table = []
+    for row in rows:
+        ours, lstm, loop = (milliseconds(row["median_s"].get(name)) for name in shown)
+        to_lstm, to_loop = (quotient(row["ratio"].get(name)) for name in ("cell/lstm", "loop/cell"))
+        cells = [*about(row), ours, lstm, to_lstm, loop, to_loop]
+        cells += [milliseconds(row["device_median_s"].get(name)) for name in shown] if gpu else []
+        cells += ["{cell}/{lstm}".format(**row["saved_bytes"])]
+        cells += [milliseconds(row["trace_s"]), milliseconds(row["first_call_s"])]
+        table.append([*cells, "ok" if row["ok"] else f"REFUSED: {row['refusal']}"])
+    clock = "the GPU, float32 without TF32" if gpu else f"{where.threads} CPU threads"
+    title = f"Milliseconds, {clock}; loop: eager PyTorch; saved: bytes per step and unit, the cell's/the LSTM's"
+    report.print_table(title, [*columns, "result"], table, right=columns[5:], wrap=("pass", "result"))
+    for words in dict.fromkeys(f"{r['cell']}, {SHORT[r['what']]}: {note}" for r in rows for note in r["notes"]):
         report.say(words)
-    refusals, unchecked = sum(not t.ok for t in timings), sum(t.ok and not t.agreement for t in timings)
-    verdict = (
-        f"{refusals} of {len(timings)} REFUSED" if refusals else f"{len(timings) - unchecked} rows agree with loops"
-    )
+    refusals, unchecked = sum(not row["ok"] for row in rows), sum(row["ok"] and not row["agreement"] for row in rows)
+    verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"{len(rows) - unchecked} rows agree with loops"
     report.say(f"numbarnn cells: {verdict}" + (f", {unchecked} not compared" if unchecked else ""))

@@ -16,35 +16,26 @@ def add_arguments(parser):
     """Adds the arguments of `numbarnn plan`."""
     from numbarnn.schedules import SCHEDULES
 
-    parser.add_argument("--cell", choices=CELLS, default="lstm", help="default lstm")
-    parser.add_argument(
-        "--hidden", type=sizes, required=True, metavar="H[,H]", help="hidden size of each layer, such as 1024,1024,512"
-    )
-    parser.add_argument("--batch", type=report.positive_int, required=True, metavar="B", help="sequences")
-    parser.add_argument("--steps", type=report.positive_int, required=True, metavar="T", help="time steps")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--cell", choices=CELLS, default="lstm", help="default lstm")
+    add("--hidden", type=sizes, required=True, metavar="H[,H]", help="hidden size of each layer, such as 1024,1024,512")
+    add("--batch", type=report.positive_int, required=True, metavar="B", help="sequences")
+    add("--steps", type=report.positive_int, required=True, metavar="T", help="time steps")
+    add(
         "--profile",
         choices=[*profiles.PROFILES, profiles.DEVICE],
         default=profiles.DEVICE,
         help=f"the GPU; {profiles.DEVICE} (the default) is the one in this machine",
     )
-    parser.add_argument(
-        "--input-size", type=report.positive_int, metavar="I", help="default: the first layer's hidden size"
-    )
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default float32")
-    parser.add_argument("--bidirectional", action="store_true", help="a second direction, backward in time")
-    parser.add_argument(
-        "--dropout", type=probability, default=0.0, metavar="P", help="probability between layers, in training"
-    )
+    add("--input-size", type=report.positive_int, metavar="I", help="default: the first layer's hidden size")
+    add("--dtype", choices=DTYPES, default="float32", help="default float32")
+    add("--bidirectional", action="store_true", help="a second direction, backward in time")
+    add("--dropout", type=probability, default=0.0, metavar="P", help="probability between layers, in training")
     passes = parser.add_mutually_exclusive_group()
     passes.add_argument("--inference", action="store_true", help="keep nothing for a backward pass")
     passes.add_argument("--backward", action="store_true", help="show the backward pass too")
-    parser.add_argument(
-        "--schedule", choices=("auto", *SCHEDULES), default="auto", help="default auto, which takes one of the others"
-    )
-    parser.add_argument(
-        "--plot", type=picture_path, metavar="FILE", help=f"also draw the plan ({', '.join(PICTURES)}; matplotlib)"
-    )
+    add("--schedule", choices=("auto", *SCHEDULES), default="auto", help="default auto, which takes one of the others")
+    add("--plot", type=picture_path, metavar="FILE", help=f"also draw the plan ({', '.join(PICTURES)}; matplotlib)")
     report.add_json_argument(parser, "the answer")
 
 
@@ -108,19 +99,9 @@ def problem_of(args):
     """
     from numbarnn.schedules import Problem
 
-    return Problem(
-        engine="cuda",
-        cell=CELLS[args.cell],
-        dtype=args.dtype,
-        input_size=args.input_size or args.hidden[0],
-        hidden_sizes=args.hidden,
-        directions=1 + args.bidirectional,
-        steps=args.steps,
-        batch=args.batch,
-        training=not args.inference,
-        dropout=args.dropout,
-        profile=profiles.get(args.profile),
-    )
+    sizes = args.input_size or args.hidden[0], args.hidden, 1 + args.bidirectional, args.steps, args.batch
+    options = {"training": not args.inference, "dropout": args.dropout, "profile": profiles.get(args.profile)}
+    return Problem("cuda", CELLS[args.cell], args.dtype, *sizes, **options)
 
 
 # ---------------------------------------------------------------------------------------------------- output
@@ -216,52 +197,42 @@ def max_registers(launch, profile):
 
 def as_json(problem, explanations):
     """Everything that is printed, and all tasks with the numbers of those they need."""
-    described = {name: getattr(problem, name) for name in ("dtype", "input_size", "hidden_sizes", "directions")}
-    described |= {name: getattr(problem, name) for name in ("steps", "batch", "training", "dropout")}
-    described |= {"cell": problem.cell.name, "profile": asdict(problem.profile)}
+    names = "dtype", "input_size", "hidden_sizes", "directions", "steps", "batch", "training", "dropout"
+    described = fields(problem, *names) | {"cell": problem.cell.name, "profile": asdict(problem.profile)}
     return {"problem": described, "passes": [_pass_as_json(explanation) for explanation in explanations]}
 
 
+def fields(one, *names):
+    """Name -> value of some attributes."""
+    return {name: getattr(one, name) for name in names}
+
+
 def _pass_as_json(explanation):
-    taken, problem = explanation.taken, explanation.problem
-    fields = ("kind", "layer", "direction", "first", "last")
+    taken, of_tasks = explanation.taken, ("kind", "layer", "direction", "first", "last")
+    tasks = zip(taken.plan.tasks, taken.plan.needs, strict=True)
     return {
         "pass": "backward" if explanation.backward else "forward",
-        "schedule": taken.schedule,
         "why": explanation.why,
-        "reason": taken.reason,
-        "launches_us": taken.microseconds,
-        "launches": [_launch_as_json(problem, launch) for launch in taken.launches],
-        "others": [
-            {
-                "schedule": option.schedule,
-                "runs": option.plan is not None,
-                "reason": option.reason,
-                "launches_us": option.microseconds,
-            }
-            for option in explanation.others
-        ],
-        "tasks": [
-            {name: getattr(task, name) for name in fields} | {"needs": needs}
-            for task, needs in zip(taken.plan.tasks, taken.plan.needs, strict=True)
-        ],
+        **_option_as_json(taken),
+        "launches": [_launch_as_json(explanation.problem, launch) for launch in taken.launches],
+        "others": [_option_as_json(option) | {"runs": option.plan is not None} for option in explanation.others],
+        "tasks": [fields(task, *of_tasks) | {"needs": needs} for task, needs in tasks],
     }
+
+
+def _option_as_json(option):
+    return fields(option, "schedule", "reason") | {"launches_us": option.microseconds}
 
 
 def _launch_as_json(problem, launch):
     from numbarnn.schedules.explain import residences
 
-    return {
-        "first": launch.first,
-        "last": launch.last,
-        "blocks": launch.blocks,
+    return fields(launch, "first", "last", "blocks", "shared_bytes", "microseconds") | {
         "threads": launch.cut.threads,
         "max_registers": max_registers(launch, problem.profile),
-        "shared_bytes": launch.shared_bytes,
         "cut": asdict(launch.cut),
         "weights": [one._asdict() for one in residences(problem, launch)],
         "step_us": launch.estimate.step,
         "bound": launch.estimate.bound,
         "estimate": asdict(launch.estimate),
-        "microseconds": launch.microseconds,
     }

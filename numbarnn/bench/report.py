@@ -38,9 +38,10 @@ def say(text="", error=False):
 def print_table(title, columns, rows, right=(), wrap=()):
     """Prints a table.
 
-    columns   headings; rows: lists of strings, one per column
-    right     the headings of columns of numbers, aligned to the right
-    wrap      the headings of columns that give way on a narrow terminal
+    Args:
+        columns: headings; rows: lists of strings, one per column.
+        right: the headings of columns of numbers, aligned to the right.
+        wrap: the headings of columns that give way on a narrow terminal.
     """
     rows = [[str(cell) for cell in row] for row in rows]
     if have_rich():
@@ -59,14 +60,8 @@ def print_rich_table(title, columns, rows, right, wrap):
     style = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
     table = Table(title=title, title_justify="left", title_style="bold", **style)
     for column in columns:
-        justify = "right" if column in right else "left"
-        table.add_column(
-            column,
-            justify=justify,
-            overflow="fold",
-            no_wrap=column not in wrap,
-            min_width=WRAPPED if column in wrap else None,
-        )
+        justify, width = "right" if column in right else "left", WRAPPED if column in wrap else None
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=width is None, min_width=width)
     for row in rows:
         style = {"FAILED": "bold red", "REFUSED": "bold red", "ok": "green"}
         table.add_row(*(Text(cell, style=style.get(cell, "")) for cell in row))
@@ -89,8 +84,9 @@ def print_plain_table(title, columns, rows, right):
 class Progress:
     """Progress bars on the error stream, one per task: `with Progress() as progress`.
 
-    style   "auto" shows bars with rich on a terminal; "lines" writes "progress DONE TOTAL" after each unit of
-            work, for a parent process to read; "none" shows nothing
+    Args:
+        style: "auto" shows bars with rich on a terminal; "lines" writes "progress DONE TOTAL" after each unit of work,
+            for a parent process to read; "none" shows nothing.
     """
 
     def __init__(self, style="auto"):
@@ -139,9 +135,8 @@ def json_path(text):
     try:
         files.check_writable(path)
     except OSError as error:
-        raise argparse.ArgumentTypeError(
-            f"expected a file that can be written, got {text!r}: {error.strerror}"
-        ) from None
+        said = f"expected a file that can be written, got {text!r}: {error.strerror}"
+        raise argparse.ArgumentTypeError(said) from None
     return path
 
 
@@ -167,10 +162,8 @@ def plain(data):
         return {str(key): plain(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
         return [plain(value) for value in data]
-    if isinstance(data, np.ndarray):
+    if isinstance(data, (np.ndarray, np.generic)):
         return plain(data.tolist())
-    if isinstance(data, np.generic):
-        return plain(data.item())
     if isinstance(data, float) and not np.isfinite(data):
         return None
     return data

@@ -31,6 +31,16 @@ LETTERS = {"standard": "s", "persist_static": "p", "persist_dynamic": "d", "pers
 NAMES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN tanh", "rnn_relu": "RNN ReLU"}
 
 
+CUDNN_TIMED = (
+    "the fastest of cuDNN's algorithms, called directly as a CUDA graph (s: standard, p: persistent static, d: "
+    "persistent dynamic, h: persistent for small H), and PyTorch's choice of them"
+)
+CUDNN_NOT_TIMED = (
+    "PyTorch's call of cuDNN, with the algorithm that PyTorch chooses, outside of a graph (cuDNN's algorithms "
+    "themselves have not been timed yet)"
+)
+
+
 # --------------------------------------------------------------------------------------------------------- records
 def newest(device, shapes=None):
     """(cell, dtype, tf32) -> the newest record with it; all on the "cpu" or "cuda" device of the newest record.
@@ -39,12 +49,8 @@ def newest(device, shapes=None):
     """
     records = [one for one in map(record.read, RESULTS.glob("*.json")) if one and one["device"] == device]
     records.sort(key=lambda one: one["date"])
-    found = {}
-    for one in records:
-        if one["device_name"] != records[-1]["device_name"]:
-            continue
-        for row in rows_of(one, shapes):
-            found[row["cell"], row["dtype"], row["tf32"]] = one
+    of_device = [one for one in records if one["device_name"] == records[-1]["device_name"]]
+    found = {(row["cell"], row["dtype"], row["tf32"]): one for one in of_device for row in rows_of(one, shapes)}
     order = list(NAMES)
     return dict(sorted(found.items(), key=lambda item: (order.index(item[0][0]), item[0][1:])))
 
@@ -127,43 +133,43 @@ def table(device, shapes):
     return lines, list({id(one): one for one in columns.values()}.values())
 
 
-def rows_shown(records, shapes):
-    """(row, doubt of its record) of every row of a table."""
-    return [(row, one["doubt"]) for one in records for row in rows_of(one, shapes) if row["ok"]]
-
-
 def gpu():
     """The table of times on a GPU."""
-    lines, records = table("cuda", SETS["schedules"])
-    if not records:
-        return "No times on a GPU have been recorded yet."
-    versions, rows = records[-1]["environment"]["versions"], rows_shown(records, SETS["schedules"])
-    direct = any(row["best_cudnn"] for row, _ in rows)
-    about = "the fastest of cuDNN's algorithms, called directly as a CUDA graph (s: standard, p: persistent static, "
-    about += "d: persistent dynamic, h: persistent for small H), and PyTorch's choice of them"
-    about = about if direct else "PyTorch's call of cuDNN, with the algorithm that PyTorch chooses, outside of a graph "
-    about += "" if direct else "(cuDNN's algorithms themselves have not been timed yet)"
-    words = f"On one {records[-1]['device_name']} (driver {records[-1]['driver']}, cuDNN {versions['cuDNN']}, PyTorch "
-    words += (
-        f"{versions['PyTorch']}): milliseconds of `auto` by the GPU's clock and, in brackets, relative to {about}; "
-    )
-    words += "I = H; float32 without TF32 where it does not say TF32 (PyTorch's own default is with). "
-    return "\n".join([wrapped(words + provenance(records) + slower(rows)), "", *lines, *legend(rows), *again(records)])
+
+    def words(newest, rows):
+        versions, direct = newest["environment"]["versions"], any(row["best_cudnn"] for row, _ in rows)
+        about = CUDNN_TIMED if direct else CUDNN_NOT_TIMED
+        return (
+            f"On one {newest['device_name']} (driver {newest['driver']}, cuDNN {versions['cuDNN']}, PyTorch "
+            f"{versions['PyTorch']}): milliseconds of `auto` by the GPU's clock and, in brackets, relative to {about}; "
+            "I = H; float32 without TF32 where it does not say TF32 (PyTorch's own default is with). "
+        )
+
+    return part_with_table("cuda", SETS["schedules"], words) or "No times on a GPU have been recorded yet."
 
 
 def cpu():
     """The table of times on a CPU."""
-    lines, records = table("cpu", SETS["default"])
+
+    def words(newest, _):
+        processor, versions = newest["environment"]["cpu"], newest["environment"]["versions"]
+        return (
+            f"On {newest['method']['threads']} threads of an {processor['model']} (OpenBLAS kernels for "
+            f"{processor['openblas_core']}): milliseconds of `auto` by the host's clock and, in brackets, relative to "
+            f"PyTorch {versions['PyTorch']} and, forward, onnxruntime {versions['onnxruntime']} in the same run. "
+        )
+
+    return part_with_table("cpu", SETS["default"], words) or "No times on a CPU have been recorded yet."
+
+
+def part_with_table(device, shapes, words):
+    """A table, with words(newest record, rows) before it and the command after it; None without records."""
+    lines, records = table(device, shapes)
     if not records:
-        return "No times on a CPU have been recorded yet."
-    found, rows = records[-1]["environment"], rows_shown(records, SETS["default"])
-    versions = found["versions"]
-    words = f"On {records[-1]['method']['threads']} threads of an {found['cpu']['model']} (OpenBLAS kernels for "
-    words += (
-        f"{found['cpu']['openblas_core']}): milliseconds of `auto` by the host's clock and, in brackets, relative to "
-    )
-    words += f"PyTorch {versions['PyTorch']} and, forward, onnxruntime {versions['onnxruntime']} in the same run. "
-    return "\n".join([wrapped(words + provenance(records) + slower(rows)), "", *lines, *legend(rows), *again(records)])
+        return None
+    rows = [(row, one["doubt"]) for one in records for row in rows_of(one, shapes) if row["ok"]]
+    text = wrapped(words(records[-1], rows) + provenance(records) + slower(rows))
+    return "\n".join([text, "", *lines, *legend(rows), *again(records)])
 
 
 def headline():
@@ -179,8 +185,6 @@ def headline():
                     for who in ("numbarnn", rival))  # fmt: skip
     words = (
         f"{NAMES[cell]} of {shape.T} steps, batch {shape.B}, {shape.H} units in {dtype} on an {one['device_name']}: "
-    )
-    words += (
         f"{ours[0]} ms forward and {ours[1]} ms with backward by the GPU's clock ({name}: {theirs[0]} and {theirs[1]})"
     )
     reasons = ["recorded with other kernels"] if changed(one) else []

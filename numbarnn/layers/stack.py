@@ -122,7 +122,7 @@ class Stack:
         self.allow_tf32 = checks.flag(allow_tf32, "allow_tf32")
         self.space = WeightSpace(
             self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias_mode, self.proj_size,
-            self.input_mode, self.cell.num_ah, self.cell.per_unit, self.cell.heads,
+            self.input_mode, num_ah=self.cell.num_ah, per_unit=self.cell.per_unit, heads=self.cell.heads,
         )  # fmt: skip
         self.calls = 0
         sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"

@@ -5,10 +5,9 @@ A step is cut at its two matrix products, which loops.py computes for every cell
     ax = W x + b_w          from the step's input x               (B, G*H)
     ah = R h_prev + b_r     from the state of the step before     (B, G*H)
 
-What remains works on each unit of each sequence alone, and is written here. `*` multiplies element by
-element, σ is the logistic function, and a subscript picks a gate's H columns of ax or ah. In a backward
-step, dv stands for the derivative of the loss with respect to v. All arrays are float64; every state and
-gate is (B, H).
+What remains works on each unit of each sequence alone, and is written here. `*` multiplies element by element, σ is the
+logistic function, and a subscript picks a gate's H columns of ax or ah. In a backward step, dv stands for the
+derivative of the loss with respect to v. All arrays are float64; every state and gate is (B, H).
 
     forward(ax, ah, h_prev, c_prev) -> h, c, saved      saved: a dict of what the backward step needs
     backward(dh, dc, saved) -> dax, dah, dh_prev, dc_prev
@@ -68,8 +67,7 @@ def no_clip(c):
 def lstm_forward(ax, ah, h_prev, c_prev, clip=no_clip):
     """Long short-term memory: Hochreiter & Schmidhuber 1997, doi 10.1162/neco.1997.9.8.1735.
 
-    With the forget gate of Gers, Schmidhuber & Cummins 2000, doi 10.1162/089976600300015015.
-    Gate order i f g o.
+    With the forget gate of Gers, Schmidhuber & Cummins 2000, doi 10.1162/089976600300015015. Gate order i f g o.
 
         (1)  i = σ(ax_i + ah_i)            input gate: how much of the candidate is written
         (2)  f = σ(ax_f + ah_f)            forget gate: how much of the old cell state is kept
@@ -78,7 +76,8 @@ def lstm_forward(ax, ah, h_prev, c_prev, clip=no_clip):
         (5)  c = f * c_prev + i * g        cell state; with clipping, c = clip(f * c_prev + i * g)
         (6)  h = o * tanh(c)               hidden state, the step's output
 
-    clip     no_clip, or that of clipped_lstm
+    Args:
+        clip: no_clip, or that of clipped_lstm.
     """
     a_i, a_f, a_g, a_o = np.split(ax + ah, 4, axis=1)
     i, f, g, o = sigmoid(a_i), sigmoid(a_f), np.tanh(a_g), sigmoid(a_o)  # (1) (2) (3) (4)
@@ -120,8 +119,9 @@ def clipped_lstm(lower, upper, propagate_nan=True):
     That cuDNN lets no gradient through where c is clipped, and what it makes of NaN, is an assumption
     (`numbarnn.bench.peers.cudnn.assumptions`).
 
-    propagate_nan   what becomes of a NaN: it stays one, or else max and min take their other argument, so
-                    that it becomes `lower`
+    Args:
+        propagate_nan: what becomes of a NaN: it stays one, or else max and min take their other argument, so that it
+            becomes `lower`.
     """
     maximum, minimum = (np.maximum, np.minimum) if propagate_nan else (np.fmax, np.fmin)
 
@@ -136,9 +136,8 @@ def clipped_lstm(lower, upper, propagate_nan=True):
 def gru_forward(ax, ah, h_prev, c_prev):
     """Gated recurrent unit: Cho et al. 2014, arXiv 1406.1078, eqs. (5)-(8), in the form of cuDNN and PyTorch.
 
-    Cho et al. reset the state before the product, R_n (r * h_prev); here r multiplies the product and its
-    bias, so that one product R h_prev serves all three gates. Hence the two biases of n are not
-    interchangeable. Gate order r z n.
+    Cho et al. reset the state before the product, R_n (r * h_prev); here r multiplies the product and its bias, so that
+    one product R h_prev serves all three gates. Hence the two biases of n are not interchangeable. Gate order r z n.
 
         (1)  r = σ(ax_r + ah_r)               reset gate: how much of the old state the candidate sees
         (2)  z = σ(ax_z + ah_z)               update gate: how much of the old state is kept

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .loops import Gradients, Result
+from .shapes import Options
 
 EPS = 1e-5  # added to the variance
 VECTORS = ("gain_h", "b_h")  # gain and b of (3)
@@ -35,19 +36,21 @@ class Tape:
     live: np.ndarray
 
 
-def forward(x, parameters, h0=None, *, masks=None, dropped=None, kept=1.0, lengths=None, resets=None, padding_value=0):
+def forward(x, parameters, h0=None, *, dropped=None, kept=1.0, **options):
     """Run a stack of layers over a sequence.
 
-    x            (T, B, I)
-    parameters   dict of arrays by a layer's names, weight_ih_l0, gain_h_l0 and so on, with _reverse
-    h0           list with one (D, B, H_l) per layer; None: zeros
-    masks        dropout between layers, as in `numbarnn.reference.forward`
-    dropped      dropped[layer][direction] (H, H), what R is multiplied by; None: nothing is dropped
-    kept         k of (4): kept[layer][direction] (T, B, H), or one number for all
-    lengths, resets, padding_value   as in `numbarnn.reference.forward`
+    Args:
+        x: (T, B, I)
+        parameters: dict of arrays by a layer's names, weight_ih_l0, gain_h_l0 and so on, with _reverse.
+        h0: list with one (D, B, H_l) per layer; None: zeros.
+        dropped: dropped[layer][direction] (H, H), what R is multiplied by; None: nothing is dropped.
+        kept: k of (4): kept[layer][direction] (T, B, H), or one number for all.
+        options: masks, lengths, resets, padding_value: as in `numbarnn.reference.forward`.
 
     Returns a `Result`; cy is None.
     """
+    options = Options(**options)
+    masks, lengths, resets = options.masks, options.lengths, options.resets
     parameters = {name: np.asarray(array, np.float64) for name, array in parameters.items()}
     suffixes = ("", "_reverse") if "weight_hh_l0_reverse" in parameters else ("",)
     layers = sum(name.startswith("weight_hh") for name in parameters) // len(suffixes)
@@ -69,7 +72,7 @@ def forward(x, parameters, h0=None, *, masks=None, dropped=None, kept=1.0, lengt
         walks.append([run[2] for run in runs])
         hy.append(np.stack([run[1] for run in runs]))
         x = y if masks is None or layer == layers - 1 else y * masks[layer]
-    y = np.where(live[:, :, None], y, padding_value)
+    y = np.where(live[:, :, None], y, options.padding_value)
     return Result(y, hy, None, Tape(parameters, inputs, walks, masks, dropped, live))
 
 

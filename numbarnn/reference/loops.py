@@ -1,17 +1,18 @@
 """The loops around a cell's step: over time, over directions, over layers; forward and backward.
 
-Backpropagation through time (Werbos 1990, doi 10.1109/5.58337) is the same walk the other way round: what the
-forward loop adds up or passes on, the backward loop sends back along the same paths. The equations of a step
-are in cells.py.
+Backpropagation through time (Werbos 1990, doi 10.1109/5.58337) is the same walk the other way round: what the forward
+loop adds up or passes on, the backward loop sends back along the same paths. The equations of a step are in cells.py.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from .cells import Cell
 from .sequences import cut, read_lengths, read_resets
 from .shapes import (
     Network,
+    Options,
     Weights,
     read_array,
     read_cell_state,
@@ -26,12 +27,13 @@ from .shapes import (
 class Tape:
     """What `backward` needs from `forward`.
 
-    network   the cell and its parameters
-    inputs    input of each layer, (T, B, I_k), after dropout
-    masks     dropout mask after each layer but the last, (T, B, D*H_l), or None
-    pieces    pieces[direction]: the `Piece`s into which lengths and resets cut the batch; one if there are none
-    walks     walks[layer][direction][piece][t]: a dict with h_before, the state before step t of the piece, and
-              saved, what the cell's forward step saved
+    Attributes:
+        network: the cell and its parameters.
+        inputs: input of each layer, (T, B, I_k), after dropout.
+        masks: dropout mask after each layer but the last, (T, B, D*H_l), or None.
+        pieces: pieces[direction]: the `Piece`s into which lengths and resets cut the batch; one if there are none.
+        walks: walks[layer][direction][piece][t]: a dict with h_before, the state before step t of the piece, and saved,
+            what the cell's forward step saved.
     """
 
     network: Network
@@ -50,9 +52,10 @@ class Tape:
 class Result:
     """Outputs of `forward`, float64. With a projection, P stands for H in y and hy (not in cy).
 
-    y        (T, B, D*H_last)
-    hy, cy   final states, a list with one (D, B, H_l) per layer; cy is None unless the cell is the LSTM
-    tape     for `backward`
+    Attributes:
+        y: (T, B, D*H_last)
+        hy, cy: final states, a list with one (D, B, H_l) per layer; cy is None unless the cell is the LSTM.
+        tape: for `backward`.
     """
 
     y: np.ndarray
@@ -65,9 +68,10 @@ class Result:
 class Gradients:
     """Derivatives of the loss, float64.
 
-    dx         (T, B, I)
-    dhx, dcx   of the initial states, in the shapes of hy and cy; dcx is None unless the cell is the LSTM
-    params     a dict with the names and shapes of the parameters
+    Attributes:
+        dx: (T, B, I)
+        dhx, dcx: of the initial states, in the shapes of hy and cy; dcx is None unless the cell is the LSTM.
+        params: a dict with the names and shapes of the parameters.
     """
 
     dx: np.ndarray
@@ -76,62 +80,41 @@ class Gradients:
     params: dict
 
 
-def forward(
-    cell,
-    x,
-    parameters,
-    h0=None,
-    c0=None,
-    *,
-    masks=None,
-    lengths=None,
-    resets=None,
-    cell_clip=None,
-    clip_propagate_nan=True,
-    padding_value=0.0,
-):
+def forward(cell, x, parameters, h0=None, c0=None, **options):
     """Run a stack of recurrent layers over a sequence.
 
-    cell         "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu"
-    x            (T, B, I)
-    parameters   dict of arrays by PyTorch's names, weight_ih_l0 and so on (suffix _reverse for the reverse
-                 direction); they say how many layers and directions there are and the size of each layer.
-                 Without bias_ih, bias_hh or both that bias is zero. Without weight_ih_l0 (and its _reverse)
-                 the input is skip input: x itself goes to every gate of layer 0, I = H. With weight_hr (P, H)
-                 an LSTM's h is projected: h = W_hr (o * tanh(c)), of size P, in states, y and weights
-    h0, c0       initial states: None (zeros), a list with one (D, B, H_l) per layer, or one (L*D, B, H)
-                 array if all layers have the same H; c0 for the LSTM only. With a projection P stands for H
-                 in h0
-    masks        dropout: None, or a list of L-1 arrays (T, B, D*H_l), already scaled by 1/(1-p), multiplied
-                 into the output of layer l on its way to layer l+1 (never into x, y or the states)
-    lengths      (B,) ints from 0 to T, or None for T: steps t >= lengths[b] of sequence b are padding. Nothing
-                 there is read; y is `padding_value` there; a final state is that after the last own step
-    resets       (T, B) bools, or None: resets[t, b] lets sequence b begin anew at t: no state is handed over
-                 between its steps t - 1 and t, in either direction; at t = 0 the forward direction's initial
-                 state is taken as zero
-    cell_clip    bounds (lower, upper) that an LSTM's c is kept between at every step, one number c for
-                 (-c, c), or None; clip_propagate_nan: whether a NaN stays one, or becomes `lower`
+    Args:
+        cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu".
+        x: (T, B, I)
+        parameters: dict of arrays by PyTorch's names, weight_ih_l0 and so on (suffix _reverse for the reverse
+            direction); they say how many layers and directions there are and the size of each layer. Without bias_ih,
+            bias_hh or both that bias is zero. Without weight_ih_l0 (and its _reverse) the input is skip input: x itself
+            goes to every gate of layer 0, I = H. With weight_hr (P, H) an LSTM's h is projected: h = W_hr (o *
+            tanh(c)), of size P, in states, y and weights.
+        h0, c0: initial states: None (zeros), a list with one (D, B, H_l) per layer, or one (L*D, B, H) array if all
+            layers have the same H; c0 for the LSTM only. With a projection P stands for H in h0.
+        options: masks, lengths, resets, padding_value, cell_clip, clip_propagate_nan: see `Options`.
 
-    Any float dtype is taken, and all work is in float64, or in longdouble where all arrays are longdouble.
-    The reverse direction walks from the last step to 0; y[t] holds the forward direction's h[t], then the
-    reverse direction's, on the last axis; a final state is the state after the last step walked, which for
-    the reverse direction is t = 0.
+    Any float dtype is taken, and all work is in float64, or in longdouble where all arrays are longdouble. The reverse
+    direction walks from the last step to 0; y[t] holds the forward direction's h[t], then the reverse direction's, on
+    the last axis; a final state is the state after the last step walked, which for the reverse direction is t = 0.
     """
-    network = read_network(cell, parameters, cell_clip, clip_propagate_nan)
+    options = Options(**options)
+    network = read_network(cell, parameters, options)
     x = read_input(x, network)
     T, B, _ = x.shape
     h0 = read_hidden_state("h0", h0, network, B)
     c0 = read_cell_state("c0", c0, network, B)
-    masks = read_masks(masks, network, T, B)
-    lengths, resets = read_lengths(lengths, T, B), read_resets(resets, T, B)
+    masks = read_masks(options.masks, network, T, B)
+    lengths, resets = read_lengths(options.lengths, T, B), read_resets(options.resets, T, B)
     pieces = [cut(T, B, lengths, resets, direction) for direction in range(network.num_directions)]
 
     inputs, walks, hy, cy = [], [], [], []
-    for layer, directions in enumerate(network.weights):
+    for layer in range(network.num_layers):
         inputs.append(x)
         runs = [
-            _direction_forward(network.cell, weights, x, h0[layer][d], c0[layer][d], pieces[d], d, padding_value)
-            for d, weights in enumerate(directions)
+            _direction_forward(lane, x, h0[layer][d], c0[layer][d], options.padding_value)
+            for d, lane in enumerate(_lanes(network, layer, pieces))
         ]
         ys, h_last, c_last, saved = zip(*runs, strict=True)
         y = np.concatenate(ys, axis=2)
@@ -146,8 +129,9 @@ def forward(
 def backward(result, dy=None, dhy=None, dcy=None):
     """Gradients of a loss from its derivatives with respect to y, hy and cy of `forward`.
 
-    dy         (T, B, D*H_last), or None for zeros; not read in padding
-    dhy, dcy   in either form of h0 and c0, or None for zeros
+    Args:
+        dy: (T, B, D*H_last), or None for zeros; not read in padding.
+        dhy, dcy: in either form of h0 and c0, or None for zeros.
 
     The result is left unchanged and can be used again.
     """
@@ -164,12 +148,10 @@ def backward(result, dy=None, dhy=None, dcy=None):
         if layer < network.num_layers - 1 and tape.masks[layer] is not None:
             dy = dy * tape.masks[layer]
         dx, dh_first, dc_first = np.zeros_like(x), [], []
-        # y is [forward, reverse] on its last axis, and so is dy
-        for d, dy_part in enumerate(np.split(dy, network.num_directions, axis=2)):
-            weights, walks = network.weights[layer][d], tape.walks[layer][d]
-            dx_part, dh, dc, dweights = _direction_backward(
-                network.cell, weights, x, walks, dy_part, dhy[layer][d], dcy[layer][d], tape.pieces[d], d
-            )
+        dys = np.split(dy, network.num_directions, axis=2)  # y is [forward, reverse] on its last axis, and so is dy
+        for d, lane in enumerate(_lanes(network, layer, tape.pieces)):
+            walks = tape.walks[layer][d]
+            dx_part, dh, dc, dweights = _direction_backward(lane, x, walks, dys[d], dhy[layer][d], dcy[layer][d])
             dx += dx_part  # both directions read the same x
             dh_first.append(dh)
             dc_first.append(dc)
@@ -181,8 +163,27 @@ def backward(result, dy=None, dhy=None, dcy=None):
 
 
 # ------------------------------------------------------------------------------ one layer in one direction: all pieces
-def _direction_forward(cell, weights, x, h0, c0, pieces, direction, padding_value):
-    """One layer in one direction (0 forward, 1 reverse).
+@dataclass(frozen=True)
+class Lane:
+    """One layer in one direction (0 forward, 1 reverse): its cell, its weights, and the pieces of the batch."""
+
+    cell: Cell
+    weights: Weights
+    pieces: list
+    direction: int
+
+    def times(self, T):
+        """T steps in the order in which the direction walks them."""
+        return range(T) if self.direction == 0 else range(T)[::-1]
+
+
+def _lanes(network, layer, pieces):
+    """The lanes of a layer: one for each direction."""
+    return [Lane(network.cell, weights, pieces[d], d) for d, weights in enumerate(network.weights[layer])]
+
+
+def _direction_forward(lane, x, h0, c0, padding_value):
+    """One layer in one direction.
 
     Reads x (T, B, I_k) and h0 (B, H or P), c0 (B, H) of the initial state. Returns y (T, B, H or P), h and c
     of the final state, and the walks for the tape, one per piece.
@@ -190,56 +191,45 @@ def _direction_forward(cell, weights, x, h0, c0, pieces, direction, padding_valu
     T, B, _ = x.shape
     y = np.full((T, B, h0.shape[1]), padding_value, x.dtype)
     hy, cy, walks = np.full(h0.shape, np.nan, x.dtype), np.full(c0.shape, np.nan, x.dtype), []
-    for piece in pieces:
+    for piece in lane.pieces:
         times, rows = piece.times, piece.rows
         h, c = (h0[rows], c0[rows]) if piece.initial else (np.zeros_like(h0[rows]), np.zeros_like(c0[rows]))
-        y[times, rows], h, c, walk = _walk_forward(cell, weights, x[times, rows], h, c, direction)
+        y[times, rows], h, c, walk = _walk_forward(lane, x[times, rows], h, c)
         walks.append(walk)
         if piece.final:
             hy[rows], cy[rows] = h, c
     return y, hy, cy, walks
 
 
-def _direction_backward(cell, weights, x, walks, dy, dhy, dcy, pieces, direction):
+def _direction_backward(lane, x, walks, dy, dhy, dcy):
     """Backward of `_direction_forward`.
 
     Reads dy (T, B, H or P), and dhy (B, H or P), dcy (B, H) of the final state. Returns dx (T, B, I_k), zero in
     padding, dh and dc of the initial state, zero where nothing begins with it, and the gradients of the
     weights, added up over pieces and steps.
     """
-    dx, dweights = np.zeros_like(x), _zeros_like(weights)
+    zeros = [None if array is None else np.zeros_like(array) for array in lane.weights.by_kind().values()]
+    dx, dweights = np.zeros_like(x), Weights(*zeros)
     dhx, dcx = np.zeros(dhy.shape, x.dtype), np.zeros(dcy.shape, x.dtype)
-    for piece, walk in zip(pieces, walks, strict=True):
+    for piece, walk in zip(lane.pieces, walks, strict=True):
         times, rows = piece.times, piece.rows
         dh, dc = (dhy[rows], dcy[rows]) if piece.final else (np.zeros_like(dhy[rows]), np.zeros_like(dcy[rows]))
-        dx[times, rows], dh, dc = _walk_backward(
-            cell, weights, dweights, x[times, rows], walk, dy[times, rows], dh, dc, direction
-        )
+        dx[times, rows], dh, dc = _walk_backward(lane, dweights, x[times, rows], walk, dy[times, rows], dh, dc)
         if piece.initial:
             dhx[rows], dcx[rows] = dh, dc
     return dx, dhx, dcx, dweights
 
 
-def _zeros_like(weights):
-    """Zeros for gradients to be added to; None stays None."""
-    return Weights(*(None if array is None else np.zeros_like(array) for array in weights.by_kind().values()))
-
-
 # ------------------------------------------------------------------------------------- one piece: its steps, one by one
-def _times(T, direction):
-    """Steps in the order in which a direction walks them."""
-    return range(T) if direction == 0 else range(T)[::-1]
-
-
-def _walk_forward(cell, weights, x, h, c, direction):
+def _walk_forward(lane, x, h, c):
     """The steps of one piece. T and B here are those of the piece; T may be 0.
 
     Reads x (T, B, I_k) and h (B, H or P), c (B, H) to begin with. Returns y (T, B, H or P), the last h and c,
     and the steps for the tape.
     """
-    T, B, _ = x.shape
+    (T, B, _), cell, weights = x.shape, lane.cell, lane.weights
     y, steps = np.empty((T, B, h.shape[1]), x.dtype), [None] * T
-    for t in _times(T, direction):
+    for t in lane.times(T):
         ax = _input_product(weights, x[t]) + weights.b_w
         ah, v = _state_product(cell, weights, ax, h)
         h_before = h
@@ -250,14 +240,14 @@ def _walk_forward(cell, weights, x, h, c, direction):
     return y, h, c, steps
 
 
-def _walk_backward(cell, weights, dweights, x, steps, dy, dh, dc, direction):
+def _walk_backward(lane, dweights, x, steps, dy, dh, dc):
     """Backward of `_walk_forward`: the same steps, last first; adds to the arrays of dweights.
 
     Reads dy (T, B, H or P), and dh (B, H or P), dc (B, H) of the last state. Returns dx (T, B, I_k), and dh and
     dc of the first state.
     """
-    dx = np.empty_like(x)
-    for t in reversed(_times(len(x), direction)):
+    dx, cell, weights = np.empty_like(x), lane.cell, lane.weights
+    for t in reversed(lane.times(len(x))):
         dh = dh + dy[t]  # h is the output of this step as well as the state of the next
         dm = dh
         if weights.W_hr is not None:  # h = W_hr m

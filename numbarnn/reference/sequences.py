@@ -14,10 +14,11 @@ import numpy as np
 class Piece:
     """A run of steps without a reset.
 
-    rows       the sequences: slice(None) for all, slice(b, b + 1) for one
-    times      the steps from the first to the one after the last, as a slice
-    initial    whether it begins with the initial state (else with zeros)
-    final      whether its last state is the final state (else nobody sees it)
+    Attributes:
+        rows: the sequences: slice(None) for all, slice(b, b + 1) for one.
+        times: the steps from the first to the one after the last, as a slice.
+        initial: whether it begins with the initial state (else with zeros)
+        final: whether its last state is the final state (else nobody sees it)
     """
 
     rows: slice
@@ -29,13 +30,12 @@ class Piece:
 def cut(T, B, lengths, resets, direction):
     """The pieces of a batch for one direction (0 forward, 1 reverse). Every sequence has one final piece.
 
-    lengths   (B,) ints, or None: all are T. Sequence b is its steps before lengths[b]; what comes after is
-              padding and in no piece. With length 0 it is one piece without steps: the final state is the
-              initial state.
-    resets    (T, B) bools, or None: none. At resets[t, b] the sequence is cut between t - 1 and t, and no
-              state goes over the cut, in either direction. A cut at t = 0 is before the whole sequence: it
-              keeps the initial state of the forward direction away, and means nothing to the reverse
-              direction, which ends there.
+    Args:
+        lengths: (B,) ints, or None: all are T. Sequence b is its steps before lengths[b]; what comes after is padding
+            and in no piece. With length 0 it is one piece without steps: the final state is the initial state.
+        resets: (T, B) bools, or None: none. At resets[t, b] the sequence is cut between t - 1 and t, and no state goes
+            over the cut, in either direction. A cut at t = 0 is before the whole sequence: it keeps the initial state
+            of the forward direction away, and means nothing to the reverse direction, which ends there.
     """
     if lengths is None and resets is None:
         return [Piece(slice(None), slice(0, T), initial=True, final=True)]

@@ -17,11 +17,12 @@ KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # PyTorch
 class Weights:
     """Parameters of one layer and direction, float64.
 
-    W      (G*H, I_k), or None: skip input, every gate's product with x is x itself
-    R      (G*H, H), or (G*H, P) with a projection
-    b_w    (G*H,), zeros where there is no such bias
-    b_r    (G*H,), likewise
-    W_hr   (P, H), or None: no projection
+    Attributes:
+        W: (G*H, I_k), or None: skip input, every gate's product with x is x itself.
+        R: (G*H, H), or (G*H, P) with a projection.
+        b_w: (G*H,), zeros where there is no such bias.
+        b_r: (G*H,), likewise.
+        W_hr: (P, H), or None: no projection.
     """
 
     W: np.ndarray | None
@@ -74,7 +75,30 @@ class Network:
         return self.hidden_sizes[0] if W is None else W.shape[1]
 
 
-def read_network(cell, parameters, cell_clip=None, clip_propagate_nan=True):
+@dataclass(frozen=True)
+class Options:
+    """What `forward` is told besides arrays and states.
+
+    Attributes:
+        masks: dropout: None, or a list of L-1 arrays (T, B, D*H_l), already scaled by 1/(1-p), multiplied into the
+            output of layer l on its way to layer l+1 (never into x, y or the states)
+        lengths: (B,) ints from 0 to T, or None for T: steps t >= lengths[b] of sequence b are padding. Nothing there is
+            read; y is `padding_value` there; a final state is that after the last own step.
+        resets: (T, B) bools, or None: resets[t, b] lets sequence b begin anew at t: no state is handed over between its
+            steps t - 1 and t, in either direction; at t = 0 the forward direction's initial state is taken as zero.
+        cell_clip: bounds (lower, upper) that an LSTM's c is kept between at every step, one number c for (-c, c), or
+            None; clip_propagate_nan: whether a NaN stays one, or becomes `lower`.
+    """
+
+    masks: list | None = None
+    lengths: np.ndarray | None = None
+    resets: np.ndarray | None = None
+    padding_value: float = 0.0
+    cell_clip: tuple | float | None = None
+    clip_propagate_nan: bool = True
+
+
+def read_network(cell, parameters, options):
     """Infer layers, directions, sizes, biases, projection and skip input from parameters by PyTorch's names."""
     if cell not in CELLS:
         raise ValueError(f"cell: expected one of {', '.join(CELLS)}; got {cell!r}")
@@ -101,7 +125,7 @@ def read_network(cell, parameters, cell_clip=None, clip_propagate_nan=True):
             sizes = R.shape[0] // gates, R.shape[1]  # H, and P or H
         weights.append(directions)
         input_size = num_directions * sizes[1]  # of the layer above
-    return Network(_read_cell(cell, cell_clip, clip_propagate_nan), weights, names)
+    return Network(_read_cell(cell, options.cell_clip, options.clip_propagate_nan), weights, names)
 
 
 def _check_names(cell, parameters, expected):
@@ -136,12 +160,10 @@ def _read_cell(cell, cell_clip, propagate_nan):
 def _read_weights(parameters, names, gates, input_size, sizes):
     """One layer and direction.
 
-    input_size   I_k, or None: as the arrays have it
-    sizes        (H, size of h), or None: as the arrays have them
+    Args:
+        input_size: I_k, or None: as the arrays have it.
+        sizes: (H, size of h), or None: as the arrays have them.
     """
-
-    def read(kind, shape):
-        return read_array(names[kind], parameters[names[kind]], shape)
 
     R_name, R_shape = names["weight_hh"], np.shape(parameters[names["weight_hh"]])
     if "weight_hr" in names:
@@ -150,15 +172,18 @@ def _read_weights(parameters, names, gates, input_size, sizes):
     elif len(R_shape) != 2 or R_shape[1] < 1 or R_shape[0] != gates * R_shape[1]:
         raise ValueError(f"{R_name}: expected shape (G*H, H) with G = {gates} gates; got {R_shape}")
     H, h_size = sizes or (R_shape[0] // gates, R_shape[1])
-    R = read("weight_hh", (gates * H, h_size))
-    W = None
+    shapes = {"weight_hh": (gates * H, h_size)}
     if "weight_ih" in names:
         W_name, W_shape = names["weight_ih"], np.shape(parameters[names["weight_ih"]])
         if input_size is None and (len(W_shape) != 2 or W_shape[1] < 1):
             raise ValueError(f"{W_name}: expected shape ({gates * H}, I) with I at least 1; got {W_shape}")
-        W = read("weight_ih", (gates * H, input_size or W_shape[1]))
-    b_w, b_r = (read(kind, (gates * H,)) if kind in names else np.zeros(gates * H) for kind in ("bias_ih", "bias_hh"))
-    return Weights(W, R, b_w, b_r, read("weight_hr", (h_size, H)) if "weight_hr" in names else None)
+        shapes["weight_ih"] = (gates * H, input_size or W_shape[1])
+    shapes |= {"bias_ih": (gates * H,), "bias_hh": (gates * H,), "weight_hr": (h_size, H)}
+    found = {
+        kind: read_array(names[kind], parameters[names[kind]], shape) for kind, shape in shapes.items() if kind in names
+    }
+    b_w, b_r = (found.get(kind, np.zeros(gates * H)) for kind in ("bias_ih", "bias_hh"))
+    return Weights(found.get("weight_ih"), found["weight_hh"], b_w, b_r, found.get("weight_hr"))
 
 
 def copied(value):
@@ -188,7 +213,8 @@ def read_input(x, network):
 def read_state(name, state, sizes, network, batch):
     """A state, or the gradient of one, as a list with one float64 copy (D, B, size) per layer.
 
-    sizes   of the layers: `output_sizes` for h, `hidden_sizes` for c
+    Args:
+        sizes: of the layers: `output_sizes` for h, `hidden_sizes` for c.
 
     Takes None (zeros), a list or tuple of such arrays, or one array (L*D, B, size) if all sizes are equal.
     """

@@ -29,15 +29,7 @@ CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 def read(source, cell=None, reset_after=None):
     """The `Network` of Keras layers or of their weights.
 
-    Args:
-        source: a Keras layer, or what its `get_weights()` returns; or a list of those, layer 0 first.
-        cell: the cell's name, for weights that do not tell (an RNN's).
-        reset_after: of a GRU given as weights without a bias, whose shape tells; None is True.
-
-    Raises:
-        ValueError: a layer has an option that numbarnn lacks, or is another cell than `cell` and `reset_after` say; or
-            weights do not fit each other.
-        TypeError: a layer is no recurrent one; an entry is no array.
+    Arguments and errors are those of `numbarnn.convert.from_keras`; where nothing tells, reset_after is True.
     """
     if not (_is_layer(source) or isinstance(source, tuple | list)):
         raise TypeError(f"source must be a Keras layer, or a list of arrays or layers, not {type_name(source)}")
@@ -117,16 +109,14 @@ def _only(where, option, value, *supported):
 
 def _split(arrays, cell, where):
     """One dict of parts {"W", "R", "b_w", "b_r"} per direction, and the cell's name."""
-    two = len(arrays) in (4, 6)
     if len(arrays) not in (2, 3, 4, 6):
         raise ValueError(
             f"{where} must have weights [kernel, recurrent_kernel] or [kernel, recurrent_kernel, bias], or twice as "
             f"many for two directions, but has {len(arrays)} arrays" + (": build the layer first" if not arrays else "")
         )
-    size = len(arrays) // 2 if two else len(arrays)
-    directions = []
-    for direction in range(1 + two):
-        part, cell = _part(arrays[direction * size : (direction + 1) * size], cell, where)
+    directions, size = [], len(arrays) if len(arrays) < 4 else len(arrays) // 2
+    for begin in range(0, len(arrays), size):
+        part, cell = _part(arrays[begin : begin + size], cell, where)
         directions.append(part)
     return directions, cell
 
@@ -139,7 +129,7 @@ def _part(arrays, cell, where):
             f"kernel and recurrent_kernel of {where} must have shapes (I, G*H) and (H, G*H), but have {kernel.shape} "
             f"and {recurrent.shape}"
         )
-    cell = cell or _told(recurrent.shape, [array.ndim for array in bias], where)
+    cell = cell or _told(recurrent.shape, bias, where)
     columns = cells.get(cell).num_gates * recurrent.shape[0]
     if recurrent.shape[1] != columns:
         raise ValueError(
@@ -160,46 +150,29 @@ def _part(arrays, cell, where):
     return {kind: gates.from_order(array, cell, gates.KERAS) for kind, array in kinds.items()}, cell
 
 
-def _told(shape, bias_axes, where):
-    """The cell's name, from the shape of recurrent_kernel and the bias's number of axes ([] without one)."""
+def _told(shape, bias, where):
+    """The cell's name, from the shape of recurrent_kernel and [] or [the bias]."""
     gates_of_unit = shape[1] / max(shape[0], 1)
     if gates_of_unit not in (3, 4):
         raise ValueError(
             f"recurrent_kernel of {where} has shape {shape}, from which no cell follows (an LSTM has 4 columns per "
             "unit, a GRU 3): pass cell='rnn_tanh' or 'rnn_relu' for a SimpleRNN"
         )
-    if gates_of_unit == 4:
-        return "lstm"
-    return "gru_reset_before" if bias_axes == [1] else "gru"
+    return "lstm" if gates_of_unit == 4 else "gru_reset_before" if bias and bias[0].ndim == 1 else "gru"
 
 
 # ---------------------------------------------------------------- writing
 def write(network):
-    """What `set_weights` of each Keras layer takes: one list of arrays per layer.
-
-    A single bias is the sum of the two, rounded once; only the GRU with reset_after=True has two. Skip input becomes
-    identity matrices.
-
-    Raises:
-        ValueError: the network has a projection or a clip, which Keras lacks.
-    """
+    """What `set_weights` of each Keras layer takes, a list of arrays per layer: see `numbarnn.convert.to_keras`."""
     refuse(network, "Keras", cell_clip="clip of the cell state", proj_size="projection")
-    network = with_both_biases(with_input_matrix(network)) if network.cell == "gru" else with_input_matrix(network)
+    network = with_input_matrix(network)
+    network = with_both_biases(network) if network.cell == "gru" else network
     layers = [[] for _ in network.hidden_sizes]
     for layer, direction in network.pseudo_layers():
-        layers[layer] += _weights(network, layer, direction)
+        parts = [network.part(kind, layer, direction) for kind in ("W", "R", "b_w", "b_r")]
+        parts = [gates.to_order(array, network.cell, gates.KERAS) for array in parts if array is not None]
+        W, R, *biases = parts
+        layers[layer] += [np.ascontiguousarray(W.T), np.ascontiguousarray(R.T)]
+        if biases:
+            layers[layer].append(np.stack(biases) if network.cell == "gru" else sum(biases[1:], start=biases[0]))
     return layers
-
-
-def _weights(network, layer, direction):
-    """[kernel, recurrent_kernel, bias] of one layer and direction."""
-
-    def part(kind):
-        array = network.part(kind, layer, direction)
-        return None if array is None else gates.to_order(array, network.cell, gates.KERAS)
-
-    weights = [np.ascontiguousarray(part(kind).T) for kind in ("W", "R")]
-    biases = [bias for bias in (part("b_w"), part("b_r")) if bias is not None]
-    if not biases:
-        return weights
-    return [*weights, np.stack(biases) if network.cell == "gru" else sum(biases[1:], start=biases[0])]

@@ -71,14 +71,12 @@ class Network:
     @property
     def dtype(self):
         """The dtype's name of all parameters, one of DTYPES; TypeError where they are not of one such dtype."""
-        found = {name: array.dtype.name for name, array in self.parameters.items()}
-        if len(set(found.values())) > 1:
-            raise TypeError(
-                f"the parameters must be of one dtype, but are {found}: pass dtype=, one of {', '.join(DTYPES)}"
-            )
-        (name,) = set(found.values())
+        found, cure = {name: array.dtype.name for name, array in self.parameters.items()}, ", ".join(DTYPES)
+        name, *others = set(found.values())
+        if others:
+            raise TypeError(f"the parameters must be of one dtype, but are {found}: pass dtype=, one of {cure}")
         if name not in DTYPES:
-            raise TypeError(f"the parameters are of dtype {name}: pass dtype=, one of {', '.join(DTYPES)}")
+            raise TypeError(f"the parameters are of dtype {name}: pass dtype=, one of {cure}")
         return name
 
     def part(self, kind, layer, direction=0):
@@ -200,13 +198,11 @@ def _checked(network, what):
     """The network with its parameters in order, if names and shapes are those of a network of its kind."""
     expected = {part.name: part.shape for part in network.space.parameters}
     arrays = network.parameters
-    problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in arrays]
-    problems += [f"unknown {name}" for name in arrays if name not in expected]
-    problems += [
-        f"{name} has shape {arrays[name].shape}, expected {shape}"
-        for name, shape in expected.items()
-        if name in arrays and arrays[name].shape != shape
-    ]
+    shapes = {name: array.shape for name, array in arrays.items()}
+    problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in shapes]
+    problems += [f"unknown {name}" for name in shapes if name not in expected]
+    wrong = {name: shape for name, shape in expected.items() if shapes.get(name, shape) != shape}
+    problems += [f"{name} has shape {shapes[name]}, expected {shape}" for name, shape in wrong.items()]
     if network.proj_size and network.cell != "lstm":
         problems.append(f"weight_hr: only an LSTM has a projection, not {network.cell}")
     if 0 in (network.input_size, *network.hidden_sizes):

@@ -47,16 +47,7 @@ class Node:
 def read(model, node=None, reverse_as_forward=False):
     """The `Network` of a model's nodes, and the layer's option batch_first, from `layout`.
 
-    Args:
-        model: a file's path, its bytes, or an onnx.ModelProto.
-        node: a node's name, the name of its output, or its number among the model's LSTM, GRU and RNN nodes; or a list
-            of those, layer 0 first; None takes all.
-        reverse_as_forward: take a node of direction "reverse" for a forward layer, to which x is passed reversed in
-            time, each sequence from its own last element, and whose y comes out reversed.
-
-    Raises:
-        ValueError: a node has an attribute or input that numbarnn lacks, its weights are no constants, or the nodes
-            are no stack: the first's output has to be the second's input, and so on.
+    Arguments and errors are those of `numbarnn.convert.from_onnx`.
     """
     graph = _load(model).graph
     recurrent = [one for one in graph.node if one.op_type in OPERATORS]

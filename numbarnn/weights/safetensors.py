@@ -25,12 +25,7 @@ def write(path, parameters, options):
 def read(path, cell=None, prefix=""):
     """The `Network` of a file, and the layer's options that it has ({} if another program wrote it).
 
-    Args:
-        cell, prefix: as in `numbarnn.weights.torch.read`; the cell's name is in the file if numbarnn wrote it.
-
-    Raises:
-        ValueError: it is no safetensors file, its options are not readable or do not fit its arrays, its cell is
-            another one than `cell`, or see `numbarnn.weights.network.infer`.
+    Arguments and errors are those of `numbarnn.convert.load_safetensors`.
     """
     safetensors = extras.load("safetensors", "reading safetensors files")
     numpy = extras.load("safetensors.numpy", "reading safetensors files")

@@ -7,6 +7,7 @@ Names are PyTorch's: weight_ih_l0 (W), weight_hh_l0 (R), weight_hr_l0 (W_hr), bi
 """
 
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 
 # The biases of cuDNN's four bias modes (CUDNN_RNN_NO_BIAS, _SINGLE_INP_BIAS, _SINGLE_REC_BIAS, _DOUBLE_BIAS).
@@ -44,6 +45,11 @@ class Parameter:
         return math.prod(self.shape)
 
 
+# What cells that are written as equations may have: A (None: G), the names of parameters per unit, and the number of
+# heads, n, which divides H and P.
+General = namedtuple("General", "num_ah per_unit heads", defaults=(None, (), 1))
+
+
 def parameter_name(kind, layer, direction):
     """PyTorch's name of a parameter of that kind ("W", "R", "W_hr", "b_w", "b_r")."""
     return named(_PREFIX[kind], layer, direction)
@@ -65,9 +71,7 @@ class WeightSpace:
         bias: one of `BIAS_MODES`.
         proj_size: P, or 0 for no projection.
         input_mode: "linear", or "skip": layer 0 has no W.
-        num_ah: A; None: G.
-        per_unit: names of a cell's parameters per unit.
-        heads: n, which divides H and P.
+        general: of a cell that is written as equations: see `General`.
 
     Raises:
         ValueError: a parameter per unit has the name of another parameter.
@@ -79,8 +83,9 @@ class WeightSpace:
 
     def __init__(
         self, num_gates, input_size, hidden_sizes, directions=1, bias="double", proj_size=0, input_mode="linear",
-        num_ah=None, per_unit=(), heads=1,
+        **general,
     ):  # fmt: skip
+        num_ah, per_unit, heads = General(**general)
         taken = set(_PREFIX.values()).intersection(per_unit)
         if taken:
             raise ValueError(f"a cell's parameters per unit must not be called {', '.join(sorted(taken))}: rename them")

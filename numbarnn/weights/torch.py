@@ -14,20 +14,12 @@ CELL_MODULES = {"LSTMCell": "lstm", "GRUCell": "gru", "RNNCell": "rnn"}
 
 
 def read(source, cell=None, prefix=""):
-    """The `Network` of a state dict or module, and the layer's options that a module tells: batch_first, dropout.
+    """(`Network`, the layer's options that a module tells: batch_first, dropout) of a state dict or module.
 
-    Args:
-        source: name -> array or tensor; or an nn.LSTM, nn.GRU or nn.RNN, or, with `prefix`, a module that contains one.
-        cell: the cell's name, for a state dict that does not tell: see `numbarnn.weights.network.infer`.
-        prefix: of the names that are meant, such as "encoder.lstm."; others are ignored.
-
-    Raises:
-        ValueError, TypeError: see `numbarnn.weights.network.infer`; or nothing has the prefix, or a module is of
-            another cell.
+    Arguments and errors are those of `numbarnn.convert.from_torch`.
     """
     if isinstance(source, Mapping):
-        wrong = [name for name in source if not isinstance(name, str)]
-        if wrong:
+        if wrong := [name for name in source if not isinstance(name, str)]:
             raise TypeError(f"state_dict must map names to arrays, but has the keys {wrong}")
         return infer(_with_prefix(source, prefix), cell), {}
     if not hasattr(source, "state_dict"):
@@ -57,14 +49,7 @@ def _with_prefix(state_dict, prefix):
 
 
 def write(network):
-    """A state dict for torch.nn's module of the same sizes: name -> array.
-
-    A single bias becomes two, one of them zero; skip input becomes identity matrices. Neither changes results.
-
-    Raises:
-        ValueError: the network has what torch.nn lacks: layers of different sizes, a clip, or the reset gate before
-            the product.
-    """
+    """A state dict for torch.nn's module of the same sizes, or the errors: see `numbarnn.convert.to_torch`."""
     _refuse_reset_before(network, "torch.nn.GRU")
     refuse(network, "torch.nn", cell_clip="clip of the cell state")
     if len(set(network.hidden_sizes)) > 1:
@@ -87,15 +72,9 @@ def _refuse_reset_before(network, target):
 
 # ---------------------------------------------------------------- single cells
 def read_cells(sources, cell=None):
-    """The `Network` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell: modules or their state dicts.
+    """The `Network` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts.
 
-    Args:
-        sources: one entry per layer, layer 0 first; for two directions each is a pair (forward, reverse).
-        cell: the cell's name, for state dicts that do not tell: see `numbarnn.weights.network.infer`.
-
-    Raises:
-        ValueError, TypeError: see `numbarnn.weights.network.infer`; or the cells are of several kinds, or of another
-            one than `cell`.
+    Arguments and errors are those of `numbarnn.convert.from_torch_cells`.
     """
     if isinstance(sources, Mapping) or hasattr(sources, "state_dict") or not sources:
         raise TypeError("cells must be a list with one state dict or module per layer (or a pair, for two directions)")
@@ -136,22 +115,12 @@ def _cell_state(source, where):
 
 
 def write_cells(network):
-    """State dicts of nn.LSTMCell, nn.GRUCell or nn.RNNCell, one per layer, or a pair (forward, reverse) each.
-
-    Raises:
-        ValueError: the network has a projection, a clip, or the reset gate before the product.
-    """
+    """State dicts of torch.nn's cells, or the errors: see `numbarnn.convert.to_torch_cells`."""
     _refuse_reset_before(network, "torch.nn.GRUCell")
     refuse(network, "A cell of torch.nn", cell_clip="clip of the cell state", proj_size="projection")
     network = with_both_biases(with_input_matrix(network))
-    states = {
-        (layer, direction): {
-            name: array
-            for name, kind in CELL_ENTRIES.items()
-            if (array := network.part(kind, layer, direction)) is not None
-        }
-        for layer, direction in network.pseudo_layers()
-    }
-    if not network.bidirectional:
-        return list(states.values())
-    return [(states[layer, 0], states[layer, 1]) for layer in range(len(network.hidden_sizes))]
+    states = []
+    for where in network.pseudo_layers():
+        parts = {name: network.part(kind, *where) for name, kind in CELL_ENTRIES.items()}
+        states.append({name: array for name, array in parts.items() if array is not None})
+    return list(zip(states[::2], states[1::2], strict=True)) if network.bidirectional else states

@@ -14,6 +14,7 @@ from numbarnn.bench.peers import cudnn, peers
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import lineup, timing
 from numbarnn.bench.speed import record as bench_record
+from numbarnn.weights import gates
 from stub_layer import use_stub
 
 torch = pytest.importorskip("torch")
@@ -98,7 +99,7 @@ def test_a_wrong_onnx_graph_has_no_time(tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     use_stub(monkeypatch)
-    monkeypatch.setitem(peers.ONNX_GATE_ORDER, "gru", (0, 1, 2))
+    monkeypatch.setitem(gates.ONNX, "gru", ("r", "z", "n"))
     code, record = run_bench(tmp_path, "--cell", "gru")
     assert code == 1
     forward = record["results"][0]

@@ -11,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fake_cudnn
@@ -222,17 +223,27 @@ def test_tensor_descriptors_read_back(cudnn_library):
     assert tensor.read() == (1, (2, 3, 5), (15, 5, 1))
 
 
+def read_data(data, batch, dtype):
+    """(dtype's number, layout's number, T, B, width, lengths, padding value) as cuDNN has them."""
+    lengths, fill = (ctypes.c_int * batch)(), np.zeros(1, options.numpy_dtype(dtype))
+    numbers = library.ask(
+        data.library.call, "cudnnGetRNNDataDescriptor", "i:dataType i:layout i:maxSeqLength i:batchSize i:vectorSize",
+        rnnDataDesc=data.pointer, arrayLengthRequested=batch, seqLengthArray=lengths, paddingFill=fill.ctypes.data,
+    )  # fmt: skip
+    return (*numbers.values(), tuple(lengths), float(fill[0]))
+
+
 @pytest.mark.parametrize("dtype", options.DTYPES)
 @pytest.mark.parametrize("layout", options.LAYOUTS)
 def test_data_descriptors_read_back(cudnn_library, layout, dtype):
     data = descriptors.DataDescriptor(cudnn_library, dtype, layout, 5, 3, 7, (5, 3, 1), 0.5)
-    assert data.read() == (options.DTYPES[dtype], options.LAYOUTS[layout], 5, 3, 7, (5, 3, 1), 0.5)
+    assert read_data(data, 3, dtype) == (options.DTYPES[dtype], options.LAYOUTS[layout], 5, 3, 7, (5, 3, 1), 0.5)
 
 
 def test_cudnn_takes_lengths_in_any_order_and_zero_where_not_packed(cudnn_library):
     for layout in ("seq_major_unpacked", "batch_major_unpacked"):
         data = descriptors.DataDescriptor(cudnn_library, "float32", layout, 5, 3, 7, (2, 0, 4), 0.0)
-        assert data.read()[5] == (2, 0, 4)
+        assert read_data(data, 3, "float32")[5] == (2, 0, 4)
     for lengths in ((3, 5, 1), (5, 3, 0), (4, 3, 1)):
         with pytest.raises(cudnn.CudnnError, match=r"BAD_PARAM.*(isSorted|SeqLengthInArray)"):
             descriptors.DataDescriptor(cudnn_library, "float32", "seq_major_packed", 5, 3, 7, lengths, 0.0)
@@ -242,7 +253,10 @@ def test_cudnn_takes_lengths_in_any_order_and_zero_where_not_packed(cudnn_librar
 def test_rnn_descriptors_read_back(cudnn_library, chosen):
     chosen = cudnn.Options(**chosen)
     rnn = descriptors.RnnDescriptor(cudnn_library, chosen)
-    assert rnn.read() == {
+    about = {"call": cudnn_library.call, "rnnDesc": rnn.pointer}
+    found = library.ask(function="cudnnGetRNNDescriptor_v8", outputs=library.RNN_OPTIONS, **about)
+    del found["dropoutDesc"]
+    assert found == {
         "algo": options.ALGORITHMS[chosen.algorithm],
         "cellMode": options.CELLS[chosen.cell],
         "biasMode": options.BIAS_MODES[chosen.bias_mode],
@@ -259,8 +273,9 @@ def test_rnn_descriptors_read_back(cudnn_library, chosen):
     }
     bounds = chosen.clip_bounds
     expected = (0, 0, 0.0, 0.0) if bounds is None else (1, int(chosen.clip_propagate_nan), *bounds)
-    assert rnn.read_clip()[0] == expected[0]
-    assert bounds is None or rnn.read_clip() == expected
+    outputs = "i:clipMode i:clipNanOpt d:lclip d:rclip"
+    clip = tuple(library.ask(function="cudnnRNNGetClip_v8", outputs=outputs, **about).values())
+    assert clip[0] == expected[0] and (bounds is None or clip == expected)
 
 
 REFUSED = {

@@ -1,10 +1,9 @@
 """What the sizes of `numbarnn check` have to cross, as data: tiles, chunks, blocks, threads, launches of the engines.
 
-A loop that is right within its first tile may be wrong in its second. So each `Boundary` says which sizes go beyond
+A loop that is right within its first tile may be wrong in its second. So each of BOUNDARIES says which sizes go beyond
 one, by the engines' own constants: where a constant grows beyond the quick cases, a test fails that names the boundary.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from numbarnn import cells
@@ -57,15 +56,6 @@ class Layer:
         return 1 if little else self.P // products.UNITS
 
 
-@dataclass(frozen=True)
-class Boundary:
-    """One of them: its name, whose it is ("cpu", "cuda" or "sim"), and whether a `Layer` crosses it."""
-
-    device: str
-    name: str
-    crossed: Callable[[Layer], bool]
-
-
 def layers(case):
     """The `Layer`s of a case."""
     return [
@@ -76,11 +66,8 @@ def layers(case):
 
 def missing(plan, device):
     """Names of the device's boundaries that no case of a plan (pairs of a case and its schedules) crosses."""
-    return [
-        boundary.name
-        for boundary in BOUNDARIES
-        if boundary.device == device and not any(boundary.crossed(layer) for case, _ in plan for layer in layers(case))
-    ]
+    sizes = [layer for case, _ in plan for layer in layers(case)]
+    return [name for name, crossed in BOUNDARIES[device].items() if not any(map(crossed, sizes))]
 
 
 # ---- the CPU ----
@@ -206,8 +193,5 @@ _SIM = _KERNELS | {
         _launched(lambda launch, case: launch.cut.math == "fma" and case.B > tiles.TILE_BATCH),
 }  # fmt: skip
 
-BOUNDARIES = tuple(
-    Boundary(device, name, crossed)
-    for device, of_device in (("cpu", _CPU), ("cuda", _CUDA), ("sim", _SIM))
-    for name, crossed in of_device.items()
-)
+#: Device -> name of each boundary -> whether a `Layer` crosses it.
+BOUNDARIES = {"cpu": _CPU, "cuda": _CUDA, "sim": _SIM}

@@ -1,7 +1,7 @@
 """Problems to run: sizes and options as data, their random arrays, and the layer that solves them."""
 
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 import numpy as np
 
@@ -164,16 +164,13 @@ class Problem:
         """The same problem with every array cast to float64, which changes no value."""
 
         def cast(value):
-            if isinstance(value, dict):
-                return {name: cast(array) for name, array in value.items()}
             if isinstance(value, list):
                 return [cast(array) for array in value]
             return None if value is None else value.astype(np.float64)
 
-        names = ("parameters", "x", "dy", "h0", "c0", "dhy", "dcy")
-        return replace(
-            self, case=replace(self.case, dtype="float64"), **{name: cast(getattr(self, name)) for name in names}
-        )
+        arrays = {name: cast(getattr(self, name)) for name in ("x", "dy", "h0", "c0", "dhy", "dcy")}
+        arrays["parameters"] = {name: cast(array) for name, array in self.parameters.items()}
+        return replace(self, case=replace(self.case, dtype="float64"), **arrays)
 
     @cached_property
     def padding(self):
@@ -184,6 +181,11 @@ class Problem:
 def layer_of(name):
     """The layer of a parameter, by its name."""
     return int(name.split("_l")[-1].split("_")[0])
+
+
+def renamed(name, by):
+    """The name of the same parameter of a layer so many further up."""
+    return name.replace(f"_l{layer_of(name)}", f"_l{layer_of(name) + by}")
 
 
 def parameter_shapes(case):
@@ -253,34 +255,28 @@ def own_cell(name):
 
 def make_layer(case, device, parameters, schedule="auto", seed=SEED):
     """The numbarnn layer for a case, with the given parameters loaded."""
-    import numbarnn
-
-    options = {
-        "hidden_size": case.hidden[0] if case.equal_layers else list(case.hidden),
-        "bias": case.bias,
-        "batch_first": case.batch_first,
-        "dropout": case.dropout,
-        "bidirectional": case.bidirectional,
-        "dtype": case.dtype,
-        "device": device,
-        "schedule": schedule,
-        "seed": seed,
-    }
-    if case.equal_layers:
-        options["num_layers"] = case.L
+    options = {name: getattr(case, name) for name in ("bias", "batch_first", "dropout", "bidirectional", "dtype")}
+    options |= {"device": device, "schedule": schedule, "seed": seed}
+    sizes = {"hidden_size": case.hidden[0], "num_layers": case.L}
+    options |= sizes if case.equal_layers else {"hidden_size": list(case.hidden)}
     options |= {name: getattr(case, name) for name in LAYER_OPTIONS if name in case.uses}
     options |= {"allow_tf32": True} if case.allow_tf32 else {}
     if case.cell in TRACED_CELLS:
         options.pop("bias")  # there are those of the equations
-        layer = numbarnn.RNN(own_cell(case.cell), case.input_size, **options)
-    elif case.cell.startswith("rnn_"):
-        layer = numbarnn.RNN(case.input_size, nonlinearity=case.cell.removeprefix("rnn_"), **options)
-    elif case.cell == "lstm":
-        layer = numbarnn.LSTM(case.input_size, **options)
-    else:
-        layer = numbarnn.GRU(case.input_size, reset_after=case.cell == "gru", **options)
+    layer = layer_type(case.cell)(case.input_size, **options)
     layer.load_state_dict(parameters)
     return layer
+
+
+def layer_type(cell):
+    """What makes layers of one of ALL_CELLS, of sizes and options."""
+    import numbarnn
+
+    if cell in TRACED_CELLS:
+        return partial(numbarnn.RNN, own_cell(cell))
+    if cell.startswith("rnn_"):
+        return partial(numbarnn.RNN, nonlinearity=cell.removeprefix("rnn_"))
+    return numbarnn.LSTM if cell == "lstm" else partial(numbarnn.GRU, reset_after=cell == "gru")
 
 
 def pack_states(states):

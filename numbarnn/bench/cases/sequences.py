@@ -13,7 +13,8 @@ RESET_RATE = 0.3  # of the elements of random resets
 def random_lengths(random, T, B, form):
     """Lengths (B,) in any order: T and, where padded, 0 among them where B allows; PyTorch packs no length of 0.
 
-    random   a numpy.random.Generator
+    Args:
+        random: a numpy.random.Generator.
     """
     if B == 1:
         return np.array([T if form == "packed" else max(1, T - 1)])

@@ -6,92 +6,88 @@ from importlib.util import find_spec
 from numbarnn.bench.cases.cases import ALL_CELLS, DTYPES, TRACED_CELLS, Case
 from numbarnn.common import precision
 
+
+def of(input_size, *hidden, **options):
+    """Fields of a `Case`, but for the cell, T and B: I, the layers' sizes, and options."""
+    return {"input_size": input_size, "hidden": hidden} | options
+
+
 TIMES_AND_BATCHES = ((7, 3), (7, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 # Every option at least once: odd and unequal hidden sizes, 1 to 3 layers, and options that meet each other.
 OPTION_SETS = (
-    {"input_size": 4, "hidden": (33,)},
-    {"input_size": 1, "hidden": (1,)},
-    {"input_size": 5, "hidden": (33, 33)},
-    {"input_size": 5, "hidden": (33, 17, 5), "bidirectional": True},
-    {"input_size": 3, "hidden": (5, 5), "bias": False},
-    {"input_size": 6, "hidden": (16,), "batch_first": True},
-    {"input_size": 4, "hidden": (7, 33), "batch_first": True, "bidirectional": True, "bias": False},
-    {"input_size": 5, "hidden": (33,), "state": False},
-    {"input_size": 5, "hidden": (9, 9), "state": False, "bidirectional": True, "gradients": "y"},
-    {"input_size": 5, "hidden": (8, 33), "gradients": "state"},
-    {"input_size": 5, "hidden": (33, 17), "dropout": 0.3},
-    {"input_size": 5, "hidden": (11, 11, 11), "dropout": 0.5, "bidirectional": True},
-    {"input_size": 5, "hidden": (33,), "accumulate": True},
-    {"input_size": 5, "hidden": (6, 13), "accumulate": True, "bidirectional": True},
-    {"input_size": 5, "hidden": (33,), "bias": "input"},
-    {"input_size": 5, "hidden": (9, 9), "bias": "recurrent", "bidirectional": True},
-    {"input_size": 33, "hidden": (33,), "input_mode": "skip"},
-    {"input_size": 17, "hidden": (17, 5), "input_mode": "skip", "bidirectional": True, "bias": "recurrent"},
-    {"input_size": 4, "hidden": (33,), "lengths": "padded"},
-    {"input_size": 5, "hidden": (9, 9), "lengths": "packed", "bidirectional": True},
-    {"input_size": 5, "hidden": (8, 11), "lengths": "padded", "padding_value": -1.5, "bidirectional": True,
-     "batch_first": True},
-    {"input_size": 5, "hidden": (13, 6), "lengths": "padded", "dropout": 0.3, "accumulate": True, "state": False},
-    {"input_size": 5, "hidden": (7, 7), "lengths": "packed", "dropout": 0.5, "bias": "input"},
-    {"input_size": 4, "hidden": (33,), "resets": True},
-    {"input_size": 5, "hidden": (7, 9), "resets": True, "bidirectional": True, "batch_first": True, "bias": False},
-    {"input_size": 6, "hidden": (6, 6), "resets": True, "lengths": "padded", "padding_value": 2.0,
-     "bidirectional": True, "input_mode": "skip", "bias": "input"},
-    {"input_size": 5, "hidden": (6, 5), "resets": True, "lengths": "packed", "dropout": 0.3, "accumulate": True},
-)  # fmt: skip
+    of(4, 33),
+    of(1, 1),
+    of(5, 33, 33),
+    of(5, 33, 17, 5, bidirectional=True),
+    of(3, 5, 5, bias=False),
+    of(6, 16, batch_first=True),
+    of(4, 7, 33, batch_first=True, bidirectional=True, bias=False),
+    of(5, 33, state=False),
+    of(5, 9, 9, state=False, bidirectional=True, gradients="y"),
+    of(5, 8, 33, gradients="state"),
+    of(5, 33, 17, dropout=0.3),
+    of(5, 11, 11, 11, dropout=0.5, bidirectional=True),
+    of(5, 33, accumulate=True),
+    of(5, 6, 13, accumulate=True, bidirectional=True),
+    of(5, 33, bias="input"),
+    of(5, 9, 9, bias="recurrent", bidirectional=True),
+    of(33, 33, input_mode="skip"),
+    of(17, 17, 5, input_mode="skip", bidirectional=True, bias="recurrent"),
+    of(4, 33, lengths="padded"),
+    of(5, 9, 9, lengths="packed", bidirectional=True),
+    of(5, 8, 11, lengths="padded", padding_value=-1.5, bidirectional=True, batch_first=True),
+    of(5, 13, 6, lengths="padded", dropout=0.3, accumulate=True, state=False),
+    of(5, 7, 7, lengths="packed", dropout=0.5, bias="input"),
+    of(4, 33, resets=True),
+    of(5, 7, 9, resets=True, bidirectional=True, batch_first=True, bias=False),
+    of(6, 6, 6, resets=True, lengths="padded", padding_value=2.0, bidirectional=True, input_mode="skip", bias="input"),
+    of(5, 6, 5, resets=True, lengths="packed", dropout=0.3, accumulate=True),
+)
 # Options that only the LSTM has.
 LSTM_OPTION_SETS = (
-    {"input_size": 4, "hidden": (33,), "proj_size": 5},
-    {"input_size": 5, "hidden": (9, 9), "proj_size": 4, "bidirectional": True, "bias": "recurrent"},
-    {"input_size": 5, "hidden": (9, 9, 9), "proj_size": 7, "dropout": 0.3, "lengths": "padded", "batch_first": True},
-    {"input_size": 8, "hidden": (8, 8), "proj_size": 3, "input_mode": "skip", "resets": True, "bidirectional": True,
-     "bias": "input", "accumulate": True},
-    {"input_size": 5, "hidden": (33,), "cell_clip": (-0.3, 0.25)},
-    {"input_size": 5, "hidden": (9, 17), "cell_clip": (-0.25, 0.5), "bidirectional": True, "resets": True},
-    {"input_size": 9, "hidden": (9, 9), "cell_clip": (-0.5, 0.25), "proj_size": 4, "input_mode": "skip",
-     "lengths": "packed", "bidirectional": True, "bias": False},
-    {"input_size": 5, "hidden": (9, 5), "cell_clip": (-0.5, 0.25), "lengths": "padded", "dropout": 0.3,
-     "bias": "recurrent", "clip_propagate_nan": False},
-    {"input_size": 5, "hidden": (9, 9), "cell_clip": (-0.5, 0.25), "clip_propagate_nan": False, "nan_state": True},
-    {"input_size": 5, "hidden": (9,), "cell_clip": (-0.5, 0.25), "nan_state": True},
+    of(4, 33, proj_size=5),
+    of(5, 9, 9, proj_size=4, bidirectional=True, bias="recurrent"),
+    of(5, 9, 9, 9, proj_size=7, dropout=0.3, lengths="padded", batch_first=True),
+    of(8, 8, 8, proj_size=3, input_mode="skip", resets=True, bidirectional=True, bias="input", accumulate=True),
+    of(5, 33, cell_clip=(-0.3, 0.25)),
+    of(5, 9, 17, cell_clip=(-0.25, 0.5), bidirectional=True, resets=True),
+    of(9, 9, 9, cell_clip=(-0.5, 0.25), proj_size=4, input_mode="skip", lengths="packed", bidirectional=True,
+       bias=False),
+    of(5, 9, 5, cell_clip=(-0.5, 0.25), lengths="padded", dropout=0.3, bias="recurrent", clip_propagate_nan=False),
+    of(5, 9, 9, cell_clip=(-0.5, 0.25), clip_propagate_nan=False, nan_state=True),
+    of(5, 9, cell_clip=(-0.5, 0.25), nan_state=True),
 )  # fmt: skip
 # Cells that are written as equations: each of their sums has one bias at most.
 TRACED_OPTION_SETS = {
     "traced_lstm": (
-        {"input_size": 4, "hidden": (33,), "bias": "input", "batch_first": True},
-        {"input_size": 5, "hidden": (7, 9), "bias": "input", "bidirectional": True, "lengths": "padded",
-         "resets": True},
-        {"input_size": 5, "hidden": (6, 6), "bias": "input", "dropout": 0.3, "accumulate": True, "lengths": "packed"},
-        {"input_size": 5, "hidden": (9, 5, 7), "bias": "input", "state": False, "gradients": "y"},
+        of(4, 33, bias="input", batch_first=True),
+        of(5, 7, 9, bias="input", bidirectional=True, lengths="padded", resets=True),
+        of(5, 6, 6, bias="input", dropout=0.3, accumulate=True, lengths="packed"),
+        of(5, 9, 5, 7, bias="input", state=False, gradients="y"),
     ),
     "layer_norm_rnn": (
-        {"input_size": 4, "hidden": (33,), "batch_first": True},
-        {"input_size": 5, "hidden": (7, 6), "accumulate": True, "bidirectional": True, "lengths": "padded",
-         "resets": True},
-        {"input_size": 5, "hidden": (6, 6), "dropout": 0.3, "lengths": "packed"},
-        {"input_size": 5, "hidden": (9, 5, 7), "state": False, "gradients": "state"},
+        of(4, 33, batch_first=True),
+        of(5, 7, 6, accumulate=True, bidirectional=True, lengths="padded", resets=True),
+        of(5, 6, 6, dropout=0.3, lengths="packed"),
+        of(5, 9, 5, 7, state=False, gradients="state"),
     ),
-}  # fmt: skip
+}
 # A few sets that together still use every option; sizes that a simulator runs in a second.
 QUICK_OPTION_SETS = (
-    {"input_size": 4, "hidden": (5, 9), "batch_first": True, "bidirectional": True, "bias": False, "resets": True,
-     "lengths": "padded"},
-    {"input_size": 9, "hidden": (9,), "state": False, "input_mode": "skip", "bias": "input", "lengths": "padded",
-     "padding_value": -1.5},
-    {"input_size": 5, "hidden": (9, 6, 5), "bidirectional": True},
-    {"input_size": 5, "hidden": (5, 9), "dropout": 0.3, "bias": "recurrent", "lengths": "packed"},
-    {"input_size": 5, "hidden": (6, 6), "accumulate": True, "bidirectional": True, "lengths": "padded"},
-)  # fmt: skip
+    of(4, 5, 9, batch_first=True, bidirectional=True, bias=False, resets=True, lengths="padded"),
+    of(9, 9, state=False, input_mode="skip", bias="input", lengths="padded", padding_value=-1.5),
+    of(5, 9, 6, 5, bidirectional=True),
+    of(5, 5, 9, dropout=0.3, bias="recurrent", lengths="packed"),
+    of(5, 6, 6, accumulate=True, bidirectional=True, lengths="padded"),
+)
 QUICK_LSTM_OPTION_SETS = (
-    {"input_size": 5, "hidden": (9, 9), "proj_size": 4, "bidirectional": True, "lengths": "padded"},
-    {"input_size": 5, "hidden": (7,), "cell_clip": (-0.5, 0.25), "clip_propagate_nan": False, "lengths": "padded",
-     "dtype": "float32"},
-    {"input_size": 5, "hidden": (5,), "cell_clip": (-0.5, 0.25), "clip_propagate_nan": False, "nan_state": True,
-     "dtype": "float32"},
-)  # fmt: skip
+    of(5, 9, 9, proj_size=4, bidirectional=True, lengths="padded"),
+    of(5, 7, cell_clip=(-0.5, 0.25), clip_propagate_nan=False, lengths="padded", dtype="float32"),
+    of(5, 5, cell_clip=(-0.5, 0.25), clip_propagate_nan=False, nan_state=True, dtype="float32"),
+)
 QUICK_HALVES = (0, 3, 5, 6)  # which of a cell's quick cases also have 16 bits
 QUICK_TRACED_OPTION_SETS = {cell: sets[1:3] for cell, sets in TRACED_OPTION_SETS.items()}
-SIMULATED_LSTM_OPTION_SETS = ({"input_size": 5, "hidden": (5,), "cell_clip": (-0.5, 0.25), "nan_state": True},)
+SIMULATED_LSTM_OPTION_SETS = (of(5, 5, cell_clip=(-0.5, 0.25), nan_state=True),)
 QUICK_TIMES_AND_BATCHES = ((4, 3), (5, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 # Where each cell and dtype is compiled for seconds, the quick cases have these alone; the simulator compiles nothing.
 QUICK_DTYPES = {
@@ -99,10 +95,10 @@ QUICK_DTYPES = {
     "gru_reset_before": ("float32",), "traced_lstm": ("float32",), "layer_norm_rnn": ("float32",),
 }  # fmt: skip
 LONGER = (
-    {"T": 25, "B": 16, "input_size": 64, "hidden": (128,)},
-    {"T": 100, "B": 1, "input_size": 32, "hidden": (96,)},
-    {"T": 30, "B": 5, "input_size": 32, "hidden": (64, 48), "bidirectional": True},
-    {"T": 25, "B": 16, "input_size": 64, "hidden": (64,), "lengths": "padded", "resets": True},
+    {"T": 25, "B": 16} | of(64, 128),
+    {"T": 100, "B": 1} | of(32, 96),
+    {"T": 30, "B": 5} | of(32, 64, 48, bidirectional=True),
+    {"T": 25, "B": 16} | of(64, 64, lengths="padded", resets=True),
 )
 # Sizes that cross a boundary of the engines: which one, `boundaries` says. Quick cases too.
 COMPILED_BOUNDARIES = (  # on the CPU and on GPUs
@@ -136,8 +132,9 @@ def option_sets(cell, size="full"):
 def spread(cell, size="full", device="cpu"):
     """The cases for one cell on one device, but those of `boundary_cases`.
 
-    full    every option set with every (T, B) and dtype, and some longer problems
-    quick   a few option sets that together use every option, (T, B) and dtype taking turns
+    Args:
+        full: every option set with every (T, B) and dtype, and some longer problems.
+        quick: a few option sets that together use every option, (T, B) and dtype taking turns.
     """
     if size == "full":
         cases = [
@@ -181,7 +178,8 @@ def half_precision(cell, size="full"):
 def left_out(quick, full):
     """How the quick cases of a device differ from all, in words.
 
-    quick, full   pairs of a case and the schedules that run it: of the quick check, of the whole
+    Args:
+        quick, full: pairs of a case and the schedules that run it: of the quick check, of the whole.
     """
     runs, all_runs = ({(case, name) for case, names in plan for name in names} for plan in (quick, full))
     had, there = ({case for case, _ in chosen} for chosen in (runs, all_runs))

@@ -42,9 +42,9 @@ class Comparison:
     schedule: str
     mode: str  # "inference", "single steps", "training", REFUSED or PEER
     quantity: str
-    error: float | None
-    limit: float | None
-    ok: bool
+    error: float | None = None
+    limit: float | None = None
+    ok: bool = True
     torch_error: float | None = None
     message: str | None = None
     cudnn_error: float | None = None
@@ -122,6 +122,11 @@ def floor(case):
     longest_sum = max(widest, case.T * case.B)
     summing = eps(precision.compute_dtype(case.dtype)) * float(np.sqrt(longest_sum))
     return (eps(case.dtype) * FUNCTION_ULPS + summing) * STAGES.get(case.cell, 1)
+
+
+def engine_failure(device, message):
+    """The comparison that stands for an engine that did not start, or broke down."""
+    return Comparison("-", "-", device, "-", "-", "engine", ok=False, message=message)
 
 
 def limit(case, peer_error=None):

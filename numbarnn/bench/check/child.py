@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from numbarnn.bench.check.accuracy import Comparison
+from numbarnn.bench.check.accuracy import Comparison, engine_failure
 
 TIMEOUT_S = 1200  # about ten times what the full check takes on two slow cores
 LINES_KEPT = 30  # of what the child wrote to its error stream, for the message when it fails
@@ -67,15 +67,12 @@ class SimulatorCheck:
             return [self._failure(f"the simulator's process ended with exit code {code} and no results")]
         comparisons = [Comparison.from_row(row) for row in json.loads(self.json.read_text())]
         if code == 1 and all(comparison.ok for comparison in comparisons):
-            return [
-                *comparisons,
-                self._failure("the simulator's process failed, although its comparisons passed"),
-            ]
+            comparisons.append(self._failure("the simulator's process failed, although its comparisons passed"))
         return comparisons
 
     def _failure(self, message):
         said = "; it said: " + " | ".join(self.lines) if self.lines else ""
-        return Comparison("-", "-", "sim", "-", "-", "engine", None, None, ok=False, message=message + said)
+        return engine_failure("sim", message + said)
 
 
 def child_environment():

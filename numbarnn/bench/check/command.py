@@ -16,7 +16,7 @@ import numpy as np
 from numbarnn.bench import report
 from numbarnn.bench.cases import cases, spreads
 from numbarnn.bench.check import accuracy, page, pictures, runs, summary
-from numbarnn.bench.check.accuracy import Comparison
+from numbarnn.bench.check.accuracy import engine_failure
 from numbarnn.bench.check.expected import Expected, dropout_masks, flat_weights
 from numbarnn.bench.peers import cudnn_peer, peers
 
@@ -34,56 +34,54 @@ def add_arguments(parser):
     """Adds the arguments of `numbarnn check`."""
     from numbarnn.schedules import SCHEDULES
 
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--device",
         choices=[*DEVICES, "all"],
         default="all",
         help="the engine to check; all (the default): CPU, simulator, and CUDA where there is a GPU",
     )
-    parser.add_argument(
+    add(
         "--cell",
         type=report.comma_list(cases.ALL_CELLS),
         default=list(cases.ALL_CELLS),
         metavar="CELL[,CELL]",
         help=f"from {', '.join(cases.ALL_CELLS)}; default all",
     )
-    parser.add_argument(
+    add(
         "--schedule",
         type=report.comma_list(("auto", *SCHEDULES)),
         default=list(SCHEDULES),
         metavar="SCHEDULE[,SCHEDULE]",
         help=f"from auto, {', '.join(SCHEDULES)}; default all but auto, which takes one of them",
     )
-    parser.add_argument("--quick", action="store_true", help=QUICK)
-    parser.add_argument("--verbose", action="store_true", help="print the worst comparison of every case")
-    parser.add_argument(
+    add("--quick", action="store_true", help=QUICK)
+    add("--verbose", action="store_true", help="print the worst comparison of every case")
+    add(
         "--progress",
         choices=["auto", "lines", "none"],
         default="auto",
         help="auto: bars on a terminal; lines: 'progress DONE TOTAL' on the error stream",
     )
     report.add_json_argument(parser, "one row per comparison")
-    parser.add_argument("--html", type=report.json_path, metavar="FILE", help="also write a page with tables, pictures")
-    parser.add_argument("--png", type=report.json_path, metavar="FILE", help="also write the page's picture alone")
+    add("--html", type=report.json_path, metavar="FILE", help="also write a page with tables, pictures")
+    add("--png", type=report.json_path, metavar="FILE", help="also write the page's picture alone")
 
 
 def run(args):
     """Runs the checks, prints tables and a summary; returns 0 when every comparison passed, else 1."""
     from numbarnn.bench.check.child import SimulatorCheck
 
-    begin = time.perf_counter()
+    begin, comparisons = time.perf_counter(), []
     if args.html or args.png:
         pictures.figure_class()  # says now, not after the work, that matplotlib is missing
-    here, simulator = plan_devices(args.device)
+    (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
     # At these sizes more threads only wait for each other.
     with report.Progress(args.progress) as progress, peers.torch_threads(1):
-        child_check = SimulatorCheck(args.cell, args.schedule, args.quick, progress) if simulator else nullcontext()
-        with child_check as child:
-            comparisons = []
+        with SimulatorCheck(*chosen, progress) if simulator else nullcontext() as child:
             for device in here:
-                comparisons += check_device(device, args.cell, args.schedule, args.quick, progress)
-            if child is not None:
-                comparisons += child.result()
+                comparisons += check_device(device, *chosen, progress)
+            comparisons += child.result() if child else []
     seconds = time.perf_counter() - begin
     lacks = left_out(here + ["sim"] * simulator, args.cell, args.schedule) if args.quick else ""
     summary.print_comparisons(comparisons, args.verbose)
@@ -152,11 +150,6 @@ def left_out(devices, cells, schedules):
     return f"--quick is {'. '.join(said)}. numbarnn check without --quick runs them all."
 
 
-def engine_failure(device, message):
-    """The comparison that stands for an engine that did not start."""
-    return Comparison("-", "-", device, "-", "-", "engine", None, None, ok=False, message=message)
-
-
 def check_case(case, device, schedules=("auto",), with_cudnn=False, progress=None):
     """Every comparison of one case on one device with these schedules, and what there is to note about peers."""
     comparisons, expected = [], None
@@ -168,11 +161,10 @@ def check_case(case, device, schedules=("auto",), with_cudnn=False, progress=Non
         comparisons += comparer.comparisons
         if progress is not None:
             progress.update(device)
-    notes = expected.notes() if expected is not None else []
-    about = case.cell, case.options, device, "-", accuracy.PEER
-    return comparisons + [
-        Comparison(*about, name, None, None, ok=True, message=said, uses=case.uses) for name, said in notes
-    ]
+    about_peers = Comparer(case, device, "-")
+    for name, said in expected.notes() if expected is not None else ():
+        about_peers.add(accuracy.PEER, name, message=said, ok=True)
+    return comparisons + about_peers.comparisons
 
 
 def run_modes(comparer, expected):
@@ -202,23 +194,20 @@ class Comparer:
         self.case, self.device, self.schedule = case, device, schedule
         self.comparisons = []
 
-    def add(self, mode, quantity, error=None, limit=None, message=None, **peers_errors):
-        """Adds one comparison; it passes when there is no message and the error is at most the limit."""
-        ok = message is None and error is not None and error <= limit
-        if message is None and error != error:
-            message = "the result holds NaN"
+    def add(self, mode, quantity, error=None, limit=None, **more):
+        """Adds one comparison. Unless `ok` is given, it passes where no message is and the error is in the limit."""
         about = self.case.cell, self.case.options, self.device, self.schedule, mode, quantity
-        more = {"message": message, "uses": self.case.uses} | peers_errors
-        self.comparisons.append(Comparison(*about, error, limit, ok, **more))
+        more = {"ok": more.get("message") is None and error is not None and error <= limit} | more
+        if more.get("message") is None and error != error:
+            more["message"] = "the result holds NaN"
+        self.comparisons.append(accuracy.Comparison(*about, error, limit, uses=self.case.uses, **more))
 
     def refuses(self, layer, problem):
         """Whether the schedule cannot run the problem; then that is the case's only comparison, with the reason."""
         try:
             layer.explain(peers.input_shape(problem))
         except RuntimeError as reason:
-            about = self.case.cell, self.case.options, self.device, self.schedule, accuracy.REFUSED, "plan"
-            more = {"message": str(reason), "uses": self.case.uses}
-            self.comparisons.append(Comparison(*about, None, None, ok=True, **more))
+            self.add(accuracy.REFUSED, "plan", message=str(reason), ok=True)
             return True
         return False
 
@@ -238,12 +227,8 @@ class Comparer:
             if quantity not in results:
                 self.add(mode, quantity, message="no result for it")
         for quantity, value in results.items():
-            if quantity not in expectation.truth:
-                self.add(mode, quantity, message="a result that was not expected")
-                continue
-            expected = expectation.truth[quantity]
-            message = accuracy.shape_problem(value, expected, self.case.dtype)
-            if message:
+            message, expected = "a result that was not expected", expectation.truth.get(quantity)
+            if expected is None or (message := accuracy.shape_problem(value, expected, self.case.dtype)):
                 self.add(mode, quantity, message=message)
                 continue
             errors = {name: accuracy.trusted(self.case, e) for name, e in expectation.errors(quantity).items()}
@@ -257,7 +242,7 @@ class Comparer:
         message = accuracy.shape_problem(weights, wanted, self.case.dtype)
         if list(layer.parameters) != list(problem.parameters):
             message = f"parameters are {', '.join(layer.parameters)}; expected {', '.join(problem.parameters)}"
-        self.add("inference", "weights", None if message else accuracy.error(weights, wanted), 0.0, message)
+        self.add("inference", "weights", None if message else accuracy.error(weights, wanted), 0.0, message=message)
 
     def compare_masks(self, masks, wanted, call):
         """The masks of a training call are those of the independent generator, which gives about the wanted rate."""

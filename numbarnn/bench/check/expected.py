@@ -18,7 +18,8 @@ from numbarnn.reference import layer_norm_rnn, philox
 class Expectation:
     """Results by quantity, of the reference (`truth`) and of the peers; None where a peer does not run the case.
 
-    cudnn_refusal   why cuDNN does not, in its words; None where it was not asked
+    Attributes:
+        cudnn_refusal: why cuDNN does not, in its words; None where it was not asked.
     """
 
     truth: dict
@@ -28,11 +29,11 @@ class Expectation:
 
     def errors(self, quantity):
         """{"torch_error": ..., "cudnn_error": ...} of a quantity; None where the peer gives none."""
-        found = {}
-        for name, results in (("torch_error", self.torch), ("cudnn_error", self.cudnn)):
-            known = results is not None and quantity in results
-            found[name] = accuracy.error(results[quantity], self.truth[quantity]) if known else None
-        return found
+        peers = {"torch_error": self.torch or {}, "cudnn_error": self.cudnn or {}}
+        return {
+            name: accuracy.error(results[quantity], self.truth[quantity]) if quantity in results else None
+            for name, results in peers.items()
+        }
 
     def after(self, earlier, parameters):
         """With the parameters' gradients of an earlier backward pass, an `Expectation`, added to its own."""
@@ -40,7 +41,7 @@ class Expectation:
         def total(own, others):
             if own is None or others is None:
                 return None
-            return {name: value + others[name] if name in parameters else value for name, value in own.items()}
+            return own | {name: own[name] + others[name] for name in own if name in parameters}
 
         pairs = ((getattr(self, name), getattr(earlier, name)) for name in ("truth", "torch", "cudnn"))
         return Expectation(*(total(*pair) for pair in pairs), self.cudnn_refusal)
@@ -49,7 +50,8 @@ class Expectation:
 class Expected:
     """The expectations of one problem: computed once for all schedules, and once for each training call that draws.
 
-    with_cudnn   whether cuDNN is asked as well
+    Args:
+        with_cudnn: whether cuDNN is asked as well.
     """
 
     def __init__(self, problem, with_cudnn=False):
@@ -92,14 +94,12 @@ class Expected:
                 found.append(("cuDNN", f"refuses: {expectation.cudnn_refusal}"))
             for name, key in (("PyTorch", "torch_error"), ("cuDNN", "cudnn_error")):
                 errors = {quantity: expectation.errors(quantity)[key] for quantity in expectation.truth}
-                wrong = {q: e for q, e in errors.items() if e is not None and self._trusted(e) is None}
+                case = self.problem.case
+                wrong = {q: e for q, e in errors.items() if e is not None and accuracy.trusted(case, e) is None}
                 if wrong:
                     list_of = ", ".join(f"{quantity} {error:.1e}" for quantity, error in wrong.items())
                     found.append((name, f"computes something else, as far from float64: {list_of}"))
         return list(dict.fromkeys(found))
-
-    def _trusted(self, error):
-        return accuracy.trusted(self.problem.case, error)
 
 
 def dropout_masks(case, call):
@@ -111,13 +111,13 @@ def dropout_masks(case, call):
     return philox.dropout_masks(shapes, case.dropout, SEED, call, precision.numpy_dtype(case.dtype))
 
 
-def run_reference(case, call, x, parameters, h0=None, c0=None, *, lengths=None, resets=None, padding_value=0.0):
+def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
     """(result, backward) of `numbarnn.reference` for a case: what its forward returns in training call number `call`
-    (None: in inference), and the function backward(result, dy, dhy, dcy).
+    (None: in inference), and the function backward(result, dy, dhy, dcy). sequences: lengths, resets, padding_value.
 
     The LSTM that is written as equations is the LSTM, the other such cell has a reference of its own.
     """
-    options = {"masks": dropout_masks(case, call), "lengths": lengths, "resets": resets, "padding_value": padding_value}
+    options = {"masks": dropout_masks(case, call)} | sequences
     if case.cell == "layer_norm_rnn":
         return layer_norm_rnn.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_rnn.backward
     options |= {"cell_clip": case.cell_clip, "clip_propagate_nan": case.clip_propagate_nan}
@@ -153,7 +153,8 @@ def flat_weights(problem):
 def reference_results(problem, call=None):
     """Results of `numbarnn.reference`, forward and backward, by quantity; forward alone where the case is.
 
-    call   number of the training call; None: inference, in which nothing is drawn
+    Args:
+        call: number of the training call; None: inference, in which nothing is drawn.
 
     Raises ArithmeticError where one holds a NaN that the case does not bring with it.
     """

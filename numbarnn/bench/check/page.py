@@ -35,10 +35,9 @@ def html(comparisons, verdict):
         parts += [f"<h2>{len(failures)} failures</h2>", table(summary.FAILURE_COLUMNS, shown)]
     parts += ["<h2>By option</h2>", "<p>A case with several options is in each row of theirs.</p>"]
     parts += [table(*summary.table(summary.by_option(comparisons, engines=True), ("engine", "option")))]
-    parts += ["<h2>By quantity</h2>"]
-    parts += [table(*summary.table(summary.by_quantity(comparisons), ("engine", "quantity")))]
-    parts += ["<h2>By schedule and dtype</h2>"]
-    parts += [table(*summary.table(summary.by_dtype(comparisons), ("cell", "engine", "schedule", "dtype")))]
+    parts += ["<h2>By quantity</h2>", table(*summary.table(summary.by_quantity(comparisons), ("engine", "quantity")))]
+    columns = "cell", "engine", "schedule", "dtype"
+    parts += ["<h2>By schedule and dtype</h2>", table(*summary.table(summary.by_dtype(comparisons), columns))]
     parts += refusals(comparisons)
     body = "\n".join(parts)
     return (

@@ -5,8 +5,7 @@ import io
 import numpy as np
 
 from numbarnn.bench import report
-from numbarnn.bench.check.summary import TWICE, grouped
-from numbarnn.common import precision
+from numbarnn.bench.check.summary import TWICE, dtype_of, grouped
 
 SIZE_INCHES, DPI = (11, 4.2), 110
 COLOURS = {"float64": "tab:green", "float32": "tab:blue", "bfloat16": "tab:red", "float16": "tab:orange"}
@@ -49,12 +48,11 @@ def figure(comparisons):
 def draw(axis, comparisons, name, bounds, label):
     """A histogram over a logarithmic axis of a property of comparisons, by dtype."""
     edges = np.geomspace(*bounds, BINS + 1) * (1 + 1e-9)  # a value on an edge, such as a ratio of 2, is left of it
-    for group in grouped(comparisons, lambda c: next((d for d in precision.DTYPES if d in c.options.split()), "-")):
+    for group in grouped(comparisons, dtype_of):
         values = [getattr(comparison, name) for comparison in group.members]
         values = np.array([value for value in values if value is not None and value == value])
         if values.size:
-            dtype = group.key
-            style = {"histtype": "step", "label": dtype, "color": COLOURS.get(dtype)}
+            style = {"histtype": "step", "label": group.key, "color": COLOURS.get(group.key)}
             axis.hist(np.clip(values, edges[0] * 1.0001, edges[-1] * 0.9999), bins=edges, **style)
     axis.set(xscale="log", xlim=bounds, xlabel=label)
 

@@ -2,6 +2,7 @@
 
 import textwrap
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class Group:
         """Those about a result."""
         return [comparison for comparison in self.members if comparison.compared]
 
-    @property
+    @cached_property
     def ratios(self):
         """Their errors as multiples of the peer's, sorted; those without a peer are left out."""
         found = (comparison.ratio for comparison in self.members)
@@ -57,14 +58,12 @@ class Group:
     @property
     def median_ratio(self):
         """The middle one of the ratios; None where there is none."""
-        ratios = self.ratios
-        return float(ratios[(len(ratios) - 1) // 2]) if len(ratios) else None
+        return float(self.ratios[(len(self.ratios) - 1) // 2]) if len(self.ratios) else None
 
     @property
     def within_twice(self):
         """The share of the ratios that are at most 2; None where there is none."""
-        ratios = self.ratios
-        return float(np.mean(ratios <= TWICE)) if len(ratios) else None
+        return float(np.mean(self.ratios <= TWICE)) if len(self.ratios) else None
 
     @property
     def result(self):
@@ -84,21 +83,18 @@ def grouped(comparisons, key):
 def by_dtype(comparisons):
     """Groups by cell, engine, schedule and dtype; refusals have groups of their own."""
 
-    def key(comparison):
-        words = comparison.options.split()
-        dtype = next((dtype for dtype in precision.DTYPES if dtype in words), "-")
-        dtype = f"{dtype}, refused" if comparison.refused else dtype
-        return comparison.cell, comparison.engine, comparison.schedule, dtype
+    groups = grouped(comparisons, lambda c: (c.cell, c.engine, c.schedule, dtype_of(c) + ", refused" * c.refused))
+    return sorted(groups, key=lambda group: (group.key[1], group.key[0]))
 
-    return sorted(grouped(comparisons, key), key=lambda group: (group.key[1], group.key[0]))
+
+def dtype_of(comparison):
+    """The dtype of its case."""
+    return next((dtype for dtype in precision.DTYPES if dtype in comparison.options.split()), "-")
 
 
 def by_case(comparisons):
     """Groups by cell, engine, schedule and options."""
-    return grouped(
-        comparisons,
-        lambda c: (c.cell, c.engine, c.schedule, f"{c.options}, refused" if c.refused else c.options),
-    )
+    return grouped(comparisons, lambda c: (c.cell, c.engine, c.schedule, c.options + ", refused" * c.refused))
 
 
 def by_option(comparisons, engines=False):
@@ -111,8 +107,7 @@ def by_option(comparisons, engines=False):
     for engine in dict.fromkeys(comparison.engine for comparison in comparisons) if engines else (None,):
         own = [comparison for comparison in comparisons if engine in (None, comparison.engine)]
         for option in (PLAIN, *OPTIONS):
-            members = [c for c in own if (option in c.uses if option != PLAIN else not c.uses)]
-            if members:
+            if members := [c for c in own if (option in c.uses if option != PLAIN else not c.uses)]:
                 groups.append(Group((engine, option) if engines else (option,), members))
     return groups
 

@@ -34,14 +34,11 @@ class CharModel:
         self.weights = self.xp.zeros(sum(int(np.prod(shape)) for shape in shapes.values()), self.dtype)
         self.gradients = self.xp.zeros_like(self.weights)
         self.parameters, self._d = _views(self.weights, shapes), _views(self.gradients, shapes)
-        self._initialise(np.random.default_rng([seed, 1]))  # another stream than the layer's
-
-    def _initialise(self, rng):
-        bound = self.hidden_size**-0.5
+        rng, bound = np.random.default_rng([seed, 1]), self.hidden_size**-0.5  # another stream than the layer's
         for name, view in self.parameters.items():
-            draw = rng.standard_normal(view.shape) if name == "embedding.weight" else None
-            draw = rng.uniform(-bound, bound, view.shape) if draw is None else draw
-            view[...] = self.xp.asarray(draw.astype(self.dtype))
+            normal = name == "embedding.weight"
+            drawn = rng.standard_normal(view.shape) if normal else rng.uniform(-bound, bound, view.shape)
+            view[...] = self.xp.asarray(drawn.astype(self.dtype))
 
     @property
     def buffers(self):
@@ -59,10 +56,16 @@ class CharModel:
         y, state, tape = self.layer.forward(self._embed(inputs, shape), state)
         y = y.reshape(-1, self.hidden_size)
         loss, dlogits = _cross_entropy(self._logits(y), targets, self.xp)
-        dy = self._linear_backward(dlogits, y)
+        self._multiply(self._d["linear.weight"], dlogits, y, transpose_a=True)
+        self.xp.sum(dlogits, axis=0, out=self._d["linear.bias"])
+        dy = self.xp.empty_like(y)
+        self._multiply(dy, dlogits, self.parameters["linear.weight"])
         grads = self.layer.backward(tape, dy.reshape(*shape, self.hidden_size))
+        # The gradient of the embedding is a product with rows of the identity: deterministic on every device, where
+        # adding up rows in place would need atomics, and fast for vocabularies of characters.
         one_hot = dlogits  # its memory: dlogits is used up
-        _fill_one_hot(one_hot, inputs, self.xp)
+        one_hot.fill(0)
+        one_hot[self.xp.arange(inputs.size), inputs] = 1
         dx = grads.x.reshape(-1, self.embedding_size)
         self._multiply(self._d["embedding.weight"], one_hot, dx, transpose_a=True)
         return loss, [grads.weights, self.gradients], state
@@ -99,14 +102,6 @@ class CharModel:
         logits += self.parameters["linear.bias"]
         return logits
 
-    def _linear_backward(self, dlogits, y):
-        """Sets the gradients of the linear map; returns dy (N, H)."""
-        self._multiply(self._d["linear.weight"], dlogits, y, transpose_a=True)
-        self.xp.sum(dlogits, axis=0, out=self._d["linear.bias"])
-        dy = self.xp.empty_like(y)
-        self._multiply(dy, dlogits, self.parameters["linear.weight"])
-        return dy
-
 
 def _views(flat, shapes):
     """Named views of consecutive parts of a flat array."""
@@ -129,13 +124,3 @@ def _cross_entropy(logits, targets, xp):
     logits /= sums * logits.shape[0]
     logits[rows, targets] -= 1 / logits.shape[0]
     return loss, logits
-
-
-def _fill_one_hot(out, numbers, xp):
-    """Rows of the identity: out[n] is 1 at numbers[n] and else 0.
-
-    The gradient of the embedding is a product with it: deterministic on every device, where adding up rows in
-    place would need atomics, and fast for vocabularies of characters.
-    """
-    out.fill(0)
-    out[xp.arange(numbers.size), numbers] = 1

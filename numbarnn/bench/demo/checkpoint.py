@@ -25,7 +25,8 @@ def save(path, trainer: Trainer):
     """Writes the trainer. The file is replaced whole: an interruption leaves the former one."""
     trainer.fetch_losses()
     arrays = _model_arrays(trainer)
-    for index, part in enumerate(_state_parts(trainer.state)):
+    state = trainer.state if isinstance(trainer.state, (tuple, list)) else [trainer.state]
+    for index, part in enumerate(state if trainer.state is not None else ()):
         arrays[f"state/{index}"] = trainer.model.layer.engine.to_host(part)
     arrays["losses"] = np.array(trainer.losses, np.float64)
     arrays["held_out"] = np.array(trainer.held_out, np.float64).reshape(-1, 2)
@@ -38,10 +39,14 @@ def _model_arrays(trainer):
     """Name -> array on the host: parameters and Adam's moments, which every checkpoint of a configuration has."""
     to_host = trainer.model.layer.engine.to_host
     arrays = {f"model/{name}": array for name, array in trainer.model.state_dict().items()}
+    return arrays | {name: to_host(moment) for name, moment in _moments(trainer)}
+
+
+def _moments(trainer):
+    """(name, array) of each of Adam's moments."""
     for kind in ("first", "second"):
         for index, moment in enumerate(getattr(trainer.optimizer, kind)):
-            arrays[f"adam/{kind}/{index}"] = to_host(moment)
-    return arrays
+            yield f"adam/{kind}/{index}", moment
 
 
 def _about(trainer):
@@ -137,9 +142,8 @@ class Checkpoint:
         asarray = trainer.model.xp.asarray
         names = [name for name in self.arrays if name.startswith("model/")]
         trainer.model.load_state_dict({name.removeprefix("model/"): self.arrays[name] for name in names})
-        for kind in ("first", "second"):
-            for index, moment in enumerate(getattr(trainer.optimizer, kind)):
-                moment[...] = asarray(self.arrays[f"adam/{kind}/{index}"])
+        for name, moment in _moments(trainer):
+            moment[...] = asarray(self.arrays[name])
         parts = [asarray(self.arrays[name]) for name in ("state/0", "state/1") if name in self.arrays]
         trainer.state = None if not parts else parts[0] if len(parts) == 1 else tuple(parts)
         trainer.losses = self.arrays["losses"].tolist()
@@ -170,13 +174,6 @@ class Checkpoint:
         if problems:
             few = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
             raise ValueError(f"resume: {self.path!r} is damaged, as it has {few}")
-
-
-def _state_parts(state):
-    """A layer's state (None, h, or (h, c)) as a list of arrays."""
-    if state is None:
-        return []
-    return list(state) if isinstance(state, (tuple, list)) else [state]
 
 
 def _few(characters, limit=5):

@@ -29,39 +29,34 @@ SMOOTH = 50  # steps that the curve of the training loss is averaged over
 def add_arguments(parser):
     """Options of `numbarnn demo`. Those of the model are None when not given: a checkpoint may say them."""
     model = parser.add_argument_group("the model (with --resume: as in the checkpoint)")
-    _add(model, "cell", "kind of recurrent layer", choices=PEERS_CELLS)
-    _add(model, "layers", "recurrent layers", type=positive_int, metavar="L")
-    _add(model, "hidden", "units in each", type=positive_int, metavar="H")
-    _add(model, "dropout", "probability, between layers", type=float, metavar="P")
-    _add(model, "batch", "streams of text in parallel", type=positive_int, metavar="B")
-    _add(model, "seq", "characters in a window", type=positive_int, metavar="T")
-    _add(model, "lr", "Adam's learning rate; may change on resuming", type=float)
-    _add(model, "seed", "of the parameters, the dropout and the sample", type=int)
+    for name, purpose, options in (
+        ("cell", "kind of recurrent layer", {"choices": PEERS_CELLS}),
+        ("layers", "recurrent layers", {"type": positive_int, "metavar": "L"}),
+        ("hidden", "units in each", {"type": positive_int, "metavar": "H"}),
+        ("dropout", "probability, between layers", {"type": float, "metavar": "P"}),
+        ("batch", "streams of text in parallel", {"type": positive_int, "metavar": "B"}),
+        ("seq", "characters in a window", {"type": positive_int, "metavar": "T"}),
+        ("lr", "Adam's learning rate; may change on resuming", {"type": float}),
+        ("seed", "of the parameters, the dropout and the sample", {"type": int}),
+    ):
+        model.add_argument(f"--{name}", help=f"{purpose} (default: {getattr(Config, name)})", **options)
 
-    work = parser.add_argument_group("the work")
-    work.add_argument("--text", metavar="FILE", help="UTF-8 text to learn (default: Python's documentation)")
-    work.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or sim (default: auto)")
-    steps = f"train until this step (default: {DEFAULT_STEPS}, or {DEFAULT_MINUTES} minutes if that is sooner)"
-    work.add_argument("--steps", type=positive_int, metavar="N", help=steps)
-    minutes = "train no longer than this (default with --steps: no limit)"
-    work.add_argument("--minutes", type=float, help=minutes)
-    length = "characters to write at the end (default: 600)"
-    work.add_argument("--sample", type=int, default=600, metavar="N", help=length)
-    temperature = "of the sample, 0 takes the likeliest characters (default: 0.7)"
-    work.add_argument("--temperature", type=float, default=0.7, help=temperature)
-    work.add_argument("--prompt", default="The ", help='text that the sample continues (default: "The ")')
+    add = parser.add_argument_group("the work").add_argument
+    add("--text", metavar="FILE", help="UTF-8 text to learn (default: Python's documentation)")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or sim (default: auto)")
+    default = f"{DEFAULT_STEPS}, or {DEFAULT_MINUTES} minutes if that is sooner"
+    add("--steps", type=positive_int, metavar="N", help=f"train until this step (default: {default})")
+    add("--minutes", type=float, help="train no longer than this (default with --steps: no limit)")
+    add("--sample", type=int, default=600, metavar="N", help="characters to write at the end (default: 600)")
+    add("--temperature", type=float, default=0.7, help="of the sample, 0 takes the likeliest characters (default: 0.7)")
+    add("--prompt", default="The ", help='text that the sample continues (default: "The ")')
 
-    files = parser.add_argument_group("files")
-    files.add_argument("--json", type=json_path, metavar="FILE", help="write the results to FILE, as JSON")
+    add = parser.add_argument_group("files").add_argument
+    add("--json", type=json_path, metavar="FILE", help="write the results to FILE, as JSON")
     curve = f"loss curve to write, or none (default: {DEFAULT_PLOT})"
-    files.add_argument("--plot", type=_plot_path, default=DEFAULT_PLOT, metavar="FILE.png", help=curve)
-    files.add_argument("--save", type=json_path, metavar="FILE", help="keep a checkpoint in FILE (.npz)")
-    files.add_argument("--resume", metavar="FILE", help="go on from a checkpoint")
-
-
-def _add(group, name, purpose, **options):
-    """Adds an option of the model; None stands for what `Config` or the checkpoint says."""
-    group.add_argument(f"--{name}", help=f"{purpose} (default: {getattr(Config, name)})", **options)
+    add("--plot", type=_plot_path, default=DEFAULT_PLOT, metavar="FILE.png", help=curve)
+    add("--save", type=json_path, metavar="FILE", help="keep a checkpoint in FILE (.npz)")
+    add("--resume", metavar="FILE", help="go on from a checkpoint")
 
 
 def _plot_path(text):
@@ -121,12 +116,13 @@ def budget(args):
 
 def prepare(args, engine):
     """The trainer, from scratch or from a checkpoint, ready to go."""
-    given = {field.name: getattr(args, field.name) for field in fields(Config)}
-    given = {name: value for name, value in given.items() if value is not None}
-    checkpoint = Checkpoint(args.resume) if args.resume is not None else None
-    base = asdict(checkpoint.config) if checkpoint is not None else {}
-    config = Config(**base | given)
-    if checkpoint is not None:
+    names = [field.name for field in fields(Config)]
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    if args.resume is None:
+        config, checkpoint = Config(**given), None
+    else:
+        checkpoint = Checkpoint(args.resume)
+        config = Config(**asdict(checkpoint.config) | given)
         checkpoint.check_config(config)
     path = args.text if args.text is not None or checkpoint is None else checkpoint.text_path
     corpus = Corpus.prepare(*load_text(path), config.batch, config.seq)
@@ -197,13 +193,8 @@ def _train(trainer, steps, deadline, save_path):
                 not_saved = error
                 bar.write(f"no checkpoint: {error.filename}: {error.strerror}")
 
-        trainer.train(
-            steps,
-            deadline=deadline,
-            should_stop=interrupted.is_set,
-            on_step=on_step,
-            on_evaluated=on_evaluated,
-        )
+        tell = {"on_step": on_step, "on_evaluated": on_evaluated}
+        trainer.train(steps, deadline=deadline, should_stop=interrupted.is_set, **tell)
         return interrupted.is_set(), not_saved
 
 

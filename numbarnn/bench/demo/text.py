@@ -19,7 +19,13 @@ REPEAT_LENGTH = 64  # characters; passages at least this long count as repeated 
 def load_text(path: str | Path | None = None) -> tuple[str, str]:
     """The text to learn and its name: a UTF-8 file, or else the documentation that ships with Python."""
     if path is None:
-        return _python_documentation(), DOCUMENTATION
+        try:
+            from pydoc_data.topics import topics
+        except ImportError as error:
+            raise ValueError(
+                "text: this Python has no pydoc_data.topics, the default text; name a UTF-8 file with --text FILE"
+            ) from error
+        return "".join(topics[name] for name in sorted(topics)), DOCUMENTATION
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -32,16 +38,6 @@ def load_text(path: str | Path | None = None) -> tuple[str, str]:
     if not text:
         raise ValueError(f"text: expected a file with characters in it, got {str(path)!r}, which is empty")
     return text, str(path)
-
-
-def _python_documentation() -> str:
-    try:
-        from pydoc_data.topics import topics
-    except ImportError as error:
-        raise ValueError(
-            "text: this Python has no pydoc_data.topics, the default text; name a UTF-8 file with --text FILE"
-        ) from error
-    return "".join(topics[name] for name in sorted(topics))
 
 
 def split_text(text: str, held_out: float = HELD_OUT_SHARE) -> tuple[str, str]:
@@ -57,7 +53,7 @@ class Vocabulary:
         if list(characters) != sorted(set(characters)):
             raise ValueError("vocabulary: expected each character once, in sorted order")
         self.characters = characters
-        self._codes = _codes(characters)
+        self._numbers = {character: number for number, character in enumerate(characters, 1)}
 
     @classmethod
     def of(cls, text: str) -> "Vocabulary":
@@ -69,19 +65,10 @@ class Vocabulary:
 
     def encode(self, text: str) -> np.ndarray:
         """Character numbers, int64 (len(text),)."""
-        codes = _codes(text)
-        if not self.characters:
-            return np.full(codes.size, UNKNOWN, np.int64)
-        place = np.minimum(np.searchsorted(self._codes, codes), self._codes.size - 1)
-        return np.where(self._codes[place] == codes, place + 1, UNKNOWN)
+        return np.fromiter((self._numbers.get(character, UNKNOWN) for character in text), np.int64, len(text))
 
     def decode(self, numbers) -> str:
         return "".join(UNKNOWN_SIGN if n == UNKNOWN else self.characters[n - 1] for n in numbers)
-
-
-def _codes(text: str) -> np.ndarray:
-    """Unicode code points, uint32."""
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import numbarnn as nr
+from numbarnn.bench.cases.cases import PEERS_CELLS, layer_type
 from numbarnn.bench.demo.charmodel import CharModel
 from numbarnn.bench.demo.optim import Adam
 from numbarnn.bench.demo.text import UNKNOWN, Corpus
@@ -36,8 +36,8 @@ class Config:
     seed: int = 0
 
     def __post_init__(self):
-        if self.cell not in LAYERS:
-            raise ValueError(f"cell: expected one of {', '.join(LAYERS)}, got {self.cell!r}")
+        if self.cell not in PEERS_CELLS:
+            raise ValueError(f"cell: expected one of {', '.join(PEERS_CELLS)}, got {self.cell!r}")
         for name in ("hidden", "layers", "batch", "seq"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected a positive integer, got {getattr(self, name)}")
@@ -51,37 +51,27 @@ class Config:
             raise ValueError(f"seed: expected an integer of at least 0, got {self.seed}")
 
 
-LAYERS = {
-    "lstm": lambda *sizes, **options: nr.LSTM(*sizes, **options),
-    "gru": lambda *sizes, **options: nr.GRU(*sizes, **options),
-    "rnn_tanh": lambda *sizes, **options: nr.RNN(*sizes, nonlinearity="tanh", **options),
-    "rnn_relu": lambda *sizes, **options: nr.RNN(*sizes, nonlinearity="relu", **options),
-}
-
-
 def build_model(config, vocabulary_size, device="auto", dtype="float32") -> CharModel:
-    layer = LAYERS[config.cell](
-        EMBEDDING,
-        config.hidden,
-        config.layers,
-        dropout=config.dropout,
-        dtype=dtype,
-        device=device,
-        seed=config.seed,
-    )
+    """A new model of a configuration."""
+    sizes, places = (EMBEDDING, config.hidden, config.layers), {"device": device, "dtype": dtype}
+    layer = layer_type(config.cell)(*sizes, dropout=config.dropout, seed=config.seed, **places)
     return CharModel(vocabulary_size, layer, seed=config.seed)
+
+
+def _no(*_):
+    """What is done at a step where nobody asked for anything: nothing, which stops nothing."""
 
 
 class Trainer:
     """A model in training: everything that a checkpoint holds is an attribute of this object.
 
-    Attributes
-        step        training steps done
-        window      index of the next window of the training streams; at 0 the state starts from zero
-        state       the layer's state at the start of that window (None for zero)
-        losses      bits per character of each step
-        held_out    list of (step, bits per character of the held-out text)
-        seconds     time spent, over all runs that led here
+    Attributes:
+        step: training steps done.
+        window: index of the next window of the training streams; at 0 the state starts from zero.
+        state: the layer's state at the start of that window (None for zero).
+        losses: bits per character of each step.
+        held_out: list of (step, bits per character of the held-out text).
+        seconds: time spent, over all runs that led here.
     """
 
     def __init__(self, config: Config, corpus: Corpus, device="auto"):
@@ -113,11 +103,9 @@ class Trainer:
         fetched = [float(loss) / math.log(2) for loss in self._pending]
         self._pending.clear()
         self.losses += fetched
-        for loss in fetched:
-            if not math.isfinite(loss):
-                raise Diverged(
-                    f"the loss became {loss} by step {self.step}; try a smaller --lr than {self.config.lr:g}"
-                )
+        if wrong := [loss for loss in fetched if not math.isfinite(loss)]:
+            cure = f"try a smaller --lr than {self.config.lr:g}"
+            raise Diverged(f"the loss became {wrong[0]} by step {self.step}; {cure}")
 
     def recent_loss(self) -> float:
         """Training bits per character, averaged over the last steps; NaN before the first."""
@@ -129,7 +117,7 @@ class Trainer:
             self.held_out.append((self.step, evaluate(self.model, self.held_out_streams)))
         return self.held_out[-1][1]
 
-    def train(self, steps, *, deadline=math.inf, should_stop=None, every=200, on_step=None, on_evaluated=None):
+    def train(self, steps, *, deadline=math.inf, should_stop=_no, every=200, on_step=_no, on_evaluated=_no):
         """Trains until step `steps`, the deadline (time.perf_counter()) or should_stop().
 
         Every `every` steps, and at the end, the held-out text is evaluated. on_step(trainer) and
@@ -141,9 +129,8 @@ class Trainer:
             self.train_step()
             now = time.perf_counter()
             self.seconds = now - started
-            if on_step is not None:
-                on_step(self)
-            finished = self.step >= steps or now >= deadline or (should_stop is not None and should_stop())
+            on_step(self)
+            finished = self.step >= steps or now >= deadline or should_stop()
             if self.step % every == 0 and not finished:
                 self._evaluate_and_tell(started, on_evaluated)
         self._evaluate_and_tell(started, on_evaluated)
@@ -152,8 +139,7 @@ class Trainer:
         self.fetch_losses()
         self.evaluate()
         self.seconds = time.perf_counter() - started
-        if on_evaluated is not None:
-            on_evaluated(self)
+        on_evaluated(self)
 
 
 def evaluate(model, streams, window=HELD_OUT_WINDOW) -> float:
@@ -176,15 +162,12 @@ def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt="") -> 
     state, drawn = None, []
     for _ in range(length):
         logits, state = model.logits(model.xp.asarray(numbers), state)
-        drawn.append(_draw(model.layer.engine.to_host(logits[-1, 0]), temperature, rng))
+        logits = np.array(model.layer.engine.to_host(logits[-1, 0]), np.float64)
+        logits[UNKNOWN] = -math.inf
+        if temperature == 0:
+            drawn.append(int(logits.argmax()))
+        else:
+            sums = np.exp((logits - logits.max()) / temperature).cumsum()
+            drawn.append(int(np.searchsorted(sums, rng.random() * sums[-1], side="right")))
         numbers = np.array([[drawn[-1]]])
     return vocabulary.decode(drawn)
-
-
-def _draw(logits, temperature, rng) -> int:
-    logits = np.array(logits, np.float64)
-    logits[UNKNOWN] = -math.inf
-    if temperature == 0:
-        return int(logits.argmax())
-    sums = np.exp((logits - logits.max()) / temperature).cumsum()
-    return int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))

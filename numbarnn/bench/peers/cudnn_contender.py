@@ -27,20 +27,16 @@ def variants(case):
 def cudnn_contenders(problem, train):
     """(contenders, name -> why there is none): cuDNN's algorithms on a problem whose layers have one size.
 
-    train   forward in training, backward data and backward weights; else forward in inference
+    Args:
+        train: forward in training, backward data and backward weights; else forward in inference.
     """
     from numbarnn.bench.peers import cudnn
 
     if (reason := cudnn.why_not()) is not None:
         return [], {PREFIX.strip(): reason}
-    contenders, refusals = [], {}
-    for name, chosen in variants(problem.case).items():
-        found = first_that_runs(problem, train, name, chosen)
-        if isinstance(found, Contender):
-            contenders.append(found)
-        else:
-            refusals[name] = found
-    return contenders, refusals
+    found = {name: first_that_runs(problem, train, name, chosen) for name, chosen in variants(problem.case).items()}
+    contenders = [one for one in found.values() if isinstance(one, Contender)]
+    return contenders, {name: words for name, words in found.items() if isinstance(words, str)}
 
 
 def first_that_runs(problem, train, name, chosen):

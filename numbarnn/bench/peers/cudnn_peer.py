@@ -8,7 +8,7 @@ padding (zeros stand there), and of its dx only what is no padding is taken. flo
 import numpy as np
 
 from numbarnn.bench.cases import sequences
-from numbarnn.bench.cases.cases import PEERS_CELLS, layer_of, pack_states
+from numbarnn.bench.cases.cases import PEERS_CELLS, layer_of, pack_states, renamed
 
 LACKS = ("resets",)  # options of a case that cuDNN does not have
 
@@ -27,7 +27,8 @@ def why_not():
 def cudnn_results(problem, masks=None):
     """cuDNN's results by quantity, as `peers` describes them; y and the states alone where the case is forward only.
 
-    masks   what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None
+    Args:
+        masks: what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None.
 
     Raises Refused where cuDNN lacks an option, or refuses what it was given, or fails.
     """
@@ -74,8 +75,9 @@ def masked(array, masks, layer):
 class Network:
     """Consecutive layers of a problem, of one size, as one network of cuDNN's.
 
-    layers   their numbers
-    chosen   options of `cudnn.Options` that the problem leaves open, such as the algorithm
+    Args:
+        layers: their numbers.
+        chosen: options of `cudnn.Options` that the problem leaves open, such as the algorithm.
     """
 
     def __init__(self, problem, layers, **chosen):
@@ -83,20 +85,11 @@ class Network:
 
         case = problem.case
         self.problem, self.layers = problem, layers
-        clipping = {"cell_clip": case.cell_clip, "clip_propagate_nan": case.clip_propagate_nan}
-        self.rnn = cudnn.Rnn(
-            case.cell,
-            case.layer_input_size(layers[0]),
-            case.hidden[layers[0]],
-            len(layers),
-            bidirectional=case.bidirectional,
-            bias=case.bias,
-            input_mode=case.input_mode if layers[0] == 0 else "linear",
-            proj_size=case.proj_size,
-            dtype=case.dtype,
-            **(clipping if case.cell_clip else {}),
-            **chosen,
-        )
+        sizes = case.layer_input_size(layers[0]), case.hidden[layers[0]], len(layers)
+        names = ["bidirectional", "bias", "proj_size", "dtype"]
+        names += ["cell_clip", "clip_propagate_nan"] if case.cell_clip else []
+        names += ["input_mode"] if layers[0] == 0 else []
+        self.rnn = cudnn.Rnn(case.cell, *sizes, **{name: getattr(case, name) for name in names}, **chosen)
 
     def forward(self, x):
         """y, and lists of hy and cy, of which one is empty where the cell has no c."""
@@ -118,7 +111,7 @@ class Network:
         dhy, dcy = self.states(problem.dhy), self.states(problem.dcy)
         dx, dhx, dcx = self.rnn.backward_data(self.reserve, dy, dhy, dcy)
         gradients = self.rnn.split(self.rnn.backward_weights(self.reserve))
-        parameters = {name: gradients[self.own_name(name)] for name in self.names()}
+        parameters = {name: gradients[own] for name, own in self.names().items()}
         return dx, self.unpacked(dhx), self.unpacked(dcx), parameters
 
     def prepare(self, train):
@@ -143,15 +136,12 @@ class Network:
 
     def weights(self):
         """The parameters of these layers by the network's names."""
-        return {self.own_name(name): self.problem.parameters[name] for name in self.names()}
+        return {own: self.problem.parameters[name] for name, own in self.names().items()}
 
     def names(self):
-        """The problem's names of the parameters of these layers."""
-        return [name for name in self.problem.parameters if layer_of(name) in self.layers]
-
-    def own_name(self, name):
-        """The network's name of one of the problem's parameters."""
-        return name.replace(f"_l{layer_of(name)}", f"_l{layer_of(name) - self.layers[0]}")
+        """The problem's name -> the network's, of the parameters of these layers."""
+        own = [name for name in self.problem.parameters if layer_of(name) in self.layers]
+        return {name: renamed(name, -self.layers[0]) for name in own}
 
     def states(self, states):
         """Per-layer states of the problem as cuDNN takes those of these layers: (layers * D, B, H); None stays None."""

@@ -9,9 +9,9 @@ import numpy as np
 
 from numbarnn.bench.cases import sequences
 from numbarnn.bench.cases.cases import make_layer, pack_states, unpack_states
-from numbarnn.bench.peers.contender import Contender, installed
-from numbarnn.bench.peers.onnx_peer import ONNX_GATE_ORDER, onnxruntime_contender
-from numbarnn.bench.peers.torch_peer import (
+from numbarnn.bench.peers.contender import Contender, installed  # noqa: F401
+from numbarnn.bench.peers.onnx_peer import onnxruntime_contender  # noqa: F401 - `peers` has them all
+from numbarnn.bench.peers.torch_peer import (  # noqa: F401
     numpy_to_torch,
     torch_contender,
     torch_results,
@@ -19,49 +19,39 @@ from numbarnn.bench.peers.torch_peer import (
     torch_to_numpy,
 )
 
-__all__ = [
-    "ONNX_GATE_ORDER",
-    "Contender",
-    "call_options",
-    "input_shape",
-    "installed",
-    "make_layer",
-    "numbarnn_contender",
-    "numbarnn_gradients",
-    "numbarnn_outputs",
-    "numpy_to_torch",
-    "onnxruntime_contender",
-    "to_engine",
-    "to_engine_state",
-    "to_host",
-    "torch_contender",
-    "torch_results",
-    "torch_threads",
-    "torch_to_numpy",
-]
-
 
 def numbarnn_contender(problem, train, device="cpu", schedule="auto"):
     """A numbarnn layer at what `torch_contender` does: train gives dx, dhx, dcx and all weight gradients."""
     layer = make_layer(problem.case, device, problem.parameters, schedule)
-    forward_plan = layer.explain(input_shape(problem)).splitlines()[1]  # the schedule and its reason
     x, dy = to_engine(layer, problem, problem.x), to_engine(layer, problem, problem.dy)
     state = to_engine_state(layer, problem.h0, problem.c0)
 
-    def forward():
+    def results(y, final, gradients=None):
+        found = numbarnn_outputs(layer, problem, y, final)
+        return found | numbarnn_gradients(layer, problem, gradients) if train else found
+
+    return layer_contender(f"numbarnn {schedule}", layer, (x, state, dy if train else None), results)
+
+
+def layer_contender(name, layer, given, results):
+    """A layer at inference, or at forward and backward.
+
+    Args:
+        given: (x, state, dy) as the layer takes them; dy is None for inference.
+        results: what (y, state) or (y, state, gradients), as the layer returns them, are by quantity.
+    """
+    x, state, dy = given
+
+    def inference():
         return layer(x, state)
 
     def forward_and_backward():
         y, final, tape = layer.forward(x, state)
         return y, final, layer.backward(tape, dy)
 
-    def results(returned):
-        found = numbarnn_outputs(layer, problem, *returned[:2])
-        return found | numbarnn_gradients(layer, problem, returned[2]) if train else found
-
-    synchronize = getattr(layer.engine, "synchronize", lambda: None)
-    call = forward_and_backward if train else forward
-    return Contender(f"numbarnn {schedule}", call, results, synchronize, forward_plan)
+    call, synchronize = inference if dy is None else forward_and_backward, getattr(layer.engine, "synchronize", None)
+    plan = layer.explain(tuple(x.shape)).splitlines()[1]  # the schedule and its reason
+    return Contender(name, call, lambda returned: results(*returned), synchronize or (lambda: None), plan)
 
 
 # ---- a problem's arrays as layers take them ----
@@ -99,7 +89,8 @@ def to_engine_state(layer, *states):
 def call_options(problem, steps=slice(None)):
     """The options of a call that the case uses: lengths (unless packed), padding_value, resets.
 
-    steps   which of the times are given to the call
+    Args:
+        steps: which of the times are given to the call.
     """
     case, options = problem.case, {}
     if case.lengths == "padded":
@@ -119,20 +110,21 @@ def call_options(problem, steps=slice(None)):
 
 def numbarnn_outputs(layer, problem, y, state):
     """y, hy and cy that a layer returned, as NumPy arrays by quantity."""
-    case = problem.case
-    results = {"y": from_engine(layer, problem, y, case.padding_value)}
-    for quantity, value in zip(("hy", "cy"), state if case.has_c else (state,), strict=False):
-        results[quantity] = unpack_states(case, to_host(layer, value))
-    return results
+    y = from_engine(layer, problem, y, problem.case.padding_value)
+    return {"y": y} | named_states(layer, problem.case, ("hy", "cy"), state)
 
 
 def numbarnn_gradients(layer, problem, gradients):
     """dx, dhx, dcx and the gradient of each parameter that a layer returned, as NumPy arrays by quantity."""
-    case, results = problem.case, {"dx": from_engine(layer, problem, gradients.x)}
-    state = gradients.state if case.has_c else (gradients.state,)
-    for quantity, value in zip(("dhx", "dcx"), state, strict=False):
-        results[quantity] = unpack_states(case, to_host(layer, value))
+    results = {"dx": from_engine(layer, problem, gradients.x)}
+    results |= named_states(layer, problem.case, ("dhx", "dcx"), gradients.state)
     return results | {name: to_host(layer, value) for name, value in gradients.params.items()}
+
+
+def named_states(layer, case, names, state):
+    """A layer's state, or its gradient, as lists of NumPy arrays by these names of h and c."""
+    parts = state if case.has_c else (state,)
+    return {name: unpack_states(case, to_host(layer, part)) for name, part in zip(names, parts, strict=False)}
 
 
 def from_engine(layer, problem, value, padding_value=0.0):

@@ -78,7 +78,8 @@ class LoopNetwork:
         self._work, done = [], set()
         of_vector = {product.vector: list(product.gates.values()) for product in structure.products}
         first = next((node.args[0] for node in structure.recurrent.values()), None)
-        self._groups = {vector: (cell.rows_of_stage(self._stage(vector), H), own) for vector, own in of_vector.items()}
+        stages = {getattr(stage, "vector", None): number for number, stage in enumerate(structure.stages)}
+        self._groups = {vector: (cell.rows_of_stage(stages[vector], H), own) for vector, own in of_vector.items()}
         if first is not None:
             self._groups[first] = slice(0, cell.num_recurrent * H), list(structure.recurrent.values())
         for node in nodes:
@@ -88,13 +89,6 @@ class LoopNetwork:
                     self._work.append((node.args[0], None, ()))
             elif node.args:
                 self._work.append((node, operation(node.op, dtype), node.args))
-
-    def _stage(self, vector):
-        stages = self.cell.structure.stages
-        return next(number for number, stage in enumerate(stages) if getattr(stage, "vector", None) is vector)
-
-    def _of(self, name, layer):
-        return self.leaves.get(named(name, layer, 0))
 
     def __call__(self, x, states):
         """x (T, B, I), states one (L, B, H) each -> y (T, B, H), and the final states, a list per layer."""
@@ -115,11 +109,8 @@ class LoopNetwork:
         if cell.heads > 1:
             R = torch.cat([torch.block_diag(*gate.chunk(cell.heads)) for gate in R.split(H)])
         known = dict(self._numbers)
-        known |= {node: self._of(name, layer) for name, node in structure.per_unit.items()}
-        products = {
-            vector: (R[rows], None if b_r is None else b_r[rows], gates)
-            for vector, (rows, gates) in self._groups.items()
-        }
+        known |= {node: self.leaves.get(named(name, layer, 0)) for name, node in structure.per_unit.items()}
+        products = {v: (R[rows], b_r if b_r is None else b_r[rows], gates) for v, (rows, gates) in self._groups.items()}
         state_nodes = {node.data: node for node in reachable(structure.outputs) if node.op == "state"}
         ys = []
         for gates_of_x in linear(x, W, b_w).unbind(0):

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 import numpy as np
 
 from numbarnn.bench.cases import sequences
-from numbarnn.bench.cases.cases import GATES, layer_of, pack_states, unpack_states
+from numbarnn.bench.cases.cases import layer_of, pack_states, renamed, unpack_states
 from numbarnn.bench.peers.contender import Contender, installed
 from numbarnn.common import precision
+from numbarnn.weights.network import infer
+from numbarnn.weights.torch import write as state_dict_of
 
 LACKS = ("cell_clip", "resets")  # options of a case that PyTorch does not have
 
@@ -57,41 +59,20 @@ def torch_module(problem, layers, device="cpu"):
     kind = {"lstm": "LSTM", "gru": "GRU"}.get(case.cell, "RNN")
     options = {"nonlinearity": case.cell.removeprefix("rnn_")} if kind == "RNN" else {}
     options |= {"proj_size": case.proj_size} if case.proj_size else {}
-    module = getattr(torch.nn, kind)(
-        case.layer_input_size(first),
-        case.hidden[first],
-        num_layers=len(layers),
-        bias=bool(case.bias),
-        bidirectional=case.bidirectional,
-        dtype=getattr(torch, case.dtype),
-        device=device,
-        **options,
-    )
-    state = {}
-    for name, tensor in module.state_dict().items():
-        array = problem.parameters.get(own_name(name, first))
-        state[name] = numpy_to_torch(stand_in(case, name, tensor.shape) if array is None else array)
-    module.load_state_dict(state)
+    options |= {"bias": bool(case.bias), "bidirectional": case.bidirectional}
+    options |= {"dtype": getattr(torch, case.dtype), "device": device}
+    module = getattr(torch.nn, kind)(case.layer_input_size(first), case.hidden[first], len(layers), **options)
+    own = {renamed(name, -first): array for name, array in problem.parameters.items() if layer_of(name) in layers}
+    state = state_dict_of(infer(own, case.cell))
+    module.load_state_dict({name: numpy_to_torch(array) for name, array in state.items()})
     return module
-
-
-def own_name(name, first):
-    """The problem's name of a parameter of a module whose layer 0 is the problem's layer `first`."""
-    return name.replace(f"_l{layer_of(name)}", f"_l{layer_of(name) + first}")
-
-
-def stand_in(case, name, shape):
-    """What a module gets for a parameter that the problem does not have: W of a skip input, or a bias."""
-    dtype = precision.numpy_dtype(case.dtype)
-    if name.startswith("weight_ih"):
-        return np.tile(np.eye(shape[1], dtype=dtype), (GATES[case.cell], 1))
-    return np.zeros(shape, dtype)
 
 
 def torch_results(problem, masks=None):
     """PyTorch's results, forward and backward, on the CPU, in the problem's dtype; None where it lacks an option.
 
-    masks   what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None
+    Args:
+        masks: what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None.
 
     Each layer is a module of its own, so that layers may differ in size and the masks are given.
     """
@@ -121,7 +102,7 @@ def torch_results(problem, masks=None):
     results = {"y": y, "hy": hy, "dx": x.grad, "dhx": [h.grad for h in h0]}
     results |= {"cy": cy, "dcx": [c.grad for c in c0]} if c0 is not None else {}
     for k, module in enumerate(modules):
-        gradients = {own_name(name, k): p.grad for name, p in module.named_parameters()}
+        gradients = {renamed(name, k): p.grad for name, p in module.named_parameters()}
         results |= {name: gradient for name, gradient in gradients.items() if name in problem.parameters}
     return {quantity: torch_to_numpy(value) for quantity, value in results.items()}
 
@@ -134,15 +115,16 @@ def run_module(module, x, state, problem):
     import torch
     from torch.nn.utils import rnn
 
-    if problem.lengths is None:
+    def run(x, state):
         y, final = module(x, state if len(state) == 2 else state[0])
         return y, final if len(state) == 2 else (final,)
+
+    if problem.lengths is None:
+        return run(x, state)
     kept = torch.from_numpy(np.flatnonzero(problem.lengths))
     lengths = torch.from_numpy(problem.lengths)[kept]
     packed = rnn.pack_padded_sequence(x[:, kept], lengths, enforce_sorted=False)
-    begin = tuple(part[:, kept] for part in state)
-    y, final = module(packed, begin if len(begin) == 2 else begin[0])
-    final = final if len(begin) == 2 else (final,)
+    y, final = run(packed, tuple(part[:, kept] for part in state))
     y, _ = rnn.pad_packed_sequence(y, padding_value=problem.case.padding_value, total_length=len(x))
     padding = torch.full((*x.shape[:2], y.shape[2]), problem.case.padding_value, dtype=y.dtype)
     ends = zip(state, final, strict=True)
@@ -179,7 +161,6 @@ def numpy_to_torch(array, device="cpu"):
 
 def torch_contender(problem, train, device="cpu"):
     """nn.LSTM, nn.GRU or nn.RNN as its users call it: forward without gradients, or forward and backward."""
-    import torch
 
     case = problem.case
     module = torch_module(problem, range(case.L), device)
@@ -190,33 +171,42 @@ def torch_contender(problem, train, device="cpu"):
     for tensor in inputs:
         tensor.requires_grad_(train)
     x, state = inputs[0], inputs[1] if len(inputs) == 2 else tuple(inputs[1:])
-    leaves = [*inputs, *module.parameters()]
+    call = torch_call(lambda: module(x, state), [*inputs, *module.parameters()], dy if train else None)
     module.train(train)
 
-    def forward():
+    def results(returned):
+        y, final = returned
+        found, states = {"y": y}, dict(zip(("hy", "cy"), final if case.cell == "lstm" else (final,), strict=False))
+        if train:
+            found |= {"dx": x.grad} | {name: p.grad for name, p in module.named_parameters()}
+            states |= {name: leaf.grad for name, leaf in zip(("dhx", "dcx"), inputs[1:], strict=False)}
+        states = {name: unpack_states(case, torch_to_numpy(value)) for name, value in states.items()}
+        return {name: torch_to_numpy(value) for name, value in found.items()} | states
+
+    note = "call by call, as its users call it" if device.startswith("cuda") else None
+    return Contender("torch", call, results, torch_synchronize(device), note=note)
+
+
+def torch_call(forward, leaves, dy=None):
+    """What a contender of PyTorch's calls: forward() -> (y, state), without gradients; with dy also y.backward(dy)."""
+    import torch
+
+    def inference():
         with torch.no_grad():
-            return module(x, state)
+            return forward()
 
     def forward_and_backward():
         for leaf in leaves:
             leaf.grad = None
-        y, final = module(x, state)
+        y, final = forward()
         y.backward(dy)
         return y, final
 
-    def results(returned):
-        y, final = returned
-        states = final if case.cell == "lstm" else (final,)
-        found = {"y": torch_to_numpy(y)}
-        for quantity, value in zip(("hy", "cy"), states, strict=False):
-            found[quantity] = unpack_states(case, torch_to_numpy(value))
-        if train:
-            found["dx"] = torch_to_numpy(x.grad)
-            for quantity, leaf in zip(("dhx", "dcx"), inputs[1:], strict=False):
-                found[quantity] = unpack_states(case, torch_to_numpy(leaf.grad))
-            found |= {name: torch_to_numpy(p.grad) for name, p in module.named_parameters()}
-        return found
+    return inference if dy is None else forward_and_backward
 
-    synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
-    note = "call by call, as its users call it" if device.startswith("cuda") else None
-    return Contender("torch", forward_and_backward if train else forward, results, synchronize, note=note)
+
+def torch_synchronize(device):
+    """What waits for PyTorch's work on a device."""
+    import torch
+
+    return torch.cuda.synchronize if device.startswith("cuda") else lambda: None

@@ -19,10 +19,11 @@ TORCH = "torch"
 class LineUp:
     """The peers on one pass of a problem.
 
-    rivals      contenders whose results are right
-    results     PyTorch's, by quantity: what is wanted of everybody
-    agreement   rows of `compare` of the others
-    left_out    contender -> why it has no times: it refuses, or its results are wrong
+    Attributes:
+        rivals: contenders whose results are right.
+        results: PyTorch's, by quantity: what is wanted of everybody.
+        agreement: rows of `compare` of the others.
+        left_out: contender -> why it has no times: it refuses, or its results are wrong.
     """
 
     rivals: list
@@ -63,6 +64,28 @@ def is_cudnn(name):
     return name.startswith(PREFIX)
 
 
+def attempt(make, rows_of):
+    """(contender, agreement, refusal) of one who asks for times: without a contender where there is a refusal.
+
+    Args:
+        make: makes the contender.
+        rows_of: gives rows of `compare` of a contender.
+    """
+    contender, agreement = None, []
+    try:
+        contender = make()
+        agreement.extend(rows_of(contender))
+        refusal = disagreement(agreement)
+    except Exception as exception:
+        refusal = said(exception)
+    return None if refusal else contender, agreement, refusal
+
+
+def said(exception):
+    """An exception as a refusal."""
+    return f"{type(exception).__name__}: {exception}"
+
+
 # ------------------------------------------------------------------------------------------------------ what is right
 def judged_as(case):
     """The case whose floor counts."""
@@ -91,10 +114,10 @@ def compare(case, contender, truth, torch, limit_of=limit):
         missing = quantity not in found
         message = "no result" if missing else accuracy.shape_problem(found[quantity], value, case.dtype)
         error = float("nan") if message else accuracy.error(found[quantity], truth[quantity])
-        torch_error = accuracy.error(value, truth[quantity])
-        largest = limit_of(case, torch_error)
-        row = {"contender": contender.name, "quantity": quantity, "error": error, "torch_error": torch_error}
-        rows.append(row | {"limit": largest, "ok": error <= largest, "message": message})
+        row = {"contender": contender.name, "quantity": quantity, "error": error}
+        row["torch_error"] = accuracy.error(value, truth[quantity])
+        row["limit"] = limit_of(case, row["torch_error"])
+        rows.append(row | {"ok": error <= row["limit"], "message": message})
     return rows
 
 

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import tokenize
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +38,45 @@ CUDNN_METHOD = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What every row of a record has: a cell, its sizes, a pass and a schedule, and the times of its contenders.
+
+    Attributes:
+        refusal: why there are no times.
+        agreement: rows of `lineup.compare`.
+        plan: what numbarnn ran, and why.
+        seconds, device_seconds: contender -> its time per call in each round: the host's clock, the GPU's.
+        median_s, device_median_s: their medians.
+        ratio: contender -> median over rounds of numbarnn's time per call / the contender's.
+    """
+
+    cell: str
+    shape: dict
+    dtype: str
+    device: str
+    what: str
+    schedule: str
+    ok: bool
+    refusal: str | None = None
+    agreement: list = field(default_factory=list)
+    plan: str | None = None
+    seconds: dict = field(default_factory=dict)
+    device_seconds: dict = field(default_factory=dict)
+    median_s: dict = field(default_factory=dict)
+    device_median_s: dict = field(default_factory=dict)
+    ratio: dict = field(default_factory=dict)
+
+
+def times(turns):
+    """The fields of a `Row` with the times of contenders by name, as `timing.take_turns` gives them."""
+    seconds = {name: turn.call for name, turn in turns.items()}
+    device = {name: turn.device for name, turn in turns.items() if turn.device}
+    return {
+        "seconds": seconds, "device_seconds": device, "median_s": medians(seconds), "device_median_s": medians(device),
+    }  # fmt: skip
+
+
 # --------------------------------------------------------------------------------------------------- what was timed
 def kernels_digest(device):
     """A digest of the source of what runs during a call on a device ("cpu" or "cuda"): the same on every machine.
@@ -56,9 +96,8 @@ def _digest(device, package):
                 f"numbarnn has no {part}: numbarnn.bench.speed.record.TIMED names what runs during a call"
             )
         for file in files:
-            digest.update(
-                f"{file.relative_to(package).as_posix()}\n{bare(file.read_text(encoding='utf-8'))}\0".encode()
-            )
+            source = bare(file.read_text(encoding="utf-8"))
+            digest.update(f"{file.relative_to(package).as_posix()}\n{source}\0".encode())
     return digest.hexdigest()[:16]
 
 
@@ -84,21 +123,19 @@ def source_of(commit):
 
 
 # ------------------------------------------------------------------------------------------------------- the record
-def as_record(timings, rounds, device, threads, load, torch_method=TORCH_METHOD):
+def as_record(rows, where, load, torch_method=TORCH_METHOD):
     """Everything measured, and what it was measured on.
 
     Args:
-        timings: rows, as dicts. load: a `trust.Load` made before the first of them.
+        rows: as dicts.
+        where: a `timing.Machine`.
+        load: a `trust.Load` made before the first row.
         torch_method: what PyTorch was asked for.
     """
-    found, load = info.collect(), load.as_record()
+    found, load, device = info.collect(), load.as_record(), where.device
     commit, clean = source_of(found["commit"])
-    method = load | {
-        "rounds": rounds,
-        "turn_s": timing.GPU_TURN_S if device == "cuda" else timing.TURN_S,
-        "threads": threads,
-        "torch": torch_method,
-    }
+    turn_s = timing.GPU_TURN_S if device == "cuda" else timing.TURN_S
+    method = load | {"rounds": where.rounds, "turn_s": turn_s, "threads": where.threads, "torch": torch_method}
     method |= {"cudnn": CUDNN_METHOD | cudnn_version()} if device == "cuda" else {}
     machine = trust.machine_doubt(load, found["cpu"]["cores"])
     name = found["gpus"][0]["name"] if device == "cuda" and found["gpus"] else found["cpu"]["model"]
@@ -113,7 +150,7 @@ def as_record(timings, rounds, device, threads, load, torch_method=TORCH_METHOD)
         "environment": found,
         "method": method,
         "doubt": machine,
-        "results": [row | {"doubts": trust.doubts(row, row["seconds"], machine)} for row in timings],
+        "results": [row | {"doubts": trust.doubts(row, row["seconds"], machine)} for row in rows],
     }
 
 
@@ -141,13 +178,8 @@ def read(path):
     method, cores = record["method"], record["environment"]["cpu"]["cores"]
     record["doubt"] = trust.machine_doubt(method, cores)
     for row in record["results"]:
-        row.setdefault("schedule", "auto")
-        row.setdefault("tf32", False)
-        row.setdefault("left_out", {})
-        row.setdefault("notes", {})
-        row.setdefault("device_seconds", {})
-        row["device_ratio"] = ratios(row["device_seconds"])
-        row["best_cudnn"] = best_cudnn(row["device_seconds"])
+        row |= {"schedule": "auto", "tf32": False, "left_out": {}, "notes": {}, "device_seconds": {}} | row
+        row |= {"device_ratio": ratios(row["device_seconds"]), "best_cudnn": best_cudnn(row["device_seconds"])}
     return record
 
 

@@ -18,22 +18,25 @@ def milliseconds(seconds):
     return f"{seconds * 1e3:.3f}" if seconds < 1e-2 else f"{seconds * 1e3:.1f}"
 
 
-def print_timings(rows, device, threads, machine=None):
+def print_timings(rows, where, doubt=None):
     """The table of times, refusals in their place, what was left out, and a summary line.
 
-    machine: `trust.machine_doubt`.
+    Args:
+        where: a `timing.Machine`.
+        doubt: `trust.machine_doubt`.
     """
-    columns, cells = (gpu_cells if device == "cuda" else cpu_cells)(rows)
+    gpu = where.device == "cuda"
+    columns, cells = (gpu_cells if gpu else cpu_cells)(rows)
     heading = ["cell", "T,B,I,H,L", "dtype", "pass", "schedule"]
-    table = [[*about(row), *own, outcome(row, machine)] for row, own in zip(rows, cells, strict=True)]
-    where = "the GPU's clock" if device == "cuda" else f"{threads} CPU threads"
-    title = f"Milliseconds per call, {where}; a ratio below 1: numbarnn is faster"
-    title += "; call: by the host's clock" if device == "cuda" else "; us/step: numbarnn's call / T"
+    table = [[*about(row), *own, outcome(row, doubt)] for row, own in zip(rows, cells, strict=True)]
+    clock = "the GPU's clock" if gpu else f"{where.threads} CPU threads"
+    title = f"Milliseconds per call, {clock}; a ratio below 1: numbarnn is faster"
+    title += "; call: by the host's clock" if gpu else "; us/step: numbarnn's call / T"
     title += "; TF32 is PyTorch's default" if any(row["tf32"] for row in rows) else ""
     report.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("pass", "result"))
     say_left_out(rows)
     refusals = sum(not row["ok"] for row in rows)
-    doubted = sum(row["ok"] and bool(trust.doubts(row, judged(row), machine)) for row in rows)
+    doubted = sum(row["ok"] and bool(trust.doubts(row, judged(row), doubt)) for row in rows)
     verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"all {len(rows)} agree with PyTorch"
     verdict += f"; {doubted} not to be trusted" if doubted else ""
     report.say(f"numbarnn bench: {verdict}")
@@ -43,7 +46,7 @@ def about(row):
     """What a row is about, as cells."""
     schedule, plan = row["schedule"], row["plan"]
     schedule = f"auto: {plan.split()[0]}" if schedule == "auto" and plan else schedule
-    dtype = f"{row['dtype']}, TF32" if row["tf32"] else row["dtype"]
+    dtype = f"{row['dtype']}, TF32" if row.get("tf32") else row["dtype"]
     return row["cell"], ",".join(map(str, row["shape"].values())), dtype, SHORT[row["what"]], schedule
 
 
@@ -91,11 +94,11 @@ def judged(row):
     return ["numbarnn", *(name for name in rivals if name)]
 
 
-def outcome(row, machine):
+def outcome(row, doubt):
     """The last cell: ok, what speaks against the times, or why there are none."""
     if not row["ok"]:
         return f"REFUSED: {row['refusal']}"
-    doubts = trust.doubts(row, judged(row), machine)
+    doubts = trust.doubts(row, judged(row), doubt)
     return f"not to be trusted: {'; '.join(doubts)}" if doubts else "ok"
 
 

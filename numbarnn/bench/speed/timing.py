@@ -16,6 +16,7 @@ A call time far above the device time is the host's: Python, launches, allocatio
 
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,14 @@ SHORT_CALL_S, SHORT_CALLS_AT_ONCE = 1e-4, 10  # calls below this are timed ten a
 HEAD_STARTS_S = 0.02, 0.08  # for how long, at most, the GPU is kept busy before the calls timed by its own clock
 SLACK = 1.5  # the GPU is kept busy for so many times what the host needs for its calls
 GPU_CLOCK_HZ = 2e9  # no GPU's clock is much faster
+
+
+class Machine(NamedTuple):
+    """Where times are taken, "cpu" or "cuda"; CPU threads of every contender; how often each has a turn."""
+
+    device: str
+    threads: int
+    rounds: int
 
 
 @dataclass

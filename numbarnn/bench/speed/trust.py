@@ -54,16 +54,14 @@ def own_seconds():
 def machine_doubt(load, cores):
     """What is to be said of a machine that was busy with something else, or None.
 
-    load    as `Load.as_record`; what was seen during the measurement counts more than what was before it
+    Args:
+        load: as `Load.as_record`; what was seen during the measurement counts more than what was before it.
     """
     elsewhere, average = load.get("cores_busy_elsewhere"), load.get("load_average_before")
     if elsewhere is not None:
-        found, how = elsewhere, f"others kept {elsewhere:.1f} of {cores} cores busy"
-    elif average is not None:
-        found, how = average, f"load average {average:.1f} on {cores} cores before the start"
-    else:
-        return None
-    return how if found > BUSY * cores else None
+        return f"others kept {elsewhere:.1f} of {cores} cores busy" if elsewhere > BUSY * cores else None
+    busy = average is not None and average > BUSY * cores
+    return f"load average {average:.1f} on {cores} cores before the start" if busy else None
 
 
 def spread(times):

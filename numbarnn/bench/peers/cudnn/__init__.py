@@ -25,7 +25,7 @@ pip install nvidia-cudnn-cu12, or -cu13 to match the driver. In this order:
 from .library import CudnnError
 from .options import Options
 from .prepared import Prepared
-from .rnn import Reserve, Rnn
+from .rnn import Rnn
 from .session import Session, available, default_session, why_not
 
-__all__ = ["CudnnError", "Options", "Prepared", "Reserve", "Rnn", "Session", "available", "default_session", "why_not"]
+__all__ = ["CudnnError", "Options", "Prepared", "Rnn", "Session", "available", "default_session", "why_not"]

@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 
 from . import driver, options
+from .library import ask
 from .options import ALGORITHMS, BIAS_MODES, CELLS, DTYPES, INPUT_MODES, LAYOUTS, MATH_TYPES, numpy_dtype
 
 
@@ -44,12 +45,10 @@ class TensorDescriptor(Descriptor):
 
     def read(self):
         """(dtype's number, shape, strides) as cuDNN has them."""
-        dtype, rank, shape, strides = ctypes.c_int(), ctypes.c_int(), _ints([0] * 8), _ints([0] * 8)
-        self.library.call(
-            "cudnnGetTensorNdDescriptor", tensorDesc=self.pointer, nbDimsRequested=8, dataType=ctypes.byref(dtype),
-            nbDims=ctypes.byref(rank), dimA=shape, strideA=strides,
-        )  # fmt: skip
-        return dtype.value, tuple(shape[: rank.value]), tuple(strides[: rank.value])
+        shape, strides = _ints([0] * 8), _ints([0] * 8)
+        arguments = {"tensorDesc": self.pointer, "nbDimsRequested": 8, "dimA": shape, "strideA": strides}
+        dtype, rank = ask(self.library.call, "cudnnGetTensorNdDescriptor", "i:dataType i:nbDims", **arguments).values()
+        return dtype, tuple(shape[:rank]), tuple(strides[:rank])
 
 
 class DropoutDescriptor(Descriptor):
@@ -59,13 +58,13 @@ class DropoutDescriptor(Descriptor):
 
     def __init__(self, session, dropout, seed):
         super().__init__(session.library)
-        self._states, size = None, ctypes.c_size_t(0)
+        self._states, size = None, 0
         if dropout:
-            session.call("cudnnDropoutGetStatesSize", sizeInBytes=ctypes.byref(size))
-            self._states = driver.Buffer(session.device, size.value)
+            (size,) = ask(session.call, "cudnnDropoutGetStatesSize", "z:sizeInBytes").values()
+            self._states = driver.Buffer(session.device, size)
         session.call(
             "cudnnSetDropoutDescriptor", dropoutDesc=self.pointer, dropout=dropout,
-            states=driver.address(self._states), stateSizeInBytes=size.value, seed=seed,
+            states=driver.address(self._states), stateSizeInBytes=size, seed=seed,
         )  # fmt: skip
 
 
@@ -103,35 +102,12 @@ class RnnDescriptor(Descriptor):
             auxFlags=chosen.flags,
         )
         if chosen.clip_bounds is not None:
-            self._set_clip(*chosen.clip_bounds, chosen.clip_propagate_nan)
-
-    def _set_clip(self, lclip, rclip, propagate_nan):
-        """_v9 always propagates NaN (it reads back so); what does not is only to be had from _v8."""
-        bounds = {"rnnDesc": self.pointer, "clipMode": options.CLIP_MINMAX, "lclip": lclip, "rclip": rclip}
-        if propagate_nan:
-            self.library.call("cudnnRNNSetClip_v9", **bounds)
-        else:
-            self.library.call("cudnnRNNSetClip_v8", clipNanOpt=options.NOT_PROPAGATE_NAN, **bounds)
-
-    def read(self):
-        """cuDNN's name of each argument of cudnnSetRNNDescriptor_v8 -> the number it has."""
-        names = (
-            "algo cellMode biasMode dirMode inputMode dataType mathPrec mathType inputSize hiddenSize projSize "
-            "numLayers auxFlags"
-        )
-        found = {name: ctypes.c_int() for name in names.split()}
-        pointers = {name: ctypes.byref(value) for name, value in found.items()}
-        dropout = ctypes.byref(ctypes.c_void_p())
-        self.library.call("cudnnGetRNNDescriptor_v8", rnnDesc=self.pointer, dropoutDesc=dropout, **pointers)
-        return {name: value.value for name, value in found.items()}
-
-    def read_clip(self):
-        """(clipMode, clipNanOpt, lclip, rclip) as cuDNN has them."""
-        found = ctypes.c_int(), ctypes.c_int(), ctypes.c_double(), ctypes.c_double()
-        names = ("clipMode", "clipNanOpt", "lclip", "rclip")
-        pointers = {name: ctypes.byref(value) for name, value in zip(names, found, strict=True)}
-        self.library.call("cudnnRNNGetClip_v8", rnnDesc=self.pointer, **pointers)
-        return tuple(value.value for value in found)
+            lclip, rclip = chosen.clip_bounds
+            bounds = {"rnnDesc": self.pointer, "clipMode": options.CLIP_MINMAX, "lclip": lclip, "rclip": rclip}
+            if chosen.clip_propagate_nan:  # as _v9 always does (it reads back so)
+                library.call("cudnnRNNSetClip_v9", **bounds)
+            else:
+                library.call("cudnnRNNSetClip_v8", clipNanOpt=options.NOT_PROPAGATE_NAN, **bounds)
 
 
 class DataDescriptor(Descriptor):
@@ -156,19 +132,6 @@ class DataDescriptor(Descriptor):
             maxSeqLength=steps, batchSize=batch, vectorSize=width, seqLengthArray=_ints(lengths),
             paddingFill=None if fill is None else fill.ctypes.data,
         )  # fmt: skip
-        self._batch, self._dtype = batch, dtype
-
-    def read(self):
-        """(dtype's number, layout's number, T, B, width, lengths, padding value) as cuDNN has them."""
-        numbers = [ctypes.c_int() for _ in range(5)]
-        names = ("dataType", "layout", "maxSeqLength", "batchSize", "vectorSize")
-        pointers = {name: ctypes.byref(value) for name, value in zip(names, numbers, strict=True)}
-        lengths, fill = _ints([0] * self._batch), np.zeros(1, numpy_dtype(self._dtype))
-        self.library.call(
-            "cudnnGetRNNDataDescriptor", rnnDataDesc=self.pointer, arrayLengthRequested=self._batch,
-            seqLengthArray=lengths, paddingFill=fill.ctypes.data, **pointers,
-        )  # fmt: skip
-        return (*(value.value for value in numbers), tuple(lengths), float(fill[0]))
 
 
 def _ints(values):

@@ -96,6 +96,11 @@ class Device:
         """Call a function of the driver, RuntimeError unless it succeeds."""
         _check(self._driver, function, *arguments)
 
+    def do(self, function, *arguments):
+        """`call` in the device's context."""
+        with self:
+            self.call(function, *arguments)
+
     def __enter__(self):
         self.call("cuCtxPushCurrent_v2", self._context)
         return self
@@ -105,41 +110,34 @@ class Device:
 
     def synchronize(self):
         """Wait for all work of the context."""
-        with self:
-            self.call("cuCtxSynchronize")
+        self.do("cuCtxSynchronize")
 
     def allocate(self, size):
         """Address of new memory of that many bytes."""
         address = _ADDRESS()
-        with self:
-            self.call("cuMemAlloc_v2", ctypes.byref(address), max(size, 1))
+        self.do("cuMemAlloc_v2", ctypes.byref(address), max(size, 1))
         return address.value
 
     def free(self, address):
         """Give memory back."""
-        with self:
-            self.call("cuMemFree_v2", address)
+        self.do("cuMemFree_v2", address)
 
     def fill(self, address, byte, size):
         """Set every byte."""
-        with self:
-            self.call("cuMemsetD8_v2", address, byte, size)
+        self.do("cuMemsetD8_v2", address, byte, size)
 
     def fill_on(self, stream, address, byte, size):
         """Set every byte when what stands before it on a stream is done, without waiting for that; None: the default
         stream."""
-        with self:
-            self.call("cuMemsetD8Async", address, byte, size, stream)
+        self.do("cuMemsetD8Async", address, byte, size, stream)
 
     def write(self, address, array):
         """Copy a contiguous NumPy array to the device."""
-        with self:
-            self.call("cuMemcpyHtoD_v2", address, array.ctypes.data, array.nbytes)
+        self.do("cuMemcpyHtoD_v2", address, array.ctypes.data, array.nbytes)
 
     def read(self, array, address):
         """Fill a contiguous NumPy array from the device."""
-        with self:
-            self.call("cuMemcpyDtoH_v2", array.ctypes.data, address, array.nbytes)
+        self.do("cuMemcpyDtoH_v2", array.ctypes.data, address, array.nbytes)
 
     def record(self, work):
         """The executable graph of what `work(stream)` starts on a stream of its own, where nothing of it is run.
@@ -167,13 +165,11 @@ class Device:
 
     def launch(self, executable):
         """Start a graph on the default stream, without waiting."""
-        with self:
-            self.call("cuGraphLaunch", executable, None)
+        self.do("cuGraphLaunch", executable, None)
 
     def free_graph(self, executable):
         """Give a graph of `record` back."""
-        with self:
-            self.call("cuGraphExecDestroy", executable)
+        self.do("cuGraphExecDestroy", executable)
 
 
 class Graph:

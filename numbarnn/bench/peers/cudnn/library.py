@@ -26,7 +26,7 @@ _TYPES = {
     "d": ctypes.c_double,
     "p": ctypes.c_void_p,
 }
-_RNN_OPTIONS = (
+RNN_OPTIONS = (
     "i:algo i:cellMode i:biasMode i:dirMode i:inputMode i:dataType i:mathPrec i:mathType i:inputSize i:hiddenSize "
     "i:projSize i:numLayers p:dropoutDesc u:auxFlags"
 )
@@ -52,12 +52,11 @@ _PROTOTYPES = {
     "cudnnSetDropoutDescriptor": "p:dropoutDesc p:handle f:dropout p:states z:stateSizeInBytes Q:seed",
     "cudnnCreateRNNDescriptor": "p:rnnDesc",
     "cudnnDestroyRNNDescriptor": "p:rnnDesc",
-    "cudnnSetRNNDescriptor_v8": f"p:rnnDesc {_RNN_OPTIONS}",
-    "cudnnGetRNNDescriptor_v8": f"p:rnnDesc {_pointers(_RNN_OPTIONS)}",
+    "cudnnSetRNNDescriptor_v8": f"p:rnnDesc {RNN_OPTIONS}",
+    "cudnnGetRNNDescriptor_v8": f"p:rnnDesc {_pointers(RNN_OPTIONS)}",
     "cudnnRNNSetClip_v8": "p:rnnDesc i:clipMode i:clipNanOpt d:lclip d:rclip",
     "cudnnRNNGetClip_v8": "p:rnnDesc p:clipMode p:clipNanOpt p:lclip p:rclip",
     "cudnnRNNSetClip_v9": "p:rnnDesc i:clipMode d:lclip d:rclip",
-    "cudnnRNNGetClip_v9": "p:rnnDesc p:clipMode p:lclip p:rclip",
     "cudnnBuildRNNDynamic": "p:handle p:rnnDesc i:miniBatch",
     "cudnnGetRNNTempSpaceSizes": "p:handle p:rnnDesc i:fwdMode p:xDesc p:workSpaceSize p:reserveSpaceSize",
     "cudnnGetRNNWeightSpaceSize": "p:handle p:rnnDesc p:weightSpaceSize",
@@ -185,6 +184,19 @@ def in_order(function, arguments):
             f"{function}: missing {sorted(set(names) - set(arguments))}, unknown {sorted(set(arguments) - set(names))}"
         )
     return [arguments[name] for name in names]
+
+
+def ask(call, function, outputs, **arguments):
+    """The numbers that a function of cuDNN's writes, by the names of its arguments.
+
+    Args:
+        call: a `Library`'s or a `Session`'s.
+        outputs: their types and names, as in the prototypes of those who take them: "i:algo z:workSpaceSize".
+        arguments: all others.
+    """
+    found = {output[2:]: _TYPES[output[0]]() for output in outputs.split()}
+    call(function, **arguments, **{name: ctypes.byref(value) for name, value in found.items()})
+    return {name: value.value for name, value in found.items()}
 
 
 # ------------------------------------------------------------------------------------------------------------ searching

@@ -11,9 +11,9 @@ class Prepared:
     graph. As cuDNN adds gradients of weights to what is there, a run with backward begins by setting them to zero.
 
     Args:
-        session: a `Session`. calls: cuDNN's functions in their order, with all arguments. buffers: what they read and
-            write, by name. shapes: of the results among these, None for what there is not. dtype: NumPy's.
-        kept: anything else that the calls refer to.
+        session: a `Session`.
+        call: an `rnn.Call` with all arrays that the functions read and write.
+        functions: cuDNN's, in their order.
 
     Attributes:
         why_no_graph: why `run` makes cuDNN's calls one by one, in cuDNN's or the driver's words; None: it launches a
@@ -23,9 +23,9 @@ class Prepared:
         CudnnError: cuDNN refuses, or fails: the calls were made once.
     """
 
-    def __init__(self, session, calls, buffers, shapes, dtype, kept):
-        self._session, self._calls, self._buffers, self._kept = session, calls, buffers, kept
-        self._shapes, self._dtype, self._graph, self.why_no_graph = shapes, dtype, None, None
+    def __init__(self, session, call, functions):
+        self._session, self._call, self._graph, self.why_no_graph = session, call, None, None
+        self._arguments = {function: call.arguments(function) for function in functions}
         self._start(None)  # not recorded yet: what cuDNN loads and allocates at first is there then
         session.device.synchronize()
         try:
@@ -43,16 +43,15 @@ class Prepared:
     def results(self):
         """Name -> array: y, hy, cy; with backward also dx, dhx, dcx and the flat dw. Waits for the device."""
         self._session.device.synchronize()
-        shapes = {name: shape for name, shape in self._shapes.items() if shape is not None}
-        return {name: self._buffers[name].read(shape, self._dtype) for name, shape in shapes.items()}
+        names = {"y", "hy", "cy", "dx", "dhx", "dcx", "dw"} & self._call.buffers.keys()
+        return {name: array for name in names if (array := self._call.read(name)) is not None}
 
     def _recorded(self, stream):
         with self._session.on_stream(stream):
             self._start(stream)
 
     def _start(self, stream):
-        if "dw" in self._shapes:
-            dw = self._buffers["dw"]
+        if (dw := self._call.buffers.get("dw")) is not None:
             self._session.device.fill_on(stream, dw.address, 0, dw.size)
-        for function, arguments in self._calls.items():
+        for function, arguments in self._arguments.items():
             self._session.start(function, **arguments)

@@ -1,6 +1,5 @@
 """cuDNN's LSTM, GRU and RNN: forward, backward_data and backward_weights on NumPy arrays."""
 
-import ctypes
 import operator
 from dataclasses import dataclass
 
@@ -9,9 +8,12 @@ import numpy as np
 from . import options, weights
 from .descriptors import DataDescriptor, DropoutDescriptor, RnnDescriptor, TensorDescriptor
 from .driver import Buffer, address, copied, unwritten
+from .library import PROTOTYPES, ask
 from .options import Options, numpy_dtype
 from .prepared import Prepared
 from .session import default_session
+
+FORWARD, DATA, WEIGHTS = "cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,80 @@ class Sequences:
         }[self.layout]
 
 
-@dataclass
-class Reserve:
-    """What the backward calls need of one forward call in training: its arrays and cuDNN's reserve, on the device."""
+class Call:
+    """The arrays of one call on the device, cuDNN's spaces and its descriptors: in training the reserve of `forward`.
 
-    rnn: "Rnn"
-    sequences: Sequences
-    buffers: dict  # x, y, hx, cx, weights, reserve: Buffers; hx and cx may be None
-    descriptors: dict  # xDesc, yDesc, hDesc, cDesc: Descriptors; cDesc may be None
-    data_done: bool = False
+    Args:
+        rnn: the `Rnn`.
+        sequences: the `Sequences`.
+        padding_value: what cuDNN writes into y's padding; None leaves that to it. That of dx is to be 0, as far as
+            cuDNN fills it.
+        training: whether there is a reserve space.
+
+    Attributes:
+        shapes: name -> shape of every array that a call may have; None for a state that the cell does not have.
+        buffers: name -> `Buffer`, or None for NULL: arrays, and under cuDNN's names spaces.
+        data_done: whether backward data, which changes the reserve space, has run.
+    """
+
+    def __init__(self, rnn, sequences, padding_value, training):
+        self.rnn, self.buffers, self.data_done = rnn, {}, False
+        chosen, library, self._session = rnn.options, rnn._session.library, rnn._session
+        x, y = sequences.shape(chosen.input_size), sequences.shape(chosen.output_size)
+        parts = chosen.num_layers * chosen.directions, sequences.batch
+        h, c = (*parts, chosen.state_size), (*parts, chosen.hidden_size) if chosen.has_c else None
+        self.shapes = {"x": x, "dx": x, "y": y, "dy": y, "weights": (rnn.weight_space_size,)}
+        self.shapes |= {"dw": self.shapes["weights"]} | dict.fromkeys(("hx", "hy", "dhx", "dhy"), h)
+        self.shapes |= dict.fromkeys(("cx", "cy", "dcx", "dcy"), c)
+
+        kind, about = (library, chosen.dtype, chosen.layout), (sequences.steps, sequences.batch)
+        self._descriptors = {
+            "rnnDesc": rnn._descriptor,
+            "xDesc": DataDescriptor(*kind, *about, chosen.input_size, sequences.lengths, 0.0),
+            "yDesc": DataDescriptor(*kind, *about, chosen.output_size, sequences.lengths, padding_value),
+            "hDesc": TensorDescriptor(library, h, chosen.dtype),
+            "cDesc": TensorDescriptor(library, c, chosen.dtype) if c else None,
+        }
+        self._known = {name: one and one.pointer for name, one in self._descriptors.items()}
+        self._known |= {"weightSpaceSize": rnn.weight_space_bytes, "addGrad": options.WGRAD_ADD}
+        self._known["devSeqLengths"] = None  # cuDNN 9 has the descriptors' own copy
+        mode = {"fwdMode": options.TRAINING if training else options.INFERENCE}
+        about = mode | {name: self._known[name] for name in ("rnnDesc", "xDesc")}
+        spaces = "z:workSpaceSize z:reserveSpaceSize"
+        self._known |= mode | ask(self._session.call, "cudnnGetRNNTempSpaceSizes", spaces, **about)
+        self._known["reserveSpaceSize"] *= training
+        for name, there in (("workSpace", True), ("reserveSpace", training)):
+            self.buffers[name] = Buffer(rnn._session.device, self._known[f"{name}Size"]) if there else None
+
+    def put(self, **arrays):
+        """Copy arrays by name to the device; None is NULL."""
+        self.buffers |= {name: copied(self._session.device, array) for name, array in arrays.items()}
+
+    def make(self, *names):
+        """Outputs full of NaN."""
+        device, dtype = self._session.device, self.rnn.dtype
+        self.buffers |= {name: (shape := self.shapes[name]) and unwritten(device, shape, dtype) for name in names}
+
+    def arguments(self, function):
+        """What a function of cuDNN's takes of all this, by its names of the arguments, without the handle."""
+        buffers = self.buffers | {"weightSpace": self.buffers["weights"], "dweightSpace": self.buffers.get("dw")}
+        names = [name for name, _ in PROTOTYPES[function] if name != "handle"]
+        return {name: self._known[name] if name in self._known else address(buffers[name]) for name in names}
+
+    def run(self, function):
+        """Call a function of cuDNN's, and wait for it."""
+        self._session.call(function, **self.arguments(function))
+
+    def read(self, name):
+        """An output as an array; None where there is none."""
+        return self.shapes[name] and self.buffers[name].read(self.shapes[name], self.rnn.dtype)
+
+    def take(self, *names):
+        """Outputs as arrays, which nobody reads again on the device."""
+        arrays = tuple(map(self.read, names))
+        for name in names:
+            del self.buffers[name]
+        return arrays
 
 
 class Rnn:
@@ -104,29 +171,18 @@ class Rnn:
             training: whether dropout is applied, and a reserve is kept.
 
         Returns:
-            y, shaped like x with D*H (D*P) for I; hy, cy like hx, cx (cy None but for the LSTM); a `Reserve`, or None.
+            y, shaped like x with D*H (D*P) for I; hy, cy like hx, cx (cy None but for the LSTM); in training the
+            reserve, for the backward calls.
             Outputs are full of NaN before the call: NaN that is left is what cuDNN did not write.
 
         Raises:
             ValueError, TypeError: an argument does not fit.
             CudnnError: cuDNN refuses, or fails.
         """
-        sequences, arrays = self._inputs(x, hx, cx, weights, lengths)
-        h_shape, c_shape = self._state_shapes(sequences)
-        y_shape = sequences.shape(self.options.output_size)
-        self._build(sequences.batch)
-
-        descriptors = self._descriptors(sequences, padding_value)
-        mode = options.TRAINING if training else options.INFERENCE
-        work, reserve = self._spaces(mode, descriptors["xDesc"])
-        buffers = {name: copied(self._device, array) for name, array in arrays.items()}
-        outputs = {"y": y_shape, "hy": h_shape, "cy": c_shape}
-        buffers |= {name: shape and unwritten(self._device, shape, self.dtype) for name, shape in outputs.items()}
-        buffers["reserve"] = reserve
-        self._session.call("cudnnRNNForward", **self._forward_arguments(mode, buffers, descriptors, work))
-        y, hy, cy = (shape and buffers[name].read(shape, self.dtype) for name, shape in outputs.items())
-        del buffers["hy"], buffers["cy"]
-        return y, hy, cy, Reserve(self, sequences, buffers, descriptors) if training else None
+        call = self._call(x, (hx, cx), weights, lengths, padding_value, training)
+        call.run(FORWARD)
+        y = call.read("y")  # which backward data reads
+        return y, *call.take("hy", "cy"), call if training else None
 
     # ----------------------------------------------------------------------------------------------------- backward
     def backward_data(self, reserve, dy=None, dhy=None, dcy=None):
@@ -146,19 +202,11 @@ class Rnn:
         self._check_reserve(reserve)
         if reserve.data_done:
             raise ValueError("reserve was already used by backward_data, which changes it: call forward again")
-        sequences, buffers = reserve.sequences, reserve.buffers
-        y_shape, x_shape = sequences.shape(self.options.output_size), sequences.shape(self.options.input_size)
-        h_shape, c_shape = self._state_shapes(sequences)
-        dy = np.zeros(y_shape, self.dtype) if dy is None else self._optional("dy", dy, y_shape)
-        given = {"dy": dy, "dhy": self._optional("dhy", dhy, h_shape), "dcy": self._optional("dcy", dcy, c_shape)}
-        given = {name: copied(self._device, array) for name, array in given.items()}
-        results = {"dx": x_shape, "dhx": h_shape, "dcx": c_shape}
-        outputs = {name: shape and unwritten(self._device, shape, self.dtype) for name, shape in results.items()}
-        work = self._spaces(options.TRAINING, reserve.descriptors["xDesc"])[0]
+        reserve.put(**self._gradients(reserve, dy, dhy, dcy))
+        reserve.make("dx", "dhx", "dcx")
         reserve.data_done = True
-        arguments = self._data_arguments(buffers | given | outputs, reserve.descriptors, work)
-        self._session.call("cudnnRNNBackwardData_v8", **arguments)
-        return tuple(shape and outputs[name].read(shape, self.dtype) for name, shape in results.items())
+        reserve.run(DATA)
+        return reserve.take("dx", "dhx", "dcx")
 
     def backward_weights(self, reserve, dw=None):
         """Gradients of the weights: dw (weight_space_size,) or zeros, with what cuDNN adds to it, as a new array.
@@ -172,45 +220,30 @@ class Rnn:
             raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
         dw = np.zeros(self.weight_space_size, self.dtype) if dw is None else self._array("dw", dw)
         self._check_shape("dw", dw, (self.weight_space_size,))
-        buffers, result = reserve.buffers, copied(self._device, dw)
-        work = self._spaces(options.TRAINING, reserve.descriptors["xDesc"])[0]
-        arguments = self._weights_arguments(buffers | {"dw": result}, reserve.descriptors, work)
-        self._session.call("cudnnRNNBackwardWeights_v8", **arguments)
-        return result.read(dw.shape, self.dtype)
+        reserve.put(dw=dw)
+        reserve.run(WEIGHTS)
+        return reserve.take("dw")[0]
 
     def prepare(self, x, hx=None, cx=None, weights=None, dy=None, dhy=None, dcy=None, lengths=None):
         """All of a call once, so that it can be run again and again; see `Prepared`. Arguments as of the calls.
 
-        dy, dhy, dcy    any of them: forward in training, backward data and backward weights; none: inference
+        Args:
+            dy, dhy, dcy: any of them: forward in training, backward data and backward weights; none: inference.
         """
-        sequences, arrays = self._inputs(x, hx, cx, weights, lengths)
-        h_shape, c_shape = self._state_shapes(sequences)
-        shapes = {"y": sequences.shape(self.options.output_size), "hy": h_shape, "cy": c_shape}
         training = not (dy is None and dhy is None and dcy is None)
+        call = self._call(x, (hx, cx), weights, lengths, 0.0, training)
         if training:
-            given = {"dy": (dy, shapes["y"]), "dhy": (dhy, h_shape), "dcy": (dcy, c_shape)}
-            arrays |= {name: self._optional(name, array, shape) for name, (array, shape) in given.items()}
-            arrays["dy"] = np.zeros(shapes["y"], self.dtype) if dy is None else arrays["dy"]
-            shapes |= {"dx": arrays["x"].shape, "dhx": h_shape, "dcx": c_shape, "dw": (self.weight_space_size,)}
-        self._build(sequences.batch)
-        descriptors = self._descriptors(sequences, 0.0)
-        mode = options.TRAINING if training else options.INFERENCE
-        work, reserve = self._spaces(mode, descriptors["xDesc"])
-        buffers = {name: copied(self._device, array) for name, array in arrays.items()} | {"reserve": reserve}
-        buffers |= {name: shape and unwritten(self._device, shape, self.dtype) for name, shape in shapes.items()}
-        calls = {"cudnnRNNForward": self._forward_arguments(mode, buffers, descriptors, work)}
-        if training:
-            calls["cudnnRNNBackwardData_v8"] = self._data_arguments(buffers, descriptors, work)
-            calls["cudnnRNNBackwardWeights_v8"] = self._weights_arguments(buffers, descriptors, work)
-        return Prepared(self._session, calls, buffers, shapes, self.dtype, (self, descriptors, work))
+            call.put(**self._gradients(call, dy, dhy, dcy))
+            call.make("dx", "dhx", "dcx", "dw")
+        return Prepared(self._session, call, (FORWARD, DATA, WEIGHTS) if training else (FORWARD,))
 
     def synchronize(self):
         """Wait for all work of the device."""
         self._device.synchronize()
 
     # ----------------------------------------------------------------------------------------------------- the calls
-    def _inputs(self, x, hx, cx, weights, lengths):
-        """(sequences, arrays by name) of a forward call, checked; weights as one flat array."""
+    def _call(self, x, states, weights, lengths, padding_value, training):
+        """The `Call` of a forward call whose arguments fit."""
         x = self._array("x", x)
         sequences = self._sequences(x, lengths)
         self._check_shape("x", x, sequences.shape(self.options.input_size))
@@ -218,83 +251,19 @@ class Rnn:
             raise TypeError("weights are missing: give a dict by PyTorch's names, or a flat array")
         flat = self.join(weights) if isinstance(weights, dict) else self._array("weights", weights)
         self._check_shape("weights", flat, (self.weight_space_size,))
-        h_shape, c_shape = self._state_shapes(sequences)
-        states = {"hx": self._optional("hx", hx, h_shape), "cx": self._optional("cx", cx, c_shape)}
-        return sequences, {"x": x, **states, "weights": flat}
+        # PERSIST_DYNAMIC is compiled for one batch size, before the sizes of its spaces are asked for.
+        if self.options.algorithm == "persist_dynamic" and self._built_for != sequences.batch:
+            self._session.call("cudnnBuildRNNDynamic", rnnDesc=self._descriptor.pointer, miniBatch=sequences.batch)
+            self._built_for = sequences.batch
+        call = Call(self, sequences, padding_value, training)
+        call.put(x=x, weights=flat, **self._checked(call.shapes, hx=states[0], cx=states[1]))
+        call.make("y", "hy", "cy")
+        return call
 
-    def _forward_arguments(self, mode, buffers, descriptors, work):
-        """Arguments of cudnnRNNForward."""
-        return {
-            "fwdMode": mode,
-            **_addresses(buffers, "x", "y", "hx", "hy", "cx", "cy"),
-            **self._weight_space(weightSpace=buffers["weights"]),
-            **self._common(descriptors, work, buffers["reserve"]),
-        }
-
-    def _data_arguments(self, buffers, descriptors, work):
-        """Arguments of cudnnRNNBackwardData_v8."""
-        return {
-            **_addresses(buffers, "y", "dy", "dx", "hx", "dhy", "dhx", "cx", "dcy", "dcx"),
-            **self._weight_space(weightSpace=buffers["weights"]),
-            **self._common(descriptors, work, buffers["reserve"]),
-        }
-
-    def _weights_arguments(self, buffers, descriptors, work):
-        """Arguments of cudnnRNNBackwardWeights_v8."""
-        common = self._common(descriptors, work, buffers["reserve"])
-        del common["cDesc"]
-        return {
-            "addGrad": options.WGRAD_ADD,
-            **_addresses(buffers, "x", "hx", "y"),
-            **self._weight_space(dweightSpace=buffers["dw"]),
-            **common,
-        }
-
-    def _weight_space(self, **buffer):
-        """The size of the weight space, and the address of a buffer that is one, by the argument's name."""
-        return {"weightSpaceSize": self.weight_space_bytes} | _addresses(buffer, *buffer)
-
-    def _descriptors(self, sequences, padding_value):
-        """cuDNN's name -> descriptor of x, y, h and c; padding of dx is to be 0, as far as cuDNN fills it."""
-        chosen, s = self.options, sequences
-        about = (s.steps, s.batch)
-        kind = (self._library, chosen.dtype, chosen.layout)
-        h_shape, c_shape = self._state_shapes(sequences)
-        return {
-            "xDesc": DataDescriptor(*kind, *about, chosen.input_size, s.lengths, 0.0),
-            "yDesc": DataDescriptor(*kind, *about, chosen.output_size, s.lengths, padding_value),
-            "hDesc": TensorDescriptor(self._library, h_shape, chosen.dtype),
-            "cDesc": TensorDescriptor(self._library, c_shape, chosen.dtype) if chosen.has_c else None,
-        }
-
-    def _spaces(self, mode, x_descriptor):
-        """(workspace, reserve space) as Buffers; the reserve is None in inference."""
-        work, reserve = ctypes.c_size_t(), ctypes.c_size_t()
-        self._session.call(
-            "cudnnGetRNNTempSpaceSizes", rnnDesc=self._descriptor.pointer, fwdMode=mode, xDesc=x_descriptor.pointer,
-            workSpaceSize=ctypes.byref(work), reserveSpaceSize=ctypes.byref(reserve),
-        )  # fmt: skip
-        space = Buffer(self._device, reserve.value) if mode == options.TRAINING else None
-        return Buffer(self._device, work.value), space
-
-    def _common(self, descriptors, work, reserve):
-        """The arguments that the three calls share. devSeqLengths is NULL: cuDNN 9 has the descriptors' own copy."""
-        pointers = {name: descriptor and descriptor.pointer for name, descriptor in descriptors.items()}
-        return {
-            "rnnDesc": self._descriptor.pointer,
-            "devSeqLengths": None,
-            "workSpaceSize": work.size,
-            "workSpace": work.address,
-            "reserveSpaceSize": reserve.size if reserve else 0,
-            "reserveSpace": address(reserve),
-            **pointers,
-        }
-
-    def _build(self, batch):
-        """PERSIST_DYNAMIC is compiled for one batch size, before the sizes of its spaces are asked for."""
-        if self.options.algorithm == "persist_dynamic" and self._built_for != batch:
-            self._session.call("cudnnBuildRNNDynamic", rnnDesc=self._descriptor.pointer, miniBatch=batch)
-            self._built_for = batch
+    def _gradients(self, call, dy, dhy, dcy):
+        """Name -> the gradients that backward data is given; cuDNN takes no NULL for dy."""
+        dy = np.zeros(call.shapes["y"], self.dtype) if dy is None else dy
+        return self._checked(call.shapes, dy=dy, dhy=dhy, dcy=dcy)
 
     # ---------------------------------------------------------------------------------------------------- arguments
     def _sequences(self, x, lengths):
@@ -313,28 +282,21 @@ class Rnn:
             raise ValueError(f"lengths must be {batch} ints, one for each sequence, got {len(lengths)}")
         return Sequences(layout, steps, batch, tuple(lengths))
 
-    def _state_shapes(self, sequences):
-        """Shape of a state h, and of c or None."""
-        chosen = self.options
-        parts = chosen.num_layers * chosen.directions
-        shape = (parts, sequences.batch, chosen.hidden_size)
-        return (parts, sequences.batch, chosen.state_size), shape if chosen.has_c else None
-
     def _array(self, name, value):
         array = np.asarray(value)
         if array.dtype != self.dtype:
             raise TypeError(f"{name} must be {self.dtype}, the dtype of this Rnn; got {array.dtype}")
         return array
 
-    def _optional(self, name, value, shape):
-        """An array of that shape, or None; shape None: there is no such state."""
-        if value is None:
-            return None
-        if shape is None:
-            raise ValueError(f"{name} must be None: {self.options.cell} has no cell state")
-        value = self._array(name, value)
-        self._check_shape(name, value, shape)
-        return value
+    def _checked(self, shapes, **given):
+        """Name -> array of its shape, or None; shape None: there is no such state."""
+        arrays = {name: None if value is None else self._array(name, value) for name, value in given.items()}
+        for name, array in arrays.items():
+            if array is not None and shapes[name] is None:
+                raise ValueError(f"{name} must be None: {self.options.cell} has no cell state")
+            if array is not None:
+                self._check_shape(name, array, shapes[name])
+        return arrays
 
     @staticmethod
     def _check_shape(name, array, shape):
@@ -342,12 +304,7 @@ class Rnn:
             raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
 
     def _check_reserve(self, reserve):
-        if not isinstance(reserve, Reserve):
+        if not isinstance(reserve, Call):
             raise TypeError(f"reserve must be what forward returned in training, got a {type(reserve).__qualname__}")
         if reserve.rnn is not self:
             raise ValueError("reserve was made by another Rnn")
-
-
-def _addresses(buffers, *names):
-    """name -> what a call takes for each of these Buffers."""
-    return {name: address(buffers[name]) for name in names}

@@ -5,25 +5,21 @@ each gate, then R of each gate, then the LSTM's projection. It reports one matri
 PyTorch's order (LSTM i f g o; GRU r z n), so the G matrices of a kind are one parameter of PyTorch's.
 """
 
-import ctypes
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from .descriptors import TensorDescriptor
+from .library import ask
 from .options import numpy_dtype
 
 
-@dataclass(frozen=True)
-class Place:
-    """A parameter's place in the weight space: offset of its first element, and its shape. Unpacks as both."""
+class Place(NamedTuple):
+    """A parameter's place in the weight space: offset of its first element, and its shape."""
 
     offset: int
     shape: tuple[int, ...]
-
-    def __iter__(self):
-        return iter((self.offset, self.shape))
 
     @property
     def size(self):
@@ -33,11 +29,8 @@ class Place:
 
 def space_bytes(library, handle, descriptor):
     """Size of the weight space in bytes."""
-    size = ctypes.c_size_t()
-    library.call(
-        "cudnnGetRNNWeightSpaceSize", handle=handle, rnnDesc=descriptor.pointer, weightSpaceSize=ctypes.byref(size)
-    )
-    return size.value
+    given = {"handle": handle, "rnnDesc": descriptor.pointer}
+    return ask(library.call, "cudnnGetRNNWeightSpaceSize", "z:weightSpaceSize", **given)["weightSpaceSize"]
 
 
 def places(library, handle, descriptor, chosen, base):
@@ -48,40 +41,36 @@ def places(library, handle, descriptor, chosen, base):
     Raises:
         RuntimeError: the gates of a parameter do not follow each other.
     """
-    size = space_bytes(library, handle, descriptor)
+    given = {"handle": handle, "rnnDesc": descriptor.pointer, "weightSpace": base}
+    given["weightSpaceSize"] = space_bytes(library, handle, descriptor)
     itemsize, G = numpy_dtype(chosen.dtype).itemsize, chosen.gates
     found = {}
     for pseudo_layer in range(chosen.num_layers * chosen.directions):
         layer, direction = divmod(pseudo_layer, chosen.directions)
         suffix = f"_l{layer}{'_reverse' if direction else ''}"
 
-        def ask(linear, pseudo_layer=pseudo_layer):
-            parts = _ask(library, handle, descriptor, size, base, pseudo_layer, linear)
+        def linear_layer(linear, pseudo_layer=pseudo_layer):
+            parts = _linear_layer(library, linLayerID=linear, pseudoLayer=pseudo_layer, **given)
             return [part and Place((part[0] - base) // itemsize, part[1]) for part in parts]
 
-        gates = [ask(linear) for linear in range(2 * G)]
+        gates = [linear_layer(linear) for linear in range(2 * G)]
         for kind, group in (("ih", gates[:G]), ("hh", gates[G:])):
             matrices, biases = zip(*group, strict=True)
             found |= _together(f"weight_{kind}{suffix}", matrices)
             found |= _together(f"bias_{kind}{suffix}", [part and Place(part.offset, part.shape[:1]) for part in biases])
         if chosen.proj_size:
-            found |= _together(f"weight_hr{suffix}", ask(2 * G)[:1])
+            found |= _together(f"weight_hr{suffix}", linear_layer(2 * G)[:1])
     return dict(sorted(found.items(), key=lambda item: item[1].offset))
 
 
-def _ask(library, handle, descriptor, size, base, pseudo_layer, linear):
+def _linear_layer(library, **given):
     """((address, shape (rows, columns)) or None) of a linear layer's matrix and of its bias (rows, 1)."""
-    descriptors = TensorDescriptor(library), TensorDescriptor(library)
-    addresses = ctypes.c_void_p(), ctypes.c_void_p()
-    library.call(
-        "cudnnGetRNNWeightParams", handle=handle, rnnDesc=descriptor.pointer, pseudoLayer=pseudo_layer,
-        weightSpaceSize=size, weightSpace=base, linLayerID=linear,
-        mDesc=descriptors[0].pointer, mAddr=ctypes.byref(addresses[0]),
-        bDesc=descriptors[1].pointer, bAddr=ctypes.byref(addresses[1]),
-    )  # fmt: skip
+    matrix, bias = TensorDescriptor(library), TensorDescriptor(library)
+    given |= {"mDesc": matrix.pointer, "bDesc": bias.pointer}
+    addresses = ask(library.call, "cudnnGetRNNWeightParams", "p:mAddr p:bAddr", **given).values()
     return [
-        (address.value, tensor.read()[1][1:]) if address.value else None
-        for address, tensor in zip(addresses, descriptors, strict=True)
+        (address, tensor.read()[1][1:]) if address else None
+        for address, tensor in zip(addresses, (matrix, bias), strict=True)
     ]
 
 
