@@ -1,13 +1,14 @@
-"""What `numbarnn info`, `check`, `bench`, `cells`, `plan`, `demo` and `kernels` run: one module per subcommand.
+"""What `numbarnn info`, `check`, `bench`, `cells`, `plan`, `demo` and `kernels` run.
 
-Each such module has `add_arguments(parser)` and `run(args) -> exit code`, and is imported only when asked for. Beside
-them: `cases` (problems and their random data), `sequences` (lengths, padding, packing), `spreads` (which cases `check`
-runs), `boundaries` (what their sizes have to cross), `runs` (what it lets layers compute), `expected` (what they
-should), `accuracy` (errors and limits), `summary`, `page`, `pictures` (what `check` tells), `peers` (numbarnn and all
-of its peers on the same problems: `torch_peer`, `onnx_peer`, `cudnn_peer`, each a `contender`), `torch_loop` (a traced
-cell as a loop in PyTorch), `named_cells` (of a command line), `gantt` (pictures of plans), `planned` (the kernels a
-planner cuts), `child` (the simulator in a process of its own) and `report` (tables, progress, JSON). Of times: `shapes`
-(of problems), `lineup` (who runs them, and if they are right; `cudnn_contender`: cuDNN's algorithms), `timing` (turns,
-the host's clock and the GPU's), `trust` (what speaks against a time), `record` (what a file of times carries),
-`speed_table` (what `bench` prints) and `tables` (README's).
+Each command's module has `add_arguments(parser)` and `run(args) -> exit code`, and is imported only when asked for.
+
+    cases/      problems: sizes, options, random arrays, and which of them `check` runs
+    peers/      numbarnn and its peers on these problems: PyTorch, onnxruntime, cuDNN called directly
+    check/      `numbarnn check`: what results should be, how far they may be off, and what is told of them
+    speed/      `numbarnn bench`: who is timed, in turns, what speaks against a time, records and tables
+    demo/       `numbarnn demo`: a character model in training
+    results/    recorded times, of which `tables` writes README's
+
+Each other command is a module here; `own_cells` is `numbarnn cells`. Beside them: `named_cells` (cells of a command
+line), `gantt` (pictures of plans), `planned` (the kernels a planner cuts) and `report` (tables, progress, JSON).
 """

@@ -20,6 +20,7 @@ from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, as_weight_space
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn import descriptors, driver, library, options, weights
 from numbarnn.bench.peers.cudnn.assumptions import ASSUMED
+from numbarnn.common.precision import numpy_dtype
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +226,7 @@ def test_tensor_descriptors_read_back(cudnn_library):
 
 def read_data(data, batch, dtype):
     """(dtype's number, layout's number, T, B, width, lengths, padding value) as cuDNN has them."""
-    lengths, fill = (ctypes.c_int * batch)(), np.zeros(1, options.numpy_dtype(dtype))
+    lengths, fill = (ctypes.c_int * batch)(), np.zeros(1, numpy_dtype(dtype))
     numbers = library.ask(
         data.library.call, "cudnnGetRNNDataDescriptor", "i:dataType i:layout i:maxSeqLength i:batchSize i:vectorSize",
         rnnDataDesc=data.pointer, arrayLengthRequested=batch, seqLengthArray=lengths, paddingFill=fill.ctypes.data,

@@ -14,6 +14,7 @@ from cudnn_problem import LAYOUTS_OF_WEIGHTS, STANDARD, Problem, as_id, as_weigh
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn import options
 from numbarnn.bench.peers.cudnn.assumptions import ASSUMED
+from numbarnn.common.precision import is_half
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]
 
@@ -74,7 +75,7 @@ def test_unequal_lengths_agree_with_reference(chosen):
 @pytest.mark.parametrize("algorithm", options.ALGORITHMS)
 def test_every_algorithm_agrees_with_reference(algorithm, dtype, cell):
     """Sizes that all of them take: multiples of 32, hidden sizes up to 128, a batch of 8."""
-    if cell == "rnn_relu" and dtype in options.HALVES:
+    if cell == "rnn_relu" and is_half(dtype):
         pytest.skip("where a ReLU's argument is nearer to 0 than a rounding, its gradient is all or nothing")
     problem = Problem(cell, 64, 64, T=5, B=8, algorithm=algorithm, dtype=dtype)
     problem.assert_agrees(run(problem), f"cuDNN {algorithm}")

@@ -17,7 +17,8 @@ import numpy as np
 from numbarnn import reference
 from numbarnn.bench.peers.cudnn import CudnnError, Session
 from numbarnn.bench.peers.cudnn.library import in_order
-from numbarnn.bench.peers.cudnn.options import DTYPES, LAYOUTS, numpy_dtype
+from numbarnn.bench.peers.cudnn.options import DTYPES, LAYOUTS
+from numbarnn.common.precision import numpy_dtype
 
 NAMES = {number: name for name, number in DTYPES.items()}
 CELLS = ("rnn_relu", "rnn_tanh", "lstm", "gru")

@@ -14,7 +14,7 @@ import fake_cudnn
 import record_vectors
 import vectors
 from numbarnn.bench.check import accuracy
-from numbarnn.bench.peers.cudnn.options import numpy_dtype
+from numbarnn.common.precision import numpy_dtype
 
 RECORDINGS = vectors.read_all()
 WITH_DTYPES = [(recording, dtype) for recording in RECORDINGS for dtype in recording.results]

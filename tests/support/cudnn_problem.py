@@ -6,7 +6,8 @@ import numpy as np
 
 from numbarnn import reference
 from numbarnn.bench.peers import cudnn
-from numbarnn.bench.peers.cudnn.options import BIAS_MODES, CELLS, numpy_dtype
+from numbarnn.bench.peers.cudnn.options import BIAS_MODES, CELLS
+from numbarnn.common.precision import numpy_dtype
 from numbarnn.weights import WeightSpace
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}

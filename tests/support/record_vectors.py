@@ -15,7 +15,7 @@ import numpy as np
 
 import vectors
 from numbarnn.bench.peers import cudnn
-from numbarnn.bench.peers.cudnn.options import HALVES, numpy_dtype
+from numbarnn.common.precision import HALVES, numpy_dtype
 
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 UNSORTED, WITH_ZERO, DESCENDING = (2, 4, 1), (2, 0, 4), (4, 3, 1)

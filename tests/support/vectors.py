@@ -25,7 +25,7 @@ from numbarnn import reference
 from numbarnn.bench.cases import cases
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.peers.cudnn import Options
-from numbarnn.bench.peers.cudnn.options import numpy_dtype
+from numbarnn.common.precision import numpy_dtype
 
 FOLDER = Path(__file__).parents[1] / "data"
 STEP, LARGEST = 1 / 64, 127 / 64

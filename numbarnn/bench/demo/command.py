@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
 
 import numpy as np
@@ -218,7 +218,7 @@ def _interrupt_flag():
         signal.signal(signal.SIGINT, former)
 
 
-class _PlainProgress:
+class _PlainProgress(nullcontext):
     """What tqdm's bar does, without tqdm: only the lines."""
 
     n = 0
@@ -234,9 +234,6 @@ class _PlainProgress:
 
     def __enter__(self):
         return self
-
-    def __exit__(self, *exception):
-        return None
 
 
 def _progress_bar(trainer, steps):
@@ -263,8 +260,7 @@ def _finish(args, trainer, interrupted):
         f"{results['steps']} steps in {results['seconds']:.0f} s; bits per character: "
         f"training {results['bits_per_character']:.3f}, held-out {results['held_out_bits_per_character']:.3f}"
     )
-    repeated = trainer.corpus.held_out_repeated
-    if repeated >= 0.01:
+    if (repeated := trainer.corpus.held_out_repeated) >= 0.01:
         say(f"({repeated:.0%} of the held-out passages also stand in the training text)")
     if args.json is not None:
         write_json(args.json, results)
@@ -288,14 +284,8 @@ def report(trainer, interrupted=False):
         "device": trainer.model.layer.device,
         "device_name": trainer.model.layer.engine.device,
         "parameters": sum(weights.size for weights in trainer.model.buffers),
-        "text": {
-            "name": corpus.name,
-            "sha256": corpus.digest,
-            "characters": corpus.characters,
-            "vocabulary": corpus.vocabulary.size,
-            "held_out_unknown": corpus.held_out_unknown,
-            "held_out_repeated": corpus.held_out_repeated,
-        },
+        "text": {"name": corpus.name, "sha256": corpus.digest, "vocabulary": corpus.vocabulary.size}
+        | {name: getattr(corpus, name) for name in ("characters", "held_out_unknown", "held_out_repeated")},
         "held_out_curve": [{"step": step, "bits_per_character": loss} for step, loss in trainer.held_out],
     }
 
@@ -317,8 +307,7 @@ def plot(path, trainer):
         axes.plot(*zip(*trainer.held_out, strict=True), "o-", color="tab:orange", label="held-out")
     config = trainer.config
     axes.set_title(f"{config.layers} × {config.cell}, {config.hidden} units, {trainer.corpus.name}")
-    axes.set_xlabel(f"step of {config.batch} × {config.seq} characters")
-    axes.set_ylabel("bits per character")
+    axes.set(xlabel=f"step of {config.batch} × {config.seq} characters", ylabel="bits per character")
     axes.grid(alpha=0.3)
     axes.legend()
     with files.replacing(path) as part:

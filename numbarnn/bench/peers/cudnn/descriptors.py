@@ -5,9 +5,11 @@ import weakref
 
 import numpy as np
 
+from numbarnn.common.precision import numpy_dtype
+
 from . import driver, options
 from .library import ask
-from .options import ALGORITHMS, BIAS_MODES, CELLS, DTYPES, INPUT_MODES, LAYOUTS, MATH_TYPES, numpy_dtype
+from .options import ALGORITHMS, BIAS_MODES, CELLS, DTYPES, INPUT_MODES, LAYOUTS, MATH_TYPES
 
 
 class Descriptor:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-import numpy as np
+from numbarnn.common.precision import compute_dtype, is_half
 
 CELLS = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
@@ -17,18 +17,6 @@ WGRAD_ADD = 0  # cudnnWgradMode_t
 CLIP_NONE, CLIP_MINMAX = 0, 1  # cudnnRNNClipMode_t
 NOT_PROPAGATE_NAN, PROPAGATE_NAN = 0, 1  # cudnnNanPropagation_t
 PADDED_IO_DISABLED, PADDED_IO_ENABLED = 0, 1  # auxFlags
-HALVES = ("float16", "bfloat16")
-
-
-def numpy_dtype(name):
-    """NumPy's dtype for a name; bfloat16 comes from ml_dtypes."""
-    if name == "bfloat16":
-        try:
-            import ml_dtypes
-        except ImportError as error:
-            raise RuntimeError(f"bfloat16 arrays need ml_dtypes ({error}): pip install ml_dtypes") from error
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
 
 
 @dataclass(frozen=True)
@@ -109,12 +97,12 @@ class Options:
     @property
     def math(self):
         """The math type in force."""
-        return self.math_type or ("tensor_op" if self.dtype in HALVES else "fma")
+        return self.math_type or ("tensor_op" if is_half(self.dtype) else "fma")
 
     @property
     def precision(self):
         """The dtype in which cuDNN computes."""
-        return self.math_precision or ("float32" if self.dtype in HALVES else self.dtype)
+        return self.math_precision or compute_dtype(self.dtype)
 
     @property
     def clip_bounds(self):

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from numbarnn.common.precision import numpy_dtype
+
 from . import options, weights
 from .descriptors import DataDescriptor, DropoutDescriptor, RnnDescriptor, TensorDescriptor
 from .driver import Buffer, address, copied, unwritten
 from .library import PROTOTYPES, ask
-from .options import Options, numpy_dtype
+from .options import Options
 from .prepared import Prepared
 from .session import default_session
 
@@ -273,14 +275,14 @@ class Rnn:
             raise ValueError(f"x must have {2 if packed else 3} axes with layout={layout!r}, got shape {x.shape}")
         if packed and lengths is None:
             raise ValueError("lengths are missing: packed sequences need them")
-        if not packed:
-            steps, batch = x.shape[:2] if layout == "seq_major_unpacked" else x.shape[1::-1]
-        lengths = [steps] * batch if lengths is None else [operator.index(length) for length in lengths]
+        lengths = None if lengths is None else tuple(map(operator.index, lengths))
         if packed:
-            steps, batch = max(lengths, default=0), len(lengths)
+            return Sequences(layout, max(lengths, default=0), len(lengths), lengths)
+        steps, batch = x.shape[:2] if layout == "seq_major_unpacked" else x.shape[1::-1]
+        lengths = (steps,) * batch if lengths is None else lengths
         if len(lengths) != batch:
             raise ValueError(f"lengths must be {batch} ints, one for each sequence, got {len(lengths)}")
-        return Sequences(layout, steps, batch, tuple(lengths))
+        return Sequences(layout, steps, batch, lengths)
 
     def _array(self, name, value):
         array = np.asarray(value)

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from numbarnn.common.precision import numpy_dtype
+
 from .descriptors import TensorDescriptor
 from .library import ask
-from .options import numpy_dtype
 
 
 class Place(NamedTuple):
