@@ -1,4 +1,4 @@
-"""What all tests share: the `gpu` marker skips itself, and kernels can be run in the simulator."""
+"""What all tests share: the `gpu` marker skips itself, `full` is left out, workers share the tests well."""
 
 import os
 
@@ -21,10 +21,39 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason=problem))
         elif item.get_closest_marker("real_gpu") and emulated:
             item.add_marker(pytest.mark.skip(reason="the emulated GPU cannot do that"))
-    if emulated:
-        left_out = [item for item in items if not emulator.is_in_sample(item.nodeid)]
-        items[:] = [item for item in items if emulator.is_in_sample(item.nodeid)]
-        config.hook.pytest_deselected(items=left_out)
+    everything = "full" in config.option.markexpr  # whoever names it says what of it; -m gpu does not mean it
+
+    def is_chosen(item):
+        of_sample = not emulated or emulator.is_in_sample(item.nodeid)
+        return of_sample and (everything or not item.get_closest_marker("full"))
+
+    config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
+    items[:] = sorted(filter(is_chosen, items), key=lambda item: not is_long(item.nodeid))
+
+
+# ----------------------------------------------------------------------------------------------------- several workers
+# Tests that start processes of their own, or take long: first, so that no worker waits for them at the end.
+LONG = ("test_simulator.py", "test_emulated.py", "test_conformance.py", "test_notebooks.py", "test_kernels.py")
+ALONE = LONG[:2]  # what one of their tests compiles is nothing to the next one
+
+
+def is_long(nodeid):
+    return nodeid.partition("::")[0].endswith(LONG)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadfile` files go to workers whole and in order, but for those of child processes."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return nodeid if nodeid.partition("::")[0].endswith(ALONE) else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

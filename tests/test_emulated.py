@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
+import matrix
+
 FOLDER = Path(__file__).parent
+
+
+def of_matrix(*words):
+    """The id of the matrix' first point for a GPU whose id has all the words."""
+    return next(name for name in map(str, matrix.points("cuda")) if all(word in name for word in words))
+
+
 ALL = ("",)
 SAMPLE = {  # module -> its tests
     "test_gemm.py": ALL,
@@ -21,32 +30,22 @@ SAMPLE = {  # module -> its tests
     "test_persistent.py": (
         # Two layers in one launch, each product in several groups of chunks: by mma and by FMA, forward and backward.
         "test_several_groups_of_chunks_agree_with_reference[LSTM-T3-B3-H72_72-float16-mma-registers]",
-        "test_several_groups_of_chunks_agree_with_reference[GRU-T3-B3-H72_72-float16-mma-shared]",
-        "test_several_groups_of_chunks_agree_with_reference[LSTM-T3-B3-H36_36-float32-fma-shared]",
         "test_several_groups_of_chunks_agree_with_reference[GRU-T3-B3-H36_36-float32-fma-registers]",
-        # A cell of one's own that draws random numbers, with lengths and resets; compared with the stepwise schedule.
-        "test_own_cells_equal_stepwise[noisy-2]",
     ),
     "test_gpu.py": (
         # Cuts as the planner chooses them, inference too, recorded and replayed.
         "test_every_schedule_is_right_and_repeats_its_bits[persistent-lstm-three_layers]",
-        "test_agrees_with_reference[RNN_RELU-T1-B3-H33_33-bidirectional-no_bias-float64]",
-        "test_agrees_with_reference[RNN_TANH-T2-B1-H33_33-float32]",
-        "test_agrees_with_reference[LSTM-T1-B3-H5_5_5-float32]",
     ),
-    "test_gpu_options.py": (
-        "test_agrees_with_reference[GRU_RESET_BEFORE-T7-B4-H3_130-bidirectional-batch_first-state-float64-wavefront]",
-        "test_agrees_with_reference"
-        "[GRU-T7-B4-H3_130-bias_none-lengths_3_1_6_7-dropout0.4-resets-packed-state-float64-stepwise]",
-        "test_halves_agree_with_reference"
-        "[LSTM-T3-B3-H3_2-bias_none-P1-clip-lengths_2_1_3-dropout0.4-resets-packed-bfloat16-stepwise]",
-        "test_halves_agree_with_reference[LSTM-T3-B3-H3_2-bias_input-skip-clip-batch_first-state-bfloat16-wavefront]",
+    "test_conformance.py": tuple(
+        f"test_agrees_with_float64[cuda-{of_matrix(*words)}]"
+        for words in (
+            ("LSTM-", "proj", "clip", "lengths", "float16"),
+            ("GRU_RESET_BEFORE", "H3_130", "packed"),
+            ("RNN_TANH", "lengths", "float64-persistent"),  # with lengths, in inference too
+            ("BLEND", "resets", "bfloat16"),  # a cell of one's own: a stage, vectors
+        )
     ),
-    "test_half.py": (
-        "test_gpu_agrees_with_reference[LSTM-T7-B3-H33-no_bias-float16]",
-        "test_gpu_agrees_with_reference[GRU-T20-B16-H128-I64-bfloat16]",
-        "test_gpu_error_is_at_most_twice_torchs[GRU-T10-B3-H9_9-bidirectional-float16]",
-    ),
+    "test_half.py": ("test_gpu_error_is_at_most_twice_torchs[GRU-T10-B3-H9_9-bidirectional-float16]",),
     "test_gpu_engine.py": (
         "test_multiply[33-1-5-True-True-add-float32]",
         "test_multiply[130-64-20-True-True-set-float64]",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from helpers import Case, assert_close
+from problems import Case, assert_close
 
 
 @pytest.mark.parametrize("dtype, eps", [("float32", 2.0**-23), ("float64", 2.0**-52)])

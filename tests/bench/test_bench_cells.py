@@ -10,13 +10,14 @@ pytest.importorskip("torch")
 import torch
 
 import numbarnn as nr
-from library_cases import NAMES, CellCase, make_problem
+from equations import LIBRARY
 from numbarnn import cli
 from numbarnn.bench import named_cells, own_cells
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import timing
 from numbarnn.cells import library
+from problems import Case, make_problem
 
 TOLERANCE = 1e-13  # float64: a loop of a few steps, in another order of sums
 
@@ -36,7 +37,7 @@ def tensor(array):
 
 
 def run_network(network, x, states, dy, d_states):
-    """Name -> result and gradient of a network with the loss of `CellProblem.expected`; d_states and states by name."""
+    """Name -> result and gradient of a network with the loss of `Problem.expected`; d_states and states by name."""
     for leaf in network.leaves.values():
         leaf.requires_grad_().grad = None
     x, states = tensor(x), {name: tensor(array) for name, array in states.items()}
@@ -44,8 +45,8 @@ def run_network(network, x, states, dy, d_states):
     finals = dict(zip(states, map(torch.stack, zip(*finals, strict=True)), strict=True))
     loss = (y * torch.tensor(dy)).sum() + sum((finals[n] * torch.tensor(d)).sum() for n, d in d_states.items())
     loss.backward()
-    found = {"y": y, "dx": x.grad} | {f"{name}'": final for name, final in finals.items()}
-    found |= {f"d{n}": torch.zeros_like(s) if s.grad is None else s.grad for n, s in states.items()}
+    found = {"y": y, "dx": x.grad} | {f"{name}y": final for name, final in finals.items()}
+    found |= {f"d{n}x": torch.zeros_like(s) if s.grad is None else s.grad for n, s in states.items()}
     found = {name: value.detach().numpy() for name, value in found.items()}
     return found | {f"d{name}": gradient for name, gradient in network.gradients().items()}
 
@@ -58,15 +59,14 @@ def assert_equal(found, expected):
 
 
 # ------------------------------------------------------------------------------------------------------------ the loop
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LIBRARY)
 def test_loop_of_each_library_cell_equals_an_independent_one(name):
-    case = CellCase(name, T=4, B=3, I=3, hidden=(6, 6), dtype="float64")
-    problem, names = make_problem(case), make_problem(case).loop.states
+    case = Case(name, T=4, B=3, I=3, hidden=(6, 6), dtype="float64")
+    problem, names = make_problem(case), case.states
     states, d_states = (
-        dict(zip(names, problem.form(parts) if len(names) > 1 else [problem.form(parts)], strict=True))
-        for parts in (problem.states, problem.d_states)
+        dict(zip(names, map(problem.joined, parts), strict=True)) for parts in (problem.states, problem.d_states)
     )
-    network = LoopNetwork(problem.cell, 6, problem.state_dict, layers=2)
+    network = LoopNetwork(case.definition, 6, problem.parameters, layers=2)
     assert_equal(run_network(network, problem.x, states, problem.dy, d_states), problem.expected())
 
 

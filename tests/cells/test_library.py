@@ -9,23 +9,23 @@ pytest.importorskip("torch")
 
 import torch
 
-from cell_loops import LOOPS
+import numbarnn
 from cell_steps import Steps
-from helpers import assert_close
-from library_cases import NAMES, CellCase, cell_of, joined, make_problem
+from equations import BUILT_IN_TOO, LIBRARY, by_loops_names, cell_of, loop_of, own_parameters
 from numbarnn import cells
 from numbarnn.cells import functions, library, tracing
+from problems import Case, assert_close, make_problem
 
 # ----------------------------------------------------------------------------------------------------- what they became
 # name -> gates of ax, gates of ah that multiply h, those of each further product, values saved per unit and step
 # (JANET saves two sigmoids of one gate; sLSTM z o i f, and the two arguments of its maximum; with layer normalisation
 # products less their mean are saved too); a stage without gates is one of sums
 STRUCTURE = {
-    "lstm": ("i f g o", "i f g o", [], 4),
-    "gru": ("r z n", "r z n", [], 4),
-    "gru_reset_before": ("r z n", "r z", ["n"], 3),
-    "rnn_tanh": ("h", "h", [], 0),
-    "rnn_relu": ("h", "h", [], 0),
+    "library lstm": ("i f g o", "i f g o", [], 4),
+    "library gru": ("r z n", "r z n", [], 4),
+    "library gru_reset_before": ("r z n", "r z", ["n"], 3),
+    "library rnn_tanh": ("h", "h", [], 0),
+    "library rnn_relu": ("h", "h", [], 0),
     "peephole_lstm": ("i f g o", "i f g o", [], 4),
     "coupled_lstm": ("i g o", "i g o", [], 3),
     "projected_lstm": ("i f g o", "i f g o", [], 4),
@@ -54,9 +54,9 @@ STRUCTURE = {
 
 def test_all_cells_have_a_loop():
     assert {getattr(library, name) for name in library.__all__ if not name.endswith(("_with", "highway"))} <= {
-        cell_of(name) for name in NAMES
+        cell_of(name) for name in LIBRARY
     }
-    assert {*STRUCTURE} == {name for name in NAMES if not name.startswith("lstm_with")}
+    assert {*STRUCTURE} == {name for name in LIBRARY if not name.startswith("lstm_with")}
 
 
 @pytest.mark.parametrize("name", STRUCTURE)
@@ -70,44 +70,53 @@ def test_structure(name):
 
 
 # ------------------------------------------------------------------------------------------ the generated functions
+def steps_of(cell, problem):
+    """The cell's functions in a plain loop over time, with the problem's parameters."""
+    return Steps(cell, own_parameters(problem.parameters, 0, 0), problem.case.hidden[0])
+
+
+def loops_parameters(problem):
+    """The problem's under the names of the loop."""
+    case = problem.case
+    own = own_parameters(problem.parameters, 0, 0)
+    return by_loops_names(case.definition, loop_of(case.cell), own, case.hidden[0])
+
+
 @pytest.mark.parametrize("save", ("gates", "minimal"))
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LIBRARY)
 def test_derived_functions(name, save):
-    """Forward and backward in a plain loop over time, in float64."""
-    case = CellCase(name, dtype="float64")
+    """Forward and backward, in float64."""
+    case = Case(name, T=5, dtype="float64")
     problem = make_problem(case)
-    cell = tracing.cell(problem.cell, save=save)
-    assert len(cell.saved) <= len(problem.cell.saved)
-    steps = Steps(cell, joined(cell, problem.parameters[0][0]), case.hidden[0])
-    y, finals = steps.forward(problem.x, [part[0] for part in problem.states[0]])
-    dx, d_states, gradients = steps.backward(problem.dy, [part[0] for part in problem.d_states[0]])
-    values = {"y": y} | problem.named([[part[None] for part in finals]], "{}'") | {"dx": dx}
-    values |= problem.named([[part[None] for part in d_states]], "d{}")
-    values |= {f"d{name}_l0": gradient for name, gradient in gradients.items()}
-    expected = problem.expected()
-    assert set(values) == set(expected)
-    assert_close(case, {name: values[name] for name in expected}, expected)
+    cell = tracing.cell(case.definition, save=save)
+    assert len(cell.saved) <= len(case.definition.saved)
+    steps = steps_of(cell, problem)
+    y, finals = steps.forward(problem.x, [part[0][0] for part in problem.states])
+    dx, d_states, gradients = steps.backward(problem.dy, [part[0][0] for part in problem.d_states])
+    finals, d_states = (problem.form([[part[None]] for part in parts]) for parts in (finals, d_states))
+    values = {"y": y, **problem.named(finals, "{}y"), "dx": dx, **problem.named(d_states, "d{}x")}
+    assert_close(case, values | {f"d{n}_l0": gradient for n, gradient in gradients.items()}, problem.expected())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LIBRARY)
 def test_equations_run_on_arrays(name):
     """The equations themselves, on NumPy vectors of one sequence, step after step."""
-    problem = make_problem(CellCase(name, B=1, dtype="float64"))
-    p = SimpleNamespace()
-    for parameter, array in problem.parameters[0][0].items():
+    problem = make_problem(Case(name, T=5, B=1, dtype="float64"))
+    cell, p = problem.case.definition, SimpleNamespace()
+    for parameter, array in loops_parameters(problem).items():
         group, _, member = parameter.rpartition(".")
         if group:
             p.__dict__.setdefault(group, SimpleNamespace())
         setattr(getattr(p, group) if group else p, member, array)
-    state, y = [part[0, 0] for part in problem.states[0]], []
+    state, y = [part[0][0, 0] for part in problem.states], []
     for x in problem.x[:, 0]:
-        state = problem.cell.function(x, *state, p)
+        state = cell.function(x, *state, p)
         state = state if isinstance(state, tuple) else (state,)
         y.append(state[0])
     expected = problem.expected()
     np.testing.assert_allclose(np.array(y), expected["y"][:, 0], rtol=1e-13, atol=1e-14)
-    for name_of, part in zip(problem.cell.states, state, strict=True):
-        np.testing.assert_allclose(part, expected[f"{name_of}'"][0, 0], rtol=1e-13, atol=1e-14)
+    for name_of, part in zip(cell.states, state, strict=True):
+        np.testing.assert_allclose(part, expected[f"{name_of}y"][0, 0], rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -116,26 +125,35 @@ def test_equations_run_on_arrays(name):
 )
 def test_hyperparameters(name, values):
     """A cell made anew with other ones computes what its loop does with them, and not what it did before."""
-    problem, made = make_problem(CellCase(name, dtype="float64")), tracing.cell(cell_of(name), **values)
-    parameters, states = problem.parameters[0][0], [part[0] for part in problem.states[0]]
-    y, _ = Steps(made, joined(made, parameters), 5).forward(problem.x, states)
-    before, _ = Steps(problem.cell, joined(made, parameters), 5).forward(problem.x, states)
+    problem, made = make_problem(Case(name, T=5, dtype="float64")), tracing.cell(cell_of(name), **values)
+    parameters, states = loops_parameters(problem), [part[0][0] for part in problem.states]
+    y, _ = steps_of(made, problem).forward(problem.x, states)
+    before, _ = steps_of(cell_of(name), problem).forward(problem.x, states)
     state = [torch.tensor(part) for part in states]
     for x, found, other in zip(problem.x, y, before, strict=True):
         p = {key: torch.tensor(array) for key, array in parameters.items()}
-        state = LOOPS[name].step(p, torch.tensor(x), *state, **values)
+        state = loop_of(name).step(p, torch.tensor(x), *state, **values)
         np.testing.assert_allclose(found, state[0].numpy(), rtol=1e-13, atol=1e-14)
         assert np.abs(found - other).max() > 1e-3
-    assert made.hyperparameters == values and made.name != problem.cell.name
+    assert made.hyperparameters == values and made.name != cell_of(name).name
 
 
-HAND_WRITTEN = {
-    "lstm": cells.LSTM,
-    "gru": cells.GRU,
-    "gru_reset_before": cells.GRU_RESET_BEFORE,
-    "rnn_tanh": cells.RNN_TANH,
-    "rnn_relu": cells.RNN_RELU,
-}
+def test_equations_with_heads_run_on_arrays():
+    """`heads` of an array, and of a group of arrays."""
+    rng = np.random.default_rng(0)
+    matrix, vector = rng.standard_normal((6, 2)), rng.standard_normal(6)
+    dense = numbarnn.heads(matrix, 3)
+    assert np.count_nonzero(dense) == 12
+    for head in range(3):
+        own = slice(2 * head, 2 * head + 2)
+        np.testing.assert_allclose((dense @ vector)[own], matrix[own] @ vector[own])
+
+    class Group:
+        a = matrix
+
+    np.testing.assert_array_equal(numbarnn.heads(Group, 3).a, dense)
+    with pytest.raises(ValueError, match=r"a matrix \(H, H / 2\) of 2 heads is expected, not \(6, 2\)"):
+        numbarnn.heads(matrix, 2)
 
 
 def step_of(cell, ax, ah, state, per_unit, d_state, d_v):
@@ -146,10 +164,10 @@ def step_of(cell, ax, ah, state, per_unit, d_state, d_v):
     return new_state, *gradients[:3]
 
 
-@pytest.mark.parametrize("name", HAND_WRITTEN)
+@pytest.mark.parametrize("name", BUILT_IN_TOO)
 def test_derived_equals_hand_written(name):
     """One step, without products: the derived functions and those written by hand."""
-    hand, derived = HAND_WRITTEN[name], cell_of(name)
+    hand, derived = cells.get(name), getattr(library, name)
     rng = np.random.default_rng(0)
     ax, ah = (tuple(rng.standard_normal((len(hand.gates), 100))) for _ in range(2))
     state, d_state = (tuple(rng.standard_normal((hand.num_states, 100))) for _ in range(2))

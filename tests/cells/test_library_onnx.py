@@ -7,15 +7,14 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 torch = pytest.importorskip("torch")
 
-from cell_loops import LOOPS  # noqa: E402
-from helpers import assert_close  # noqa: E402
-from library_cases import CellCase, CellProblem, infer  # noqa: E402
+from equations import LIBRARY, by_loops_names, loop_of, own_parameters  # noqa: E402
+from problems import Case, Problem, assert_close, infer  # noqa: E402
 
 ONNX_GATES = "iofg"  # ONNX calls g c
 
 # name -> attributes of the node. ONNX' hard sigmoid is clip(alpha x + beta, 0, 1), its leaky ReLU alpha x below 0.
 NODES = {
-    "lstm": {},
+    "library lstm": {},
     "peephole_lstm": {},
     "coupled_lstm": {"input_forget": 1},
     "lstm_with hard_sigmoid tanh softsign": {
@@ -29,7 +28,7 @@ NODES = {
         "activation_alpha": [0.01],
     },
 }
-CASES = [CellCase(name, directions=directions, hidden=(7,)) for name in NODES for directions in (1, 2)]
+CASES = [Case(name, T=5, directions=directions, hidden=(7,)) for name in NODES for directions in (1, 2)]
 
 
 def stacked(problem, group, gates=ONNX_GATES):
@@ -39,7 +38,12 @@ def stacked(problem, group, gates=ONNX_GATES):
         found = parameters.get(f"{group}.{gate}" if group != "peep" else f"peep_{gate}")
         return np.zeros_like(parameters[f"{group}.i"]) if found is None else found
 
-    return np.stack([np.concatenate([part(p, gate) for gate in gates]) for p in problem.parameters[0]])
+    case, found = problem.case, []
+    for direction in range(case.directions):
+        own = own_parameters(problem.parameters, 0, direction)
+        p = by_loops_names(case.definition, loop_of(case.cell), own, case.hidden[0])
+        found.append(np.concatenate([part(p, gate) for gate in gates]))
+    return np.stack(found)
 
 
 def run_onnxruntime(problem):
@@ -48,12 +52,12 @@ def run_onnxruntime(problem):
     W, R, b = (stacked(problem, group) for group in "WRb")
     inputs = {"X": problem.x, "W": W, "R": R, "B": np.concatenate([b, np.zeros_like(b)], axis=1)}
     names = ["X", "W", "R", "B", "", "h", "c"]
-    inputs |= dict(zip("hc", problem.states[0], strict=True))
-    if "peep_i" in problem.loop.per_unit:
+    inputs |= dict(zip("hc", (problem.h, problem.c), strict=True))
+    if case.cell == "peephole_lstm":
         names.append("P")
         inputs["P"] = stacked(problem, "peep", "iof")
     direction = "bidirectional" if case.directions == 2 else "forward"
-    attributes = {k: v * case.directions if isinstance(v, list) else v for k, v in NODES[case.name].items()}
+    attributes = {k: v * case.directions if isinstance(v, list) else v for k, v in NODES[case.cell].items()}
     node = onnx.helper.make_node(
         "LSTM", names, ["Y", "Y_h", "Y_c"], hidden_size=case.hidden[0], direction=direction, **attributes
     )
@@ -67,12 +71,12 @@ def run_onnxruntime(problem):
     model.ir_version = 8
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     y, h, c = session.run(None, inputs)
-    return {"y": np.concatenate(list(y.swapaxes(0, 1)), axis=-1), "h'": h, "c'": c}
+    return {"y": np.concatenate(list(y.swapaxes(0, 1)), axis=-1), "hy": h, "cy": c}
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_agrees_with_onnxruntime(case):
-    problem = CellProblem(case)
+    problem = Problem(case)
     theirs, loops = run_onnxruntime(problem), problem.expected()
     assert_close(case, theirs, {name: loops[name] for name in theirs}, "loop")
     ours = infer(problem.layer(), problem)
@@ -80,4 +84,5 @@ def test_agrees_with_onnxruntime(case):
 
 
 def test_every_loop_that_onnxruntime_has_is_compared():
-    assert {name for name in LOOPS if name.startswith("lstm") or name in ("peephole_lstm", "coupled_lstm")} == {*NODES}
+    of_onnx = {name for name in LIBRARY if name.startswith("lstm_with") or name in ("peephole_lstm", "coupled_lstm")}
+    assert of_onnx | {"library lstm"} == {*NODES}

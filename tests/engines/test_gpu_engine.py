@@ -4,12 +4,19 @@ import numpy as np
 import pytest
 
 from general_cells import GENERAL
-from helpers import Case, assert_close, assert_same_bits, make_problem, on_engine, train
 from numbarnn import cells, engines
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import DTYPES
 from philox_reference import dropout_mask
-from row_cases import SHAPES, check_gather, check_select, check_spread, check_step_mask, check_sum_gates
+from problems import Case, assert_close, assert_same_bits, make_problem, on_engine, train
+from row_cases import (
+    SHAPES,
+    check_gather,
+    check_select,
+    check_spread,
+    check_step_mask,
+    check_sum_gates,
+)
 from step_buffers import (
     backward_buffers,
     forward_buffers,

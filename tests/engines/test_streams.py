@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers import Case, Problem, assert_same_bits, make_problem
 from numbarnn import engines
 from numbarnn.engines import Job
 from numbarnn.engines.gpu import graphs as streams_module
 from numbarnn.engines.gpu.graphs import Streams
 from numbarnn.passes.forward import ForwardPass
+from problems import Case, Problem, assert_same_bits, make_problem
 
 
 class Mark:
@@ -191,7 +191,8 @@ def test_replays_compute_what_the_first_call_computes(monkeypatch, device, cell,
     one after another is recorded too."""
     monkeypatch.setattr(device.engine, "records_jobs", True)
     problem = Problem(Case(cell, T=9, hidden=(5, 3, 4), **options))
-    problem.x, problem.dy = map(np.ascontiguousarray, (problem.x, problem.dy))  # else copied, to other places
+    given = map(problem.sequences, (problem.x, problem.dy))
+    problem.x, problem.dy = map(np.ascontiguousarray, given)  # else copied, to other places
     layer = problem.layer("cpu", schedule=schedule)
     start_again = same_places(monkeypatch, device.engine)
     for turn in range(5):
@@ -216,7 +217,7 @@ def test_replays_go_by_their_own_calls_lengths_and_resets(monkeypatch, device, c
         ForwardPass, "_on_engine", lambda work, name, array: work.engine.from_host_into(work._room, name, array)
     )
     problem = Problem(Case(cell, T=9, hidden=(5, 3), directions=2, batch_first=batch_first))
-    problem.x, problem.dy = map(np.ascontiguousarray, (problem.x, problem.dy))
+    problem.x, problem.dy = map(np.ascontiguousarray, map(problem.sequences, (problem.x, problem.dy)))
     layer, start_again = problem.layer("cpu", schedule=schedule), same_places(monkeypatch, device.engine)
     before = None
     for turn, lengths in enumerate(([9, 9, 9], [1, 9, 4], [0, 5, 9], [9, 9, 9], [7, 0, 1])):

@@ -9,11 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import general_problem
 from general_cells import GENERAL, UNEVEN
 from grouped_cuts import CHEAP, TWO_LAYERS
-from half_cases import HalfCase
-from helpers import Case, assert_close, assert_same_bits, check_schedule, infer, make_problem, on_engine, train
 from numbarnn import cells, engines
 from numbarnn.bench import planned
 from numbarnn.engines.gpu import profiles
@@ -21,7 +18,7 @@ from numbarnn.kernels import trouble
 from numbarnn.schedules import Problem
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule
-from own_cases import OwnCase
+from problems import CALLS, Case, assert_close, assert_same_bits, check, infer, make_problem, on_engine, train
 from sum_cells import NOISE_CELLS, SUM_CELLS
 
 
@@ -117,10 +114,10 @@ LARGE = [
     Case("lstm", T=50, B=16, I=768, hidden=(768,)),
     Case("lstm", T=25, B=64, I=512, hidden=(512,) * 4),
     Case("gru", T=25, B=64, I=512, hidden=(512,) * 4, dropout=0.3),
-    HalfCase("lstm", T=50, B=16, I=768, hidden=(768,)),
-    HalfCase("lstm", T=25, B=64, I=512, hidden=(512,) * 4, dropout=0.3),
-    HalfCase("gru", T=25, B=64, I=512, hidden=(512,) * 4, dtype="bfloat16"),
-    HalfCase("lstm", T=8, B=128, I=1024, hidden=(1024,) * 3),
+    Case("lstm", T=50, B=16, I=768, hidden=(768,), dtype="float16"),
+    Case("lstm", T=25, B=64, I=512, hidden=(512,) * 4, dropout=0.3, dtype="float16"),
+    Case("gru", T=25, B=64, I=512, hidden=(512,) * 4, dtype="bfloat16"),
+    Case("lstm", T=8, B=128, I=1024, hidden=(1024,) * 3, dtype="float16"),
 ]
 ODD = [
     Case("lstm", T=9, B=5, hidden=(33, 70, 20), directions=2, dropout=0.4),
@@ -128,9 +125,9 @@ ODD = [
     Case("rnn_tanh", T=9, B=1, hidden=(257, 130), directions=2),
     Case("lstm", T=1, B=33, hidden=(96, 100), state=False),
     Case("gru", T=9, B=3, hidden=(40, 24), dtype="float64", directions=2, dropout=0.4),
-    HalfCase("lstm", T=9, B=17, hidden=(33, 70), directions=2, dropout=0.4),
-    HalfCase("gru", T=9, B=2, hidden=(130, 67), dtype="bfloat16"),
-    HalfCase("rnn_tanh", T=5, B=9, hidden=(64, 72), directions=2, dtype="bfloat16"),
+    Case("lstm", T=9, B=17, hidden=(33, 70), directions=2, dropout=0.4, dtype="float16"),
+    Case("gru", T=9, B=2, hidden=(130, 67), dtype="bfloat16"),
+    Case("rnn_tanh", T=5, B=9, hidden=(64, 72), directions=2, dtype="bfloat16"),
 ]
 LARGE_AND_ODD = [*[pytest.param(case, marks=pytest.mark.real_gpu) for case in LARGE], *ODD]
 
@@ -165,15 +162,15 @@ INSTEAD_OF_FLOAT16 = {"drawn": "bfloat16", "ind_rnn": "float32"}
 @pytest.mark.parametrize("size", OWN_SIZES, ids=range(len(OWN_SIZES)))
 @pytest.mark.parametrize("cell", ("light", *UNEVEN, "noisy", "drawn", "additive_network", "sru", "ind_rnn", "qrnn"))
 def test_own_cells_equal_stepwise(cell, size):
-    case = OwnCase(cell, **size)
+    case = Case(cell, **size)
     if case.dtype == "float16":
         case = replace(case, dtype=INSTEAD_OF_FLOAT16.get(cell, "float16"))
-    problem = general_problem.make_problem(case)
+    problem = make_problem(case)
     layers = [problem.layer("cuda", schedule=name, seed=3) for name in ("persistent", "persistent", "stepwise")]
-    outputs, again, expected = [general_problem.infer(layer, problem) for layer in layers]
+    outputs, again, expected = [infer(layer, problem) for layer in layers]
     assert_same_bits(again, outputs)
     assert_close(case, outputs, expected, "inference")
-    (values, _), (again, _), (expected, _) = [general_problem.train(layer, problem) for layer in layers]
+    (values, _), (again, _), (expected, _) = [train(layer, problem) for layer in layers]
     assert_same_bits(again, values)
     assert_close(case, values, expected, "training")
 
@@ -181,7 +178,7 @@ def test_own_cells_equal_stepwise(cell, size):
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", ODD, ids=str)
 def test_agrees_with_reference(case):
-    assert check_schedule(case, "cuda", "persistent") is None
+    check(case, "cuda", "persistent", CALLS)
 
 
 @pytest.mark.gpu

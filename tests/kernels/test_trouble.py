@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
-from half_cases import HalfCase
-from helpers import Case, make_problem, on_engine
 from numbarnn import engines
 from numbarnn.kernels import trouble
+from problems import Case, make_problem, on_engine
 
-CASES = [Case("lstm", T=9, B=5, hidden=(33, 70, 20), directions=2), HalfCase("gru", T=5, B=2, hidden=(40, 24))]
+CASES = [
+    Case("lstm", T=9, B=5, hidden=(33, 70, 20), directions=2),
+    Case("gru", T=5, B=2, hidden=(40, 24), dtype="float16"),
+]
 
 
 def arrays_in(*values):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
-from helpers import CELLS, Case, assert_same_bits, infer, make_problem, named_gradients
 from numbarnn import cells, engines, functional, schedules
+from problems import CELLS, Case, assert_same_bits, infer, make_problem, named_gradients
 
 by_cell = pytest.mark.parametrize("cell", CELLS)
 

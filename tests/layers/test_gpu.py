@@ -14,22 +14,23 @@ import pytest
 
 import numbarnn as nr
 import torch_peer
-from helpers import (
+from numbarnn import engines
+from numbarnn.schedules import SCHEDULES
+from problems import (
+    CALLS,
     CELLS,
     Case,
     assert_close,
     assert_same_bits,
-    check_layer,
-    check_schedule,
+    check,
     infer,
     make_problem,
     named_gradients,
     named_outputs,
     on_engine,
+    refusal,
     train,
 )
-from numbarnn import engines
-from numbarnn.schedules import SCHEDULES
 
 pytestmark = pytest.mark.gpu
 by_cell = pytest.mark.parametrize("cell", CELLS)
@@ -71,14 +72,14 @@ OPTIONS = {
 
 @pytest.mark.parametrize("case", list(covering_sizes()), ids=str)
 def test_agrees_with_reference(case):
-    check_layer(case, "cuda")
+    check(case, "cuda", "auto")
 
 
 @by_dtype
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @by_cell
 def test_options_agree_with_reference(cell, options, dtype):
-    check_layer(Case(cell, **options, dtype=dtype), "cuda")
+    check(Case(cell, **options, dtype=dtype), "cuda", "auto")
 
 
 SCHEDULED = {
@@ -96,8 +97,10 @@ SCHEDULED = {
 @by_cell
 @pytest.mark.parametrize("schedule", ("auto", *SCHEDULES))
 def test_every_schedule_is_right_and_repeats_its_bits(schedule, cell, options):
-    if refusal := check_schedule(Case(cell, **options), "cuda", schedule):
-        pytest.skip(refusal)
+    case = Case(cell, **options)
+    if reason := refusal(case, "cuda", schedule):
+        pytest.skip(reason)
+    check(case, "cuda", schedule, CALLS)
 
 
 @by_dtype
@@ -137,14 +140,6 @@ def test_two_runs_give_the_same_bits(cell):
 
 
 @by_cell
-def test_inference_equals_training_bit_for_bit(cell):
-    problem = make_problem(Case(cell, hidden=(33, 5), directions=2))
-    outputs = infer(problem.layer("cuda"), problem)
-    values, _ = train(problem.layer("cuda"), problem)
-    assert_same_bits(outputs, {name: values[name] for name in outputs})
-
-
-@by_cell
 def test_state_carries_from_call_to_call(cell):
     case = Case(cell, hidden=(33,))
     problem = make_problem(case)
@@ -157,20 +152,6 @@ def test_state_carries_from_call_to_call(cell):
     values = named_outputs(layer, layer.engine.array_module.concatenate(outputs), state)
     expected = problem.expected()
     assert_close(case, values, {name: expected[name] for name in values})
-
-
-@by_cell
-def test_weight_gradients_accumulate_into_dw(cell):
-    case = Case(cell, hidden=(33, 5), directions=2)
-    problem = make_problem(case)
-    layer = problem.layer("cuda")
-    x, dy = on_engine(layer.engine, [problem.x, problem.dy])
-    first = layer.backward(layer.forward(x)[2], dy)
-    once = {name: layer.engine.to_host(view) for name, view in first.params.items()}
-    second = layer.backward(layer.forward(x)[2], dy, dw=first.weights)
-    assert second.weights is first.weights
-    twice = {name: layer.engine.to_host(view) for name, view in second.params.items()}
-    assert_close(case, twice, {name: 2 * value for name, value in once.items()})
 
 
 # ------------------------------------------------------------------------------------------------- arrays in and out

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers import Case, assert_same_bits, make_problem, on_engine
 from numbarnn import engines
+from problems import Case, assert_same_bits, make_problem, on_engine
 
 pytestmark = pytest.mark.gpu
 CASE = Case("gru", hidden=(5, 5))

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
-from helpers import (
+from numbarnn import engines
+from philox_reference import dropout_mask
+from problems import (
     CELLS,
     Case,
     assert_close,
@@ -19,8 +21,6 @@ from helpers import (
     nan_filled,
     train,
 )
-from numbarnn import engines
-from philox_reference import dropout_mask
 
 by_cell = pytest.mark.parametrize("cell", CELLS)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
@@ -64,12 +64,11 @@ def test_two_runs_give_the_same_bits(cell, threads):
 def in_pieces(layer, problem, cuts):
     """The outputs of calls over pieces of the sequence, each continuing the one before."""
     state, outputs, case = problem.state, [], problem.case
-    x = case.layout(problem.x)
     with nan_filled(layer.engine):
         for first, last in pairwise(cuts):
-            y, state = layer(np.ascontiguousarray(case.layout(x[first:last])), state)
-            outputs.append(case.layout(y))
-    return named_outputs(layer, case.layout(np.concatenate(outputs)), state)
+            y, state = layer(np.ascontiguousarray(problem.sequences(problem.x[first:last])), state)
+            outputs.append(y)
+    return named_outputs(layer, np.concatenate(outputs, axis=1 if case.batch_first else 0), state)
 
 
 @by_dtype

@@ -1,6 +1,5 @@
-"""Every option of the layers on the CPU engine, alone and with every other, against the float64 reference."""
-
-from itertools import combinations
+"""Options of the layers on the CPU engine: padding, packed sequences, clipping, PyTorch's errors, what layers say.
+What every option computes with every other is in test_conformance.py."""
 
 import numpy as np
 import pytest
@@ -8,121 +7,16 @@ import pytest
 import numbarnn
 import torch_peer
 from numbarnn import reference
-from option_cases import (
-    OptionCase,
-    OptionProblem,
-    assert_matches,
-    check_options,
-    infer,
-    make_problem,
-    named,
-    pack,
-    pairwise_choices,
-    train,
-)
+from problems import Case, Problem, assert_close, infer, make_problem, named_gradients, named_outputs, pack, train
 
 SCHEDULES = ("stepwise", "wavefront")
 RAGGED = (3, 0, 6, 7)  # of B = 4 sequences with T = 7 steps
-PACKED = (3, 1, 6, 7)
-
-# Values of each option; `sequences` and `sizes` stand for several arguments of a case.
-COMMON = {
-    "bias": ("double", "input", "recurrent", "none"),
-    "input_mode": ("linear", "skip"),
-    "sequences": (
-        dict(),
-        dict(lengths=RAGGED, padding_value=-0.5),
-        dict(lengths=PACKED, packed=True),
-    ),
-    "resets": (False, True),
-    "sizes": (
-        dict(hidden=(5,)),
-        dict(hidden=(5, 5)),
-        dict(hidden=(5, 3, 4)),
-        dict(hidden=(33, 3), I=1),
-    ),
-    "directions": (1, 2),
-    "dropout": (0.0, 0.4),
-    "batch_first": (False, True),
-    "state": (True, False),
-    "dtype": ("float32", "float64"),
-    "schedule": SCHEDULES,
-}
-LSTM_ONLY = {
-    "proj_size": (0, 2),
-    "cell_clip": (None, 0.5, (-0.3, 0.4)),
-}
-
-
-def factors(cell):
-    return COMMON | (LSTM_ONLY if cell == "lstm" else {})
-
-
-def make_case(cell, choice):
-    """(case, schedule) of a choice of factors."""
-    choice = dict(choice)
-    schedule = choice.pop("schedule")
-    return OptionCase(cell, B=4, **choice.pop("sequences"), **choice.pop("sizes"), **choice), schedule
-
-
-def paired_cases():
-    for cell in ("lstm", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu"):
-        for choice in pairwise_choices(factors(cell)):
-            case, schedule = make_case(cell, choice)
-            yield pytest.param(case, schedule, id=f"{case}-{schedule}")
-
-
-@pytest.mark.parametrize(("case", "schedule"), list(paired_cases()))
-def test_agrees_with_reference(case, schedule):
-    check_options(case, "cpu", schedule)
-
-
-@pytest.mark.parametrize("cell", ("lstm", "gru"))
-def test_every_pair_of_options_is_among_the_cases(cell):
-    chosen, options = list(pairwise_choices(factors(cell))), factors(cell)
-    for one, two in combinations(options, 2):
-        met = [(choice[one], choice[two]) for choice in chosen]
-        for pair in [(a, b) for a in options[one] for b in options[two]]:
-            assert pair in met, (one, two, pair)
-
-
-SMALL_CASES = [
-    OptionCase("lstm", T=1, B=1, hidden=(2,), proj_size=1, cell_clip=0.3),
-    OptionCase("lstm", T=1, B=2, hidden=(1,), input_mode="skip", lengths=(0, 1), resets=True),
-    OptionCase("gru", T=1, B=1, hidden=(1, 1), bias="recurrent", input_mode="skip", lengths=(1,), packed=True),
-    OptionCase("gru", T=2, B=2, hidden=(3,), directions=2, lengths=(0, 0)),
-    OptionCase("rnn_tanh", T=3, B=3, hidden=(3,), directions=2, lengths=(2, 1, 1)),  # nothing at t = T - 1
-    OptionCase("lstm", T=3, B=3, hidden=(3, 2), directions=2, lengths=(3, 3, 3), padding_value=2.0),
-    OptionCase("lstm", T=40, B=2, hidden=(4, 7), directions=2, proj_size=3, lengths=(40, 23), resets=True),
-]
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("case", SMALL_CASES, ids=str)
-def test_edges_agree_with_reference(case, schedule):
-    check_options(case, "cpu", schedule)
-
-
-THREADED_CASES = [
-    OptionCase("lstm", B=4, hidden=(9, 7), proj_size=4, cell_clip=(-0.3, 0.4), lengths=RAGGED, resets=True),
-    OptionCase("gru", B=4, hidden=(9, 5), directions=2, bias="recurrent", input_mode="skip", lengths=RAGGED),
-    OptionCase("gru_reset_before", B=4, hidden=(9, 5), directions=2, bias="input", lengths=RAGGED, resets=True),
-    OptionCase("rnn_relu", B=4, hidden=(5, 6), bias="input", lengths=PACKED, packed=True, resets=True),
-]
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("case", THREADED_CASES, ids=str)
-def test_on_threads_agrees_with_reference(cpu_on_threads, case, schedule):
-    cpu_on_threads.set_num_threads(2)
-    check_options(case, "cpu", schedule)
-
 
 PYTORCH_CASES = [
-    OptionCase("lstm", T=20, B=4, hidden=(33,), proj_size=8, lengths=(20, 3, 11, 20), dtype="float64"),
-    OptionCase("lstm", T=20, B=4, hidden=(9, 9), directions=2, proj_size=4, lengths=(20, 3, 11, 20)),
-    OptionCase("gru", T=20, B=4, hidden=(9, 9), directions=2, lengths=(7, 20, 1, 15), dtype="float64"),
-    OptionCase("rnn_tanh", T=20, B=4, hidden=(33,), lengths=(7, 20, 1, 15), bias="none"),
+    Case("lstm", T=20, B=4, hidden=(33,), proj_size=8, lengths=(20, 3, 11, 20), dtype="float64"),
+    Case("lstm", T=20, B=4, hidden=(9, 9), directions=2, proj_size=4, lengths=(20, 3, 11, 20)),
+    Case("gru", T=20, B=4, hidden=(9, 9), directions=2, lengths=(7, 20, 1, 15), dtype="float64"),
+    Case("rnn_tanh", T=20, B=4, hidden=(33,), lengths=(7, 20, 1, 15), bias="none"),
 ]
 
 
@@ -132,12 +26,12 @@ def test_errs_at_most_twice_as_much_as_pytorch(case):
     problem = make_problem(case)
     ours, _ = train(problem.layer(), problem)
     expected = problem.expected(exact=True)
-    torch_peer.assert_at_most_twice_torchs_error(case, ours, torch_peer.option_values(torch, problem), expected)
+    torch_peer.assert_at_most_twice_torchs_error(case, ours, torch_peer.values(torch, problem), expected)
 
 
 # ------------------------------------------------------------------------------------------------------ lengths, resets
 def ragged_case(cell="lstm", **options):
-    return OptionCase(cell, **(dict(B=4, hidden=(5, 3), directions=2, lengths=RAGGED) | options))
+    return Case(cell, **(dict(B=4, hidden=(5, 3), directions=2, lengths=RAGGED) | options))
 
 
 @pytest.mark.parametrize("batch_first", (False, True))
@@ -148,7 +42,7 @@ def test_padding(batch_first):
     layer = problem.layer()
     with_nan, _ = train(layer, problem)
     x, dy = (np.nan_to_num(problem.sequences(array), nan=3.0) for array in (problem.x, problem.dy))
-    state, dstate = problem.form(problem.h, problem.c), problem.form(problem.dhy, problem.dcy)
+    state, dstate = problem.state, problem.dstate
     y, final, tape = layer.forward(x, state, **problem.options())
     gradients = layer.backward(tape, dy, dstate)
     padding = problem.padding.T if batch_first else problem.padding
@@ -162,7 +56,7 @@ def test_padding(batch_first):
 def test_a_padding_value_that_is_no_number():
     problem = make_problem(ragged_case())
     layer = problem.layer()
-    y, _ = layer(problem.x, problem.form(problem.h, problem.c), lengths=RAGGED, padding_value=float("nan"))
+    y, _ = layer(problem.x, problem.state, lengths=RAGGED, padding_value=float("nan"))
     np.testing.assert_array_equal(np.isnan(y).all(axis=2), problem.padding)
     np.testing.assert_array_equal(np.isnan(y).any(axis=2), problem.padding)
 
@@ -175,7 +69,7 @@ def test_packed_equals_padded(cell, lengths):
     layer = padded.layer()
     expected, (values, _) = infer(layer, padded), train(layer, padded)
     x, dy = pack(padded.x, lengths), pack(padded.dy, lengths)
-    state, dstate = padded.form(padded.h, padded.c), padded.form(padded.dhy, padded.dcy)
+    state, dstate = padded.state, padded.dstate
 
     y, final = layer(x, state)
     assert isinstance(y, numbarnn.PackedSequence)
@@ -186,8 +80,7 @@ def test_packed_equals_padded(cell, lengths):
     y, final, tape = layer.forward(x, state)
     gradients = layer.backward(tape, dy, dstate)
     assert isinstance(gradients.x, numbarnn.PackedSequence)
-    found = named(layer, y, final) | named(layer, gradients.x, gradients.state, "dx", "dhx", "dcx")
-    found |= {f"d{name}": array for name, array in gradients.params.items()}
+    found = named_outputs(layer, y, final) | named_gradients(layer, gradients)
     for name, value in found.items():
         reference = pack(values[name], lengths).data if name in ("y", "dx") else values[name]
         for part, other in zip(value, reference, strict=True):
@@ -211,7 +104,7 @@ def test_a_packed_sequence_of_pytorch():
     x = torch.nn.utils.rnn.pack_padded_sequence(torch.tensor(problem.x), torch.tensor(lengths), enforce_sorted=False)
     layer = problem.layer()
     fields = [field.numpy() for field in (x.data, x.batch_sizes, x.sorted_indices, x.unsorted_indices)]
-    y, state = layer(numbarnn.PackedSequence(*fields), problem.form(problem.h, problem.c))
+    y, state = layer(numbarnn.PackedSequence(*fields), problem.state)
     y = torch.nn.utils.rnn.PackedSequence(torch.tensor(y.data), x.batch_sizes, x.sorted_indices, x.unsorted_indices)
     y, _ = torch.nn.utils.rnn.pad_packed_sequence(y)
     expected = infer(layer, problem)
@@ -229,23 +122,6 @@ def test_pytorchs_packed_sequence_as_it_is():
     np.testing.assert_array_equal(layer(x)[0].data, layer(pack(problem.x, lengths))[0].data, strict=True)
 
 
-@pytest.mark.parametrize("batch_first", (False, True))
-@pytest.mark.parametrize("lengths", [(5, 7, 5, 7), (1,), (2, 4, 3)], ids=str)
-def test_packing_and_padding_are_pytorchs(lengths, batch_first):
-    torch = pytest.importorskip("torch")
-    B, T = len(lengths), 7
-    x = np.random.default_rng(0).standard_normal((B, T, 3) if batch_first else (T, B, 3))
-    ours = numbarnn.pack_padded_sequence(x, lengths, batch_first=batch_first)
-    options = dict(batch_first=batch_first, enforce_sorted=False)
-    theirs = torch.nn.utils.rnn.pack_padded_sequence(torch.tensor(x), torch.tensor(lengths), **options)
-    for field in ("data", "batch_sizes", "sorted_indices", "unsorted_indices"):
-        np.testing.assert_array_equal(getattr(ours, field), getattr(theirs, field).numpy())
-    y, found = numbarnn.pad_packed_sequence(ours, batch_first=batch_first, padding_value=-1.5)
-    y_torch, _ = torch.nn.utils.rnn.pad_packed_sequence(theirs, batch_first=batch_first, padding_value=-1.5)
-    np.testing.assert_array_equal(y, y_torch.numpy(), strict=True)
-    np.testing.assert_array_equal(found, lengths)
-
-
 @pytest.mark.parametrize("cell", ("lstm", "gru"))
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_full_lengths_and_no_resets_change_nothing(cell, schedule):
@@ -253,7 +129,7 @@ def test_full_lengths_and_no_resets_change_nothing(cell, schedule):
     layer = plain.layer(schedule=schedule)
     expected = train(layer, plain)[0]
     values = train(layer, full)[0]
-    y, _ = layer(plain.x, plain.form(plain.h, plain.c), resets=np.zeros((7, 4), bool))
+    y, _ = layer(plain.x, plain.state, resets=np.zeros((7, 4), bool))
     np.testing.assert_array_equal(y, expected["y"])
     for name, value in values.items():
         for part, other in zip(value, expected[name], strict=True):
@@ -262,7 +138,7 @@ def test_full_lengths_and_no_resets_change_nothing(cell, schedule):
 
 def test_lengths_of_every_integer_type():
     problem = make_problem(ragged_case())
-    layer, state = problem.layer(), problem.form(problem.h, problem.c)
+    layer, state = problem.layer(), problem.state
     expected, _ = layer(problem.x, state, lengths=list(RAGGED))
     for dtype in (np.int8, np.uint16, np.int32, np.int64, np.uint64):
         y, _ = layer(problem.x, state, lengths=np.array(RAGGED, dtype))
@@ -272,12 +148,12 @@ def test_lengths_of_every_integer_type():
 def test_arguments_are_not_kept():
     """Changing lengths and resets after the call does not change its backward."""
     problem = make_problem(ragged_case(resets=True))
-    layer, state = problem.layer(), problem.form(problem.h, problem.c)
+    layer, state = problem.layer(), problem.state
     expected = train(layer, problem)[0]
     lengths, resets = np.array(RAGGED), problem.resets.copy()
     _, _, tape = layer.forward(problem.x, state, lengths=lengths, resets=resets)
     lengths[:], resets[:] = 1, True
-    gradients = layer.backward(tape, problem.dy, problem.form(problem.dhy, problem.dcy))
+    gradients = layer.backward(tape, problem.dy, problem.dstate)
     np.testing.assert_array_equal(gradients.x, expected["dx"], strict=True)
 
 
@@ -288,16 +164,16 @@ def test_calls_with_other_lengths_do_not_disturb_each_other(schedule):
     layer = problems[0].layer(schedule=schedule)  # all have the parameters that the same seed gives
     alone, tapes = [train(layer, problem)[0] for problem in problems], []
     for problem in problems:
-        tapes.append(layer.forward(problem.x, problem.form(problem.h, problem.c), **problem.options())[2])
+        tapes.append(layer.forward(problem.x, problem.state, **problem.options())[2])
     for problem, expected, tape in reversed(list(zip(problems, alone, tapes, strict=True))):
-        assert_matches(problem.case, expected, problem.expected())
-        gradients = layer.backward(tape, problem.dy, problem.form(problem.dhy, problem.dcy))
+        assert_close(problem.case, expected, problem.expected())
+        gradients = layer.backward(tape, problem.dy, problem.dstate)
         np.testing.assert_array_equal(gradients.x, expected["dx"], strict=True)
 
 
 def test_weight_gradients_accumulate_into_dw():
     problem = make_problem(ragged_case(resets=True, proj_size=2, cell_clip=0.4, bias="input"))
-    layer, state = problem.layer(), problem.form(problem.h, problem.c)
+    layer, state = problem.layer(), problem.state
 
     def backward(**options):
         return layer.backward(layer.forward(problem.x, state, **problem.options())[2], problem.dy, **options)
@@ -310,12 +186,12 @@ def test_weight_gradients_accumulate_into_dw():
 # ------------------------------------------------------------------------------------------------------------- clipping
 @pytest.mark.parametrize("propagate", (True, False))
 def test_a_cell_state_that_is_no_number(propagate):
-    case = OptionCase("lstm", T=2, hidden=(5,), cell_clip=(-0.1, 0.2), clip_propagate_nan=propagate)
+    case = Case("lstm", T=2, hidden=(5,), cell_clip=(-0.1, 0.2), clip_propagate_nan=propagate)
     problem = make_problem(case)
     layer = problem.layer()
-    c = problem.c[0].copy()
+    c = problem.c.copy()
     c[0, 1, 2] = np.nan
-    y, (_, cy) = layer(problem.x[:1], (problem.h[0], c))
+    y, (_, cy) = layer(problem.x[:1], (problem.h, c))
     if propagate:
         assert np.isnan(cy[0, 1, 2]) and np.isnan(y[0, 1, 2]) and np.isnan(y).sum() == 1
     else:
@@ -324,10 +200,10 @@ def test_a_cell_state_that_is_no_number(propagate):
 
 def test_no_number_in_a_cell_state_reaches_the_gradients():
     """A NaN is not held at a bound: it goes on in backward, too."""
-    case = OptionCase("lstm", T=3, B=1, hidden=(3,), cell_clip=(-0.3, 0.4))
-    problem = OptionProblem(case)
-    problem.c[0][0, 0, 1] = np.nan
-    expected = reference.backward(problem.reference(), problem.dy, problem.dhy, problem.dcy)
+    case = Case("lstm", T=3, B=1, hidden=(3,), cell_clip=(-0.3, 0.4))
+    problem = Problem(case)
+    problem.states[1][0][0, 0, 1] = np.nan
+    expected = reference.backward(problem.reference(), problem.dy, *problem.d_states)
     found, _ = train(problem.layer(), problem)
     for name, gradient in expected.params.items():
         np.testing.assert_array_equal(np.isnan(found[f"d{name}"]), np.isnan(gradient), err_msg=name)
@@ -335,7 +211,7 @@ def test_no_number_in_a_cell_state_reaches_the_gradients():
 
 
 def test_clipped_states_are_at_the_bounds():
-    problem = make_problem(OptionCase("lstm", hidden=(9,), cell_clip=(-0.05, 0.1)))
+    problem = make_problem(Case("lstm", hidden=(9,), cell_clip=(-0.05, 0.1)))
     cy = infer(problem.layer(), problem)["cy"]
     assert cy.min() == np.float32(-0.05) and cy.max() == np.float32(0.1)
 

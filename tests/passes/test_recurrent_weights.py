@@ -1,5 +1,5 @@
-"""R of blocks on the diagonal, DropConnect, and projections of general cells, on the CPU: against the float64 reference
-with dense matrices; what layers say of it."""
+"""R of blocks on the diagonal, DropConnect, and projections of general cells, on the CPU: threads, masks, graphs, what
+layers say of it. What they compute is in test_conformance.py."""
 
 from dataclasses import replace
 
@@ -8,92 +8,14 @@ import pytest
 import test_replays_options as replays
 
 import numbarnn
+from equations import weighted as make_cell
 from gpu_stand_in import make_engine
-from helpers import assert_close, assert_same_bits
 from numbarnn import engines
 from numbarnn.cells import Cell, library
 from numbarnn.cells.definition import Noise
 from numbarnn.layers import Stack
 from philox_reference import philox4x32
-from recurrent_weights_cases import WeightCase, blocks, check_weights, dense, make_cell, make_problem, train
-
-CELLS = ("lstm", "gru_reset_before", "rnn_tanh")
-LENGTHS = dict(T=9, B=4, lengths=(4, 9, 0, 1))
-by_cell = pytest.mark.parametrize("cell", CELLS)
-
-
-def cases():
-    """Each cell with each of these, dtypes taking turns."""
-    options = (
-        dict(hidden=(6,), heads=2),
-        dict(hidden=(6, 4), heads=2, directions=2, dropout=0.4),
-        dict(T=1, B=1, hidden=(9,), heads=3, drop=0.5),
-        dict(hidden=(5,), heads=5, state=False),
-        dict(hidden=(5, 3), drop=0.3, directions=2),
-        dict(hidden=(130,), heads=2, drop=0.2, B=2, T=3),
-        dict(hidden=(6,), heads=3, drop=0.4, input_mode="skip", directions=2),
-        dict(hidden=(4, 6), heads=2, directions=2, resets=True, batch_first=True, **LENGTHS),
-        dict(hidden=(6, 3), heads=3, drop=0.3, resets=True, dropout=0.3, directions=2, **LENGTHS),
-        dict(hidden=(33,), drop=0.3, packed=True, T=9, lengths=(4, 9, 2)),
-    )
-    for turn, cell in enumerate(CELLS):
-        for number, option in enumerate(options):
-            yield WeightCase(cell, **option, dtype=("float32", "float64")[(turn + number) % 2])
-    for dtype, option in zip(
-        ("float64", "float32", "float64"),
-        (
-            dict(hidden=(6, 4), proj_size=3, directions=2),
-            dict(hidden=(4,), proj_size=2, heads=2, drop=0.3),
-            dict(hidden=(6, 9), proj_size=3, heads=3, drop=0.3, directions=2, resets=True, **LENGTHS),
-        ),
-        strict=True,
-    ):
-        yield WeightCase("lstm", **option, dtype=dtype)
-
-
-@pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))
-@pytest.mark.parametrize("case", list(cases()), ids=str)
-def test_agrees_with_dense_reference(case, schedule):
-    check_weights(case, "cpu", schedule)
-
-
-@by_cell
-def test_threads_give_the_same(cpu_on_threads, cell):
-    case, found = WeightCase(cell, hidden=(40, 34), heads=2, drop=0.3, directions=2, resets=True, **LENGTHS), []
-    for threads in (1, 2, 3):
-        cpu_on_threads.set_num_threads(threads)
-        found.append(train(make_problem(case).layer("cpu"), make_problem(case))[0])
-    for other in found[1:]:
-        assert_close(case, other, found[0])
-
-
-@by_cell
-@pytest.mark.parametrize("options", (dict(heads=2), dict(drop=0.4), dict(heads=2, drop=0.4)), ids=str)
-def test_gradients_are_added_to_dw(cell, options):
-    case = WeightCase(cell, hidden=(6, 4), directions=2, dtype="float64", **options)
-    problem = make_problem(case)
-    layer, start = problem.layer("cpu"), np.random.default_rng(0).standard_normal(problem.layer("cpu").weights.shape)
-    once = layer.backward(layer.forward(problem.x)[2], problem.dy)
-    layer.training_calls = 0
-    added = layer.backward(layer.forward(problem.x)[2], problem.dy, dw=start.copy())
-    started = layer.stack.space.views(start)
-    assert_close(case, added.params, {name: started[name] + view for name, view in once.params.items()})
-
-
-@by_cell
-@pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))
-def test_weights_gradients_apart_from_the_datas(cell, schedule):
-    """As a schedule's own tasks, added to a dw of zeros."""
-    case = WeightCase(cell, hidden=(6, 4), heads=2, drop=0.3, directions=2)
-    problem, found = make_problem(case), []
-    for apart in (False, True):
-        layer = problem.layer("cpu", schedule=schedule)
-        tape, dw = layer.forward(problem.x)[2], np.zeros_like(layer.weights)
-        layer.stack.backward_data(tape, problem.dy, None, None, None if apart else dw)
-        if apart:
-            layer.stack.backward_weights(tape, dw)
-        found.append(layer.stack.space.views(dw))
-    assert_same_bits(*found)
+from problems import Case, assert_same_bits, blocks, dense, make_problem, train_and_draw
 
 
 @pytest.mark.parametrize("dtype", ("float32", "float64"))
@@ -109,7 +31,7 @@ def test_spread_blocks(gates, heads, size, width, dtype):
 # ---------------------------------------------------------------------------------------------------------------- masks
 def test_masks_have_the_rates_of_the_gates():
     """Within five standard deviations of the rate; what is kept makes up for what is not."""
-    case = WeightCase("lstm", T=1, hidden=(128, 128), directions=2, heads=2, drop=0.6)
+    case = Case("lstm", T=1, hidden=(128, 128), directions=2, heads=2, drop=0.6)
     layer = case.layer()
     masks = layer.drop_connect_masks(layer.forward(np.zeros((1, 1, 4), np.float32))[2])
     assert list(masks) == [name for name in layer.parameters if name.startswith("weight_hh")]
@@ -125,16 +47,16 @@ def test_masks_have_the_rates_of_the_gates():
 
 
 def test_training_resumes_with_the_same_masks():
-    case = WeightCase("rnn_tanh", hidden=(6,), heads=2, drop=0.5)
+    case = Case("rnn_tanh", hidden=(6,), heads=2, drop=0.5)
     problem = make_problem(case)
     layer = problem.layer()
-    runs = [train(layer, problem) for _ in range(3)]
-    masks = [layer.drop_connect_masks(tape)["weight_hh_l0"] for _, tape in runs]
+    runs = [train_and_draw(layer, problem) for _ in range(3)]
+    masks = [drawn.drops["weight_hh_l0"] for _, drawn in runs]
     assert not np.array_equal(masks[0], masks[1]) and not np.array_equal(masks[1], masks[2])
     resumed = problem.layer()
     resumed.training_calls = 2
-    values, tape = train(resumed, problem)
-    np.testing.assert_array_equal(resumed.drop_connect_masks(tape)["weight_hh_l0"], masks[2])
+    values, drawn = train_and_draw(resumed, problem)
+    np.testing.assert_array_equal(drawn.drops["weight_hh_l0"], masks[2])
     assert_same_bits(values, runs[2][0])
     other = case.layer(seed=2)
     other.training_calls = 2
@@ -235,6 +157,28 @@ def test_a_tape_of_another_layer_has_no_masks_here():
     for call in (layers[1].drop_connect_masks, layers[1].noise):
         with pytest.raises(ValueError, match="tape was made by another layer"):
             call(tape)
+
+
+# ---------------------------------------------------------------------------------------------------------- parameters
+@pytest.mark.parametrize("cell, hidden, names", [
+    ("blend", 5, {
+        "weight_ih_l0": (15, 4), "weight_hh_l0": (20, 5), "bias_ih_l0": (15,), "bias_hh_l0": (20,), "peep_l0": (5,),
+        "scale_l0": (5,),
+    }),
+    ("light", 3, {"weight_ih_l0": (6, 4), "bias_ih_l0": (6,), "peep_l0": (3,)}),
+])  # fmt: skip
+def test_parameters_of_cells_written_by_hand(cell, hidden, names):
+    layer = Case(cell, hidden=(hidden,)).layer()
+    assert {name: value.shape for name, value in layer.state_dict().items()} == names
+
+
+def test_states_come_one_by_one():
+    problem = make_problem(Case("light", hidden=(5, 5), directions=2))
+    layer = problem.layer()
+    y, states = layer(problem.x, problem.state)
+    assert y.shape == (7, 3, 10) and [state.shape for state in states] == [(4, 3, 5)] * 3
+    with pytest.raises(TypeError, match=r"state must be a tuple \(h, c, n\), not 2 items"):
+        layer(problem.x, states[:2])
 
 
 # ---------------------------------------------------------------------------------------------------------- projections

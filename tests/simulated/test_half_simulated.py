@@ -1,4 +1,5 @@
-"""float16 and bfloat16 in the simulator: conversions, each kernel, and layers made of them."""
+"""float16 and bfloat16 in the simulator: conversions, each kernel, and what layers made of them keep. Their results are
+in test_conformance.py, but for PyTorch's errors."""
 
 from importlib.util import find_spec
 
@@ -6,13 +7,13 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
-from half_cases import HalfCase, assert_at_most_twice_torchs_error, cases, peer_cases, torch_values
-from helpers import assert_same_bits, check_layer, infer, make_problem, train
+import torch_peer
 from numbarnn import functional
 from numbarnn.common.precision import HALVES, numpy_dtype
 from numbarnn.compile import storage
 from numbarnn.kernels.arrays import column_sums, copies, dropout
 from philox_reference import dropout_mask
+from problems import Case, assert_same_bits, make_problem, train
 from step_buffers import mask_words
 
 by_dtype = pytest.mark.parametrize("dtype", HALVES)
@@ -86,28 +87,17 @@ def test_dropout_is_the_mask_of_numpys_philox(dtype):
 
 
 # ------------------------------------------------------------------------------------------------------------ layers
-@pytest.mark.parametrize("case", list(cases()), ids=str)
-def test_agrees_with_reference(case):
-    check_layer(case, "sim")
-
-
 if find_spec("torch"):  # no skips here: test_simulator.py takes them for tests that do not run
 
-    @pytest.mark.parametrize("case", list(peer_cases()), ids=str)
-    def test_error_is_at_most_twice_torchs(case):
+    @by_dtype
+    @pytest.mark.parametrize("cell, sizes", (("lstm", dict(hidden=(33,))), ("gru", dict(hidden=(9, 9), directions=2))))
+    def test_error_is_at_most_twice_torchs(cell, sizes, dtype):
         import torch
 
-        problem = make_problem(case)
+        problem = make_problem(Case(cell, **sizes, dtype=dtype))
         values, _ = train(problem.layer("sim"), problem)
-        assert_at_most_twice_torchs_error(problem, values, torch_values(torch, problem))
-
-
-@by_dtype
-def test_inference_equals_training_bit_for_bit(dtype):
-    problem = make_problem(HalfCase("lstm", T=3, hidden=(5, 3), dtype=dtype))
-    outputs = infer(problem.layer("sim"), problem)
-    values, _ = train(problem.layer("sim"), problem)
-    assert_same_bits(outputs, {name: values[name] for name in outputs})
+        theirs = torch_peer.values(torch, problem)
+        torch_peer.assert_at_most_twice_torchs_error(problem.case, values, theirs, problem.expected())
 
 
 @by_dtype
@@ -123,7 +113,7 @@ def test_c_is_not_rounded_from_step_to_step(dtype):
 
 @by_dtype
 def test_functional_is_the_layer_bit_for_bit(dtype):
-    problem = make_problem(HalfCase("lstm", T=3, hidden=(5, 5), dtype=dtype))
+    problem = make_problem(Case("lstm", T=3, hidden=(5, 5), dtype=dtype))
     layer = problem.layer("sim")
     expected, _ = train(layer, problem)
     rnn = functional.Descriptor("lstm", 4, 5, 2, dtype=dtype, device="sim")

@@ -6,19 +6,13 @@ Outputs start as NaN: an element that is not written shows, and one that must no
 
 import numpy as np
 import pytest
-from one_step import Step, assert_near, assert_only_written, joined, nans, normal, split
 
-from general_cells import GENERAL
-from numbarnn import cells
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.arrays import column_sums, copies, dropout
-from numbarnn.kernels.step import pointwise
 from philox_reference import dropout_mask
-from step_buffers import mask_words
+from step_buffers import mask_words, nans, normal
 
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
-ALL_CELLS = cells.CELLS | GENERAL
-by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
 
 
 # ------------------------------------------------------------------------------------------------------------ copy
@@ -102,89 +96,3 @@ def test_dropout_is_right_for_any_grid(blocks, threads):
     config = LaunchConfig(blocks, threads)
     dropout.make_dropout("float32").bind(config, out, x, mask, np.float32(scale), np.uint64(0))()
     np.testing.assert_array_equal(out, x * dropout_mask((35,), 0.5, 1, 0, 0, "float32"))
-
-
-# ------------------------------------------------------------------------------------------------------- pointwise
-@by_dtype
-@pytest.mark.parametrize("direction", (0, 1))
-@by_cell
-def test_pointwise_forward_of_training(cell, direction, dtype):
-    """h and c of the step are written, and what the cell saves in the place of x Wᵀ."""
-    s = Step(cell, dtype, direction)
-    new_state, saved = s.expected()
-    before, others = [part.copy() for part in s.state_before], s.ax[[0, 2]].copy()
-    bind = pointwise.bind_forward
-    bind(cell, s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, s.per_unit, None, direction, True)(s.t, s.before)
-    np.testing.assert_array_equal(s.state_before, before)
-    for array, columns, value in ((s.h, s.h_columns, new_state[:1]), (s.c, s.c_columns, new_state[1:])):
-        array[s.before] = np.nan  # was given
-        if value:
-            assert_only_written(array, (s.t + 1, slice(None), columns), np.concatenate(value, axis=1))
-    if saved:
-        assert_near(s.ax[s.t, :, : cell.num_saved * s.H], np.concatenate(saved, axis=1))
-    np.testing.assert_array_equal(s.ax[[0, 2]], others)
-
-
-@by_dtype
-@pytest.mark.parametrize("direction", (0, 1))
-@by_cell
-def test_pointwise_forward_of_inference(cell, direction, dtype):
-    """c has two slots, taken in turns; nothing is saved."""
-    s = Step(cell, dtype, direction)
-    new_state, _ = s.expected()
-    c, ax = nans(dtype, 2, *s.c.shape[1:]), s.ax.copy()
-    c[s.before % 2] = s.c[s.before]
-    bind = pointwise.bind_forward
-    bind(cell, s.h, c, s.ax, s.ah, s.b_w, s.b_r, s.per_unit, None, direction, False)(s.t, s.before)
-    assert_near(s.h[s.t + 1, :, s.h_columns], new_state[0])
-    np.testing.assert_array_equal(c[s.before % 2], s.c[s.before])
-    if cell.num_private:
-        c[s.before % 2] = np.nan
-        assert_only_written(c, ((s.t + 1) % 2, slice(None), s.c_columns), np.concatenate(new_state[1:], axis=1))
-    np.testing.assert_array_equal(s.ax, ax)
-
-
-@by_dtype
-@pytest.mark.parametrize("direction", (0, 1))
-@by_cell
-def test_pointwise_backward(cell, direction, dtype):
-    s = Step(cell, dtype, direction)
-    G, N, K, H = cell.num_gates, cell.num_private, cell.num_saved, s.H
-    new_state, saved = s.expected()
-    s.keep(new_state)
-    dy = normal(dtype, s.T, s.B, 2 * H, seed=7)
-    dh, dc = normal(dtype, s.B, H, seed=8), normal(dtype, s.B, N * H, seed=9)
-    d_v = normal(dtype, s.B, len(cell.stages) * H, seed=11)
-    d_state = (dy[s.t, :, s.h_columns].astype(np.float64) + dh, *split(dc.astype(np.float64), N))
-    d_stages = split(d_v.astype(np.float64), len(cell.stages))
-    d_ax, d_ah, d_before, d_own = s.expected_gradients(saved, s.state_before, new_state, d_state, d_stages)
-
-    dax = nans(dtype, s.T, s.B, s.width)  # at first what forward saved
-    if K:
-        dax[s.t, :, : K * H] = np.concatenate(saved, axis=1)
-    dah = dax if cell.same_gradient else nans(dtype, s.T, s.B, cell.num_ah * H)
-    d_per_unit = nans(dtype, s.T, s.B, s.per_unit.size)
-    given = cell, dh, dc, dax, dah, d_per_unit, dy, s.h, s.c, s.per_unit, d_v, None, direction
-    pointwise.bind_backward(*given)(s.t, s.before)
-    assert_near(dax[s.t, :, : G * H], np.concatenate(d_ax, axis=1))
-    assert np.isnan(dax[[0, 2]]).all()
-    if not cell.same_gradient:  # gates of stages are theirs
-        assert_only_written(dah, (s.t, slice(None), slice(0, cell.num_recurrent * H)), joined(d_ah, s.B))
-    assert_only_written(d_per_unit, s.t, joined(d_own, s.B))
-    assert_near(dh, d_before[0])
-    assert_near(dc, joined(d_before[1:], s.B))
-
-
-@by_cell
-def test_pointwise_is_right_for_any_grid(cell):
-    """One thread that does everything, and more threads than units."""
-    results = []
-    for config in (LaunchConfig(1, 1), LaunchConfig((1, 5), 16)):
-        s = Step(cell, "float64", 0)
-        kernel = pointwise.make_pointwise_forward(cell, "float64", True)
-        step_mask = pointwise.no_step_mask(s.ah, None)
-        arrays = s.h, s.c, s.ax, s.ah, s.b_w, s.b_r, s.per_unit, s.h, s.b_w, step_mask  # no sums, no noise
-        kernel.bind(config, *arrays, np.int32(0))(s.t, s.before)
-        results.append((s.h, s.c, s.ax))
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)

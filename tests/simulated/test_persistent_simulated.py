@@ -2,16 +2,15 @@
 with the same bits whoever comes first. That wrong kernels are found out is tested in test_persistent_mutants.py.
 """
 
+from itertools import product
+
 import numpy as np
 import pytest
 from persistent_setup import few_threads
 
-import general_problem
-import helpers
+import problems
 from general_cells import UNEVEN
 from grouped_cuts import CHEAP, launches_of
-from half_cases import HalfCase
-from helpers import CELLS, Case, assert_close, assert_same_bits, infer, make_problem, train
 from numbarnn.bench import planned
 from numbarnn.common.philox import noise_words
 from numbarnn.compile import units
@@ -22,10 +21,10 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import exchange
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule
-from own_cases import OwnCase
-from recurrent_weights_cases import WeightCase, check_weights
+from problems import CELLS, Case, assert_close, assert_same_bits, infer, make_problem, train
 
-SEEDS = range(3)
+SEEDS = range(2)
+full = pytest.mark.full
 
 
 @pytest.fixture(autouse=True)
@@ -33,19 +32,15 @@ def small(monkeypatch):
     return few_threads(monkeypatch)
 
 
-def check(case, limit=None, of=helpers, seeds=SEEDS):
-    """Inference and training equal stepwise to rounding, with the same bits in every order of the threads.
-
-    Args:
-        of: the module that has make_problem, infer and train for the case.
-    """
-    problem, infer, train = of.make_problem(case), of.infer, of.train
+def check(case, limit=None):
+    """Inference and training equal stepwise to rounding, with the same bits in every order of the threads."""
+    problem = make_problem(case)
     step = problem.layer("sim", schedule="stepwise", seed=3)
     expected, (values, masks) = infer(step, problem), train(step, problem)
     for launch in launches_of(case):
         assert all(case.hidden[layer] > launch.cut.units for layer in range(launch.first, launch.last)), launch
     first = None
-    for seed in seeds:
+    for seed in SEEDS:
         layer = problem.layer("sim", schedule="persistent", seed=3)
         with simulator.schedule(seed):
             outputs, (found, own_masks) = infer(layer, problem), train(layer, problem)
@@ -63,19 +58,18 @@ def check(case, limit=None, of=helpers, seeds=SEEDS):
 def cases():
     """Every cell; then sizes, steps, batches, options. More than one block per layer everywhere: of 4 units."""
     for cell in CELLS:
-        yield Case(cell, T=3, B=2, hidden=(9,), I=3)
         yield Case(cell, T=3, B=2, hidden=(7, 5), dropout=0.4)
-        yield Case(cell, T=2, B=1, hidden=(5,), directions=2)
+        yield pytest.param(Case(cell, T=3, B=2, hidden=(9,), I=3), marks=full)
+        yield pytest.param(Case(cell, T=2, B=1, hidden=(5,), directions=2), marks=full)
     yield Case("lstm", T=3, B=2, hidden=(5, 9, 6), dropout=0.3)
-    yield Case("gru", T=2, B=2, hidden=(6, 6, 6))
     yield Case("lstm", T=1, B=1, hidden=(6, 9), state=False)
     yield Case("gru", T=1, B=2, hidden=(5,), directions=2, given=("dhy",))
     yield Case("gru", T=2, B=1, hidden=(5, 6), directions=2, dropout=0.3, bias=False)
-    yield Case("lstm", T=2, B=1, hidden=(8, 8), directions=2, state=False)
+    yield pytest.param(Case("lstm", T=2, B=1, hidden=(8, 8), directions=2, state=False), marks=full)
     yield Case("lstm", T=2, B=2, hidden=(9,), dtype="float64")
-    yield Case("gru", T=2, B=1, hidden=(5, 5), dtype="float64")
+    yield pytest.param(Case("gru", T=2, B=1, hidden=(5, 5), dtype="float64"), marks=full)
     yield Case("rnn_tanh", T=3, B=17, hidden=(9,))  # more sequences than are multiplied at once
-    yield Case("lstm", T=2, B=17, hidden=(5, 5))
+    yield pytest.param(Case("lstm", T=2, B=17, hidden=(5, 5)), marks=full)
     yield Case("rnn_tanh", T=3, B=1, hidden=(24,))  # two warps share a product
 
 
@@ -85,9 +79,9 @@ def test_equals_stepwise(case):
 
 
 HALF_CASES = [
-    HalfCase("lstm", T=2, B=2, hidden=(8, 8)),  # rows of 16 bytes
-    HalfCase("gru", T=2, B=2, hidden=(5, 7), dtype="bfloat16", dropout=0.3),  # number by number
-    HalfCase("rnn_tanh", T=2, B=9, hidden=(8,), directions=2, dtype="bfloat16"),
+    Case("lstm", T=2, B=2, hidden=(8, 8), dtype="float16"),  # rows of 16 bytes
+    Case("gru", T=2, B=2, hidden=(5, 7), dtype="bfloat16", dropout=0.3),  # number by number
+    Case("rnn_tanh", T=2, B=9, hidden=(8,), directions=2, dtype="bfloat16"),
 ]
 
 
@@ -113,7 +107,7 @@ def test_halves_equal_stepwise(small, case, where, device):
         (Case("lstm", T=2, B=2, hidden=(5, 5)), {}),
         (Case("gru", T=2, B=1, hidden=(9,), directions=2), {}),
         (Case("rnn_relu", T=2, B=9, hidden=(20,)), {}),
-        (HalfCase("gru", T=2, B=1, hidden=(8,)), {"compute_capability": (7, 5)}),
+        (Case("gru", T=2, B=1, hidden=(8,), dtype="float16"), {"compute_capability": (7, 5)}),
     ],
     ids=str,
 )
@@ -130,7 +124,7 @@ def test_tf32_equals_stepwise_to_its_own_rounding(small, monkeypatch, case, regi
     small(registers=registers)
     monkeypatch.setattr(planner, "_math", lambda problem, profile: "tf32")
     assert {launch.cut.math for launch in launches_of(case)} == {"tf32"}
-    check(case, HalfCase(case.cell, T=case.T, B=case.B, hidden=case.hidden).limit)
+    check(case, Case(case.cell, T=case.T, B=case.B, hidden=case.hidden, dtype="float16").limit)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +132,7 @@ def test_tf32_equals_stepwise_to_its_own_rounding(small, monkeypatch, case, regi
     [
         Case("lstm", T=2, B=2, hidden=(5, 5, 5), dropout=0.3),
         Case("gru", T=2, B=1, hidden=(5, 6), directions=2),
-        HalfCase("gru", T=2, B=2, hidden=(8, 8)),
+        Case("gru", T=2, B=2, hidden=(8, 8), dtype="float16"),
     ],
     ids=str,
 )
@@ -154,7 +148,7 @@ def test_several_launches_equal_stepwise(small, case):
     [
         (Case("lstm", T=2, B=17, hidden=(5, 5), dropout=0.3), 3),
         (Case("gru", T=2, B=10, hidden=(6,), directions=2), 2),
-        (HalfCase("gru", T=2, B=10, hidden=(8,), dtype="bfloat16"), 2),
+        (Case("gru", T=2, B=10, hidden=(8,), dtype="bfloat16"), 2),
         (Case("rnn_tanh", T=2, B=25, hidden=(5,)), 2),  # 16 sequences and 9, 16 at once
     ],
     ids=str,
@@ -171,7 +165,7 @@ def test_slices_of_the_batch_equal_stepwise(small, case, slices):
 def test_several_groups_of_chunks_equal_stepwise(monkeypatch, cut):
     """A warp gathers its columns in several groups, as of large layers."""
     cut.choose(monkeypatch, "sim", profiles.SIMULATOR)
-    check(cut.case, cut.limit, seeds=range(2))
+    check(cut.case, cut.limit)
 
 
 @pytest.mark.parametrize("warps", (2, 8))
@@ -186,88 +180,75 @@ def test_other_numbers_of_warps_equal_stepwise(small, warps):
 # --------------------------------------------------------------------------------------------------- cells of one's own
 MASKED = dict(T=4, B=3, lengths=(3, 0, 4))
 SIZES = (
-    dict(T=3, B=2, hidden=(5,), directions=2),
     dict(T=3, B=2, hidden=(7, 5, 6), dropout=0.3),
     dict(hidden=(5, 6), directions=2, resets=True, **MASKED),
     dict(hidden=(5, 5), bias="input", resets=True, **MASKED),
     dict(T=2, B=17, hidden=(5, 5), bias="recurrent", dtype="float64"),
 )
-
-
-def check_own(case):
-    check(case, of=general_problem, seeds=range(2))
+OWN = ("light", *UNEVEN, "noisy")  # no R, fewer gates of ah than of ax, more, random numbers
 
 
 def own_cases():
-    """No R, fewer gates of ah than of ax, more, random numbers; of the library a few of these."""
-    for cell in ("light", *UNEVEN, "noisy"):
-        for size in SIZES:
-            yield OwnCase(cell, **size)
-    yield OwnCase("light", T=2, B=1, hidden=(9,), input_mode="skip", bias="none")
-    yield OwnCase("drawn", T=3, B=3, hidden=(5, 5), directions=2)
-    for cell in ("sru", "qrnn"):
-        yield OwnCase(cell, T=3, B=2, hidden=(5, 6))
-    yield OwnCase("ind_rnn", T=2, B=2, hidden=(5,), directions=2)
-    yield OwnCase("additive_network", T=3, B=2, hidden=(5, 6), directions=2)
-    yield OwnCase("additive_network", hidden=(5,), **MASKED)
+    """Each cell of one's own with the sizes in turn; with every size if `full`."""
+    for number, (cell, size) in enumerate(product(OWN, SIZES)):
+        usual = number // len(SIZES) == number % len(SIZES)
+        yield pytest.param(Case(cell, **size), marks=[] if usual else full, id=str(Case(cell, **size)))
+    yield Case("drawn", T=3, B=3, hidden=(5, 5), directions=2)
 
 
 @pytest.mark.parametrize("case", list(own_cases()), ids=str)
 def test_own_cells_equal_stepwise(case):
-    check_own(case)
+    check(case)
 
 
 @pytest.mark.parametrize(
-    "case",
+    "case, device",
     [
-        OwnCase("light", T=2, B=2, hidden=(8, 8), dtype="float16"),
-        OwnCase("fewer", T=2, B=2, hidden=(8, 8), dtype="float16", dropout=0.3),
-        OwnCase("more", T=2, B=2, hidden=(5, 7), dtype="bfloat16"),
-        OwnCase("noisy", T=2, B=2, hidden=(8, 8), dtype="bfloat16"),
-        OwnCase("additive_network", T=2, B=9, hidden=(8,), directions=2, dtype="float16"),
+        (Case("light", T=2, B=2, hidden=(8, 8), dtype="float16"), {}),
+        (Case("fewer", T=2, B=2, hidden=(8, 8), dtype="float16", dropout=0.3), {"registers": 65536}),
+        (Case("more", T=2, B=2, hidden=(5, 7), dtype="bfloat16"), {"registers": 65536}),
+        (Case("noisy", T=2, B=2, hidden=(8, 8), dtype="bfloat16"), {}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("device", [{"registers": 65536}, {}], ids=("registers", "shared"))
 def test_own_cells_in_halves_equal_stepwise(small, case, device):
     small(**device)
     assert {launch.cut.math for launch in launches_of(case)} == {"mma"}
-    check_own(case)
+    check(case)
 
 
 def test_own_cells_with_weights_in_registers_equal_stepwise(small):
     small(registers=65536)
-    case = OwnCase("fewer", T=2, B=1, hidden=(5, 5))
+    case = Case("fewer", T=2, B=1, hidden=(5, 5))
     assert {(launch.cut.math, launch.cut.resident) for launch in launches_of(case)} == {("fma", "registers")}
-    check_own(case)
+    check(case)
 
 
-@pytest.mark.parametrize("cell", ("light", *UNEVEN, "noisy"))
+@pytest.mark.parametrize("cell", ("light", "noisy"))
 def test_own_cells_in_several_launches_equal_stepwise(small, cell):
     small(multiprocessors=2)
-    case = OwnCase(cell, T=2, B=2, hidden=(5, 5))
+    case = Case(cell, T=2, B=2, hidden=(5, 5))
     assert len(launches_of(case)) == 2 * 2
-    check_own(case)
+    check(case)
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        WeightCase("lstm", T=3, B=2, hidden=(6,), heads=2, directions=2),
-        WeightCase("rnn_tanh", T=2, B=2, hidden=(6, 8), heads=2, drop=0.3),
-        WeightCase("lstm", T=2, B=2, hidden=(5,), drop=0.3, dtype="float16"),
+        Case("rnn_tanh", T=2, B=2, hidden=(6, 8), heads=2, drop=0.3),
+        Case("lstm", T=2, B=2, hidden=(5,), drop=0.3, dtype="float16"),
     ],
     ids=str,
 )
 def test_another_R_than_the_parameter_agrees_with_reference(case):
-    """Blocks on the diagonal, and weights dropped out."""
-    check_weights(case, "sim", "persistent", calls=2)
+    """Blocks on the diagonal, and weights dropped out; replayed."""
+    problems.check(case, "sim", "persistent", calls=2)
 
 
 def test_random_numbers_are_those_of_their_place():
     """Of a cell whose h says what it drew: those of the Philox, by layer, direction, sequence, unit and time."""
-    case = OwnCase("drawn", T=3, B=2, hidden=(5, 6), directions=2)
-    layer, problem = case.layer("sim", schedule="persistent", seed=7), general_problem.make_problem(case)
+    case = Case("drawn", T=3, B=2, hidden=(5, 6), directions=2)
+    layer, problem = case.layer("sim", schedule="persistent", seed=7), make_problem(case)
     noise = case.definition.noise
     for call in range(2):
         y, _, tape = layer.forward(problem.x)
@@ -304,7 +285,7 @@ def test_not_a_number_is_passed_on():
     [
         Case("lstm", T=2, B=2, hidden=(5, 5), dropout=0.3),
         Case("gru", T=2, B=2, hidden=(5, 7), directions=2),
-        HalfCase("rnn_tanh", T=2, B=2, hidden=(8,)),
+        Case("rnn_tanh", T=2, B=2, hidden=(8,), dtype="float16"),
     ],
     ids=str,
 )

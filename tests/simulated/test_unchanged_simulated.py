@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers import Case, assert_same_bits, make_problem, named_gradients
+from problems import Case, assert_same_bits, make_problem, named_gradients
 
 CASE = Case("gru", T=2, hidden=(5,))
 

@@ -62,6 +62,11 @@ class Loop:
     per_unit: tuple[str, ...]
     heads: int = 1
 
+    @property
+    def parameters(self):
+        """All their names."""
+        return (*self.inputs, *self.matrices, *self.per_unit)
+
     def shapes(self, input_size, hidden):
         """Name -> shape of every parameter of one layer and direction."""
         return (
@@ -331,3 +336,37 @@ def min_gru(p, x, h):
 def min_lstm(p, x, h):
     f, i = (sigmoid(x @ p[f"W.{gate}"].T + p[f"b.{gate}"]) for gate in "fi")
     return (f / (f + i) * h + i / (f + i) * (x @ p["W.h"].T + p["b.h"]),)
+
+
+# ----------------------------------------------------------------------- with random numbers of units, (B, H) each
+def keep(mask, new, old):
+    return mask * new + (1 - mask) * old
+
+
+@loop("h c", W="i f g o", R="i f g o", b="i f g o", name="lstm at random")
+def lstm_at_random(p, x, h, c, noise):
+    of_g, of_c, of_h = noise
+    i, f, g, o = (into(p, gate, x, h) for gate in "ifgo")
+    c = keep(of_c, sigmoid(f) * c + sigmoid(i) * tanh(g) * of_g, c)
+    return keep(of_h, sigmoid(o) * tanh(c), h), c
+
+
+@loop("h", W="r z n", R="r z n", b="r z n", per_unit="b.q", name="gru at random")
+def gru_at_random(p, x, h, noise):
+    of_n, of_h = noise
+    r, z = sigmoid(into(p, "r", x, h)), sigmoid(into(p, "z", x, h))
+    n = tanh(x @ p["W.n"].T + p["b.n"] + r * (h @ p["R.n"].T + p["b.q"]))
+    return (keep(of_h, (1 - z) * n * of_n + z * h, h),)
+
+
+@loop("h c", W="i f g o", R="i f g o", b="i f g o", name="layer_norm_lstm at random",
+      per_unit=GAINS.format(*"ifg") + "gain_x.o gain_h.o gain.c shift.c")  # fmt: skip
+def layer_norm_lstm_at_random(p, x, h, c, noise):
+    new, c = layer_norm_lstm(p, x, h, c)
+    return keep(noise[0], new, h), c
+
+
+@loop("h", W="r z n", R="r z n", b="r z n q", per_unit=GAINS.format(*"rzn"), name="layer_norm_gru at random")
+def layer_norm_gru_at_random(p, x, h, noise):
+    (new,) = layer_norm_gru(p, x, h)
+    return (keep(noise[0], new, h),)

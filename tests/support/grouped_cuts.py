@@ -4,11 +4,10 @@ run in the simulator and on the emulated GPU: 64 bytes of a row at once, of rows
 
 from dataclasses import dataclass, replace
 
-from half_cases import HalfCase
-from helpers import Case
 from numbarnn import engines
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule
+from problems import Case
 
 GROUPS = 3  # at least: a first one, one in between, a last one
 WORDS_OF_A_GROUP = 4  # that a lane has on the way: 16 bytes of one tile, so that a group is one chunk
@@ -49,7 +48,7 @@ class GroupedCut:
     def limit(self):
         """The largest error: TF32 has the mantissa of float16."""
         case = self.case
-        return HalfCase(case.cell, T=case.T, B=case.B, hidden=case.hidden).limit if self.math == "tf32" else case.limit
+        return replace(case, dtype="float16").limit if self.math == "tf32" else case.limit
 
     def choose(self, monkeypatch, device, profile):
         """Let the planner cut it that way, and see that it does: in each kernel a warp gathers three groups or more."""
@@ -75,18 +74,18 @@ class GroupedCut:
 def _cheap():
     """By the tensor cores and by FMA, from registers and from shared memory; more than one block each."""
     for resident in ("registers", "shared"):
-        yield GroupedCut(HalfCase("rnn_tanh", T=2, B=2, hidden=(72, 72), dtype="bfloat16"), "mma", resident, 36)
+        yield GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(72, 72), dtype="bfloat16"), "mma", resident, 36)
         yield GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(36, 36)), "fma", resident, 20)
         yield GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32", resident, 20)
-    yield GroupedCut(HalfCase("gru", T=2, B=2, hidden=(72,)), "mma", "shared", 24)
+    yield GroupedCut(Case("gru", T=2, B=2, hidden=(72,), dtype="float16"), "mma", "shared", 24)
     yield GroupedCut(Case("lstm", T=2, B=2, hidden=(36,)), "fma", "shared", 12)
     yield GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(20,), dtype="float64"), "fma", "shared", 12)
 
 
 CHEAP = list(_cheap())  # in the simulator
 TWO_LAYERS = [
-    GroupedCut(HalfCase("lstm", T=3, B=3, hidden=(72, 72)), "mma", "registers", 16),
-    GroupedCut(HalfCase("gru", T=3, B=3, hidden=(72, 72)), "mma", "shared", 24),
+    GroupedCut(Case("lstm", T=3, B=3, hidden=(72, 72), dtype="float16"), "mma", "registers", 16),
+    GroupedCut(Case("gru", T=3, B=3, hidden=(72, 72), dtype="float16"), "mma", "shared", 24),
     GroupedCut(Case("lstm", T=3, B=3, hidden=(36, 36)), "fma", "shared", 12),
     GroupedCut(Case("gru", T=3, B=3, hidden=(36, 36)), "fma", "registers", 12),
 ]

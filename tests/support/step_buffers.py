@@ -1,12 +1,13 @@
 """Random arrays of one direction of a layer with two, as engines take them: to run time loops without a layer."""
 
 from dataclasses import fields
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from numbarnn.common.order import RESET, SKIP
-from numbarnn.common.philox import dropout_masks
+from numbarnn.common.philox import dropout_masks, noise_words
 from numbarnn.engines import BackwardBuffers, ForwardBuffers
 from numbarnn.kernels.step.groups import Gradients, Options, Parameters, Saved, Scratch, States
 from row_cases import expected_step_mask
@@ -15,6 +16,11 @@ from row_cases import expected_step_mask
 def normal(dtype, *shape, seed=0):
     """Standard normal numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def nans(dtype, *shape):
+    """What has not been written."""
+    return np.full(shape, np.nan, dtype)
 
 
 def mask_words(p, seed, layer, call):
@@ -79,13 +85,13 @@ def forward_buffers(
         W_hr = (normal(dtype, P, H, seed=9) / H**0.5).astype(dtype)
     if cell.per_unit:
         per_unit = normal(dtype, cell.num_per_unit * H, seed=10)
-    if cell.stages:
-        v = np.full((T if save else 1, B, len(cell.stages) * H), np.nan, dtype)
+    if cell.num_products:
+        v = np.full((T if save else 1, B, cell.num_products * H), np.nan, dtype)
     parameters = Parameters(R, b_w, b_r, W_hr=W_hr, per_unit=per_unit)
-    saved, scratch = Saved(ax if save else None, v), Scratch(ax, ah)
-    return ForwardBuffers(
-        cell, direction, save, parameters, States(h, c, m), saved, scratch, Options(step_mask=step_mask)
-    )
+    sums = np.full((T if save else 1, B, cell.num_sums), np.nan, dtype) if cell.num_sums else None
+    noise = noise_words(0x123456789ABCDEF, 3, 7)[2].copy() if cell.noise and save else None
+    saved, scratch = Saved(ax if save else None, v, sums), Scratch(ax, ah)
+    return ForwardBuffers(cell, direction, save, parameters, States(h, c, m), saved, scratch, Options(step_mask, noise))
 
 
 def backward_buffers(forward, spoiled=False):
@@ -101,12 +107,27 @@ def backward_buffers(forward, spoiled=False):
     if states.m is not None:
         dht, dm = np.full((T, B, P), np.nan, dtype), np.full((B, H), np.nan, dtype)
     if forward.saved.v is not None:
-        d_v = np.full((B, len(cell.stages) * H), np.nan, dtype)
+        d_v = np.full((B, cell.num_products * H), np.nan, dtype)
     if parameters.per_unit is not None:
         d_per_unit = np.full((T, B, parameters.per_unit.size), np.nan, dtype)
-    gradients, scratch = Gradients(dh, dc, dax, dah, dy, dht, d_per_unit), Scratch(dm=dm, d_v=d_v)
+    d_sums = np.full((B, cell.num_sums), np.nan, dtype) if cell.num_sums else None
+    gradients, scratch = Gradients(dh, dc, dax, dah, dy, dht, d_per_unit), Scratch(dm=dm, d_v=d_v, d_sums=d_sums)
     saved = forward.saved._replace(gates=dax)
     return BackwardBuffers(cell, forward.direction, parameters, states, saved, gradients, scratch, forward.options)
+
+
+def walk(engine, cell, direction, cuts=(0, 7), spoiled=False, **kind):
+    """(forward's buffers, all results of forward and backward) of a direction, run in pieces."""
+    forward = forward_buffers(cell, direction, spoiled=spoiled, **kind)
+    run = engine.forward_steps(forward)
+    for first, last in pairwise(cuts):
+        run(first, last)
+    kept = [array.copy() for array in results(forward)]
+    backward = backward_buffers(forward, spoiled)
+    run = engine.backward_steps(backward)
+    for first, last in pairwise(cuts):
+        run(first, last)
+    return forward, kept + results(backward)
 
 
 def with_arrays(buffers, **arrays):
