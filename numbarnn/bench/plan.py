@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import asdict
 
+from numbarnn import engines
 from numbarnn.bench import gantt, report
 from numbarnn.cells import CELLS
 from numbarnn.common import files
@@ -10,6 +11,7 @@ from numbarnn.common.precision import DTYPES
 from numbarnn.engines.gpu import profiles
 
 PICTURES = (".png", ".svg", ".pdf")
+DEVICE = "device"  # the profile that is the one of the GPU in this machine
 
 
 def add_arguments(parser):
@@ -23,9 +25,9 @@ def add_arguments(parser):
     add("--steps", type=report.positive_int, required=True, metavar="T", help="time steps")
     add(
         "--profile",
-        choices=[*profiles.PROFILES, profiles.DEVICE],
-        default=profiles.DEVICE,
-        help=f"the GPU; {profiles.DEVICE} (the default) is the one in this machine",
+        choices=[*profiles.PROFILES, DEVICE],
+        default=DEVICE,
+        help=f"the GPU; {DEVICE} (the default) is the one in this machine",
     )
     add("--input-size", type=report.positive_int, metavar="I", help="default: the first layer's hidden size")
     add("--dtype", choices=DTYPES, default="float32", help="default float32")
@@ -91,6 +93,23 @@ def picture_path(text):
     return path
 
 
+def profile_of(name):
+    """The profile of that name; "device" is that of this machine's GPU.
+
+    Raises:
+        RuntimeError: "device", and no GPU can be used here; says why, with the cure.
+    """
+    if name != DEVICE:
+        return profiles.get(name)
+    problem = engines.why_not("cuda")
+    if problem:
+        raise RuntimeError(
+            f"profile '{DEVICE}' is that of this machine's GPU, but there is none to ask: {problem}. "
+            f"Name one of {', '.join(profiles.PROFILES)} instead"
+        )
+    return engines.get("cuda").profile
+
+
 def problem_of(args):
     """The `numbarnn.schedules.Problem` that was asked about.
 
@@ -100,7 +119,7 @@ def problem_of(args):
     from numbarnn.schedules import Problem
 
     sizes = args.input_size or args.hidden[0], args.hidden, 1 + args.bidirectional, args.steps, args.batch
-    options = {"training": not args.inference, "dropout": args.dropout, "profile": profiles.get(args.profile)}
+    options = {"training": not args.inference, "dropout": args.dropout, "profile": profile_of(args.profile)}
     return Problem("cuda", CELLS[args.cell], args.dtype, *sizes, **options)
 
 

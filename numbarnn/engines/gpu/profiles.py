@@ -59,37 +59,19 @@ PROFILES = {
 }
 _PER_CAPABILITY = {(7, 5): "t4", (8, 0): "a100", (8, 6): "rtx4090", (8, 9): "rtx4090", (9, 0): "h200"}
 UNKNOWN = "h100"  # what devices of other capabilities are taken for, but for what they say of themselves
-DEVICE = "device"  # the name that stands for the GPU of this machine
 
 
 def get(name):
-    """The profile of that name; "device" is that of this machine's GPU.
+    """The profile of that name; a profile is returned as it is.
 
     Raises:
         ValueError: there is none; says which there are.
-        RuntimeError: "device", and no GPU can be used here; says why, with the cure.
     """
     if isinstance(name, DeviceProfile):
         return name
-    if name == DEVICE:
-        return _of_this_machine()
     if not isinstance(name, str) or name not in PROFILES:
-        raise ValueError(
-            f"profile must be one of {', '.join(PROFILES)}, or '{DEVICE}' for this machine's, not {name!r}"
-        )
+        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {name!r}")
     return PROFILES[name]
-
-
-def _of_this_machine():
-    from numbarnn import engines
-
-    problem = engines.why_not("cuda")
-    if problem:
-        raise RuntimeError(
-            f"profile '{DEVICE}' is that of this machine's GPU, but there is none to ask: {problem}. "
-            f"Name one of {', '.join(PROFILES)} instead"
-        )
-    return engines.get("cuda").profile
 
 
 def of_device(attributes, name, compute_capability):
