@@ -160,7 +160,7 @@ def test_time_loops_neither_allocate_nor_wait(cupy, engine, cell, kind, directio
     stream.synchronize()
     found = results(on_host(forward, engine)) + results(on_host(backward, engine))
     for result, value in zip(found, expected + results(on_cpu_back), strict=True):
-        # gates and states of size 1, sums of 33 terms on both engines: tests/support/helpers.py
+        # gates and states of size 1, sums of 33 terms on both engines: tests/support/problems.py
         np.testing.assert_allclose(result, value, rtol=0, atol=64 * np.finfo(np.float32).eps)
 
 

@@ -1,4 +1,4 @@
-"""How large an error the tests' helper lets pass, in numbers that stand here alone: wider limits would let all pass."""
+"""How large an error the comparison lets pass, in numbers that stand here alone: wider limits would let all pass."""
 
 import numpy as np
 import pytest
