@@ -49,36 +49,6 @@ def test_backward_against_finite_differences(cell, options):
     assert_gradients_are_differences(Problem(cell, **options))
 
 
-# ---------------------------------------------------------------------------------------------------- biases and input
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize(("bias", "absent"), [("input", "bias_hh"), ("recurrent", "bias_ih"), ("none", "bias_")])
-def test_a_missing_bias_is_zero_and_has_no_gradient(cell, bias, absent):
-    single, double = Problem(cell, D=2, bias=bias), Problem(cell, D=2)
-    double.parameters |= single.parameters
-    zeros = {name: 0 * array for name, array in double.parameters.items() if name.startswith(absent)}
-    double.parameters |= zeros
-    for name in ("x", "h0", "c0", "dy", "dhy", "dcy"):
-        setattr(double, name, getattr(single, name))
-    found, expected = single.backward(), double.backward()
-    assert_same(single.forward().y, double.forward().y)
-    assert found.params.keys() == expected.params.keys() - zeros.keys() == single.parameters.keys()
-    for name, gradient in found.params.items():
-        assert_same(gradient, expected.params[name], name)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_skip_input_is_identity_matrices(cell):
-    """x to every gate: as if W were one identity per gate."""
-    skip, linear = Problem(cell, D=2, skip=True), Problem(cell, D=2, skip=True)
-    for suffix in ("", "_reverse"):
-        rows, H = skip.parameters["weight_hh_l0" + suffix].shape
-        linear.parameters["weight_ih_l0" + suffix] = np.tile(np.eye(H), (rows // H, 1))
-    assert_same(skip.forward().y, linear.forward().y)
-    found, expected = skip.backward(), linear.backward()
-    assert_same(found.dx, expected.dx)
-    assert "weight_ih_l0" not in found.params and "weight_ih_l0_reverse" not in found.params
-
-
 # ------------------------------------------------------------------------------------------------------------ clipping
 def steps_of(result):
     return [step for layer in result.tape.steps for direction in layer for step in direction]
@@ -91,21 +61,6 @@ def test_clip_holds_the_cell_state_at_every_step():
         np.testing.assert_array_equal(step["saved"]["c"], np.clip(step["saved"]["unclipped"], -0.1, 0.2))
     c = np.concatenate([c.ravel() for c in result.cy])
     assert c.min() == -0.1 and c.max() == 0.2
-
-
-def test_wide_bounds_change_nothing():
-    problem = Problem("lstm", D=2)
-    expected, gradients = problem.forward(), problem.backward()
-    for bounds in (1e3, (-np.inf, np.inf)):
-        problem.options = {"cell_clip": bounds}
-        assert_same(problem.forward().y, expected.y)
-        assert_same_gradients(problem.backward(), gradients)
-
-
-def test_one_number_means_both_bounds():
-    one, both = Problem("lstm", cell_clip=0.25), Problem("lstm", cell_clip=(-0.25, 0.25))
-    assert_same(one.forward().y, both.forward().y)
-    assert_same_gradients(one.backward(), both.backward())
 
 
 def test_no_gradient_goes_through_what_is_held():
@@ -150,31 +105,6 @@ def test_padding_is_not_read(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_each_sequence_is_what_it_is_alone(cell):
-    lengths = [2, 4, 1]
-    problem = Problem(cell, T=4, B=3, D=2, lengths=lengths)
-    result, gradients = problem.forward(), problem.backward()
-    total = {name: 0 for name in problem.parameters}
-    for b, length in enumerate(lengths):
-        alone = Problem(cell, T=4, B=3, D=2)
-        for name in ("x", "dy"):
-            setattr(alone, name, getattr(alone, name)[:length, [b]])
-        for name in ("h0", "c0", "dhy", "dcy"):
-            state = getattr(alone, name)
-            setattr(alone, name, None if state is None else [part[:, [b]] for part in state])
-        one, one_gradients = alone.forward(), alone.backward()
-        assert_same(result.y[:length, [b]], one.y)
-        for layer in range(2):
-            assert_same(result.hy[layer][:, [b]], one.hy[layer])
-            assert_same(gradients.dhx[layer][:, [b]], one_gradients.dhx[layer])
-        assert_same(gradients.dx[:length, [b]], one_gradients.dx)
-        for name, gradient in one_gradients.params.items():
-            total[name] = total[name] + gradient
-    for name, gradient in gradients.params.items():
-        assert_same(gradient, total[name], name)
-
-
-@pytest.mark.parametrize("cell", CELLS)
 def test_a_sequence_of_length_zero_hands_its_state_on(cell):
     problem = Problem(cell, T=4, B=3, D=2, lengths=[2, 0, 4], resets=np.ones((4, 3), bool))
     result, gradients = problem.forward(), problem.backward()
@@ -193,39 +123,6 @@ def test_full_lengths_and_no_resets_change_nothing(cell):
     problem.options = dict(lengths=np.full(3, 4), resets=np.zeros((4, 3), bool), padding_value=np.nan)
     assert_same(problem.forward().y, expected.y)
     assert_same_gradients(problem.backward(), gradients)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_a_reset_at_the_start_clears_the_initial_state_of_the_forward_direction(cell):
-    problem = Problem(cell, T=4, B=3, D=2, H=(4,))
-    cleared = problem.options["resets"] = np.zeros((4, 3), bool)
-    cleared[0, 1] = True
-    result, gradients = problem.forward(), problem.backward()
-    assert not gradients.dhx[0][0, 1].any()
-    assert all(gradients.dhx[0][d, b].any() for d, b in [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2)])
-    problem.options = {}
-    for state in [problem.h0] + ([problem.c0] if cell == "lstm" else []):
-        state[0][0, 1] = 0
-    assert_same(problem.forward().y, result.y)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_nothing_is_seen_over_a_reset(cell):
-    """Neither x nor the initial state: y before a reset depends on what is before it, y after it on what is after."""
-    T, B = 5, 2
-    for t in range(1, T):
-        problem = Problem(cell, T=T, B=B, D=2)
-        resets = problem.options["resets"] = np.zeros((T, B), bool)
-        resets[t, 0] = True
-        y = problem.forward().y
-        for changed in (slice(0, t), slice(t, T)):
-            problem.x[changed] += 1.0
-            after = problem.forward().y
-            others = np.ones(T, bool)
-            others[changed] = False
-            assert_same(after[others, 0], y[others, 0])
-            assert not np.isclose(after[others, 1], y[others, 1]).all()
-            problem.x[changed] -= 1.0
 
 
 # -------------------------------------------------------------------------------------------------------------- errors
