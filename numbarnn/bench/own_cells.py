@@ -279,8 +279,8 @@ def ratios(turns):
     }
 
 
-def print_timings(rows, where, doubt=None):
-    """The table of times, refusals in their place, what the notes say, and a summary line."""
+def print_timings(rows, where, _):
+    """The table of times, refusals in their place, what the notes say, and a summary line: see `speed.take_times`."""
     gpu, shown = where.device == "cuda", ("numbarnn", "lstm", "loop")
     columns = ["cell", "T,B,I,H,L", "dtype", "pass", "schedule", "numbarnn", "LSTM", "cell/LSTM", "loop", "loop/cell"]
     columns += [f"{name} on GPU" for name in ("numbarnn", "LSTM", "loop")] if gpu else []

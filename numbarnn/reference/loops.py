@@ -42,11 +42,6 @@ class Tape:
     pieces: list
     walks: list
 
-    @property
-    def steps(self):
-        """steps[layer][direction]: all steps of all pieces in one list."""
-        return [[[step for walk in walks for step in walk] for walks in layer] for layer in self.walks]
-
 
 @dataclass(frozen=True)
 class Result:

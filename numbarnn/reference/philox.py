@@ -30,9 +30,9 @@ def philox4x32(counter, key, rounds=10):
     return counter
 
 
-def random_words(n, seed, layer, call, first=0):
-    """Words number first .. first + n - 1 (n a multiple of nothing) of a layer's stream in a training call."""
-    index = first + np.arange(n, dtype=np.uint64)
+def random_words(n, seed, layer, call):
+    """The first n words of a layer's stream in a training call."""
+    index = np.arange(n, dtype=np.uint64)
     group = index // np.uint64(4)
     counter = np.empty((n, 4), np.uint32)
     counter[:, 0], counter[:, 1] = group.astype(np.uint32), (group >> np.uint64(32)).astype(np.uint32)

@@ -265,16 +265,7 @@ def test_run_end_to_end(small, tmp_path, capsys):
     for key in ("bits_per_character", "held_out_bits_per_character"):
         assert 0 < results[key] < 8
     assert results["steps"] == 5 and results["seconds"] > 0 and results["interrupted"] is False
-    expected = {
-        "cell": "lstm",
-        "hidden": 8,
-        "layers": 2,
-        "batch": 3,
-        "seq": 8,
-        "dropout": 0,
-        "lr": 0.004,
-        "seed": 4,
-    }
+    expected = {"cell": "lstm", "hidden": 8, "layers": 2, "batch": 3, "seq": 8, "dropout": 0, "lr": 0.004, "seed": 4}
     assert results["configuration"] == expected
     assert (tmp_path / demo.DEFAULT_PLOT).read_bytes().startswith(b"\x89PNG")
     assert "held-out" in capsys.readouterr().out
@@ -294,18 +285,9 @@ def test_resume_refuses_other_text_and_other_files(small, tmp_path, capsys):
     for name, content in (("vowel.txt", "é" + text), ("other.txt", text[1:] + text[0])):
         (tmp_path / name).write_text(content, encoding="utf-8")
     cases = [
-        (
-            ["--text", "vowel.txt", "--resume", "c.npz"],
-            "expected the vocabulary of 'c.npz'.*only one of them has 'é'",
-        ),
-        (
-            ["--text", "other.txt", "--resume", "c.npz"],
-            "expected the text that 'c.npz' was trained on, got another",
-        ),
-        (
-            ["--text", "words.txt", "--resume", "words.txt"],
-            "expected a checkpoint of `numbarnn demo`, got 'words.txt'",
-        ),
+        (["--text", "vowel.txt", "--resume", "c.npz"], "expected the vocabulary of 'c.npz'.*only one of them has 'é'"),
+        (["--text", "other.txt", "--resume", "c.npz"], "expected the text that 'c.npz' was trained on, got another"),
+        (["--text", "words.txt", "--resume", "words.txt"], "expected a checkpoint of `numbarnn demo`, got 'words.txt'"),
         (
             ["--text", "words.txt", "--resume", "none.npz"],
             "expected a checkpoint of `numbarnn demo`, got 'none.npz': No such file",

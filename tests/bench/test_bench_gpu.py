@@ -82,19 +82,7 @@ def bench(machine, tmp_path):
 
     def run(*arguments):
         path = tmp_path / "bench.json"
-        small = [
-            "bench",
-            "--device",
-            "cuda",
-            "--shape",
-            "3,2,4,5,2",
-            "--rounds",
-            "3",
-            "--threads",
-            "1",
-            "--cell",
-            "gru",
-        ]
+        small = "bench --device cuda --shape 3,2,4,5,2 --rounds 3 --threads 1 --cell gru".split()
         code = cli.main([*small, "--json", str(path), *arguments])
         return code, json.loads(path.read_text())
 

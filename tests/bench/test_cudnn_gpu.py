@@ -27,10 +27,10 @@ def cudnn_here():
 
 @pytest.fixture
 def outcome(record_property, capsys, request):
-    """A function that tells what an experiment found, and checks it against what was assumed."""
+    """A function that tells what an experiment found, and checks it against the assumption of that name."""
 
-    def tell(found, assumed):
-        source = str(cudnn.default_session())
+    def tell(found, asked):
+        source, assumed = str(cudnn.default_session()), ASSUMED[asked]
         record_property("outcome", found)
         record_property("source", source)
         with capsys.disabled():
@@ -54,6 +54,12 @@ def distance(values, others, mask=None):
     """Largest difference of two arrays, where the mask is true."""
     difference = np.abs(np.asarray(values, np.float64) - np.asarray(others, np.float64))
     return float(np.max(difference if mask is None else difference[mask], initial=0.0))
+
+
+def differing(problem, values, expected, names):
+    """Those of some quantities that are not as expected; of y and dx what is no padding counts."""
+    masks = {"y": problem.valid, "dx": problem.valid}
+    return [name for name in names if not distance(values[name], expected[name], masks.get(name)) <= problem.limit]
 
 
 # ------------------------------------------------------------------------------------------------ against the reference
@@ -198,30 +204,19 @@ def test_memory_is_given_back():
 
 
 # ---------------------------------------------------------------------------------------------------------- experiments
-def test_experiment_recurrent_bias_of_the_gru(outcome):
-    """CUDNN_RNN_SINGLE_REC_BIAS: is n = tanh(W x + r (R h + b)), or, as some text has it, tanh(W x + r (R h) + b)?"""
-    problem = Problem("gru", 3, 5, bias="recurrent", dtype="float64")
-    values, H = run(problem), 5
-    outside = dict(problem.parameters)
-    b = outside["bias_hh_l0"]
-    outside["bias_ih_l0"] = np.concatenate([np.zeros(2 * H), b[2 * H :]])
-    outside["bias_hh_l0"] = np.concatenate([b[: 2 * H], np.zeros(H)])
-    formulas = {"r * (R h + b)": problem.expected(), "r * (R h) + b": problem.expected(outside)}
+@pytest.mark.parametrize("bias, own, other", [("recurrent", "bias_hh", "bias_ih"), ("input", "bias_ih", "bias_hh")])
+def test_experiment_single_bias_of_the_gru(outcome, bias, own, other):
+    """CUDNN_RNN_SINGLE_REC_BIAS, _INP_BIAS: is n = tanh(W x + r (R h + b)) or tanh(W x + r (R h) + b)?"""
+    problem, H = Problem("gru", 3, 5, bias=bias, dtype="float64"), 5
+    values, moved = run(problem), dict(problem.parameters)
+    b = moved[f"{own}_l0"]
+    moved[f"{other}_l0"] = np.concatenate([np.zeros(2 * H), b[2 * H :]])
+    moved[f"{own}_l0"] = np.concatenate([b[: 2 * H], np.zeros(H)])
+    inside, outside = "r * (R h + b)", "r * (R h) + b"
+    names = (inside, outside) if bias == "recurrent" else (outside, inside)
+    formulas = dict(zip(names, (problem.expected(), problem.expected(moved)), strict=True))
     near = [name for name, expected in formulas.items() if distance(values["y"], expected["y"]) <= problem.limit]
-    outcome(" and ".join(near) or "neither formula", ASSUMED["recurrent bias of the GRU"])
-
-
-def test_experiment_input_bias_of_the_gru(outcome):
-    """CUDNN_RNN_SINGLE_INP_BIAS: is the bias of n outside of the reset gate?"""
-    problem = Problem("gru", 3, 5, bias="input", dtype="float64")
-    values, H = run(problem), 5
-    inside = dict(problem.parameters)
-    b = inside["bias_ih_l0"]
-    inside["bias_hh_l0"] = np.concatenate([np.zeros(2 * H), b[2 * H :]])
-    inside["bias_ih_l0"] = np.concatenate([b[: 2 * H], np.zeros(H)])
-    formulas = {"r * (R h) + b": problem.expected(), "r * (R h + b)": problem.expected(inside)}
-    near = [name for name, expected in formulas.items() if distance(values["y"], expected["y"]) <= problem.limit]
-    outcome(" and ".join(near) or "neither formula", ASSUMED["input bias of the GRU"])
+    outcome(" and ".join(near) or "neither formula", f"{bias} bias of the GRU")
 
 
 def one_unit(cx, **chosen):
@@ -233,28 +228,20 @@ def one_unit(cx, **chosen):
     return float(cy[0, 0, 0]), float(rnn.backward_data(reserve, 0 * one, 0 * one, one)[2][0, 0, 0]), 0.5
 
 
-def test_experiment_gradient_of_the_clip(outcome):
-    """Of a cell state that was clipped: 0, or as if it had not been?"""
-    cy, dcx, f = one_unit(4.0, cell_clip=1.0)
+@pytest.mark.parametrize("cx, asked", [(4.0, "gradient of the clip"), (2.0, "gradient at a bound")])
+def test_experiment_gradient_of_the_clip(outcome, cx, asked):
+    """Of a cell state that was clipped, or was exactly at the bound before: 0, or as if it had not been clipped?"""
+    cy, dcx, f = one_unit(cx, cell_clip=1.0)
     assert cy == 1.0
-    outcome({0.0: "zero", f: "straight through"}.get(dcx, f"dcx = {dcx}"), ASSUMED["gradient of the clip"])
+    outcome({0.0: "zero", f: "straight through"}.get(dcx, f"dcx = {dcx}"), asked)
 
 
-def test_experiment_gradient_at_a_bound(outcome):
-    """Of a cell state that was exactly at the bound before it was clipped."""
-    cy, dcx, f = one_unit(2.0, cell_clip=1.0)
-    assert cy == 1.0
-    outcome({0.0: "zero", f: "straight through"}.get(dcx, f"dcx = {dcx}"), ASSUMED["gradient at a bound"])
-
-
-@pytest.mark.parametrize(
-    "propagate, assumed", [(True, ASSUMED["NaN, propagated"]), (False, ASSUMED["NaN, not propagated"])]
-)
-def test_experiment_nan_when_clipped(outcome, propagate, assumed):
+@pytest.mark.parametrize("propagate, asked", [(True, "NaN, propagated"), (False, "NaN, not propagated")])
+def test_experiment_nan_when_clipped(outcome, propagate, asked):
     cy, dcx, _ = one_unit(np.nan, cell_clip=(-0.75, 0.5), clip_propagate_nan=propagate)
     found = "NaN" if np.isnan(cy) else {-0.75: "lclip", 0.5: "rclip"}.get(cy, f"cy = {cy}")
     print(f"gradient: dcx = {dcx}")
-    outcome(found, assumed)
+    outcome(found, asked)
 
 
 def with_nan_in_padding(lengths):
@@ -269,12 +256,8 @@ def test_experiment_padding_of_x_and_dy(outcome):
     """Is what stands there read?"""
     problem, values = with_nan_in_padding((2, 1, 4))
     clean = Problem("lstm", 3, 5, 2, bidirectional=True, lengths=(2, 1, 4), dtype="float64").expected()
-    wrong = [
-        name
-        for name, value in values.items()
-        if not distance(value, clean[name], problem.valid if name in ("y", "dx") else None) <= problem.limit
-    ]
-    outcome(f"read: {', '.join(wrong)} differ" if wrong else "not read", ASSUMED["padding of x and dy"])
+    wrong = differing(problem, values, clean, values)
+    outcome(f"read: {', '.join(wrong)} differ" if wrong else "not read", "padding of x and dy")
 
 
 def test_experiment_padding_of_dx(outcome):
@@ -282,13 +265,13 @@ def test_experiment_padding_of_dx(outcome):
     problem, values = with_nan_in_padding((2, 1, 4))
     padding = values["dx"][~problem.valid]
     found = "zero" if (padding == 0).all() else "not written" if np.isnan(padding).all() else f"{padding.ravel()[:6]}"
-    outcome(found, ASSUMED["padding of dx"])
+    outcome(found, "padding of dx")
 
 
 def test_experiment_padding_value_of_y(outcome):
     problem = Problem("gru", 3, 5, 2, lengths=(2, 1, 4), padding_value=-1.5)
     padding = run(problem)["y"][~problem.valid]
-    outcome("filled" if (padding == -1.5).all() else f"{padding.ravel()[:6]}", ASSUMED["padding value of y"])
+    outcome("filled" if (padding == -1.5).all() else f"{padding.ravel()[:6]}", "padding value of y")
 
 
 def test_experiment_sequences_of_length_zero(outcome):
@@ -297,30 +280,18 @@ def test_experiment_sequences_of_length_zero(outcome):
     try:
         values = problem.run()
     except cudnn.CudnnError as error:
-        outcome(f"refused: {error}", ASSUMED["sequences of length zero"])
-    expected = problem.expected()
-    wrong = [
-        name
-        for name, value in values.items()
-        if not distance(value, expected[name], problem.valid if name in ("y", "dx") else None) <= problem.limit
-    ]
-    outcome(
-        f"taken, but {', '.join(wrong)} differ" if wrong else "the state passes through",
-        ASSUMED["sequences of length zero"],
-    )
+        outcome(f"refused: {error}", "sequences of length zero")
+    wrong = differing(problem, values, problem.expected(), values)
+    found = f"taken, but {', '.join(wrong)} differ" if wrong else "the state passes through"
+    outcome(found, "sequences of length zero")
 
 
 def test_experiment_unsorted_lengths(outcome):
     """Sequences in any order, both directions, unpacked: the same numbers, whatever the order?"""
     kinds = dict(num_layers=2, bidirectional=True, dtype="float64")
     problem = Problem("gru", 3, 5, lengths=(2, 1, 4), **kinds)
-    values, expected = run(problem), problem.expected()
-    wrong = [
-        name
-        for name in ("hy", "dhx", "weight_hh_l1_reverse")
-        if not distance(values[name], expected[name]) <= problem.limit
-    ]
-    outcome(f"{', '.join(wrong)} differ" if wrong else "right", ASSUMED["unsorted lengths"])
+    wrong = differing(problem, run(problem), problem.expected(), ("hy", "dhx", "weight_hh_l1_reverse"))
+    outcome(f"{', '.join(wrong)} differ" if wrong else "right", "unsorted lengths")
 
 
 def test_experiment_everything_is_dropped(outcome):
@@ -330,4 +301,4 @@ def test_experiment_everything_is_dropped(outcome):
     y = rnn.forward(problem.x, problem.hx, None, problem.parameters)[0]
     problem.parameters["weight_ih_l1"] = np.zeros_like(problem.parameters["weight_ih_l1"])
     near = distance(y, problem.expected()["y"]) <= problem.limit
-    outcome("zeros" if near else "NaN" if np.isnan(y).any() else "something else", ASSUMED["everything is dropped"])
+    outcome("zeros" if near else "NaN" if np.isnan(y).any() else "something else", "everything is dropped")

@@ -51,7 +51,7 @@ def test_backward_against_finite_differences(cell, options):
 
 # ------------------------------------------------------------------------------------------------------------ clipping
 def steps_of(result):
-    return [step for layer in result.tape.steps for direction in layer for step in direction]
+    return [step for layer in result.tape.walks for pieces in layer for walk in pieces for step in walk]
 
 
 def test_clip_holds_the_cell_state_at_every_step():

@@ -6,12 +6,7 @@ from numbarnn import reference
 
 GATES = {"lstm": 4, "gru": 3, "gru_reset_before": 3, "rnn_tanh": 1, "rnn_relu": 1}
 CELLS = list(GATES)
-BIASES = {
-    "double": ("bias_ih", "bias_hh"),
-    "input": ("bias_ih",),
-    "recurrent": ("bias_hh",),
-    "none": (),
-}
+BIASES = {"double": ("bias_ih", "bias_hh"), "input": ("bias_ih",), "recurrent": ("bias_hh",), "none": ()}
 
 
 class Problem:
@@ -155,7 +150,7 @@ def assert_gradients_are_differences(problem):
 
 def assert_away_from_kinks(problem, result):
     """No ReLU and no clipped cell state may change side within a step of a difference; both sides must occur."""
-    steps = [step for layer in result.tape.steps for direction in layer for step in direction]
+    steps = [step for layer in result.tape.walks for pieces in layer for walk in pieces for step in walk]
     clip = problem.options.get("cell_clip")
     if problem.cell == "rnn_relu":
         sides = np.concatenate([step["saved"]["a"].ravel() for step in steps])

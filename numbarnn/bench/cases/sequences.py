@@ -40,9 +40,9 @@ def padding(lengths, T, B):
     return np.arange(T)[:, None] >= ends
 
 
-def filled(array, where, value=0.0):
-    """A copy of `array` (T, B, n) with `value` in the rows that `where` (T, B) marks; None stays None."""
-    return None if array is None else np.where(where[:, :, None], np.asarray(value, array.dtype), array)
+def filled(array, where):
+    """A copy of `array` (T, B, n) with zeros in the rows that `where` (T, B) marks; None stays None."""
+    return None if array is None else np.where(where[:, :, None], array.dtype.type(0), array)
 
 
 def order(lengths):

@@ -40,9 +40,9 @@ def load_text(path: str | Path | None = None) -> tuple[str, str]:
     return text, str(path)
 
 
-def split_text(text: str, held_out: float = HELD_OUT_SHARE) -> tuple[str, str]:
+def split_text(text: str) -> tuple[str, str]:
     """Training part and held-out part (the end of the text)."""
-    cut = len(text) - int(len(text) * held_out)
+    cut = len(text) - int(len(text) * HELD_OUT_SHARE)
     return text[:cut], text[cut:]
 
 

@@ -51,10 +51,10 @@ class Config:
             raise ValueError(f"seed: expected an integer of at least 0, got {self.seed}")
 
 
-def build_model(config, vocabulary_size, device="auto", dtype="float32") -> CharModel:
+def build_model(config, vocabulary_size, device="auto") -> CharModel:
     """A new model of a configuration."""
-    sizes, places = (EMBEDDING, config.hidden, config.layers), {"device": device, "dtype": dtype}
-    layer = layer_type(config.cell)(*sizes, dropout=config.dropout, seed=config.seed, **places)
+    options = {"dropout": config.dropout, "seed": config.seed, "device": device, "dtype": "float32"}
+    layer = layer_type(config.cell)(EMBEDDING, config.hidden, config.layers, **options)
     return CharModel(vocabulary_size, layer, seed=config.seed)
 
 

@@ -18,7 +18,7 @@ def milliseconds(seconds):
     return f"{seconds * 1e3:.3f}" if seconds < 1e-2 else f"{seconds * 1e3:.1f}"
 
 
-def print_timings(rows, where, doubt=None):
+def print_timings(rows, where, doubt):
     """The table of times, refusals in their place, what was left out, and a summary line.
 
     Args:
