@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import boundaries
 from numbarnn import cli, engines
 from numbarnn.bench import report
-from numbarnn.bench.cases import boundaries, cases, spreads
+from numbarnn.bench.cases import cases, spreads
 from numbarnn.bench.check import accuracy, child, expected
 from numbarnn.bench.check import command as check
 from numbarnn.bench.peers import peers
@@ -307,8 +308,7 @@ def test_the_simulators_rows_are_merged(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "code, words",
-    [("raise SystemExit('no simulator')", "no simulator"), ("import os; os.abort()", "exit code -6")],
+    "code, words", [("raise SystemExit('no simulator')", "no simulator"), ("import os; os.abort()", "exit code -6")]
 )
 def test_a_simulator_that_does_not_start_is_a_failure(code, words, monkeypatch):
     (comparison,) = child_that(monkeypatch, code)

@@ -1,6 +1,7 @@
 """The quick cases of `numbarnn check` cross the boundaries of kernels as they are launched in the simulator."""
 
-from numbarnn.bench.cases import boundaries, cases
+import boundaries
+from numbarnn.bench.cases import cases
 from numbarnn.bench.check import command as check
 from numbarnn.schedules import SCHEDULES
 
