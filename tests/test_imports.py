@@ -129,7 +129,7 @@ def test_no_modules_import_each_other_in_a_circle():
         ("numbarnn.layers.stack", "import numbarnn"),
         ("numbarnn.reference.loops", "from numbarnn.cells import scalar"),
         ("numbarnn.functional", "from numbarnn.bench import info"),
-        ("numbarnn.bench.check.command", "from ..cli import main"),
+        ("numbarnn.bench.check.command", "from ...cli import main"),
     ],
 )
 def test_a_wrong_import_would_be_found(module, source):
