@@ -31,12 +31,12 @@ class Arguments:
 
     An array of n dimensions is 5 + 2n parameters: two pointers that Numba uses on the CPU only, the number of
     elements, the size of an element, the address, n extents and n strides in bytes. A tuple is its elements
-    in turn.
+    in turn, and so is a NamedTuple, in which None is a parameter that nobody reads.
 
     Args:
         kernel_name: for messages.
         arguments: arrays on a GPU (CuPy's, or any with `__cuda_array_interface__`), NumPy scalars, tuples of
-            these; NumPy arrays too, to compile for, not to launch with.
+            these, NamedTuples of these and None; NumPy arrays too, to compile for, not to launch with.
 
     Attributes:
         signature: hashable description of the arguments' types; see `numba_types`.
@@ -74,6 +74,8 @@ class Arguments:
 
     def _add(self, argument):
         if isinstance(argument, tuple):
+            if hasattr(argument, "_fields"):
+                return (type(argument), *[self._add_field(field) for field in argument])
             return ("tuple", *[self._add(element) for element in argument])
         if isinstance(argument, np.generic):
             name = self._known(argument.dtype)
@@ -81,6 +83,14 @@ class Arguments:
             self.values.append(argument.item())
             return name
         return self._add_array(argument)
+
+    def _add_field(self, field):
+        """A field of a NamedTuple; None is passed as a null pointer."""
+        if field is not None:
+            return self._add(field)
+        self._formats.append("Q")
+        self.values.append(0)
+        return "none"
 
     def _add_array(self, argument):
         address, dtype, shape, strides = self._describe(argument)
@@ -150,8 +160,8 @@ def _value_sizes(formats):
 def numba_types(signature):
     """The Numba types of a signature.
 
-    Its entries: "float32" for a scalar, ("float32", 2, "C") for an array of 2 dimensions with layout "C" or
-    "A", ("tuple", ...) for a tuple of entries.
+    Its entries: "float32" for a scalar, "none" for None, ("float32", 2, "C") for an array of 2 dimensions with layout
+    "C" or "A", ("tuple", ...) for a tuple of entries, (its class, ...) for a NamedTuple of entries.
     """
     from numba import types
 
@@ -160,6 +170,8 @@ def numba_types(signature):
             return types.boolean if entry == "bool" else getattr(types, entry)
         if entry[0] == "tuple":
             return types.Tuple([one(element) for element in entry[1:]])
+        if isinstance(entry[0], type):
+            return types.BaseTuple.from_types([one(element) for element in entry[1:]], entry[0])
         dtype, ndim, layout = entry
         return types.Array(one(dtype), ndim, layout)
 

@@ -87,10 +87,10 @@ class Kernel:
         Args:
             config: LaunchConfig.
             arguments: for the kernel's first parameters, in order: CuPy arrays, NumPy scalars such as
-                np.float32(0.5), or tuples of these; in the simulator NumPy arrays. Other arrays with
-                `__cuda_array_interface__` do as well, if the caller orders their work before the launches.
-                Arrays are kept alive and their contents may change between launches; their places in memory,
-                and scalars, are fixed here.
+                np.float32(0.5), tuples of these, or NamedTuples of these and None; in the simulator NumPy arrays.
+                Other arrays with `__cuda_array_interface__` do as well, if the caller orders their work before the
+                launches. Arrays are kept alive and their contents may change between launches; their places in
+                memory, and scalars, are fixed here.
 
         Returns:
             A function of the kernel's remaining parameters (ints), which launches it on the stream that is

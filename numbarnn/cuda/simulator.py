@@ -96,7 +96,7 @@ def launch(function, grid, block, arguments, shared_bytes=0, cooperative=True):
     Args:
         function: the kernel's Python function; names of `numba.cuda` in it and in what it calls mean the simulator.
         grid, block: (x, y, z), as in a LaunchConfig.
-        arguments: NumPy arrays, used in place; NumPy scalars; tuples of these.
+        arguments: NumPy arrays, used in place; NumPy scalars; tuples of these; NamedTuples of these and None.
         shared_bytes: dynamic shared memory per block.
         cooperative: the kernel may synchronise the whole grid.
 
@@ -140,7 +140,9 @@ class _Launch(Interleaving):
 
     def memory(self):
         def contents(argument):
-            return tuple(map(contents, argument)) if isinstance(argument, tuple) else argument.tobytes()
+            if isinstance(argument, tuple):
+                return tuple(map(contents, argument))
+            return None if argument is None else argument.tobytes()
 
         shared = tuple(array.tobytes() for block in self.blocks for array in block.shared.values())
         return hash((contents(self.arguments), shared))

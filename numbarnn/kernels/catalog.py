@@ -1,14 +1,16 @@
-"""Every kernel but planned ones, with arguments as layers pass them: for `numbarnn kernels` and the tests to compile.
+"""The kernels, with arguments as layers pass them: for `numbarnn kernels` and for the tests, which compile them all.
 
 What is launched on a GPU is listed here, with every combination of dtype and layout that it is launched with; a test
-holds layers to it. Of cells with cell clip, of which there is one per pair of bounds, one is listed, and of cells of
-one's own one with sums over units and one with noise; not their masked kernels. A module with new kernels gets a
-function dtype -> ShippedKernels here, appended to LISTS. Kernels that a planner cuts for a problem are listed in
-`numbarnn.bench.planned`.
+compares the list with what layers launch. Three kinds of cells are without end, so one example of each stands for all,
+without its masked kernels: LSTMs with cell clip, cells with sums over units, cells that draw random numbers. Persistent
+kernels, which are made for one problem each, are listed in `numbarnn.bench.planned`.
+
+New kernels: write a function dtype -> ShippedKernels, and append it to LISTS.
 """
 
 from dataclasses import dataclass
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import trouble
 from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, fingerprint, masks, repeat
 from numbarnn.kernels.step import pointwise, projection, stages, unit_sums
+from numbarnn.kernels.step.groups import Gradients, Options, Parameters, Saved, Scratch, States
 
 
 @dataclass(frozen=True)
@@ -72,15 +75,14 @@ def zeros(dtype, *shape):
     return np.zeros(shape, "uint16" if is_half(dtype) else dtype)
 
 
-# The LSTM with cell clip. Its bounds are constants of its code: one pair stands for all.
+# The LSTM with cell clip. Its bounds are constants of its code.
 CLIPPED_LSTM = lstm.clipped(-1.0, 1.0, True)
 # Cells that add up over units, and that draw random numbers.
 SUMMING, DRAWING = library.layer_norm_gru, tracing.cell(library.gru, zoneout_h=0.1)
 
 
 def pointwise_kernels(dtype):
-    """Of each cell, without step_mask and with; of the other ones that are listed without. All arrays are
-    contiguous."""
+    """Of each cell, without a step mask and with one; of the examples without. All arrays are contiguous."""
     for cell in cells.CELLS.values():
         for masked in (False, True):
             yield from pointwise_kernels_of(cell, dtype, masked)
@@ -89,45 +91,66 @@ def pointwise_kernels(dtype):
 
 
 def pointwise_kernels_of(cell, dtype, masked):
-    """A cell's own, of training, inference and backward."""
+    """A cell's kernels of training, inference and backward."""
     before, after = cell.sums_before(len(cell.stages)), cell.sums_after(-1)
     for save in (True, False):
-        a = _arrays_of(cell, dtype, save)
         forward = pointwise.make_pointwise_forward(cell, dtype, save, masked)
-        arguments = _parts(a, "h c ax ah b_w b_r per_unit sums", "noise" if save else "b_w", "step_mask")
-        yield ShippedKernel(forward, dtype, "", _threads(cell, dtype, before), (*arguments, np.int32(0)))
-    a = _arrays_of(cell, dtype)
+        arguments = pointwise.forward_arguments(_buffers(cell, dtype, masked, save))
+        yield ShippedKernel(forward, dtype, "", _threads(cell, dtype, before), arguments)
     for projected in (False, True) if "c" in cell.states else (False,):
         backward = pointwise.make_pointwise_backward(cell, dtype, masked, projected)
-        arguments = _parts(a, "dh dc ax dah d_per_unit dy h c per_unit d_v sums d_sums noise step_mask")
-        yield ShippedKernel(backward, dtype, "", _threads(cell, dtype, after), (*arguments, np.int32(0)))
+        arguments = pointwise.backward_arguments(_buffers(cell, dtype, masked, projected=projected))
+        yield ShippedKernel(backward, dtype, "", _threads(cell, dtype, after), arguments)
 
 
 def _threads(cell, dtype, stages):
-    """Of a kernel that makes the sums of these stages."""
+    """Threads per block, at most, of a kernel that makes the sums of these stages (their numbers)."""
     return unit_sums.threads(cell, dtype, stages) or pointwise.THREADS_PER_BLOCK
 
 
-def _parts(arrays, *names):
-    """Those of a dict of arrays that these words name, in their order."""
-    return tuple(arrays[name] for name in " ".join(names).split())
-
-
-def _arrays_of(cell, dtype, save=True):
-    """Small arrays of a direction's steps by their names in engines; where a cell lacks one, of as many axes."""
+def _buffers(cell, dtype, masked, save=True, projected=False):
+    """Small arrays of a direction's steps in groups, with the fields of `engines.ForwardBuffers` and of
+    `engines.BackwardBuffers`."""
     T, B, H, N, number = 3, 2, 5, cell.num_private, compute_dtype(dtype)
-    G, A, V, S = cell.num_gates, cell.num_ah, cell.num_per_unit, cell.num_products
-    widths = {"h": H, "ax": max(cell.num_saved, G) * H, "dah": A * H, "d_per_unit": V * H, "dy": H, "v": S * H}
-    stored = {name: zeros(dtype, T + 2 if name == "h" else T, B, width) for name, width in widths.items()}
-    stored |= {"b_w": zeros(dtype, G * H), "b_r": zeros(dtype, A * H), "per_unit": zeros(dtype, V * H)}
-    rows = {"ah": A * H, "dh": H, "dc": N * H, "d_v": S * H}
-    scratch = {name: zeros(number, B, width) for name, width in rows.items()}
-    scratch["c"] = zeros(number, T + 2 if save else 2, B, N * H)
-    arrays = stored | scratch | {"step_mask": zeros("uint8", T + 2, B)}  # where they are not read some other bytes
-    arrays["noise"] = zeros("uint64", 4) if cell.noise else arrays["b_w"]
-    arrays["sums"] = zeros(number, T, B, cell.num_sums) if cell.num_sums else arrays["h"]
-    arrays["d_sums"] = zeros(number, B, cell.num_sums) if cell.num_sums else arrays["dh"]
-    return arrays
+    A, V, S, Q = cell.num_ah, cell.num_per_unit, cell.num_products, cell.num_sums
+    h, ax = zeros(dtype, T + 2, B, H), zeros(dtype, T, B, max(cell.num_saved, cell.num_gates) * H)
+    dm = zeros(number, B, H) if projected else None
+    return SimpleNamespace(
+        cell=cell,
+        direction=0,
+        save=save,
+        parameters=Parameters(
+            R=None,
+            b_w=zeros(dtype, cell.num_gates * H),
+            b_r=zeros(dtype, A * H),
+            per_unit=zeros(dtype, V * H) if V else None,
+        ),
+        states=States(h, zeros(number, T + 2 if save else 2, B, N * H), m=h if projected else None),
+        saved=Saved(
+            gates=ax if save else None,
+            v=zeros(dtype, T, B, S * H) if S else None,
+            sums=zeros(number, T, B, Q) if Q else None,
+        ),
+        scratch=Scratch(
+            ax=ax,
+            ah=zeros(number, B, A * H),
+            dm=dm,
+            d_v=zeros(number, B, S * H) if S else None,
+            d_sums=zeros(number, B, Q) if Q else None,
+        ),
+        options=Options(
+            step_mask=zeros("uint8", T + 2, B) if masked else None,
+            noise=zeros("uint64", 4) if cell.noise and save else None,
+        ),
+        gradients=Gradients(
+            dh=zeros(number, B, H),
+            dc=zeros(number, B, N * H),
+            dax=ax,
+            dah=zeros(dtype, T, B, A * H),
+            dy=zeros(dtype, T, B, H),
+            d_per_unit=zeros(dtype, T, B, V * H) if V else None,
+        ),
+    )
 
 
 def stage_kernels(dtype):
@@ -137,21 +160,19 @@ def stage_kernels(dtype):
 
 
 def stage_kernels_of(cell, dtype):
-    """A cell's own, without step_mask and with; all arrays are contiguous. Of forward ones training's, if the cell has
-    noise."""
-    a, direction = _arrays_of(cell, dtype), np.int32(0)
-    before = _parts(a, "v h c ax ah b_w b_r per_unit sums noise step_mask")
-    after = _parts(a, "dah ax dh dc dy h c per_unit d_v sums d_sums noise step_mask")
+    """A cell's kernels, without a step mask and with one. All arrays are contiguous; a cell that draws is in
+    training."""
     for stage, masked in product(cell.product_stages, (False, True)):
+        buffers = _buffers(cell, dtype, masked)
         forward = stages.make_stage_forward(cell, stage, dtype, masked, bool(cell.noise))
         backward = stages.make_stage_backward(cell, stage, dtype, masked)
         threads = [_threads(cell, dtype, sums) for sums in (cell.sums_before(stage), cell.sums_after(stage))]
-        yield ShippedKernel(forward, dtype, "", threads[0], (*before, direction, np.int32(1)))
-        yield ShippedKernel(backward, dtype, "", threads[1], (*after, direction))
+        yield ShippedKernel(forward, dtype, "", threads[0], stages.forward_arguments(buffers))
+        yield ShippedKernel(backward, dtype, "", threads[1], stages.backward_arguments(buffers))
 
 
 def sequence_kernels(dtype):
-    """Codes of steps, once, as no dtype matters to them; rows chosen by step_mask, and by their numbers."""
+    """What fills the step mask (listed once, as it has no dtype), select, and gather."""
     T, B, N = 3, 2, 4
     fill, threads = np.dtype(compute_dtype(dtype)).type(0), masks.THREADS_PER_BLOCK
     if dtype == DTYPES[0]:
@@ -179,7 +200,9 @@ def projection_kernels(dtype):
         if dtype != "bfloat16":  # what is carried as float16 is 16 bits
             yield ShippedKernel(projection.make_carry(dtype), dtype, layouts, threads, (h, step_mask))
         for masked in (False, True):
-            yield ShippedKernel(projection.make_join(dtype, masked), dtype, layouts, threads, (dht, dh, dy, step_mask))
+            gradients = Gradients(dh, dc=None, dax=None, dah=None, dy=dy, dht=dht)
+            arguments = projection.join_arguments(gradients, Options(step_mask if masked else None))
+            yield ShippedKernel(projection.make_join(dtype, masked), dtype, layouts, threads, arguments)
 
 
 def skip_kernels(dtype):
@@ -201,8 +224,8 @@ def block_kernels(dtype):
         yield ShippedKernel(blocks.make_spread_blocks(), dtype, "", pointwise.THREADS_PER_BLOCK, arguments)
 
 
-def reduce_kernels(dtype):
-    """Row sums of contiguous rows and of a range of their columns."""
+def column_sum_kernels(dtype):
+    """Column sums of contiguous rows, and of a range of their columns."""
     rows, H = zeros(dtype, 2, 10), 5
     for layouts, x in (("contiguous", rows), ("columns", rows[:, :H])):
         arguments = (zeros(dtype, x.shape[1]), x)
@@ -238,7 +261,7 @@ def _copies(kernel, dtype, out_dtype, x_dtype):
 
 
 def fingerprint_kernels(dtype):
-    """Noting and comparing the words of weights and of h, 32 bits (a float64 is two) or 16."""
+    """Fingerprints of weights and h, noted and compared: words of 32 bits (a float64 is two), or of 16."""
     if dtype in ("float32", "float16"):
         words = zeros(dtype, 64).view(np.uint32 if dtype == "float32" else np.uint16)
         places, seen = np.zeros(2, np.int64), np.zeros((fingerprint.MOST_ARRAYS, fingerprint.BLOCKS), np.uint64)
@@ -249,7 +272,7 @@ def fingerprint_kernels(dtype):
 
 
 def trouble_kernels(dtype):
-    """What makes results of a failed call NaN: flat arrays; the same for both halves."""
+    """What makes the results of a failed call NaN: flat arrays. One kernel serves float16 and bfloat16."""
     if dtype != "bfloat16":
         told = np.zeros(1, np.int64)
         arguments = (zeros(dtype, 5),) * trouble.RESULTS, told, told, np.int64(0)
@@ -259,7 +282,7 @@ def trouble_kernels(dtype):
 # Functions dtype -> ShippedKernels.
 LISTS = [
     pointwise_kernels, stage_kernels, sequence_kernels, projection_kernels, skip_kernels, block_kernels,
-    reduce_kernels, dropout_kernels, trouble_kernels, layout_kernels, fingerprint_kernels,
+    column_sum_kernels, dropout_kernels, trouble_kernels, layout_kernels, fingerprint_kernels,
 ]  # fmt: skip
 
 

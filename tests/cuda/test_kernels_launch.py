@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -150,6 +151,48 @@ def test_compiled_kernel_takes_arrays_of_any_shape(toolchain, array):
 
     compiled = Kernel(size_kernel).compile((8, 0), BASE[0, 0], array)
     assert compiled.parameter_bytes == (8,) * (7 + 5 + 2 * array.ndim)
+
+
+class Group(NamedTuple):
+    """What kernels take in a group; None is what is not there."""
+
+    a: Any
+    b: Any = None
+    c: Any = None
+
+
+def group_kernel(out, group, count):
+    """Uses the first array of a group, and the last one of a pair of groups."""
+    if count > 0:
+        out[0] = group.a[0] + group.c.a[1]
+
+
+@pytest.mark.parametrize("b", (None, BASE[0, 0]), ids=("absent", "there"))
+def test_group_is_packed_as_compiled_kernels_take_it(toolchain, b):
+    """Its fields in turn, those that are not there as null pointers."""
+    group = Group(BASE[0, 0], b, Group(BASE[0, 0, ::2], np.int16(3)))
+    packed, one = Arguments("k", (BASE[0, 0], group)), ("float32", 1, "C")
+    inner = (Group, ("float32", 1, "A"), "int16", "none")
+    assert packed.signature == (one, (Group, one, "none" if b is None else one, inner))
+    slots = bytearray(8 * len(packed.values))
+    packed.pack_into(slots)
+    assert np.frombuffer(slots, np.int64).tolist() == packed.values
+    compiled = Kernel(cuda.jit(group_kernel)).compile((9, 0), BASE[0, 0], group)
+    assert compiled.parameter_bytes == (8,) * (14 + (1 if b is None else 7) + 7) + (2, 8, 4)
+
+
+def test_a_group_of_arrays_of_one_type_is_a_group_too(toolchain):
+    @cuda.jit
+    def sum_kernel(out, group):
+        out[0] = group.a[0] + group.b[0] + group.c[0]
+
+    assert len(Kernel(sum_kernel).compile((9, 0), BASE[0, 0], Group(*BASE[0, :3])).parameter_bytes) == 4 * 7
+
+
+def test_a_group_without_an_array_is_refused_by_kernels_that_read_it(toolchain):
+    """When they are compiled."""
+    with pytest.raises(Exception, match="none"):
+        Kernel(cuda.jit(group_kernel)).compile((9, 0), BASE[0, 0], Group(None, c=Group(BASE[0, 0])))
 
 
 def test_unknown_way_of_passing_arguments_raises(toolchain, monkeypatch):

@@ -15,6 +15,7 @@ from numbarnn.common.precision import DTYPES, compute_dtype
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.arrays import masks
 from numbarnn.kernels.step import projection
+from numbarnn.kernels.step.groups import Gradients, Options
 from row_cases import (
     SHAPES,
     check_gather,
@@ -118,7 +119,8 @@ def test_join(masked, direction, dtype):
     expected, expected_dh = np.where(skip, 0, dy[t, :, columns] + d_h), np.where(skip, d_h, 0)
     dh[cut_off[:, 0]] = dy[t, skip[:, 0]] = np.nan
     dht = np.full((T, B, P), np.nan, dy.dtype)
-    projection.bind_join(dht, dh, dy[:, :, columns], codes if masked else None)(t, before)
+    gradients = Gradients(dh, None, None, None, dy[:, :, columns], dht)
+    projection.bind_join(gradients, Options(codes if masked else None))(t, before)
     np.testing.assert_array_equal(dht[t].astype(np.float64), expected)
     assert np.isnan(dht[[0, 2]].astype(np.float64)).all()
     np.testing.assert_array_equal(dh, expected_dh)

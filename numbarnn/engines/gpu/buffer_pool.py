@@ -1,9 +1,9 @@
 """Memory that calls used and will want again, so that a steady loop comes back to the same few addresses soon.
 
-CUDA graphs are found again by addresses (`streams`). CuPy's pool alone gives the same ones only after dozens of turns
-of a training loop, if ever: it cuts and joins pieces, so that what one array gets depends on all others before. Here an
-array comes back to the very place that one of the same name in a call of the same kind left: two calls alive at a time,
-two sets of addresses.
+CUDA graphs are found again by addresses (`numbarnn.engines.gpu.graphs`). With CuPy's pool alone the same addresses come
+back only after dozens of turns of a training loop, if ever: it splits and joins pieces, so that what an array gets
+depends on all arrays before. Here an array takes the place that an array of the same name, in a call of the same kind,
+has left. A loop that keeps two calls alive at a time uses two sets of addresses.
 """
 
 from collections import Counter, OrderedDict

@@ -5,13 +5,14 @@ from functools import partial
 
 import numpy as np
 
-from numbarnn.common.order import step_time
 from numbarnn.common.precision import known_dtype
 from numbarnn.cuda import gemm
 from numbarnn.engines.base import Engine, HostEngine, as_code
-from numbarnn.engines.gpu import foreign, profiles
+from numbarnn.engines.gpu import foreign, profiles, steps
 from numbarnn.engines.gpu.buffer_pool import SHARE, BufferPool
 from numbarnn.engines.gpu.graphs import Streams
+from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, fingerprint, masks, repeat
+from numbarnn.kernels.trouble import CALLER, CALLERS, explain, spoil
 
 _lock = threading.RLock()  # of what engines note about calls
 RESULTS = 4  # of a kind of call that callers may keep without a copy: with more, recordings would not come round
@@ -29,8 +30,6 @@ class KernelEngine(Engine):
         return word, word
 
     def spoil(self, results, trouble, caller):
-        from numbarnn.kernels.trouble import CALLERS, spoil
-
         with _lock:
             number = self._callers.setdefault(caller, min(len(self._callers), CALLERS - 1))
         spoil(results, trouble, self._told[0], number)
@@ -40,8 +39,6 @@ class KernelEngine(Engine):
             self._raise_trouble()
 
     def _raise_trouble(self):
-        from numbarnn.kernels.trouble import CALLER, explain
-
         with _lock:
             number, code = divmod(int(self._told[1][0]), CALLER)
             self._told[1][0] = 0  # said once
@@ -49,280 +46,27 @@ class KernelEngine(Engine):
         if code:  # else another thread says it
             raise RuntimeError(explain(code, callers[0] if len(callers) == 1 else "one of many layers"))
 
-    def note(self, seen, arrays, places, trouble):
-        """Note the fingerprints of arrays in `seen`, as `kernels.arrays.fingerprint.note` has it."""
-        from numbarnn.kernels.arrays import fingerprint
-
-        fingerprint.note(seen, arrays, places, trouble)
-
-    def compare(self, seen, arrays, places, trouble):
-        """Say in the call's word `trouble` if the arrays are not what they were when `note` had the same arguments."""
-        from numbarnn.kernels.arrays import fingerprint
-
-        fingerprint.compare(seen, arrays, places, trouble)
-
     def mark_unwritten(self, array):
         """Set all bits of a contiguous array, as blocks that wait for its numbers expect."""
         array.view(np.uint8)[...] = 0xFF
 
-    def copy(self, out, x):
-        from numbarnn.kernels.arrays import copies
-
-        if x.size:
-            copies.copy(out, x)
-
-    def dropout(self, out, x, mask, scale, position=0):
-        from numbarnn.kernels.arrays import dropout
-
-        dropout.dropout(out, x, mask, scale, position)
-
-    def fill_step_mask(self, step_mask, lengths, resets):
-        from numbarnn.kernels.arrays import masks
-
-        masks.fill_step_mask(step_mask, lengths, resets)
-
-    def select(self, out, x, step_mask, dropped, fill):
-        from numbarnn.kernels.arrays import masks
-
-        masks.select(out, x, step_mask, dropped, fill)
-
-    def gather(self, out, x, index, fill):
-        from numbarnn.kernels.arrays import masks
-
-        if out.size:
-            masks.gather(out, x, index, fill)
-
-    def spread(self, out, x, gates):
-        from numbarnn.kernels.arrays import repeat
-
-        repeat.spread(out, x, gates)
-
-    def sum_gates(self, out, x, gates, accumulate):
-        from numbarnn.kernels.arrays import repeat
-
-        repeat.sum_gates(out, x, gates, accumulate)
-
-    def spread_blocks(self, out, x, gates):
-        from numbarnn.kernels.arrays import blocks
-
-        blocks.spread_blocks(out, x, gates)
+    # What engines offer, by the kernels that do it.
+    copy = staticmethod(copies.copy)
+    dropout = staticmethod(dropout.dropout)
+    fill_step_mask = staticmethod(masks.fill_step_mask)
+    select = staticmethod(masks.select)
+    gather = staticmethod(masks.gather)
+    spread = staticmethod(repeat.spread)
+    sum_gates = staticmethod(repeat.sum_gates)
+    spread_blocks = staticmethod(blocks.spread_blocks)
+    add_column_sums = staticmethod(column_sums.add_column_sums)
+    forward_steps = staticmethod(steps.forward_steps)
+    backward_steps = staticmethod(steps.backward_steps)
+    note = staticmethod(fingerprint.note)
+    compare = staticmethod(fingerprint.compare)
 
     def multiply(self, out, a, b, **options):
         gemm.matmul(out, a, b, **options)
-
-    def add_column_sums(self, out, x):
-        from numbarnn.kernels.arrays import column_sums
-
-        column_sums.add_column_sums(out, x)
-
-    def forward_steps(self, buffers):
-        from numbarnn.kernels.step import pointwise
-
-        b = buffers
-        steps, width = b.scratch.ax.shape[0], b.parameters.R.shape[1]
-        h = b.states.h[:, :, b.direction * width :][:, :, :width]
-        rows = b.cell.num_recurrent * (b.parameters.b_w.shape[0] // b.cell.num_gates)  # of R, that multiply h
-        product = gemm.step_product(
-            b.scratch.ah[:, :rows], h, b.parameters.R[:rows], transpose_b=True, allow_tf32=b.allow_tf32
-        )
-        stages = [_stage(b, stage) for stage in b.cell.product_stages]  # sums are made by what comes after
-        per_unit = b.parameters.b_w if b.parameters.per_unit is None else b.parameters.per_unit
-        output = b.states.h if b.states.m is None else b.states.m
-        pointwise_step = pointwise.bind_forward(
-            b.cell,
-            output,
-            b.states.c,
-            b.scratch.ax,
-            b.scratch.ah,
-            b.parameters.b_w,
-            b.parameters.b_r,
-            per_unit,
-            b.options.step_mask,
-            b.direction,
-            b.save,
-            b.saved.sums,
-            b.options.noise,
-        )
-        project = None if b.states.m is None else _projection(b, h)
-
-        def run(first, last):
-            for step in range(first, last):
-                t, before = step_time(step, steps, b.direction, False)
-                if rows:
-                    product(before)
-                for stage in stages:
-                    stage(t, before)
-                pointwise_step(t, before)
-                if project is not None:
-                    project(t, before)
-
-        return run
-
-    def backward_steps(self, buffers):
-        from numbarnn.kernels.step import pointwise
-
-        b = buffers
-        steps, projected = b.gradients.dy.shape[0], b.states.m is not None
-        H = b.gradients.dax.shape[2] // max(b.cell.num_saved, b.cell.num_gates)
-        rows = b.cell.num_recurrent * H  # of R, that multiplied h
-        product = gemm.step_product(
-            b.gradients.dh,
-            b.gradients.dah[:, :, :rows],
-            b.parameters.R[:rows],
-            accumulate=True,
-            allow_tf32=b.allow_tf32,
-        )
-        stages = [_stage_backward(b, stage, H) for stage in reversed(b.cell.product_stages)]
-        d_output, dy, output = (
-            (b.scratch.dm, None, b.states.m) if projected else (b.gradients.dh, b.gradients.dy, b.states.h)
-        )
-        per_unit = b.parameters.R[:0].reshape(-1) if b.parameters.per_unit is None else b.parameters.per_unit
-        pointwise_step = pointwise.bind_backward(
-            b.cell,
-            d_output,
-            b.gradients.dc,
-            b.gradients.dax,
-            b.gradients.dah,
-            b.gradients.d_per_unit,
-            dy,
-            output,
-            b.states.c,
-            per_unit,
-            b.scratch.d_v,
-            b.options.step_mask,
-            b.direction,
-            b.saved.sums,
-            b.scratch.d_sums,
-            b.options.noise,
-        )
-        project = _projection_backward(b) if projected else None
-
-        def run(first, last):
-            for step in range(first, last):
-                t, before = step_time(step, steps, b.direction, True)
-                if project is not None:
-                    project(t, before)
-                for stage in stages:
-                    stage(t, before)
-                pointwise_step(t, before)
-                if rows:
-                    product(t)
-
-        return run
-
-
-def _stage(buffers, number):
-    """A function f(t, before): the vector of a cell's product, and its product with the stage's rows of R."""
-    from numbarnn.kernels.step import stages
-
-    b, H = buffers, buffers.parameters.b_w.shape[0] // buffers.cell.num_gates
-    per_unit, output = (
-        b.parameters.b_w if b.parameters.per_unit is None else b.parameters.per_unit,
-        b.states.h if b.states.m is None else b.states.m,
-    )
-    make = stages.bind_forward(
-        b.cell,
-        number,
-        b.saved.v,
-        output,
-        b.states.c,
-        b.scratch.ax,
-        b.scratch.ah,
-        b.parameters.b_w,
-        b.parameters.b_r,
-        per_unit,
-        b.options.step_mask,
-        b.direction,
-        b.save,
-        b.saved.sums,
-        b.options.noise,
-    )
-    rows, first = b.cell.rows_of_stage(number, H), b.cell.product_number(number) * H
-    v = b.saved.v[:, :, first : first + H]
-    product = gemm.step_product(
-        b.scratch.ah[:, rows], v, b.parameters.R[rows], transpose_b=True, allow_tf32=b.allow_tf32
-    )
-
-    def run(t, before):
-        make(t, before)
-        product(t if b.save else 0)
-
-    return run
-
-
-def _stage_backward(buffers, number, H):
-    """A function f(t, before): the gradients of a stage's gates, and that of its vector."""
-    from numbarnn.kernels.step import stages
-
-    b, rows, first = buffers, buffers.cell.rows_of_stage(number, H), buffers.cell.product_number(number) * H
-    per_unit = b.parameters.R[:0].reshape(-1) if b.parameters.per_unit is None else b.parameters.per_unit
-    d_output, dy, output = (
-        (b.gradients.dh, b.gradients.dy, b.states.h) if b.states.m is None else (b.scratch.dm, None, b.states.m)
-    )
-    gates = stages.bind_backward(
-        b.cell,
-        number,
-        b.gradients.dah,
-        b.gradients.dax,
-        d_output,
-        b.gradients.dc,
-        dy,
-        output,
-        b.states.c,
-        per_unit,
-        b.scratch.d_v,
-        b.options.step_mask,
-        b.direction,
-        b.saved.sums,
-        b.scratch.d_sums,
-        b.options.noise,
-    )
-    product = gemm.step_product(
-        b.scratch.d_v[:, first : first + H], b.gradients.dah[:, :, rows], b.parameters.R[rows], allow_tf32=b.allow_tf32
-    )
-
-    def run(t, before):
-        gates(t, before)
-        product(t)
-
-    return run
-
-
-def _projection(buffers, h):
-    """A function f(t, before): h[t + 1] = m[t + 1] W_hrᵀ, or h[before] where the step is skipped.
-
-    Args:
-        h: (T + 2, B, P), the direction's columns.
-    """
-    from numbarnn.kernels.step import projection
-
-    b, width = buffers, buffers.parameters.W_hr.shape[1]
-    m = b.states.m[:, :, b.direction * width :][:, :, :width]
-    product = gemm.step_product(h, m, b.parameters.W_hr, transpose_b=True, allow_tf32=b.allow_tf32)
-    carry = None if b.options.step_mask is None else projection.bind_carry(h, b.options.step_mask)
-
-    def run(t, before):
-        product(t + 1)
-        if carry is not None:
-            carry(t, before)
-
-    return run
-
-
-def _projection_backward(buffers):
-    """A function f(t, before): dht[t] = dy[t] + dh, dm = dht[t] W_hr."""
-    from numbarnn.kernels.step import projection
-
-    b, width = buffers, buffers.parameters.W_hr.shape[0]
-    dy = b.gradients.dy[:, :, b.direction * width :][:, :, :width]
-    join = projection.bind_join(b.gradients.dht, b.gradients.dh, dy, b.options.step_mask)
-    product = gemm.step_product(b.scratch.dm, b.gradients.dht, b.parameters.W_hr, allow_tf32=b.allow_tf32)
-
-    def run(t, before):
-        join(t, before)
-        product(t)
-
-    return run
 
 
 class _Rooms:

@@ -38,6 +38,8 @@ def make_copy(out_dtype=None, x_dtype=None):
 
 def copy(out, x):
     """out = x, arrays of one shape with up to 3 axes and any strides, of one dtype or as `make_copy` says."""
+    if not x.size:
+        return
     dtypes = () if out.dtype == x.dtype else (out.dtype.name, x.dtype.name)
     while out.ndim < 3:
         out, x = out[None], x[None]

@@ -1,4 +1,4 @@
-"""Sequences of different lengths, and sequences that begin anew: which steps are not ordinary, rows chosen by that."""
+"""Sequences of different lengths, and sequences that begin anew: the step mask, and rows selected by it."""
 
 from functools import cache
 
@@ -26,7 +26,7 @@ def _rows_config(rows, columns):
 
 @cache
 def make_step_mask_kernel():
-    """The kernel that works the step_mask out."""
+    """The kernel that fills the step mask."""
     code_of = jit(mask_of_step, BACKEND)
 
     @cuda.jit
@@ -50,7 +50,7 @@ def make_step_mask_kernel():
 
 
 def fill_step_mask(step_mask, lengths, resets):
-    """The step_mask (D, T+2, B) of lengths and resets; see the kernel."""
+    """Fill step_mask (D, T+2, B) uint8 from lengths (B,) int32 and resets (T, B) uint8; see the kernel."""
     make_step_mask_kernel().bind(_rows_config(*step_mask.shape[1:]), step_mask, lengths, resets)()
 
 
@@ -109,5 +109,7 @@ def make_gather(dtype):
 
 def gather(out, x, index, fill):
     """out (N, Z) = the rows of x (M, Z) that index (N,) names; `fill` where it is negative."""
+    if not out.size:
+        return
     kernel, number = make_gather(x.dtype.name)
     kernel.bind(_rows_config(*out.shape), storage.stored(out), storage.stored(x), index, number(fill))()

@@ -1,11 +1,13 @@
 """What a cell's functions are given, from memory: device functions made per cell, for all kernels with one thread per
 unit.
 
-`rows` are rows of arrays, those of a step and sequence that `where` names. With projection what stands for h is m,
-the cell's output before it.
+A kernel takes the groups of `numbarnn.kernels.step.groups`, and reads from them the rows of one sequence at one step.
+What a cell or a call does not have is None there, in the groups and in the rows; the factories' flags say so too, as
+Numba has to know it when it compiles.
 """
 
 from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +16,92 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
+
+
+class Where(NamedTuple):
+    """Which step of which sequence.
+
+    Attributes:
+        code, code_after: from the step mask, of the step and of the one that comes after it in its direction; 0 in
+            calls without.
+        direction, t: of the step. b: the sequence.
+    """
+
+    code: Any
+    code_after: Any
+    direction: Any
+    t: Any
+    b: Any
+
+
+class ForwardRows(NamedTuple):
+    """One sequence's rows of a step forward: h and c before the step, of both directions; ax, ah; sums."""
+
+    h: Any
+    c: Any
+    ax: Any
+    ah: Any
+    sums: Any
+
+
+class BackwardRows(NamedTuple):
+    """One sequence's rows of a step backward: h and c before the step and after it, of both directions; what the cell
+    saved (gates, sums); gradients, named as in their groups."""
+
+    h_before: Any
+    c_before: Any
+    h: Any
+    c: Any
+    gates: Any
+    sums: Any
+    dy: Any
+    dh: Any
+    dc: Any
+    d_v: Any
+    d_sums: Any
+
+
+@cache
+def make_where(masked):
+    """A device function where(options, direction, t, before, b): a `Where`; `before` is the slot of the state before
+    the step, on the other side of slot t + 1 than the step after."""
+
+    def where(options, direction, t, before, b):
+        code = options.step_mask[t + 1, b] if masked else 0
+        code_after = options.step_mask[2 * (t + 1) - before, b] if masked else 0
+        return Where(code, code_after, direction, t, b)
+
+    return jit(where, BACKEND)
+
+
+@cache
+def make_forward_rows(cell):
+    """A device function rows(states, saved, scratch, t, before, b, save): `ForwardRows`. Without `save` c has two slots
+    that steps use in turns, and sums one."""
+    has_sums = cell.num_sums > 0
+
+    def rows(states, saved, scratch, t, before, b, save):
+        c = states.c[before if save else before % 2, b]
+        sums = saved.sums[t if save else 0, b] if has_sums else None
+        return ForwardRows(states.h[before, b], c, scratch.ax[t, b], scratch.ah[b], sums)
+
+    return jit(rows, BACKEND)
+
+
+@cache
+def make_backward_rows(cell, projected):
+    """A device function rows(states, saved, gradients, scratch, t, before, b): `BackwardRows`."""
+    has_sums, has_products = cell.num_sums > 0, cell.num_products > 0
+
+    def rows(states, saved, gradients, scratch, t, before, b):
+        dy = None if projected else gradients.dy[t, b]
+        d_v = scratch.d_v[b] if has_products else None
+        sums, d_sums = (saved.sums[t, b], scratch.d_sums[b]) if has_sums else (None, None)
+        h, c, dh, dc = states.h, states.c, gradients.dh[b], gradients.dc[b]
+        of_states = h[before, b], c[before, b], h[t + 1, b], c[t + 1, b]
+        return BackwardRows(*of_states, saved.gates[t, b], sums, dy, dh, dc, d_v, d_sums)
+
+    return jit(rows, BACKEND)
 
 
 @cache
@@ -27,7 +115,7 @@ def make_draw(noise, dtype, draws):
 
 @cache
 def make_load_sums(count, dtype):
-    """A device function load(row, H): (H as a number, the row's sums), of a cell without any ()."""
+    """A device function load(row, H): (H as a number, the row's sums); () of a cell without any."""
     if count == 0:
         return jit(lambda row, H: (), BACKEND)
     number, load, whole = np.dtype(compute_dtype(dtype)).type, units.loader(count, BACKEND), units.joiner(BACKEND)
@@ -41,47 +129,40 @@ def make_given_forward(cell, dtype, masked, draws):
     of those of its stages; and the state that a skipped step carries on.
 
     Args of given:
-        rows: of h and c before the step, of ax, ah and sums.
-        parameters: b_w, b_r, per_unit.
-        noise: words to draw from, which `draws`.
-        where: (code, direction, b, t), the code of the step.
+        rows: `ForwardRows`. parameters: `Parameters`, of which b_w, b_r and per_unit are read.
+        noise: words to draw from, which `draws`; else None.
+        where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
     load_ax = units.biased_loader(cell.num_gates, BACKEND, widen, widen)
     load_ah = units.biased_loader(cell.num_ah, BACKEND, None, widen)
     load_after_reset = units.reset_loader(cell.num_recurrent, cell.num_ah, BACKEND, None, widen)
-    load_per_unit, load_private = (
-        units.loader(cell.num_per_unit, BACKEND, widen),
-        units.loader(cell.num_private, BACKEND),
-    )
+    load_per_unit = units.loader(cell.num_per_unit, BACKEND, widen)
+    load_private = units.loader(cell.num_private, BACKEND)
     load_sums, draw = make_load_sums(cell.num_sums, dtype), make_draw(cell.noise, dtype, draws)
     no_state, whole, N = units.zeros(cell.num_states, BACKEND, number), units.joiner(BACKEND), cell.num_private
 
     def given(rows, parameters, noise, where, j, H):
-        h_before, c_before, ax_row, ah_row, sums_row = rows
-        b_w, b_r, per_unit = parameters
-        code, direction, b, t = where
-        h_unit, c_unit = np.uintp(direction) * H + j, np.uintp(direction * N) * H + j
-        state = whole(widen(h_before[h_unit]), load_private(c_before, c_unit, H))
-        pre_activations = load_ah(ah_row, b_r, j, H)
-        if masked and code == RESET:
-            state, pre_activations = no_state(), load_after_reset(ah_row, b_r, j, H)
-        drawn = draw(noise, np.uint64(b) * np.uint64(H) + np.uint64(j), np.uint64(t))
-        per_unit = load_per_unit(per_unit, j, H)
-        return (load_ax(ax_row, b_w, j, H), pre_activations, state, per_unit, load_sums(sums_row, H), drawn), state
+        h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j
+        state = whole(widen(rows.h[h_unit]), load_private(rows.c, c_unit, H))
+        ax, ah = load_ax(rows.ax, parameters.b_w, j, H), load_ah(rows.ah, parameters.b_r, j, H)
+        if masked and where.code == RESET:
+            state, ah = no_state(), load_after_reset(rows.ah, parameters.b_r, j, H)
+        per_unit, sums = load_per_unit(parameters.per_unit, j, H), load_sums(rows.sums, H)
+        drawn = draw(noise, np.uint64(where.b) * np.uint64(H) + np.uint64(j), np.uint64(where.t))
+        return (ax, ah, state, per_unit, sums, drawn), state
 
     return jit(given, BACKEND)
 
 
 @cache
 def make_given_backward(cell, dtype, masked, projected):
-    """A device function given(rows, per_unit, noise, where, j, H): the arguments of a cell's backward for unit j, and
+    """A device function given(rows, parameters, noise, where, j, H): the arguments of a cell's backward for unit j, and
     of those of its stages; and the gradient of the state that a skipped step carries on.
 
     Args of given:
-        rows: of dax, what the cell saved; a tuple of h before and after the step and c before and after it; of dy, dh,
-            dc, d_v, sums and d_sums. `projected`: dh is all of the gradient of m, and dy is not read.
-        where: (code, code_after, direction, b, t), step_mask of the step and of the one after it.
+        rows: `BackwardRows`. `projected`: dh is all of the gradient of m, and there is no dy.
+        parameters: `Parameters`, of which per_unit is read. noise: as forward's. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
     load_private, load_saved = units.loader(cell.num_private, BACKEND), units.loader(cell.num_saved, BACKEND, widen)
@@ -91,23 +172,22 @@ def make_given_backward(cell, dtype, masked, projected):
     no_state, no_private = (units.zeros(count, BACKEND, number) for count in (cell.num_states, cell.num_private))
     zero, whole, N = np.dtype(number).type(0), units.joiner(BACKEND), cell.num_private
 
-    def given(rows, per_unit, noise, where, j, H):
-        dax_row, (h_before, h_row, c_before, c_row), dy_row, dh_row, dc_row, d_v_row, sums_row, d_sums_row = rows
-        code, code_after, direction, b, t = where
-        h_unit, c_unit = np.uintp(direction) * H + j, np.uintp(direction * N) * H + j
-        state = whole(widen(h_before[h_unit]), load_private(c_before, c_unit, H))
-        new_state = whole(widen(h_row[h_unit]), load_private(c_row, c_unit, H))
-        d_h, d_private = dh_row[j], load_private(dc_row, j, H)
+    def given(rows, parameters, noise, where, j, H):
+        h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j
+        state = whole(widen(rows.h_before[h_unit]), load_private(rows.c_before, c_unit, H))
+        new_state = whole(widen(rows.h[h_unit]), load_private(rows.c, c_unit, H))
+        d_h, d_private = rows.dh[j], load_private(rows.dc, j, H)
         if masked:
-            if code == RESET:
+            if where.code == RESET:
                 state = no_state()
-            if code_after == RESET:  # nothing comes from the step after
+            if where.code_after == RESET:  # nothing comes from the step after
                 d_h, d_private = d_h if projected else zero, no_private()
-        d_output = d_h if projected else widen(dy_row[h_unit]) + d_h
-        drawn = draw(noise, np.uint64(b) * np.uint64(H) + np.uint64(j), np.uint64(t))
+        d_output = d_h if projected else widen(rows.dy[h_unit]) + d_h
+        drawn = draw(noise, np.uint64(where.b) * np.uint64(H) + np.uint64(j), np.uint64(where.t))
         arguments = (
-            load_saved(dax_row, j, H), state, new_state, whole(d_output, d_private), load_d_v(d_v_row, j, H),
-            load_per_unit(per_unit, j, H), load_sums(sums_row, H), load_d_sums(d_sums_row, first, next_one), drawn,
+            load_saved(rows.gates, j, H), state, new_state, whole(d_output, d_private), load_d_v(rows.d_v, j, H),
+            load_per_unit(parameters.per_unit, j, H), load_sums(rows.sums, H),
+            load_d_sums(rows.d_sums, first, next_one), drawn,
         )  # fmt: skip
         return arguments, whole(d_h, d_private)
 

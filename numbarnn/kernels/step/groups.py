@@ -1,9 +1,10 @@
 """The arrays of a step in named groups: the same names from a pass to its engine, to a kernel, to a cell's functions.
 
-What a cell or a call does not have is None. All arrays are those of one layer and direction; T, B, H, ... as in
-`numbarnn`; G gates of ax, A gates of ah, K values saved, N private states, S further products, Q sums over units, V
-parameters per unit. Slot t + 1 of a state is the one after time t; slots 0 and T + 1 hold the initial states of the
-forward and the backward direction.
+What a cell or a call does not have is None; what a kernel does not read is None in the groups that it gets (`fields`
+of `numbarnn.compile.storage`). All arrays are those of one layer and direction; T, B, H, ... as in `numbarnn`; G gates
+of ax, A gates of ah, K values saved, N private states, S further products, Q sums over units, V parameters per unit.
+Slot t + 1 of a state is the one after time t; slots 0 and T + 1 hold the initial states of the forward and the backward
+direction.
 """
 
 from typing import Any, NamedTuple

@@ -5,10 +5,12 @@ indices are unsigned (np.uintp): one that could be negative would be checked for
 
 With arrays of 16 bits (`numbarnn.compile.storage`) equations are float32's, and c, ah, dh, dc are float32 in memory.
 
-Kernels for masked steps read a code per step and sequence (`numbarnn.common.order`): the state before the step counts
-as zero (RESET), or is carried through (SKIP). With projection the kernels see m, the cell's output before it, as h;
-what stands between h and m is a product. Sums over units that a kernel's functions need are made in it, by one block
-per sequence (`row_sums`).
+Kernels take the groups of `numbarnn.kernels.step.groups`. A kernel's docstring names the arrays that it uses, and in
+brackets when there is one if not always; all others are None. Kernels for masked steps read a code per step and
+sequence (`numbarnn.common.order`): the state before the step counts as zero (RESET), or is carried through (SKIP). With
+projection the cell's output is m, and kernels get m as h and its gradient dm as dh (`states_of_cell`); between m and h
+there is a product. Sums over units that a kernel's functions need are made in it, by one block per sequence
+(`unit_sums`).
 """
 
 from functools import cache
@@ -23,7 +25,13 @@ from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.compile.specialise import backward_function, forward_function
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 from numbarnn.kernels.step import unit_sums
-from numbarnn.kernels.step.given import make_given_backward, make_given_forward
+from numbarnn.kernels.step.given import (
+    make_backward_rows,
+    make_forward_rows,
+    make_given_backward,
+    make_given_forward,
+    make_where,
+)
 
 THREADS_PER_BLOCK = 128
 MAX_GRID_Y = 65535
@@ -44,8 +52,9 @@ def launch_config(batch, hidden, together=0):
 @cache
 def make_pointwise_forward(cell, dtype, save, masked=False):
     """The forward kernel of a cell for arrays of a dtype; with `save` it keeps what backward needs (training); with
-    `masked` it reads step_mask."""
+    `masked` it reads the step mask."""
     forward, narrow = forward_function(cell, compute_dtype(dtype), BACKEND), storage.narrow(dtype)
+    where_of, rows_of = make_where(masked), make_forward_rows(cell)
     given = make_given_forward(cell, dtype, masked, draws=save)
     add_up = unit_sums.make_forward_sums(cell, cell.sums_before(len(cell.stages)), dtype, masked, draws=save)
     store_private = units.storer(cell.num_private, BACKEND)
@@ -53,36 +62,35 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
     G, N = cell.num_gates, cell.num_private
 
     @cuda.jit
-    def pointwise_forward_kernel(h, c, ax, ah, b_w, b_r, per_unit, sums, noise, step_mask, direction, t, before):
+    def pointwise_forward_kernel(parameters, states, saved, scratch, options, direction, t, before):
         """One step of one direction after all products: the cell's forward equations.
 
-        Writes   h[t + 1] of h (T+2, B, D*H); private states c[t + 1] of c (T+2, B, D*N*H); in training ax[t]; those of
-                 sums[t] of sums (T, B, Q) that come after all products
-        Reads    ax[t] of ax (T, B, max(K, G)*H) = x Wᵀ, replaced in training by what the cell saves;
-                 ah (B, A*H) = h[before] Rᵀ, A gates (G but for general cells); b_w (G*H,); b_r (A*H,); per_unit (V*H,);
-                 h[before], c[before]; other sums[t]; noise (4,) in training; masked: step_mask[t + 1] of step_mask
-                 (T+2, B)
+        Writes   states: h[t + 1], c[t + 1]; saved: gates[t] (training), those of sums[t] (cells with sums) that come
+                 after all products
+        Reads    parameters: b_w, b_r, per_unit (cells with any); states: h[before], c[before]; scratch: ax[t] = x Wᵀ,
+                 ah = h[before] Rᵀ; saved: other sums[t]; options: step_mask[t + 1] (masked), noise (cells that draw, in
+                 training)
         Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but where sums are made it is
                  one block wide
+        Aliases  gates may be the memory of ax
         Inference: c is (2, B, D*N*H), its slots modulo 2, and sums (1, B, Q)
         """
-        H = np.uintp(b_w.shape[0] // G)
+        H = np.uintp(parameters.b_w.shape[0] // G)
         h_first, c_first = np.uintp(direction) * H, np.uintp(direction * N) * H
-        for b in range(cuda.blockIdx.y, ah.shape[0], cuda.gridDim.y):
-            h_row, c_row, ax_row = h[t + 1, b], c[t + 1 if save else (t + 1) % 2, b], ax[t, b]
-            rows = h[before, b], c[before if save else before % 2, b], ax_row, ah[b], sums[t if save else 0, b]
-            code = step_mask[t + 1, b] if masked else 0
-            parameters, where = (b_w, b_r, per_unit), (code, direction, b, t)
-            add_up(rows, parameters, noise, where, H)
+        for b in range(cuda.blockIdx.y, scratch.ah.shape[0], cuda.gridDim.y):
+            rows = rows_of(states, saved, scratch, t, before, b, save)
+            where = where_of(options, direction, t, before, b)
+            h_row, c_row = states.h[t + 1, b], states.c[t + 1 if save else (t + 1) % 2, b]
+            add_up(rows, parameters, options.noise, where, H)
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
-                arguments, state = given(rows, parameters, noise, where, j, H)
+                arguments, state = given(rows, parameters, options.noise, where, j, H)
                 new_state, kept = forward(*arguments)
-                if masked and code == SKIP:
+                if masked and where.code == SKIP:
                     new_state = state
                 h_row[h_first + j] = narrow(new_state[0])
                 store_private(c_row, c_first + j, H, new_state[1:])
                 if save:
-                    store_saved(ax_row, j, H, kept)
+                    store_saved(saved.gates[t, b], j, H, kept)
 
     words = ["training" if save else "inference", *["masked"] * masked]
     return Kernel(pointwise_forward_kernel, f"{cell.name}_pointwise_forward_{'_'.join(words)}")
@@ -90,102 +98,123 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
 
 @cache
 def make_pointwise_backward(cell, dtype, masked=False, projected=False):
-    """The backward kernel of a cell for arrays of a dtype; with `masked` it reads step_mask; `projected`: dh is all of
-    the gradient of m, and dy is not read."""
+    """The backward kernel of a cell for arrays of a dtype; with `masked` it reads the step mask; `projected`: dh is all
+    of the gradient of m, and there is no dy."""
     backward, narrow = backward_function(cell, compute_dtype(dtype), BACKEND), storage.narrow(dtype)
+    where_of, rows_of = make_where(masked), make_backward_rows(cell, projected)
     given = make_given_backward(cell, dtype, masked, projected)
     add_up = unit_sums.make_backward_sums(cell, cell.sums_after(-1), dtype, masked, projected)
     counts = cell.num_gates, cell.num_recurrent, cell.num_per_unit
     store_gates, store_recurrent, store_per_unit = (units.storer(count, BACKEND, narrow) for count in counts)
     no_gates, no_recurrent, no_per_unit = (units.zeros(count, BACKEND, compute_dtype(dtype)) for count in counts)
-    store_private, same_gradient = units.storer(cell.num_private, BACKEND), cell.same_gradient
+    store_private = units.storer(cell.num_private, BACKEND)
+    same_gradient, has_per_unit = cell.same_gradient, cell.num_per_unit > 0
 
     @cuda.jit
-    def pointwise_backward_kernel(
-        dh, dc, dax, dah, d_per_unit, dy, h, c, per_unit, d_v, sums, d_sums, noise, step_mask, direction, t, before
-    ):
+    def pointwise_backward_kernel(parameters, states, saved, gradients, scratch, options, direction, t, before):
         """One step of one direction backward, before its product with R: the cell's backward equations.
 
-        Writes   dax[t] of dax (T, B, max(K, G)*H), dah[t] of dah (T, B, A*H): gradients of x Wᵀ + b_w and h Rᵀ + b_r;
-                 d_per_unit[t] of d_per_unit (T, B, V*H), if there are any; dh (B, H), dc (B, N*H): the gradient of the
-                 state before the step but for its part through R; those of d_sums (B, Q) that come before all products
-        Reads    dax[t], at first what the cell saved; dh, dc: the gradient of the step's state from later steps;
-                 dy[t] of dy (T, B, D*H); states h (T+2, B, D*H), c (T+2, B, D*N*H) at t + 1 and `before`;
-                 per_unit (V*H,); d_v (B, S*H) of S products; sums[t] of sums (T, B, Q); other d_sums; noise (4,);
-                 masked: step_mask (T+2, B) at t + 1 and at the step after
+        Writes   gradients: dax[t] of x Wᵀ + b_w, dah[t] of h Rᵀ + b_r (where it is not the same), d_per_unit[t] (cells
+                 with such parameters); dh, dc of the state before the step but for its part through R; scratch: those
+                 of d_sums (cells with sums) that come before all products
+        Reads    saved: gates[t], sums[t]; gradients: dh, dc, of the step's state from later steps, dy[t] (not
+                 projected); states: h, c at t + 1 and `before`; parameters: per_unit; scratch: d_v (cells with further
+                 products), other d_sums; options: step_mask (masked) at t + 1 and at the step after, noise (cells that
+                 draw)
         Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but where gradients of sums are
                  made it is one block wide
-        Aliases  dah is dax (and not written) where the cell's two gradients are the same
+        Aliases  dax may be the memory of gates
         """
-        H = np.uintp(dh.shape[1])
-        for b in range(cuda.blockIdx.y, dh.shape[0], cuda.gridDim.y):
-            dax_row, dah_row, d_per_unit_row, dh_row, dc_row = dax[t, b], dah[t, b], d_per_unit[t, b], dh[b], dc[b]
-            states, dy_row = (h[before, b], h[t + 1, b], c[before, b], c[t + 1, b]), dy[0 if projected else t, b]
-            rows = dax_row, states, dy_row, dh_row, dc_row, d_v[b], sums[t, b], d_sums[b]
-            code = step_mask[t + 1, b] if masked else 0
-            code_after = step_mask[2 * (t + 1) - before, b] if masked else 0
-            where = code, code_after, direction, b, t
-            add_up(rows, per_unit, noise, where, H)
+        H = np.uintp(gradients.dh.shape[1])
+        for b in range(cuda.blockIdx.y, gradients.dh.shape[0], cuda.gridDim.y):
+            rows = rows_of(states, saved, gradients, scratch, t, before, b)
+            where = where_of(options, direction, t, before, b)
+            add_up(rows, parameters, options.noise, where, H)
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
-                arguments, carried = given(rows, per_unit, noise, where, j, H)
+                arguments, carried = given(rows, parameters, options.noise, where, j, H)
                 d_ax, d_ah, d_before, d_own = backward(*arguments)
-                if masked and code == SKIP:
+                if masked and where.code == SKIP:
                     d_ax, d_ah, d_before, d_own = no_gates(), no_recurrent(), carried, no_per_unit()
-                dh_row[j] = d_before[0]
-                store_private(dc_row, j, H, d_before[1:])
-                store_gates(dax_row, j, H, d_ax)
-                store_per_unit(d_per_unit_row, j, H, d_own)
+                rows.dh[j] = d_before[0]
+                store_private(rows.dc, j, H, d_before[1:])
+                store_gates(gradients.dax[t, b], j, H, d_ax)
+                if has_per_unit:
+                    store_per_unit(gradients.d_per_unit[t, b], j, H, d_own)
                 if not same_gradient:
-                    store_recurrent(dah_row, j, H, d_ah)
+                    store_recurrent(gradients.dah[t, b], j, H, d_ah)
 
     words = ["backward", *["masked"] * masked, *["projected"] * projected]
     return Kernel(pointwise_backward_kernel, f"{cell.name}_pointwise_{'_'.join(words)}")
 
 
-def bind_forward(cell, h, c, ax, ah, b_w, b_r, per_unit, step_mask, direction, save, sums=None, noise=None):
-    """The forward kernel bound to its arrays: a function f(t, before) that launches it; step_mask may be None."""
-    kernel = make_pointwise_forward(cell, h.dtype.name, save, step_mask is not None)
-    together = unit_sums.threads(cell, h.dtype.name, cell.sums_before(len(cell.stages)))
-    config = launch_config(ah.shape[0], b_w.shape[0] // cell.num_gates, together)
-    sums, noise = h if sums is None else sums, b_w if noise is None else noise
-    arrays = (h, c, ax, ah, b_w, b_r, per_unit, sums, noise, no_step_mask(ah, step_mask))
-    return kernel.bind(config, *map(storage.stored, arrays), np.int32(direction))
+def states_of_cell(states):
+    """The states that the cell computes: with projection its output is m."""
+    return states if states.m is None else states._replace(h=states.m)
 
 
-def bind_backward(
-    cell,
-    dh,
-    dc,
-    dax,
-    dah,
-    d_per_unit,
-    dy,
-    h,
-    c,
-    per_unit,
-    d_v,
-    step_mask,
-    direction,
-    sums=None,
-    d_sums=None,
-    noise=None,
-):
-    """The backward kernel bound to its arrays: a function f(t, before) that launches it.
+def gradients_of_cell(buffers):
+    """The gradients of those states in an `engines.BackwardBuffers`: with projection dm, which dy is part of."""
+    gradients, dm = buffers.gradients, buffers.scratch.dm
+    return gradients if buffers.states.m is None else gradients._replace(dh=dm, dy=None)
+
+
+def forward_arguments(buffers):
+    """What the forward kernel takes but t and before.
 
     Args:
-        d_per_unit, d_v, sums, d_sums, noise: None if the cell has no such.
-        dy: None with projection.
-        step_mask: None if no step is masked.
+        buffers: an `engines.ForwardBuffers`.
     """
-    kernel = make_pointwise_backward(cell, h.dtype.name, step_mask is not None, dy is None)
-    together = unit_sums.threads(cell, h.dtype.name, cell.sums_after(-1))
-    d_per_unit, dy = dax if d_per_unit is None else d_per_unit, h if dy is None else dy
-    d_v, sums, d_sums = dh if d_v is None else d_v, h if sums is None else sums, dh if d_sums is None else d_sums
-    noise = per_unit if noise is None else noise
-    arrays = (dh, dc, dax, dah, d_per_unit, dy, h, c, per_unit, d_v, sums, d_sums, noise, no_step_mask(dh, step_mask))
-    return kernel.bind(launch_config(*dh.shape, together), *map(storage.stored, arrays), np.int32(direction))
+    return (
+        storage.fields(buffers.parameters, "b_w", "b_r", "per_unit"),
+        storage.fields(states_of_cell(buffers.states), "h", "c"),
+        storage.fields(buffers.saved, "gates", "sums"),
+        storage.fields(buffers.scratch, "ax", "ah"),
+        storage.fields(buffers.options, "step_mask", "noise"),
+        np.int32(buffers.direction),
+    )
 
 
-def no_step_mask(array, step_mask):
-    """Codes as a kernel that does not read them takes them: some array's bytes."""
-    return array.view(np.uint8) if step_mask is None else step_mask
+def backward_arguments(buffers):
+    """What the backward kernel takes but t and before.
+
+    Args:
+        buffers: an `engines.BackwardBuffers`.
+    """
+    dah = () if buffers.cell.same_gradient else ("dah",)
+    return (
+        storage.fields(buffers.parameters, "per_unit"),
+        storage.fields(states_of_cell(buffers.states), "h", "c"),
+        storage.fields(buffers.saved, "gates", "sums"),
+        storage.fields(gradients_of_cell(buffers), "dh", "dc", "dax", *dah, "dy", "d_per_unit"),
+        storage.fields(buffers.scratch, "d_v", "d_sums"),
+        storage.fields(buffers.options, "step_mask", "noise"),
+        np.int32(buffers.direction),
+    )
+
+
+def forward_config(buffers, stages):
+    """The LaunchConfig of a forward kernel that makes the sums of some stages (their numbers)."""
+    cell = buffers.cell
+    together = unit_sums.threads(cell, buffers.states.h.dtype.name, stages)
+    return launch_config(len(buffers.scratch.ah), len(buffers.parameters.b_w) // cell.num_gates, together)
+
+
+def backward_config(buffers, stages):
+    """The LaunchConfig of a backward kernel that makes the gradients of the sums of some stages."""
+    together = unit_sums.threads(buffers.cell, buffers.states.h.dtype.name, stages)
+    return launch_config(*gradients_of_cell(buffers).dh.shape, together)
+
+
+def bind_forward(buffers):
+    """A function f(t, before) that launches the forward kernel on a direction's `engines.ForwardBuffers`."""
+    cell, masked = buffers.cell, buffers.options.step_mask is not None
+    kernel = make_pointwise_forward(cell, buffers.states.h.dtype.name, buffers.save, masked)
+    config = forward_config(buffers, cell.sums_before(len(cell.stages)))
+    return kernel.bind(config, *forward_arguments(buffers))
+
+
+def bind_backward(buffers):
+    """A function f(t, before) that launches the backward kernel on a direction's `engines.BackwardBuffers`."""
+    cell, masked, projected = buffers.cell, buffers.options.step_mask is not None, buffers.states.m is not None
+    kernel = make_pointwise_backward(cell, buffers.states.h.dtype.name, masked, projected)
+    return kernel.bind(backward_config(buffers, cell.sums_after(-1)), *backward_arguments(buffers))

@@ -9,7 +9,8 @@ from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.step.pointwise import launch_config, no_step_mask
+from numbarnn.kernels.step.given import make_where
+from numbarnn.kernels.step.pointwise import launch_config
 
 
 @cache
@@ -39,24 +40,25 @@ def bind_carry(h, step_mask):
 
 @cache
 def make_join(dtype, masked):
-    """The kernel for one dtype; with `masked` it reads step_mask."""
-    widen, narrow = storage.widen(dtype), storage.narrow(dtype)
+    """The kernel for one dtype; with `masked` it reads the step mask."""
+    widen, narrow, where_of = storage.widen(dtype), storage.narrow(dtype), make_where(masked)
     zero = np.dtype(compute_dtype(dtype)).type(0)
 
     @cuda.jit
-    def join_kernel(dht, dh, dy, step_mask, t, before):
+    def join_kernel(gradients, options, t, before):
         """All of the gradient of a step's h: what comes from the output and what comes from the steps after.
 
-        Writes   dht[t] of dht (T, B, P) = dy[t] + dh, 0 where the step is skipped; dh (B, P) = 0, but where it is
-        Reads    dy (T, B, P), one direction's columns; dh; masked: step_mask (T+2, B) at t + 1 and at the step after
+        Writes   gradients: dht[t] = dy[t] + dh, 0 where the step is skipped; dh = 0, but where it is
+        Reads    gradients: dy (T, B, P), one direction's columns, dh; options: step_mask (masked) at t + 1 and at the
+                 step after
         Launch   2-D, grid-stride over columns (x) and sequences (y); any grid is correct
         """
+        dht, dh, dy = gradients.dht, gradients.dh, gradients.dy
         for b in range(cuda.blockIdx.y, dh.shape[0], cuda.gridDim.y):
-            code = step_mask[t + 1, b] if masked else 0
-            code_after = step_mask[2 * (t + 1) - before, b] if masked else 0
+            where = where_of(options, 0, t, before, b)
             for k in range(cuda.grid(1), dh.shape[1], cuda.gridsize(1)):
-                d_h = zero if masked and code_after == RESET else dh[b, k]
-                if masked and code == SKIP:
+                d_h = zero if masked and where.code_after == RESET else dh[b, k]
+                if masked and where.code == SKIP:
                     dht[t, b, k] = narrow(zero)
                     dh[b, k] = d_h
                 else:
@@ -66,8 +68,12 @@ def make_join(dtype, masked):
     return Kernel(join_kernel, "join_masked" if masked else "join")
 
 
-def bind_join(dht, dh, dy, step_mask):
-    """The kernel bound to its arrays: a function f(t, before) that launches it; step_mask None: no step is masked."""
-    kernel = make_join(dht.dtype.name, step_mask is not None)
-    arrays = (storage.stored(array) for array in (dht, dh, dy, no_step_mask(dh, step_mask)))
-    return kernel.bind(launch_config(*dh.shape), *arrays)
+def join_arguments(gradients, options):
+    """What the kernel takes but t and before. Of dy its direction's columns."""
+    return storage.fields(gradients, "dht", "dh", "dy"), storage.fields(options, "step_mask")
+
+
+def bind_join(gradients, options):
+    """The kernel bound to its arrays: a function f(t, before) that launches it; see `join_arguments`."""
+    kernel = make_join(gradients.dht.dtype.name, options.step_mask is not None)
+    return kernel.bind(launch_config(*gradients.dh.shape), *join_arguments(gradients, options))

@@ -42,7 +42,7 @@ def make_forward_sums(cell, stages, dtype, masked, draws):
 
 
 def make_backward_sums(cell, stages, dtype, masked, projected):
-    """A device function (rows, per_unit, noise, where, H) that fills in the row of d_sums likewise. Arguments as of
+    """A device function (rows, parameters, noise, where, H) that fills in the row of d_sums likewise. Arguments as of
     `given.make_given_backward`."""
     functions = tuple(cell.stages[stage].backward for stage in stages)
     return _make_sums(cell, stages, functions, make_given_backward(cell, dtype, masked, projected), dtype)
@@ -50,7 +50,7 @@ def make_backward_sums(cell, stages, dtype, masked, projected):
 
 @cache
 def _make_sums(cell, stages, functions, given, dtype):
-    """Either of them. The row of what is added up is the last of `rows`."""
+    """Either of them. The last of `rows` is where the sums go: sums in `ForwardRows`, d_sums in `BackwardRows`."""
     if not stages:
         return jit(lambda rows, parameters, noise, where, H: None, BACKEND)
     phases = tuple(_make_phase(cell, *each, given, dtype) for each in zip(stages, functions, strict=True))
