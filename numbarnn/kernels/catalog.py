@@ -111,46 +111,28 @@ def _threads(cell, dtype, stages):
 def _buffers(cell, dtype, masked, save=True, projected=False):
     """Small arrays of a direction's steps in groups, with the fields of `engines.ForwardBuffers` and of
     `engines.BackwardBuffers`."""
-    T, B, H, N, number = 3, 2, 5, cell.num_private, compute_dtype(dtype)
-    A, V, S, Q = cell.num_ah, cell.num_per_unit, cell.num_products, cell.num_sums
-    h, ax = zeros(dtype, T + 2, B, H), zeros(dtype, T, B, max(cell.num_saved, cell.num_gates) * H)
-    dm = zeros(number, B, H) if projected else None
+    T, B, H, number = 3, 2, 5, compute_dtype(dtype)
+    G, A, N, Q = cell.num_gates, cell.num_ah, cell.num_private, cell.num_sums
+    V, S = cell.num_per_unit, cell.num_products
+    h, ax = zeros(dtype, T + 2, B, H), zeros(dtype, T, B, max(cell.num_saved, G) * H)
+    c, dh, dc = zeros(number, T + 2 if save else 2, B, N * H), zeros(number, B, H), zeros(number, B, N * H)
+    per_unit, d_per_unit = (zeros(dtype, V * H), zeros(dtype, T, B, V * H)) if V else (None, None)
+    v, d_v = (zeros(dtype, T, B, S * H), zeros(number, B, S * H)) if S else (None, None)
+    sums, d_sums = (zeros(number, T, B, Q), zeros(number, B, Q)) if Q else (None, None)
+    step_mask = zeros("uint8", T + 2, B) if masked else None
     return SimpleNamespace(
         cell=cell,
         direction=0,
         save=save,
-        parameters=Parameters(
-            R=None,
-            b_w=zeros(dtype, cell.num_gates * H),
-            b_r=zeros(dtype, A * H),
-            per_unit=zeros(dtype, V * H) if V else None,
-        ),
-        states=States(h, zeros(number, T + 2 if save else 2, B, N * H), m=h if projected else None),
-        saved=Saved(
-            gates=ax if save else None,
-            v=zeros(dtype, T, B, S * H) if S else None,
-            sums=zeros(number, T, B, Q) if Q else None,
-        ),
-        scratch=Scratch(
-            ax=ax,
-            ah=zeros(number, B, A * H),
-            dm=dm,
-            d_v=zeros(number, B, S * H) if S else None,
-            d_sums=zeros(number, B, Q) if Q else None,
-        ),
-        options=Options(
-            step_mask=zeros("uint8", T + 2, B) if masked else None,
-            noise=zeros("uint64", 4) if cell.noise and save else None,
-        ),
+        parameters=Parameters(None, zeros(dtype, G * H), zeros(dtype, A * H), per_unit=per_unit),
+        states=States(h, c, h if projected else None),
+        saved=Saved(ax if save else None, v, sums),
+        scratch=Scratch(ax, zeros(number, B, A * H), dh if projected else None, d_v, d_sums),
+        options=Options(step_mask, zeros("uint64", 4) if cell.noise and save else None),
         gradients=Gradients(
-            dh=zeros(number, B, H),
-            dc=zeros(number, B, N * H),
-            dax=ax,
-            dah=zeros(dtype, T, B, A * H),
-            dy=zeros(dtype, T, B, H),
-            d_per_unit=zeros(dtype, T, B, V * H) if V else None,
+            dh, dc, ax, zeros(dtype, T, B, A * H), zeros(dtype, T, B, H), d_per_unit=d_per_unit
         ),
-    )
+    )  # fmt: skip
 
 
 def stage_kernels(dtype):

@@ -251,6 +251,6 @@ def test_wavefront_keeps_to_the_callers_stream(cupy, engine, own_stream):
 
 
 def device_arrays(buffers):
-    """The arrays of some buffers, each once."""
-    arrays = {id(array): array for array in vars(buffers).values() if hasattr(array, "ndim")}
-    return list(arrays.values())
+    """The arrays of some buffers' groups, each once."""
+    groups = [group for group in vars(buffers).values() if hasattr(group, "_fields")]
+    return list({id(array): array for group in groups for array in group if array is not None}.values())
