@@ -2,7 +2,7 @@
 
 from numbarnn.bench import report
 from numbarnn.common.precision import is_half
-from numbarnn.schedules.plan import BOTH, Span
+from numbarnn.schedules.plan import BOTH
 
 COLOURS = {
     "steps": "tab:blue",
@@ -37,32 +37,41 @@ def product_us(task, problem):
 def timeline(option, problem):
     """(Spans of the tasks, what they are measured in) of a `numbarnn.schedules.explain.Option`.
 
-    Persistent launches are drawn as the planner expects them. A plan shows blocks of their steps, but layers of one
-    launch follow each other one step, not one block, behind; and what comes after a launch waits for all of it.
+    Persistent launches take as long as the planner expects their steps to take.
     """
-    plan = option.plan
     if not option.launches:
-        return plan.timeline(_steps_cost), "steps of one layer"
-    launch_of = {layer: launch for launch in option.launches for layer in range(launch.first, launch.last)}
-    spans, free, ended = [], {}, {}
-    for task, needs in zip(plan.tasks, plan.needs, strict=True):
-        launch, walks, start = launch_of[task.layer], task.kind == "steps", free.get(task.lane, 0.0)
-        for other, begin, end in (spans[need] for need in needs):
-            if other.kind == "steps" and not walks:
-                end = ended[launch_of[other.layer]]
-            elif other.kind == "steps" and other.layer != task.layer and other.direction == task.direction:
-                end = begin + launch.estimate.step
-            start = max(start, end)
-        cost = (task.last - task.first) * launch.estimate.step if walks else product_us(task, problem)
-        spans.append(Span(task, start, start + cost))
-        free[task.lane] = start + cost
-        if walks:
-            ended[launch] = max(ended.get(launch, 0.0), start + cost)
-    return spans, "µs, estimated"
+        return option.plan.timeline(_steps_cost), "steps of one layer"
+    return option.plan.timeline(lambda task: _launch_us(task) or product_us(task, problem)), "µs, estimated"
+
+
+def _launch_us(task):
+    """Estimated microseconds of all steps of a launch; 0 for other tasks."""
+    return task.launch.steps_in_all * task.launch.estimate.step if task.kind == "launch" else 0.0
 
 
 def _steps_cost(task):
+    if task.kind == "launch":
+        return task.launch.steps_in_all
     return (task.last - task.first) * (1 if task.kind == "steps" else PRODUCT_SHARE)
+
+
+def rows_of(span, backward):
+    """The bars of a `Span`: (kind, (layer, direction), start, length) each.
+
+    A launch is drawn as the steps of each of its layers and directions: a layer follows the one that it reads one step
+    behind; of two directions, when both of that layer are done.
+    """
+    task, start, end = span
+    if task.kind != "launch":
+        return [(task.kind, task.lane[:2], start, end - start)]
+    launch, step = task.launch, (end - start) / task.launch.steps_in_all
+    behind = 1 if launch.directions == 1 else launch.steps
+    layers = reversed(launch.layer_range) if backward else launch.layer_range
+    return [
+        ("steps", (layer, direction), start + number * behind * step, launch.steps * step)
+        for number, layer in enumerate(layers)
+        for direction in range(launch.directions)
+    ]
 
 
 def draw(axis, plan, spans=None, unit="steps of one layer"):
@@ -72,15 +81,16 @@ def draw(axis, plan, spans=None, unit="steps of one layer"):
         spans, unit: as `timeline` returns them; None takes the same time for every step.
     """
     spans = plan.timeline(_steps_cost) if spans is None else spans
-    lanes = sorted({task.lane[:2] for task in plan.tasks})
+    drawn = [bar for span in spans for bar in rows_of(span, plan.backward)]
+    lanes = sorted({lane for _, lane, _, _ in drawn})
     bars = {}
-    for task, start, end in spans:
-        bars.setdefault((task.kind, lanes.index(task.lane[:2])), []).append((start, end - start))
+    for kind, lane, start, length in drawn:
+        bars.setdefault((kind, lanes.index(lane)), []).append((start, length))
     for (kind, row), ranges in bars.items():
         bottom, height = STEPS_BAR if kind == "steps" else PRODUCT_BAR
         axis.broken_barh(ranges, (row + bottom, height), facecolor=COLOURS[kind], edgecolor="white", linewidth=0.3)
     for kind in COLOURS:
-        if any(drawn == kind for drawn, _ in bars):
+        if any(of == kind for of, _ in bars):
             axis.broken_barh([], (0, 0), facecolor=COLOURS[kind], label=kind)
     both = any(direction for _, direction in lanes)
     names = [f"layer {layer}" + (f" {'→←'[direction]}" if both else "") for layer, direction in lanes]

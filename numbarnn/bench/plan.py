@@ -177,8 +177,8 @@ def print_launches(problem, launches):
     columns = ["launch", "blocks", "threads", "registers at most", "shared KiB", "by", "sequences at once", "µs"]
     rows = [
         [
-            launch.layers, launch.blocks, launch.cut.threads, max_registers(launch, problem.profile),
-            f"{launch.shared_bytes / 1024:.1f}", launch.cut.math, launch.cut.sequences, f"{launch.microseconds:.0f}",
+            launch.layers, launch.blocks, launch.tile.threads, max_registers(launch, problem.profile),
+            f"{launch.shared_bytes / 1024:.1f}", launch.tile.math, launch.tile.sequences, f"{launch.microseconds:.0f}",
         ]
         for launch in launches
     ]  # fmt: skip
@@ -211,7 +211,7 @@ def _shape(shape):
 
 def max_registers(launch, profile):
     """Registers of a thread, at most: what the compiler is held to by the kernel's launch bounds."""
-    return min(255, profile.registers // launch.cut.threads)
+    return min(255, profile.registers // launch.tile.threads)
 
 
 def as_json(problem, explanations):
@@ -247,11 +247,17 @@ def _launch_as_json(problem, launch):
     from numbarnn.schedules.explain import residences
 
     return fields(launch, "first", "last", "blocks", "shared_bytes", "microseconds") | {
-        "threads": launch.cut.threads,
+        "threads": launch.tile.threads,
         "max_registers": max_registers(launch, problem.profile),
-        "cut": asdict(launch.cut),
+        "cut": _tile_as_json(launch.tile),
         "weights": [one._asdict() for one in residences(problem, launch)],
         "step_us": launch.estimate.step,
         "bound": launch.estimate.bound,
         "estimate": asdict(launch.estimate),
     }
+
+
+def _tile_as_json(tile):
+    """The fields of a `Tile`, under the names that readers of the JSON know."""
+    fields = asdict(tile)
+    return {{"rows_per_unit": "groups", "octets": "tiles"}.get(name, name): value for name, value in fields.items()}

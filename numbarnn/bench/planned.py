@@ -1,7 +1,7 @@
-"""The kernels that a planner cuts for a problem and a device: those that `numbarnn kernels` and the tests compile.
+"""The kernels that are tiled for a problem and a device: those that `numbarnn kernels` and the tests compile.
 
-There are as many persistent kernels as there are cuts. These are those of a few problems, which between them have every
-dtype, every way to multiply, every built-in cell, cells with fewer gates of ah than of ax or none, one layer and
+There are as many persistent kernels as there are tiles. These are those of a few problems, which between them have
+every dtype, every way to multiply, every built-in cell, cells with fewer gates of ah than of ax or none, one layer and
 several, one direction and two, aligned rows and others.
 """
 
@@ -14,8 +14,8 @@ from numbarnn.cells.library import additive_network, peephole_lstm, sru
 from numbarnn.common.precision import compute_dtype
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.catalog import ShippedKernel, zeros
-from numbarnn.kernels.persistent import kernels as persistent
-from numbarnn.kernels.persistent.tiles import WARP_COLUMNS
+from numbarnn.kernels.persistent import backward, forward
+from numbarnn.kernels.persistent.columns import Block, Warp
 from numbarnn.schedules import Problem
 from numbarnn.schedules.persistent import planner
 
@@ -53,11 +53,11 @@ def profile_for(cc):
 
 @cache
 def persistent_kernels(cc):
-    """The ShippedKernels of `PROBLEMS`, as the planner cuts them for a device of a compute capability."""
+    """The ShippedKernels of `PROBLEMS`, as the planner tiles them for a device of a compute capability."""
     shipped = {}
     for each in PROBLEMS:
-        for backward in (False, True) if each.training else (False,):
-            for launch in planner.plan_launches(each, profile_for(cc), backward):
+        for is_backward in (False, True) if each.training else (False,):
+            for launch in planner.plan_launches(each, profile_for(cc), is_backward):
                 one = persistent_kernel(each, launch)
                 shipped.setdefault((one.dtype, id(one.kernel), one.signature), one)
     return tuple(shipped.values())
@@ -65,32 +65,38 @@ def persistent_kernels(cc):
 
 def persistent_kernel(problem, launch):
     """The ShippedKernel of a `planner.Launch` of a problem."""
-    cell, dtype, layers = problem.cell, problem.dtype, launch.last - launch.first
-    several, places = layers > 1, layers * problem.directions
-    options = several, several and problem.dropping, problem.masked
+    cell, dtype, layers, D = problem.cell, problem.dtype, len(launch.layer_range), problem.directions
+    several, places = layers > 1, layers * D
+    drops = several and problem.dropping
+    options = several, drops, problem.masked
     numbers, sums = zeros(dtype, 1), zeros(compute_dtype(dtype), 1)
+    c = (sums,) * layers if cell.num_private else ()
     if launch.backward:
-        kernel = persistent.make_backward(cell, launch.cut, *options)
-        gradients = (numbers,) * (places * (1 if cell.same_gradient else 2))
-        states, d_states = ((numbers,) * layers, (sums,) * layers), ((sums,) * places,) * 2
-        d_per_unit = (numbers,) * (places if cell.per_unit else 1)
-        arrays = gradients, *states, (numbers,) * places, d_per_unit, numbers, *d_states, numbers
+        kernel = backward.make_backward(cell, launch.tile, *options)
+        dah = (numbers,) * (places if cell.num_recurrent else 0)
+        dax = (numbers,) * (0 if cell.same_gradient else places)
+        saved, d_per_unit = ((numbers,) * (places if there else 0) for there in (cell.num_saved, cell.per_unit))
+        gradients = numbers, (sums,) * places, (sums,) * (places if cell.num_private else 0), d_per_unit
+        arrays = dah, dax, ((numbers,) * layers, c), saved, gradients
     else:
-        kernel = persistent.make_forward(cell, launch.cut, problem.training, *options)
-        arrays = (numbers,) * (2 * layers), (sums,) * layers, (numbers,) * places, numbers
-    noise, masks, scale = np.zeros((1, 4), np.uint64), np.zeros((1, 5), np.uint64), sums.dtype.type(0)
-    blocks = np.zeros((1, persistent.BLOCK_COLUMNS), np.int64)
-    warps = np.zeros((1, launch.cut.warps, WARP_COLUMNS), np.int64)
-    trouble = np.zeros(1, np.int64)
-    return ShippedKernel(
-        kernel, dtype, _words(problem, launch), launch.cut.threads,
-        (*arrays, np.zeros(1, np.uint8), noise, masks, scale, blocks, warps, trouble), launch.shared_bytes,
+        kernel = forward.make_forward(cell, launch.tile, problem.training, *options)
+        keeps = problem.training and cell.num_saved
+        dropped, gates = (numbers,) * (layers - 1 if drops else 0), (numbers,) * (places if keeps else D)
+        arrays = (numbers,) * layers, dropped, c, gates
+    step_mask = np.zeros(1, np.uint8) if problem.masked else ()
+    noise = np.zeros((1, 4), np.uint64) if problem.training and cell.noise else ()
+    dropout = (np.zeros((1, 5), np.uint64), sums.dtype.type(0)) if drops else ((), ())
+    blocks = np.zeros((1, len(Block._fields)), np.int64)
+    warps = np.zeros((1, launch.tile.warps, len(Warp._fields)), np.int64)
+    arguments = (
+        *arrays, numbers, (step_mask, noise, *dropout), (blocks, warps), (np.int32(0),) * 4, np.zeros(1, np.int64),
     )  # fmt: skip
+    return ShippedKernel(kernel, dtype, _words(problem, launch), launch.tile.threads, arguments, launch.shared_bytes)
 
 
 def _words(problem, launch):
     """What tells the launch from others of the same kernel and dtype: h512_512_b64, or layer1_of_h512_512_b64."""
-    layers = range(launch.first, launch.last)
+    layers = launch.layer_range
     words = [] if len(layers) == problem.layers else [f"layer{'_'.join(map(str, layers))}_of"]
     words += [f"h{'_'.join(map(str, problem.hidden_sizes))}", f"b{problem.batch}"]
     words += ["bidirectional"] if problem.directions == 2 else []

@@ -6,11 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.common.precision import compute_dtype, numpy_dtype
-from numbarnn.kernels.persistent.tiles import RECURRENT
+from numbarnn.kernels.persistent.columns import RECURRENT
 from numbarnn.schedules import SCHEDULES
 from numbarnn.schedules.auto import AUTO
 from numbarnn.schedules.persistent import planner
-from numbarnn.schedules.persistent.schedule import Persistent
 from numbarnn.schedules.plan import Plan
 
 FIRST_SHOWN, LAST_SHOWN = 8, 4  # tasks of a long plan
@@ -23,14 +22,17 @@ class Option:
     Attributes:
         schedule: its name.
         plan: its plan; None if it cannot run the problem.
-        launches: its `planner.Launch`es, if it is persistent; else empty.
         refusal: why it cannot run the problem; None if it can.
     """
 
     schedule: str
     plan: Plan | None
-    launches: tuple = ()
     refusal: str | None = None
+
+    @property
+    def launches(self):
+        """The plan's `planner.Launch`es, if it is persistent; else none."""
+        return tuple(task.launch for task in self.plan.tasks if task.kind == "launch") if self.plan else ()
 
     @property
     def microseconds(self):
@@ -109,20 +111,20 @@ class Residence(NamedTuple):
 
 def residences(problem, launch):
     """A `Residence` for each layer of a launch, in order."""
-    cut, found = launch.cut, []
-    stored = np.dtype(compute_dtype(cut.dtype)) if cut.math == "fma" else numpy_dtype(cut.dtype)
+    tile, found = launch.tile, []
+    stored = np.dtype(compute_dtype(tile.dtype)) if tile.math == "fma" else numpy_dtype(tile.dtype)
     for layer in range(launch.first, launch.last):
         sources = planner.sources(problem, launch.first, layer, launch.last, launch.backward)
         columns = [sum(source.columns for source in sources if (source.kind == RECURRENT) == own) for own in (1, 0)]
-        rows, hidden = cut.groups * cut.units, problem.hidden_sizes[layer]
+        rows, hidden = tile.rows_per_unit * tile.units, problem.hidden_sizes[layer]
         gates = (1, 1) if launch.backward else (problem.cell.num_recurrent, problem.cell.num_gates)
-        R, W = ((g * cut.units, count) if count else None for g, count in zip(gates, columns, strict=True))
-        blocks = -(-hidden // cut.units) * launch.slices
+        R, W = ((g * tile.units, count) if count else None for g, count in zip(gates, columns, strict=True))
+        blocks = -(-hidden // tile.units) * launch.slices
         found.append(
             Residence(
-                layer, blocks, cut.units, R, W,
+                layer, blocks, tile.units, R, W,
                 rows * sum(columns) * stored.itemsize,
-                problem.directions * launch.slices * rows // cut.units * hidden * sum(columns) * stored.itemsize,
+                problem.directions * launch.slices * rows // tile.units * hidden * sum(columns) * stored.itemsize,
                 launch.home,
             )
         )  # fmt: skip
@@ -153,8 +155,7 @@ def explain(schedule, problem, backward):
 
 def _option(schedule, problem, backward):
     plan = schedule.plan_backward(problem) if backward else schedule.plan_forward(problem)
-    launches = schedule.launches(problem, backward) if isinstance(schedule, Persistent) else ()
-    return Option(schedule.name, plan, launches)
+    return Option(schedule.name, plan)
 
 
 def _try(schedule, problem, backward):

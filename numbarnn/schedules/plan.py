@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numbarnn.common.order import step_time
 
 # Forward: "dropout" of a layer's input, "input" product of its steps, "steps": the recurrence.
 # Backward: "steps", "input": the gradient of the layer's input, "dropout" of that gradient, "weights": the gradients of
 # the layer's parameters, "remake": the layer's dropped-out input once more for them, as forward does not keep it.
-KINDS = ("dropout", "input", "steps", "remake", "weights")
+# Of the persistent schedule in place of "steps": "launch", the recurrence of all steps of consecutive layers.
+KINDS = ("dropout", "input", "steps", "launch", "remake", "weights")
 BOTH = -1  # the direction of a task that serves all directions of its layer
 
 
@@ -24,6 +25,7 @@ class Task:
         first, last: steps [first, last) in the order in which the direction walks in this pass; of a task for both
             directions, times.
         needs: the tasks it waits for.
+        launch: of a "launch" the `persistent.planner.Launch`: its layers, of which `layer` is the first, and blocks.
     """
 
     kind: str
@@ -32,13 +34,17 @@ class Task:
     first: int
     last: int
     needs: tuple["Task", ...] = field(default=(), compare=False)  # a task is known by what it does
+    launch: Any = field(default=None, compare=False)
 
     @property
     def lane(self):
         """(layer, direction, "steps" or "products"): tasks of one lane never run at the same time.
 
-        A direction's recurrence has a lane of its own, so that it does not wait for products that others need.
+        A direction's recurrence has a lane of its own, so that it does not wait for products that others need. All
+        launches are in one lane, ("launches",).
         """
+        if self.kind == "launch":
+            return ("launches",)
         return self.layer, max(self.direction, 0), "steps" if self.kind == "steps" else "products"
 
     def times(self, steps, backward=False):
@@ -48,7 +54,14 @@ class Task:
         ends = [step_time(step, steps, self.direction, backward)[0] for step in (self.first, self.last - 1)]
         return slice(min(ends), max(ends) + 1)
 
+    @property
+    def has_steps(self):
+        """Whether it runs steps of the recurrence."""
+        return self.kind in ("steps", "launch")
+
     def __str__(self):
+        if self.kind == "launch":
+            return f"launch   {self.launch.layers} ↔ steps {self.first}..{self.last} in {self.launch.blocks} blocks"
         arrow = {0: "→", 1: "←", BOTH: "↔"}[self.direction]
         return f"{self.kind:<8} layer {self.layer} {arrow} steps {self.first}..{self.last}"
 
@@ -99,7 +112,7 @@ class Plan:
     @cached_property
     def walks(self):
         """Whether it has steps."""
-        return any(task.kind == "steps" for task in self.tasks)
+        return any(task.has_steps for task in self.tasks)
 
     @cached_property
     def last_of_each(self):

@@ -38,7 +38,7 @@ def test_prints_schedule_reason_and_expected_time(capsys):
         assert words in said
     for words in ("persistent (asked for by name)", "stepwise", "wavefront", "Launches", "shared memory", "1024"):
         assert words in said
-    for words in ("exchange", "read", "multiply", "add", "Expected:", "µs", "more", "steps    layer 2"):
+    for words in ("exchange", "read", "multiply", "add", "Expected:", "µs", "launch   layer 2 ↔ steps 0..100 in"):
         assert words in said
 
 
@@ -168,22 +168,28 @@ def test_timeline_of_persistent_launches(backward):
     option = explain(choose("persistent"), problem, backward).taken
     spans, unit = gantt.timeline(option, problem)
     assert [span.task for span in spans] == list(option.plan.tasks) and "µs" in unit
-    walks = {}
-    for span in spans:
-        if span.task.kind == "steps":
-            begin, end = walks.get(span.task.layer, (span.start, span.end))
-            walks[span.task.layer] = min(begin, span.start), max(end, span.end)
-    for launch in option.launches:
-        step, layers = launch.estimate.step, range(launch.first, launch.last)
-        starts = [walks[layer][0] for layer in (reversed(layers) if backward else layers)]
-        assert [later - starts[0] for later in starts] == pytest.approx(
-            [step * number for number in range(len(layers))]
-        )
-        for layer in layers:
-            assert walks[layer][1] - walks[layer][0] == pytest.approx(problem.steps * step)
+    assert tuple(span.task.launch for span in spans if span.task.kind == "launch") == option.launches
     for span, needs in zip(spans, option.plan.needs, strict=True):
-        if span.task.kind != "steps":
-            assert all(spans[need].end <= span.start for need in needs)
+        assert all(spans[need].end <= span.start for need in needs)
+        if span.task.kind == "launch":
+            launch, step = span.task.launch, span.task.launch.estimate.step
+            bars = gantt.rows_of(span, backward)
+            layers = launch.layer_range[::-1] if backward else launch.layer_range
+            assert [lane for _, lane, _, _ in bars] == [(layer, 0) for layer in layers]
+            starts = [start - span.start for _, _, start, _ in bars]
+            assert starts == pytest.approx([step * number for number in range(len(bars))])
+            assert [length for *_, length in bars] == pytest.approx([problem.steps * step] * len(bars))
+            assert starts[-1] + bars[-1][-1] == pytest.approx(span.end - span.start)
+
+
+def test_layers_of_two_directions_are_drawn_after_each_other():
+    problem = problem_of(hidden=(64, 64), directions=2, steps=2)
+    option = explain(choose("persistent"), problem, False).taken
+    (span,) = (one for one in gantt.timeline(option, problem)[0] if one.task.kind == "launch")
+    bars = gantt.rows_of(span, False)
+    assert [lane for _, lane, _, _ in bars] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    half = (span.end - span.start) / 2
+    assert [start - span.start for _, _, start, _ in bars] == pytest.approx([0, 0, half, half])
 
 
 def test_product_estimate():

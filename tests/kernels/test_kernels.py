@@ -16,12 +16,13 @@ from numbarnn.bench import planned
 from numbarnn.bench.kernels import shipped_kernels
 from numbarnn.cuda import compiler, cubin_cache
 from numbarnn.kernels import catalog
-from numbarnn.kernels.persistent import kernels as persistent
+from numbarnn.kernels.persistent import backward, forward
 from numbarnn.kernels.step import pointwise, stages, unit_sums
 from sum_cells import NOISE_CELLS, SUM_CELLS
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 KERNELS = list(catalog.shipped_kernels())
+PERSISTENT = (forward.__name__, backward.__name__)  # modules
 REGISTERS = 65536  # of a multiprocessor
 THREADS = 512  # of its 2048, that should at least fit
 
@@ -56,7 +57,7 @@ def double_instructions(text):
 def least_threads(shipped, compiled):
     """How many a multiprocessor should hold: one block of those whose threads work together all along."""
     adds_up = shipped.function.__module__ in (pointwise.__name__, stages.__name__) and compiled.shared_bytes > 0
-    return shipped.threads if adds_up or shipped.function.__module__ == persistent.__name__ else THREADS
+    return shipped.threads if adds_up or shipped.function.__module__ in PERSISTENT else THREADS
 
 
 def is_usual(shipped, cc, number, place):
@@ -66,7 +67,7 @@ def is_usual(shipped, cc, number, place):
     Args:
         number: of the kernel, among the device's. place: of its name, among all names.
     """
-    if shipped.function.__module__ == persistent.__name__:
+    if shipped.function.__module__ in PERSISTENT:
         return number % (3 if cc == (9, 0) else 12) == 0
     turn = place + catalog.DTYPES.index(shipped.dtype)
     return turn % (12 if cc != (9, 0) else 4 if "_masked" in shipped.kernel.name else 2) == 0
@@ -93,7 +94,7 @@ def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped,
     (text,) = written_ptx
     assert f".target sm_{cc[0]}{cc[1]}" in text
     ptx_checks.require_aligned_shared_memory(text)
-    if shipped.function.__module__ == persistent.__name__:
+    if shipped.function.__module__ in PERSISTENT:
         ptx_checks.require_exchange(text, shipped)
     if shipped.dtype != "float64":
         assert double_instructions(text) == []

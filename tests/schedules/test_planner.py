@@ -16,8 +16,7 @@ from numbarnn.bench.plan import profile_of
 from numbarnn.bench.speed.command import SETS
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
-from numbarnn.kernels.persistent import kernels as kernels
-from numbarnn.kernels.persistent import tiles
+from numbarnn.kernels.persistent.columns import RECURRENT, Block, Warp
 from numbarnn.schedules import Problem, choose
 from numbarnn.schedules.explain import explain, residences
 from numbarnn.schedules.persistent import planner
@@ -63,14 +62,14 @@ def check_launches(problem, backward):
     layers = [layer for launch in ordered for layer in range(launch.first, launch.last)]
     assert layers == list(range(problem.layers)), "each layer once, in order"
     for launch in launches:
-        cut, hidden = launch.cut, problem.hidden_sizes[launch.first : launch.last]
-        assert launch.blocks == launch.slices * sum(problem.directions * -(-size // cut.units) for size in hidden)
+        tile, hidden = launch.tile, problem.hidden_sizes[launch.first : launch.last]
+        assert launch.blocks == launch.slices * sum(problem.directions * -(-size // tile.units) for size in hidden)
         assert 0 <= launch.slices * launch.sequences - problem.batch < launch.sequences
         assert launch.blocks <= profile.multiprocessors
-        assert launch.shared_bytes == cut.shared_bytes(launch.sequences, problem.cell.num_states)
+        assert launch.shared_bytes == tile.shared_bytes(launch.sequences, problem.cell.num_states)
         assert launch.shared_bytes + planner.STATIC_SHARED_BYTES <= profile.shared_bytes
-        assert cut.threads <= 1024 and cut.chunks % cut.gathered == 0
-        assert (cut.math == "fma") or profile.tensor_cores
+        assert tile.threads <= 1024 and tile.chunks % tile.gathered == 0
+        assert (tile.math == "fma") or profile.tensor_cores
         estimate = launch.estimate
         parts = {name: getattr(estimate, name) for name in ("exchange", "read", "multiply", "add")}
         assert min(parts.values()) >= 0 and parts[estimate.bound] == max(parts.values())
@@ -91,31 +90,31 @@ def check_tables(problem, launch):
         end = R + outer * hidden[layer] ** 2
         places[layer, direction] = SimpleNamespace(W=W, R=R, b_w=0, b_r=0, per_unit=-1, W_size=R - W, R_size=end - R)
     blocks, warps = make_tables(problem, launch, places)
-    assert blocks.shape == (launch.blocks, kernels.BLOCK_COLUMNS)
-    assert warps.shape == (launch.blocks, launch.cut.warps, tiles.WARP_COLUMNS)
+    assert blocks.shape == (launch.blocks, len(Block._fields))
+    assert warps.shape == (launch.blocks, launch.tile.warps, len(Warp._fields))
 
     units, used, expected = Counter(), np.zeros(end, int), np.zeros(end, int)
-    for block, of_block in zip(blocks, warps, strict=True):
-        layer, direction = launch.first + block[kernels.LAYER], block[kernels.DIRECTION]
-        first, count = block[kernels.UNIT], block[kernels.UNITS]
-        assert 0 < count <= launch.cut.units and block[kernels.HIDDEN] == hidden[layer]
-        sequences = range(block[kernels.SEQUENCE], block[kernels.END])
+    for row, of_block in zip(blocks, warps, strict=True):
+        block = Block(*row)
+        layer = launch.first + block.layer
+        assert 0 < block.units <= launch.tile.units and block.hidden == hidden[layer]
+        sequences = range(block.sequence, block.end)
         assert 0 < len(sequences) <= launch.sequences
-        units.update((layer, direction, *one) for one in product(range(first, first + count), sequences))
-        told = trouble.explain(block[kernels.TROUBLE] + 3, "")
-        assert f"layer {layer}, direction {direction}" in told and "step 3 of" in told
-        for number, warp in enumerate(of_block):
-            columns = warp[tiles.COUNT]
-            assert (columns > 0) == (number < block[kernels.WORKING_WARPS])
-            recurrent = columns > 0 and warp[tiles.KIND] == tiles.RECURRENT
-            assert recurrent == (number < block[kernels.RECURRENT_WARPS])
-            assert columns <= launch.cut.chunks * launch.cut.chunk_elements
-            assert warp[tiles.COLUMN] + columns <= warp[tiles.WIDTH]
-            at, strides = warp[tiles.WEIGHTS], warp[tiles.GROUP_STRIDE : tiles.COLUMN_STRIDE + 1]
-            groups = (1 if launch.backward else outer if recurrent else gates) if columns else 0
-            assert warp[tiles.GROUPS] == groups <= launch.cut.groups
-            indices = np.indices((groups, count, columns)).reshape(3, -1)
-            np.add.at(used, at + strides @ indices, 1)
+        owned = range(block.unit, block.unit + block.units)
+        units.update((layer, block.direction, *one) for one in product(owned, sequences))
+        told = trouble.explain(block.trouble + 3, "")
+        assert f"layer {layer}, direction {block.direction}" in told and "step 3 of" in told
+        for number, warp in enumerate(Warp(*columns) for columns in of_block):
+            assert (warp.columns > 0) == (number < block.working_warps)
+            recurrent = warp.columns > 0 and warp.kind == RECURRENT
+            assert recurrent == (number < block.recurrent_warps)
+            assert warp.columns <= launch.tile.chunks * launch.tile.chunk_elements
+            assert warp.column + warp.columns <= warp.width
+            rows = (1 if launch.backward else outer if recurrent else gates) if warp.columns else 0
+            assert warp.rows_per_unit == rows <= launch.tile.rows_per_unit
+            strides = np.array([warp.gate_stride, warp.unit_stride, warp.column_stride])
+            indices = np.indices((rows, block.units, warp.columns)).reshape(3, -1)
+            np.add.at(used, warp.weights + strides @ indices, 1)
 
     layers = range(launch.first, launch.last)
     assert units == Counter(
@@ -148,12 +147,11 @@ def test_plans_are_right(cell, dtype):
         backward = [schedule.plan_backward(problem, *options) for options in product((True, False), repeat=2)]
         for plan in (forward, *backward):
             plan.check()
-            done = Counter()
-            for task in plan.tasks:
-                if task.kind == "steps":
-                    done.update((task.layer, task.direction, step) for step in range(task.first, task.last))
-            lanes = product(range(problem.layers), range(problem.directions), range(steps))
-            assert done == Counter(lanes), "each step of each layer and direction once"
+            launched = [task for task in plan.tasks if task.kind == "launch"]
+            assert [task.launch for task in launched] == list(schedule.launches(problem, plan.backward))
+            assert all((task.first, task.last) == (0, steps) for task in launched)
+            layers = [layer for task in launched for layer in task.launch.layer_range]
+            assert sorted(layers) == list(range(problem.layers)), "each layer once"
         kinds = [{task.kind for task in plan.tasks} for plan in backward]
         assert ["weights" in of for of in kinds] == [True, True, False, False]
     schedule.plan_weights(problem).check()
@@ -166,18 +164,18 @@ def test_a_block_has_the_rows_of_its_largest_matrix(cell):
     problem = problem_of(cell, "float32", (64, 64), 8)
     for first, last, groups in ((0, 1, max(1, outer)), (0, 2, max(gates, outer))):
         launch = planner._best_launch(problem, problem.profile, first, last, False)
-        assert (launch.cut.groups, launch.cut.unit_biases) == (groups, gates + outer)
-        assert launch.cut.rows >= groups * launch.cut.units
-        assert launch.cut.partials - launch.cut.biases == (gates + outer) * launch.cut.units
+        assert (launch.tile.rows_per_unit, launch.tile.unit_biases) == (groups, gates + outer)
+        assert launch.tile.rows >= groups * launch.tile.units
+        assert launch.tile.partials - launch.tile.biases == (gates + outer) * launch.tile.units
         for residence in residences(problem, launch):
-            U = launch.cut.units
+            U = launch.tile.units
             assert residence.R == ((outer * U, 64) if outer else None)
             assert residence.W == ((gates * U, 64) if residence.layer else None)
             columns = 64 * (bool(outer) + bool(residence.layer))
             assert residence.block_bytes == 4 * groups * U * columns, "rows of zeros take room too"
             assert ("no weights" in str(residence)) == (columns == 0)
         backward = planner._best_launch(problem, problem.profile, first, last, True)
-        assert (backward.cut.groups, backward.cut.unit_biases) == (1, 0)
+        assert (backward.tile.rows_per_unit, backward.tile.unit_biases) == (1, 0)
 
 
 def test_zeros_are_multiplied_too():
@@ -186,7 +184,7 @@ def test_zeros_are_multiplied_too():
         planner._best_launch(problem_of(cell, "float32", (128, 128)), profiles.get("h200"), 0, 2, False)
         for cell in (UNEVEN["fewer"], "gru")
     )
-    assert fewer.cut.rows == even.cut.rows and fewer.estimate == even.estimate
+    assert fewer.tile.rows == even.tile.rows and fewer.estimate == even.estimate
 
 
 def test_without_a_product_of_h_nobody_waits_for_a_step():
@@ -206,10 +204,9 @@ def test_random_numbers_have_a_row_for_each_place():
         rows = set()
         for launch in planner.plan_launches(problem, problem.profile, False):
             places = dict.fromkeys(product(range(2), range(2)), SimpleNamespace(W=0, R=0, b_w=0, b_r=0, per_unit=-1))
-            for block in make_tables(problem, launch, places)[0]:
-                layer, direction = launch.first + block[kernels.LAYER], block[kernels.DIRECTION]
-                assert block[kernels.NOISE] == (2 * layer + direction if training else 0)
-                rows.add(block[kernels.NOISE])
+            for block in (Block(*row) for row in make_tables(problem, launch, places)[0]):
+                assert block.noise == (2 * (launch.first + block.layer) + block.direction if training else 0)
+                rows.add(block.noise)
         assert len(rows) == (4 if training else 1)
 
 
@@ -233,7 +230,7 @@ def test_answers_for_the_issues_shapes(profile, dtype):
             assert_explained(str(reason), problem)
             continue
         for launch in launches:
-            assert str(launch.blocks) in str(launch) and launch.cut.math in launch.details
+            assert str(launch.blocks) in str(launch) and launch.tile.math in launch.details
             one = residences(problem, launch)
             assert sum(residence.blocks for residence in one) * problem.directions == launch.blocks
             assert max(residence.block_bytes for residence in one) < profiles.get(profile).shared_bytes

@@ -7,8 +7,7 @@ import pytest
 
 import grouped_cuts
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels.persistent import exchange, fma, mma, products, warp_parts
-from numbarnn.kernels.persistent import kernels as persistent
+from numbarnn.kernels.persistent import backward, block, exchange, fma, forward, mma, products, warp_parts
 
 
 def few_threads(monkeypatch):
@@ -26,7 +25,7 @@ def few_threads(monkeypatch):
 
 def forget_kernels():
     """Let kernels be made anew, from what the modules have now."""
-    for module in (exchange, warp_parts, fma, mma, products, persistent):
+    for module in (exchange, warp_parts, fma, mma, products, block, forward, backward):
         for thing in vars(module).values():
             if hasattr(thing, "cache_clear"):
                 thing.cache_clear()

@@ -18,8 +18,8 @@ from grouped_cuts import GroupedCut
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels.persistent import exchange, fma, mma, tiles
-from numbarnn.kernels.persistent import kernels as persistent
+from numbarnn.kernels.persistent import backward, exchange, fma, forward, mma
+from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, WARP
 from numbarnn.schedules.persistent import schedule as schedule
 from problems import Case, assert_close, infer, make_problem, train
 
@@ -29,6 +29,11 @@ PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more t
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     return few_threads(monkeypatch)
+
+
+BOTH_KERNELS = pytest.mark.parametrize(
+    "module, factory", [(forward, "make_forward"), (backward, "make_backward")], ids=("forward", "backward")
+)
 
 
 @pytest.fixture(autouse=True, params=[0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 2))])
@@ -97,7 +102,7 @@ def written_anew(module, factory, edit):
 
 def slow(source):
     """An edit that lets the first warp of the layer that waits for another one come late to the cell: still right."""
-    late = "for _ in range(40 * (warp == 0) * (1 - blocks[block, READS_GATES])):\n" + " " * 20 + "ptx.sleep(0)\n"
+    late = "for _ in range(40 * (warp == 0) * (1 - own[BLOCK.reads_gates])):\n" + " " * 20 + "exchange.ptx.sleep(0)\n"
     text, places = re.subn(r" *# \d\. The cell, for the block's units\n", " " * 16 + late, source)
     assert places == 1
     return text
@@ -105,8 +110,9 @@ def slow(source):
 
 def slow_start(source):
     """Likewise, that begins when the others multiply: still right."""
-    first = "        for at in range(thread, WARPS * between_warps, THREADS):\n"
-    late = "        for _ in range(150 * (warp == 0) * (1 - blocks[block, READS_GATES])):\n            ptx.sleep(0)\n"
+    first = "        for at in range(thread, WARPS * layout.between_warps, THREADS):\n"
+    late = "        for _ in range(150 * (warp == 0) * (1 - own[BLOCK.reads_gates])):\n"
+    late += "            exchange.ptx.sleep(0)\n"
     return replaced(first, late + first)(source)
 
 
@@ -151,59 +157,65 @@ KERNEL_MUTANTS = {
 
 
 @pytest.mark.parametrize("edit", KERNEL_MUTANTS.values(), ids=KERNEL_MUTANTS)
-@pytest.mark.parametrize("factory", ("make_forward", "make_backward"))
-def test_a_wrong_kernel_is_found(factory, edit):
-    with mutant(persistent, factory, written_anew(persistent, factory, edit)):
+@BOTH_KERNELS
+def test_a_wrong_kernel_is_found(module, factory, edit):
+    with mutant(module, factory, written_anew(module, factory, edit)):
         assert_found(TWO_LAYERS, WRONG)
 
 
 @pytest.mark.parametrize("edit", (slow, slow_start))
-@pytest.mark.parametrize("factory", ("make_forward", "make_backward"))
-def test_slow_threads_do_no_harm(factory, edit):
-    with mutant(persistent, factory, written_anew(persistent, factory, edit)):
+@BOTH_KERNELS
+def test_slow_threads_do_no_harm(module, factory, edit):
+    with mutant(module, factory, written_anew(module, factory, edit)):
         assert symptom_of(TWO_LAYERS) is RIGHT
 
 
+STATE = "whole(widen(stored), new_state[1:])"
 # Of the LSTM's equations none uses h, and the GRU has no c.
 FORWARD_MUTANTS = {
     "takes x W of the step before": ("lstm", WRONG, replaced("next_t = t + move if last else t", "next_t = t")),
     "stores the state of the step before": (
-        "lstm", LIVELOCK, replaced("position + batch * width, stored", "position, stored")
+        "lstm", LIVELOCK, replaced("position + batch * h_rows.width, stored", "position, stored")
     ),
     "drops out by the next unit's mask": (
         "lstm", WRONG, replaced("dropout_factor(position,", "dropout_factor(position + 1,")
     ),
     "publishes before dropping out": ("lstm", WRONG, replaced("narrow(widen(stored) * factor)", "stored")),
-    "keeps the first h": ("gru", WRONG, replaced("shared[own] = widen(stored)", "pass")),
+    "keeps the first h": ("gru", WRONG, replaced(STATE, "whole(state[0], new_state[1:])")),
     "writes c to the slot of the step before": ("lstm", WRONG, replaced("slot = t + 1 if save", "slot = t if save")),
-    "keeps the first c": ("lstm", WRONG, replaced("store_private(shared, own + 1, 1, new_state[1:])", "pass")),
+    "keeps the first c": ("lstm", WRONG, replaced(STATE, "whole(widen(stored), state[1:])")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("cell, shows, edit", FORWARD_MUTANTS.values(), ids=FORWARD_MUTANTS)
 def test_a_wrong_forward_kernel_is_found(cell, shows, edit):
-    with mutant(persistent, "make_forward", written_anew(persistent, "make_forward", edit)):
+    with mutant(forward, "make_forward", written_anew(forward, "make_forward", edit)):
         assert_found(Case(cell, T=3, B=2, hidden=(5, 5), dropout=0.5), shows)
 
 
 BACKWARD_MUTANTS = {
     "carries no gradient to the initial state": replaced("range(steps + 1)", "range(steps)"),
-    "state before taken for the one after": replaced("slot = t + 2 * direction", "slot = t + 1"),
     "no gradient from above": replaced("output = sums(shared, at, split, working)[0]", "output = number(0)"),
     "no dropout of the gradient": replaced("output *= dropout_factor(position, masks, mask, scale)", "pass"),
-    "publishes the other gradient": replaced("at, hidden, d_ah, valid", "at, hidden, d_ax, valid"),
+    "publishes the other gradient": replaced("hidden, d_ah, valid", "hidden, d_ax, valid"),
 }
 
 
 @pytest.mark.parametrize("edit", BACKWARD_MUTANTS.values(), ids=BACKWARD_MUTANTS)
 def test_a_wrong_backward_kernel_is_found(edit):
-    with mutant(persistent, "make_backward", written_anew(persistent, "make_backward", edit)):
+    with mutant(backward, "make_backward", written_anew(backward, "make_backward", edit)):
+        assert_found(Case("gru", T=3, B=2, hidden=(5, 5), dropout=0.5), WRONG)
+
+
+def test_the_state_before_a_step_taken_for_the_one_after_is_found():
+    edit = replaced("slot = t + 2 * direction", "slot = t + 1")
+    with mutant(backward, "_make_fetch_step", written_anew(backward, "_make_fetch_step", edit)):
         assert_found(Case("gru", T=3, B=2, hidden=(5, 5), dropout=0.5), WRONG)
 
 
 def test_a_kernel_that_does_not_run_is_not_taken_for_a_mutant_that_was_found():
     unknown_name = replaced("range(steps + 1)", "range(stepz + 1)")
-    with mutant(persistent, "make_backward", written_anew(persistent, "make_backward", unknown_name)):
+    with mutant(backward, "make_backward", written_anew(backward, "make_backward", unknown_name)):
         with pytest.raises(AssertionError, match=r"does not do what it should: .* NameError: name 'stepz'"):
             assert_found(Case("rnn_tanh", T=1, B=1, hidden=(5,)), WRONG)
 
@@ -213,11 +225,11 @@ MMA = GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(72,), dtype="float16"), "mma
 MMA_SHARED = replace(MMA, resident="shared")
 FMA = GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "fma", "shared", 20)
 FMA_REGISTERS = replace(FMA, resident="registers")
-WEIGHTS, FMA_WEIGHTS = "_make_mma_group(cut, group * gathered + chunk,", "skipped, unrolled = group * columns,"
-FIRST_WEIGHTS = replaced(WEIGHTS, "_make_mma_group(cut, chunk,")
-BACKWARD = "(cut.unit_biases == 0)"
-STAGE, SYNC = "        stage(fragments, sums, words, shared)\n", "        cuda.syncwarp()\n"
-GATHERED = "gather_and_stage(fragments, sums, words, shared, where)\n"
+WEIGHTS, FMA_WEIGHTS = "_make_mma_group(tile, group * gathered + chunk,", "skipped, unrolled = group * columns,"
+FIRST_WEIGHTS = replaced(WEIGHTS, "_make_mma_group(tile, chunk,")
+BACKWARD = "(tile.unit_biases == 0)"
+STAGE, SYNC = "        stage(fragments, sums, loaded, shared)\n", "        cuda.syncwarp()\n"
+GATHERED = "gather_and_stage(fragments, sums, loaded, shared, operand, patience)\n"
 GROUP_MUTANTS = {
     "the weights of the first group, mma from registers": (MMA, mma, "make_product", FIRST_WEIGHTS),
     "the weights of the first group, mma from shared": (MMA_SHARED, mma, "make_product", FIRST_WEIGHTS),
@@ -226,7 +238,7 @@ GROUP_MUTANTS = {
     ),
     "backward the weights of the first group, mma": (
         MMA, mma, "make_product",
-        replaced(WEIGHTS, f"_make_mma_group(cut, (0 if {BACKWARD} else group * gathered) + chunk,"),
+        replaced(WEIGHTS, f"_make_mma_group(tile, (0 if {BACKWARD} else group * gathered) + chunk,"),
     ),
     "backward the weights of the first group, fma": (
         FMA, fma, "_make_fma_group", replaced(FMA_WEIGHTS, f"skipped, unrolled = 0 if {BACKWARD} else group * columns,")
@@ -235,10 +247,10 @@ GROUP_MUTANTS = {
         FMA_REGISTERS, fma, "_make_stage", replaced("skipped = group * gathered * chunk_elements", "skipped = 0")
     ),
     "the columns of the first group, mma": (
-        MMA, mma, "make_gather", replaced("in_simulator = group * cut.gathered *", "in_simulator = 0 *")
+        MMA, mma, "make_gather", replaced("in_simulator = group * tile.gathered *", "in_simulator = 0 *")
     ),
     "the columns of the first group, fma": (
-        FMA, fma, "make_gather", replaced("in_simulator = group * cut.gathered *", "in_simulator = 0 *")
+        FMA, fma, "make_gather", replaced("in_simulator = group * tile.gathered *", "in_simulator = 0 *")
     ),
     "a group staged while other lanes read the last one": (
         FMA, fma, "_make_fma_group",
@@ -266,12 +278,12 @@ def test_a_wrong_product_of_several_groups_is_found(monkeypatch, cut, module, fa
         assert_found(cut.case, WRONG)
 
 
-@pytest.mark.parametrize("factory", ("make_forward", "make_backward"))
-def test_weights_on_their_way_to_registers_are_left_alone(monkeypatch, factory):
+@BOTH_KERNELS
+def test_weights_on_their_way_to_registers_are_left_alone(monkeypatch, module, factory):
     """They pass through where sums and states go, hence the barrier after them."""
     FMA_REGISTERS.choose(monkeypatch, "sim", profiles.SIMULATOR)
     edit = replaced("cuda.syncthreads()  # weights may have passed through", "pass  # weights may have passed through")
-    with mutant(persistent, factory, written_anew(persistent, factory, edit)):
+    with mutant(module, factory, written_anew(module, factory, edit)):
         assert_found(FMA_REGISTERS.case, WRONG)
 
 
@@ -289,22 +301,19 @@ def test_unmarked_buffers_are_found(monkeypatch, what):
     assert_found(TWO_LAYERS, WRONG)
 
 
-RECURRENT, INPUT = tiles.RECURRENT, tiles.INPUT
-
-
 @pytest.mark.parametrize(
     "kind, column, by, shows",
     [
-        (RECURRENT, "SHIFT", 1, LIVELOCK),
-        (RECURRENT, "SHIFT", -1, OUTSIDE),
-        (RECURRENT, "COLUMN", 1, LIVELOCK),
-        (RECURRENT, "COUNT", -1, WRONG),
-        (RECURRENT, "WEIGHTS", 1, WRONG),
-        (INPUT, "SHIFT", 1, OUTSIDE),
-        (INPUT, "SHIFT", -1, OUTSIDE),
-        (INPUT, "COLUMN", 1, OUTSIDE),
-        (INPUT, "COUNT", -1, WRONG),
-        (INPUT, "WEIGHTS", 1, WRONG),
+        (RECURRENT, "shift", 1, LIVELOCK),
+        (RECURRENT, "shift", -1, OUTSIDE),
+        (RECURRENT, "column", 1, LIVELOCK),
+        (RECURRENT, "columns", -1, WRONG),
+        (RECURRENT, "weights", 1, WRONG),
+        (INPUT, "shift", 1, OUTSIDE),
+        (INPUT, "shift", -1, OUTSIDE),
+        (INPUT, "column", 1, OUTSIDE),
+        (INPUT, "columns", -1, WRONG),
+        (INPUT, "weights", 1, WRONG),
     ],
     ids=str,
 )
@@ -314,8 +323,8 @@ def test_a_wrong_table_is_found(monkeypatch, kind, column, by, shows):
 
     def wrong(*arguments):
         blocks, warps = make_tables(*arguments)
-        working = (warps[..., tiles.COUNT] > 0) & (warps[..., tiles.KIND] == kind)
-        warps[..., getattr(tiles, column)][working] += by
+        working = (warps[..., WARP.columns] > 0) & (warps[..., WARP.kind] == kind)
+        warps[..., getattr(WARP, column)][working] += by
         return blocks, warps
 
     monkeypatch.setattr(schedule, "make_tables", wrong)

@@ -38,7 +38,7 @@ def check(case, limit=None):
     step = problem.layer("sim", schedule="stepwise", seed=3)
     expected, (values, masks) = infer(step, problem), train(step, problem)
     for launch in launches_of(case):
-        assert all(case.hidden[layer] > launch.cut.units for layer in range(launch.first, launch.last)), launch
+        assert all(case.hidden[layer] > launch.tile.units for layer in range(launch.first, launch.last)), launch
     first = None
     for seed in SEEDS:
         layer = problem.layer("sim", schedule="persistent", seed=3)
@@ -95,9 +95,9 @@ def test_halves_equal_stepwise(small, case, where, device):
     """With weights in registers, in shared memory where registers are few, and where there are no tensor cores."""
     small(**device)
     for launch in launches_of(case):
-        assert launch.cut.math == ("fma" if where == "fma" else "mma")
-        assert where in ("fma", launch.cut.resident)
-        assert launch.cut.aligned == all(size % 8 == 0 for size in case.hidden)
+        assert launch.tile.math == ("fma" if where == "fma" else "mma")
+        assert where in ("fma", launch.tile.resident)
+        assert launch.tile.aligned == all(size % 8 == 0 for size in case.hidden)
     check(case)
 
 
@@ -113,7 +113,7 @@ def test_halves_equal_stepwise(small, case, where, device):
 )
 def test_weights_in_registers_without_tensor_cores_equal_stepwise(small, case, device):
     small(registers=65536, **device)
-    assert {(launch.cut.math, launch.cut.resident) for launch in launches_of(case)} == {("fma", "registers")}
+    assert {(launch.tile.math, launch.tile.resident) for launch in launches_of(case)} == {("fma", "registers")}
     check(case)
 
 
@@ -123,7 +123,7 @@ def test_tf32_equals_stepwise_to_its_own_rounding(small, monkeypatch, case, regi
     """TF32 has the mantissa of float16: products of numbers rounded to it."""
     small(registers=registers)
     monkeypatch.setattr(planner, "_math", lambda problem, profile: "tf32")
-    assert {launch.cut.math for launch in launches_of(case)} == {"tf32"}
+    assert {launch.tile.math for launch in launches_of(case)} == {"tf32"}
     check(case, Case(case.cell, T=case.T, B=case.B, hidden=case.hidden, dtype="float16").limit)
 
 
@@ -173,7 +173,7 @@ def test_other_numbers_of_warps_equal_stepwise(small, warps):
     """Threads have one (unit, sequence) pair, several, or none."""
     small(warps=(warps,))
     case = Case("gru", T=2, B=17, hidden=(9,))
-    assert {launch.cut.warps for launch in launches_of(case)} == {warps}
+    assert {launch.tile.warps for launch in launches_of(case)} == {warps}
     check(case)
 
 
@@ -213,14 +213,14 @@ def test_own_cells_equal_stepwise(case):
 )
 def test_own_cells_in_halves_equal_stepwise(small, case, device):
     small(**device)
-    assert {launch.cut.math for launch in launches_of(case)} == {"mma"}
+    assert {launch.tile.math for launch in launches_of(case)} == {"mma"}
     check(case)
 
 
 def test_own_cells_with_weights_in_registers_equal_stepwise(small):
     small(registers=65536)
     case = Case("fewer", T=2, B=1, hidden=(5, 5))
-    assert {(launch.cut.math, launch.cut.resident) for launch in launches_of(case)} == {("fma", "registers")}
+    assert {(launch.tile.math, launch.tile.resident) for launch in launches_of(case)} == {("fma", "registers")}
     check(case)
 
 
@@ -319,7 +319,7 @@ def test_tensor_cores_take_float32_only_when_allowed():
     for allowed in (False, True):
         layer = case.layer("sim", schedule="persistent", allow_tf32=allowed)
         (launch,) = schedule.SCHEDULE.launches(layer.stack.problem(case.T, case.B, False), False)
-        assert launch.cut.math == ("tf32" if allowed else "fma")
+        assert launch.tile.math == ("tf32" if allowed else "fma")
         found[allowed] = infer(layer, problem)["y"]
     difference = np.abs(found[True] - found[False]).max()
     assert 0 < difference < 16 * 2.0**-11 * np.abs(found[False]).max()

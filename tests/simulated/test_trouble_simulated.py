@@ -138,12 +138,11 @@ def test_nobody_waits_on_once_a_block_has_given_up(engine):
     layer = problem.layer("sim", schedule="persistent")
     make_gather = exchange.make_gather
 
-    def make_impatient_gather(cut, group):
-        gather = make_gather(cut, group)
+    def make_impatient_gather(tile, group):
+        gather = make_gather(tile, group)
 
-        def impatient(*arguments):
-            *arguments, limit, word = arguments
-            return gather(*arguments, 10 if cuda.blockIdx.x == 0 else limit, word)
+        def impatient(loaded, operand, patience):
+            return gather(loaded, operand, patience._replace(limit=10) if cuda.blockIdx.x == 0 else patience)
 
         return impatient
 

@@ -12,7 +12,7 @@ from numbarnn.engines.cpu import engine as cpu
 from numbarnn.engines.cpu import loops, products
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.arrays import column_sums, dropout
-from numbarnn.kernels.persistent import tiles
+from numbarnn.kernels.persistent import tile
 from numbarnn.kernels.step import pointwise, unit_sums
 from numbarnn.schedules import Problem, wavefront
 from numbarnn.schedules.persistent import planner
@@ -178,7 +178,7 @@ _SIM = _KERNELS | {
     "several blocks for a layer and direction":
         _launched(lambda launch, case: launch.blocks > (launch.last - launch.first) * case.D * launch.slices),
     "a block whose last units are none":
-        _launched(lambda launch, case: any(H % launch.cut.units for H in case.hidden[launch.first : launch.last])),
+        _launched(lambda launch, case: any(H % launch.tile.units for H in case.hidden[launch.first : launch.last])),
     "several layers in a launch":
         _launched(lambda launch, case: launch.last > launch.first + 1),
     "several layers in a launch, with dropout between them":
@@ -186,11 +186,11 @@ _SIM = _KERNELS | {
     "several launches, one after the other":
         _launched(lambda launch, case: launch.last - launch.first < case.L),
     "products on tensor cores":
-        _launched(lambda launch, case: launch.cut.math == "mma"),
+        _launched(lambda launch, case: launch.tile.math == "mma"),
     "products on tensor cores, more sequences than a tile":
-        _launched(lambda launch, case: launch.cut.math == "mma" and case.B > tiles.TILE_BATCH),
+        _launched(lambda launch, case: launch.tile.math == "mma" and case.B > tile.OCTET),
     "products by multiply-adds, more sequences than a tile":
-        _launched(lambda launch, case: launch.cut.math == "fma" and case.B > tiles.TILE_BATCH),
+        _launched(lambda launch, case: launch.tile.math == "fma" and case.B > tile.OCTET),
 }  # fmt: skip
 
 #: Device -> name of each boundary -> whether a `Layer` crosses it.

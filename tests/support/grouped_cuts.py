@@ -66,9 +66,9 @@ class GroupedCut:
         )
         launches = launches_of(self.case, device)
         assert [launch.backward for launch in launches] == [False, True]
-        for cut in (launch.cut for launch in launches):
-            assert (cut.math, cut.resident, cut.gathered) == (self.math, self.resident, 1)
-            assert cut.chunks // cut.gathered >= GROUPS
+        for tile in (launch.tile for launch in launches):
+            assert (tile.math, tile.resident, tile.gathered) == (self.math, self.resident, 1)
+            assert tile.chunks // tile.gathered >= GROUPS
 
 
 def _cheap():

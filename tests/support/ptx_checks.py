@@ -61,17 +61,18 @@ def accesses(program, parameters):
 
 
 def require_exchange(text, shipped):
-    """Assert that a persistent kernel accesses what its blocks exchange, vectors and the call's word, as blocks must.
+    """Assert that a persistent kernel accesses the arrays that blocks exchange, and the call's word, as blocks must.
 
-    Forward, vectors also hold the initial state, which plain loads read before the first step.
+    Forward, these arrays also hold the initial state, which plain loads read before the first step.
 
     Args:
         text: its PTX.
-        shipped: the ShippedKernel; the tuple of vectors is its first argument, each of them 7 parameters, as the word
-            is, after which scalars come.
+        shipped: the ShippedKernel; its first two arguments are tuples of exchanged arrays, the last one is the word:
+            each of them is 7 parameters, the fifth of which is the address.
     """
     program, constants = Program(text), inspect.getclosurevars(shipped.function).nonlocals
-    parameters = {name for name, _ in program.parameters[4 : 7 * len(shipped.arguments[0]) : 7]}
+    exchanged = len(shipped.arguments[0]) + len(shipped.arguments[1])
+    parameters = {name for name, _ in program.parameters[4 : 7 * exchanged : 7]}
     loads, stores = promised_accesses(shipped.dtype, "aligned=True" in shipped.kernel.source_key)
     found = accesses(program, parameters)
     promised = stores | (loads if constants["multiplies"] else set())
@@ -79,10 +80,8 @@ def require_exchange(text, shipped):
     steps = next(number for number, opcode in enumerate(found) if opcode in promised)
     before, later = ([], found) if "backward" in shipped.kernel.name else (found[:steps], found[steps:])
     others = {opcode for opcode in before if not re.fullmatch(r"ld(\.global)?\.\w+", opcode)} | set(later) - promised
-    assert not others, f"vectors are accessed by {others}, not only by {promised}"
-    names = list(inspect.signature(shipped.function).parameters)
-    scalars = len(names) - 1 - names.index("trouble")
-    about_word = set(accesses(program, {program.parameters[4 - 7 - scalars][0]}))
+    assert not others, f"exchanged arrays are accessed by {others}, not only by {promised}"
+    about_word = set(accesses(program, {program.parameters[4 - 7][0]}))
     assert about_word == (WORD if constants["multiplies"] else set()), f"the call's word is accessed by {about_word}"
     ordered = set(re.findall(r"\b(?:ld|st|atom|red)\.(?:volatile|relaxed|acquire|release)[\w.]*", text))
     others = ordered - promised - about_word

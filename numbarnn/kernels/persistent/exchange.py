@@ -7,6 +7,7 @@ bounded.
 """
 
 from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -16,9 +17,46 @@ from numbarnn.compile import storage
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
+from numbarnn.kernels.persistent.tile import OCTET
 
 UNWRITTEN = 0xFFFFFFFF  # a word that nobody has written yet (0xFFFF where numbers are exchanged one by one)
 POLLS_BEFORE_SLEEP, SLEEP_NS = 256, 100
+
+
+class Operand(NamedTuple):
+    """What a warp multiplies with its weights at a step: some columns of some rows of an exchanged array.
+
+    Attributes:
+        array: flat, slots of `batch` rows of `width` elements.
+        slot: the one that is read.
+        b0, end: the sequences from b0 on, before `end`: as many as are multiplied at once.
+        batch, width: sizes of a slot.
+        column, columns: the warp's first column and number of columns.
+    """
+
+    array: Any
+    slot: Any
+    b0: Any
+    end: Any
+    batch: Any
+    width: Any
+    column: Any
+    columns: Any
+
+
+class Patience(NamedTuple):
+    """How long a warp waits for its operand.
+
+    Attributes:
+        wait: 0 if what is there is valid in any case.
+        limit: times to look, at most.
+        trouble: (1,) int64, the call's word (`numbarnn.kernels.trouble`): once a block has given up, nobody waits any
+            more.
+    """
+
+    wait: Any
+    limit: Any
+    trouble: Any
 
 
 @cache
@@ -170,48 +208,44 @@ def make_publish_all(dtype, aligned, count):
 
 
 @cache
-def make_gather(cut, group):
-    """The device function that waits for one group of chunks of a vector and loads it.
+def make_gather(tile, group):
+    """The device function that waits for one group of chunks of an `Operand` and loads it.
 
-    gather(words, vector, row, batch, first, end, width, column, count, wait, limit, trouble) -> whether all has come
+    gather(loaded, operand, patience) -> whether all has come
 
-        words: local (tiles, gathered, 4) uint32, written.
-        vector: rows of `width` elements; rows row * batch ... are read, of the sequences from `first` on, before `end`.
-        column, count: the warp's first column and number of columns.
-        wait: 0 if what is there is valid in any case.
-        limit: times to look, at most.
-        trouble: the call's word (`numbarnn.kernels.trouble`): once a block has given up, nobody waits any more.
+        loaded: local (octets, gathered, 4) uint32, written: four words, 16 bytes, of each row and chunk.
+        operand, patience: an `Operand`, a `Patience`.
     """
-    newest, largest = make_newest(cut.dtype, cut.aligned), ptx.largest
+    newest, largest = make_newest(tile.dtype, tile.aligned), ptx.largest
     sleep, sleep_ns, look = ptx.sleep, np.uint32(SLEEP_NS), ptx.load
-    load, tiles, gathered = make_load(cut.dtype, cut.aligned, cut.whole), cut.tiles, cut.gathered
-    vector_elements, chunk_elements = cut.vector_elements, cut.chunk_elements
-    skipped, in_simulator = group * cut.gathered * cut.chunk_elements, BACKEND == "python"
+    load, octets, gathered = make_load(tile.dtype, tile.aligned, tile.whole), tile.octets, tile.gathered
+    piece_elements, chunk_elements = tile.piece_elements, tile.chunk_elements
+    skipped, in_simulator = group * tile.gathered * tile.chunk_elements, BACKEND == "python"
 
-    def gather(words, vector, row, batch, first, end, width, column, count, wait, limit, trouble):
+    def gather(loaded, operand, patience):
         lane = cuda.threadIdx.x % 32
-        own = skipped + lane % 4 * vector_elements
+        own = skipped + lane % 4 * piece_elements  # four lanes share a row
         polls = 0
         while True:
             if in_simulator:
                 sleep(sleep_ns)  # others run before this thread looks
             found = np.uint32(0)
-            for tile in range(tiles):
-                b = min(first + tile * 8 + lane // 4, end - 1)
-                valid = (row * batch + b) * width + column
+            for octet in range(octets):
+                b = min(operand.b0 + octet * OCTET + lane // 4, operand.end - 1)
+                valid = (operand.slot * operand.batch + b) * operand.width + operand.column
                 for chunk in range(gathered):
                     skip = own + chunk * chunk_elements
-                    four = load(vector, valid + skip, count - skip, valid)
+                    four = load(operand.array, valid + skip, operand.columns - skip, valid)
                     found = largest(found, newest(four))
                     for k in range(4):
-                        words[tile, chunk, k] = four[k]
-            if wait == 0 or found != UNWRITTEN:
+                        loaded[octet, chunk, k] = four[k]
+            if patience.wait == 0 or found != UNWRITTEN:
                 return True
             polls += 1
-            if polls > limit:
+            if polls > patience.limit:
                 return False
             if polls > POLLS_BEFORE_SLEEP:
-                if look(trouble, 0) != 0:
+                if look(patience.trouble, 0) != 0:
                     return False
                 sleep(sleep_ns)
 

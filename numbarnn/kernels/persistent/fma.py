@@ -15,54 +15,55 @@ from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent.exchange import make_gather
-from numbarnn.kernels.persistent.tiles import next_power_of_two
+from numbarnn.kernels.persistent.tile import OCTET, next_power_of_two
 from numbarnn.kernels.persistent.warp_parts import in_turn, make_fragment_load, make_group, make_weight_at
 
-SEQUENCES_AT_ONCE = (
-    2  # that a lane multiplies with weights in registers, so that one's loads go on during the other's sums
-)
+# That a lane multiplies with weights in registers, so that one's loads go on during the other's sums.
+SEQUENCES_AT_ONCE = 2
 
 
-def make_product_from_registers(cut):
+def make_product_from_registers(tile):
     """By FMA, with the weights in registers: a lane has a few rows, of every k_lanes-th 16 bytes of the columns.
 
     Each number it loads from shared memory is multiplied with all of its rows (from shared memory weights would come as
     slowly as they are multiplied); then lanes with the same rows add their sums, each keeping a part of the rows.
     """
-    rows, columns, stride, sequences = cut.rows, cut.chunks * cut.chunk_elements, cut.staged_stride, cut.sequences
-    row_lanes, row_stride, staged, lane_words = cut.row_lanes, cut.row_stride, cut.weight_elements, cut.fragment_words
+    rows, columns, stride, sequences = tile.rows, tile.chunks * tile.chunk_elements, tile.staged_stride, tile.sequences
+    row_lanes, row_stride, staged, lane_words = (
+        tile.row_lanes,
+        tile.row_stride,
+        tile.weight_elements,
+        tile.fragment_words,
+    )
     k_lanes, own_rows = 32 // row_lanes, rows // row_lanes
-    vectors = columns // (4 * k_lanes)  # of 16 bytes, per lane
-    weight_at, widen = make_weight_at(cut), storage.widen(cut.dtype)
-    zero, rows_first, at_once = np.float32(0), cut.groups == 1, SEQUENCES_AT_ONCE
+    pieces = columns // (4 * k_lanes)  # of 16 bytes, per lane
+    weight_at, widen = make_weight_at(tile), storage.widen(tile.dtype)
+    zero, rows_first, at_once = np.float32(0), tile.rows_per_unit == 1, SEQUENCES_AT_ONCE
     to_registers = in_turn(tuple(make_fragment_load(number) for number in range(lane_words // 4)))
-    multiply = in_turn(tuple(_make_vector_product(cut, number, own_rows, k_lanes) for number in range(vectors)))
+    multiply = in_turn(tuple(_make_piece_product(tile, number, own_rows, k_lanes) for number in range(pieces)))
     add_lanes = _make_lane_sums(own_rows, k_lanes)
     kept = max(1, next_power_of_two(own_rows) // k_lanes)  # rows that a lane has after the reduction
 
-    def load(fragments, weights, shared, at, units, groups, group_stride, unit_stride, column_stride, count):
+    def load(fragments, shared, weights, matrix):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         for index in range(lane, rows * columns, 32):
             row, column = (index % rows, index // rows) if rows_first else (index // columns, index % columns)
-            weight = weight_at(weights, at, row, column, units, groups, group_stride, unit_stride, column_stride, count)
-            vector = column // 4
-            owner = row // own_rows * k_lanes + vector % k_lanes
-            number = vector // k_lanes * own_rows + row % own_rows
+            weight = weight_at(weights, matrix, row, column)
+            piece = column // 4
+            owner = row // own_rows * k_lanes + piece % k_lanes
+            number = piece // k_lanes * own_rows + row % own_rows
             shared[warp * lane_words * 32 + number * 128 + owner * 4 + column % 4] = widen(weight)
         cuda.syncwarp()
         to_registers(fragments, shared, warp * lane_words * 32 + lane * 4)
 
-    groups = range(cut.chunks // cut.gathered)
-    gather_and_stage = in_turn(tuple(make_group(make_gather(cut, n), _make_stage(cut, n)) for n in groups))
+    groups = range(tile.chunks // tile.gathered)
+    gather_and_stage = in_turn(tuple(make_group(make_gather(tile, n), _make_stage(tile, n)) for n in groups))
 
-    def step(
-        fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit, trouble
-    ):
+    def step(fragments, loaded, shared, partial, operand, patience):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         sums = cuda.local.array((at_once, own_rows), np.float32)
         cuda.syncwarp()  # other lanes may still read what was staged before
-        where = (vector, row, batch, first, end, width, column, count, wait, limit, trouble)
-        done = gather_and_stage(fragments, sums, words, shared, where)
+        done = gather_and_stage(fragments, sums, loaded, shared, operand, patience)
         cuda.syncwarp()
         at = staged + warp * sequences * stride + lane % k_lanes * 4
         out = partial + lane // k_lanes * own_rows
@@ -82,10 +83,10 @@ def make_product_from_registers(cut):
 
 
 @cache
-def _make_vector_product(cut, number, own_rows, k_lanes):
+def _make_piece_product(tile, number, own_rows, k_lanes):
     """A device function that adds the products of a lane's `number`-th 16 bytes, of some sequences, to `sums`."""
-    stride, at_once = cut.staged_stride, SEQUENCES_AT_ONCE
-    first, skipped = number * own_rows * 4, number * k_lanes * 4
+    stride, at_once = tile.staged_stride, SEQUENCES_AT_ONCE
+    fragment, skipped = number * own_rows * 4, number * k_lanes * 4
     get, as_float32 = ptx.load_shared, ptx.as_float32
 
     def multiply(fragments, sums, shared, at):
@@ -94,7 +95,7 @@ def _make_vector_product(cut, number, own_rows, k_lanes):
             for r in range(own_rows):
                 total = sums[n, r]
                 for k in range(4):
-                    total += as_float32(fragments[first + r * 4 + k]) * four[k]
+                    total += as_float32(fragments[fragment + r * 4 + k]) * four[k]
                 sums[n, r] = total
         return True
 
@@ -103,7 +104,7 @@ def _make_vector_product(cut, number, own_rows, k_lanes):
 
 @cache
 def _make_lane_sums(rows, lanes):
-    """A device function reduce(sums, n) -> first row: adds sums[n, :rows] over groups of neighbouring lanes.
+    """A device function reduce(sums, n) -> first row: adds sums[n, :rows] over neighbouring lanes.
 
     In each round a lane gives half of its rows to a partner and takes the partner's part of the other half, so that at
     last it has the sums of few rows, the first of which is returned, at the front.
@@ -131,46 +132,48 @@ def _make_lane_sums(rows, lanes):
     return jit(reduce, BACKEND)
 
 
-def _rectangle(cut):
+def _rectangle(tile):
     """(row_lanes, batch_lanes, rows, sequences): lanes along both sides of a warp's result, and what each computes:
     rows l, l + row_lanes, ..., and sequences likewise."""
-    batch_lanes = 32 // cut.row_lanes
-    return cut.row_lanes, batch_lanes, cut.rows // cut.row_lanes, cut.sequences // batch_lanes
+    batch_lanes = 32 // tile.row_lanes
+    return tile.row_lanes, batch_lanes, tile.rows // tile.row_lanes, tile.sequences // batch_lanes
 
 
-def make_product_from_shared(cut):
+def make_product_from_shared(tile):
     """By FMA from shared memory: lanes share the (row, sequence) pairs of the result, each a small rectangle."""
-    rows, row_stride, stride, columns = cut.rows, cut.row_stride, cut.weight_stride, cut.chunks * cut.chunk_elements
-    row_lanes, batch_lanes, own_rows, own_batch = _rectangle(cut)
-    weight_at, widen = make_weight_at(cut), storage.widen(cut.dtype)
-    number = np.dtype(compute_dtype(cut.dtype)).type
+    rows, row_stride, stride, columns = (
+        tile.rows,
+        tile.row_stride,
+        tile.weight_stride,
+        tile.chunks * tile.chunk_elements,
+    )
+    row_lanes, batch_lanes, own_rows, own_batch = _rectangle(tile)
+    weight_at, widen = make_weight_at(tile), storage.widen(tile.dtype)
+    number = np.dtype(compute_dtype(tile.dtype)).type
     zero = number(0)
-    rows_first = cut.groups == 1  # backward: units, not columns, are neighbours in memory
+    rows_first = tile.rows_per_unit == 1  # backward: units, not columns, are neighbours in memory
 
-    def load(fragments, weights, shared, at, units, groups, group_stride, unit_stride, column_stride, count):
+    def load(fragments, shared, weights, matrix):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         for index in range(lane, rows * columns, 32):
             row, column = (index % rows, index // rows) if rows_first else (index // columns, index % columns)
-            weight = weight_at(weights, at, row, column, units, groups, group_stride, unit_stride, column_stride, count)
+            weight = weight_at(weights, matrix, row, column)
             shared[(warp * rows + row) * stride + column] = widen(weight)
 
     gather_and_multiply = in_turn(
         tuple(
-            make_group(make_gather(cut, group), _make_fma_group(cut, group))
-            for group in range(cut.chunks // cut.gathered)
+            make_group(make_gather(tile, group), _make_fma_group(tile, group))
+            for group in range(tile.chunks // tile.gathered)
         )
     )
 
-    def step(
-        fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit, trouble
-    ):
+    def step(fragments, loaded, shared, partial, operand, patience):
         lane = cuda.threadIdx.x % 32
         sums = cuda.local.array((own_rows, own_batch), number)
         for i in range(own_rows):
             for j in range(own_batch):
                 sums[i, j] = zero
-        where = (vector, row, batch, first, end, width, column, count, wait, limit, trouble)
-        done = gather_and_multiply(fragments, sums, words, shared, where)
+        done = gather_and_multiply(fragments, sums, loaded, shared, operand, patience)
         at = partial + lane // row_lanes * row_stride + lane % row_lanes
         for i in range(own_rows):
             for j in range(own_batch):
@@ -181,40 +184,40 @@ def make_product_from_shared(cut):
 
 
 @cache
-def _make_fma_group(cut, group):
+def _make_fma_group(tile, group):
     """A device function that takes a group of gathered chunks to shared memory and adds its product to `sums`."""
-    row_lanes, batch_lanes, own_rows, own_batch = _rectangle(cut)
-    number = np.dtype(compute_dtype(cut.dtype)).type
+    row_lanes, batch_lanes, own_rows, own_batch = _rectangle(tile)
+    number = np.dtype(compute_dtype(tile.dtype)).type
     rows, weight_stride, stride, columns = (
-        cut.rows,
-        cut.weight_stride,
-        cut.staged_stride,
-        cut.gathered * cut.chunk_elements,
+        tile.rows,
+        tile.weight_stride,
+        tile.staged_stride,
+        tile.gathered * tile.chunk_elements,
     )
-    get, stage, staged, sequences = ptx.load_shared, _make_stage(cut, group), cut.weight_elements, cut.sequences
+    get, stage, staged, sequences = ptx.load_shared, _make_stage(tile, group), tile.weight_elements, tile.sequences
     skipped, unrolled = group * columns, 2  # loads of the next columns go on during the sums of these
 
-    def multiply(fragments, sums, words, shared):
+    def multiply(fragments, sums, loaded, shared):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         cuda.syncwarp()  # other lanes may still read what was staged before
-        stage(fragments, sums, words, shared)
+        stage(fragments, sums, loaded, shared)
         cuda.syncwarp()
-        vectors = cuda.local.array((own_batch, 4), number)
+        pieces = cuda.local.array((own_batch, 4), number)
         own_weights = (warp * rows + lane % row_lanes) * weight_stride + skipped
         own_stage = staged + (warp * sequences + lane // row_lanes) * stride
-        for first in range(0, columns, 4 * unrolled):
+        for column in range(0, columns, 4 * unrolled):
             for part in range(unrolled):
-                at = first + 4 * part
+                at = column + 4 * part
                 for j in range(own_batch):
                     four = get(shared, own_stage + j * batch_lanes * stride + at)
                     for k in range(4):
-                        vectors[j, k] = four[k]
+                        pieces[j, k] = four[k]
                 for i in range(own_rows):
                     weight = get(shared, own_weights + i * row_lanes * weight_stride + at)
                     for j in range(own_batch):
                         total = sums[i, j]
                         for k in range(4):
-                            total += weight[k] * vectors[j, k]
+                            total += weight[k] * pieces[j, k]
                         sums[i, j] = total
         return True
 
@@ -222,20 +225,21 @@ def _make_fma_group(cut, group):
 
 
 @cache
-def _make_stage(cut, group):
-    """A device function that puts a group of gathered chunks into shared memory, as numbers."""
-    put, tiles, gathered, stride, sequences = (
-        _make_put(cut.dtype), cut.tiles, cut.gathered, cut.staged_stride, cut.sequences,
+def _make_stage(tile, group):
+    """A device function that puts a group of gathered chunks into shared memory, as numbers. Its arguments are those of
+    what multiplies a group, in whose place it stands for weights in registers."""
+    put, octets, gathered, stride, sequences = (
+        _make_put(tile.dtype), tile.octets, tile.gathered, tile.staged_stride, tile.sequences,
     )  # fmt: skip
-    chunk_elements, vector_elements, staged = cut.chunk_elements, cut.vector_elements, cut.weight_elements
-    skipped = group * gathered * chunk_elements if cut.resident == "registers" else 0
+    chunk_elements, piece_elements, staged = tile.chunk_elements, tile.piece_elements, tile.weight_elements
+    skipped = group * gathered * chunk_elements if tile.resident == "registers" else 0
 
-    def stage(fragments, sums, words, shared):
+    def stage(fragments, sums, loaded, shared):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
-        row = staged + (warp * sequences + lane // 4) * stride + skipped + lane % 4 * vector_elements
-        for n in range(tiles):
+        row = staged + (warp * sequences + lane // 4) * stride + skipped + lane % 4 * piece_elements
+        for n in range(octets):
             for chunk in range(gathered):
-                put(shared, row + n * 8 * stride + chunk * chunk_elements, words, n, chunk)
+                put(shared, row + n * OCTET * stride + chunk * chunk_elements, loaded, n, chunk)
         return True
 
     return jit(stage, BACKEND)
@@ -247,23 +251,23 @@ def _make_put(dtype):
     if dtype == "float64":
         as_float64 = ptx.as_float64
 
-        def put(shared, at, words, n, chunk):
-            shared[at] = as_float64(words[n, chunk, 0], words[n, chunk, 1])
-            shared[at + 1] = as_float64(words[n, chunk, 2], words[n, chunk, 3])
+        def put(shared, at, loaded, n, chunk):
+            shared[at] = as_float64(loaded[n, chunk, 0], loaded[n, chunk, 1])
+            shared[at + 1] = as_float64(loaded[n, chunk, 2], loaded[n, chunk, 3])
 
     elif dtype == "float32":
         store = ptx.store_shared_words
 
-        def put(shared, at, words, n, chunk):
-            four = (words[n, chunk, 0], words[n, chunk, 1], words[n, chunk, 2], words[n, chunk, 3])
+        def put(shared, at, loaded, n, chunk):
+            four = (loaded[n, chunk, 0], loaded[n, chunk, 1], loaded[n, chunk, 2], loaded[n, chunk, 3])
             store(shared, at, four)
 
     else:
         widen, low, shift = storage.widen(dtype), np.uint32(0xFFFF), np.uint32(16)
 
-        def put(shared, at, words, n, chunk):
+        def put(shared, at, loaded, n, chunk):
             for k in range(4):
-                word = words[n, chunk, k]
+                word = loaded[n, chunk, k]
                 shared[at + 2 * k] = widen(np.uint16(word & low))
                 shared[at + 2 * k + 1] = widen(np.uint16(word >> shift))
 

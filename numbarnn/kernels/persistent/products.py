@@ -1,11 +1,11 @@
-"""Products inside persistent kernels: a warp's part of the weights times its part of a vector.
+"""Products inside persistent kernels: a warp's part of the weights times its part of what the block multiplies.
 
-    product = make_product(cut)     # by the tensor cores or by FMA, as the cut says: `tensor_cores`, `fma`
+    product = make_product(tile)    # by the tensor cores or by FMA, as the tile says: `mma`, `fma`
     product.load(...)               # once: the warp's part of the weights to where it stays
-    product.step(...)               # per step: gathers the warp's part of the vector, leaves partial sums
-    sums = make_sums(cut, ...)      # adds the warps' partial sums
+    product.step(...)               # per step: gathers the warp's operand, leaves partial sums
+    sums = make_sums(tile, ...)     # adds the warps' partial sums
 
-Partial sums stand in shared memory, where `slices.Slice` says.
+Partial sums stand in shared memory, where `tile.Tile` says.
 """
 
 from functools import cache
@@ -19,39 +19,40 @@ from numbarnn.kernels.persistent import fma, mma
 
 
 @cache
-def make_product(cut):
-    """The device functions of a slice's product, by FMA or by the tensor cores.
+def make_product(tile):
+    """The device functions of a tile's product, by FMA or by the tensor cores.
 
     Returns:
         A namespace of
-        load(fragments, weights, shared, at, units, groups, group_stride, unit_stride, column_stride, count): once per
-            call, the warp's part of the weights to where it stays; a barrier of the block must follow.
-        step(fragments, words, shared, partial, vector, row, batch, first, end, width, column, count, wait, limit,
-            trouble): gathers the warp's part of the vector, multiplies it, leaves partial sums at `partial`. Whether
-            all came in time; if not, `trouble` says so, but not where.
+        load(fragments, shared, weights, matrix): once per call, the warp's part of the weights, a `warp_parts.Matrix`,
+            to where it stays: fragments (fragment_words,) uint32 in registers, or shared memory. A barrier of the block
+            must follow.
+        step(fragments, loaded, shared, partial, operand, patience): waits for the warp's `exchange.Operand`, multiplies
+            it, leaves partial sums at `partial` of shared memory; loaded is scratch, see `exchange.make_gather`.
+            Whether all came in time; if not, `patience.trouble` says so, but not where.
     """
-    if cut.math != "fma":
-        return mma.make_product(cut)
-    return fma.make_product_from_shared(cut) if cut.resident == "shared" else fma.make_product_from_registers(cut)
+    if tile.math != "fma":
+        return mma.make_product(tile)
+    return fma.make_product_from_shared(tile) if tile.resident == "shared" else fma.make_product_from_registers(tile)
 
 
 @cache
-def make_sums(cut, count, ranges):
-    """A device function sums(shared, at, first, last): `count` numbers of one (unit, sequence), each added over warps.
+def make_sums(tile, count, ranges):
+    """A device function sums(shared, at, begin, end): `count` numbers of one (unit, sequence), each added over warps.
 
-    at: where warp 0's partial sum of the unit's first row stands; first, last: the warps [first, last) are added, in
+    at: where warp 0's partial sum of the unit's first row stands; begin, end: the warps [begin, end) are added, in
     this order; without `ranges` all are (warps that have nothing to multiply leave zeros).
     """
     if count == 0:
-        return jit(lambda shared, at, first, last: (), BACKEND)
-    rest, warps, units, between = make_sums(cut, count - 1, ranges), cut.warps, cut.units, cut.between_warps
-    zero = np.dtype(compute_dtype(cut.dtype)).type(0)
+        return jit(lambda shared, at, begin, end: (), BACKEND)
+    rest, warps, units, between = make_sums(tile, count - 1, ranges), tile.warps, tile.units, tile.between_warps
+    zero = np.dtype(compute_dtype(tile.dtype)).type(0)
 
-    def sums(shared, at, first, last):
+    def sums(shared, at, begin, end):
         total = zero
         for warp in range(warps):
-            if not ranges or (first <= warp and warp < last):
+            if not ranges or (begin <= warp and warp < end):
                 total += shared[at + warp * between]
-        return (total, *rest(shared, at + units, first, last))
+        return (total, *rest(shared, at + units, begin, end))
 
     return jit(sums, BACKEND)

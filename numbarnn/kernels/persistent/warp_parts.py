@@ -1,6 +1,7 @@
 """What products by tensor cores and by FMA share: chains of functions, weights on their way to the chip."""
 
 from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,6 +10,27 @@ from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.trouble import make_report, make_unnamed
+
+
+class Matrix(NamedTuple):
+    """A warp's part of its block's tile, where it stands in the flat buffer of all weights.
+
+    Attributes:
+        at: where the weight of its first row and column stands.
+        units: the block's units, each of which has `rows_per_unit` rows here.
+        rows_per_unit: at most as many as `Tile.rows_per_unit`.
+        gate_stride, unit_stride, column_stride: elements from a unit's row to its next one, from unit to unit, from
+            column to column.
+        columns: how many.
+    """
+
+    at: Any
+    units: Any
+    rows_per_unit: Any
+    gate_stride: Any
+    unit_stride: Any
+    column_stride: Any
+    columns: Any
 
 
 @cache
@@ -30,16 +52,19 @@ def in_turn(functions):
 
 
 @cache
-def make_weight_at(cut):
-    """A device function: the weight of a row and column, as stored; zero outside of the slice."""
-    units_per_block = cut.units
-    zero = np.uint16(0) if is_half(cut.dtype) else np.dtype(cut.dtype).type(0)
+def make_weight_at(tile):
+    """A device function weight_at(weights, matrix, row, column): the weight, as stored; zero outside of the
+    `Matrix`."""
+    units_per_block = tile.units
+    zero = np.uint16(0) if is_half(tile.dtype) else np.dtype(tile.dtype).type(0)
 
-    def weight_at(weights, at, row, column, units, groups, group_stride, unit_stride, column_stride, count):
-        group, unit = row // units_per_block, row % units_per_block
-        if group >= groups or unit >= units or column >= count:
+    def weight_at(weights, matrix, row, column):
+        gate, unit = row // units_per_block, row % units_per_block
+        if gate >= matrix.rows_per_unit or unit >= matrix.units or column >= matrix.columns:
             return zero
-        return weights[at + group * group_stride + unit * unit_stride + column * column_stride]
+        return weights[
+            matrix.at + gate * matrix.gate_stride + unit * matrix.unit_stride + column * matrix.column_stride
+        ]
 
     return jit(weight_at, BACKEND)
 
@@ -66,11 +91,11 @@ def make_group(gather, multiply):
     """
     report, unnamed = make_report(), make_unnamed()
 
-    def group(fragments, sums, words, shared, where):
-        done = gather(words, *where)
+    def gather_and_multiply(fragments, sums, loaded, shared, operand, patience):
+        done = gather(loaded, operand, patience)
         if not done:
-            report(where[-1], unnamed())  # the kernel says where
-        multiply(fragments, sums, words, shared)
+            report(patience.trouble, unnamed())  # the kernel says where
+        multiply(fragments, sums, loaded, shared)
         return done
 
-    return jit(group, BACKEND)
+    return jit(gather_and_multiply, BACKEND)

@@ -1,1 +1,1 @@
-"""The persistent schedule: what a launch computes, how it is cut for a device, and the tables its kernels read."""
+"""The persistent schedule: what a launch computes, how layers are tiled over blocks, and the tables of its kernels."""

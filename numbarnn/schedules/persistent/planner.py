@@ -1,4 +1,5 @@
-"""The planner of the persistent schedule: how a problem is cut into launches, blocks and slices, or why it cannot be.
+"""The planner of the persistent schedule: which launches a problem takes and how their layers are tiled over blocks, or
+why it cannot run.
 
 A pure function of numbers: a `Problem` and a `DeviceProfile`. A launch runs consecutive layers, all that fit on the
 device together (or fewer, where that is estimated to be faster); each of its blocks owns the same number of units of
@@ -10,7 +11,8 @@ from functools import lru_cache
 from math import ceil
 
 from numbarnn.common.precision import compute_dtype, is_half, itemsize
-from numbarnn.kernels.persistent.tiles import CHUNK_BYTES, INPUT, RECURRENT, TILE_BATCH, Slice
+from numbarnn.kernels.persistent.columns import INPUT, RECURRENT
+from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, Tile
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
@@ -35,12 +37,12 @@ class DoesNotFit(RuntimeError):
 
 @dataclass(frozen=True)
 class Source:
-    """A matrix and the vector that it multiplies at each step.
+    """A matrix, and what it is multiplied with at each step.
 
     Attributes:
         kind: `RECURRENT` or `INPUT`.
         direction: of the layer above whose input it was, backward; else 0.
-        columns: elements of the vector per sequence.
+        columns: of the matrix.
     """
 
     kind: int
@@ -54,7 +56,7 @@ class Estimate:
 
     Attributes:
         exchange: storing a block's part of the state and having all others' parts.
-        read_bytes: of the vectors, by one block.
+        read_bytes: of what is exchanged, by one block.
         read: reading them from the L2 cache.
         multiply: the products of one block.
         add: adding the warps' partial sums and the cell.
@@ -83,9 +85,9 @@ class Launch:
 
     Attributes:
         first, last: layers [first, last).
-        cut: the slice of every block.
+        tile: the tile of every block.
         blocks: number of blocks.
-        slices: of the batch: so many blocks have the same units, each for its own sequences.
+        slices: of the batch: so many blocks have the same units, each for its own slice of the sequences.
         sequences: most sequences of a block.
         shared_bytes: dynamic shared memory of each block.
         estimate: of one step.
@@ -96,7 +98,7 @@ class Launch:
 
     first: int
     last: int
-    cut: Slice
+    tile: Tile
     blocks: int
     slices: int
     sequences: int
@@ -112,6 +114,11 @@ class Launch:
         return LAUNCH_US + self.steps_in_all * self.estimate.step
 
     @property
+    def layer_range(self):
+        """Its layers, as a range."""
+        return range(self.first, self.last)
+
+    @property
     def layers(self):
         """Its layers, as text."""
         return f"layer {self.first}" if self.last == self.first + 1 else f"layers {self.first} to {self.last - 1}"
@@ -119,7 +126,7 @@ class Launch:
     @property
     def home(self):
         """Where the weights stay, as text."""
-        return "shared memory" if self.cut.resident == "shared" else "registers"
+        return "shared memory" if self.tile.resident == "shared" else "registers"
 
     @property
     def steps_in_all(self):
@@ -130,11 +137,11 @@ class Launch:
 
     @property
     def details(self):
-        """How it is cut and what a step is expected to take, as text."""
-        cut, estimate = self.cut, self.estimate
+        """How it is tiled and what a step is expected to take, as text."""
+        tile, estimate = self.tile, self.estimate
         return (
-            f"{self.blocks} blocks of {cut.threads} threads, each {cut.units} units of {self.sequences} sequences, by "
-            f"{cut.math}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; "
+            f"{self.blocks} blocks of {tile.threads} threads, each {tile.units} units of {self.sequences} sequences, "
+            f"by {tile.math}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; "
             f"a step: exchange {estimate.exchange:.2f} µs, read {estimate.read:.2f} for "
             f"{estimate.read_bytes / 1024:.3g} KiB, multiply {estimate.multiply:.2f}, add {estimate.add:.2f}; "
             f"{self.microseconds:.0f} µs in all"
@@ -142,7 +149,7 @@ class Launch:
 
     def __str__(self):
         return (
-            f"{self.layers} in {self.blocks} blocks of {self.cut.units} units and {self.sequences} sequences, "
+            f"{self.layers} in {self.blocks} blocks of {self.tile.units} units and {self.sequences} sequences, "
             f"{self.estimate.step:.2f} µs per step, most of it {self.estimate.bound}"
         )
 
@@ -159,18 +166,18 @@ def sources(problem, first, layer, last, backward):
     return own + [Source(INPUT, direction, gates * hidden[layer + 1]) for direction in range(problem.directions)]
 
 
-def share(sources, warps, cut):
+def share(sources, warps, tile):
     """Warps of a block shared among its sources: per warp (source, first column, number of columns); None for a warp
     without work.
 
     Args:
         sources: see `sources`.
         warps: number of warps.
-        cut: the Slice, for its chunks per warp.
+        tile: for its chunks per warp.
     """
     shares = []
     for source in sources:
-        size = cut.chunks * cut.chunk_elements
+        size = tile.chunks * tile.chunk_elements
         shares += [(source, first, min(size, source.columns - first)) for first in range(0, source.columns, size)]
     return shares + [None] * (warps - len(shares))
 
@@ -220,7 +227,7 @@ def _best_launch(problem, profile, first, last, backward):
 
 
 def _refusal(problem, profile, first, last, refusals):
-    """Why no cut fits, as text. `refusals` has one for each number of units and warps, in their order."""
+    """Why no tiling fits, as text. `refusals` has one for each number of units and warps, in their order."""
     hidden = problem.hidden_sizes[first:last]
     sizes = ", ".join(map(str, hidden))
     kept = compute_dtype(problem.dtype) if _math(problem, profile) == "fma" else problem.dtype  # "fma" keeps no halves
@@ -254,7 +261,7 @@ def _math(problem, profile):
 def _launch(problem, profile, first, last, backward, units, warps, slices):
     """The Launch with that many units and warps per block and slices of the batch, or why not, as text."""
     hidden, D, batch = problem.hidden_sizes[first:last], problem.directions, problem.batch
-    sequences = ceil(ceil(batch / TILE_BATCH) / slices) * TILE_BATCH  # whole tiles
+    sequences = ceil(ceil(batch / OCTET) / slices) * OCTET
     slices, sequences = ceil(batch / sequences), min(batch, sequences)
     blocks = sum(D * ceil(width / units) for width in hidden) * slices
     if blocks > profile.multiprocessors:
@@ -271,25 +278,25 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
     chunks = _chunks_per_warp(all_sources, warps, chunk_elements)
     if chunks is None:
         return f"{max(map(len, all_sources))} products for {warps} warps"
-    tiles = 1 if sequences <= TILE_BATCH else 2
+    octets = 1 if sequences <= OCTET else 2
     aligned = all(width * size % 16 == 0 for width in problem.hidden_sizes) and units * size % 4 == 0
     gates, recurrent = problem.cell.num_gates, problem.cell.num_recurrent
-    groups = 1 if backward else max(1, recurrent, gates if last > first + 1 else 0)
+    rows = 1 if backward else max(1, recurrent, gates if last > first + 1 else 0)  # per unit
     biases = 0 if backward else gates + recurrent
-    cut = _with_chunks(Slice(problem.dtype, math, groups, units, warps, chunks, 1, tiles, aligned, unit_biases=biases))
-    if problem.dtype == "float64" or not _fits_registers(cut, profile, problem.cell.num_per_unit):
-        cut = _with_chunks(replace(cut, chunks=chunks, resident="shared"))
-    share_of_warp = cut.chunks * chunk_elements
-    cut = replace(cut, whole=all(source.columns % share_of_warp == 0 for each in all_sources for source in each))
-    shared_bytes = cut.shared_bytes(sequences, problem.cell.num_states)
+    tile = _with_chunks(Tile(problem.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases))
+    if problem.dtype == "float64" or not _fits_registers(tile, profile, problem.cell.num_per_unit):
+        tile = _with_chunks(replace(tile, chunks=chunks, resident="shared"))
+    share_of_warp = tile.chunks * chunk_elements
+    tile = replace(tile, whole=all(source.columns % share_of_warp == 0 for each in all_sources for source in each))
+    shared_bytes = tile.shared_bytes(sequences, problem.cell.num_states)
     if shared_bytes + STATIC_SHARED_BYTES > profile.shared_bytes:
         return (
             f"{blocks} blocks of {units} units with {warps} warps need {shared_bytes / 1024:.0f} KiB of shared memory "
             f"each, of {profile.shared_bytes / 1024:.0f} KiB"
         )
     columns = max(sum(source.columns for source in each) for each in all_sources)  # 0 where nothing is multiplied
-    estimate = _estimate(problem, profile, cut, blocks, columns, sequences)
-    return Launch(first, last, cut, blocks, slices, sequences, shared_bytes, estimate, problem.steps, D, backward)
+    estimate = _estimate(problem, profile, tile, blocks, columns, sequences)
+    return Launch(first, last, tile, blocks, slices, sequences, shared_bytes, estimate, problem.steps, D, backward)
 
 
 def _parameter_bytes(problem, layers, backward):
@@ -316,24 +323,24 @@ def _chunks_per_warp(all_sources, warps, chunk_elements):
     return chunks
 
 
-def _with_chunks(cut):
-    """The Slice with its chunks rounded up, and loaded at once as many as registers allow: what is on its way takes
+def _with_chunks(tile):
+    """The Tile with its chunks rounded up, and loaded at once as many as registers allow: what is on its way takes
     registers, what is not takes another trip to the L2 cache."""
-    chunks = ceil(cut.chunks / cut.whole_chunks) * cut.whole_chunks
-    most = WORDS_ON_THE_WAY[cut.warps > 8] // (4 * cut.tiles)
+    chunks = ceil(tile.chunks / tile.whole_chunks) * tile.whole_chunks
+    most = WORDS_ON_THE_WAY[tile.warps > 8] // (4 * tile.octets)
     while True:
         gathered = max(number for number in range(1, most + 1) if chunks % number == 0)
         if gathered * 2 > most or gathered == chunks:  # few trips
-            return replace(cut, chunks=chunks, gathered=gathered)
-        chunks += cut.whole_chunks
+            return replace(tile, chunks=chunks, gathered=gathered)
+        chunks += tile.whole_chunks
 
 
-def _fits_registers(cut, profile, vectors):
+def _fits_registers(tile, profile, per_unit):
     """Whether the weights can stay in registers, besides the cell's parameters per unit."""
-    most = min(255, profile.registers // cut.threads)
-    words = cut.tiles * cut.gathered * 4
-    sums = cut.rows // cut.row_lanes * 2 if cut.math == "fma" else cut.rows // 16 * cut.tiles * 4
-    return cut.fragment_words + words + sums + cut.pairs * vectors + OTHER_REGISTERS[cut.warps > 8] <= most
+    most = min(255, profile.registers // tile.threads)
+    words = tile.octets * tile.gathered * 4
+    sums = tile.rows // tile.row_lanes * 2 if tile.math == "fma" else tile.rows // 16 * tile.octets * 4
+    return tile.fragment_words + words + sums + tile.pairs * per_unit + OTHER_REGISTERS[tile.warps > 8] <= most
 
 
 def step_products_us(problem):
@@ -353,26 +360,28 @@ def step_products_us(problem):
     return problem.steps * (layers_in_turn * step + problem.directions * sum(work))
 
 
-def _estimate(problem, profile, cut, blocks, columns, sequences):
+def _estimate(problem, profile, tile, blocks, columns, sequences):
     """The Estimate of a step: of `turns` through the block's sequences, each a chain of loads, products and sums. Rows
     that are padded are multiplied too."""
     clock = profile.clock_ghz * 1e3  # per microsecond
-    turns = ceil(sequences / cut.sequences)
+    turns = ceil(sequences / tile.sequences)
     read_bytes = sequences * columns * itemsize(problem.dtype)
-    groups = cut.chunks // cut.gathered if columns else 0
+    groups = tile.chunks // tile.gathered if columns else 0
     together = blocks * read_bytes / (profile.l2_gb_s * 1e3)
     read = turns * groups * L2_CLOCKS / clock + max(read_bytes / (64 * clock), together)
     rate = {
         "mma": profile.mma_per_clock,
         "tf32": profile.mma_per_clock / 2,
-        "fma": FMA_EFFICIENCY[cut.resident] * profile.fma_per_clock,
-    }[cut.math]
+        "fma": FMA_EFFICIENCY[tile.resident] * profile.fma_per_clock,
+    }[tile.math]
     if problem.dtype == "float64":
         rate *= profile.double_per_clock / profile.fma_per_clock
-    multiply = cut.rows * columns * turns * cut.sequences / rate / clock
-    if cut.resident == "shared" and cut.math != "fma":
-        multiply += turns * cut.rows * columns * itemsize(problem.dtype) / 128 / clock
-    sums = cut.warps * cut.groups * cut.pairs * cut.warps / 4 * 4  # loads from shared memory, four clocks each per SM
+    multiply = tile.rows * columns * turns * tile.sequences / rate / clock
+    if tile.resident == "shared" and tile.math != "fma":
+        multiply += turns * tile.rows * columns * itemsize(problem.dtype) / 128 / clock
+    sums = (
+        tile.warps * tile.rows_per_unit * tile.pairs * tile.warps / 4 * 4
+    )  # loads from shared memory, four clocks each per SM
     add = turns * (TURN_CLOCKS + sums) / clock
     exchange = max(profile.exchange_us - (turns - 1) / turns * (read + multiply + add), 0.0)
     if not problem.cell.num_recurrent:  # what comes from another layer is there before it is needed

@@ -1,8 +1,8 @@
 """The persistent schedule: all steps of several layers in one cooperative launch; see
-`numbarnn.kernels.persistent.kernels`.
+`numbarnn.kernels.persistent.forward`.
 
-What runs where is the planner's (`planner.plan_launches`). Here its launches become plans, tables and kernel calls, on
-the arrays of a pass. Products over all steps (x Wᵀ of a launch's first layer, dx, dW) stay tasks of their own.
+What runs where is the planner's (`planner.plan_launches`). Here its launches become tasks of a plan, and kernel calls
+on the arrays of a pass. Products over all steps (x Wᵀ of a launch's first layer, dx, dW) stay tasks of their own.
 """
 
 from dataclasses import replace
@@ -14,14 +14,13 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile.storage import stored
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.engines import Job
-from numbarnn.kernels.persistent import kernels as persistent
+from numbarnn.kernels.persistent import backward, forward
 from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent.tables import Place, make_tables
-from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks
+from numbarnn.schedules.plan import BOTH, Plan, Task, weight_tasks
 
 NAME = "persistent"
-PARTS = 8  # blocks of steps that a plan shows of each layer and direction; the kernel knows only steps
 POLLS = 1 << 20  # looks at missing data before a kernel gives up, at least: about a second
 POLLS_PER_STEP = 64  # more of them, as the first wait may be for all steps of other layers
 
@@ -84,90 +83,69 @@ class Persistent(Schedule):
     def run_forward(self, work):
         if work.recurrent is not None:
             work.recurrent.join(work.flat)
-        self._run(work, *_planned(work.problem, False), _ForwardLaunch)
+        self._run(work, self.plan_forward(work.problem), _ForwardCall)
 
     def run_backward(self, walk, weights=True):
-        self._run(walk, *_planned(walk.problem, True, weights), _BackwardLaunch)
+        self._run(walk, self.plan_backward(walk.problem, weights), _BackwardCall)
 
-    def _run(self, work, plan, launches, kind):
-        """The plan's tasks as jobs of the engine; all "steps" of a launch's layers are one."""
+    def _run(self, work, plan, kind):
+        """The plan's tasks as jobs of the engine."""
         work.may_fail()
-        calls = [kind(work, launch) for launch in launches]
+        calls = {task: kind(work, task.launch) for task in plan.tasks if task.kind == "launch"}
         for task in plan.last_of_each:
-            if task.kind != "steps":
+            if task not in calls:
                 work.make_room(task)
-        for call in calls:
+        for call in calls.values():
             call.make_room()
-        key = (plan, *work.facts())
-        work.engine.run_jobs(lambda: _jobs(work, plan, calls), key, work.arrays())
-        for call in calls:
+        work.engine.run_jobs(lambda: _jobs(work, plan, calls), (plan, *work.facts()), work.arrays())
+        for call in calls.values():
             call.forget()
         work.finish()
 
 
 def _jobs(work, plan, calls):
-    """A `Job` per task of the plan, but one per launch for all "steps" tasks of its layers; and the pass's copies."""
-    launch_of = {layer: n for n, call in enumerate(calls) for layer in range(call.launch.first, call.launch.last)}
-    jobs, job_of_task, job_of_launch = [], {}, {}
-    for task in plan.tasks:
-        if task.kind != "steps":
-            job_of_task[task] = len(jobs)
-            needs = tuple(dict.fromkeys(job_of_task[need] for need in task.needs))
-            jobs.append(Job(task.lane, needs, partial(work.bind, task)))
-        elif launch_of[task.layer] not in job_of_launch:
-            number = launch_of[task.layer]
-            steps = [task for task in plan.tasks if task.kind == "steps" and launch_of[task.layer] == number]
-            needs = {job_of_task[need] for task in steps for need in task.needs if need not in steps}
-            job_of_launch[number] = len(jobs)
-            job_of_task |= dict.fromkeys(steps, len(jobs))
-            jobs.append(Job(("launches",), tuple(sorted(needs)), calls[number].bind))
-    return work.between_copies(jobs, sorted(job_of_launch.values()))
+    """A `Job` per task of the plan, and the pass's copies."""
+    jobs = [
+        Job(task.lane, needs, calls[task].bind if task in calls else partial(work.bind, task))
+        for task, needs in zip(plan.tasks, plan.needs, strict=True)
+    ]
+    return work.between_copies(jobs, [number for number, task in enumerate(plan.tasks) if task in calls])
 
 
 SCHEDULE = Persistent()
 
 
-@lru_cache(maxsize=256)
-def _planned(problem, backward, weights=True):
-    """(plan, launches) of a pass."""
-    plan = SCHEDULE.plan_backward(problem, weights) if backward else SCHEDULE.plan_forward(problem)
-    return plan, SCHEDULE.launches(problem, backward)
-
-
 # ------------------------------------------------------------------------------------------------------------ plans
 @lru_cache(maxsize=256)
 def _plan_forward(problem, launches):
-    """The forward plan: per launch the first layer's input product, then its layers' steps, block by block."""
-    tasks, outputs = [], {}  # (layer, direction) -> its tasks
+    """The forward plan: each launch after the input products of its first layer."""
+    tasks, below = [], ()
     for launch in launches:
-        below = tuple(outputs[launch.first - 1, d][-1] for d in range(problem.directions)) if launch.first else ()
         if problem.dropping and launch.first:
             tasks.append(Task("dropout", launch.first, BOTH, 0, problem.steps, below))
             below = (tasks[-1],)
         products = [Task("input", launch.first, d, 0, problem.steps, below) for d in range(problem.directions)]
-        tasks += products
-        waits = {(launch.first, d): (product,) for d, product in enumerate(products)}
-        tasks += _steps(problem, range(launch.first, launch.last), False, outputs, waits)
+        below = (_launch_task(launch, products),)
+        tasks += [*products, *below]
     return Plan(NAME, False, _reason(launches), tuple(tasks), concurrent=True)
 
 
 @lru_cache(maxsize=256)
 def _plan_backward(problem, launches, weights, input_gradient):
-    """The backward plan: per launch its layers' steps, from the last layer down, then products over all steps."""
-    tasks, outputs, above = [], {}, ()
+    """The backward plan: the launches, from the last layer down, each before the products over all steps of its
+    layers."""
+    tasks, above = [], ()
     for launch in launches:
-        layers, waits = range(launch.last - 1, launch.first - 1, -1), {}
-        waits = {(launch.last - 1, d): above for d in range(problem.directions)}
-        tasks += _steps(problem, layers, True, outputs, waits)
-        walked = tuple(outputs[launch.first, d][-1] for d in range(problem.directions))
+        walk = _launch_task(launch, above)
+        tasks.append(walk)
         if launch.first > 0 or input_gradient:
-            tasks.append(Task("input", launch.first, BOTH, 0, problem.steps, walked))
+            tasks.append(Task("input", launch.first, BOTH, 0, problem.steps, (walk,)))
             above = (tasks[-1],)
         if problem.dropping and launch.first:
             tasks.append(Task("dropout", launch.first, BOTH, 0, problem.steps, above))
             above = (tasks[-1],)
-        for layer in layers if weights else ():
-            needs = tuple((outputs[layer, d][-1],) for d in range(problem.directions))
+        for layer in reversed(launch.layer_range) if weights else ():
+            needs = ((walk,),) * problem.directions
             tasks += weight_tasks(layer, problem.directions, problem.steps, problem.dropping, needs)
     return Plan(NAME, True, _reason(launches), tuple(tasks), concurrent=True)
 
@@ -180,29 +158,9 @@ def _plan_weights(problem):
     return Plan(NAME, True, "one product per matrix", tuple(tasks))
 
 
-def _steps(problem, layers, backward, outputs, waits):
-    """The "steps" tasks of one launch, in an order in which they may run; notes them in `outputs`.
-
-    A layer's block of steps needs the block before, and of the layer that it reads those that cover the same times.
-    """
-    size = max(1, -(-problem.steps // PARTS))
-    firsts = range(0, problem.steps, size)
-    for layer in layers:
-        other = layer + 1 if backward else layer - 1  # the layer that it reads
-        for direction in range(problem.directions):
-            made = outputs[layer, direction] = []
-            for first in firsts:
-                last = min(first + size, problem.steps)
-                needs = made[-1:] + list(waits.get((layer, direction), ()))
-                if other in layers:
-                    times = Task("steps", layer, direction, first, last).times(problem.steps, backward)
-                    walks = (outputs[other, d] for d in range(problem.directions))
-                    needs += [covering(walk, times, problem.steps, backward)[-1] for walk in walks]
-                made.append(Task("steps", layer, direction, first, last, tuple(needs)))
-    tasks = [task for layer in layers for d in range(problem.directions) for task in outputs[layer, d]]
-    if problem.directions == 1:  # as they run: along the anti-diagonals
-        tasks.sort(key=lambda task: (task.first // size + list(layers).index(task.layer), task.first))
-    return tasks
+def _launch_task(launch, needs):
+    """The task of a `planner.Launch`: all steps of its layers, in both directions."""
+    return Task("launch", launch.first, BOTH, 0, launch.steps, tuple(needs), launch=launch)
 
 
 def _reason(launches):
@@ -233,30 +191,27 @@ def _weights(work):
     return made.array, {place: replace(found, R=made.start(place)) for place, found in places.items()}
 
 
-def _noise(work):
-    """The words of the cell's random numbers, (places, 4), as kernels take them."""
-    return work.engine.constant(np.zeros((1, 4), np.uint64)) if work.noise is None else work.noise
+def _present(array):
+    """An array as kernels take it; () if it is None."""
+    return () if array is None else array
 
 
-def _masks(work):
-    """(scale, words) of dropout, as kernels take them."""
-    number = np.dtype(compute_dtype(work.problem.dtype)).type
-    if work.masks is None:
-        return number(0), work.engine.constant(np.zeros((1, 5), np.uint64))
-    return number(work.scale), work.masks
+def _flat(array):
+    """An array, or a list of arrays as a tuple, as kernels take them: one-dimensional, halves as their bits."""
+    return tuple(map(_flat, array)) if isinstance(array, list) else stored(array.reshape(-1))
 
 
-class _Launch:
+class _Call:
     """A `planner.Launch` on the arrays of a pass.
 
     Attributes:
-        launch, problem, engine: see there.
+        work: the pass. launch, problem, engine: see there.
         layers: its layers; places: their (layer, direction) pairs, in order.
     """
 
     def __init__(self, work, launch):
         self.work, self.launch, self.problem, self.engine = work, launch, work.problem, work.engine
-        self.layers = range(launch.first, launch.last)
+        self.layers = launch.layer_range
         self.places = [(layer, d) for layer in self.layers for d in range(self.problem.directions)]
 
     def make_room(self):
@@ -270,41 +225,48 @@ class _Launch:
     def forget(self):
         """Let go of what is needed no more once the kernel was launched."""
 
-    def _bind(self, kernel, exchanged, tape, vectors, *arrays):
+    @property
+    def _drops(self):
+        """Whether the kernel drops out between layers."""
+        return self.problem.dropping and len(self.layers) > 1
+
+    def _of_each(self, arrays, kept=True):
+        """The layers' arrays, a list; an empty one if the cell has none (`kept` is False)."""
+        return [arrays[layer] for layer in self.layers] if kept else []
+
+    def _kernel(self, make, *options):
+        several = len(self.layers) > 1
+        return make(self.problem.cell, self.launch.tile, *options, several, self._drops, self.problem.masked)
+
+    def _bind(self, kernel, exchanged, tape, *arrays):
         """The kernel bound to its arrays; what is exchanged is marked before each call.
 
         Args:
             exchanged: arrays whose numbers blocks wait for.
             tape: the ForwardPass, with the weights.
-            vectors, arrays: the kernel's first arguments, arrays or lists of arrays; then come weights and the rest.
+            arrays: the kernel's first arguments, already `_flat`; then come weights and the rest.
         """
         problem, launch, engine = self.problem, self.launch, self.engine
         weights, places = _weights(tape)
-        tables = make_tables(problem, launch, places)
-        scale, masks = _masks(tape)
-        step_mask = engine.constant(np.zeros(1, np.uint8)) if tape.step_mask is None else tape.step_mask
-        bound = kernel.bind(
-            LaunchConfig(launch.blocks, launch.cut.threads, launch.shared_bytes, cooperative=True),
-            *(_flat(array) for array in (vectors, *arrays, weights, step_mask)),
-            _noise(tape), masks, scale, *map(engine.constant, tables), self.work.trouble,
-        )  # fmt: skip
-        sizes = problem.directions, problem.steps, problem.batch, _limit(problem)
+        tables = tuple(map(engine.constant, make_tables(problem, launch, places)))
+        step_mask = () if tape.step_mask is None else _flat(tape.step_mask)
+        masks, scale = (
+            (tape.masks, np.dtype(compute_dtype(problem.dtype)).type(tape.scale)) if self._drops else ((), ())
+        )
+        options = step_mask, _present(tape.noise), masks, scale
+        sizes = tuple(map(np.int32, (problem.directions, problem.steps, problem.batch, _limit(problem))))
+        config = LaunchConfig(launch.blocks, launch.tile.threads, launch.shared_bytes, cooperative=True)
+        bound = kernel.bind(config, *arrays, _flat(weights), options, tables, sizes, self.work.trouble)
 
         def run():
             for array in exchanged:
-                if array.size:
-                    engine.mark_unwritten(array)
-            bound(*sizes)
+                engine.mark_unwritten(array)
+            bound()
 
         return run
 
-    def _kernel(self, make, *options):
-        several = len(self.layers) > 1
-        drops = several and self.problem.dropping
-        return make(self.problem.cell, self.launch.cut, *options, several, drops, self.problem.masked)
 
-
-class _ForwardLaunch(_Launch):
+class _ForwardCall(_Call):
     """Of a `ForwardPass`."""
 
     @property
@@ -312,8 +274,8 @@ class _ForwardLaunch(_Launch):
         return self.problem.training and self.problem.cell.num_saved > 0
 
     def _dropped(self):
-        """The dropped-out outputs that the launch makes: layer below -> array."""
-        return {layer - 1: self.work.input(layer) for layer in self.layers[1:]} if self.problem.dropping else {}
+        """The dropped-out outputs that the launch makes, of all layers but the last."""
+        return [self.work.input(layer) for layer in self.layers[1:]] if self._drops else []
 
     def make_room(self):
         self._dropped()
@@ -323,13 +285,16 @@ class _ForwardLaunch(_Launch):
 
     def bind(self):
         work, dropped = self.work, self._dropped()
-        nothing = work.flat[:0]
-        outputs = [work.output(layer) for layer in self.layers]
-        vectors = [work.h[layer] for layer in self.layers] + [dropped.get(layer, nothing) for layer in self.layers]
-        gates = [work.gates.get(place, nothing) for place in self.places]
-        kernel = self._kernel(persistent.make_forward, self.problem.training)
-        states = [work.c[layer] for layer in self.layers]
-        return self._bind(kernel, [*outputs, *dropped.values()], work, vectors, states, gates)
+        with_gates = self.places if self._keeps else self.places[: self.problem.directions]  # of the first layer
+        return self._bind(
+            self._kernel(forward.make_forward, self.problem.training),
+            [*(work.output(layer) for layer in self.layers), *dropped],
+            work,
+            _flat(self._of_each(work.h)),
+            _flat(dropped),
+            _flat(self._of_each(work.c, self.problem.cell.num_private)),
+            _flat([work.gates[place] for place in with_gates]),
+        )
 
     def forget(self):
         for place in self.places:
@@ -337,7 +302,7 @@ class _ForwardLaunch(_Launch):
                 self.work.gates.pop(place, None)
 
 
-class _BackwardLaunch(_Launch):
+class _BackwardCall(_Call):
     """Of a `BackwardPass`."""
 
     def make_room(self):
@@ -347,21 +312,27 @@ class _BackwardLaunch(_Launch):
                 self.work.d_per_unit_of(*place)
 
     def bind(self):
-        walk, tape = self.work, self.work.tape
-        gradients = [walk.separate_gradients(*place) for place in self.places]
-        vectors = [array for both in zip(*gradients, strict=True) for array in both]  # those of h Rᵀ first
-        nothing = tape.flat[:0]
-        gates = [tape.gates.get(place, nothing) for place in self.places]
-        h, c = ([states[layer] for layer in self.layers] for states in (tape.h, tape.c))
-        dh, dc = ([states[layer][d] for layer, d in self.places] for states in (walk.dh, walk.dc))
-        kernel, dy = self._kernel(persistent.make_backward), walk.dy[self.launch.last - 1]
-        d_per_unit = [walk.d_per_unit_of(*place) for place in self.places] if self.problem.cell.per_unit else [nothing]
-        return self._bind(kernel, vectors, tape, vectors, h, c, gates, d_per_unit, dy, dh, dc)
-
-
-def _flat(array):
-    """An array, or a list of arrays as a tuple, as kernels take them: one-dimensional, halves as their bits."""
-    return tuple(map(_flat, array)) if isinstance(array, list) else stored(array.reshape(-1))
+        walk, tape, cell = self.work, self.work.tape, self.problem.cell
+        # [dah's and dax's, or one list of both], without those of a cell that has no ah.
+        gradients = [
+            [*of_all] for of_all in zip(*(walk.separate_gradients(*place) for place in self.places), strict=True)
+        ]
+        dah, dax = gradients if len(gradients) == 2 else (gradients[0], [])
+        dah = dah if cell.num_recurrent else []
+        states = self._of_each(tape.h), self._of_each(tape.c, cell.num_private)
+        dh = [walk.dh[layer][d] for layer, d in self.places]
+        dc = [walk.dc[layer][d] for layer, d in self.places] if cell.num_private else []
+        d_per_unit = [walk.d_per_unit_of(*place) for place in self.places] if cell.per_unit else []
+        return self._bind(
+            self._kernel(backward.make_backward),
+            [*dah, *dax],
+            tape,
+            _flat(dah),
+            _flat(dax),
+            tuple(map(_flat, states)),
+            _flat([tape.gates[place] for place in self.places] if cell.num_saved else []),
+            tuple(map(_flat, (walk.dy[self.launch.last - 1], dh, dc, d_per_unit))),
+        )
 
 
 def _limit(problem):

@@ -1,7 +1,6 @@
-"""The tables that tell each block and each warp of a persistent launch its part.
+"""The tables that tell each block and each warp of a persistent launch its part: rows of `Block` and `Warp`, by name.
 
-Their columns are described where kernels read them: `numbarnn.kernels.persistent.kernels` and
-`numbarnn.kernels.persistent.tiles`.
+What each column means stands where kernels find it too: `numbarnn.kernels.persistent.columns`.
 """
 
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from numbarnn.kernels import trouble
-from numbarnn.kernels.persistent.tiles import INPUT, RECURRENT
+from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, Block, Warp
 from numbarnn.schedules.persistent import planner
 
 
@@ -26,78 +25,120 @@ class Place:
 
 
 def make_tables(problem, launch, places):
-    """The tables `blocks` and `warps` of a launch, as `numbarnn.kernels.persistent.kernels` and `slices` describe them.
+    """The tables of a launch.
 
     Args:
         places: places[layer, direction], a `Place`.
 
     Returns:
-        int64 arrays (blocks, BLOCK_COLUMNS) and (blocks, warps, WARP_COLUMNS).
+        int64 arrays (blocks, columns of `Block`) and (blocks, warps, columns of `Warp`).
     """
-    make_warps = _backward_warp if launch.backward else _forward_warp
+    make_warp = _backward_warp if launch.backward else _forward_warp
     blocks, warps = [], []
-    for layer in range(launch.first, launch.last):
-        hidden = problem.hidden_sizes[layer]
+    for layer in launch.layer_range:
         shares = planner.share(
-            planner.sources(problem, launch.first, layer, launch.last, launch.backward), launch.cut.warps, launch.cut
+            planner.sources(problem, launch.first, layer, launch.last, launch.backward), launch.tile.warps, launch.tile
         )
-        recurrent = sum(1 for one in shares if one and one[0].kind == RECURRENT)
-        working = sum(1 for one in shares if one)
         for direction in range(problem.directions):
-            place = places[layer, direction]
-            noise = layer * problem.directions + direction if problem.training and problem.cell.noise else 0
-            alone = layer == (launch.last - 1 if launch.backward else launch.first)
-            mask = layer if problem.dropping and layer < launch.last - 1 else -1
-            width = max(problem.cell.num_saved, problem.cell.num_gates) if problem.training else problem.cell.num_gates
-            code = trouble.waited(layer, direction, launch.backward)
-            owned = product(range(0, problem.batch, launch.sequences), range(0, hidden, launch.cut.units))
-            for sequence, unit in owned:
-                count, end = min(launch.cut.units, hidden - unit), min(sequence + launch.sequences, problem.batch)
-                blocks.append(
-                    (
-                        layer - launch.first, direction, unit, count, hidden, width * hidden, place.b_w, place.b_r,
-                        recurrent, working, int(alone), mask, code, sequence, end,
-                        place.per_unit, noise,
-                    )
-                )  # fmt: skip
-                warps.append([make_warps(problem, launch, places, layer, direction, unit, one) for one in shares])
+            for block in _blocks(problem, launch, places[layer, direction], layer, direction, shares):
+                blocks.append(block)
+                warps.append([make_warp(problem, launch, places, layer, block, share) for share in shares])
     return np.array(blocks, np.int64), np.array(warps, np.int64)
 
 
-_IDLE = (0,) * 9 + (INPUT, 0)
+def _blocks(problem, launch, place, layer, direction, shares):
+    """The rows of `blocks` of a layer and direction: for each part of the batch one for each tile of its units."""
+    cell, hidden, size = problem.cell, problem.hidden_sizes[layer], launch.tile.units
+    gates = max(cell.num_saved, cell.num_gates) if problem.training else cell.num_gates
+    for sequence, unit in product(range(0, problem.batch, launch.sequences), range(0, hidden, size)):
+        yield Block(
+            layer=layer - launch.first,
+            direction=direction,
+            unit=unit,
+            units=min(size, hidden - unit),
+            hidden=hidden,
+            sequence=sequence,
+            end=min(sequence + launch.sequences, problem.batch),
+            recurrent_warps=sum(1 for share in shares if share and share[0].kind == RECURRENT),
+            working_warps=sum(1 for share in shares if share),
+            gates_width=gates * hidden,
+            reads_gates=int(layer == (launch.last - 1 if launch.backward else launch.first)),
+            trouble=trouble.waited(layer, direction, launch.backward),
+            bias_w=place.b_w,
+            bias_r=place.b_r,
+            per_unit=place.per_unit,
+            mask=layer if problem.dropping and layer < launch.last - 1 else -1,
+            noise=layer * problem.directions + direction if problem.training and cell.noise else 0,
+        )
 
 
-def _forward_warp(problem, launch, places, layer, direction, unit, share):
-    """The row of `warps` for a share of `planner.share`, forward."""
+def _forward_warp(problem, launch, places, layer, block, share):
+    """The row of `warps` for a share of `planner.share`, forward. Exchanged are the h of all layers, then what is
+    dropped out of them."""
     if share is None:
-        return _IDLE
+        return Warp()
     source, first, count = share
-    hidden, place = problem.hidden_sizes[layer], places[layer, direction]
-    number, layers = layer - launch.first, launch.last - launch.first
+    hidden, place, D = block.hidden, places[layer, block.direction], problem.directions
     if source.kind == RECURRENT:
-        at = place.R + unit * hidden + first
-        width, column = problem.directions * hidden, direction * hidden + first
-        gates = problem.cell.num_recurrent
-        return number, 2 * direction, width, column, count, at, hidden * hidden, hidden, 1, RECURRENT, gates
+        return Warp(
+            kind=RECURRENT,
+            operand=block.layer,
+            shift=2 * block.direction,  # slot t is the state before time t, slot t + 2 the one after time t + 1
+            width=D * hidden,
+            column=block.direction * hidden + first,
+            columns=count,
+            weights=place.R + block.unit * hidden + first,
+            rows_per_unit=problem.cell.num_recurrent,
+            gate_stride=hidden * hidden,
+            unit_stride=hidden,
+            column_stride=1,
+        )
     inputs = source.columns
-    vector, shift = (layers + number - 1, 0) if problem.dropping else (number - 1, 1)
-    at = place.W + unit * inputs + first
-    return vector, shift, inputs, first, count, at, hidden * inputs, inputs, 1, INPUT, problem.cell.num_gates
+    return Warp(
+        kind=INPUT,
+        operand=block.layer - 1 + (len(launch.layer_range) if problem.dropping else 0),
+        shift=0 if problem.dropping else 1,  # what is dropped out has no slot for the initial state
+        width=inputs,
+        column=first,
+        columns=count,
+        weights=place.W + block.unit * inputs + first,
+        rows_per_unit=problem.cell.num_gates,
+        gate_stride=hidden * inputs,
+        unit_stride=inputs,
+        column_stride=1,
+    )
 
 
-def _backward_warp(problem, launch, places, layer, direction, unit, share):
-    """The row of `warps` for a share of `planner.share`, backward."""
+def _backward_warp(problem, launch, places, layer, block, share):
+    """The row of `warps` for a share of `planner.share`, backward. Exchanged are the gradients of h Rᵀ of all layers
+    and directions, if there are any, then those of x Wᵀ, if they differ."""
     if share is None:
-        return _IDLE
+        return Warp()
     source, first, count = share
-    hidden, D, number = problem.hidden_sizes[layer], problem.directions, layer - launch.first
+    cell, hidden, D = problem.cell, block.hidden, problem.directions
     if source.kind == RECURRENT:
-        at = places[layer, direction].R + first * hidden + unit
-        shift = 1 if direction == 0 else -1
-        return number * D + direction, shift, source.columns, first, count, at, 0, 1, hidden, RECURRENT, 1
-    vector = (number + 1) * D + source.direction
-    if not problem.cell.same_gradient:
-        vector += (launch.last - launch.first) * D
+        return Warp(
+            kind=RECURRENT,
+            operand=block.layer * D + block.direction,
+            shift=1 if block.direction == 0 else -1,
+            width=source.columns,
+            column=first,
+            columns=count,
+            weights=places[layer, block.direction].R + first * hidden + block.unit,
+            rows_per_unit=1,
+            unit_stride=1,
+            column_stride=hidden,
+        )
+    recurrent = len(launch.layer_range) * D if cell.num_recurrent and not cell.same_gradient else 0
     inputs = D * hidden  # columns of the W above
-    at = places[layer + 1, source.direction].W + first * inputs + direction * hidden + unit
-    return vector, 0, source.columns, first, count, at, 0, 1, inputs, INPUT, 1
+    return Warp(
+        kind=INPUT,
+        operand=recurrent + (block.layer + 1) * D + source.direction,
+        width=source.columns,
+        column=first,
+        columns=count,
+        weights=places[layer + 1, source.direction].W + first * inputs + block.direction * hidden + block.unit,
+        rows_per_unit=1,
+        unit_stride=1,
+        column_stride=inputs,
+    )

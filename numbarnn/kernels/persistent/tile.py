@@ -1,53 +1,58 @@
-"""How persistent kernels are cut: a block's slice of the weights, times a vector that other blocks produce.
+"""How a layer's weights are tiled over blocks: the tile of a block, and the sizes that follow from it.
 
 A block owns U units of one layer and direction, and with them rows of weights (forward: A * U rows of R and G * U of W;
-backward: U columns of R and W, seen as rows). These stay on the chip for the whole call. At every step each warp
+backward: U columns of R and W, seen as rows): its tile, which stays on the chip for the whole call. At every step each
+warp
 
-    waits for its part of the vector (some sequences, some columns) and loads it     `exchange`
-    multiplies it with its part of the rows                                          `products`
+    waits for its part of what the block multiplies (some sequences, some columns)   `exchange`
+    multiplies it with its part of the tile                                          `products`
     leaves its partial sums in shared memory
 
-and after a barrier the threads of the block add the warps' partial sums, one (unit, sequence) each. Here are the sizes
-that follow, and the columns of the table that tells each warp its part.
+and after a barrier the threads of the block add the warps' partial sums, one (unit, sequence) each.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from numbarnn.common.precision import compute_dtype, itemsize
 
 CHUNK_BYTES = 64  # of a row, per chunk: 16 for each of 4 lanes
-TILE_ROWS, TILE_BATCH = 16, 8  # rows and columns of the result of one mma
+STRIP, OCTET = 16, 8  # rows of weights and sequences of one mma
 ROWS_PER_LANE = 8  # most rows that a lane multiplies with each number that it loads, by FMA from registers
 
-# The columns of the table `warps` (int64), what a warp multiplies:
-VECTOR = 0  # number of the vector
-SHIFT = 1  # the step at time t reads slot t + SHIFT
-WIDTH = 2  # elements of a row of the vector
-COLUMN = 3  # its first column
-COUNT = 4  # number of columns; 0: the warp has nothing to multiply
-WEIGHTS = 5  # where the weight of its first row and column stands
-GROUP_STRIDE, UNIT_STRIDE, COLUMN_STRIDE = 6, 7, 8  # from gate to gate, unit to unit, column to column
-KIND = 9
-GROUPS = 10  # rows per unit that its matrix has: `Slice.groups` or fewer, the others are zero
-WARP_COLUMNS = 11
-RECURRENT, INPUT = 0, 1  # kinds: products of the own layer's previous step, and of another layer's same time
+
+class Layout(NamedTuple):
+    """Where things stand in a block's shared memory, in elements.
+
+    Attributes:
+        bias_w: the biases of W x, those of the first gate first; those of R h follow.
+        partials: warp 0's partial sums: of the first sequence, row by row.
+        row_stride: from one sequence's sums to the next one's. between_warps: from one warp's to the next one's.
+        states: of the first sequence, unit by unit, all states of a unit together.
+    """
+
+    bias_w: int
+    partials: int
+    row_stride: int
+    between_warps: int
+    states: int
 
 
 @dataclass(frozen=True)
-class Slice:
-    """How a block's slice is cut: what a kernel is compiled for.
+class Tile:
+    """A block's tile of the weights and how it is multiplied: what a kernel is compiled for.
 
     Attributes:
         dtype: what is stored: "float32", "float64", "float16", "bfloat16".
         math: "fma", or the tensor cores: "mma" (for the halves), "tf32" (for float32).
-        groups: rows per unit: forward the most gates of a matrix that blocks multiply, 1 backward.
+        rows_per_unit: forward the most gates of a matrix that blocks multiply, 1 backward.
         units: U, units per block.
         warps: warps per block.
         chunks: most chunks of 64 bytes of a row that a warp multiplies.
         gathered: chunks that a warp loads at once; a divisor of `chunks`.
-        tiles: sets of 8 sequences that are multiplied at once, 1 or 2.
-        aligned: rows and slices start at multiples of 16 bytes, so that lanes load 16 bytes at once.
+        octets: sets of 8 sequences that are multiplied at once, 1 or 2.
+        aligned: rows and parts of rows start at multiples of 16 bytes, so that lanes load 16 bytes at once.
         whole: every warp multiplies exactly `chunks` chunks, so that nothing has to be left out.
         resident: "registers" or "shared": where the weights stay (float64: always shared).
         unit_biases: biases per unit: forward the gates of W x and of R h, 0 backward.
@@ -55,12 +60,12 @@ class Slice:
 
     dtype: str
     math: str
-    groups: int
+    rows_per_unit: int
     units: int
     warps: int
     chunks: int
     gathered: int
-    tiles: int
+    octets: int
     aligned: bool
     whole: bool = False
     resident: str = "registers"
@@ -74,7 +79,7 @@ class Slice:
     @cached_property
     def sequences(self):
         """Sequences that are multiplied at once; a step goes through the batch by so many."""
-        return TILE_BATCH * self.tiles
+        return OCTET * self.octets
 
     @cached_property
     def pairs(self):
@@ -85,14 +90,14 @@ class Slice:
     def row_lanes(self):
         """Lanes of a warp along the rows ("fma"), a power of 2; with weights in registers a lane has at most 8 rows."""
         if self.resident == "shared":
-            return 8 if self.groups * self.units >= 32 else 4
-        return next_power_of_two(-(-self.groups * self.units // ROWS_PER_LANE))
+            return 8 if self.rows_per_unit * self.units >= 32 else 4
+        return next_power_of_two(-(-self.rows_per_unit * self.units // ROWS_PER_LANE))
 
     @cached_property
     def rows(self):
         """Rows of weights per block, padded to what is multiplied at once."""
-        multiple = self.row_lanes if self.math == "fma" else TILE_ROWS
-        return -(-self.groups * self.units // multiple) * multiple
+        multiple = self.row_lanes if self.math == "fma" else STRIP
+        return -(-self.rows_per_unit * self.units // multiple) * multiple
 
     @cached_property
     def whole_chunks(self):
@@ -107,14 +112,14 @@ class Slice:
         return self.rows + 4
 
     @cached_property
-    def vector_elements(self):
-        """Elements in 16 bytes."""
+    def piece_elements(self):
+        """Elements in a piece: 16 bytes, what a lane loads at once."""
         return 16 // itemsize(self.dtype)
 
     @cached_property
     def chunk_elements(self):
         """Elements in a chunk."""
-        return 4 * self.vector_elements
+        return 4 * self.piece_elements
 
     @cached_property
     def weight_stride(self):
@@ -135,7 +140,7 @@ class Slice:
 
     @cached_property
     def staged_elements(self):
-        """Elements of shared memory for the vector ("fma")."""
+        """Elements of shared memory for what is multiplied ("fma")."""
         return self.warps * self.sequences * self.staged_stride if self.math == "fma" else 0
 
     @cached_property
@@ -143,7 +148,7 @@ class Slice:
         """32-bit words of weights per thread, but for "fma" from shared memory."""
         if self.math == "fma":
             return self.rows * self.chunks * self.chunk_elements // 32 if self.resident == "registers" else 0
-        return self.rows // TILE_ROWS * self.chunks * 8
+        return self.rows // STRIP * self.chunks * 8
 
     @cached_property
     def biases(self):
@@ -165,11 +170,16 @@ class Slice:
         """Where the states of the block's units begin: of sequence 0 unit 0, unit 1, ..., then the next sequence."""
         return self.partials + self.warps * self.between_warps
 
+    @cached_property
+    def layout(self):
+        """The `Layout`, as kernels read it."""
+        return Layout(self.biases, self.partials, self.row_stride, self.between_warps, self.states)
+
     def shared_elements(self, batch, states):
         """Elements (of the dtype of sums) of dynamic shared memory.
 
-        In this order: weights, the vector, biases, partial sums, states. On their way to registers the weights pass
-        through it too.
+        In this order: weights, what is multiplied, biases, partial sums, states. On their way to registers the weights
+        pass through it too.
 
         Args:
             batch: sequences of the block.

@@ -1,0 +1,253 @@
+"""The backward kernel: `forward`'s walk in reverse, with the transposed weights.
+
+A block owns the same units; what it waits for, multiplies and publishes are gradients of pre-activations. The gradient
+of its units' state stays in shared memory from step to step.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.precision import compute_dtype
+from numbarnn.compile import storage, units
+from numbarnn.compile.backend import BACKEND, kernel
+from numbarnn.compile.specialise import backward_function, jit
+from numbarnn.cuda.launch import Kernel
+from numbarnn.kernels.persistent import block, exchange, products
+from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Owned, Rows
+from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
+from numbarnn.kernels.persistent.exchange import Operand, Patience
+from numbarnn.kernels.persistent.warp_parts import Matrix
+from numbarnn.kernels.step.given import make_draw
+from numbarnn.kernels.trouble import OTHER_LAYER, make_report
+
+
+class PairsOfStep(NamedTuple):
+    """What a step needs of forward and from above, of the thread's pairs: local arrays, and where they come from.
+
+    Attributes:
+        saved: what the cell saved. h_before, h_after, c_before, c_after: states before and after the step.
+        dy: the gradient of the layer's output, if it stands in an array.
+    """
+
+    saved: Any
+    h_before: Any
+    h_after: Any
+    c_before: Any
+    c_after: Any
+    dy: Any
+
+
+@cache
+def _make_fetch_step(tile, K, N):
+    """A device function fetch_step(pairs, rows, t, direction, b0, owned, reads_dy).
+
+    Args of fetch_step:
+        pairs: `PairsOfStep`, written.
+        rows: `Rows` of what the cell saved, of h, c and dy.
+    """
+    fetch_saved, fetch_h, fetch_c = (block.make_fetch(tile, count) for count in (K, 1, N))
+
+    def fetch_step(pairs, rows, t, direction, b0, owned, reads_dy):
+        saved, h, c, dy = rows
+        slot = t + 2 * direction  # of the states before the step; those after it are in slot t + 1
+        fetch_saved(pairs.saved, saved, t, b0, owned)
+        fetch_h(pairs.h_before, h, slot, b0, owned)
+        fetch_h(pairs.h_after, h, t + 1, b0, owned)
+        fetch_c(pairs.c_before, c, slot, b0, owned)
+        fetch_c(pairs.c_after, c, t + 1, b0, owned)
+        if reads_dy:
+            fetch_h(pairs.dy, dy, t, b0, owned)
+
+    return jit(fetch_step, BACKEND)
+
+
+@cache
+def make_backward(cell, tile, inputs, drops, masked=False):
+    """The backward kernel. Arguments as for `forward.make_forward`."""
+    dtype, U, P, WARPS, THREADS, SEQUENCES = (
+        tile.dtype, tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences,
+    )  # fmt: skip
+    G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
+    multiplies, separate = inputs or A > 0, not cell.same_gradient
+    number, layout = np.dtype(compute_dtype(dtype)).type, tile.layout
+    # Sizes of local arrays: constants, and at least 1.
+    fragment_words = max(1, tile.fragment_words) if tile.resident == "registers" else 1
+    octets, gathered, stored_number = tile.octets, tile.gathered, block.stored_number(dtype)
+    PK, PN, PV = max(1, P * K), max(1, P * N), max(1, P * V)
+
+    # Products and exchange.
+    product, sums = products.make_product(tile), products.make_sums(tile, 1, inputs)
+    load_weights, multiply, report = product.load, product.step, make_report()
+    publish_ax, publish_ah = (exchange.make_publish_all(dtype, tile.aligned, count) for count in (G, A))
+    # The cell, and its tuples in memory.
+    backward, draw = backward_function(cell, compute_dtype(dtype), BACKEND), make_draw(cell.noise, dtype, True)
+    no_gates, no_recurrent, no_state, no_private, no_per_unit = (
+        units.zeros(count, BACKEND, compute_dtype(dtype)) for count in (G, A, 1 + N, N, V)
+    )
+    widen, narrow, whole = storage.widen(dtype), storage.narrow(dtype), units.joiner(BACKEND)
+    load_saved, load_per_unit = units.loader(K, BACKEND, widen), units.loader(V, BACKEND)
+    load_private, store_private = units.loader(N, BACKEND), units.storer(N, BACKEND)
+    store_state, store_per_unit = units.storer(1 + N, BACKEND), units.storer(V, BACKEND, narrow)
+    # The block's pairs.
+    pair_of, fetch_step, prefetch, look_up, own_parameters, dropout_factor = (
+        block.make_pair(tile), _make_fetch_step(tile, K, N), block.make_prefetch(tile, K), block.make_look_up(tile),
+        block.make_own_parameters(cell, tile), block.make_dropout_factor(dtype),
+    )  # fmt: skip
+    pick_c, pick_saved, pick_noise, pick_dah, pick_dax, pick_per_unit = (
+        block.make_pick(there) for there in (N > 0, K > 0, len(cell.noise) > 0, A > 0, separate, V > 0)
+    )
+
+    @kernel(launch_bounds=(THREADS, 1))
+    def persistent_backward_kernel(dah, dax, states, gates, gradients, weights, options, tables, sizes, trouble):
+        """All steps of some layers backward.
+
+        Writes   dah[l D + d] (T, B, A*H), the gradient of h Rᵀ; dax[l D + d] (T, B, G*H), that of x Wᵀ, if the cell's
+                 two differ; of gradients dh[l D + d] (B, H) and dc[l D + d] (B, N*H), first the gradient of the final
+                 state, then of the initial one, and d_per_unit[l D + d] (T, B, V*H); trouble (1,) if it waited in vain
+        Reads    dy (T, B, D*H) of the last layer; what forward left in states, h[l] and c[l], and in gates[l D + d];
+                 weights; options, tables, sizes: as of the forward kernel
+        Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; dah and dax full of
+                 UNWRITTEN
+        """
+        h, c = states
+        dy, dh, dc, d_per_unit = gradients
+        step_mask, noise, masks, scale = options
+        blocks, warps = tables
+        directions, steps, batch, limit = sizes
+        shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
+        fragments = cuda.local.array(fragment_words, np.uint32)
+        loaded = cuda.local.array((octets, gathered, 4), np.uint32)
+        pairs = PairsOfStep(
+            cuda.local.array(PK, stored_number), cuda.local.array(P, stored_number), cuda.local.array(P, stored_number),
+            cuda.local.array(PN, number), cuda.local.array(PN, number), cuda.local.array(P, stored_number),
+        )  # fmt: skip
+        code_of, code_after = cuda.local.array(P, np.uint8), cuda.local.array(P, np.uint8)  # of this step, of the next
+        per_unit = cuda.local.array(PV, number)
+
+        thread = cuda.threadIdx.x
+        warp = thread // 32
+        own, part = blocks[cuda.blockIdx.x], warps[cuda.blockIdx.x, warp]
+        layer, direction, hidden, unit0 = own[BLOCK.layer], own[BLOCK.direction], own[BLOCK.hidden], own[BLOCK.unit]
+        begin, end = own[BLOCK.sequence], own[BLOCK.end]
+        owned = Owned(unit0, own[BLOCK.units], hidden, begin, end, batch)
+        split, working = np.int32(own[BLOCK.recurrent_warps]), np.int32(own[BLOCK.working_warps])
+        reads_dy, mask, noise_row = own[BLOCK.reads_gates] != 0, own[BLOCK.mask], pick_noise(noise, own[BLOCK.noise])
+        # Rows of what the cell saved, of h, c and dy; the gradient of the state; what the block's warp multiplies
+        place, width = layer * directions + direction, directions * hidden
+        saved_rows = Rows(pick_saved(gates, place), own[BLOCK.gates_width], unit0)
+        h_rows = Rows(h[layer], width, direction * hidden + unit0)
+        c_rows = Rows(pick_c(c, layer), N * width, direction * N * hidden + unit0)
+        rows = (saved_rows, h_rows, c_rows, Rows(dy, width, h_rows.column))
+        own_dh, own_dc = dh[place], pick_c(dc, place)
+        operand, shift = (dah + dax)[part[WARP.operand]], part[WARP.shift]
+        recurrent, column, columns = part[WARP.kind] == RECURRENT, part[WARP.column], np.int32(part[WARP.columns])
+        operand_width = part[WARP.width]
+
+        if thread == 0:
+            failed[0] = 0
+        if multiplies:
+            matrix = Matrix(
+                part[WARP.weights], owned.units, part[WARP.rows_per_unit], part[WARP.gate_stride],
+                part[WARP.unit_stride], part[WARP.column_stride], columns,
+            )  # fmt: skip
+            load_weights(fragments, shared, weights, matrix)
+        cuda.syncthreads()  # weights may have passed through where sums and gradients go
+        for at in range(thread, WARPS * layout.between_warps, THREADS):
+            shared[layout.partials + at] = number(0)
+        for pair in range(thread, (end - begin) * U, THREADS):  # the gradient of the state, so far
+            unit, b = pair % U, begin + pair // U
+            if unit < owned.units:
+                private = load_private(own_dc, b * N * hidden + unit0 + unit, hidden)
+                d_state = whole(own_dh[b * hidden + unit0 + unit], private)
+                store_state(shared, layout.states + pair * (1 + N), 1, d_state)
+        own_parameters(per_unit, weights, own[BLOCK.per_unit], owned)
+        t = 0 if direction == 1 else steps - 1
+        fetch_step(pairs, rows, t, direction, begin, owned, reads_dy)
+        cuda.syncthreads()
+
+        move = 2 * direction - 1  # in time, from step to step
+        t -= move
+        for step in range(steps + 1):  # the last one only carries the gradient to the initial state
+            t += move
+            for b0 in range(begin, end, SEQUENCES):
+                if masked:
+                    slots = direction * (steps + 2)
+                    look_up(code_of, step_mask, (slots + t + 1) * batch, b0, end)
+                    look_up(code_after, step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)
+                # 1. The products, each warp its part: none from later steps at first, none from above at last
+                if multiplies and columns > 0 and ((recurrent and step > 0) or (not recurrent and step < steps)):
+                    what = Operand(operand, t + shift, b0, end, batch, operand_width, column, columns)
+                    partial = layout.partials + warp * layout.between_warps
+                    if not multiply(fragments, loaded, shared, partial, what, Patience(1, limit, trouble)):
+                        report(trouble, own[BLOCK.trouble] + step + (0 if recurrent else OTHER_LAYER))
+                        failed[0] = 1
+                cuda.syncthreads()
+                if failed[0] != 0:
+                    return
+                # 2. The cell, for the block's units
+                for i in range(P):
+                    pair, unit, b, valid = pair_of(i, b0, owned)
+                    d_ax, d_ah = no_gates(), no_recurrent()
+                    at_state = layout.states + ((b0 - begin) * U + pair) * (1 + N)
+                    at = layout.partials + pair // U * layout.row_stride + unit
+                    if valid:
+                        d_h = shared[at_state]
+                        if A > 0 and step > 0:
+                            d_h += sums(shared, at, 0, split)[0]
+                        private = load_private(shared, at_state + 1, 1)
+                        if masked and code_after[i] == RESET:  # nothing comes from the step after
+                            d_h, private = number(0), no_private()
+                        shared[at_state] = d_h
+                        if step < steps:
+                            output = widen(pairs.dy[i])
+                            if inputs and not reads_dy:
+                                output = sums(shared, at, split, working)[0]
+                                if drops and mask >= 0:
+                                    position = (t * batch + b) * width + h_rows.column + unit
+                                    output *= dropout_factor(position, masks, mask, scale)
+                            state = whole(widen(pairs.h_before[i]), load_private(pairs.c_before, i * N, 1))
+                            new_state = whole(widen(pairs.h_after[i]), load_private(pairs.c_after, i * N, 1))
+                            if masked and code_of[i] == RESET:
+                                state = no_state()
+                            d_state = whole(d_h + output, private)
+                            random = draw(noise_row, np.uint64(b * hidden + unit0 + unit), np.uint64(t))
+                            d_ax, d_ah, d_before, d_own = backward(
+                                load_saved(pairs.saved, i * K, 1), state, new_state, d_state, (),
+                                load_per_unit(per_unit, i * V, 1), (), (), random,
+                            )  # fmt: skip
+                            if masked and code_of[i] == SKIP:
+                                d_ax, d_ah, d_before, d_own = (
+                                    no_gates(), no_recurrent(), whole(d_h, private), no_per_unit(),
+                                )  # fmt: skip
+                            at = (t * batch + b) * V * hidden + unit0 + unit
+                            store_per_unit(pick_per_unit(d_per_unit, place), at, hidden, d_own)
+                            store_state(shared, at_state, 1, d_before)
+                    if step < steps:
+                        row = t * batch + b
+                        publish_ah(pick_dah(dah, place), row * A * hidden + unit0 + unit, hidden, d_ah, valid)
+                        if separate:
+                            publish_ax(pick_dax(dax, place), row * G * hidden + unit0 + unit, hidden, d_ax, valid)
+                # 3. What the cell will need next besides products
+                last = b0 + SEQUENCES >= end
+                next_step, next_b0 = (step + 1, begin) if last else (step, b0 + SEQUENCES)
+                if next_step < steps:
+                    next_t = t + move if last else t
+                    fetch_step(pairs, rows, next_t, direction, next_b0, owned, reads_dy)
+                    ahead = next_t + PREFETCH_STEPS * move
+                    if 0 <= ahead and ahead < steps:
+                        prefetch(saved_rows, ahead, next_b0, owned)
+                cuda.syncthreads()
+
+        for pair in range(thread, (end - begin) * U, THREADS):
+            unit, b = pair % U, begin + pair // U
+            if unit < owned.units:
+                at = layout.states + pair * (1 + N)
+                own_dh[b * hidden + unit0 + unit] = shared[at]
+                store_private(own_dc, b * N * hidden + unit0 + unit, hidden, load_private(shared, at + 1, 1))
+
+    name = f"{cell.name}_persistent_backward"
+    return Kernel(persistent_backward_kernel, name, source_key=f"{tile} {inputs} {drops} {masked}")

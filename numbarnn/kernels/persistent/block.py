@@ -1,0 +1,165 @@
+"""What blocks do besides products, forward and backward alike: loading what their pairs need, and dropping out.
+
+A block works on *pairs* of a unit that it owns and a sequence, `tile.units * tile.sequences` of them at once, one after
+the other; a thread has up to `tile.pairs` of these.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from numbarnn.common.philox import philox
+from numbarnn.common.precision import compute_dtype, is_half
+from numbarnn.compile import storage, units
+from numbarnn.compile.backend import BACKEND
+from numbarnn.compile.specialise import jit, specialise
+from numbarnn.cuda import ptx
+
+PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps ahead
+
+
+class Owned(NamedTuple):
+    """What a block owns of its layer and direction.
+
+    Attributes:
+        unit, units: its first unit, and how many.
+        hidden: H of the layer.
+        begin, end: its sequences [begin, end) of the batch.
+        batch: B.
+    """
+
+    unit: Any
+    units: Any
+    hidden: Any
+    begin: Any
+    end: Any
+    batch: Any
+
+
+class Rows(NamedTuple):
+    """An array with a row for each time or slot and each sequence.
+
+    Attributes:
+        array: (times, B, width), flat.
+        width: elements of a row.
+        column: of the block's first unit.
+    """
+
+    array: Any
+    width: Any
+    column: Any
+
+
+@cache
+def stored_number(dtype):
+    """The type of numbers as they are stored: uint16 for halves."""
+    return np.uint16 if is_half(dtype) else np.dtype(compute_dtype(dtype)).type
+
+
+@cache
+def make_pick(there):
+    """A device function pick(arrays, number): the array of that number; () if there are none (`there` is False)."""
+    return jit((lambda arrays, number: arrays[number]) if there else (lambda arrays, number: ()), BACKEND)
+
+
+@cache
+def make_pair(tile):
+    """A device function pair_of(i, b0, owned) -> (number, unit, b, valid): the thread's i-th pair of those of the
+    sequences from b0 on; the unit counts from the block's first."""
+    U, THREADS, SEQUENCES = tile.units, tile.threads, tile.sequences
+
+    def pair_of(i, b0, owned):
+        number = cuda.threadIdx.x + i * THREADS
+        unit, b = number % U, b0 + number // U
+        return number, unit, b, number < U * SEQUENCES and unit < owned.units and b < owned.end
+
+    return jit(pair_of, BACKEND)
+
+
+@cache
+def make_fetch(tile, count):
+    """A device function fetch(into, rows, t, b0, owned).
+
+    It loads `count` numbers of each of the thread's pairs, as they are stored, from the `Rows` of time or slot t, and
+    does nothing with them, so that nothing waits for them.
+    """
+    load, store, pair_of, P = units.loader(count, BACKEND), units.storer(count, BACKEND), make_pair(tile), tile.pairs
+
+    def fetch(into, rows, t, b0, owned):
+        for i in range(P):
+            _, unit, b, valid = pair_of(i, b0, owned)
+            if valid:
+                at = (t * owned.batch + b) * rows.width + rows.column + unit
+                store(into, i * count, 1, load(rows.array, at, owned.hidden))
+
+    return jit(fetch, BACKEND)
+
+
+@cache
+def make_prefetch(tile, count):
+    """A device function prefetch(rows, t, b0, owned), that brings the numbers of `make_fetch` to the L2 cache."""
+    ask, pair_of, P = ptx.prefetch, make_pair(tile), tile.pairs
+
+    def prefetch(rows, t, b0, owned):
+        for i in range(P):
+            _, unit, b, valid = pair_of(i, b0, owned)
+            if valid and unit == 0:  # the block's units are neighbours
+                at = (t * owned.batch + b) * rows.width + rows.column
+                for k in range(count):
+                    ask(rows.array, at + k * owned.hidden)
+
+    return jit(prefetch, BACKEND)
+
+
+@cache
+def make_look_up(tile):
+    """A device function look_up(into, step_mask, slot, b0, end): the step mask of the thread's pairs; step_mask
+    (slots, B), flat, a slot begins at `slot`."""
+    U, P, THREADS, SEQUENCES = tile.units, tile.pairs, tile.threads, tile.sequences
+
+    def look_up(into, step_mask, slot, b0, end):
+        for i in range(P):
+            pair = cuda.threadIdx.x + i * THREADS
+            b = b0 + pair // U
+            if pair < U * SEQUENCES and b < end:
+                into[i] = step_mask[slot + b]
+
+    return jit(look_up, BACKEND)
+
+
+@cache
+def make_own_parameters(cell, tile):
+    """A device function own_parameters(into, weights, start, owned): the cell's parameters per unit, which begin at
+    `start` of weights, for the thread's pairs: they are the same in every step."""
+    dtype, U, P, THREADS, V = tile.dtype, tile.units, tile.pairs, tile.threads, cell.num_per_unit
+    load, store = units.loader(V, BACKEND, storage.widen(dtype)), units.storer(V, BACKEND)
+
+    def own_parameters(into, weights, start, owned):
+        for i in range(P):
+            unit = (cuda.threadIdx.x + i * THREADS) % U
+            if unit < owned.units:
+                store(into, i * V, 1, load(weights, start + owned.unit + unit, owned.hidden))
+
+    return jit(own_parameters, BACKEND)
+
+
+@cache
+def make_dropout_factor(dtype):
+    """A device function factor(position, masks, mask, scale): 0 or `scale`, as `numbarnn.kernels.arrays.dropout` has
+    it.
+
+    masks, scale: what `numbarnn.common.philox.dropout_masks` returns; mask: the row.
+    """
+    random_words = specialise(philox, compute_dtype(dtype), BACKEND)
+    zero, low_bits, high_bits = np.dtype(compute_dtype(dtype)).type(0), np.uint64(0xFFFFFFFF), np.uint64(32)
+
+    def factor(position, masks, mask, scale):
+        counter = np.uint64(position // 4)  # four numbers of each call of philox
+        words = random_words(
+            counter & low_bits, counter >> high_bits, masks[mask, 3], masks[mask, 4], masks[mask, 1], masks[mask, 2]
+        )
+        return scale if words[position % 4] >= masks[mask, 0] else zero
+
+    return jit(factor, BACKEND)

@@ -1,0 +1,78 @@
+"""The columns of the two tables that tell blocks and warps their parts of a launch, in one place.
+
+`numbarnn.schedules.persistent.tables` makes rows by name, `Block(layer=0, ...)`; kernels read
+`blocks[block, BLOCK.layer]`. A new column is a line here, one where it is filled, one where it is read.
+"""
+
+from typing import NamedTuple
+
+RECURRENT, INPUT = 0, 1  # kinds of products: with the own layer's previous step, with another layer's same time
+
+
+class Block(NamedTuple):
+    """A row of `blocks` (blocks, columns) int64: what a block owns.
+
+    Attributes:
+        layer: among the layers of this launch. direction: 0 or 1.
+        unit, units: the block's first unit of the layer, and how many it owns.
+        hidden: H of the layer.
+        sequence, end: the block's sequences [sequence, end) of the batch.
+        recurrent_warps: the first warps multiply the state before, the next ones the layer's input.
+        working_warps: both together; the others idle.
+        gates_width: elements of a row of `gates`.
+        reads_gates: whether, forward, x Wᵀ stands in `gates`; backward, dy in `dy`.
+        trouble: `trouble.waited` of the block.
+        bias_w, bias_r: where its layer's biases begin in `weights`; -1: there are none.
+        per_unit: where the cell's parameters per unit begin in `weights`, if it has any.
+        mask: row of the masks for dropout between the layer and the next of this launch; -1: none.
+        noise: row of `noise`, if there is any.
+    """
+
+    layer: int
+    direction: int
+    unit: int
+    units: int
+    hidden: int
+    sequence: int
+    end: int
+    recurrent_warps: int
+    working_warps: int
+    gates_width: int
+    reads_gates: int
+    trouble: int
+    bias_w: int = -1
+    bias_r: int = -1
+    per_unit: int = -1
+    mask: int = -1
+    noise: int = 0
+
+
+class Warp(NamedTuple):
+    """A row of `warps` (blocks, warps, columns) int64: what a warp multiplies. The defaults: nothing.
+
+    Attributes:
+        kind: `RECURRENT` or `INPUT`.
+        operand: number of the exchanged array that it multiplies.
+        shift: the step at time t reads slot t + shift.
+        width: elements of a row of that array.
+        column, columns: its first column, and how many.
+        weights: where the weight of its first row and column stands.
+        rows_per_unit: rows that its matrix has for each unit: `Tile.rows_per_unit` or fewer, the others are zero.
+        gate_stride, unit_stride, column_stride: elements from gate to gate, unit to unit, column to column.
+    """
+
+    kind: int = INPUT
+    operand: int = 0
+    shift: int = 0
+    width: int = 0
+    column: int = 0
+    columns: int = 0
+    weights: int = 0
+    rows_per_unit: int = 0
+    gate_stride: int = 0
+    unit_stride: int = 0
+    column_stride: int = 0
+
+
+# Where each column stands: BLOCK.layer is 0, BLOCK.direction 1, ... Constants, to kernels too.
+BLOCK, WARP = (record(*range(len(record._fields))) for record in (Block, Warp))

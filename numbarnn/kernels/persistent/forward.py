@@ -1,0 +1,236 @@
+"""The forward kernel: one cooperative launch runs all steps of several layers. `backward` has the same walk in reverse.
+
+Every block owns some units of one layer and direction, keeps their weights on the chip (`tile`), and at each step
+
+    loads what its own units need besides products                     (not waiting for anybody)
+    waits for the state before the step, and for the layer's input     `gather`
+    multiplies them with its weights                                   `multiply`
+    runs the cell's equations for its units                            `specialise(cell.forward)`
+    publishes its units' part of the new state                         `publish`
+
+Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`), so layer l + 1 follows one
+step behind layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
+cooperative. A cell without stages (`numbarnn.cells`) has A gates of h Rᵀ and G of x Wᵀ; where A is 0, blocks of a layer
+do not wait for each other.
+
+Which block does what stands in two tables (`columns`). A block that waits in vain reports where (`trouble`) and leaves,
+and so do all others as soon as they wait. What a cell or a call does not have is an empty tuple in place of its arrays.
+"""
+
+from functools import cache
+
+import numpy as np
+from numba import cuda
+
+from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.precision import compute_dtype
+from numbarnn.compile import storage, units
+from numbarnn.compile.backend import BACKEND, kernel
+from numbarnn.compile.specialise import forward_function
+from numbarnn.cuda.launch import Kernel
+from numbarnn.kernels.persistent import block, exchange, products
+from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Owned, Rows
+from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
+from numbarnn.kernels.persistent.exchange import Operand, Patience
+from numbarnn.kernels.persistent.warp_parts import Matrix
+from numbarnn.kernels.step.given import make_draw
+from numbarnn.kernels.trouble import OTHER_LAYER, make_report
+
+
+@cache
+def make_forward(cell, tile, save, inputs, drops, masked=False):
+    """The forward kernel.
+
+    Args:
+        cell: any `Cell` without stages.
+        tile: the `Tile` of all blocks.
+        save: training: keep all private states, and what the cell saves.
+        inputs: whether some layers multiply their input themselves (all but the first of the launch).
+        drops: whether there is dropout between layers.
+        masked: whether some steps are not ordinary (`numbarnn.common.order`).
+    """
+    dtype, U, P, WARPS, THREADS, SEQUENCES = (
+        tile.dtype, tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences,
+    )  # fmt: skip
+    G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
+    multiplies, keeps = inputs or A > 0, save and K > 0
+    number, layout, most_biases = np.dtype(compute_dtype(dtype)).type, tile.layout, max(G, A) * U
+    # Sizes of local arrays: constants, and at least 1.
+    fragment_words = max(1, tile.fragment_words) if tile.resident == "registers" else 1
+    octets, gathered, PG, PV, stored_number = (
+        tile.octets,
+        tile.gathered,
+        P * G,
+        max(1, P * V),
+        block.stored_number(dtype),
+    )
+
+    # Products and exchange.
+    product, recurrent_sums, input_sums = (
+        products.make_product(tile), products.make_sums(tile, A, inputs), products.make_sums(tile, G, inputs),
+    )  # fmt: skip
+    load_weights, multiply, report = product.load, product.step, make_report()
+    publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
+    # The cell, and its tuples in memory: of G and A gates, of the whole state, of private states.
+    forward, draw = forward_function(cell, compute_dtype(dtype), BACKEND), make_draw(cell.noise, dtype, save)
+    load_x, load_biases_w, add_w = (
+        units.loader(G, BACKEND, storage.widen(dtype)),
+        units.loader(G, BACKEND),
+        units.adder(G, BACKEND),
+    )
+    load_biases_r, add_r = units.loader(A, BACKEND), units.adder(A, BACKEND)
+    load_state, store_state, no_state, whole = (
+        units.loader(1 + N, BACKEND), units.storer(1 + N, BACKEND), units.zeros(1 + N, BACKEND, compute_dtype(dtype)),
+        units.joiner(BACKEND),
+    )  # fmt: skip
+    load_private, store_private = units.loader(N, BACKEND), units.storer(N, BACKEND)
+    widen, narrow = storage.widen(dtype), storage.narrow(dtype)
+    load_per_unit, store_saved = units.loader(V, BACKEND), units.storer(K, BACKEND, narrow)
+    # The block's pairs.
+    pair_of, fetch, prefetch, look_up, own_parameters = (
+        block.make_pair(tile), block.make_fetch(tile, G), block.make_prefetch(tile, G), block.make_look_up(tile),
+        block.make_own_parameters(cell, tile),
+    )  # fmt: skip
+    pick_c, pick_noise = block.make_pick(N > 0), block.make_pick(save and len(cell.noise) > 0)
+
+    @kernel(launch_bounds=(THREADS, 1))
+    def persistent_forward_kernel(h, dropped, c, gates, weights, options, tables, sizes, trouble):
+        """All steps of some layers forward.
+
+        Writes   h[l] (T+2, B, D*H), layer l's output, slots 1 to T; dropped[l] (T, B, D*H), the same dropped out, of
+                 all layers but the last, if there is dropout; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and
+                 only the last; what the cell saves to gates[l D + d] (T, B, width) with `save`; trouble (1,) if it
+                 waited in vain
+        Reads    gates[d] of the first layer = x Wᵀ; initial states in h[l] and c[l]; weights;
+                 options: step_mask (D, T+2, B); noise (places, 4) with `save`; masks and scale of dropout
+                 tables: blocks (blocks, columns) and warps (blocks, warps, columns), see `columns`
+                 sizes: D, T, B, and how often to look for what is missing, int32
+        Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; h, but for initial states,
+                 and dropped full of UNWRITTEN
+        """
+        step_mask, noise, masks, scale = options
+        blocks, warps = tables
+        directions, steps, batch, limit = sizes
+        shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
+        fragments = cuda.local.array(fragment_words, np.uint32)
+        loaded = cuda.local.array((octets, gathered, 4), np.uint32)
+        now = cuda.local.array(PG, stored_number)  # x Wᵀ of the thread's pairs
+        code_of = cuda.local.array(P, np.uint8)  # likewise
+        per_unit = cuda.local.array(PV, number)
+
+        thread = cuda.threadIdx.x
+        warp = thread // 32
+        own, part = blocks[cuda.blockIdx.x], warps[cuda.blockIdx.x, warp]
+        layer, direction, hidden, unit0 = own[BLOCK.layer], own[BLOCK.direction], own[BLOCK.hidden], own[BLOCK.unit]
+        begin, end = own[BLOCK.sequence], own[BLOCK.end]
+        owned = Owned(unit0, own[BLOCK.units], hidden, begin, end, batch)
+        split, working = np.int32(own[BLOCK.recurrent_warps]), np.int32(own[BLOCK.working_warps])
+        reads_gates, mask, noise_row = own[BLOCK.reads_gates] != 0, own[BLOCK.mask], pick_noise(noise, own[BLOCK.noise])
+        # Rows of h, of private states and of gates, and what the block's warp multiplies
+        h_rows = Rows(h[layer], directions * hidden, direction * hidden + unit0)
+        c_rows = Rows(pick_c(c, layer), directions * N * hidden, direction * N * hidden + unit0)
+        gate_rows = Rows(gates[layer * directions + direction if keeps else direction], own[BLOCK.gates_width], unit0)
+        operand, width, shift = (h + dropped)[part[WARP.operand]], part[WARP.width], part[WARP.shift]
+        recurrent, column, columns = part[WARP.kind] == RECURRENT, part[WARP.column], np.int32(part[WARP.columns])
+
+        if thread == 0:
+            failed[0] = 0
+        if multiplies:
+            matrix = Matrix(
+                part[WARP.weights], owned.units, part[WARP.rows_per_unit], part[WARP.gate_stride],
+                part[WARP.unit_stride], part[WARP.column_stride], columns,
+            )  # fmt: skip
+            load_weights(fragments, shared, weights, matrix)
+        cuda.syncthreads()  # weights may have passed through where biases, sums and states go
+        for at in range(thread, WARPS * layout.between_warps, THREADS):
+            shared[layout.partials + at] = number(0)
+        for row in range(thread, most_biases, THREADS):
+            j = row // U * hidden + unit0 + row % U
+            if row % U < owned.units:
+                at_w, at_r = own[BLOCK.bias_w], own[BLOCK.bias_r]
+                if row < G * U:
+                    shared[layout.bias_w + row] = widen(weights[at_w + j]) if at_w >= 0 else number(0)
+                if row < A * U:
+                    shared[layout.bias_w + G * U + row] = widen(weights[at_r + j]) if at_r >= 0 else number(0)
+        initial = 0 if direction == 0 else steps + 1
+        initial_c = initial if save else initial % 2
+        for pair in range(thread, (end - begin) * U, THREADS):
+            unit, b = pair % U, begin + pair // U
+            if unit < owned.units:
+                first_h = widen(h_rows.array[(initial * batch + b) * h_rows.width + h_rows.column + unit])
+                at = (initial_c * batch + b) * c_rows.width + c_rows.column + unit
+                state = whole(first_h, load_private(c_rows.array, at, hidden))
+                store_state(shared, layout.states + pair * (1 + N), 1, state)
+        own_parameters(per_unit, weights, own[BLOCK.per_unit], owned)
+        t = 0 if direction == 0 else steps - 1
+        if reads_gates:
+            fetch(now, gate_rows, t, begin, owned)
+        cuda.syncthreads()
+
+        move = 1 - 2 * direction  # in time, from step to step
+        t -= move
+        for step in range(steps):
+            t += move
+            for b0 in range(begin, end, SEQUENCES):
+                if masked:
+                    look_up(code_of, step_mask, (direction * (steps + 2) + t + 1) * batch, b0, end)
+                # 1. The products, each warp its part
+                if multiplies and columns > 0:
+                    what = Operand(operand, t + shift, b0, end, batch, width, column, columns)
+                    patience = Patience(0 if recurrent and step == 0 else 1, limit, trouble)
+                    partial = layout.partials + warp * layout.between_warps
+                    if not multiply(fragments, loaded, shared, partial, what, patience):
+                        report(trouble, own[BLOCK.trouble] + step + (0 if recurrent else OTHER_LAYER))
+                        failed[0] = 1
+                cuda.syncthreads()
+                if failed[0] != 0:
+                    return
+                # 2. The cell, for the block's units
+                for i in range(P):
+                    pair, unit, b, valid = pair_of(i, b0, owned)
+                    new_h, position = number(0), np.int64(0)
+                    at_state = layout.states + ((b0 - begin) * U + pair) * (1 + N)
+                    if valid:
+                        at, bias_w = layout.partials + pair // U * layout.row_stride + unit, layout.bias_w + unit
+                        bias_r = bias_w + G * U
+                        ah = add_r(recurrent_sums(shared, at, 0, split), load_biases_r(shared, bias_r, U))
+                        ax = load_x(now, i * G, 1)
+                        if inputs and not reads_gates:
+                            ax = input_sums(shared, at, split, working)
+                        ax = add_w(ax, load_biases_w(shared, bias_w, U))
+                        state = load_state(shared, at_state, 1)
+                        if masked and code_of[i] == RESET:
+                            state, ah = no_state(), load_biases_r(shared, bias_r, U)
+                        random = draw(noise_row, np.uint64(b * hidden + unit0 + unit), np.uint64(t))
+                        new_state, kept = forward(ax, ah, state, load_per_unit(per_unit, i * V, 1), (), random)
+                        if masked and code_of[i] == SKIP:
+                            new_state = state
+                        new_h, position = new_state[0], (t * batch + b) * h_rows.width + h_rows.column + unit
+                    stored = narrow(new_h)
+                    publish(h_rows.array, position + batch * h_rows.width, stored, valid)
+                    if drops and mask >= 0:
+                        factor = dropout_factor(position, masks, mask, scale)
+                        publish(dropped[layer], position, narrow(widen(stored) * factor), valid)
+                    if valid:
+                        store_state(shared, at_state, 1, whole(widen(stored), new_state[1:]))
+                        if save:
+                            at = (t * batch + b) * gate_rows.width + gate_rows.column + unit
+                            store_saved(gate_rows.array, at, hidden, kept)
+                        if save or step == steps - 1:
+                            slot = t + 1 if save else (t + 1) % 2
+                            at = (slot * batch + b) * c_rows.width + c_rows.column + unit
+                            store_private(c_rows.array, at, hidden, new_state[1:])
+                # 3. What the cell will need next besides products
+                if reads_gates:
+                    last = b0 + SEQUENCES >= end
+                    next_step, next_b0 = (step + 1, begin) if last else (step, b0 + SEQUENCES)
+                    if next_step < steps:
+                        next_t = t + move if last else t
+                        fetch(now, gate_rows, next_t, next_b0, owned)
+                        ahead = next_t + PREFETCH_STEPS * move
+                        if 0 <= ahead and ahead < steps:
+                            prefetch(gate_rows, ahead, next_b0, owned)
+                cuda.syncthreads()
+
+    name = f"{cell.name}_persistent_forward_{'training' if save else 'inference'}"
+    return Kernel(persistent_forward_kernel, name, source_key=f"{tile} {inputs} {drops} {masked}")
