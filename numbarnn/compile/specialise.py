@@ -10,6 +10,9 @@ from numbarnn.compile.scalar import functions_of
 
 # Rewrites that keep NaN and infinity and the order of sums: contraction to FMA, reciprocals, no signed zeros.
 FAST_MATH = {"contract", "nsz", "arcp", "afn"}
+ON_CPU = {"fastmath": FAST_MATH, "error_model": "numpy"}
+# Without the ways into a function from Python and from C, which take as long to compile as a small function itself.
+INSIDE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 @cache
@@ -40,12 +43,25 @@ def jit(function, backend):
     if backend == "cpu":
         import numba
 
-        return numba.njit(function, fastmath=FAST_MATH, error_model="numpy", forceinline=True)
+        return only_for_compiled_code(numba.njit(function, **INSIDE, **ON_CPU, forceinline=True))
     if backend == "cuda":
         from numba import cuda
 
         return cuda.jit(function, device=True)
     return function
+
+
+def only_for_compiled_code(dispatcher):
+    """A dispatcher of `numba.njit(..., **INSIDE)`, which Python must not call: Numba would not notice, and crash."""
+
+    def add_overload(compiled):
+        dispatcher.overloads[tuple(compiled.signature.args)] = compiled  # and not where calls from Python look
+
+    def refuse(*arguments, **named):
+        raise TypeError(f"{dispatcher.py_func.__name__} is for compiled code: call it in a function of numba.njit")
+
+    dispatcher.add_overload, dispatcher._compile_for_args = add_overload, refuse
+    return dispatcher
 
 
 @cache

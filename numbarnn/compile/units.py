@@ -1,12 +1,20 @@
 """A cell's tuples in memory: value k of unit j stands at index k * H + j of a row.
 
-Tuples need a length that is known when compiling, so the function for n values is built on the one for n - 1. Indices
-carry no literals: an unsigned j and H stay unsigned, which lets LLVM see that they are not negative, and vectorise.
-Where numbers are stored otherwise than they are computed (float16), a device function `widen` is applied to each that
-is loaded, and `narrow` to each that is stored; None leaves them as they are.
+Tuples need a length that is known when compiling, so the functions here are written, as text, for so many values:
+
+    def load(row, j, H):
+        j1 = j + H
+        j2 = j1 + H
+        return (row[j], row[j1], row[j2])
+
+A function that called itself for the rest would be compiled once for each value. Indices carry no literals: an unsigned
+j and H stay unsigned, which lets LLVM see that they are not negative, and vectorise. Where numbers are stored otherwise
+than they are computed (float16), a device function `widen` is applied to each that is loaded, and `narrow` to each that
+is stored; None leaves them as they are.
 """
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,81 +34,72 @@ def joiner(backend):
     return jit(lambda first, rest: (first, *rest), backend)
 
 
+def _write(head, lines, backend, **names):
+    """The device function of this head and these lines, which refer to `names`."""
+    namespace = {"__name__": __name__, **names}
+    exec("\n    ".join([f"def {head}:", *lines]), namespace)
+    return jit(namespace[head.partition("(")[0]], backend)
+
+
+def _indices(count):
+    """(The lines that compute the indices of a unit's values, the names of these indices.)"""
+    names = ["j", *(f"j{k}" for k in range(1, count))]
+    return [f"{name} = {before} + H" for before, name in pairwise(names)], names[:count]
+
+
+def _apply(function, name, value):
+    """The text of a function's value; the function may be None."""
+    return f"{name}({value})" if function else value
+
+
+def _tuple(values):
+    return f"({', '.join(values)}{',' if len(values) == 1 else ''})"
+
+
 @cache
 def loader(count, backend, widen=None):
     """A device function load(row, j, H) -> (row[j], row[H + j], ...), `count` values of unit j."""
-    if count == 0:
-        return jit(lambda row, j, H: (), backend)
-    load_rest, convert = loader(count - 1, backend, widen), widen or unchanged(backend)
-
-    def load(row, j, H):
-        return (convert(row[j]), *load_rest(row, j + H, H))
-
-    return jit(load, backend)
+    lines, indices = _indices(count)
+    values = [_apply(widen, "widen", f"row[{index}]") for index in indices]
+    return _write("load(row, j, H)", [*lines, f"return {_tuple(values)}"], backend, widen=widen)
 
 
 @cache
 def biased_loader(count, backend, widen=None, widen_bias=None):
     """A device function load(row, bias, j, H): as `loader`, each value with its bias added."""
-    if count == 0:
-        return jit(lambda row, bias, j, H: (), backend)
-    load_rest = biased_loader(count - 1, backend, widen, widen_bias)
-    convert, convert_bias = widen or unchanged(backend), widen_bias or unchanged(backend)
-
-    def load(row, bias, j, H):
-        return (convert(row[j]) + convert_bias(bias[j]), *load_rest(row, bias, j + H, H))
-
-    return jit(load, backend)
+    return reset_loader(0, count, backend, widen, widen_bias)
 
 
 @cache
 def reset_loader(recurrent, count, backend, widen=None, widen_bias=None):
     """A device function load(row, bias, j, H): as `biased_loader`, but of the first `recurrent` values the bias
     alone."""
-    if count == 0:
-        return jit(lambda row, bias, j, H: (), backend)
-    load_rest = reset_loader(max(0, recurrent - 1), count - 1, backend, widen, widen_bias)
-    convert, convert_bias = widen or unchanged(backend), widen_bias or unchanged(backend)
-    if recurrent:
-        return jit(lambda row, bias, j, H: (convert_bias(bias[j]), *load_rest(row, bias, j + H, H)), backend)
-
-    def load(row, bias, j, H):
-        return (convert(row[j]) + convert_bias(bias[j]), *load_rest(row, bias, j + H, H))
-
-    return jit(load, backend)
+    lines, indices = _indices(count)
+    values = [_apply(widen_bias, "widen_bias", f"bias[{index}]") for index in indices]
+    for k, index in list(enumerate(indices))[recurrent:]:
+        values[k] = f"{_apply(widen, 'widen', f'row[{index}]')} + {values[k]}"
+    names = dict(widen=widen, widen_bias=widen_bias)
+    return _write("load(row, bias, j, H)", [*lines, f"return {_tuple(values)}"], backend, **names)
 
 
 @cache
 def storer(count, backend, narrow=None):
     """A device function store(row, j, H, values): row[k H + j] = values[k] for `count` values of unit j."""
-    if count == 0:
-        return jit(lambda row, j, H, values: None, backend)
-    store_rest, convert = storer(count - 1, backend, narrow), narrow or unchanged(backend)
-
-    def store(row, j, H, values):
-        row[j] = convert(values[0])
-        store_rest(row, j + H, H, values[1:])
-
-    return jit(store, backend)
+    lines, indices = _indices(count)
+    lines += [f"row[{index}] = {_apply(narrow, 'narrow', f'values[{k}]')}" for k, index in enumerate(indices)]
+    return _write("store(row, j, H, values)", lines or ["pass"], backend, narrow=narrow)
 
 
 @cache
 def adder(count, backend):
     """A device function add(a, b): the sums of two tuples' values."""
-    if count == 0:
-        return jit(lambda a, b: (), backend)
-    add_rest = adder(count - 1, backend)
-    return jit(lambda a, b: (a[0] + b[0], *add_rest(a[1:], b[1:])), backend)
+    return _write("add(a, b)", [f"return {_tuple([f'a[{k}] + b[{k}]' for k in range(count)])}"], backend)
 
 
 @cache
 def zeros(count, backend, dtype):
     """A device function () -> a tuple of `count` zeros of a dtype (a name)."""
-    zero = np.dtype(dtype).type(0)
-    if count == 0:
-        return jit(lambda: (), backend)
-    rest = zeros(count - 1, backend, dtype)
-    return jit(lambda: (zero, *rest()), backend)
+    return _write("zeros()", [f"return {_tuple(['zero'] * count)}"], backend, zero=np.dtype(dtype).type(0))
 
 
 # ------------------------------------------------------------------------------------------------------------- noise

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from cell_steps import callable_from_python
 from numbarnn.cells import lstm
 from numbarnn.compile.specialise import specialise
 
@@ -75,7 +76,7 @@ def test_nan_in_c(propagate_nan):
     for number, one in zip(numbers, expected, strict=True):
         np.testing.assert_array_equal(cell.forward(gates, gates, (0.0, number))[0][1], one)
     for dtype in ("float32", "float64"):
-        of_dtype, forward = np.dtype(dtype).type, specialise(cell.forward, dtype, "cpu")
+        of_dtype, forward = np.dtype(dtype).type, callable_from_python(specialise(cell.forward, dtype, "cpu"))
         for number, one in zip(numbers, expected, strict=True):
             (_, found), _ = forward((of_dtype(0.5),) * 4, (of_dtype(0.5),) * 4, (of_dtype(0), of_dtype(number)))
             np.testing.assert_allclose(found, one, rtol=4 * np.finfo(dtype).eps)
@@ -85,7 +86,9 @@ def test_nan_in_c(propagate_nan):
 @by_clipped
 def test_compiled_backward_equals_the_plain_equations(cell, dtype):
     ax, ah, state = (tuple(part.astype(dtype) for part in parts) for parts in lstm_points(60))
-    forward, backward = (specialise(function, dtype, "cpu") for function in (cell.forward, cell.backward))
+    forward, backward = (
+        callable_from_python(specialise(function, dtype, "cpu")) for function in (cell.forward, cell.backward)
+    )
     of_dtype, limited = np.dtype(dtype).type, 0
     for k in range(60):
         point = [tuple(values[k] for values in part) for part in (ax, ah, state)]

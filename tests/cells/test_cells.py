@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numba import njit, types
 
+from cell_steps import callable_from_python
 from general_cells import GENERAL
 from numbarnn import cells
 from numbarnn.cells import lstm, scalar
@@ -190,6 +191,7 @@ def test_simulated_cells_compute_in_their_dtype(cell, dtype):
 def test_compiled_cells_equal_the_plain_equations(cell, dtype):
     rng = np.random.default_rng(0)
     compiled, plain = (forward_function(cell, *way) for way in ((dtype, "cpu"), ("float64", "python")))
+    compiled = callable_from_python(compiled)
     for _ in range(20):
         point = rng.normal(size=size_of(cell)).astype(dtype)
         # eight operations on numbers below 4, and one exp or tanh of 2.5 eps
@@ -197,6 +199,14 @@ def test_compiled_cells_equal_the_plain_equations(cell, dtype):
         exact = plain(*parts_of(cell, point.astype(np.float64)), (), ())
         for one, other in zip(flat(ours), flat(exact), strict=True):
             assert abs(one - other) <= 16 * np.finfo(dtype).eps
+
+
+def test_functions_for_compiled_code_cannot_be_called_by_python():
+    sigmoid = specialise(scalar.sigmoid, "float32", "cpu")
+    assert 0 < callable_from_python(sigmoid)(np.float32(0.5)) < 1
+    for _ in range(2):  # compiled by then
+        with pytest.raises(TypeError, match=r"sigmoid is for compiled code: call it in a function of numba\.njit"):
+            sigmoid(np.float32(0.5))
 
 
 def test_specialise_replaces_constants_and_functions_only():
@@ -293,7 +303,7 @@ def test_float64_uses_the_target_own_functions(function, exact):
     if function is scalar.tanh:
         assert compiled_scalar.functions_of("cpu", "float64")["tanh"](0.5) == np.tanh(0.5)
         return
-    device_function = specialise(function, "float64", "cpu")
+    device_function = callable_from_python(specialise(function, "float64", "cpu"))
     x = np.linspace(-30, 30, 1001)
     value = np.array([device_function(one) for one in x])
     assert np.max(np.abs(value - exact(x)) / exact(x)) < 4 * np.finfo(np.float64).eps
@@ -332,7 +342,7 @@ def test_philox_known_answers(counter, key, known):
     words = [np.uint64(word) for word in (*counter, *key)]
     assert tuple(map(int, philox(*words))) == known
     for dtype in ("float32", "float64"):
-        assert tuple(map(int, specialise(philox, dtype, "cpu")(*words))) == known
+        assert tuple(map(int, callable_from_python(specialise(philox, dtype, "cpu"))(*words))) == known
     assert tuple(map(int, philox4x32(counter, key))) == known  # the tests' own
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import types
 
-from cell_steps import Steps
+from cell_steps import Steps, callable_from_python
 from numbarnn.cells import library
 from numbarnn.cells.tracing import cell
 from numbarnn.cells.tracing.saving import CHOICES
@@ -126,5 +126,5 @@ def test_compiled_functions_compute_in_float32(name):
         )
         assert {np.asarray(value).dtype.name for value in expected} == {"float32"}
         # a few dozen operations on numbers of size 1 to 10
-        np.testing.assert_allclose(flat(compiled(*arguments)), exact, rtol=3e-5, atol=3e-5)
+        np.testing.assert_allclose(flat(callable_from_python(compiled)(*arguments)), exact, rtol=3e-5, atol=3e-5)
         np.testing.assert_allclose(expected, exact, rtol=3e-5, atol=3e-5)

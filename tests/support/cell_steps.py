@@ -6,6 +6,14 @@ does what.
 """
 
 import numpy as np
+from numba import njit
+
+from numbarnn.cells.definition import ON_CPU
+
+
+def callable_from_python(function):
+    """A function that is for compiled code only (`numbarnn.compile.specialise.jit`), with a way in."""
+    return njit(lambda *arguments: function(*arguments), **ON_CPU)
 
 
 def whole(values, like):

@@ -18,11 +18,11 @@ from numbarnn.common import order, philox
 from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile import specialise as compiling
 from numbarnn.compile import units
-from numbarnn.compile.specialise import FAST_MATH, backward_function, forward_function, jit, specialise
+from numbarnn.compile.specialise import INSIDE, ON_CPU, backward_function, forward_function, jit, specialise
 from numbarnn.cuda.cubin_cache import fingerprint
 from numbarnn.engines.cpu import atomics, openblas, products
 
-INLINE = dict(forceinline=True, fastmath=FAST_MATH, error_model="numpy")
+INLINE = {**INSIDE, **ON_CPU, "forceinline": True}
 
 
 class CellTag:
