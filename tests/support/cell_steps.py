@@ -8,7 +8,7 @@ does what.
 import numpy as np
 from numba import njit
 
-from numbarnn.cells.definition import ON_CPU
+from numbarnn.compile.specialise import ON_CPU
 
 
 def callable_from_python(function):
