@@ -79,6 +79,15 @@ def test_agrees_with_onnxruntime(case):
     problem = Problem(case)
     theirs, loops = run_onnxruntime(problem), problem.expected()
     assert_close(case, theirs, {name: loops[name] for name in theirs}, "loop")
+
+
+@pytest.mark.parametrize("case", [
+    pytest.param(case, marks=[] if case.cell == "peephole_lstm" else [pytest.mark.full]) for case in CASES
+], ids=str)  # fmt: skip
+def test_layers_agree_with_onnxruntime(case):
+    """Of one cell by default: loops and layers of all are compared in test_conformance.py."""
+    problem = Problem(case)
+    theirs = run_onnxruntime(problem)
     ours = infer(problem.layer(), problem)
     assert_close(case, ours, {name: theirs[name] for name in ours}, "layer", limit=2 * case.limit)
 

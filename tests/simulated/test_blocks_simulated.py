@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from persistent_setup import few_threads
 
+import numbarnn
 from numbarnn.cuda import simulator
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.arrays import blocks
@@ -33,3 +34,18 @@ def test_every_order_of_the_threads_gives_the_same(monkeypatch, seed):
     few_threads(monkeypatch)
     with simulator.schedule(seed):
         check(Case("rnn_tanh", T=2, B=2, hidden=(4, 2), heads=2, drop=0.4), "sim", "persistent")
+
+
+@numbarnn.cell
+def normed_lstm(x, h, c, p):
+    """Sums over units, blocks, DropConnect and a projection at once."""
+    R = numbarnn.heads(numbarnn.drop_connect(p.R, 0.3), 2)
+    i, f, g = numbarnn.layer_norm(p.W.i @ x + R.i @ h, p.W.f @ x + R.f @ h, p.W.g @ x + R.g @ h)
+    c_new = numbarnn.sigmoid(f) * c + numbarnn.sigmoid(i) * numbarnn.tanh(g)
+    return p.P.h @ numbarnn.tanh(numbarnn.layer_norm(c_new)), c_new
+
+
+@pytest.mark.parametrize("P", (2, 6))
+def test_gradients_of_a_traced_cell_with_all_of_it(P):
+    check = numbarnn.gradcheck(normed_lstm, 2, 4, steps=2, device="sim", proj_size=P)
+    assert "weight_hr_l0" in check.errors
