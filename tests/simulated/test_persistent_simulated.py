@@ -85,15 +85,20 @@ HALF_CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", HALF_CASES, ids=str)
+PLACES = {"registers": {"registers": 65536}, "shared": {}, "fma": {"compute_capability": (7, 5)}}
+
+
 @pytest.mark.parametrize(
-    "where, device",
-    [("registers", {"registers": 65536}), ("shared", {}), ("fma", {"compute_capability": (7, 5)})],
-    ids=("registers", "shared", "fma"),
+    "case, where",
+    [
+        pytest.param(case, where, marks=full if number and number != 1 + turn else [], id=f"{case}-{where}")
+        for number, case in enumerate(HALF_CASES)
+        for turn, where in enumerate(PLACES)
+    ],
 )
-def test_halves_equal_stepwise(small, case, where, device):
+def test_halves_equal_stepwise(small, case, where):
     """With weights in registers, in shared memory where registers are few, and where there are no tensor cores."""
-    small(**device)
+    small(**PLACES[where])
     for launch in launches_of(case):
         assert launch.tile.math == ("fma" if where == "fma" else "mma")
         assert where in ("fma", launch.tile.resident)
@@ -117,8 +122,11 @@ def test_weights_in_registers_without_tensor_cores_equal_stepwise(small, case, d
     check(case)
 
 
-@pytest.mark.parametrize("case", [Case("lstm", T=2, B=2, hidden=(8, 8)), Case("gru", T=2, B=2, hidden=(5,))], ids=str)
-@pytest.mark.parametrize("registers", (0, 65536), ids=("shared", "registers"))
+@pytest.mark.parametrize(
+    "case, registers",
+    [(Case("lstm", T=2, B=2, hidden=(8, 8)), 0), (Case("gru", T=2, B=2, hidden=(5,)), 65536)],
+    ids=str,
+)
 def test_tf32_equals_stepwise_to_its_own_rounding(small, monkeypatch, case, registers):
     """TF32 has the mantissa of float16: products of numbers rounded to it."""
     small(registers=registers)
@@ -161,7 +169,9 @@ def test_slices_of_the_batch_equal_stepwise(small, case, slices):
     check(case)
 
 
-@pytest.mark.parametrize("cut", CHEAP, ids=str)
+@pytest.mark.parametrize(
+    "cut", [pytest.param(cut, marks=full if n % 2 else []) for n, cut in enumerate(CHEAP)], ids=str
+)
 def test_several_groups_of_chunks_equal_stepwise(monkeypatch, cut):
     """A warp gathers its columns in several groups, as of large layers."""
     cut.choose(monkeypatch, "sim", profiles.SIMULATOR)
