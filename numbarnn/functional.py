@@ -135,7 +135,7 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, **into):
 def backward_weights(rnn, reserve, dw):
     """Add the parameters' gradients to `dw` (weight_space_size,), after `backward_data`; returns dw."""
     _check_reserve(rnn, reserve)
-    if reserve.walk is None:
+    if reserve.backward is None:
         raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
     dw = checks.buffer(rnn.engine, rnn._weights(dw, "dw"), "dw", (rnn.space.size,), rnn.dtype)
     _require_apart(rnn, {"dw": dw}, (("w", reserve.weights), ("x", reserve.forward.x)))

@@ -80,8 +80,8 @@ class Engine(ABC):
         name: "cpu", "cuda" or "sim".
         array_module: numpy or cupy.
         device: what the engine runs on, for people.
-        fuses_input: `forward_steps` computes x Wᵀ of its steps too, from the buffers' x and W, so that a plan's
-            "input" tasks leave nothing to do but to make room.
+        fuses_input: `forward_steps` computes x Wᵀ of its steps too, from the buffers' x and W, so that plans have
+            no "input" tasks.
         records_jobs: `run_jobs` gets faster when a call comes again, so that all plans run by it.
         watches_in_jobs: calls return before they are done, so that what must not change between forward and backward is
             noted and compared as jobs of theirs (`note`, `compare`); else by `watch`.
@@ -108,8 +108,8 @@ class Engine(ABC):
         """An array of zeros."""
         return self.array_module.zeros(shape, dtype)
 
-    def rooms(self, kind):
-        """A function (name, shape, dtype) that makes the arrays of a call, with unspecified contents.
+    def allocate(self, kind):
+        """A function (name, shape, dtype) that allocates the arrays of a call, with unspecified contents.
 
         Args:
             kind: hashable; of calls of one kind arrays of one name have one shape and dtype. An engine that records
@@ -133,22 +133,22 @@ class Engine(ABC):
     def _arrived(self):  # noqa: B027 - most engines copy at once
         """Wait until copies from the host are there for every stream."""
 
-    def from_host_into(self, rooms, name, array):
-        """A copy of a NumPy array on this engine, made by what `rooms` returned, under that name."""
+    def from_host_into(self, allocate, name, array):
+        """A copy of a NumPy array on this engine, in memory of that name; `allocate` as the method returns it."""
         return self.from_host(array)
 
-    def settled(self, rooms, name, array, own=False):
+    def settled(self, allocate, name, array, own=False):
         """A caller's array as a call's jobs work on it: a contiguous one.
 
-        An engine that records jobs returns a copy, so that no recording holds an address of the caller's: made by what
-        `rooms` returned, under that name. Others return the array itself.
+        An engine that records jobs returns a copy in memory of that name, so that no recording holds an address of the
+        caller's. Others return the array itself.
 
         Args:
             own: copy it even if it stands in that memory already, as it is read later than the caller may write to it.
         """
         return array
 
-    def handed_over(self, rooms, name, array):
+    def handed_over(self, allocate, name, array):
         """A result, in memory of that name, as its caller gets it: a copy where callers keep so many that later calls
         would have to write to ever new memory."""
         return array
@@ -291,7 +291,7 @@ class Engine(ABC):
 
     @abstractmethod
     def backward_steps(self, buffers: BackwardBuffers):
-        """A function f(first, last) that runs steps [first, last) of the walk back: step 0 is forward's last."""
+        """A function f(first, last) that runs steps [first, last) of the backward pass: step 0 is forward's last."""
 
     def run_jobs(self, make_jobs, key, arrays):
         """Do jobs, those that do not wait for each other at the same time where the engine can.

@@ -237,10 +237,7 @@ class Recurrent:
             dy = self._checked(dy, "dy", width, work.batch_major, (work.steps, work.batch))
         dhy, dcy = self._check_states(dstate, "dstate", work.batch)
         accumulate = dw is not None
-        if not accumulate:
-            with self.engine.activate():
-                dw = work.room_for_gradients()("dw", self.weights.shape, self.dtype)
-        else:
+        if accumulate:
             dw = checks.buffer(self.engine, dw, "dw", self.weights.shape, self.dtype)
             others = {"weights": self._weights, "x": work.x, "y": work.y, "dy": dy, "dstate": (dhy, dcy)}
             zeros = "cupy.zeros_like" if self.engine.name == "cuda" else "np.zeros_like"
@@ -250,7 +247,7 @@ class Recurrent:
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, accumulate)
         if packing is not None:
             dx = PackedSequence(packing.pack(self.engine, dx), packing.batch_sizes, packing.order, packing.ranks)
-        return Gradients(dx, self._states(dhx, dcx), dw, self.stack.space)
+        return Gradients(dx, self._states(dhx, dcx), tape.backward.dw, self.stack.space)
 
     def check(self):
         """Wait for the device, and raise RuntimeError if a call on it failed: of this layer or another; it says which.

@@ -18,7 +18,7 @@ from numbarnn.kernels.arrays import samples
 from numbarnn.layers import checks
 from numbarnn.layers.sequences import EVERY_STEP, Packing
 from numbarnn.passes.backward import BackwardPass
-from numbarnn.passes.forward import ForwardPass
+from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights import WeightSpace
@@ -37,7 +37,7 @@ class Tape:
         weights: the flat weight buffer it was made with.
         version: the weights' version then.
         forward: the arrays.
-        walk: the backward pass, once data have been walked back.
+        backward: the backward pass, once it was run.
         used: backward is done: the saved gates have been overwritten.
         packing: of a packed x, where its elements stand.
         watch: gives the fingerprints of the weights and, unless forward copied it, of x (`Engine.watch`); None where
@@ -49,7 +49,7 @@ class Tape:
     weights: Any
     version: int
     forward: ForwardPass
-    walk: BackwardPass | None = None
+    backward: BackwardPass | None = None
     used: bool = False
     packing: Packing | None = None
     watch: Callable[[], tuple] | None = None
@@ -234,9 +234,9 @@ class Stack:
         return state_shapes(tuple(count * hidden for hidden in self.hidden_sizes), self.directions, batch)
 
     # ---------------------------------------------------------------- forward
-    def problem(self, steps, batch, training, padded=False, resets=False):
+    def problem(self, steps, batch, training, padded=False, resets=False, batch_major=False):
         """The `Problem` of a call, for schedules; the same object for the same sizes."""
-        key = (steps, batch, training, padded, resets)
+        key = (steps, batch, training, padded, resets, batch_major)
         problem = self._problems.get(key)
         if problem is None:
             if len(self._problems) >= PROBLEMS:
@@ -259,6 +259,8 @@ class Stack:
                 resets=resets,
                 allow_tf32=self.allow_tf32,
                 profile=self.engine.profile,
+                batch_major=batch_major,
+                fuses_input=self.engine.fuses_input,
             )
             problem = self._problems.setdefault(key, problem)  # another thread may have made it too
         return problem
@@ -273,21 +275,19 @@ class Stack:
                 return them; weights: the flat buffer. All are taken as checked.
         """
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
-        lengths, resets, fill = sequences.lengths, sequences.resets, sequences.padding_value
+        lengths, resets = sequences.lengths, sequences.resets
         self.engine.require_no_trouble()
         with self.engine.activate():
             self.engine.require_no_capture()
             with _lock:  # two threads do not draw the same
-                call = self.calls
+                number = self.calls
                 self.calls += training
-            problem = self.problem(steps, batch, training, lengths is not None, resets is not None)
+            problem = self.problem(steps, batch, training, lengths is not None, resets is not None, batch_major)
             parts = self.weights_with_biases(weights)
             watched = self._watched(steps, batch) if training and self.engine.watches_in_jobs else None
-            work = ForwardPass(
-                self.engine, problem, x, parts, weights, hx, cx, self.seed, call, batch_major, lengths, resets, fill,
-                self.caller, watched,
-            )  # fmt: skip
-            self.schedule.run_forward(work)
+            call = Call(self.engine, problem, parts, weights, self.seed, number, self.caller, watched)
+            work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)
+            self.schedule.pick(problem)[0].run_forward(work)
             results = work.results()
         return *results, self._tape(work, x, weights, version) if training else None
 
@@ -348,9 +348,10 @@ class Stack:
 
     # ---------------------------------------------------------------- backward
     def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True):
-        """dx (T, B, I), dhx, dcx (None without private states); with `dw`, a flat buffer, parameters' gradients too.
+        """dx (T, B, I), dhx, dcx (None without private states); the parameters' gradients stay in `tape.backward.dw`.
 
         Args:
+            dw: a flat buffer for the parameters' gradients; None leaves them out, or without `accumulate` makes one.
             accumulate: add to dw; without it dw is overwritten.
             dy: (T, B, D*H), or None for zero; dhy, dcy as `check_h`, `check_c` return them. All are taken as checked,
                 the tape by `require_unchanged`.
@@ -359,18 +360,18 @@ class Stack:
         with self.engine.activate():
             self.engine.require_no_capture()
             tape.used = True
-            walk = BackwardPass(tape.forward, dy, dhy, dcy, self.parts, dw, accumulate)
-            tape.walk = walk
-            self.schedule.run_backward(walk, weights=dw is not None)
-            return walk.results()
+            work = tape.backward = BackwardPass(tape.forward, dy, dhy, dcy, self.parts, dw, accumulate)
+            self.schedule.pick(work.problem)[0].run_backward(work, weights=work.dw is not None)
+            return work.results()
 
     def backward_weights(self, tape, dw):
         """Add the parameters' gradients to the flat buffer dw, after `backward_data` without them."""
         self.engine.require_no_trouble()
         with self.engine.activate():
             self.engine.require_no_capture()
-            tape.walk.dw, tape.walk.accumulate = dw, True
-            self.schedule.run_weights(tape.walk)
+            work = tape.backward
+            work.dw, work.accumulate = dw, True
+            self.schedule.pick(work.problem)[0].run_weights(work)
 
     def check(self):
         """Wait for the device; raise RuntimeError if a call on it failed. See `numbarnn.LSTM.check`."""

@@ -6,7 +6,7 @@ numbers of head j div (H/n) alone. Engines multiply with a dense R (A*H, P), zer
 parameter is that of the blocks, dropped out by the same masks.
 """
 
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -14,29 +14,24 @@ import numpy as np
 from numbarnn.common.philox import drop_connect_words
 
 
-def made_for(work, room):
-    """The `RecurrentWeights` of a `ForwardPass`; None where R is the parameter. `room` as `Engine.rooms` gives it."""
-    cell = work.problem.cell
-    drops = work.problem.training and any(cell.drop_connect)
-    return RecurrentWeights(work, room, drops) if cell.num_ah and (cell.heads > 1 or drops) else None
-
-
 class RecurrentWeights:
     """The R of all layers and directions of a forward pass, to be made before its first step; kept for backward.
+
+    Its arrays are buffers of the pass: `R` or `all_weights`, `drop_words`, `R_dropped`.
 
     Attributes:
         words: (L*D, A, 5) uint64, of the engine: what `Engine.dropout` needs to know of each gate's mask; None if
             nothing is dropped. scales: per gate what the others are multiplied by.
     """
 
-    def __init__(self, work, room, drops):
-        problem, self._room, self._weights = work.problem, room, work.weights
-        self._engine, self._cell, self._dtype = work.engine, problem.cell, problem.dtype
+    def __init__(self, work, drops):
+        problem, self._work, self._joined = work.problem, work, False
+        self._engine, self._cell = work.engine, problem.cell
         sizes = zip(problem.hidden_sizes, problem.output_sizes, strict=True)
         shapes = [(problem.cell.num_ah * H, P) for H, P in sizes for _ in range(problem.directions)]
         places = [(layer, d) for layer in range(problem.layers) for d in range(problem.directions)]
         self._shapes = dict(zip(places, shapes, strict=True))
-        self._flat, self.words, self.scales = None, None, ()
+        self.words, self.scales = None, ()
         if drops:
             rates = list(enumerate(problem.cell.drop_connect))
             masks = [
@@ -45,30 +40,36 @@ class RecurrentWeights:
             ]
             self.scales = [scale for scale, *_ in masks[0]]
             words = np.array([[words for _, *words in gates] for gates in masks], np.uint64)
-            self.words = self._engine.from_host_into(room, "drop connect", words)
+            self.words = work.drop_words = work.from_host("drop_words", words)
+
+    @classmethod
+    def made_for(cls, work):
+        """Those of a `ForwardPass`; None where R is the parameter."""
+        cell = work.problem.cell
+        drops = work.problem.training and any(cell.drop_connect)
+        return cls(work, drops) if cell.num_ah and (cell.heads > 1 or drops) else None
 
     # ------------------------------------------------------------------------------------------------------- arrays
-    def join(self, flat):
-        """Let `array` begin with what is in a buffer of all parameters, for kernels that know weights by their places
-        in one array."""
-        self._flat = flat
+    def join(self):
+        """Let `array` begin with all parameters, for kernels that know weights by their places in one array."""
+        self._joined = True
 
-    @cached_property
+    @property
     def array(self):
         """All R, one after the other."""
-        first = 0 if self._flat is None else self._flat.size
-        return self._room("R", (first + sum(map(prod, self._shapes.values())),), self._dtype)
+        name = "all_weights" if self._joined else "R"
+        self._work.allocate(name)
+        return getattr(self._work, name)
 
-    @cached_property
+    @property
     def _dropped(self):
         """Scratch for the parameter of any place with weights dropped, where it is then spread."""
-        most = max(map(prod, self._shapes.values())) // self._cell.heads
-        return self._room("R dropped", (most,), self._dtype)
+        self._work.allocate("R_dropped")
+        return self._work.R_dropped
 
-    def arrays(self):
-        """All arrays that it makes; makes them."""
-        made = [self.array] if self.words is None else [self.array, self.words]
-        return [*made, self._dropped] if self.words is not None and self._cell.heads > 1 else made
+    def allocate(self):
+        """Make its arrays."""
+        _ = self.array, self._dropped
 
     def start(self, place):
         """Where the R of a place (layer, direction) begins in `array`."""
@@ -83,14 +84,15 @@ class RecurrentWeights:
     def parameter(self, place):
         """(A*H, P/n)."""
         layer, direction = place
-        return self._weights[layer][direction]["R"]
+        return self._work.weights[layer][direction]["R"]
 
     # ------------------------------------------------------------------------------------------------------ functions
     def fill(self):
         """The functions that make all R."""
         engine, heads = self._engine, self._cell.heads
-        if self._flat is not None:
-            yield partial(engine.copy, self.array[: self._flat.size], self._flat)
+        if self._joined:
+            flat = self._work.flat
+            yield partial(engine.copy, self.array[: flat.size], flat)
         for place in self._shapes:
             R, used = self.R(place), self.parameter(place)
             if self.words is not None:

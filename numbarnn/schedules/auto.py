@@ -34,7 +34,6 @@ class Auto(Schedule):
     name = "auto"
 
     def pick(self, problem):
-        """(schedule, why): depends on the problem alone, so that backward takes what forward took."""
         return _pick(problem)
 
     def plan_forward(self, problem):
@@ -51,15 +50,6 @@ class Auto(Schedule):
         schedule, why = self.pick(problem)
         plan = make(schedule)
         return replace(plan, reason=f"{plan.reason} (auto: {why})")
-
-    def run_forward(self, work):
-        self.pick(work.problem)[0].run_forward(work)
-
-    def run_backward(self, walk, weights=True):
-        self.pick(walk.problem)[0].run_backward(walk, weights)
-
-    def run_weights(self, walk):
-        self.pick(walk.problem)[0].run_weights(walk)
 
 
 AUTO = Auto()

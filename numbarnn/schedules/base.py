@@ -1,4 +1,4 @@
-"""What every schedule offers: plans for a problem, and running them on the arrays of a call."""
+"""What every schedule offers: plans for a problem, and running them on a pass."""
 
 from abc import ABC, abstractmethod
 
@@ -28,26 +28,32 @@ class Schedule(ABC):
     def plan_weights(self, problem):
         """The plan of the parameters' gradients alone, after a backward pass without them."""
 
+    def pick(self, problem):
+        """(schedule, why): the one that runs the problem, of which it depends alone, so that backward takes what
+        forward took; why is None where it was asked for by name."""
+        return self, None
+
     def run_forward(self, work):
         """Run the forward pass of a `ForwardPass`."""
         work.run(self.plan_forward(work.problem))
 
-    def run_backward(self, walk, weights=True):
+    def run_backward(self, work, weights=True):
         """Run the backward pass of a `BackwardPass`; with `weights` for its `dw` too."""
-        walk.run(self.plan_backward(walk.problem, weights))
+        work.run(self.plan_backward(work.problem, weights))
 
-    def run_weights(self, walk):
+    def run_weights(self, work):
         """Run what `run_backward` without weights left out."""
-        walk.run(self.plan_weights(walk.problem))
+        work.run(self.plan_weights(work.problem))
 
 
 class SizedSchedule(Schedule):
-    """A schedule whose plans depend on layers, directions, steps and dropout alone, so that it runs every problem.
+    """A schedule whose plans depend on layers, directions, steps and dropout, and forward on which layers have an input
+    product, so that it runs every problem.
 
     Args:
         name: of the schedule.
-        forward, backward, weights: functions of (L, D, T, dropout) that make the plans; `backward` takes weights and
-            input_gradient after them.
+        forward, backward, weights: functions of (L, D, T, dropout) that make the plans; after them `forward` takes
+            `Problem.input_products`, `backward` weights and input_gradient.
     """
 
     def __init__(self, name, forward, backward, weights):
@@ -55,7 +61,7 @@ class SizedSchedule(Schedule):
         self._forward, self._backward, self._weights = forward, backward, weights
 
     def plan_forward(self, problem):
-        return self._forward(*self._sizes(problem))
+        return self._forward(*self._sizes(problem), problem.input_products)
 
     def plan_backward(self, problem, weights=True, input_gradient=True):
         return self._backward(*self._sizes(problem), weights, input_gradient)

@@ -8,7 +8,6 @@ import numpy as np
 from numbarnn.common.precision import compute_dtype, numpy_dtype
 from numbarnn.kernels.persistent.columns import RECURRENT
 from numbarnn.schedules import SCHEDULES
-from numbarnn.schedules.auto import AUTO
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.plan import Plan
 
@@ -147,7 +146,7 @@ def explain(schedule, problem, backward):
     Raises:
         RuntimeError: the schedule cannot run the problem; says why, with the numbers.
     """
-    taken, why = AUTO.pick(problem) if schedule is AUTO else (schedule, None)
+    taken, why = schedule.pick(problem)
     option = _option(taken, problem, backward)
     others = tuple(_try(other, problem, backward) for other in SCHEDULES.values() if other.name != taken.name)
     return Explanation(problem, backward, option, why, others)

@@ -1,4 +1,4 @@
-"""Plans: which (layer, direction, steps) runs when, as plain data. Executors walk them; tests and people read them."""
+"""Plans: which (layer, direction, steps) runs when, as plain data: what is printed, drawn and run."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from numbarnn.common.order import step_time
 
-# Forward: "dropout" of a layer's input, "input" product of its steps, "steps": the recurrence.
+# Forward: "dropout" of a layer's input, "input" product of its steps (where steps do not compute it themselves),
+# "steps": the recurrence.
 # Backward: "steps", "input": the gradient of the layer's input, "dropout" of that gradient, "weights": the gradients of
 # the layer's parameters, "remake": the layer's dropped-out input once more for them, as forward does not keep it.
 # Of the persistent schedule in place of "steps": "launch", the recurrence of all steps of consecutive layers.
@@ -22,7 +23,7 @@ class Task:
         kind: one of `KINDS`.
         layer: 0 is the first.
         direction: 0, 1, or `BOTH`.
-        first, last: steps [first, last) in the order in which the direction walks in this pass; of a task for both
+        first, last: steps [first, last) in the order in which the direction runs in this pass; of a task for both
             directions, times.
         needs: the tasks it waits for.
         launch: of a "launch" the `persistent.planner.Launch`: its layers, of which `layer` is the first, and blocks.
@@ -110,7 +111,7 @@ class Plan:
         return tuple(tuple(position[need] for need in task.needs) for task in self.tasks)
 
     @cached_property
-    def walks(self):
+    def has_steps(self):
         """Whether it has steps."""
         return any(task.has_steps for task in self.tasks)
 

@@ -25,6 +25,8 @@ class Problem:
         skip_input: x itself stands for W x in layer 0, for each gate.
         padded: sequences may be shorter than T: what stands beyond their length is ignored, and filled in y.
         resets: sequences may begin anew.
+        batch_major: x, y, dy and dx have the axes of batch and time exchanged.
+        fuses_input: steps compute x Wᵀ themselves (`Engine.fuses_input`).
         allow_tf32: float32 products may be computed by tensor cores, which round their operands to TF32 (GPUs only).
         profile: what planners know of the device (`Engine.profile`), or None.
     """
@@ -46,6 +48,8 @@ class Problem:
     resets: bool = False
     allow_tf32: bool = False
     profile: Any = None
+    batch_major: bool = False
+    fuses_input: bool = False
 
     def __hash__(self):
         return self._hash
@@ -65,6 +69,12 @@ class Problem:
         return self.training and self.dropout > 0 and self.layers > 1
 
     @cached_property
+    def input_products(self):
+        """The layers whose x Wᵀ is a task of its own, from the first: all, or where steps compute it none but a first
+        one that has no W."""
+        return range(int(self.skip_input) if self.fuses_input else self.layers)
+
+    @cached_property
     def masked(self):
         """Whether some steps are not ordinary (`numbarnn.common.order`)."""
         return self.padded or self.resets
@@ -78,17 +88,6 @@ class Problem:
     def output_sizes(self):
         """Width of h of each layer and direction: P with projection, else H."""
         return tuple(self.projection or hidden for hidden in self.hidden_sizes)
-
-    @cached_property
-    def slot_shapes(self):
-        """Per layer the shapes of h (T + 2, B, D * P), m (T + 2, B, D * H) and c (S, B, D * N * H) over all steps; S is
-        2 in inference, else T + 2."""
-        slots, kept, private = self.steps + 2, self.steps + 2 if self.training else 2, self.cell.num_private
-        return [
-            tuple((length, self.batch, self.directions * width) for length, width in sizes)
-            for hidden, output in zip(self.hidden_sizes, self.output_sizes, strict=True)
-            for sizes in [((slots, output), (slots, hidden), (kept, private * hidden))]
-        ]
 
     @cached_property
     def h_shapes(self):

@@ -10,12 +10,13 @@ REASON = "one input product per layer, then one recurrent product and one pointw
 
 
 @lru_cache(maxsize=256)
-def plan_forward(layers, directions, steps, dropout=False):
+def plan_forward(layers, directions, steps, dropout=False, products=None):
     """The forward plan.
 
     Args:
         layers, directions, steps: L, D, T.
         dropout: whether there is dropout between layers.
+        products: the layers with an "input" task, see `Problem.input_products`; None: all.
     """
     tasks, below = [], ()
     for layer in range(layers):
@@ -24,8 +25,11 @@ def plan_forward(layers, directions, steps, dropout=False):
             below = (tasks[-1],)
         done = []
         for direction in range(directions):
-            tasks.append(Task("input", layer, direction, 0, steps, below))
-            tasks.append(Task("steps", layer, direction, 0, steps, (tasks[-1],)))
+            needs = below
+            if products is None or layer in products:
+                tasks.append(Task("input", layer, direction, 0, steps, below))
+                needs = (tasks[-1],)
+            tasks.append(Task("steps", layer, direction, 0, steps, needs))
             done.append(tasks[-1])
         below = tuple(done)
     return Plan(NAME, False, REASON, tuple(tasks))
@@ -36,13 +40,13 @@ def plan_backward(layers, directions, steps, dropout=False, weights=True, input_
     """The backward plan: data and, with `weights`, parameters. Without `input_gradient` dx of layer 0 is left out."""
     tasks, above = [], ()
     for layer in reversed(range(layers)):
-        walks = [Task("steps", layer, direction, 0, steps, above) for direction in range(directions)]
-        tasks += walks
+        recurrences = [Task("steps", layer, direction, 0, steps, above) for direction in range(directions)]
+        tasks += recurrences
         if layer > 0 or input_gradient:
-            tasks.append(Task("input", layer, BOTH, 0, steps, tuple(walks)))
+            tasks.append(Task("input", layer, BOTH, 0, steps, tuple(recurrences)))
             above = (tasks[-1],)
         if weights:
-            tasks += weight_tasks(layer, directions, steps, dropout, [(walk,) for walk in walks])
+            tasks += weight_tasks(layer, directions, steps, dropout, [(task,) for task in recurrences])
         if dropout and layer > 0:
             tasks.append(Task("dropout", layer, BOTH, 0, steps, above))
             above = (tasks[-1],)

@@ -3,8 +3,8 @@ before.
 
 Each block has an input product, a dropout mask and a stretch of the recurrence of its own; the gradients of a layer's
 parameters are one task per direction over all steps, so that they are summed in the same order as in "stepwise", and
-run while the layers below walk back. With two directions a layer's first block needs all of the layer below, so that
-layers hardly overlap; the two directions do, and input products with the recurrence below them.
+run while the layers below run their steps. With two directions a layer's first block needs all of the layer below, so
+that layers hardly overlap; the two directions do, and input products with the recurrence below them.
 """
 
 from dataclasses import replace
@@ -48,7 +48,7 @@ def _by_diagonals(plan):
     return replace(plan, tasks=tuple(plan.tasks[number] for number in order))
 
 
-def _walk(layer, direction, blocks, needs):
+def _recurrence(layer, direction, blocks, needs):
     """The "steps" tasks of a layer and direction, each after the one before and after needs(first, last)."""
     tasks = []
     for first, last in blocks:
@@ -57,7 +57,7 @@ def _walk(layer, direction, blocks, needs):
 
 
 @lru_cache(maxsize=256)
-def plan_forward(layers, directions, steps, dropout=False):
+def plan_forward(layers, directions, steps, dropout=False, products=None):
     """The forward plan; arguments as in `stepwise.plan_forward`."""
     blocks = _blocks(layers, steps)
     tasks, below = [], []  # below: what gives the layer's input
@@ -68,17 +68,18 @@ def plan_forward(layers, directions, steps, dropout=False):
                 for first, last in blocks
             ]
             tasks += below
-        walks = []
+        recurrences = []
         for direction in range(directions):
-            products = {}
+            needs = {}
             for first, last in blocks:
                 product = Task("input", layer, direction, first, last)
-                needs = covering(below, product.times(steps), steps, False)
-                products[first, last] = replace(product, needs=needs)
-            tasks += products.values()
-            walks += _walk(layer, direction, blocks, lambda first, last, products=products: (products[first, last],))
-        tasks += walks
-        below = walks
+                needs[first, last] = covering(below, product.times(steps), steps, False)
+                if products is None or layer in products:
+                    tasks.append(replace(product, needs=needs[first, last]))
+                    needs[first, last] = (tasks[-1],)
+            recurrences += _recurrence(layer, direction, blocks, lambda *block, needs=needs: needs[block])
+        tasks += recurrences
+        below = recurrences
     return _by_diagonals(Plan(NAME, False, _reason(layers, steps), tuple(tasks), concurrent=True))
 
 
@@ -88,31 +89,32 @@ def plan_backward(layers, directions, steps, dropout=False, weights=True, input_
     blocks = _blocks(layers, steps)
     tasks, above = [], []  # above: what gives the gradient of the layer's output
     for layer in reversed(range(layers)):
-        walks = []
+        recurrences = []
         for direction in range(directions):
 
             def needs(first, last, layer=layer, direction=direction, above=above):
                 times = Task("steps", layer, direction, first, last).times(steps, backward=True)
                 return covering(above, times, steps, True)
 
-            walks.append(_walk(layer, direction, blocks, needs))
-        tasks += [task for walk in walks for task in walk]
+            recurrences.append(_recurrence(layer, direction, blocks, needs))
+        tasks += [task for recurrence in recurrences for task in recurrence]
         if layer > 0 or input_gradient:
-            above = _input_gradients(layer, [(steps - last, steps - first) for first, last in blocks], walks, steps)
+            times = [(steps - last, steps - first) for first, last in blocks]
+            above = _input_gradients(layer, times, recurrences, steps)
             tasks += above
         if dropout and layer > 0:
             above = [replace(gradient, kind="dropout", needs=(gradient,)) for gradient in above]
             tasks += above
         if weights:
-            tasks += weight_tasks(layer, directions, steps, dropout, [walk[-1:] for walk in walks])
+            tasks += weight_tasks(layer, directions, steps, dropout, [recurrence[-1:] for recurrence in recurrences])
     return _by_diagonals(Plan(NAME, True, _reason(layers, steps), tuple(tasks), concurrent=True))
 
 
-def _input_gradients(layer, blocks, walks, steps):
+def _input_gradients(layer, blocks, recurrences, steps):
     """The tasks for the gradient of a layer's input, one per block of times."""
     tasks = []
     for first, last in blocks:
-        needs = [task for walk in walks for task in covering(walk, slice(first, last), steps, True)]
+        needs = [task for each in recurrences for task in covering(each, slice(first, last), steps, True)]
         tasks.append(Task("input", layer, BOTH, first, last, tuple(needs)))
     return tasks
 

@@ -213,9 +213,7 @@ def test_replays_compute_what_the_first_call_computes(monkeypatch, device, cell,
 def test_replays_go_by_their_own_calls_lengths_and_resets(monkeypatch, device, cell, schedule, batch_first):
     """Both change from call to call, and stand where those of the last call stood, as on a GPU."""
     monkeypatch.setattr(device.engine, "records_jobs", True)
-    monkeypatch.setattr(
-        ForwardPass, "_on_engine", lambda work, name, array: work.engine.from_host_into(work._room, name, array)
-    )
+    monkeypatch.setattr(ForwardPass, "_on_engine", ForwardPass.from_host)
     problem = Problem(Case(cell, T=9, hidden=(5, 3), directions=2, batch_first=batch_first))
     problem.x, problem.dy = map(np.ascontiguousarray, map(problem.sequences, (problem.x, problem.dy)))
     layer, start_again = problem.layer("cpu", schedule=schedule), same_places(monkeypatch, device.engine)

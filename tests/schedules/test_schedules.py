@@ -23,7 +23,8 @@ by_schedule = pytest.mark.parametrize("schedule", (stepwise, wavefront), ids=lam
 
 def all_plans(schedule, layers, directions, steps, dropout):
     """Every plan that the schedule makes for a problem."""
-    yield schedule.plan_forward(layers, directions, steps, dropout)
+    for products in (None, range(0), range(1)):
+        yield schedule.plan_forward(layers, directions, steps, dropout, products)
     for weights, input_gradient in product((True, False), repeat=2):
         yield schedule.plan_backward(layers, directions, steps, dropout, weights, input_gradient)
     yield schedule.plan_weights(layers, directions, steps, dropout)
@@ -65,6 +66,7 @@ def touched(task, plan, directions, steps):
     """(what the task reads, what it writes), as sets of (buffer, layer, direction, time)."""
     when, every, layer = range(steps)[task.times(steps, plan.backward)], range(steps), task.layer
     both, own = range(directions), [task.direction]
+    fed = any((other.kind, other.layer) == ("input", layer) for other in plan.tasks)
 
     def part(buffer, layer, directions, times):
         return {(buffer, layer, direction, time) for direction in directions for time in times}
@@ -73,10 +75,11 @@ def touched(task, plan, directions, steps):
         return set(), part("dropped", layer, both, every)
     if not plan.backward:
         y = part("h", layer - 1, both, when) if layer else set()
+        own_x = set() if fed else y | part("dropped", layer, both, when)  # steps that compute x Wᵀ
         return {
             "dropout": (y, part("dropped", layer, both, when)),
             "input": (y | part("dropped", layer, both, when), part("ax", layer, own, when)),
-            "steps": (set(), part("ax", layer, own, when) | part("h", layer, own, when) | {("state", layer, *own)}),
+            "steps": (own_x, part("ax", layer, own, when) | part("h", layer, own, when) | {("state", layer, *own)}),
         }[task.kind]
     dx = part("dy", layer - 1, both, when)
     return {
@@ -111,6 +114,22 @@ def test_expected_forward_tasks():
         "dropout-l1",
         "input-l1-d0", "steps-l1-d0", "input-l1-d1", "steps-l1-d1",
     ]  # fmt: skip
+    assert listed(stepwise.plan_forward(2, 1, 5, products=range(0))) == ["steps-l0-d0", "steps-l1-d0"]
+    assert listed(stepwise.plan_forward(2, 1, 5, products=range(1))) == ["input-l0-d0", "steps-l0-d0", "steps-l1-d0"]
+
+
+def test_plans_have_the_input_products_that_steps_do_not_compute():
+    """On an engine whose steps do (`fuses_input`) only that of a first layer without W is a task."""
+    for options, layers in (
+        ({}, [0, 1]),
+        ({"fuses_input": True}, []),
+        ({"fuses_input": True, "skip_input": True}, [0]),
+    ):
+        case = problem(hidden_sizes=(5, 5), **options)
+        assert list(case.input_products) == layers
+        for schedule in (stepwise, wavefront):
+            tasks = schedule.SCHEDULE.plan_forward(case).tasks
+            assert {task.layer for task in tasks if task.kind == "input"} == set(layers)
 
 
 def test_expected_backward_tasks():
@@ -258,10 +277,12 @@ def test_executor_follows_the_plan(monkeypatch, schedule):
     monkeypatch.setattr(stack.engine, "run_jobs", lambda *arguments: Engine.run_jobs(stack.engine, *arguments))
     weights = np.zeros(stack.space.size, np.float32)
     _, _, _, tape = stack.forward(np.ones((7, 3, 4), np.float32), None, None, weights, training=True)
-    assert tuple(done) == schedule.plan_forward(2, 2, 7, True).tasks
+    problem = stack.problem(7, 3, training=True)
+    assert tuple(done) == stack.schedule.plan_forward(problem).tasks
+    assert not any(task.kind == "input" for task in done)  # steps compute x Wᵀ there
     done.clear()
     stack.backward_data(tape, None, None, None, np.zeros_like(weights))
-    assert tuple(done) == schedule.plan_backward(2, 2, 7, True).tasks
+    assert tuple(done) == stack.schedule.plan_backward(problem).tasks
 
 
 def test_tasks_are_known_by_what_they_do():

@@ -70,7 +70,7 @@ class KernelEngine(Engine):
 
 
 class _Rooms:
-    """What `CudaEngine.rooms` returns: memory of the buffer pool, or a MemoryError that helps."""
+    """What `CudaEngine.allocate` returns: memory of the buffer pool, or a MemoryError that helps."""
 
     def __init__(self, allocate, rooms):
         self._allocate, self._rooms = allocate, rooms
@@ -132,7 +132,7 @@ class CudaEngine(KernelEngine):
     def zeros(self, shape, dtype):
         return self._allocate(self.array_module.zeros, shape, dtype)
 
-    def rooms(self, kind):
+    def allocate(self, kind):
         return _Rooms(self._allocate, self.buffer_pool.rooms(kind))
 
     def settled(self, rooms, name, array, own=False):

@@ -82,7 +82,7 @@ class Persistent(Schedule):
 
     def run_forward(self, work):
         if work.recurrent is not None:
-            work.recurrent.join(work.flat)
+            work.recurrent.join()
         self._run(work, self.plan_forward(work.problem), _ForwardCall)
 
     def run_backward(self, walk, weights=True):
@@ -94,7 +94,7 @@ class Persistent(Schedule):
         calls = {task: kind(work, task.launch) for task in plan.tasks if task.kind == "launch"}
         for task in plan.last_of_each:
             if task not in calls:
-                work.make_room(task)
+                work.allocate_for(task)
         for call in calls.values():
             call.make_room()
         work.engine.run_jobs(lambda: _jobs(work, plan, calls), (plan, *work.facts()), work.arrays())
@@ -278,14 +278,15 @@ class _ForwardCall(_Call):
         return [self.work.input(layer) for layer in self.layers[1:]] if self._drops else []
 
     def make_room(self):
-        self._dropped()
+        for layer in self.layers[1:]:
+            self.work.allocate("dropout", layer, BOTH)
         for place in self.places:
-            if self._keeps or place[0] == self.launch.first:
-                self.work.gates_of(*place)
+            self.work.allocate("launch", *place)
 
     def bind(self):
         work, dropped = self.work, self._dropped()
         with_gates = self.places if self._keeps else self.places[: self.problem.directions]  # of the first layer
+        gates = work.gates if self._keeps else work.ax
         return self._bind(
             self._kernel(forward.make_forward, self.problem.training),
             [*(work.output(layer) for layer in self.layers), *dropped],
@@ -293,13 +294,12 @@ class _ForwardCall(_Call):
             _flat(self._of_each(work.h)),
             _flat(dropped),
             _flat(self._of_each(work.c, self.problem.cell.num_private)),
-            _flat([work.gates[place] for place in with_gates]),
+            _flat([gates[place] for place in with_gates]),
         )
 
     def forget(self):
         for place in self.places:
-            if not self._keeps:
-                self.work.gates.pop(place, None)
+            self.work.release(*place)
 
 
 class _BackwardCall(_Call):
@@ -307,22 +307,16 @@ class _BackwardCall(_Call):
 
     def make_room(self):
         for place in self.places:
-            self.work.separate_gradients(*place)
-            if self.problem.cell.per_unit:
-                self.work.d_per_unit_of(*place)
+            self.work.allocate("launch", *place)
 
     def bind(self):
         walk, tape, cell = self.work, self.work.tape, self.problem.cell
-        # [dah's and dax's, or one list of both], without those of a cell that has no ah.
-        gradients = [
-            [*of_all] for of_all in zip(*(walk.separate_gradients(*place) for place in self.places), strict=True)
-        ]
-        dah, dax = gradients if len(gradients) == 2 else (gradients[0], [])
-        dah = dah if cell.num_recurrent else []
+        # Without those of a cell that has no ah; where both are the same, once.
+        dah = [walk.dah[place] for place in self.places] if cell.num_recurrent else []
+        dax = [] if cell.same_gradient else [walk.dax[place] for place in self.places]
         states = self._of_each(tape.h), self._of_each(tape.c, cell.num_private)
-        dh = [walk.dh[layer][d] for layer, d in self.places]
-        dc = [walk.dc[layer][d] for layer, d in self.places] if cell.num_private else []
-        d_per_unit = [walk.d_per_unit_of(*place) for place in self.places] if cell.per_unit else []
+        dh, dc = (list(parts) for parts in zip(*(walk.state_gradients(*place) for place in self.places), strict=True))
+        d_per_unit = [walk.d_per_unit[place] for place in self.places] if cell.per_unit else []
         return self._bind(
             self._kernel(backward.make_backward),
             [*dah, *dax],
@@ -331,7 +325,7 @@ class _BackwardCall(_Call):
             _flat(dax),
             tuple(map(_flat, states)),
             _flat([tape.gates[place] for place in self.places] if cell.num_saved else []),
-            tuple(map(_flat, (walk.dy[self.launch.last - 1], dh, dc, d_per_unit))),
+            tuple(map(_flat, (walk.dy_of(self.launch.last - 1), dh, dc if cell.num_private else [], d_per_unit))),
         )
 
 
