@@ -156,8 +156,8 @@ class _Sizes(dict):
         if name == "F":
             mode = "skip" if p.skip_input else "linear"
             return WeightSpace(
-                cell.num_gates, p.input_size, p.hidden_sizes, p.directions, p.bias, p.projection, mode, cell.num_ah,
-                cell.per_unit, cell.heads,
+                cell.num_gates, p.input_size, p.hidden_sizes, p.directions, p.bias, p.projection, mode,
+                num_ah=cell.num_ah, per_unit=cell.per_unit, heads=cell.heads,
             ).size  # fmt: skip
         if name == "fingerprint":
             from numbarnn.kernels.arrays import fingerprint  # kernels, which few calls launch

@@ -465,7 +465,8 @@ def side_distance(case, result):
     """How near a ReLU comes to its kink, or a cell state to a bound; what is exactly 0 everywhere has inputs of 0."""
     if case.cell != "rnn_relu" and case.cell_clip is None:
         return np.inf
-    steps = [step["saved"] for layer in result.tape.steps for direction in layer for step in direction]
+    walks = [walk for layer in result.tape.walks for pieces in layer for walk in pieces]
+    steps = [step["saved"] for walk in walks for step in walk]
     if case.cell_clip is None:
         a = np.concatenate([np.abs(step["a"]).ravel() for step in steps])
         return np.min(a[a > 0], initial=np.inf)

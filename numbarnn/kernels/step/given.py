@@ -91,7 +91,7 @@ def make_forward_rows(cell):
 @cache
 def make_backward_rows(cell, projected):
     """A device function rows(states, saved, gradients, scratch, t, before, b): `BackwardRows`."""
-    has_sums, has_products = cell.num_sums > 0, cell.num_products > 0
+    has_sums, has_products, has_saved = cell.num_sums > 0, cell.num_products > 0, cell.num_saved > 0
 
     def rows(states, saved, gradients, scratch, t, before, b):
         dy = None if projected else gradients.dy[t, b]
@@ -99,7 +99,8 @@ def make_backward_rows(cell, projected):
         sums, d_sums = (saved.sums[t, b], scratch.d_sums[b]) if has_sums else (None, None)
         h, c, dh, dc = states.h, states.c, gradients.dh[b], gradients.dc[b]
         of_states = h[before, b], c[before, b], h[t + 1, b], c[t + 1, b]
-        return BackwardRows(*of_states, saved.gates[t, b], sums, dy, dh, dc, d_v, d_sums)
+        gates = saved.gates[t, b] if has_saved else None
+        return BackwardRows(*of_states, gates, sums, dy, dh, dc, d_v, d_sums)
 
     return jit(rows, BACKEND)
 

@@ -59,14 +59,14 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
     add_up = unit_sums.make_forward_sums(cell, cell.sums_before(len(cell.stages)), dtype, masked, draws=save)
     store_private = units.storer(cell.num_private, BACKEND)
     store_saved = units.storer(cell.num_saved, BACKEND, narrow)
-    G, N = cell.num_gates, cell.num_private
+    G, N, keeps = cell.num_gates, cell.num_private, save and cell.num_saved > 0
 
     @cuda.jit
     def pointwise_forward_kernel(parameters, states, saved, scratch, options, direction, t, before):
         """One step of one direction after all products: the cell's forward equations.
 
-        Writes   states: h[t + 1], c[t + 1]; saved: gates[t] (training), those of sums[t] (cells with sums) that come
-                 after all products
+        Writes   states: h[t + 1], c[t + 1]; saved: gates[t] (training, cells that save), those of sums[t] (cells with
+                 sums) that come after all products
         Reads    parameters: b_w, b_r, per_unit (cells with any); states: h[before], c[before]; scratch: ax[t] = x Wᵀ,
                  ah = h[before] Rᵀ; saved: other sums[t]; options: step_mask[t + 1] (masked), noise (cells that draw, in
                  training)
@@ -89,7 +89,7 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
                     new_state = state
                 h_row[h_first + j] = narrow(new_state[0])
                 store_private(c_row, c_first + j, H, new_state[1:])
-                if save:
+                if keeps:
                     store_saved(saved.gates[t, b], j, H, kept)
 
     words = ["training" if save else "inference", *["masked"] * masked]
