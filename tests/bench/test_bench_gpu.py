@@ -168,14 +168,14 @@ def test_a_layout_that_is_refused_is_followed_by_the_other(machine, bench, monke
 
 
 def test_an_algorithm_with_wrong_results_has_no_time(machine, bench, monkeypatch, capsys):
-    network = cudnn_contender.Network
+    network = cudnn_contender.CudnnLayers
 
     class Wrong(network):
         def named_results(self, found):
             off = self.rnn.options.algorithm == "persist_static" and "dx" in found
             return super().named_results(found | {"dx": found["dx"] + np.float32(0.1)} if off else found)
 
-    monkeypatch.setattr(cudnn_contender, "Network", Wrong)
+    monkeypatch.setattr(cudnn_contender, "CudnnLayers", Wrong)
     machine.clock["cudnn persist_static"] = 0.1
     code, found = bench("--tf32", "off")
     forward, training = found["results"]

@@ -1,7 +1,7 @@
 """cuDNN's algorithms as contenders of `numbarnn bench`: called directly, with nothing of a framework around them."""
 
 from numbarnn.bench.peers.contender import Contender
-from numbarnn.bench.peers.cudnn_peer import Network
+from numbarnn.bench.peers.cudnn_peer import CudnnLayers
 
 # Math types of cuDNN by whether float32 may be rounded: without TF32; with, where "default" is TF32 (as PyTorch asks
 # for it), and the other one is cuDNN's conversion to float16.
@@ -60,7 +60,7 @@ def cudnn_contender(problem, train, name, chosen):
     Raises:
         RuntimeError: cuDNN refuses, or fails.
     """
-    network = Network(problem, range(problem.case.L), **chosen)
+    network = CudnnLayers(problem, range(problem.case.L), **chosen)
     prepared = network.prepare(train)
 
     def results(_):

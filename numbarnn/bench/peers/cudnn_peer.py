@@ -47,7 +47,7 @@ def cudnn_results(problem, masks=None):
 def run(problem, masks):
     """`cudnn_results` of a case whose options cuDNN has."""
     case, one_by_one = problem.case, masks is not None or not problem.case.equal_layers
-    networks = [Network(problem, (k,)) for k in range(case.L)] if one_by_one else [Network(problem, range(case.L))]
+    networks = [CudnnLayers(problem, own) for own in ([(k,) for k in range(case.L)] if one_by_one else [range(case.L)])]
     x, hy, cy = sequences.filled(problem.x, problem.padding), [], []
     for number, network in enumerate(networks):
         y, h, c = network.forward(x)
@@ -72,7 +72,7 @@ def masked(array, masks, layer):
     return (array * np.asarray(masks[layer], array.dtype)) if layer < len(masks) else array
 
 
-class Network:
+class CudnnLayers:
     """Consecutive layers of a problem, of one size, as one network of cuDNN's.
 
     Args:
