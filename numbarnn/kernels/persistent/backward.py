@@ -68,35 +68,30 @@ def _make_fetch_step(tile, K, N):
 @cache
 def make_backward(cell, tile, inputs, drops, masked=False):
     """The backward kernel. Arguments as for `forward.make_forward`."""
-    dtype, U, P, WARPS, THREADS, SEQUENCES = (
-        tile.dtype, tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences,
-    )  # fmt: skip
+    dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
+    U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
-    multiplies, separate = inputs or A > 0, not cell.same_gradient
-    number, layout = np.dtype(compute_dtype(dtype)).type, tile.layout
+    multiplies, separate, layout = inputs or A > 0, not cell.same_gradient, tile.layout
     # Sizes of local arrays: constants, and at least 1.
     fragment_words = max(1, tile.fragment_words) if tile.resident == "registers" else 1
     octets, gathered, stored_number = tile.octets, tile.gathered, block.stored_number(dtype)
     PK, PN, PV = max(1, P * K), max(1, P * N), max(1, P * V)
 
-    # Products and exchange.
-    product, sums = products.make_product(tile), products.make_sums(tile, 1, inputs)
-    load_weights, multiply, report = product.load, product.step, make_report()
+    product, sums, report = products.make_product(tile), products.make_sums(tile, 1, inputs), make_report()
+    load_weights, multiply, dropout_factor = product.load, product.step, block.make_dropout_factor(dtype)
     publish_ax, publish_ah = (exchange.make_publish_all(dtype, tile.aligned, count) for count in (G, A))
-    # The cell, and its tuples in memory.
-    backward, draw = backward_function(cell, compute_dtype(dtype), BACKEND), make_draw(cell.noise, dtype, True)
-    no_gates, no_recurrent, no_state, no_private, no_per_unit = (
-        units.zeros(count, BACKEND, compute_dtype(dtype)) for count in (G, A, 1 + N, N, V)
+
+    backward, draw = backward_function(cell, math_dtype, BACKEND), make_draw(cell.noise, dtype, True)
+    widen, narrow, of_state = storage.widen(dtype), storage.narrow(dtype), block.make_states(cell, dtype)
+    store_state, whole, no_state = of_state.store, of_state.whole, of_state.zero
+    load_private, store_private = of_state.load_private, of_state.store_private
+    no_gates, no_recurrent, no_private, no_per_unit = (
+        units.zeros(count, BACKEND, math_dtype) for count in (G, A, N, V)
     )
-    widen, narrow, whole = storage.widen(dtype), storage.narrow(dtype), units.joiner(BACKEND)
     load_saved, load_per_unit = units.loader(K, BACKEND, widen), units.loader(V, BACKEND)
-    load_private, store_private = units.loader(N, BACKEND), units.storer(N, BACKEND)
-    store_state, store_per_unit = units.storer(1 + N, BACKEND), units.storer(V, BACKEND, narrow)
-    # The block's pairs.
-    pair_of, fetch_step, prefetch, look_up, own_parameters, dropout_factor = (
-        block.make_pair(tile), _make_fetch_step(tile, K, N), block.make_prefetch(tile, K), block.make_look_up(tile),
-        block.make_own_parameters(cell, tile), block.make_dropout_factor(dtype),
-    )  # fmt: skip
+    store_per_unit, own_parameters = units.storer(V, BACKEND, narrow), block.make_own_parameters(cell, tile)
+    pair_of, look_up = block.make_pair(tile), block.make_look_up(tile)
+    fetch_step, prefetch = _make_fetch_step(tile, K, N), block.make_prefetch(tile, K)
     pick_c, pick_saved, pick_noise, pick_dah, pick_dax, pick_per_unit = (
         block.make_pick(there) for there in (N > 0, K > 0, len(cell.noise) > 0, A > 0, separate, V > 0)
     )

@@ -5,6 +5,7 @@ the other; a thread has up to `tile.pairs` of these.
 """
 
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,34 @@ def stored_number(dtype):
 def make_pick(there):
     """A device function pick(arrays, number): the array of that number; () if there are none (`there` is False)."""
     return jit((lambda arrays, number: arrays[number]) if there else (lambda arrays, number: ()), BACKEND)
+
+
+@cache
+def make_states(cell, dtype):
+    """Device functions for the states of a unit in memory: h, then the private ones, as numbers.
+
+    Returns:
+        A namespace of load, store: of all of them; load_private, store_private: of all but h (see `units`); whole(h,
+        private): both together; zero().
+    """
+    N = cell.num_private
+    return SimpleNamespace(
+        load=units.loader(1 + N, BACKEND),
+        store=units.storer(1 + N, BACKEND),
+        load_private=units.loader(N, BACKEND),
+        store_private=units.storer(N, BACKEND),
+        whole=units.joiner(BACKEND),
+        zero=units.zeros(1 + N, BACKEND, compute_dtype(dtype)),
+    )
+
+
+@cache
+def make_biases(tile, count):
+    """Device functions (load(shared, at), add(values, shared, at)): the biases of a unit's `count` gates, the first of
+    which stands at `at`; and the values with their biases added."""
+    load_values, add_values, U = units.loader(count, BACKEND), units.adder(count, BACKEND), tile.units
+    load = jit(lambda shared, at: load_values(shared, at, U), BACKEND)
+    return load, jit(lambda values, shared, at: add_values(values, load(shared, at)), BACKEND)
 
 
 @cache

@@ -49,12 +49,10 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         drops: whether there is dropout between layers.
         masked: whether some steps are not ordinary (`numbarnn.common.order`).
     """
-    dtype, U, P, WARPS, THREADS, SEQUENCES = (
-        tile.dtype, tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences,
-    )  # fmt: skip
+    dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
+    U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
-    multiplies, keeps = inputs or A > 0, save and K > 0
-    number, layout, most_biases = np.dtype(compute_dtype(dtype)).type, tile.layout, max(G, A) * U
+    multiplies, keeps, layout = inputs or A > 0, save and K > 0, tile.layout
     # Sizes of local arrays: constants, and at least 1.
     fragment_words = max(1, tile.fragment_words) if tile.resident == "registers" else 1
     octets, gathered, PG, PV, stored_number = (
@@ -65,32 +63,20 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         block.stored_number(dtype),
     )
 
-    # Products and exchange.
-    product, recurrent_sums, input_sums = (
-        products.make_product(tile), products.make_sums(tile, A, inputs), products.make_sums(tile, G, inputs),
-    )  # fmt: skip
-    load_weights, multiply, report = product.load, product.step, make_report()
+    product, report = products.make_product(tile), make_report()
+    load_weights, multiply = product.load, product.step
+    recurrent_sums, input_sums = products.make_sums(tile, A, inputs), products.make_sums(tile, G, inputs)
+    (_, add_biases_w), (load_biases_r, add_biases_r) = block.make_biases(tile, G), block.make_biases(tile, A)
     publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
-    # The cell, and its tuples in memory: of G and A gates, of the whole state, of private states.
-    forward, draw = forward_function(cell, compute_dtype(dtype), BACKEND), make_draw(cell.noise, dtype, save)
-    load_x, load_biases_w, add_w = (
-        units.loader(G, BACKEND, storage.widen(dtype)),
-        units.loader(G, BACKEND),
-        units.adder(G, BACKEND),
-    )
-    load_biases_r, add_r = units.loader(A, BACKEND), units.adder(A, BACKEND)
-    load_state, store_state, no_state, whole = (
-        units.loader(1 + N, BACKEND), units.storer(1 + N, BACKEND), units.zeros(1 + N, BACKEND, compute_dtype(dtype)),
-        units.joiner(BACKEND),
-    )  # fmt: skip
-    load_private, store_private = units.loader(N, BACKEND), units.storer(N, BACKEND)
-    widen, narrow = storage.widen(dtype), storage.narrow(dtype)
-    load_per_unit, store_saved = units.loader(V, BACKEND), units.storer(K, BACKEND, narrow)
-    # The block's pairs.
-    pair_of, fetch, prefetch, look_up, own_parameters = (
-        block.make_pair(tile), block.make_fetch(tile, G), block.make_prefetch(tile, G), block.make_look_up(tile),
-        block.make_own_parameters(cell, tile),
-    )  # fmt: skip
+
+    forward, draw = forward_function(cell, math_dtype, BACKEND), make_draw(cell.noise, dtype, save)
+    widen, narrow, of_state = storage.widen(dtype), storage.narrow(dtype), block.make_states(cell, dtype)
+    load_state, store_state, no_state, whole = of_state.load, of_state.store, of_state.zero, of_state.whole
+    load_private, store_private = of_state.load_private, of_state.store_private
+    load_x, load_per_unit = units.loader(G, BACKEND, widen), units.loader(V, BACKEND)
+    store_saved, own_parameters = units.storer(K, BACKEND, narrow), block.make_own_parameters(cell, tile)
+    pair_of, look_up = block.make_pair(tile), block.make_look_up(tile)
+    fetch, prefetch = block.make_fetch(tile, G), block.make_prefetch(tile, G)
     pick_c, pick_noise = block.make_pick(N > 0), block.make_pick(save and len(cell.noise) > 0)
 
     @kernel(launch_bounds=(THREADS, 1))
@@ -144,7 +130,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         cuda.syncthreads()  # weights may have passed through where biases, sums and states go
         for at in range(thread, WARPS * layout.between_warps, THREADS):
             shared[layout.partials + at] = number(0)
-        for row in range(thread, most_biases, THREADS):
+        for row in range(thread, max(G, A) * U, THREADS):
             j = row // U * hidden + unit0 + row % U
             if row % U < owned.units:
                 at_w, at_r = own[BLOCK.bias_w], own[BLOCK.bias_r]
@@ -193,14 +179,14 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                     if valid:
                         at, bias_w = layout.partials + pair // U * layout.row_stride + unit, layout.bias_w + unit
                         bias_r = bias_w + G * U
-                        ah = add_r(recurrent_sums(shared, at, 0, split), load_biases_r(shared, bias_r, U))
+                        ah = add_biases_r(recurrent_sums(shared, at, 0, split), shared, bias_r)
                         ax = load_x(now, i * G, 1)
                         if inputs and not reads_gates:
                             ax = input_sums(shared, at, split, working)
-                        ax = add_w(ax, load_biases_w(shared, bias_w, U))
+                        ax = add_biases_w(ax, shared, bias_w)
                         state = load_state(shared, at_state, 1)
                         if masked and code_of[i] == RESET:
-                            state, ah = no_state(), load_biases_r(shared, bias_r, U)
+                            state, ah = no_state(), load_biases_r(shared, bias_r)
                         random = draw(noise_row, np.uint64(b * hidden + unit0 + unit), np.uint64(t))
                         new_state, kept = forward(ax, ah, state, load_per_unit(per_unit, i * V, 1), (), random)
                         if masked and code_of[i] == SKIP:
