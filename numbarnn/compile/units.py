@@ -3,9 +3,10 @@
 Tuples need a length that is known when compiling, so the functions here are written, as text, for so many values:
 
     def load(row, j, H):
-        j1 = j + H
-        j2 = j1 + H
-        return (row[j], row[j1], row[j2])
+        v0 = row[j]
+        j += H
+        v1 = row[j]
+        return (v0, v1)
 
 A function that called itself for the rest would be compiled once for each value. Indices carry no literals: an unsigned
 j and H stay unsigned, which lets LLVM see that they are not negative, and vectorise. Where numbers are stored otherwise
@@ -14,7 +15,6 @@ is stored; None leaves them as they are.
 """
 
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 
@@ -41,10 +41,16 @@ def _write(head, lines, backend, **names):
     return jit(namespace[head.partition("(")[0]], backend)
 
 
-def _indices(count):
-    """(The lines that compute the indices of a unit's values, the names of these indices.)"""
-    names = ["j", *(f"j{k}" for k in range(1, count))]
-    return [f"{name} = {before} + H" for before, name in pairwise(names)], names[:count]
+def _write_load(head, values, backend, **names):
+    """The device function of this head that returns values, each the text of an expression that reads at j."""
+    lines = [f"v{k} = {value}" for k, value in enumerate(values)]
+    names_of_all = _tuple([f"v{k}" for k in range(len(values))])
+    return _write(head, [*_moving_on(lines), f"return {names_of_all}"], backend, **names)
+
+
+def _moving_on(lines):
+    """The lines, with j moved on to the unit's next value between two of them."""
+    return [line for one in lines for line in ("j += H", one)][1:]
 
 
 def _apply(function, name, value):
@@ -59,9 +65,7 @@ def _tuple(values):
 @cache
 def loader(count, backend, widen=None):
     """A device function load(row, j, H) -> (row[j], row[H + j], ...), `count` values of unit j."""
-    lines, indices = _indices(count)
-    values = [_apply(widen, "widen", f"row[{index}]") for index in indices]
-    return _write("load(row, j, H)", [*lines, f"return {_tuple(values)}"], backend, widen=widen)
+    return _write_load("load(row, j, H)", [_apply(widen, "widen", "row[j]")] * count, backend, widen=widen)
 
 
 @cache
@@ -74,20 +78,16 @@ def biased_loader(count, backend, widen=None, widen_bias=None):
 def reset_loader(recurrent, count, backend, widen=None, widen_bias=None):
     """A device function load(row, bias, j, H): as `biased_loader`, but of the first `recurrent` values the bias
     alone."""
-    lines, indices = _indices(count)
-    values = [_apply(widen_bias, "widen_bias", f"bias[{index}]") for index in indices]
-    for k, index in list(enumerate(indices))[recurrent:]:
-        values[k] = f"{_apply(widen, 'widen', f'row[{index}]')} + {values[k]}"
-    names = dict(widen=widen, widen_bias=widen_bias)
-    return _write("load(row, bias, j, H)", [*lines, f"return {_tuple(values)}"], backend, **names)
+    bias = _apply(widen_bias, "widen_bias", "bias[j]")
+    values = [bias] * recurrent + [f"{_apply(widen, 'widen', 'row[j]')} + {bias}"] * (count - recurrent)
+    return _write_load("load(row, bias, j, H)", values, backend, widen=widen, widen_bias=widen_bias)
 
 
 @cache
 def storer(count, backend, narrow=None):
     """A device function store(row, j, H, values): row[k H + j] = values[k] for `count` values of unit j."""
-    lines, indices = _indices(count)
-    lines += [f"row[{index}] = {_apply(narrow, 'narrow', f'values[{k}]')}" for k, index in enumerate(indices)]
-    return _write("store(row, j, H, values)", lines or ["pass"], backend, narrow=narrow)
+    lines = [f"row[j] = {_apply(narrow, 'narrow', f'values[{k}]')}" for k in range(count)]
+    return _write("store(row, j, H, values)", _moving_on(lines) or ["pass"], backend, narrow=narrow)
 
 
 @cache
