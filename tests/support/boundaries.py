@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from numbarnn import cells
 from numbarnn.bench.cases.cases import GATES, TRACED_CELLS, own_cell
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu import loops, products
+from numbarnn.engines.cpu import products, rows
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.arrays import column_sums, dropout
 from numbarnn.kernels.persistent import tile
@@ -87,9 +87,9 @@ def _wavefront(layer):
 
 _CPU = {
     "units of a thread beyond a tile, in the loops over steps":
-        lambda s: s.H > loops.TILE and s.shares == 1,
+        lambda s: s.H > rows.TILE and s.shares == 1,
     "terms of a sum over units beyond a tile":
-        lambda s: s.H > loops.TILE and s.case.cell == "layer_norm_rnn" and s.shares == 1,
+        lambda s: s.H > rows.TILE and s.case.cell == "layer_norm_rnn" and s.shares == 1,
     "several threads in the loops over steps":
         lambda s: s.shares > 1 and s.case.cell in ("lstm", "gru", "rnn_tanh"),
     "several threads, and steps that are skipped":

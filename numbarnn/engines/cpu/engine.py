@@ -1,50 +1,22 @@
 """The CPU engine: the cells compiled by Numba around OpenBLAS products, on all cores."""
 
 import platform
-from functools import cache
 
 import numpy as np
 
 from numbarnn.common import notice
 from numbarnn.engines.base import HostEngine
-from numbarnn.engines.cpu import loops, openblas, products
+from numbarnn.engines.cpu import openblas, products
+from numbarnn.engines.cpu.backward import backward_steps
 from numbarnn.engines.cpu.cell_tag import CellTag, what_is_compiled
+from numbarnn.engines.cpu.forward import forward_steps
 from numbarnn.engines.cpu.thread_pool import ThreadPool
+from numbarnn.kernels.step.groups import Saved
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
 # Multiply-adds per step below which steps stay on one thread: at each step the threads wait for each other.
 SERIAL_STEP = 800_000
-
-
-@cache
-def _nothing(dtype):
-    """Arrays without elements, of two and of three axes, for arguments that a call does without."""
-    return np.zeros((0, 0), dtype), np.zeros((0, 0, 0), dtype)
-
-
-@cache
-def _no_vector(dtype):
-    """Likewise, of one axis."""
-    return np.zeros(0, dtype)
-
-
-_NO_CODES = np.zeros((0, 0), np.uint8)
-_NO_WORDS = np.zeros(0, np.uint64)
-
-
-def _optional(buffers):
-    """step_mask, m, W_hr, per_unit, sums, noise of a pass' buffers, without elements where they are None; and matrices
-    without any."""
-    no_matrix, no_matrices = _nothing(buffers.states.h.dtype)
-    step_mask = _NO_CODES if buffers.options.step_mask is None else buffers.options.step_mask
-    m, W_hr = (no_matrices, no_matrix) if buffers.states.m is None else (buffers.states.m, buffers.parameters.W_hr)
-    per_unit = (
-        _no_vector(buffers.states.h.dtype) if buffers.parameters.per_unit is None else buffers.parameters.per_unit
-    )
-    sums = no_matrices if buffers.saved.sums is None else buffers.saved.sums
-    noise = _NO_WORDS if buffers.options.noise is None else buffers.options.noise
-    return step_mask, m, W_hr, per_unit, sums, noise, no_matrices
 
 
 class CpuEngine(HostEngine):
@@ -78,10 +50,11 @@ class CpuEngine(HostEngine):
             raise ValueError(f"threads must be a positive int, not {threads!r}")
         self.thread_pool.resize(threads)
 
-    def _tag(self, cell):
-        if cell not in self._tags:
-            self._tags[cell] = CellTag(cell)
-        return self._tags[cell]
+    def _tag(self, cell, dtype):
+        tag = self._tags.get((cell, dtype))
+        if tag is None:
+            tag = self._tags[cell, dtype] = CellTag(cell, str(dtype))
+        return tag
 
     def _threads(self, work, parts):
         """Threads for `work` multiply-adds that can be cut into `parts`."""
@@ -89,19 +62,21 @@ class CpuEngine(HostEngine):
             return 1
         return max(1, min(self.thread_pool.threads, parts // products.UNITS))
 
-    def _step_threads(self, steps, batch, R, W_hr, inputs=0):
-        """Threads for steps that multiply a batch with R and W_hr, and with `inputs` weights before.
+    def _step_threads(self, steps, batch, parameters, x=None):
+        """Threads for steps that multiply a batch with R and W_hr, and before, where they have x, with W.
 
         Like all numbers of threads it depends on sizes alone, so that results do too.
         """
-        recurrent = R.size + W_hr.size
+        R, W_hr = parameters.R, parameters.W_hr
+        recurrent = R.size if W_hr is None else R.size + W_hr.size
+        inputs = 0 if x is None else parameters.W.size
         if batch * max(recurrent, (recurrent + inputs) // 2) < SERIAL_STEP:
             return 1
         return self._threads(steps * batch * (recurrent + inputs), R.shape[1])
 
-    def _parts(self, threads, sums, nothing):
-        """Scratch for each thread's part of a step's sums (T, B, Q); `nothing` if there are none."""
-        return np.empty((threads, *sums.shape[1:]), sums.dtype) if sums.size else nothing
+    def _parts(self, threads, sums):
+        """Scratch (threads, B, Q) for each thread's part of a step's sums (T, B, Q)."""
+        return np.empty((threads, *sums.shape[1:]), sums.dtype)
 
     def copy(self, out, x):
         out[...] = x
@@ -153,96 +128,32 @@ class CpuEngine(HostEngine):
         self.thread_pool.run(products.add_column_sums, threads, out, x)
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
-        # What is missing is an array without elements.
-        (no_matrix, _), no_vector = _nothing(dax.dtype), _no_vector(dax.dtype)
-        dW, dR = dw.get("W", no_matrix), dw.get("R", no_matrix)
-        threads = self._threads(len(x) * (dW.size + dR.size), dax.shape[1])
-        self.thread_pool.run(
-            products.weight_gradients, threads, dW, dR, dw.get("b_w", no_vector), dw.get("b_r", no_vector),
-            dax, dah, x, h_before, accumulate,
-        )  # fmt: skip
+        weights = sum(dw[name].size for name in ("W", "R") if name in dw)
+        threads = self._threads(len(x) * weights, dax.shape[1])
+        wanted = tuple(map(dw.get, ("W", "R", "b_w", "b_r")))
+        self.thread_pool.run(products.weight_gradients, threads, wanted, dax, dah, x, h_before, accumulate)
 
     def forward_steps(self, buffers):
-        b, tag = buffers, self._tag(buffers.cell)
-        steps, batch = b.scratch.ax.shape[:2]
-        x, W = (
-            (b.x, b.parameters.W) if b.x is not None else (b.states.h[:0], b.parameters.R)
-        )  # without x, ax is there already
-        step_mask, m, W_hr, per_unit, sums, noise, no_matrices = _optional(b)
-        v = no_matrices if b.saved.v is None else b.saved.v
-        threads = self._step_threads(steps, batch, b.parameters.R, W_hr, W.size if len(x) else 0)
-
-        def run(first, last):
-            parts = self._parts(threads, sums, no_matrices)
-            self.thread_pool.run(
-                loops.forward_steps,
-                threads,
-                tag,
-                b.states.h,
-                b.states.c,
-                b.scratch.ax,
-                b.scratch.ah,
-                x,
-                W,
-                b.parameters.R,
-                b.parameters.b_w,
-                b.parameters.b_r,
-                step_mask,
-                m,
-                W_hr,
-                per_unit,
-                v,
-                sums,
-                parts,
-                noise,
-                b.direction,
-                first,
-                last,
-                b.save,
-            )
-
-        return run
+        b = buffers
+        # Without gates, which the loop finds in ax: so training and inference are of one Numba type.
+        saved = Saved(v=b.saved.v, sums=b.saved.sums)
+        threads = self._step_threads(*b.scratch.ax.shape[:2], b.parameters, b.x)
+        groups = tuple(b.parameters), tuple(b.states), tuple(saved), tuple(b.scratch), tuple(b.options), b.x
+        return self._steps(forward_steps, b, threads, groups, (b.save,))
 
     def backward_steps(self, buffers):
-        b, tag = buffers, self._tag(buffers.cell)
-        steps, batch = b.gradients.dy.shape[:2]
-        step_mask, m, W_hr, per_unit, sums, noise, no_matrices = _optional(b)
-        dht, dm = (no_matrices, b.gradients.dh) if b.gradients.dht is None else (b.gradients.dht, b.scratch.dm)
-        d_v, d_per_unit = (
-            b.gradients.dh if b.scratch.d_v is None else b.scratch.d_v,
-            no_matrices if b.gradients.d_per_unit is None else b.gradients.d_per_unit,
-        )
-        threads = self._step_threads(steps, batch, b.parameters.R, W_hr)
+        b = buffers
+        threads = self._step_threads(*b.gradients.dy.shape[:2], b.parameters)
+        groups = b.parameters, b.states, b.saved, b.gradients, b.scratch, b.options
+        return self._steps(backward_steps, b, threads, [*map(tuple, groups)], ())
+
+    def _steps(self, compiled, buffers, threads, groups, flags):
+        """The function f(first, last) that calls a compiled loop."""
+        tag, sums, direction = self._tag(buffers.cell, buffers.states.h.dtype), buffers.saved.sums, buffers.direction
 
         def run(first, last):
-            parts = self._parts(threads, sums, no_matrices)
-            self.thread_pool.run(
-                loops.backward_steps,
-                threads,
-                tag,
-                b.gradients.dh,
-                b.gradients.dc,
-                b.gradients.dax,
-                b.gradients.dah,
-                b.gradients.dy,
-                b.states.h,
-                b.states.c,
-                b.parameters.R,
-                step_mask,
-                dht,
-                dm,
-                m,
-                W_hr,
-                per_unit,
-                d_per_unit,
-                d_v,
-                sums,
-                parts,
-                noise,
-                b.direction,
-                first,
-                last,
-            )
+            parts = None if sums is None else self._parts(threads, sums)
+            self.thread_pool.run(compiled, threads, tag, *groups, parts, (direction, first, last, *flags))
 
         return run
 

@@ -1,8 +1,8 @@
 """The CPU engine's compiled code that knows no cell: products by OpenBLAS, sums, dropout, each on several threads.
 
 Functions that the engine calls take (thread, threads, counters, ...) first, see `thread_pool.ThreadPool`. Functions
-that call each other stand in this one file, as Numba's disk cache notices changes of the calling function's file only;
-of other files it is told by `disk_cache.contains`, and `cpu_loops`, which calls some of these, by `cell_tag`.
+that call each other stand in this one file, as Numba's disk cache notices changes of the calling function's file only.
+Of other files it is told by `disk_cache.contains`; where a cell's steps call functions of this file, by `cell_tag`.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from numbarnn.common import philox as random_numbers
 from numbarnn.common.order import mask_of_step
 from numbarnn.common.philox import philox
 from numbarnn.compile import specialise as compiling
-from numbarnn.compile.specialise import FAST_MATH, specialise
+from numbarnn.compile.specialise import INSIDE, ON_CPU, specialise
 from numbarnn.engines.cpu import openblas
 from numbarnn.engines.cpu.disk_cache import contains
 
@@ -23,8 +23,14 @@ SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as t
 CHAIN = 128  # terms that a product adds up one after another
 FEW_ROWS = 40  # m up to which products are cut into such small ones
 SUM_ROWS = 16  # rows added up one after another
-OPTIONS = dict(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
+OPTIONS = dict(cache=True, nogil=True, no_cfunc_wrapper=True, **ON_CPU)
+# Of functions that compiled code alone calls: without what lets Python call them, which takes as long to compile as
+# they themselves. A call from Python would crash.
+INNER = OPTIONS | INSIDE
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
+# Flags of `product`. As NumPy's bools Numba does not know their values, and compiles it once for all of them.
+AS_IS, TRANSPOSED = np.bool_(False), np.bool_(True)
+SET, ADD = np.bool_(False), np.bool_(True)
 _mask_of_step = njit(**OPTIONS)(mask_of_step)
 
 
@@ -60,59 +66,57 @@ def share(size, thread, threads):
     return min(size, blocks * thread // threads * UNITS), min(size, blocks * (thread + 1) // threads * UNITS)
 
 
-@contains(openblas)
-@njit(**OPTIONS)
-def product(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
-    """c (m, n) = op(a) op(b), k terms each, or +=; addresses, with `out` for the dtype.
-
-    In pieces, for two reasons. OpenBLAS adds up as many as 500 terms one after another; sums of CHAIN terms, added up,
-    have half the rounding error and cost nothing. And unless a product is small, OpenBLAS first copies both matrices
-    into a layout of its own; with few rows that takes longer than the product: small pieces are up to 3 times faster.
-    """
-    width, depth = max(1, n), max(1, k) if m == 1 else CHAIN
-    if 1 < m <= FEW_ROWS and not transpose_a:
-        width = 2 * UNITS if transpose_b else 4 * UNITS
-        lanes = 8 if transpose_b else 1  # rows by rows: OpenBLAS adds the terms up in several lanes anyway
-        depth = min(lanes * CHAIN, SMALL_PRODUCT // (max(1, m) * width))
-    item = out.itemsize
-    for i in range(0, n, width):
-        for j in range(0, k, depth):
-            a_start = a + (j * lda if transpose_a else j) * item
-            b_start = b + ((i * ldb + j) if transpose_b else (j * ldb + i)) * item
-            _blas(
-                out, transpose_a, transpose_b, m, min(width, n - i), min(depth, k - j), a_start, lda,
-                b_start, ldb, accumulate or j > 0, c + i * item, ldc,
-            )  # fmt: skip
-
-
-@njit(**OPTIONS)
-def row_length(matrix):
+@njit(**INNER)
+def _row_length(matrix):
     """Elements between the starts of two rows, as BLAS wants it: at least the width, at least 1."""
     return max(1, matrix.shape[1], matrix.strides[0] // matrix.itemsize)
 
 
 @contains(openblas)
+@njit(**INNER)
+def product(out, a, b, transpose_a, transpose_b, accumulate):
+    """out (m, n) = op(a) op(b), k terms each, or +=.
+
+    In pieces, for two reasons. OpenBLAS adds up as many as 500 terms one after another; sums of CHAIN terms, added up,
+    have half the rounding error and cost nothing. And unless a product is small, OpenBLAS first copies both matrices
+    into a layout of its own; with few rows that takes longer than the product: small pieces are up to 3 times faster.
+
+    Args:
+        out, a, b: matrices whose rows may stand apart. Callers take columns too, as in `R[rows, :]`: so all are of one
+            Numba type, and this is compiled once per dtype.
+    """
+    m, n = out.shape
+    k, item = a.shape[0] if transpose_a else a.shape[1], out.itemsize
+    lda, ldb, ldc = _row_length(a), _row_length(b), _row_length(out)
+    width, depth = max(1, n), max(1, k) if m == 1 else CHAIN
+    if 1 < m <= FEW_ROWS and not transpose_a:
+        width = 2 * UNITS if transpose_b else 4 * UNITS
+        lanes = 8 if transpose_b else 1  # rows by rows: OpenBLAS adds the terms up in several lanes anyway
+        depth = min(lanes * CHAIN, SMALL_PRODUCT // (max(1, m) * width))
+    for i in range(0, n, width):
+        for j in range(0, k, depth):
+            a_start = a.ctypes.data + (j * lda if transpose_a else j) * item
+            b_start = b.ctypes.data + ((i * ldb + j) if transpose_b else (j * ldb + i)) * item
+            _blas(
+                out, transpose_a, transpose_b, m, min(width, n - i), min(depth, k - j), a_start, lda,
+                b_start, ldb, accumulate or j > 0, out.ctypes.data + i * item, ldc,
+            )  # fmt: skip
+
+
+@contains(openblas)
 @njit(**OPTIONS)
 def multiply(thread, threads, counters, out, a, b, transpose_a, transpose_b, accumulate):
-    """The thread's share of out (M, N) = op(a) op(b), or +=; the longer side of out is shared.
-
-    Rows of each matrix may be longer than it is wide.
-    """
-    item = out.itemsize
+    """The thread's share of out (M, N) = op(a) op(b), or +=; the longer side of out is shared."""
     m, n = out.shape
-    k = a.shape[0] if transpose_a else a.shape[1]
     m0, m1, n0, n1 = 0, m, 0, n
     if m >= n:
         m0, m1 = share(m, thread, threads)
     else:
         n0, n1 = share(n, thread, threads)
-    lda, ldb, ldc = row_length(a), row_length(b), row_length(out)
-    a_start = a.ctypes.data + (m0 if transpose_a else m0 * lda) * item
-    b_start = b.ctypes.data + (n0 * ldb if transpose_b else n0) * item
-    c_start = out.ctypes.data + (m0 * ldc + n0) * item
-    m, n = m1 - m0, n1 - n0
-    if m > 0 and n > 0:
-        product(out, transpose_a, transpose_b, m, n, k, a_start, lda, b_start, ldb, accumulate, c_start, ldc)
+    if m0 < m1 and n0 < n1:
+        own_a = a[:, m0:m1] if transpose_a else a[m0:m1, :]
+        own_b = b[n0:n1, :] if transpose_b else b[:, n0:n1]
+        product(out[m0:m1, n0:n1], own_a, own_b, transpose_a, transpose_b, accumulate)
 
 
 # ------------------------------------------------------------------------------------------ sums
@@ -162,33 +166,41 @@ def fill_step_mask(thread, threads, counters, step_mask, lengths, resets):
 
 @contains(openblas)
 @njit(**OPTIONS)
-def weight_gradients(thread, threads, counters, dW, dR, db_w, db_r, dax, dah, x, h_before, accumulate):
-    """The thread's share of a direction's gradients: see `Engine.weight_gradients`; what is missing has no elements."""
-    if dW.shape[0] > 0:
-        multiply(thread, threads, counters, dW, dax, x, True, False, accumulate)
-    if dR.shape[0] > 0:
-        multiply(thread, threads, counters, dR, dah[:, : dR.shape[0]], h_before, True, False, accumulate)
+def weight_gradients(thread, threads, counters, dw, dax, dah, x, h_before, accumulate):
+    """The thread's share of a direction's gradients, see `Engine.weight_gradients`; dw is (dW, dR, db_w, db_r), None
+    where one is missing."""
+    dW, dR, db_w, db_r = dw
+    _weight_gradient(thread, threads, counters, dW, dax, x, accumulate)
+    _weight_gradient(thread, threads, counters, dR, dah, h_before, accumulate)
     _bias_gradient(thread, threads, counters, db_w, dax, accumulate)
     _bias_gradient(thread, threads, counters, db_r, dah, accumulate)
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
+def _weight_gradient(thread, threads, counters, weight, gradient, given, accumulate):
+    """The thread's share of gradientᵀ given, of as many columns of the gradient as the weight has rows."""
+    if weight is not None:
+        columns = gradient[:, : weight.shape[0]]
+        multiply(thread, threads, counters, weight, columns, given, TRANSPOSED, AS_IS, accumulate)
+
+
+@njit(**INNER)
 def _bias_gradient(thread, threads, counters, bias, gradient, accumulate):
     """The thread's share of Σ gradient."""
-    if not accumulate:
-        n0, n1 = share(bias.shape[0], thread, threads)
-        bias[n0:n1] = 0
-    if bias.shape[0] > 0:
+    if bias is not None:
+        if not accumulate:
+            n0, n1 = share(bias.shape[0], thread, threads)
+            bias[n0:n1] = 0
         add_column_sums(thread, threads, counters, bias, gradient)
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _add(total, row):
     for n in range(total.shape[0]):
         total[n] += row[n]
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _put(kept, row):
     """kept = row. For kept[...] = row Numba compiles, for seconds, the message that shapes do not agree."""
     for n in range(kept.shape[0]):
