@@ -92,9 +92,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     store_per_unit, own_parameters = units.storer(V, BACKEND, narrow), block.make_own_parameters(cell, tile)
     pair_of, look_up = block.make_pair(tile), block.make_look_up(tile)
     fetch_step, prefetch = _make_fetch_step(tile, K, N), block.make_prefetch(tile, K)
-    pick_c, pick_saved, pick_noise, pick_dah, pick_dax, pick_per_unit = (
-        block.make_pick(there) for there in (N > 0, K > 0, len(cell.noise) > 0, A > 0, separate, V > 0)
-    )
+    has_c, has_saved, draws, has_ah, has_per_unit = N > 0, K > 0, len(cell.noise) > 0, A > 0, V > 0
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_backward_kernel(dah, dax, states, gates, gradients, weights, options, tables, sizes, trouble):
@@ -130,14 +128,18 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         begin, end = own[BLOCK.sequence], own[BLOCK.end]
         owned = Owned(unit0, own[BLOCK.units], hidden, begin, end, batch)
         split, working = np.int32(own[BLOCK.recurrent_warps]), np.int32(own[BLOCK.working_warps])
-        reads_dy, mask, noise_row = own[BLOCK.reads_gates] != 0, own[BLOCK.mask], pick_noise(noise, own[BLOCK.noise])
+        reads_dy, mask, noise_row = (
+            own[BLOCK.reads_gates] != 0,
+            own[BLOCK.mask],
+            noise[own[BLOCK.noise]] if draws else (),
+        )
         # Rows of what the cell saved, of h, c and dy; the gradient of the state; what the block's warp multiplies
         place, width = layer * directions + direction, directions * hidden
-        saved_rows = Rows(pick_saved(gates, place), own[BLOCK.gates_width], unit0)
+        saved_rows = Rows(gates[place] if has_saved else (), own[BLOCK.gates_width], unit0)
         h_rows = Rows(h[layer], width, direction * hidden + unit0)
-        c_rows = Rows(pick_c(c, layer), N * width, direction * N * hidden + unit0)
+        c_rows = Rows(c[layer] if has_c else (), N * width, direction * N * hidden + unit0)
         rows = (saved_rows, h_rows, c_rows, Rows(dy, width, h_rows.column))
-        own_dh, own_dc = dh[place], pick_c(dc, place)
+        own_dh, own_dc = dh[place], dc[place] if has_c else ()
         operand, shift = (dah + dax)[part[WARP.operand]], part[WARP.shift]
         recurrent, column, columns = part[WARP.kind] == RECURRENT, part[WARP.column], np.int32(part[WARP.columns])
         operand_width = part[WARP.width]
@@ -218,14 +220,16 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                                 d_ax, d_ah, d_before, d_own = (
                                     no_gates(), no_recurrent(), whole(d_h, private), no_per_unit(),
                                 )  # fmt: skip
-                            at = (t * batch + b) * V * hidden + unit0 + unit
-                            store_per_unit(pick_per_unit(d_per_unit, place), at, hidden, d_own)
+                            if has_per_unit:
+                                at = (t * batch + b) * V * hidden + unit0 + unit
+                                store_per_unit(d_per_unit[place], at, hidden, d_own)
                             store_state(shared, at_state, 1, d_before)
                     if step < steps:
                         row = t * batch + b
-                        publish_ah(pick_dah(dah, place), row * A * hidden + unit0 + unit, hidden, d_ah, valid)
+                        if has_ah:
+                            publish_ah(dah[place], row * A * hidden + unit0 + unit, hidden, d_ah, valid)
                         if separate:
-                            publish_ax(pick_dax(dax, place), row * G * hidden + unit0 + unit, hidden, d_ax, valid)
+                            publish_ax(dax[place], row * G * hidden + unit0 + unit, hidden, d_ax, valid)
                 # 3. What the cell will need next besides products
                 last = b0 + SEQUENCES >= end
                 next_step, next_b0 = (step + 1, begin) if last else (step, b0 + SEQUENCES)

@@ -60,12 +60,6 @@ def stored_number(dtype):
 
 
 @cache
-def make_pick(there):
-    """A device function pick(arrays, number): the array of that number; () if there are none (`there` is False)."""
-    return jit((lambda arrays, number: arrays[number]) if there else (lambda arrays, number: ()), BACKEND)
-
-
-@cache
 def make_states(cell, dtype):
     """Device functions for the states of a unit in memory: h, then the private ones, as numbers.
 
@@ -129,6 +123,8 @@ def make_fetch(tile, count):
 @cache
 def make_prefetch(tile, count):
     """A device function prefetch(rows, t, b0, owned), that brings the numbers of `make_fetch` to the L2 cache."""
+    if count == 0:
+        return jit(lambda rows, t, b0, owned: None, BACKEND)
     ask, pair_of, P = ptx.prefetch, make_pair(tile), tile.pairs
 
     def prefetch(rows, t, b0, owned):

@@ -77,7 +77,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     store_saved, own_parameters = units.storer(K, BACKEND, narrow), block.make_own_parameters(cell, tile)
     pair_of, look_up = block.make_pair(tile), block.make_look_up(tile)
     fetch, prefetch = block.make_fetch(tile, G), block.make_prefetch(tile, G)
-    pick_c, pick_noise = block.make_pick(N > 0), block.make_pick(save and len(cell.noise) > 0)
+    has_c, draws = N > 0, save and len(cell.noise) > 0
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_forward_kernel(h, dropped, c, gates, weights, options, tables, sizes, trouble):
@@ -111,10 +111,14 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         begin, end = own[BLOCK.sequence], own[BLOCK.end]
         owned = Owned(unit0, own[BLOCK.units], hidden, begin, end, batch)
         split, working = np.int32(own[BLOCK.recurrent_warps]), np.int32(own[BLOCK.working_warps])
-        reads_gates, mask, noise_row = own[BLOCK.reads_gates] != 0, own[BLOCK.mask], pick_noise(noise, own[BLOCK.noise])
+        reads_gates, mask, noise_row = (
+            own[BLOCK.reads_gates] != 0,
+            own[BLOCK.mask],
+            noise[own[BLOCK.noise]] if draws else (),
+        )
         # Rows of h, of private states and of gates, and what the block's warp multiplies
         h_rows = Rows(h[layer], directions * hidden, direction * hidden + unit0)
-        c_rows = Rows(pick_c(c, layer), directions * N * hidden, direction * N * hidden + unit0)
+        c_rows = Rows(c[layer] if has_c else (), directions * N * hidden, direction * N * hidden + unit0)
         gate_rows = Rows(gates[layer * directions + direction if keeps else direction], own[BLOCK.gates_width], unit0)
         operand, width, shift = (h + dropped)[part[WARP.operand]], part[WARP.width], part[WARP.shift]
         recurrent, column, columns = part[WARP.kind] == RECURRENT, part[WARP.column], np.int32(part[WARP.columns])
