@@ -110,7 +110,7 @@ def test_halves_equal_stepwise(small, case, where):
     "case, device",
     [
         (Case("lstm", T=2, B=2, hidden=(5, 5)), {}),
-        (Case("gru", T=2, B=1, hidden=(9,), directions=2), {}),
+        pytest.param(Case("gru", T=2, B=1, hidden=(9,), directions=2), {}, marks=full),
         (Case("rnn_relu", T=2, B=9, hidden=(20,)), {}),
         (Case("gru", T=2, B=1, hidden=(8,), dtype="float16"), {"compute_capability": (7, 5)}),
     ],
@@ -154,7 +154,7 @@ def test_several_launches_equal_stepwise(small, case):
 @pytest.mark.parametrize(
     "case, slices",
     [
-        (Case("lstm", T=2, B=17, hidden=(5, 5), dropout=0.3), 3),
+        pytest.param(Case("lstm", T=2, B=17, hidden=(5, 5), dropout=0.3), 3, marks=full),
         (Case("gru", T=2, B=10, hidden=(6,), directions=2), 2),
         (Case("gru", T=2, B=10, hidden=(8,), dtype="bfloat16"), 2),
         (Case("rnn_tanh", T=2, B=25, hidden=(5,)), 2),  # 16 sequences and 9, 16 at once
