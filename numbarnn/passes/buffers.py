@@ -13,12 +13,14 @@ it up.
 """
 
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from numbarnn.schedules.plan import BOTH, KINDS
 from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights import WeightSpace
 
+NOTHING = MappingProxyType({})  # the arrays of a buffer that a problem does not have
 TASKS = {*KINDS, "launch"}  # "launch" is what a persistent kernel does: the steps of several layers
 
 
@@ -211,11 +213,13 @@ class Table:
                 for need in row.needed_by.split():
                     at = (need, layer, direction) if need in TASKS else (need, None, None)
                     found.setdefault(at, []).append((row.name, key, of_place, dtype, row.within))
-        return {need: tuple(buffers) for need, buffers in found.items()}
+        several = sorted({name for buffers in found.values() for name, *_ in buffers} & {*self.several})
+        return several, {need: tuple(buffers) for need, buffers in found.items()}
 
 
 class Buffers:
-    """The arrays of one pass of a call, as attributes named as in its table.
+    """The arrays of one pass of a call, as attributes named as in its table. What the table does not have for a problem
+    is None, or an empty dict.
 
     Args:
         engine, problem: of the call.
@@ -224,13 +228,18 @@ class Buffers:
 
     table: Table
 
+    def __init_subclass__(cls):
+        if "table" in vars(cls):
+            for name in cls.table.single:
+                setattr(cls, name, None)
+            for name in cls.table.several:
+                setattr(cls, name, NOTHING)
+
     def __init__(self, engine, problem, allocate):
-        self.engine, self.problem, self._allocate = engine, problem, allocate
-        self._layout, self._made = self.table.layout(problem), {}
+        self.engine, self.problem, self._allocate, self._made = engine, problem, allocate, {}
+        several, self._layout = self.table.layout(problem)
         own = vars(self)
-        for name in self.table.single:
-            own[name] = None
-        for name in self.table.several:
+        for name in several:
             own[name] = {}
 
     def allocate(self, need, layer=None, direction=None):
@@ -238,16 +247,17 @@ class Buffers:
         where they do not exist."""
         own = vars(self)
         for name, key, shape, dtype, within in self._layout.get((need, layer, direction), ()):
-            known, at = (own, name) if key is None else (own[name], key)
-            if known.get(at) is None:
-                known[at] = self._new(name, key, shape, dtype) if within is None else self._shared(within)[key]
-
-    def _new(self, name, key, shape, dtype):
-        if type(shape) is list:  # a state of layers that differ in size
-            return [self._new(name, layer, part, dtype) for layer, part in enumerate(shape)]
-        name = name if key is None else (name, key)
-        made = self._made[name] = self._allocate(name, shape, dtype)
-        return made
+            known, at, full_name = (own, name, name) if key is None else (own[name], key, (name, key))
+            if known.get(at) is not None:
+                continue
+            if within is not None:
+                known[at] = self._shared(within)[key]
+            elif type(shape) is tuple:
+                known[at] = self._made[full_name] = self._allocate(full_name, shape, dtype)
+            else:  # a state of layers that differ in size
+                parts = {(name, layer): self._allocate((name, layer), part, dtype) for layer, part in enumerate(shape)}
+                self._made |= parts
+                known[at] = list(parts.values())
 
     def _shared(self, name):
         """The buffer of that name, in whose memory another one is."""
@@ -277,8 +287,9 @@ class Buffers:
         """Let go of the scratch of a layer's and direction's steps, which are done."""
         key = layer, direction
         for name in self.table.scratch:
-            vars(self)[name].pop(key, None)
-            self._made.pop((name, key), None)
+            if getattr(self, name):
+                getattr(self, name).pop(key, None)
+                self._made.pop((name, key), None)
 
     def release_all(self):
         """Let go of what the tape does not keep; results stay until callers have them."""

@@ -235,7 +235,8 @@ class ForwardPass(Pass):
     def finish(self):
         if self.problem.training:
             self.x_given = self.hx = self.cx = None  # copied to where backward needs them
-            self.dropped_input.clear()
+            if self.dropping:
+                self.dropped_input.clear()
             self.release_all()
 
     def results(self):
