@@ -138,7 +138,7 @@ class Engine(ABC):
         return self.from_host(array)
 
     def settled(self, allocate, name, array, own=False):
-        """A caller's array as a call's jobs work on it: a contiguous one.
+        """A caller's array as a call's jobs work on it, asked for by engines that record jobs: a contiguous one.
 
         An engine that records jobs returns a copy in memory of that name, so that no recording holds an address of the
         caller's. Others return the array itself.

@@ -265,10 +265,10 @@ class Buffers:
 
     def take(self, name, array, own=False):
         """An array of the caller's, or a copy of it where recordings expect it (`Engine.settled`), for this call."""
-        if type(array) is list:
-            return [self.take((name, layer), part) for layer, part in enumerate(array)]
         if array is None:
             return None
+        if type(array) is list:
+            return [self.take((name, layer), part) for layer, part in enumerate(array)]
         self._made[name] = array = self.engine.settled(self._allocate, name, array, own)
         return array
 
@@ -279,9 +279,11 @@ class Buffers:
 
     def hand_over(self, name, array):
         """A result as callers get it, see `Engine.handed_over`; a state in its form, None stays None."""
+        if array is None or not self.engine.records_jobs:
+            return array
         if type(array) is list:
             return [self.hand_over((name, layer), part) for layer, part in enumerate(array)]
-        return None if array is None else self.engine.handed_over(self._allocate, name, array)
+        return self.engine.handed_over(self._allocate, name, array)
 
     def release(self, layer, direction):
         """Let go of the scratch of a layer's and direction's steps, which are done."""

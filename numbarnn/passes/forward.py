@@ -184,7 +184,7 @@ class ForwardPass(Pass):
                 yield partial(engine.select, self.x, given, self.step_mask[0, 1:-1], SKIP, 0.0)
             else:
                 yield self.put(self.x, given)
-        for slots, given in ((self.h, self.hx), (self.c, self.cx))[: 1 + (problem.cell.num_private > 0)]:
+        for slots, given in ((self.h, self.hx), (self.c if problem.cell.num_private else {}, self.cx)):
             for layer, direction, slot in self._slots(slots, (0, problem.steps + 1)):
                 if given is None:  # other columns of the slot are the other direction's, which start at zero too
                     yield self.put(slot, None)
@@ -201,7 +201,7 @@ class ForwardPass(Pass):
                 yield partial(self.engine.select, y, output, self.step_mask[0, 1:-1], SKIP, self.fill)
             else:
                 yield self.put(y, output)
-        for slots, result in ((self.h, self.hy), (self.c, self.cy))[: 1 + (problem.cell.num_private > 0)]:
+        for slots, result in ((self.h, self.hy), (self.c if problem.cell.num_private else {}, self.cy)):
             for layer, direction, slot in self._slots(slots, (problem.steps, 1)):
                 part = part_of_state(problem, result, layer)[direction]
                 yield self.put(part, self._of_direction(slot, direction))
