@@ -1,15 +1,17 @@
 """From a readable `@cuda.jit` kernel to a cubin. Numba only compiles; `numbarnn.cuda.launch` launches.
 
-    kernel --Numba, NVVM--> PTX --nvJitLink--> cubin, with its registers, spills and shared memory
+    kernel --Numba--> LLVM's code --NVVM--> PTX --nvJitLink--> cubin, with its registers, spills and shared memory
 
-No GPU and no driver is needed for that, so every kernel can be compiled for every device anywhere. Results
-are kept in the process and on disk (`numbarnn.cuda.cubin_cache`). What reaches into Numba's internals is
-here: `_device_for_numba`, `_numpy_for_numba`, `_convergent_functions` and the names of the dispatcher's attributes.
+No GPU and no driver is needed for that, so every kernel can be compiled for every device anywhere. Numba's part takes
+most of the time and is the same for all devices: the next device starts from LLVM's code. Cubins are kept in the
+process and on disk (`numbarnn.cuda.cubin_cache`). What reaches into Numba's internals is here: `_device_for_numba`,
+`_numpy_for_numba`, `_convergent_functions`, `_code_of_llvm`, and the names of the dispatcher's attributes.
 """
 
 import re
 import sys
 import threading
+from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -28,6 +30,8 @@ _PACKAGES = (
 )  # fmt: skip
 
 _compiled = {}  # key -> CompiledKernel, of this process
+_lowered = OrderedDict()  # key -> what NVVM is given, of the kernels that were compiled last
+LOWERED = 16  # of them: some megabytes of text each
 _lock = threading.RLock()
 
 
@@ -163,14 +167,31 @@ def _options(kernel, fastmath):
 
 
 def _ptx(function, argument_types, cc, options):
+    """The kernel's PTX, by NVVM."""
+    from numba.cuda.cudadrv import nvrtc, nvvm
+
+    with _lock:
+        modules, for_nvvm = _lower(function, argument_types, cc, options)
+        return nvvm.compile_ir(modules, **for_nvvm, arch=nvrtc.get_arch_option(*cc)).decode().strip("\0\n ")
+
+
+def _lower(function, argument_types, cc, options):
+    """(LLVM's code for the kernel and the functions it calls, options of NVVM besides the device), for `cc` and others:
+    Numba asks for the capability only to see whether there is a tanh."""
     from numba import cuda
 
     options = {name: value for name, value in options.items() if name != "max_registers"}
-    with _lock, _device_for_numba(cc), _numpy_for_numba(), _convergent_functions():
-        text, _ = cuda.compile(
-            function, argument_types, device=False, abi="numba", output="ptx", cc=cc, debug=False, **options
-        )
-    return text
+    key = cubin_cache.key(function, str(argument_types), f"{cc >= (7, 5)} {sorted(options.items())}")
+    if key not in _lowered:
+        with _device_for_numba(cc), _numpy_for_numba(), _convergent_functions(), _code_of_llvm() as given:
+            cuda.compile(
+                function, argument_types, device=False, abi="numba", output="ptx", cc=cc, debug=False, **options
+            )
+        (_lowered[key],) = given
+        if len(_lowered) > LOWERED:
+            _lowered.popitem(last=False)
+    _lowered.move_to_end(key)
+    return _lowered[key]
 
 
 @contextmanager
@@ -227,6 +248,27 @@ def _convergent_functions():
         yield
     finally:
         CUDACodeLibrary.add_ir_module = original
+
+
+@contextmanager
+def _code_of_llvm():
+    """Let numba-cuda stop before NVVM, in this thread: a list that gets what NVVM would be given, (texts of LLVM's
+    code, options but for the device)."""
+    from numba.cuda.cudadrv import nvvm
+
+    original, thread, given = nvvm.compile_ir, threading.get_ident(), []
+
+    def keep(modules, **options):
+        if threading.get_ident() != thread:
+            return original(modules, **options)
+        given.append((modules, {name: value for name, value in options.items() if name != "arch"}))
+        return b""
+
+    nvvm.compile_ir = keep
+    try:
+        yield given
+    finally:
+        nvvm.compile_ir = original
 
 
 # ---------------------------------------------------------------------------------- nvJitLink: PTX to cubin

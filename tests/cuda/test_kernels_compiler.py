@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
+import re
 import threading
 import warnings
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ def fresh_cache(monkeypatch, tmp_path):
     """An empty cache on disk, none in the process; skips where there is no CUDA compiler."""
     monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compiler, "_compiled", {})
+    monkeypatch.setattr(compiler, "_lowered", OrderedDict())
     monkeypatch.setattr(cubin_cache, "_warned", False)
     try:
         compiler.toolchain()
@@ -111,6 +114,57 @@ def test_plain_function_and_its_dispatcher_give_the_same():
     kernel = make_kernel()
     compiled = compiler.compile_kernel(kernel, SIGNATURE, (9, 0))
     assert compiler.compile_kernel(kernel.py_func, SIGNATURE, (9, 0)) == compiled
+
+
+def without_names(text):
+    """A PTX text's lines in any order, names of functions aside: Numba numbers these."""
+    return sorted(re.sub(r"\b_Z\w+", "name", line) for line in text.splitlines())
+
+
+def test_numba_compiles_once_for_all_devices(monkeypatch):
+    """What NVVM makes of that for a device is what Numba would have made for it alone."""
+    asked, compile_by_numba = [], cuda.compile
+    monkeypatch.setattr(
+        cuda, "compile", lambda *given, **named: asked.append(named) or compile_by_numba(*given, **named)
+    )
+    kernel = make_kernel()
+    texts = [compiler.ptx(kernel, SIGNATURE, cc) for cc in DEVICES]
+    assert [named["cc"] for named in asked] == [(8, 0)]
+    for cc, text in zip(DEVICES, texts, strict=True):
+        with compiler._device_for_numba(cc), compiler._numpy_for_numba(), compiler._convergent_functions():
+            alone, _ = compile_by_numba(make_kernel().py_func, SIGNATURE, device=False, abi="numba", cc=cc)
+        assert without_names(text) == without_names(alone)
+    compiler.ptx(kernel, SIGNATURE, (9, 0), fastmath=True)
+    compiler.ptx(make_kernel(bias=0.25), SIGNATURE, (9, 0))
+    assert len(asked) == 3
+
+
+def test_code_of_few_kernels_is_kept_for_further_devices(monkeypatch):
+    monkeypatch.setattr(compiler, "LOWERED", 2)
+    asked, compile_by_numba = [], cuda.compile
+    monkeypatch.setattr(
+        cuda, "compile", lambda *given, **named: asked.append(given) or compile_by_numba(*given, **named)
+    )
+    kernels = [make_kernel(bias=bias) for bias in range(3)]
+    for number in (0, 1, 0, 2, 0, 1):  # 1 is the one that was not asked for again before the third came
+        compiler.ptx(kernels[number], SIGNATURE, (9, 0))
+    assert [given[0] for given in asked] == [kernels[number].py_func for number in (0, 1, 2, 1)]
+
+
+def test_other_threads_are_given_ptx_while_numba_stops_before_it(monkeypatch):
+    from numba.cuda.cudadrv import nvvm
+
+    def original(modules, **options):
+        return b"PTX"
+
+    monkeypatch.setattr(nvvm, "compile_ir", original)
+    answers = []
+    with compiler._code_of_llvm() as given:
+        assert nvvm.compile_ir(["text"], arch="compute_90", opt=3) == b""
+        thread = threading.Thread(target=lambda: answers.append(nvvm.compile_ir(["other"])))
+        thread.start()
+        thread.join()
+    assert given == [(["text"], {"opt": 3})] and answers == [b"PTX"] and nvvm.compile_ir is original
 
 
 def test_options_that_would_be_ignored_raise():

@@ -75,12 +75,15 @@ def is_usual(shipped, cc, number, place):
 
 def everything():
     """Every kernel for every device: those of the catalog, and those that are cut for the device."""
+    cases = []
     for cc in DEVICES:
         kernels = list(shipped_kernels(cc))
         names = list(dict.fromkeys(shipped.kernel.name for shipped in kernels))
         for number, shipped in enumerate(kernels):
             marks = [] if is_usual(shipped, cc, number, names.index(shipped.kernel.name)) else [pytest.mark.full]
-            yield pytest.param(shipped, cc, id=f"{shipped}-sm_{cc[0]}{cc[1]}", marks=marks)
+            cases.append((f"{shipped}-sm_{cc[0]}{cc[1]}", shipped, cc, marks))
+    for name, shipped, cc, marks in sorted(cases, key=lambda case: str(case[1])):  # Numba's part once for all devices
+        yield pytest.param(shipped, cc, id=name, marks=marks)
 
 
 @pytest.mark.parametrize("shipped, cc", list(everything()))
