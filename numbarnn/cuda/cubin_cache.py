@@ -5,6 +5,7 @@ then the cubin. Files are written whole or not at all; one that cannot be read, 
 """
 
 import hashlib
+import inspect
 import json
 import os
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 import numpy as np
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+_COMPILED_FROM = ("cells", "common", "compile", "kernels", "cuda")  # folders with code that becomes part of kernels
+_CO_HAS_DOCSTRING = 0x4000000  # as CPython 3.13 has it in `inspect`
 _warned = False
 
 
@@ -79,28 +82,34 @@ def write(key, description, cubin):
 
 # ----------------------------------------------------------------------------------------------------- keys
 def key(function, *parts):
-    """The name a kernel is stored under: SHA-256 of its function, the package's sources and `parts`."""
-    described = (function.__module__, function.__qualname__, fingerprint(function), package_sources(), *parts)
+    """The name a kernel is stored under: SHA-256 of its function, the package's code and `parts`."""
+    described = (function.__qualname__, fingerprint(function), package_code(), *parts)
     return hashlib.sha256("\0".join(described).encode()).hexdigest()
 
 
 @lru_cache(maxsize=1)
-def package_sources():
-    """SHA-256 of the source of all cells and kernels, read once per process."""
-    digest = hashlib.sha256()
-    for folder in ("cells", "common", "compile", "kernels"):
-        for path in sorted((_PACKAGE / folder).glob("**/*.py")):
-            digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+def package_code():
+    """SHA-256 of the code of all cells and kernels, read once per process."""
+    paths = [path for folder in _COMPILED_FROM for path in (_PACKAGE / folder).glob("**/*.py")]
+    return hashlib.sha256(
+        "".join(sorted(code_of(path.read_text(encoding="utf-8")) for path in paths)).encode()
+    ).hexdigest()
+
+
+def code_of(source):
+    """SHA-256 of what a module's text says to Python: comments, docstrings and places of lines do not count."""
+    code = compile(source, "", "exec", dont_inherit=True)
+    return hashlib.sha256("\n".join(_describe_code(code, {}, {})).encode()).hexdigest()
 
 
 def fingerprint(function):
     """SHA-256 of what a Python function computes.
 
-    Kernels made by one factory share name and source and differ in what they close over, so the digest covers
-    the bytecode and, recursively, every function, constant and jitted function that is reached through
-    closures, globals and defaults. NumPy's functions count by name, as Numba compiles its own in their place. A
-    value of an unknown kind counts by its repr: where an address is in it, each process compiles the kernel again.
+    Kernels made by one factory share name and source and differ in what they close over, so the digest covers the
+    bytecode and, recursively, every function, constant and jitted function that is reached through closures, globals
+    and defaults; where these stand and what their docstrings say does not count. NumPy's functions count by name, as
+    Numba compiles its own in their place. A value of an unknown kind counts by its repr: where an address is in it,
+    each process compiles the kernel again.
     """
     return hashlib.sha256("\n".join(_describe(function, {})).encode()).hexdigest()
 
@@ -144,7 +153,7 @@ def _jitted_function(value):
 
 
 def _describe_function(function, seen):
-    yield f"function {function.__module__}.{function.__qualname__}"
+    yield f"function {function.__qualname__}"
     yield from _describe(function.__defaults__, seen)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield f"closure {name}"
@@ -156,10 +165,21 @@ def _describe_function(function, seen):
     yield from _describe_code(function.__code__, function.__globals__, seen)
 
 
+def _has_docstring(code):
+    """Whether the first constant of a code object is its docstring."""
+    if not code.co_consts or not isinstance(code.co_consts[0], str):
+        return False
+    if not code.co_flags & inspect.CO_OPTIMIZED:  # of a module or a class
+        return "__doc__" in code.co_names
+    if sys.version_info >= (3, 13):
+        return bool(code.co_flags & _CO_HAS_DOCSTRING)
+    return not code.co_name.startswith("<")  # not a lambda, which has none
+
+
 def _describe_code(code, namespace, seen):
     names = (code.co_names, code.co_freevars, code.co_cellvars)
     yield f"code {code.co_code.hex()} {code.co_argcount} {names}"
-    for constant in code.co_consts:
+    for constant in code.co_consts[_has_docstring(code) :]:
         if isinstance(constant, types.CodeType):
             yield from _describe_code(constant, namespace, seen)
         else:

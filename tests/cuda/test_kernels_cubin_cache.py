@@ -35,6 +35,51 @@ def test_fingerprint_covers_code_defaults_and_globals():
     assert len({plain, *different}) == 1 + len(different)
 
 
+FUNCTION = """
+def outer(x):
+    def inner(y):
+        return y + A
+    return inner(x) * 2
+"""
+
+
+def made(source, name="outer", **names):
+    names = {"A": 1, "__name__": "somewhere", **names}
+    exec(compile(source, "file.py", "exec"), names)
+    return names[name]
+
+
+def test_comments_docstrings_and_places_are_not_code():
+    """Neither of a kernel nor of the modules that it may take something from."""
+    documented = FUNCTION.replace("(x):", "(x):\n    'One.'").replace("(y):", "(y):\n        'Two.'")
+    changed = "# begins\n\n" + documented.replace("One", "First").replace("Two", "Second") + "# ends\n"
+    one, other = made(documented), made(changed, __name__="elsewhere")
+    assert one.__doc__ != other.__doc__ and one.__module__ != other.__module__
+    assert cubin_cache.fingerprint(one) == cubin_cache.fingerprint(other)
+    assert cubin_cache.code_of("'Says.'\n" + documented) == cubin_cache.code_of("'Tells.'\n" + changed)
+    for text, code in (("y + A", "y - A"), ("* 2", "* 3"), ("return inner(x)", "return inner(A)")):
+        assert text in changed
+        assert cubin_cache.fingerprint(made(changed.replace(text, code))) != cubin_cache.fingerprint(one)
+        assert cubin_cache.code_of(changed.replace(text, code)) != cubin_cache.code_of(changed)
+
+
+def test_a_text_that_is_no_docstring_is_code():
+    for source in ("def outer(x): return 'a'", "outer = lambda x: 'a'", "class outer:\n    kind = 'a'", "outer = 'a'"):
+        assert cubin_cache.code_of(source) != cubin_cache.code_of(source.replace("'a'", "'b'"))
+
+
+def test_a_changed_comment_of_the_package_leaves_keys_as_they_are(monkeypatch, tmp_path):
+    keys = []
+    (tmp_path / "kernels").mkdir()
+    for text in ('"""Doc."""\nx = 1\n', '"""Documentation."""\n# one\nx = 1\n', '"""Doc."""\nx = 2\n'):
+        (tmp_path / "kernels" / "module.py").write_text(text)
+        monkeypatch.setattr(cubin_cache, "_PACKAGE", tmp_path)
+        cubin_cache.package_code.cache_clear()
+        keys.append(cubin_cache.key(made(FUNCTION), "parts"))
+    cubin_cache.package_code.cache_clear()
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_directory_follows_the_platform(monkeypatch, tmp_path):
     monkeypatch.delenv("NUMBARNN_CACHE_DIR", raising=False)
     monkeypatch.setattr(cubin_cache.Path, "home", lambda: tmp_path)

@@ -21,7 +21,7 @@ from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile import specialise as compiling
 from numbarnn.compile import units
 from numbarnn.compile.specialise import backward_function, forward_function, jit, specialise
-from numbarnn.cuda.cubin_cache import fingerprint
+from numbarnn.cuda.cubin_cache import code_of, fingerprint
 from numbarnn.engines.cpu import atomics, backward, cell_units, forward, openblas, products, rows, stages
 from numbarnn.kernels.step import groups
 
@@ -64,7 +64,7 @@ def _digest(cell):
     functions += [function for stage in cell.stages for function in (stage.forward, stage.backward)]
     stages = [(stage.gates, stage.sums) for stage in cell.stages]
     layout = cell.gates, cell.recurrent, stages, cell.states, cell.saved, cell.per_unit, cell.noise
-    about = [inspect.getsource(module) for module in WRITTEN]
+    about = [code_of(inspect.getsource(module)) for module in WRITTEN]
     about += [*map(fingerprint, functions), repr((layout, cell.same_gradient, cell.general))]
     return hashlib.sha256("".join(about).encode()).hexdigest()[:16]
 

@@ -6,12 +6,16 @@ import numpy as np
 
 from numbarnn.common import notice
 from numbarnn.engines.base import HostEngine
-from numbarnn.engines.cpu import openblas, products
+from numbarnn.engines.cpu import atomics, backward, cell_units, fingerprints, forward, openblas, products, rows, stages
 from numbarnn.engines.cpu.backward import backward_steps
-from numbarnn.engines.cpu.cell_tag import CellTag, what_is_compiled
+from numbarnn.engines.cpu.cell_tag import WRITTEN, CellTag, what_is_compiled
+from numbarnn.engines.cpu.disk_cache import go_by_code
 from numbarnn.engines.cpu.forward import forward_steps
 from numbarnn.engines.cpu.thread_pool import ThreadPool
 from numbarnn.kernels.step.groups import Saved
+
+for module in (atomics, backward, cell_units, fingerprints, forward, products, rows, stages):
+    go_by_code(module, *WRITTEN)
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
