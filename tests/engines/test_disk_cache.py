@@ -55,7 +55,7 @@ def test_functions_of_the_cpu_engine_are_told_of_other_files(function):
     assert len(stamp) >= 2 and {len(digest) for digest in stamp} == {64}
 
 
-LOOPS = """
+LOOPS = """'A loop.'
 from numba import njit
 
 @njit(cache=True)
@@ -75,7 +75,7 @@ def test_comments_docstrings_and_lines_are_not_code(tmp_path):
     (tmp_path / "main.py").write_text(CALL)
     bodies = ["    return x + 10", '    """Adds ten."""\n    return x + 10', "    return x + 20"]
     texts = [LOOPS.format(body=body) for body in bodies]
-    texts.insert(1, '"""Loops."""\n# one, and so on\n' + texts[0] + "\n\n# the end\n")
+    texts.insert(1, "# one, and so on\n\n" + texts[0].replace("A loop", "The only loop") + "\n\n# the end\n")
     texts.insert(3, texts[2].replace("ten", "10, as one can see"))
     printed = []
     for text in texts:
