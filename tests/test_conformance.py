@@ -95,22 +95,30 @@ LENGTHS = dict(hidden=(6, 4), directions=2, lengths=(7, 0, 3))
 ), ids=str)  # fmt: skip
 @on_engines
 def test_weight_gradients_are_added_to_dw(engine, case):
-    """To what is there; and the same bits where a schedule computes them apart from those of the data."""
+    """What a call without dw returns, to what is there; the same bits where a schedule computes them apart."""
     problem = problems.make_problem(case)
-    layer, found = problem.layer(engine, schedule="stepwise"), []
+    layer = problem.layer(engine, schedule="stepwise")
     x, dy = problems.on_engine(layer.engine, [problem.x, problem.dy])
     start = np.random.default_rng(0).standard_normal(layer.weights.shape).astype(case.dtype)
-    for values, apart in ((0 * start, False), (start, False), (0 * start, True)):
-        layer.training_calls = 0
-        tape, dw = layer.forward(x, **problem.options())[2], layer.engine.from_host(values)
-        layer.stack.backward_data(tape, dy, None, None, None if apart else dw)
-        if apart:
-            layer.stack.backward_weights(tape, dw)
-        found.append(layer.stack.space.views(layer.engine.to_host(dw)))
-    once, added, apart = found
-    before = layer.stack.space.views(start)
+
+    def tape():
+        layer.training_calls = 0  # the same numbers at random
+        return layer.forward(x, **problem.options())[2]
+
+    def views(dw):
+        return layer.stack.space.views(layer.engine.to_host(dw))
+
+    once, before = views(layer.backward(tape(), dy).weights), layer.stack.space.views(start)
+    added = views(layer.backward(tape(), dy, dw=layer.engine.from_host(start)).weights)
     problems.assert_close(case, added, {name: before[name] + once[name] for name in once})
-    problems.assert_same_bits(apart, once)
+    found = []
+    for apart in (False, True):
+        given, dw = tape(), layer.engine.zeros(start.shape, case.dtype)
+        layer.stack.backward_data(given, dy, None, None, None if apart else dw)
+        if apart:
+            layer.stack.backward_weights(given, dw)
+        found.append(views(dw))
+    problems.assert_same_bits(*found)
 
 
 @pytest.mark.parametrize("cell", ("lstm", "gru_reset_before"))
