@@ -35,16 +35,16 @@ _mask_of_step = njit(**OPTIONS)(mask_of_step)
 
 
 # ------------------------------------------------------------------------------------------ products
-def _blas(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
+def _blas(zero, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
     raise NotImplementedError("only for compiled code")
 
 
 @overload(_blas)
-def _blas_typed(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
-    matrix_matrix, matrix_vector = (openblas.blas_function(str(out.dtype), name) for name in ("gemm", "gemv"))
-    one, zero = (getattr(np, str(out.dtype))(value) for value in (1, 0))
+def _blas_typed(zero, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
+    matrix_matrix, matrix_vector = (openblas.blas_function(str(zero), name) for name in ("gemm", "gemv"))
+    one, zero = (getattr(np, str(zero))(value) for value in (1, 0))
 
-    def call(out, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
+    def call(zero, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
         if m == 1:  # c = op(b)ᵀ a: not copied anywhere, up to 6 times faster
             matrix_vector(
                 _ROW_MAJOR, _NO_TRANS if transpose_b else _TRANS, n if transpose_b else k, k if transpose_b else n,
@@ -66,7 +66,7 @@ def share(size, thread, threads):
     return min(size, blocks * thread // threads * UNITS), min(size, blocks * (thread + 1) // threads * UNITS)
 
 
-@njit(**INNER)
+@njit(**INNER, forceinline=True)
 def _row_length(matrix):
     """Elements between the starts of two rows, as BLAS wants it: at least the width, at least 1."""
     return max(1, matrix.shape[1], matrix.strides[0] // matrix.itemsize)
@@ -74,20 +74,20 @@ def _row_length(matrix):
 
 @contains(openblas)
 @njit(**INNER)
-def product(out, a, b, transpose_a, transpose_b, accumulate):
-    """out (m, n) = op(a) op(b), k terms each, or +=.
+def _in_pieces(zero, item, sizes, out, a, b, flags):
+    """`product` by addresses, once compiled for all layouts and flags.
 
     In pieces, for two reasons. OpenBLAS adds up as many as 500 terms one after another; sums of CHAIN terms, added up,
     have half the rounding error and cost nothing. And unless a product is small, OpenBLAS first copies both matrices
     into a layout of its own; with few rows that takes longer than the product: small pieces are up to 3 times faster.
 
     Args:
-        out, a, b: matrices whose rows may stand apart. Callers take columns too, as in `R[rows, :]`: so all are of one
-            Numba type, and this is compiled once per dtype.
+        zero, item: of the dtype; its bytes.
+        sizes: (m, n, k).
+        out, a, b: (address, row length) each. flags: (transpose_a, transpose_b, accumulate).
     """
-    m, n = out.shape
-    k, item = a.shape[0] if transpose_a else a.shape[1], out.itemsize
-    lda, ldb, ldc = _row_length(a), _row_length(b), _row_length(out)
+    (m, n, k), (c, ldc), (a, lda), (b, ldb) = sizes, out, a, b
+    transpose_a, transpose_b, accumulate = flags
     width, depth = max(1, n), max(1, k) if m == 1 else CHAIN
     if 1 < m <= FEW_ROWS and not transpose_a:
         width = 2 * UNITS if transpose_b else 4 * UNITS
@@ -95,12 +95,29 @@ def product(out, a, b, transpose_a, transpose_b, accumulate):
         depth = min(lanes * CHAIN, SMALL_PRODUCT // (max(1, m) * width))
     for i in range(0, n, width):
         for j in range(0, k, depth):
-            a_start = a.ctypes.data + (j * lda if transpose_a else j) * item
-            b_start = b.ctypes.data + ((i * ldb + j) if transpose_b else (j * ldb + i)) * item
+            a_start = a + (j * lda if transpose_a else j) * item
+            b_start = b + ((i * ldb + j) if transpose_b else (j * ldb + i)) * item
             _blas(
-                out, transpose_a, transpose_b, m, min(width, n - i), min(depth, k - j), a_start, lda,
-                b_start, ldb, accumulate or j > 0, out.ctypes.data + i * item, ldc,
+                zero, transpose_a, transpose_b, m, min(width, n - i), min(depth, k - j), a_start, lda,
+                b_start, ldb, accumulate or j > 0, c + i * item, ldc,
             )  # fmt: skip
+
+
+@contains(openblas)
+@njit(**INNER, forceinline=True)
+def product(out, a, b, transpose_a, transpose_b, accumulate):
+    """out (m, n) = op(a) op(b), k terms each, or +=; rows of matrices may stand apart.
+
+    Inlined, so that views that callers take, such as `R[rows, :]`, come to nothing but addresses.
+    """
+    sizes = out.shape[0], out.shape[1], a.shape[0] if transpose_a else a.shape[1]
+    places = (
+        (out.ctypes.data, _row_length(out)),
+        (a.ctypes.data, _row_length(a)),
+        (b.ctypes.data, _row_length(b)),
+    )
+    flags = transpose_a, transpose_b, accumulate
+    _in_pieces(out.dtype.type(0), out.itemsize, sizes, places[0], places[1], places[2], flags)
 
 
 @contains(openblas)
