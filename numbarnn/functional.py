@@ -69,7 +69,7 @@ _OPTIONS |= {"resets": None}
 ForwardOptions = namedtuple("ForwardOptions", _OPTIONS, defaults=_OPTIONS.values())
 
 
-def forward_inference(rnn, x, hx=None, cx=None, w=None, **options):
+def forward_inference(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=None, **options):
     """y, hy, cy of a forward call that keeps nothing.
 
     Args:
@@ -90,19 +90,19 @@ def forward_inference(rnn, x, hx=None, cx=None, w=None, **options):
     Raises:
         ValueError, TypeError: an argument does not fit.
     """
-    return _forward(rnn, x, hx, cx, w, ForwardOptions(**options), training=False)[:3]
+    return _forward(rnn, x, hx, cx, w, ForwardOptions(y, hy, cy, **options), training=False)[:3]
 
 
-def forward_training(rnn, x, hx=None, cx=None, w=None, **options):
+def forward_training(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=None, **options):
     """As `forward_inference`, with dropout between layers, and the reserve for backward as a fourth result.
 
     `w`, `x` and the returned `y` are read again by the backward calls. `y` is not writable on the CPU, but for one that
     was given; if `w` or `x` has changed, `backward_data` refuses (on a GPU, for `w` and `y`, the next check after it).
     """
-    return _forward(rnn, x, hx, cx, w, ForwardOptions(**options), training=True)
+    return _forward(rnn, x, hx, cx, w, ForwardOptions(y, hy, cy, **options), training=True)
 
 
-def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, **into):
+def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None, dhx=None, dcx=None):
     """dx, dhx, dcx: the gradients of x and the initial state.
 
     Args:
@@ -127,7 +127,7 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, **into):
     dhy = rnn.check_h(dhy, "dhy", work.batch)
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
     shapes = {"dx": (*axes, rnn.input_size), "dhx": rnn.h_shapes(work.batch), "dcx": _c_shape(rnn, work.batch)}
-    places = _places(rnn, into, shapes, (("w", w), ("x", work.x)))
+    places = _places(rnn, {"dx": dx, "dhx": dhx, "dcx": dcx}, shapes, (("w", w), ("x", work.x)))
     rnn.require_unchanged(reserve)
     return _delivered(rnn, packing, rnn.backward_data(reserve, dy, dhy, dcy), places)
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from numbarnn.engines.cpu import atomics, fingerprints, loops, products
+from numbarnn.engines.cpu import atomics, backward, engine, fingerprints, forward, products, rows
 
 INNER = "def inner(x):\n    return x + {}\n"
 OUTER = """
@@ -64,7 +64,7 @@ def loop(x):
 """
 CALL = """
 import loops
-from numbarnn.engines.disk_cache import go_by_code
+from numbarnn.engines.cpu.disk_cache import go_by_code
 
 go_by_code(loops)
 print(loops.loop(1), sum(loops.loop.stats.cache_hits.values()))
@@ -88,8 +88,11 @@ def test_comments_docstrings_and_lines_are_not_code(tmp_path):
     assert printed == ["11 0", "11 1", "11 0", "11 1", "21 0"]
 
 
-@pytest.mark.parametrize("module", [atomics, loops, products, fingerprints], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [atomics, backward, fingerprints, forward, products, rows], ids=lambda module: module.__name__
+)
 def test_all_functions_of_the_cpu_engine_go_by_code(module):
+    assert engine.CpuEngine, "it tells them"
     caches = [getattr(value, "_cache", None) for value in vars(module).values()]
     stamps = [one._cache_file._source_stamp for one in caches if hasattr(one, "_cache_file")]
     assert stamps and {len(digest) for stamp in stamps for digest in stamp} == {64}

@@ -28,7 +28,7 @@ def contains(*modules):
 
 
 def go_by_code(module, *others):
-    """The same for all other functions of a module, which contain code of these others. To be called before they are."""
+    """The same for all other functions of a module, which contain code of these others; before they are called."""
     for value in list(vars(module).values()):
         file = getattr(getattr(value, "_cache", None), "_cache_file", None)
         if file is not None and not isinstance(file._source_stamp[0], str):
