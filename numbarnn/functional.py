@@ -207,9 +207,7 @@ def _places(rnn, given, shapes, read_again):
 
     given: name -> array; shapes: name -> shape, in the order of the results.
     """
-    if unknown := given.keys() - shapes.keys():
-        raise TypeError(f"there is no argument {', '.join(sorted(unknown))}; results are {', '.join(shapes)}")
-    places = {name: _place(rnn, given.get(name), name, shape) for name, shape in shapes.items()}
+    places = {name: _place(rnn, given[name], name, shape) for name, shape in shapes.items()}
     _require_apart(rnn, places, read_again)
     return places.values()
 
