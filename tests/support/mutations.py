@@ -1,0 +1,446 @@
+# ruff: noqa: E501 - texts of code stand here as they are there
+"""Mistakes made on purpose, as data, and a runner: does the test that should see each of them see it?
+
+    python tests/support/mutations.py --list
+    python tests/support/mutations.py [NAME ...]
+
+Each is made in a copy of this checkout, and the tests named with it are run there, once without it (they must pass) and
+once with it (they must fail). tests/test_mutations.py holds that every text still stands where it is to be changed.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+
+class Mutation(NamedTuple):
+    """A mistake.
+
+    Attributes:
+        edits: (file, text that stands there once, what it becomes), each.
+        tests: pytest's arguments: what should fail.
+        simulated: the tests run in the simulator.
+    """
+
+    edits: tuple[tuple[str, str, str], ...]
+    tests: tuple[str, ...]
+    simulated: bool = False
+
+
+MUTATIONS = {
+    "gru_candidate_gradient": Mutation(
+        (
+            (
+                "numbarnn/cells/gru.py",
+                "return (dr, dz, dn), (dr, dz, dq), (dh * z,)",
+                "return (dr, dz, dn), (dr, dz, dn), (dh * z,)",
+            ),
+        ),
+        ("tests/test_conformance.py",),
+        True,
+    ),
+    "cpu_state_two_steps_ago": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/forward.py",
+                "        h_before = states.h[before, :,",
+                "        h_before = states.h[before - (step == T - 1 and step > 1 and direction == 0), :,",
+            ),
+        ),
+        ("tests/test_conformance.py", "-k", "cpu-GRU-"),
+        False,
+    ),
+    "cpu_last_unit_of_second_tile": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/cell_units.py",
+                "        put(row.after.h, first, units.H, tile, 1, n)\n",
+                "        put(row.after.h, first, units.H, tile, 1, n - (first > units.first))\n",
+            ),
+        ),
+        ("tests/layers/test_layers.py", "-k", "tiles and GRU"),
+        False,
+    ),
+    "cpu_second_chunk_overwrites": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/products.py",
+                "accumulate or j > 0, c + i * item",
+                "accumulate or (j > 0 and not transpose_b), c + i * item",
+            ),
+        ),
+        ("tests/engines/test_engines.py", "-k", "product or multiply"),
+        False,
+    ),
+    "cpu_recurrent_bias_from_input": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/products.py",
+                "_bias_gradient(thread, threads, counters, db_r, dah, accumulate)",
+                "_bias_gradient(thread, threads, counters, db_r, dax[:, : db_r.shape[0]], accumulate)",
+            ),
+        ),
+        ("tests/test_conformance.py", "-k", "cpu-GRU-"),
+        False,
+    ),
+    "cpu_row_sums_lose_a_row": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/products.py",
+                "for m in range(block * SUM_ROWS + 1, min(M, (block + 1) * SUM_ROWS)):",
+                "for m in range(block * SUM_ROWS + 1, min(M, (block + 1) * SUM_ROWS) - (block > 30)):",
+            ),
+        ),
+        ("tests/engines/test_engines.py", "-k", "column_sums"),
+        False,
+    ),
+    "dropout_ignores_call": Mutation(
+        (
+            (
+                "numbarnn/common/philox.py",
+                "(seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF)\n    return (scale",
+                "(seed >> 32) & 0xFFFFFFFF, layer, 0)\n    return (scale",
+            ),
+        ),
+        ("tests/test_conformance.py",),
+        True,
+    ),
+    "dropout_without_scale": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/products.py",
+                "out[i] = x[i] * scale if words[k] >= threshold else scale - scale",
+                "out[i] = x[i] if words[k] >= threshold else scale - scale",
+            ),
+        ),
+        ("tests/engines/test_engines.py", "-k", "dropout"),
+        False,
+    ),
+    "cpu_barrier_after_step": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/forward.py",
+                "        barrier(counters, thread, threads)\n        _project(",
+                "        _project(",
+            ),
+        ),
+        ("tests/layers/test_layers.py", "-k", "several_threads and GRU"),
+        False,
+    ),
+    "wavefront_loses_a_need": Mutation(
+        (
+            (
+                "numbarnn/schedules/wavefront.py",
+                "covering(below, product.times(steps), steps, False)\n",
+                "covering(below, product.times(steps), steps, False)[:1]\n",
+            ),
+        ),
+        ("tests/schedules/test_wavefront.py",),
+        False,
+    ),
+    "reset_beyond_length": Mutation(
+        (
+            (
+                "numbarnn/common/order.py",
+                "if start < resets.shape[0] and start < length and resets[start, b]:",
+                "if start < resets.shape[0] and resets[start, b]:",
+            ),
+        ),
+        ("tests/test_conformance.py",),
+        True,
+    ),
+    "drop_connect_accumulates": Mutation(
+        (
+            (
+                "numbarnn/passes/recurrent_weights.py",
+                "        if self.words is not None:\n            yield from self.drop(out, out, place)",
+                "        if self.words is not None and scratch is None:\n            yield from self.drop(out, out, place)",
+            ),
+        ),
+        ("tests/test_conformance.py",),
+        True,
+    ),
+    "space_bias_order": Mutation(
+        (
+            (
+                "numbarnn/weights/space.py",
+                'order = ("W", "R", "b_w", "b_r", PER_UNIT, "W_hr")',
+                'order = ("W", "R", "b_r", "b_w", PER_UNIT, "W_hr")',
+            ),
+        ),
+        ("tests/weights/test_weights.py",),
+        False,
+    ),
+    "gru_candidate_five_ulp": Mutation(
+        (
+            (
+                "numbarnn/cells/gru.py",
+                "n = tanh(ax[2] + r * q)\n    return (mix(n, z, h),), (r, z, n, q)",
+                "n = tanh(ax[2] + r * q)\n    n = n + n * 5e-7\n    return (mix(n, z, h),), (r, z, n, q)",
+            ),
+        ),
+        ("tests/test_conformance.py",),
+        True,
+    ),
+    "scope_cta": Mutation(
+        (
+            (
+                "numbarnn/cuda/ptx.py",
+                '_load_four_words(".relaxed.gpu.global"))',
+                '_load_four_words(".relaxed.cta.global"))',
+            ),
+        ),
+        ("tests/kernels/test_kernels_ptx.py",),
+        False,
+    ),
+    "load_not_coherent": Mutation(
+        (("numbarnn/cuda/ptx.py", '_load_four_words(".relaxed.gpu.global"))', '_load_four_words(".global.nc"))'),),
+        ("tests/kernels/test_kernels_ptx.py",),
+        False,
+    ),
+    "persistent_no_barrier_after_weights": Mutation(
+        (
+            (
+                "numbarnn/kernels/persistent/forward.py",
+                "        cuda.syncthreads()  # weights may have passed through where biases, sums and states go\n",
+                "",
+            ),
+        ),
+        ("tests/simulated/test_persistent_simulated.py", "-k", "several_groups and registers"),
+        True,
+    ),
+    "persistent_no_barrier_before_loop": Mutation(
+        (
+            (
+                "numbarnn/kernels/persistent/forward.py",
+                "            fetch(now, gate_rows, t, begin, owned)\n        cuda.syncthreads()\n",
+                "            fetch(now, gate_rows, t, begin, owned)\n",
+            ),
+        ),
+        ("tests/simulated/test_persistent_mutants.py", "-k", "slow"),
+        True,
+    ),
+    "persistent_fma_no_syncwarp2": Mutation(
+        (
+            (
+                "numbarnn/kernels/persistent/fma.py",
+                "        cuda.syncwarp()  # other lanes may still read what was staged before\n        stage(",
+                "        stage(",
+            ),
+        ),
+        ("tests/simulated/test_persistent_simulated.py", "-k", "several_groups and fma"),
+        True,
+    ),
+    "persistent_bwd_reset_state": Mutation(
+        (
+            (
+                "numbarnn/kernels/persistent/backward.py",
+                "                            if masked and code_of[i] == RESET:\n                                state = no_state()\n                            d_state",
+                "                            d_state",
+            ),
+        ),
+        ("tests/simulated/test_persistent_simulated.py", "-k", "own_cells or masked"),
+        True,
+    ),
+    "persistent_bwd_code_after": Mutation(
+        (
+            (
+                "numbarnn/kernels/persistent/backward.py",
+                "look_up(code_after, step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)",
+                "look_up(code_after, step_mask, (slots + t + 2) * batch, b0, end)",
+            ),
+        ),
+        ("tests/simulated/test_persistent_simulated.py", "-k", "own_cells or masked"),
+        True,
+    ),
+    "persistent_publish_nan": Mutation(
+        (
+            (
+                "numbarnn/kernels/persistent/exchange.py",
+                "store(array, index, nan if stored != stored else stored)",
+                "store(array, index, stored)",
+            ),
+        ),
+        ("tests/simulated/test_persistent_simulated.py", "-k", "not_a_number"),
+        True,
+    ),
+    "persistent_limit_ignored": Mutation(
+        (
+            (
+                "numbarnn/kernels/persistent/exchange.py",
+                "            if polls > patience.limit:\n                return False\n",
+                "",
+            ),
+        ),
+        ("tests/simulated/test_persistent_mutants.py", "-k", "never_publishes"),
+        True,
+    ),
+    "onnx_bias": Mutation(
+        (
+            (
+                "numbarnn/weights/onnx.py",
+                'part["b_w"], part["b_r"] = given["B"][direction, :rows], given["B"][direction, rows:]',
+                'part["b_r"], part["b_w"] = given["B"][direction, :rows], given["B"][direction, rows:]',
+            ),
+        ),
+        ("tests/weights/test_weights_onnx.py",),
+        False,
+    ),
+    "mma_group_weights": Mutation(
+        (
+            (
+                "numbarnn/kernels/persistent/mma.py",
+                "_make_mma_group(tile, group * gathered + chunk, chunk)",
+                "_make_mma_group(tile, chunk, chunk)",
+            ),
+        ),
+        ("tests/simulated/test_persistent_simulated.py", "-k", "several_groups and mma"),
+        True,
+    ),
+    "fma_shared_group_weights": Mutation(
+        (("numbarnn/kernels/persistent/fma.py", "skipped, unrolled = group * columns, 2", "skipped, unrolled = 0, 2"),),
+        ("tests/simulated/test_persistent_simulated.py", "-k", "several_groups and fma"),
+        True,
+    ),
+    "check_limits_1000": Mutation(
+        (("numbarnn/bench/check/accuracy.py", "FUNCTION_ULPS = 3", "FUNCTION_ULPS = 3000"),),
+        ("tests/bench/test_bench_check.py", "-k", "how_large"),
+        False,
+    ),
+    "problems_limits_1000": Mutation(
+        (("tests/support/problems.py", "ROUNDINGS, STORED = 12, 4", "ROUNDINGS, STORED = 12000, 4"),),
+        ("tests/test_problems.py",),
+        False,
+    ),
+    "reset_ignored_in_forward": Mutation(
+        (
+            (
+                "numbarnn/kernels/step/given.py",
+                "        if masked and where.code == RESET:",
+                "        if masked and where.code == 77:",
+            ),
+        ),
+        ("tests/test_conformance.py",),
+        True,
+    ),
+    "reset_ignored_in_backward": Mutation(
+        (
+            (
+                "numbarnn/kernels/step/given.py",
+                "            if where.code == RESET:",
+                "            if where.code == 77:",
+            ),
+        ),
+        ("tests/test_conformance.py",),
+        True,
+    ),
+    "gradient_passes_a_reset": Mutation(
+        (
+            (
+                "numbarnn/kernels/step/given.py",
+                "            if where.code_after == RESET:",
+                "            if where.code_after == 77:",
+            ),
+        ),
+        ("tests/test_conformance.py",),
+        True,
+    ),
+    "padding_not_carried": Mutation(
+        (
+            (
+                "numbarnn/kernels/step/pointwise.py",
+                "                    new_state = state\n",
+                "                    pass\n",
+            ),
+        ),
+        ("tests/test_conformance.py",),
+        True,
+    ),
+    "skipped_stage_has_gradients": Mutation(
+        (("numbarnn/kernels/step/stages.py", "if masked and where.code == SKIP:", "if masked and where.code == 77:"),),
+        ("tests/test_conformance.py",),
+        True,
+    ),
+    "last_part_of_a_sum_lost": Mutation(
+        (
+            (
+                "numbarnn/kernels/step/unit_sums.py",
+                "            for part in range(PARTS):",
+                "            for part in range(PARTS - 1):",
+            ),
+        ),
+        ("tests/test_conformance.py",),
+        True,
+    ),
+}
+
+
+def applied(mutation, tree):
+    """Make the mistake in a tree.
+
+    Raises:
+        ValueError: a text does not stand there once.
+    """
+    for file, old, new in mutation.edits:
+        text = (tree / file).read_text(encoding="utf-8")
+        if text.count(old) != 1:
+            raise ValueError(f"{file} has the text {old!r} {text.count(old)} times, not once")
+        (tree / file).write_text(text.replace(old, new), encoding="utf-8")
+
+
+def fails(mutation, tree, limit):
+    """(Whether its tests fail in a tree, seconds, the last line they print.)"""
+    with tempfile.TemporaryDirectory() as caches:
+        env = os.environ | {"NUMBA_CACHE_DIR": f"{caches}/numba", "NUMBARNN_CACHE_DIR": f"{caches}/cubins"}
+        env |= {"PYTHONPATH": str(tree), "NUMBA_ENABLE_CUDASIM": str(int(mutation.simulated))}
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutation.tests]
+        start = time.monotonic()
+        try:
+            ran = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=limit)
+        except subprocess.TimeoutExpired:
+            return True, limit, "ran out of time"
+        if ran.returncode not in (0, 1):  # neither passed nor failed: nothing was run
+            raise RuntimeError(
+                f"{' '.join(command)} ended with {ran.returncode}: {ran.stdout[-500:]}{ran.stderr[-500:]}"
+            )
+        return ran.returncode == 1, time.monotonic() - start, ran.stdout.strip().splitlines()[-1]
+
+
+def main(argv=None):
+    """Runs them; returns 1 if one escaped."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print their names")
+    parser.add_argument(
+        "--limit", type=float, default=900, help="seconds per run, after which a mistake counts as seen"
+    )
+    parser.add_argument("names", nargs="*", help="all if none is given")
+    args = parser.parse_args(argv)
+    if args.list:
+        print("\n".join(MUTATIONS))
+        return 0
+    escaped, sound = 0, {}
+    for name in args.names or MUTATIONS:
+        mutation = MUTATIONS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            tree = Path(folder) / "tree"
+            shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", "__pycache__", ".venv", "venv"))
+            if mutation[1:] not in sound:
+                sound[mutation[1:]] = not fails(mutation, tree, args.limit)[0]
+            applied(mutation, tree)
+            seen, seconds, line = fails(mutation, tree, args.limit)
+        verdict = ("caught" if seen else "ESCAPED") if sound[mutation[1:]] else "its tests fail without it"
+        escaped += verdict != "caught"
+        print(f"{name:36} {verdict:10} {seconds:5.0f} s  {line[:90]}", flush=True)
+    return int(escaped > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
