@@ -78,7 +78,7 @@ SAMPLE = {  # module -> its tests
 @pytest.mark.slow
 @pytest.mark.parametrize("module", SAMPLE)
 def test_on_the_emulated_gpu(toolchain_installed, module):
-    (file,) = FOLDER.glob(f"*/{module}")
+    (file,) = FOLDER.rglob(module)
     tests = [f"{file}::{test}" if test else str(file) for test in SAMPLE[module]]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu and not real_gpu", *tests],
