@@ -39,8 +39,9 @@ def how_to_install(name):
     (distribution, *_), extra = PACKAGES[name]
     if name == "CuPy":
         return install.for_gpus()
-    other = "  (CUDA 13: pip install nvidia-cudnn-cu13)" if name == "cuDNN" else ""
-    return (install.command(extra) if extra else f"pip install {distribution}") + other
+    if name == "cuDNN":
+        return f"{install.command('cudnn')}  (CUDA 13: pip install nvidia-cudnn-cu13)"
+    return install.command(extra) if extra else f"pip install {distribution}"
 
 
 def how_to_get_engines():

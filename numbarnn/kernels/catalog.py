@@ -126,7 +126,7 @@ def _buffers(cell, dtype, masked, save=True, projected=False):
         save=save,
         parameters=Parameters(None, zeros(dtype, G * H), zeros(dtype, A * H), per_unit=per_unit),
         states=States(h, c, h if projected else None),
-        saved=Saved(ax if save else None, v, sums),
+        saved=Saved(ax if save and cell.num_saved else None, v, sums),
         scratch=Scratch(ax, zeros(number, B, A * H), dh if projected else None, d_v, d_sums),
         options=Options(step_mask, zeros("uint64", 4) if cell.noise and save else None),
         gradients=Gradients(

@@ -6,6 +6,7 @@ numbers of head j div (H/n) alone. Engines multiply with a dense R (A*H, P), zer
 parameter is that of the blocks, dropped out by the same masks.
 """
 
+import weakref
 from functools import partial
 from math import prod
 
@@ -25,7 +26,8 @@ class RecurrentWeights:
     """
 
     def __init__(self, work, drops):
-        problem, self._work, self._joined = work.problem, work, False
+        # The pass holds this object: held back, its arrays would return to the pool only when Python looks for circles.
+        problem, self._work, self._joined = work.problem, weakref.proxy(work), False
         self._engine, self._cell = work.engine, problem.cell
         sizes = zip(problem.hidden_sizes, problem.output_sizes, strict=True)
         shapes = [(problem.cell.num_ah * H, P) for H, P in sizes for _ in range(problem.directions)]

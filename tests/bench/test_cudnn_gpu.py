@@ -204,8 +204,14 @@ def test_memory_is_given_back():
 
 
 # ---------------------------------------------------------------------------------------------------------- experiments
-@pytest.mark.parametrize("bias, own, other", [("recurrent", "bias_hh", "bias_ih"), ("input", "bias_ih", "bias_hh")])
-def test_experiment_single_bias_of_the_gru(outcome, bias, own, other):
+@pytest.mark.parametrize(
+    "bias, own, other, asked",
+    [
+        ("recurrent", "bias_hh", "bias_ih", "recurrent bias of the GRU"),
+        ("input", "bias_ih", "bias_hh", "input bias of the GRU"),
+    ],
+)
+def test_experiment_single_bias_of_the_gru(outcome, bias, own, other, asked):
     """CUDNN_RNN_SINGLE_REC_BIAS, _INP_BIAS: is n = tanh(W x + r (R h + b)) or tanh(W x + r (R h) + b)?"""
     problem, H = Problem("gru", 3, 5, bias=bias, dtype="float64"), 5
     values, moved = run(problem), dict(problem.parameters)
@@ -216,7 +222,7 @@ def test_experiment_single_bias_of_the_gru(outcome, bias, own, other):
     names = (inside, outside) if bias == "recurrent" else (outside, inside)
     formulas = dict(zip(names, (problem.expected(), problem.expected(moved)), strict=True))
     near = [name for name, expected in formulas.items() if distance(values["y"], expected["y"]) <= problem.limit]
-    outcome(" and ".join(near) or "neither formula", f"{bias} bias of the GRU")
+    outcome(" and ".join(near) or "neither formula", asked)
 
 
 def one_unit(cx, **chosen):

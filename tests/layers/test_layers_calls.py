@@ -220,9 +220,9 @@ def test_tape_keeps_what_backward_needs_and_no_more(cell, saved):
     kept = sum(array.nbytes for array in work.gates.values())
     assert kept == 2 * saved * units
     edges = (case.T + 2) / case.T  # the slots of the initial states
-    assert sum(array.nbytes for array in work.h) == 2 * edges * units
-    assert sum(array.nbytes for array in work.c) == 2 * edges * units * (cell == "lstm")
-    assert not work._inputs
+    assert sum(array.nbytes for array in work.h.values()) == 2 * edges * units
+    assert sum(array.nbytes for array in work.c.values()) == 2 * edges * units * (cell == "lstm")
+    assert not work.dropped_input and not work.ah
 
 
 @by_cell

@@ -10,7 +10,7 @@ from numbarnn.cells import Cell
 from numbarnn.cells.definition import Stage
 from numbarnn.cuda import simulator
 from numbarnn.cuda.launch import LaunchConfig
-from numbarnn.kernels.step import pointwise, stages, unit_sums
+from numbarnn.kernels.step import pointwise, unit_sums
 from problems import Case, assert_same_bits, check, infer, make_problem, train
 
 
@@ -19,8 +19,7 @@ def launched_as(monkeypatch):
     """A function that lets all kernels of steps be launched in one way."""
 
     def choose(grid, threads):
-        for module in (pointwise, stages):
-            monkeypatch.setattr(module, "launch_config", lambda *_: LaunchConfig(grid, threads))
+        monkeypatch.setattr(pointwise, "launch_config", lambda *_: LaunchConfig(grid, threads))
 
     return choose
 
