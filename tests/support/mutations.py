@@ -110,8 +110,8 @@ MUTATIONS = {
                 "(seed >> 32) & 0xFFFFFFFF, layer, 0)\n    return (scale",
             ),
         ),
-        ("tests/test_conformance.py",),
-        True,
+        ("tests/layers/test_layers_calls.py", "tests/cells/test_cells.py", "-k", "dropout or masks or call"),
+        False,
     ),
     "dropout_without_scale": Mutation(
         (
