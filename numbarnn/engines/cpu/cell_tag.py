@@ -5,7 +5,6 @@ are ordinary module-level functions, which Numba compiles per cell and caches on
 """
 
 import hashlib
-import inspect
 import sys
 from functools import cache
 
@@ -21,8 +20,9 @@ from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile import specialise as compiling
 from numbarnn.compile import units
 from numbarnn.compile.specialise import backward_function, forward_function, jit, specialise
-from numbarnn.cuda.cubin_cache import code_of, fingerprint
+from numbarnn.cuda.cubin_cache import fingerprint
 from numbarnn.engines.cpu import atomics, backward, cell_units, forward, openblas, products, rows, stages
+from numbarnn.engines.cpu.disk_cache import code_of_module
 from numbarnn.kernels.step import groups
 
 WRITTEN = (
@@ -64,7 +64,7 @@ def _digest(cell):
     functions += [function for stage in cell.stages for function in (stage.forward, stage.backward)]
     stages = [(stage.gates, stage.sums) for stage in cell.stages]
     layout = cell.gates, cell.recurrent, stages, cell.states, cell.saved, cell.per_unit, cell.noise
-    about = [code_of(inspect.getsource(module)) for module in WRITTEN]
+    about = [code_of_module(module.__name__) for module in WRITTEN]
     about += [*map(fingerprint, functions), repr((layout, cell.same_gradient, cell.general))]
     return hashlib.sha256("".join(about).encode()).hexdigest()[:16]
 

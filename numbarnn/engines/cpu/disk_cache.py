@@ -21,7 +21,7 @@ def contains(*modules):
         file = dispatcher._cache._cache_file
         without_line = re.sub(r"-\d+(?=\.py\d)", "", file._index_name.removesuffix(".nbi"))
         names = dispatcher.py_func.__module__, *(module.__name__ for module in modules)
-        dispatcher._cache._cache_file = type(file)(file._cache_path, without_line, tuple(map(_code_of_module, names)))
+        dispatcher._cache._cache_file = type(file)(file._cache_path, without_line, tuple(map(code_of_module, names)))
         return dispatcher
 
     return told
@@ -36,5 +36,6 @@ def go_by_code(module, *others):
 
 
 @cache
-def _code_of_module(name):
+def code_of_module(name):
+    """`code_of` of a module by its name, once per process."""
     return code_of(inspect.getsource(sys.modules[name]))
