@@ -195,3 +195,34 @@ def steady(counts, call, warm_up=4):
     kept = call()
     del kept
     return dict(counts)
+
+
+def memory_of(value):
+    """Where the memory of each array begins, in arguments that may hold some."""
+    if isinstance(value, Array):
+        yield from [value.pointer.mem.ptr] if value.size else []
+    elif isinstance(value, tuple | list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from memory_of(item)
+
+
+def calls_name_their_memory(monkeypatch, engine):
+    """A list that gets, for each call, whether its key names all memory that its kernels, products and zeros are given:
+    what it does not name a replay would read where it was at first."""
+    used, run_jobs, named = set(), engine.run_jobs, []
+
+    def told(make_jobs, key, arrays):
+        used.clear()
+        run_jobs(make_jobs, (key, len(named)), arrays)  # seen for the first time: bound and run
+        known = {array.pointer.mem.ptr for array in (*arrays, *engine._constants.values())}
+        named.append(bool(used) and used <= known)
+
+    def spied(original):
+        return lambda *given, **options: (used.update(memory_of(given)), original(*given, **options))[1]
+
+    monkeypatch.setattr(engine, "run_jobs", told)
+    for owner, name in (
+        (launch.Kernel, "bind"), (gemm, "matmul"), (gemm, "step_product"), (device.CudaEngine, "_set_bytes")
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, spied(getattr(owner, name)))
+    return named

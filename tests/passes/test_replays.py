@@ -6,8 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from gpu_stand_in import Array, B, H, T, layer_and_input, make_engine, steady
-from numbarnn.cuda import gemm, launch
+from gpu_stand_in import B, H, Memory, Pointer, T, calls_name_their_memory, layer_and_input, make_engine, steady
 from numbarnn.engines.gpu import buffer_pool
 
 REPLAY = {"graph": 1, "record": 1}  # the graph's launch, and the event for callers on other streams
@@ -114,6 +113,33 @@ def test_results_that_are_kept_are_not_written_again(gpu):
     assert place in [y.data.ptr for y, _ in more]
 
 
+def test_memory_that_only_a_circle_uses_is_not_freed_and_lent_again(gpu, monkeypatch):
+    """A traceback holds all frames of a call, and with them its arrays: Python's collector may find these and the
+    memory lent to them at once, and asks all that it finds to free itself."""
+    _, _, cupy = gpu
+    layer, x, dy = layer_and_input(cupy, num_layers=2, dropout=0.5)
+    alloc, freed = cupy.cuda.alloc, []
+
+    class FreesItself(Memory):
+        def __del__(self):
+            freed.append(self.ptr)
+
+    monkeypatch.setattr(cupy.cuda, "alloc", lambda size: Pointer(FreesItself(alloc(size).ptr, size, None, 0), 0))
+
+    def train():
+        y, state, tape = layer.forward(x, lengths=[T, 0, 1, 2])
+        return y, state, tape, layer.backward(tape, dy), layer(x, lengths=[0, T, 2, 1])
+
+    places = []
+    for _ in range(3):
+        circle = [train()]
+        circle.append(circle)
+        places.append((circle[0][0].data.ptr, circle[0][2].forward.lengths.data.ptr))
+        del circle
+        gc.collect()
+    assert len(set(places)) == 1 and not freed
+
+
 def test_kept_memory_is_bounded(gpu, monkeypatch):
     engine, _, cupy = gpu
     monkeypatch.setattr(buffer_pool, "KINDS", 3)
@@ -150,15 +176,6 @@ def test_problems_are_compared_by_identity_first(gpu):
     assert np.unique([hash(stack.problem(T, B, True)) for _ in range(3)]).size == 1
 
 
-def memory_of(value):
-    """Where the memory of each array begins, in arguments that may hold some."""
-    if isinstance(value, Array):
-        yield from [value.pointer.mem.ptr] if value.size else []
-    elif isinstance(value, tuple | list | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from memory_of(item)
-
-
 @pytest.mark.parametrize("options", ({}, {"dropout": 0.5}, {"batch_first": True, "bias": False}), ids=str)
 @pytest.mark.parametrize("cell", ("LSTM", "GRU"))
 @pytest.mark.parametrize("schedule", ("persistent", "wavefront"))
@@ -167,21 +184,7 @@ def test_graphs_are_known_by_every_address_in_them(gpu, monkeypatch, schedule, c
     engine, _, cupy = gpu
     layer, x, dy = layer_and_input(cupy, cell, schedule, "float16", num_layers=2, bidirectional=True, **options)
     _, state = layer(x)
-    used, run_jobs = set(), engine.run_jobs
-
-    def told(make_jobs, key, arrays):
-        used.clear()
-        run_jobs(make_jobs, (key, len(named)), arrays)  # seen for the first time: bound and run
-        known = {array.pointer.mem.ptr for array in (*arrays, *engine._constants.values())}
-        named.append(bool(used) and used <= known)
-
-    def spied(original):
-        return lambda *given, **options: (used.update(memory_of(given)), original(*given, **options))[1]
-
-    monkeypatch.setattr(engine, "run_jobs", told)
-    for owner, name in ((launch.Kernel, "bind"), (gemm, "matmul"), (gemm, "step_product")):
-        monkeypatch.setattr(owner, name, spied(getattr(owner, name)))
-    named = []
+    named = calls_name_their_memory(monkeypatch, engine)
     _, _, tape = layer.forward(x, state)
     layer.backward(tape, dy, state)
     layer(x, state)

@@ -9,9 +9,8 @@ import pytest
 
 import numbarnn
 from general_cells import GENERAL, UNEVEN
-from gpu_stand_in import Array, B, H, T, make_engine, steady
+from gpu_stand_in import B, H, T, calls_name_their_memory, make_engine, steady
 from numbarnn.cells import Cell
-from numbarnn.cuda import gemm, launch
 from sum_cells import NOISE_CELLS, SUM_CELLS
 
 REPLAY = {"graph": 1, "record": 1}  # the graph's launch, and the event for callers on other streams
@@ -93,34 +92,12 @@ def test_a_steady_call_is_one_graph(gpu, cell, options, given, copies, schedule)
     assert steady(counts, train) == {name: 2 * count for name, count in REPLAY.items()} | copied
 
 
-def memory_of(value):
-    """Where the memory of each array begins, in arguments that may hold some."""
-    if isinstance(value, Array):
-        yield from [value.pointer.mem.ptr] if value.size else []
-    elif isinstance(value, tuple | list | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from memory_of(item)
-
-
 @pytest.mark.parametrize("cell, options, given, copies, schedule", list(cases()))
 def test_graphs_are_known_by_every_address_in_them(gpu, monkeypatch, cell, options, given, copies, schedule):
     """What a kernel or a product was given, and the call's key does not name, would be read where it was at first."""
     engine, _, cupy = gpu
     _, infer, train = layer_and_calls(cupy, cell, schedule, options, given)
-    used, run_jobs, named = set(), engine.run_jobs, []
-
-    def told(make_jobs, key, arrays):
-        used.clear()
-        run_jobs(make_jobs, (key, len(named)), arrays)  # seen for the first time: bound and run
-        known = {array.pointer.mem.ptr for array in (*arrays, *engine._constants.values())}
-        named.append(bool(used) and used <= known)
-
-    def spied(original):
-        return lambda *given, **options: (used.update(memory_of(given)), original(*given, **options))[1]
-
-    monkeypatch.setattr(engine, "run_jobs", told)
-    for owner, name in ((launch.Kernel, "bind"), (gemm, "matmul"), (gemm, "step_product")):
-        monkeypatch.setattr(owner, name, spied(getattr(owner, name)))
+    named = calls_name_their_memory(monkeypatch, engine)
     train()
     infer()
     assert named == [True] * 3

@@ -6,7 +6,7 @@ depends on all arrays before. Here an array takes the place that an array of the
 has left. A loop that keeps two calls alive at a time uses two sets of addresses.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from math import prod
 from threading import RLock, get_ident
 
@@ -58,12 +58,18 @@ class BufferPool:
 
 
 class Rooms:
-    """Memory for the arrays of one kind of call, of one thread. An array's size depends on its name alone."""
+    """Memory for the arrays of one kind of call, of one thread. An array's size depends on its name alone.
+
+    All of it is held here, lent or not. A call that compiles leaves its frames, and so its arrays, in a circle: Numba
+    keeps exceptions that it caught. If only arrays held their memory, Python's collector would find both unreachable at
+    once and let the memory free itself, while `_Loan` hands it to the next call. CuPy's own memory is freed later than
+    that; what an allocator in Python (`cupy.cuda.set_allocator`) returns may not be.
+    """
 
     def __init__(self, cupy, ordinal, lock):
         self._cupy, self._ordinal, self._lock = cupy, ordinal, lock
         self.free = {}  # name -> list of memory that no array uses; other threads read it, and add to the lists
-        self._places, self._pieces = set(), Counter()  # addresses of all memory made here; name -> how many pieces
+        self._pieces, self._places = {}, set()  # name -> list of all its memory; the addresses of all memory
 
     def __call__(self, name, shape, dtype):
         """An array with unspecified contents."""
@@ -71,12 +77,13 @@ class Rooms:
         if kept is None:
             with self._lock:
                 kept = self.free[name] = []
+                self._pieces[name] = []
         if kept:
             memory = kept.pop()
         else:
             memory = self._cupy.cuda.alloc(prod(shape) * dtype.itemsize)
             self._places.add(memory.ptr)
-            self._pieces[name] += 1
+            self._pieces[name].append(memory)
         cuda, size = self._cupy.cuda, memory.mem.size
         pointer = cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, size, _Loan(kept, memory), self._ordinal), 0)
         return self._cupy.ndarray(shape, dtype, pointer)
@@ -87,7 +94,7 @@ class Rooms:
 
     def in_use(self, name):
         """How many pieces of memory of that name arrays use."""
-        return self._pieces[name] - len(self.free[name])
+        return len(self._pieces[name]) - len(self.free[name])
 
 
 class _Loan:

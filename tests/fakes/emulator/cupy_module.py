@@ -63,7 +63,7 @@ class _Allocation:
             raise OutOfMemoryError(f"the emulated device has no room for {size} bytes") from None
         self.size = size
 
-    def __del__(self):
+    def __del__(self):  # earlier than CuPy's memory, but as an allocator in Python may do it: in a circle too
         if self.ptr:
             device_memory.free(self.ptr, self.size)
 
