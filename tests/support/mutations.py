@@ -369,6 +369,17 @@ MUTATIONS = {
         ("tests/test_conformance.py",),
         True,
     ),
+    "lent_memory_not_held": Mutation(
+        (
+            (
+                "numbarnn/engines/gpu/buffer_pool.py",
+                "self._pieces[name].append(memory)",
+                "self._pieces[name].append(None)",
+            ),
+        ),
+        ("tests/passes/test_replays.py", "-k", "circle"),
+        False,
+    ),
     "last_part_of_a_sum_lost": Mutation(
         (
             (
@@ -397,11 +408,11 @@ def applied(mutation, tree):
 
 
 def fails(mutation, tree, limit):
-    """(Whether its tests fail in a tree, seconds, the last line they print.)"""
+    """(Whether its tests fail in a tree, seconds, the line that names the one that failed, else the last.)"""
     with tempfile.TemporaryDirectory() as caches:
         env = os.environ | {"NUMBA_CACHE_DIR": f"{caches}/numba", "NUMBARNN_CACHE_DIR": f"{caches}/cubins"}
         env |= {"PYTHONPATH": str(tree), "NUMBA_ENABLE_CUDASIM": str(int(mutation.simulated))}
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutation.tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-rf", "-p", "no:cacheprovider", *mutation.tests]
         start = time.monotonic()
         try:
             ran = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=limit)
@@ -411,7 +422,9 @@ def fails(mutation, tree, limit):
             raise RuntimeError(
                 f"{' '.join(command)} ended with {ran.returncode}: {ran.stdout[-500:]}{ran.stderr[-500:]}"
             )
-        return ran.returncode == 1, time.monotonic() - start, ran.stdout.strip().splitlines()[-1]
+        lines = ran.stdout.strip().splitlines()
+        line = next((line for line in lines if line.startswith("FAILED ")), lines[-1])
+        return ran.returncode == 1, time.monotonic() - start, line
 
 
 def main(argv=None):
