@@ -21,7 +21,7 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import backward, exchange, fma, forward, mma
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, WARP
 from numbarnn.schedules.persistent import schedule as schedule
-from problems import Case, assert_close, infer, make_problem, train
+from problems import Case, assert_close, infer, make_problem, train_and_draw
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits
 
@@ -74,11 +74,11 @@ def symptom(error):
 def symptom_of(case):
     """How a kernel shows that it is wrong, or RIGHT."""
     problem = make_problem(case)
-    expected, _ = train(problem.layer("sim", schedule="stepwise"), problem)
     layer = problem.layer("sim", schedule="persistent")
     try:
         with simulator.schedule(ORDER["seed"]), np.errstate(all="ignore"):
-            assert_close(case, train(layer, problem)[0], expected)
+            found, drawn = train_and_draw(layer, problem)
+            assert_close(case, found, problem.expected(drawn))
     except (AssertionError, RuntimeError) as error:
         return symptom(error)
     return RIGHT

@@ -1,10 +1,17 @@
 """What PTX instructions compute, on NumPy arrays with one element per thread, or scalars where all threads agree."""
 
+from functools import lru_cache
+
 import numpy as np
 
 WARP = 32
 F32, F64, I64, U32, U64 = np.float32, np.float64, np.int64, np.uint32, np.uint64
 ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+
+
+def per_lane(value, lanes):
+    """A value with one element per lane; as it is if it has that, as NumPy's broadcasting takes a while."""
+    return value if np.shape(value) == (lanes,) else np.broadcast_to(value, lanes)
 
 
 def fma32(a, b, c):
@@ -120,13 +127,20 @@ _ORDERED = {
 # ------------------------------------------------------------------------------------------------------- whole warps
 def shuffle(kind, a, b, limits, lanes):
     """(what each lane gets, whether it was in range) of shfl.sync; `lanes` is the number of all threads."""
-    a = np.broadcast_to(a, lanes)
-    if np.ndim(b) == 0 and np.ndim(limits) == 0:  # the same for all: one row of lanes, for every warp
-        source, in_range = _sources(kind, np.arange(WARP), I64(b), I64(limits))
-        return a.reshape(-1, WARP)[:, source].reshape(lanes), np.tile(in_range, lanes // WARP)
+    a = per_lane(a, lanes)
+    if np.ndim(b) == 0 and np.ndim(limits) == 0:
+        source, in_range = _same_sources(kind, int(b), int(limits), lanes)
+        return a.reshape(-1, WARP)[:, source].reshape(lanes), in_range
     own = np.arange(lanes, dtype=I64)
     source, in_range = _sources(kind, own % WARP, b.astype(I64), limits.astype(I64))
     return a[own - own % WARP + source], in_range
+
+
+@lru_cache(maxsize=256)
+def _same_sources(kind, b, limits, lanes):
+    """As `_sources`, of operands that are the same for all: (of one warp, of every lane)."""
+    source, in_range = _sources(kind, np.arange(WARP), I64(b), I64(limits))
+    return source, np.tile(in_range, lanes // WARP)
 
 
 def _sources(kind, lane, b, limits):
@@ -146,7 +160,7 @@ def mma(shape, kind, a, b, c, lanes):
     depth = {"m16n8k16": 16, "m16n8k8": 8}[shape]
     warps, group, pair = lanes // WARP, np.arange(WARP) // 4, np.arange(WARP) % 4
     A, B, C = (np.zeros((warps, *size), F32) for size in ((16, depth), (depth, 8), (16, 8)))
-    words = lambda register: np.broadcast_to(register, lanes).reshape(warps, WARP)  # noqa: E731
+    words = lambda register: per_lane(register, lanes).reshape(warps, WARP)  # noqa: E731
     for number, register in enumerate(a):
         rows, later = group + 8 * (number & 1), number >> 1
         for column, values in _elements(kind, words(register), pair, later):

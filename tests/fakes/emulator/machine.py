@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from emulator.arithmetic import WARP
+from emulator.arithmetic import WARP, per_lane
 from emulator.races import SharedAccesses
 from emulator.translate import translate
 from emulator.visibility import DeviceError, Stores
@@ -266,7 +266,7 @@ class Grid:
         )
 
     def both(self, mask, predicate):
-        predicate = np.broadcast_to(predicate, self.lanes)
+        predicate = per_lane(predicate, self.lanes)
         return predicate.copy() if mask is None else mask & predicate
 
     # -------------------------------------------------------------------------------------------------- memory
@@ -306,10 +306,10 @@ class Grid:
         return values
 
     def store(self, space, code, address, mask, opcode, *values):
-        mask = np.broadcast_to(True, self.lanes) if mask is None else mask
+        mask = per_lane(True, self.lanes) if mask is None else mask
         if not mask.any():
             return
-        views, places = self._places(space, code, np.broadcast_to(address, self.lanes), mask, len(values), "writes")
+        views, places = self._places(space, code, per_lane(address, self.lanes), mask, len(values), "writes")
         if views is self._shared:
             self.races.access(opcode, places * int(code[1]), len(values) * int(code[1]), mask)
         chosen = places[mask]
@@ -317,13 +317,13 @@ class Grid:
             if views is self.memory.views:
                 old = views[code][chosen + number]
                 self.stores.store(opcode, (chosen + number) * old.itemsize, self.number_of[mask], old)
-            views[code][chosen + number] = np.broadcast_to(value, self.lanes)[mask]
+            views[code][chosen + number] = per_lane(value, self.lanes)[mask]
         self.num_stores += 1
 
     def add(self, space, code, address, mask, opcode, value):
         """atom.add, one thread after another; what each found there before."""
-        mask = np.broadcast_to(True, self.lanes) if mask is None else mask
-        address, value = np.broadcast_to(address, self.lanes), np.broadcast_to(value, self.lanes)
+        mask = per_lane(True, self.lanes) if mask is None else mask
+        address, value = per_lane(address, self.lanes), per_lane(value, self.lanes)
         views, places = self._places(space, code, address, mask, 1, "adds to")
         found = np.zeros(self.lanes, code)
         for thread in np.flatnonzero(mask):
@@ -345,7 +345,7 @@ class Grid:
         """(views of the memory, where the first of `count` numbers lies in the view of their code)."""
         size = int(code[1])
         if mask is not None:
-            address = np.broadcast_to(address, self.lanes)
+            address = per_lane(address, self.lanes)
         if space == "generic":
             space, address = self._space_of(address, mask)
         base, room, views, start = self._room(space)
@@ -356,9 +356,7 @@ class Grid:
             inside = inside & self.memory.is_allocated[clipped] & self.memory.is_allocated[clipped + size * count - 1]
         wrong = ~inside if mask is None else mask & ~inside
         if np.any(wrong):
-            self._complain(
-                doing, size * count, space, np.broadcast_to(address, self.lanes), np.broadcast_to(wrong, self.lanes)
-            )
+            self._complain(doing, size * count, space, per_lane(address, self.lanes), per_lane(wrong, self.lanes))
         if mask is not None:
             place = np.where(mask, place, 0)
         return views, (place + start) // size
@@ -372,7 +370,7 @@ class Grid:
         return BASE, self.memory.size, self.memory.views, 0
 
     def _space_of(self, address, mask):
-        taken = np.broadcast_to(address, self.lanes)[slice(None) if mask is None else mask]
+        taken = per_lane(address, self.lanes)[slice(None) if mask is None else mask]
         first = int(taken[0])
         for space, start in (("global", BASE), ("shared", SHARED), ("local", LOCAL)):
             if first >= start:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from emulator.arithmetic import per_lane
+
 LATEST = 2  # rounds; in a round all threads go on as far as they can without new numbers of other blocks
 SELDOM = 4  # the stores of about one round in so many are late: whoever waits for them looks again, which takes time
 _COLUMNS = {"start": np.int64, "old": np.uint64} | dict.fromkeys(("by", "block", "round", "fence"), np.int32)
@@ -83,7 +85,7 @@ class Stores:
             number = np.maximum(number, self._last[(place + access.size - 1) >> 1])
         if not np.any(number):
             return values
-        number, place, values = (np.broadcast_to(array, block.shape) for array in (number, place, values))
+        number, place, values = (per_lane(array, len(block)) for array in (number, place, values))
         at = np.flatnonzero((number > 0) & (access.is_constant | (self._kept["block"][number] != block)))
         if not len(at):
             return values
