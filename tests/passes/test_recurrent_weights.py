@@ -1,15 +1,13 @@
-"""R of blocks on the diagonal, DropConnect, and projections of general cells, on the CPU: threads, masks, graphs, what
+"""R of blocks on the diagonal, DropConnect, and projections of general cells, on the CPU: threads, masks, what
 layers say of it. What they compute is in test_conformance.py."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import test_replays_options as replays
 
 import numbarnn
 from equations import weighted as make_cell
-from gpu_stand_in import make_engine
 from numbarnn import engines
 from numbarnn.cells import Cell, library
 from numbarnn.cells.definition import Noise
@@ -84,37 +82,6 @@ def test_plain_cells_have_no_r_of_their_own():
         tape = layer.forward(x)[2]
         assert (tape.forward.recurrent is not None) == drops and bool(layer.drop_connect_masks(tape)) == drops
         assert layer.noise(tape) == []
-
-
-# ----------------------------------------------------------------------------------------------------- graphs on a GPU
-GRAPHS = {
-    "heads": (make_cell("lstm", 2, (), False), {"num_layers": 2}, 0),
-    "drop_connect": (make_cell("lstm", 1, (0.2, 0.1, 0.1, 0.0), False), {"bidirectional": True}, 1),
-    "both": (make_cell("lstm", 2, (0.2, 0.1, 0.1, 0.0), False), {"num_layers": 2}, 1),
-    "stage": (make_cell("gru_reset_before", 2, (0.2, 0.1, 0.1), False), {}, 1),
-}
-
-
-def graph_cases():
-    for name, (cell, options, copies) in GRAPHS.items():
-        for schedule in replays.SCHEDULES[cell.num_products :]:  # not persistent, where there is a further product
-            yield pytest.param(cell, options, copies, schedule, id=f"{name}-{schedule}")
-
-
-@pytest.mark.parametrize("cell, options, copies, schedule", list(graph_cases()))
-def test_a_steady_call_is_one_graph(monkeypatch, cell, options, copies, schedule):
-    """The words of the masks are copied to where the last call's stood, and so are the caller's arrays."""
-    _, counts, cupy = make_engine(monkeypatch)
-    layer, infer, train = replays.layer_and_calls(cupy, cell, schedule, options, ())
-    assert replays.steady(counts, infer) == replays.REPLAY | {"copy": 1}
-    copied = {"copy": 2 * (2 + min(1, layer.stack.cell.num_private))} | ({"copy from host": copies} if copies else {})
-    assert replays.steady(counts, train) == {name: 2 * count for name, count in replays.REPLAY.items()} | copied
-
-
-@pytest.mark.parametrize("cell, options, copies, schedule", list(graph_cases()))
-def test_graphs_are_known_by_every_address_in_them(monkeypatch, cell, options, copies, schedule):
-    gpu = make_engine(monkeypatch)
-    replays.test_graphs_are_known_by_every_address_in_them(gpu, monkeypatch, cell, options, (), 0, schedule)
 
 
 # ----------------------------------------------------------------------------------------------------------- parameters

@@ -1,4 +1,4 @@
-"""What a steady call with lengths, resets or another option asks of the driver, without a GPU; see test_replays.py."""
+"""What a steady call of each kind asks of the driver, without a GPU: pinned, as small problems are bound by it."""
 
 import random
 from functools import partial
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import numbarnn
+from equations import weighted
 from general_cells import GENERAL, UNEVEN
 from gpu_stand_in import B, H, T, calls_name_their_memory, make_engine, steady
 from numbarnn.cells import Cell
@@ -17,6 +18,10 @@ REPLAY = {"graph": 1, "record": 1}  # the graph's launch, and the event for call
 
 # Name -> (class or general cell, its options, what a call gets, copies from the host for it: of lengths and resets).
 CALLS = {
+    "plain": ("LSTM", {"dtype": "float32"}, (), 0),
+    "three_layers": ("GRU", {"dtype": "float32", "num_layers": 3}, (), 0),
+    "no_bias": ("RNN", {"bias": False, "bidirectional": True}, (), 0),
+    "dropout": ("LSTM", {"num_layers": 2, "dropout": 0.5, "bidirectional": True, "batch_first": True}, (), 0),
     "lengths": ("LSTM", {}, ("lengths",), 1),
     "resets": ("GRU", {"bidirectional": True}, ("resets",), 1),
     "both": ("RNN", {"batch_first": True, "num_layers": 2}, ("lengths", "resets"), 2),
@@ -35,6 +40,10 @@ CALLS = {
     "noisy": (NOISE_CELLS["noisy"], {"num_layers": 2}, ("resets",), 1),
     "noisy_mean": (NOISE_CELLS["noisy_mean"], {"bidirectional": True}, (), 0),
     "ladder": (SUM_CELLS["ladder"], {"num_layers": 2}, ("lengths",), 1),
+    "heads": (weighted("lstm", 2, (), False), {"num_layers": 2}, (), 0),
+    "drop_connect": (weighted("lstm", 1, (0.2, 0.1, 0.1, 0.0), False), {"bidirectional": True}, (), 0),
+    "heads_and_drop_connect": (weighted("lstm", 2, (0.2, 0.1, 0.1, 0.0), False), {"num_layers": 2}, (), 0),
+    "drop_connect_of_a_stage": (weighted("gru_reset_before", 2, (0.2, 0.1, 0.1), False), {}, (), 0),
 }
 SCHEDULES = ("persistent", "wavefront", "stepwise")
 
@@ -46,6 +55,9 @@ def cases():
             yield pytest.param(*call, schedule, id=f"{name}-{schedule}")
 
 
+CASES = list(cases())
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     return make_engine(monkeypatch)
@@ -54,10 +66,10 @@ def gpu(monkeypatch):
 def layer_and_calls(cupy, cell, schedule, options, given):
     """(layer, infer, train): both calls with other lengths and resets each time."""
     make = partial(numbarnn.RNN, cell) if isinstance(cell, Cell) else getattr(numbarnn, cell)
-    layer = make(H, H, device="cuda", schedule=schedule, dtype="float16", seed=0, **options)
+    layer = make(H, H, device="cuda", schedule=schedule, seed=0, **{"dtype": "float16", **options})
     sizes, rng = ((B, T) if layer.batch_first else (T, B)), random.Random(0)
-    x = cupy.empty((*sizes, H), "float16")
-    dy = cupy.empty((*sizes, (layer.proj_size or H) * (1 + layer.bidirectional)), "float16")
+    x = cupy.empty((*sizes, H), layer.dtype)
+    dy = cupy.empty((*sizes, (layer.proj_size or H) * (1 + layer.bidirectional)), layer.dtype)
 
     def arguments():
         values = {
@@ -69,7 +81,7 @@ def layer_and_calls(cupy, cell, schedule, options, given):
 
     _, state = layer(x, **arguments())
 
-    def infer():
+    def infer(state=state):
         return layer(x, state, **arguments())
 
     def train():
@@ -79,20 +91,22 @@ def layer_and_calls(cupy, cell, schedule, options, given):
     return layer, infer, train
 
 
-@pytest.mark.parametrize("cell, options, given, copies, schedule", list(cases()))
+@pytest.mark.parametrize("cell, options, given, copies, schedule", CASES)
 def test_a_steady_call_is_one_graph(gpu, cell, options, given, copies, schedule):
-    """Lengths and resets are copied to where the last call's stood, in training what random numbers need to know too;
-    so are the caller's arrays."""
+    """Forward and backward: nothing is allocated or set outside of it. Lengths and resets are copied to where the last
+    call's stood, in training what random numbers need to know too; so are the caller's arrays."""
     _, counts, cupy = gpu
     layer, infer, train = layer_and_calls(cupy, cell, schedule, options, given)
     copied = {"copy from host": copies} if copies else {}
-    assert steady(counts, infer) == REPLAY | copied | {"copy": 1}  # x: the states are such a call's
-    copied |= {"copy from host": copies + 1} if isinstance(cell, Cell) and cell.noise else {}
+    for call in (infer, lambda: infer(None)):
+        assert steady(counts, call) == REPLAY | copied | {"copy": 1}  # x: the states are such a call's
+    random = (isinstance(cell, Cell) and (cell.noise or cell.drop_connect)) or options.get("dropout")
+    copied |= {"copy from host": copies + 1} if random else {}
     copied["copy"] = 2 * (2 + min(1, layer.stack.cell.num_private))  # of x, y and the states
     assert steady(counts, train) == {name: 2 * count for name, count in REPLAY.items()} | copied
 
 
-@pytest.mark.parametrize("cell, options, given, copies, schedule", list(cases()))
+@pytest.mark.parametrize("cell, options, given, copies, schedule", CASES)
 def test_graphs_are_known_by_every_address_in_them(gpu, monkeypatch, cell, options, given, copies, schedule):
     """What a kernel or a product was given, and the call's key does not name, would be read where it was at first."""
     engine, _, cupy = gpu
