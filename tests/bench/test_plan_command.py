@@ -5,7 +5,6 @@ import sys
 from itertools import product
 
 import pytest
-from test_planner import problem_of
 
 from numbarnn import cli
 from numbarnn.bench import gantt
@@ -14,6 +13,7 @@ from numbarnn.common import install
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import choose
 from numbarnn.schedules.explain import explain
+from plan_orders import problem_of
 
 # The command of the project's promise, and one with every option.
 EXAMPLE = "plan --cell lstm --hidden 1024,1024,512 --batch 64 --steps 100 --profile h200".split()

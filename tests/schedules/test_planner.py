@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from general_cells import GENERAL, UNEVEN
-from numbarnn import cells
 from numbarnn.bench.plan import profile_of
 from numbarnn.bench.speed.command import SETS
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent.columns import RECURRENT, Block, Warp
-from numbarnn.schedules import Problem, choose
+from numbarnn.schedules import choose
 from numbarnn.schedules.explain import explain, residences
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent.tables import make_tables
+from plan_orders import problem_of
 from sum_cells import NOISE_CELLS
 
 BOTH_PASSES = (False, True)
@@ -30,15 +30,6 @@ GRID_CELLS = ("lstm", "gru", "rnn_tanh", GENERAL["light"], UNEVEN["fewer"], UNEV
 GRID_HIDDEN = ((1,), (33,), (64,), (16, 16), (33, 17, 40))
 GRID_DTYPES = ("float32", "float64", "float16")
 by_profile = pytest.mark.parametrize("profile", profiles.PROFILES)
-
-
-def problem_of(cell="lstm", dtype="float32", hidden=(512,), batch=16, steps=25, profile="h200", **options):
-    """A Problem on a profile (or its name); I is the first hidden size."""
-    options = {"directions": 1, "training": True, "dropout": 0.0} | options
-    profile = profiles.get(profile)
-    return Problem(
-        "cuda", cells.get(cell), dtype, hidden[0], hidden, steps=steps, batch=batch, profile=profile, **options
-    )
 
 
 def grid(cell, dtype):

@@ -1,9 +1,20 @@
-"""A schedule whose tasks run in another order: whatever their needs allow must give the same bits."""
+"""Problems to plan, and a schedule whose tasks run in another order: whatever their needs allow gives the same bits."""
 
 import random
 from dataclasses import replace
 
-from numbarnn.schedules import Schedule
+from numbarnn import cells
+from numbarnn.engines.gpu import profiles
+from numbarnn.schedules import Problem, Schedule
+
+
+def problem_of(cell="lstm", dtype="float32", hidden=(512,), batch=16, steps=25, profile="h200", **options):
+    """A Problem on a profile (or its name); I is the first hidden size."""
+    options = {"directions": 1, "training": True, "dropout": 0.0} | options
+    profile = profiles.get(profile)
+    return Problem(
+        "cuda", cells.get(cell), dtype, hidden[0], hidden, steps=steps, batch=batch, profile=profile, **options
+    )
 
 
 def shuffled(plan, seed):

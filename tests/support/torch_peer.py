@@ -12,16 +12,21 @@ FEW_ROUNDINGS = 4  # eps: where both err by less than this, which errs less is l
 def layer(torch, problem, device="cpu"):
     """torch.nn's layer with the problem's parameters."""
     case = problem.case
-    options = dict(bias=case.bias in (True, "double"), bidirectional=case.directions == 2, batch_first=case.batch_first)
+    options = dict(bias=case.bias in (True, "double"), batch_first=case.batch_first)
     if case.proj_size:
         options["proj_size"] = case.proj_size
-    if case.cell.startswith("rnn_"):
-        options["nonlinearity"] = case.cell.removeprefix("rnn_")
-    make = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(case.cell, torch.nn.RNN)
-    dtype = getattr(torch, case.dtype)
-    made = make(case.I, case.hidden[0], len(case.hidden), dtype=dtype, device=device, **options)
+    made = module(torch, case.cell, case.hidden, case.directions, case.dtype, case.I, device=device, **options)
     made.load_state_dict({name: tensor(torch, value, case, device) for name, value in problem.parameters.items()})
     return made
+
+
+def module(torch, cell, hidden=(5,), D=1, dtype="float32", I=4, **options):  # noqa: E741
+    """torch.nn's layers of equal sizes with random weights."""
+    torch.manual_seed(1)
+    if cell.startswith("rnn_"):
+        options["nonlinearity"] = cell.removeprefix("rnn_")
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(cell, torch.nn.RNN)
+    return kind(I, hidden[0], len(hidden), bidirectional=D == 2, dtype=getattr(torch, dtype), **options)
 
 
 def tensor(torch, array, case, device):

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+import torch_peer
 import weights_helpers
 from numbarnn import convert
 from numbarnn.weights import onnx as weights_onnx
@@ -184,9 +185,7 @@ def test_projection_is_refused():
 def test_a_model_that_pytorch_exported(cell, hidden, D, batch_first, tmp_path):
     """PyTorch writes one node per layer, with transpositions, reshapes and computed initial states around them."""
     torch = pytest.importorskip("torch")
-    from test_weights_torch import module
-
-    model = module(cell, hidden, D, batch_first=batch_first)
+    model = torch_peer.module(torch, cell, hidden, D, batch_first=batch_first)
     x = torch.zeros(3, 2, 4)
     sizes = {"input_names": ["x"], "dynamic_axes": {"x": [0, 1]}}
     torch.onnx.export(model, (x,), tmp_path / "model.onnx", dynamo=False, **sizes)

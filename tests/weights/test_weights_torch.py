@@ -1,10 +1,12 @@
 """Weights from and to PyTorch: the same outputs, the same bits there and back, and errors that name everything."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
 
+import torch_peer
 import weights_helpers
 from numbarnn import convert
 from numbarnn.weights import torch as weights_torch
@@ -19,18 +21,9 @@ from weights_helpers import (
 )
 
 torch = pytest.importorskip("torch")
+module = partial(torch_peer.module, torch)
 
-FROM_NAME = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
 CELL_FROM_NAME = {"lstm": torch.nn.LSTMCell, "gru": torch.nn.GRUCell}
-
-
-def module(cell, hidden=(5,), D=1, dtype="float32", I=4, **options):  # noqa: E741
-    """torch.nn's module with random weights."""
-    torch.manual_seed(1)
-    if cell.startswith("rnn_"):
-        options["nonlinearity"] = cell.removeprefix("rnn_")
-    kind = FROM_NAME.get(cell, torch.nn.RNN)
-    return kind(I, hidden[0], len(hidden), bidirectional=D == 2, dtype=getattr(torch, dtype), **options)
 
 
 def run_torch(model, x, states):
