@@ -70,7 +70,7 @@ def schedules():
             yield pytest.param(name, schedule, marks=MARKS.get(name, []))
 
 
-@pytest.mark.parametrize("engine, schedule", schedules(), indirect=["engine"])
+@pytest.mark.parametrize("engine, schedule", list(schedules()), indirect=["engine"])
 def test_calls_with_other_lengths_and_resets(engine, schedule):
     """Of one layer: what was recorded of an earlier call is right for the later ones, without lengths too."""
     options = dict(T=4, B=3, hidden=(5, 3), directions=2, resets=True)

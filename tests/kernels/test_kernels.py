@@ -42,16 +42,15 @@ def least_threads(shipped, compiled):
 
 
 def is_usual(shipped, cc, number, place):
-    """Whether every run compiles a kernel: of each name two dtypes, of masked ones one, of persistent ones, whose cuts
-    change with the device, every third; a sample for older and newer devices. `numbarnn kernels` and `full`: all.
+    """Whether every run compiles a kernel: of each name one dtype, of persistent ones, whose cuts change with the
+    device, every fifth; a sample for older and newer devices. `numbarnn kernels` and `full`: all.
 
     Args:
         number: of the kernel, among the device's. place: of its name, among all names.
     """
     if shipped.function.__module__ in PERSISTENT:
-        return number % (3 if cc == (9, 0) else 12) == 0
-    turn = place + catalog.DTYPES.index(shipped.dtype)
-    return turn % (12 if cc != (9, 0) else 4 if "_masked" in shipped.kernel.name else 2) == 0
+        return number % (5 if cc == (9, 0) else 15) == 0
+    return (place + catalog.DTYPES.index(shipped.dtype)) % (4 if cc == (9, 0) else 12) == 0
 
 
 def everything():
@@ -96,7 +95,7 @@ def general_kernels():
                 yield from catalog.pointwise_kernels_of(cell, dtype, masked)
 
 
-@pytest.mark.parametrize("shipped", [pytest.param(shipped, marks=[pytest.mark.full] if number % 3 else [])
+@pytest.mark.parametrize("shipped", [pytest.param(shipped, marks=[pytest.mark.full] if number % 5 else [])
                                      for number, shipped in enumerate(general_kernels())], ids=str)  # fmt: skip
 def test_kernels_of_general_cells_compile_likewise(written_ptx, shipped):
     compiled = shipped.compile((9, 0))

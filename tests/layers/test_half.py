@@ -10,7 +10,7 @@ import numbarnn as nr
 import torch_peer
 from numbarnn.common import precision
 from numbarnn.layers import checks
-from problems import Case, assert_same_bits, check, infer, make_problem, train
+from problems import Case, check, make_problem, train
 
 by_dtype = pytest.mark.parametrize("dtype", precision.HALVES)
 
@@ -69,7 +69,7 @@ def large_cases():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", large_cases(), ids=str)
+@pytest.mark.parametrize("case", list(large_cases()), ids=str)
 def test_gpu_agrees_with_reference(case):
     check(case, "cuda", "auto")
 
@@ -90,16 +90,6 @@ def test_gpu_error_is_at_most_twice_torchs(case):
     values, _ = train(problem.layer("cuda"), problem)
     expected = problem.expected()
     torch_peer.assert_at_most_twice_torchs_error(case, values, torch_peer.values(torch, problem), expected)
-
-
-@pytest.mark.gpu
-@by_dtype
-def test_gpu_runs_are_the_same_bit_for_bit(dtype):
-    problem = make_problem(Case("lstm", dtype=dtype, T=10, B=8, I=32, hidden=(64, 64), directions=2))
-    layer = problem.layer("cuda")
-    (once, _), (again, _) = train(layer, problem), train(layer, problem)
-    assert_same_bits(once, again)
-    assert_same_bits(infer(layer, problem), {name: once[name] for name in ("y", "hy", "cy")})
 
 
 @pytest.mark.gpu

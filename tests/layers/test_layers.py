@@ -23,7 +23,7 @@ def all_sizes():
         yield pytest.param(case, marks=[pytest.mark.full] if number % 5 else [], id=str(case))
 
 
-@pytest.mark.parametrize("case", all_sizes())
+@pytest.mark.parametrize("case", list(all_sizes()))
 def test_agrees_with_reference(case):
     check(case, "cpu", "auto")
 

@@ -26,26 +26,7 @@ by_cell = pytest.mark.parametrize("cell", CELLS)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 
 
-# ------------------------------------------------------------------------------------------- inference and training
-@by_dtype
-@pytest.mark.parametrize("sizes", [dict(hidden=(33, 5), directions=2), dict(T=20, B=20, hidden=(80,))], ids=str)
-@by_cell
-def test_inference_equals_training_bit_for_bit(cell, sizes, dtype):
-    case = Case(cell, **sizes, dtype=dtype)
-    problem = make_problem(case)
-    outputs = infer(problem.layer(), problem)
-    values, _ = train(problem.layer(), problem)
-    assert_same_bits(outputs, {name: values[name] for name in outputs})
-
-
-@by_cell
-def test_dropout_is_for_training_only(cell):
-    case = Case(cell, hidden=(5, 5), dropout=0.5)
-    problem = make_problem(case)
-    plain = make_problem(Case(cell, hidden=(5, 5)))
-    assert_same_bits(infer(problem.layer(), problem), infer(plain.layer(), plain))
-
-
+# ---------------------------------------------------------------------------------------------------- the same bits
 @pytest.mark.parametrize("threads", (1, 2, 3))
 @by_cell
 def test_two_runs_give_the_same_bits(cell, threads):
@@ -113,22 +94,6 @@ def test_state_of_equal_sizes_may_be_a_list_per_layer(cell):
 
 
 # ------------------------------------------------------------------------------------------------------- gradients
-@by_cell
-def test_weight_gradients_accumulate_into_dw(cell):
-    case = Case(cell, hidden=(33, 5), directions=2)
-    problem = make_problem(case)
-    layer = problem.layer()
-    first = layer.backward(layer.forward(problem.x, problem.state)[2], problem.dy, problem.dstate)
-    once = first.weights.copy()
-    second = layer.backward(layer.forward(problem.x, problem.state)[2], problem.dy, problem.dstate, dw=first.weights)
-    assert second.weights is first.weights
-    expected = problem.expected()
-    doubled = {name: 2 * value if name[1:] in layer.parameters else value for name, value in expected.items()}
-    values = named_gradients(layer, second)
-    assert_close(case, values, {name: doubled[name] for name in values})
-    assert not np.array_equal(once, second.weights)
-
-
 @by_cell
 def test_gradients_are_views_of_one_buffer_laid_out_as_the_weights(cell):
     problem = make_problem(Case(cell, hidden=(5, 3), directions=2))
