@@ -3,6 +3,7 @@
 import ctypes
 import threading
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -59,24 +60,6 @@ class Case:
         assert (error <= sums + EPS[out.dtype.name] / 2 * (np.abs(expected) + sums)).all(), error.max()
 
 
-# ------------------------------------------------------------------------------------------------------------ NumPy
-@by_flags
-@by_form
-def test_numpy_product(dtype, out_dtype, transpose_a, transpose_b, accumulate):
-    case = Case(dtype, out_dtype, transpose_a, transpose_b, accumulate)
-    gemm.matmul(case.out, case.a, case.b, **case.flags)
-    case.check(case.out)
-
-
-@by_form
-def test_numpy_step_product(dtype, out_dtype):
-    case = Case(dtype, out_dtype, transpose_b=True, steps=3)
-    product = gemm.step_product(case.out, case.a, case.b, **case.flags)
-    for t in (2, 0):
-        product(t)
-        case.check(case.out, t)
-
-
 class Outputs:
     """A product for each of three steps, whose results stand in one array (3, M, N), columns of a wider one."""
 
@@ -96,16 +79,59 @@ class Outputs:
                 np.testing.assert_array_equal(out[t].astype(np.float64), self.out[t].astype(np.float64))
 
 
+@pytest.fixture(params=["numpy", "cublas", pytest.param("gpu", marks=pytest.mark.gpu)])
+def place(request):
+    """(function that brings an array to where products are computed, function that brings it back)."""
+    if request.param == "gpu":
+        cupy = request.getfixturevalue("cupy")
+        return partial(on_gpu, cupy), cupy.asnumpy
+    if request.param == "cublas":
+        request.getfixturevalue("library")
+        return OnDevice, lambda array: getattr(array, "array", array)
+    return (lambda array: array,) * 2
+
+
+def on_gpu(cupy, array):
+    """The array on the GPU, with the columns to its right if it is a part of a wider one."""
+    return cupy.asarray(array) if array.base is None else cupy.asarray(array.base)[..., : array.shape[-1]]
+
+
+# ------------------------------------------------------------------------------------ NumPy, cuBLAS' stand-in, a GPU
+@by_flags
+@by_form
+def test_product(place, dtype, out_dtype, transpose_a, transpose_b, accumulate):
+    there, back = place
+    case = Case(dtype, out_dtype, transpose_a, transpose_b, accumulate)
+    out = there(case.out)
+    gemm.matmul(out, there(case.a), there(case.b), **case.flags)
+    case.check(back(out))
+
+
 @pytest.mark.parametrize("accumulate", (False, True), ids=("set", "add"))
 @by_form
-def test_numpy_step_product_of_each_step_its_own(dtype, out_dtype, accumulate):
+def test_step_product_of_each_step_its_own(place, dtype, out_dtype, accumulate):
+    """The first direction's columns of h are written, those of the second are not."""
+    there, back = place
     outputs = Outputs(dtype, out_dtype, accumulate)
-    out = outputs.out.base.copy()[..., :7]
-    product = gemm.step_product(out, outputs.case.a, outputs.case.b, **outputs.case.flags)
+    out = there(outputs.out.base.copy()[..., :7])
+    product = gemm.step_product(out, there(outputs.case.a), there(outputs.case.b), **outputs.case.flags)
     for done in ([2], [2, 0]):
         product(done[-1])
-        outputs.check(out, done)
-    np.testing.assert_array_equal(out.base[..., 7:], outputs.out.base[..., 7:])
+        outputs.check(back(out), done)
+    np.testing.assert_array_equal(back(out.base)[..., 7:], outputs.out.base[..., 7:])
+
+
+@by_form
+def test_step_product(place, dtype, out_dtype):
+    there, back = place
+    case = Case(dtype, out_dtype, transpose_b=True, accumulate=True, steps=3)
+    out, start = there(case.out), there(case.start)
+    product = gemm.step_product(out, there(case.a), there(case.b), **case.flags)
+    for t in (2, 0):
+        out[...] = start
+        product(t)
+        case.check(back(out), t)
+    assert getattr(product, "keeps", [out])[0] is out
 
 
 @pytest.mark.parametrize(
@@ -129,7 +155,10 @@ class OnDevice:
         self.array, self.data = array, SimpleNamespace(ptr=array.ctypes.data)
         self.device = SimpleNamespace(id=0)
         self.shape, self.strides, self.dtype, self.ndim = array.shape, array.strides, array.dtype, array.ndim
-        self.itemsize = array.itemsize
+        self.itemsize, self.base = array.itemsize, array.base
+
+    def __setitem__(self, index, other):
+        self.array[index] = other.array
 
 
 def column_major(address, dtype, rows, columns, leading):
@@ -243,39 +272,6 @@ def library(monkeypatch):
     return stand_in
 
 
-@by_flags
-@by_form
-def test_cublas_product(library, dtype, out_dtype, transpose_a, transpose_b, accumulate):
-    case = Case(dtype, out_dtype, transpose_a, transpose_b, accumulate)
-    gemm.matmul(OnDevice(case.out), OnDevice(case.a), OnDevice(case.b), **case.flags)
-    case.check(case.out)
-    assert library.computes == [70 if dtype == "float64" else 68]  # never TF32 (77) unasked
-
-
-@by_form
-def test_cublas_step_product(library, dtype, out_dtype):
-    case = Case(dtype, out_dtype, transpose_b=True, accumulate=True, steps=3)
-    out = OnDevice(case.out)
-    product = gemm.step_product(out, OnDevice(case.a), OnDevice(case.b), **case.flags)
-    for t in (2, 0):
-        case.out[...] = case.start
-        product(t)
-        case.check(case.out, t)
-    assert product.keeps[0] is out
-
-
-@pytest.mark.parametrize("accumulate", (False, True), ids=("set", "add"))
-@by_form
-def test_cublas_step_product_of_each_step_its_own(library, dtype, out_dtype, accumulate):
-    outputs = Outputs(dtype, out_dtype, accumulate)
-    out = outputs.out.base.copy()[..., :7]
-    product = gemm.step_product(OnDevice(out), *map(OnDevice, (outputs.case.a, outputs.case.b)), **outputs.case.flags)
-    for done in ([2], [2, 0]):
-        product(done[-1])
-        outputs.check(out, done)
-    np.testing.assert_array_equal(out.base[..., 7:], outputs.out.base[..., 7:])
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tf32_is_for_float32_where_allowed(library, dtype):
     case = Case(dtype, dtype)
@@ -378,21 +374,6 @@ def test_a_missing_library_is_named(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------------------- a GPU
-def on_gpu(cupy, array):
-    """The array on the GPU, with the columns to its right if it is a part of a wider one."""
-    return cupy.asarray(array) if array.base is None else cupy.asarray(array.base)[..., : array.shape[-1]]
-
-
-@pytest.mark.gpu
-@by_flags
-@by_form
-def test_gpu_product(cupy, dtype, out_dtype, transpose_a, transpose_b, accumulate):
-    case = Case(dtype, out_dtype, transpose_a, transpose_b, accumulate)
-    out, a, b = (on_gpu(cupy, array) for array in (case.out, case.a, case.b))
-    gemm.matmul(out, a, b, **case.flags)
-    case.check(cupy.asnumpy(out))
-
-
 @pytest.mark.gpu
 @by_form
 def test_gpu_products_in_a_graph(cupy, dtype, out_dtype):
@@ -414,20 +395,6 @@ def test_gpu_products_in_a_graph(cupy, dtype, out_dtype):
             out.data.copy_from_device_async(start.data, out.nbytes, stream)
             graph.launch(stream)
             np.testing.assert_array_equal(cupy.asnumpy(out).astype(np.float64), eager.astype(np.float64))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("accumulate", (False, True), ids=("set", "add"))
-@by_form
-def test_gpu_step_product_of_each_step_its_own(cupy, dtype, out_dtype, accumulate):
-    """The first direction's columns of h are written, those of the second are not."""
-    outputs = Outputs(dtype, out_dtype, accumulate)
-    out, a, b = (on_gpu(cupy, array) for array in (outputs.out, outputs.case.a, outputs.case.b))
-    product = gemm.step_product(out, a, b, **outputs.case.flags)
-    for done in ([2], [2, 0]):
-        product(done[-1])
-        outputs.check(cupy.asnumpy(out), done)
-    np.testing.assert_array_equal(cupy.asnumpy(out.base)[..., 7:], outputs.out.base[..., 7:])
 
 
 @pytest.mark.gpu
