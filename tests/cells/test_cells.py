@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from numba import njit, types
 
-from cell_steps import callable_from_python
+from cell_steps import callable_from_python, mapped
 from general_cells import GENERAL
 from numbarnn import cells
 from numbarnn.cells import lstm, scalar
 from numbarnn.common.philox import dropout_words, philox
 from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile import units
-from numbarnn.compile.specialise import FAST_MATH, backward_function, forward_function, specialise
+from numbarnn.compile.specialise import backward_function, forward_function, specialise
 from philox_reference import philox4x32
 
 CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4, True), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
@@ -220,23 +220,6 @@ def test_specialise_replaces_constants_and_functions_only():
 def every(step):
     """Every step-th float32: all magnitudes and signs, infinities and NaNs too."""
     return np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
-
-
-def mapped(function):
-    """The float32 version of a scalar function over an array, as the CPU engine's loops have it."""
-    device_function = specialise(function, "float32", "cpu")
-
-    @njit(error_model="numpy", fastmath=FAST_MATH)
-    def over(x, out):
-        for i in range(x.size):
-            out[i] = device_function(x[i])
-
-    def apply(x):
-        out = np.full_like(x, np.nan)
-        over(x, out)
-        return out
-
-    return apply
 
 
 TINY = float(np.finfo(np.float32).tiny)  # below it float32 loses digits, and processors may flush to zero

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from numba import njit
 
+from cell_steps import mapped
 from numbarnn.cells import functions, scalar
 from numbarnn.cells.tracing import cell
-from numbarnn.compile.specialise import FAST_MATH, specialise
+from numbarnn.compile.specialise import specialise
 
 X = np.concatenate([np.linspace(-30, 30, 4001), np.linspace(-1, 1, 4001), [0.0, -0.0, 3.0, -3.0]])
 POSITIVE = X[X > 0]
@@ -61,23 +62,6 @@ def test_functions_of_several_arrays():
 
 
 # ----------------------------------------------------------------------------------------------------------- compiled
-def mapped(function, dtype):
-    """A function of one number over an array, as the CPU engine's loops have it."""
-    device_function = specialise(function, dtype, "cpu")
-
-    @njit(error_model="numpy", fastmath=FAST_MATH)
-    def over(x, out):
-        for i in range(x.size):
-            out[i] = device_function(x[i])
-
-    def apply(x):
-        out = np.full_like(x, np.nan)
-        over(x, out)
-        return out
-
-    return apply
-
-
 TINY = 1e-35  # smaller results count as this large
 # the largest error in units of the last place: of exp, log or division, and of what follows it (in expm1: - 1)
 FLOAT32_ERRORS = {

@@ -5,15 +5,35 @@ One layer, one direction. Parameters have the layer's names without their ending
 does what.
 """
 
+from functools import cache
+
 import numpy as np
 from numba import njit
 
-from numbarnn.compile.specialise import ON_CPU
+from numbarnn.compile.specialise import FAST_MATH, ON_CPU, specialise
 
 
 def callable_from_python(function):
     """A function that is for compiled code only (`numbarnn.compile.specialise.jit`), with a way in."""
     return njit(lambda *arguments: function(*arguments), **ON_CPU)
+
+
+@cache
+def mapped(function, dtype="float32"):
+    """A function of one number over an array, as the CPU engine's loops have it."""
+    device_function = specialise(function, dtype, "cpu")
+
+    @njit(error_model="numpy", fastmath=FAST_MATH)
+    def over(x, out):
+        for i in range(x.size):
+            out[i] = device_function(x[i])
+
+    def apply(x):
+        out = np.full_like(x, np.nan)
+        over(x, out)
+        return out
+
+    return apply
 
 
 def whole(values, like):
