@@ -1,5 +1,6 @@
 """What all tests share: the `gpu` marker skips itself, `full` is left out, workers share the tests well."""
 
+import gc
 import os
 
 import pytest
@@ -11,6 +12,17 @@ if emulator.is_wanted():
 
 from numbarnn import engines
 from numbarnn.cuda import compiler
+
+# Compiling makes a million objects at a time that live on: Python looks for garbage among them less often, and among
+# those of earlier modules no more. That is a tenth of the time of a compiler's test.
+gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_is_left_stays():
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config, items):
@@ -65,6 +77,15 @@ def toolchain_installed():
         if os.environ.get("CI"):
             pytest.fail(f"CI must compile the kernels: {error}")
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def toolchain(toolchain_installed, tmp_path_factory):
+    """The CUDA compiler, with a cache of the module's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path_factory.mktemp("cubins")))
+        patch.setattr(compiler, "_compiled", {})
+        yield
 
 
 @pytest.fixture

@@ -19,16 +19,6 @@ from numbarnn.cuda.arguments import Arguments, contiguous_strides, numba_types
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 
-@pytest.fixture
-def toolchain(monkeypatch, tmp_path):
-    """Skips where kernels cannot be compiled; keeps what is compiled out of the user's cache."""
-    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
-    try:
-        compiler.toolchain()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-
-
 # ---------------------------------------------------------------------------------------------- LaunchConfig
 def test_launch_config_completes_sizes():
     config = LaunchConfig(grid=(np.int64(3), 2), block=64)
