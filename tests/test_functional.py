@@ -67,18 +67,6 @@ def test_four_calls_equal_the_layer(cell, options):
     assert_same_bits(s.named(y, hy, cy, *s.gradients(reserve)), expected)
 
 
-@pytest.mark.parametrize("options", (EQUAL, UNEQUAL), ids=("equal", "unequal"))
-@by_cell
-def test_inference_equals_training(cell, options):
-    s = Setup(cell, **options)
-    p = s.problem
-    with nan_filled(s.rnn.engine):
-        results = F.forward_inference(s.rnn, p.x, p.h, p.c, s.w)
-    assert len(results) == 3
-    for inference, training in zip(results, s.forward(), strict=False):
-        assert_same_bits({"": inference}, {"": training})
-
-
 @by_cell
 def test_none_is_zero(cell):
     """hx, cx, dy, dhy, dcy: as NULL in cuDNN."""
