@@ -57,7 +57,6 @@ SAMPLE = {  # module -> its tests
         "test_spread_and_sum_gates[50-300-3-float64]",
         "test_spread_and_sum_gates[50-300-4-bfloat16]",
         "test_time_loops_neither_allocate_nor_wait[rnn_relu-masked-0]",
-        "test_time_loops_neither_allocate_nor_wait[blend-masked-0]",
     ),
     "test_gpu_unchanged.py": (
         "test_a_change_is_noticed_at_each_call_and_at_no_other[one_weight-float32]",
