@@ -132,15 +132,20 @@ def capability(arch):
 
 # ------------------------------------------------------------------------------------------------------ rows
 def compile_all(archs):
-    """The rows of all shipped kernels for the first arch, then for the next."""
-    rows = []
+    """The rows of all shipped kernels for the first arch, then for the next.
+
+    Each kernel is compiled for all archs before the next one, as what Numba makes of it serves them all.
+    """
+    todo = [(arch, shipped) for arch in archs for shipped in shipped_kernels(capability(arch))]
+    turns, rows = {}, [None] * len(todo)
+    turn_of = [turns.setdefault((id(shipped.kernel), shipped.signature), len(turns)) for _, shipped in todo]
     with report.Progress() as progress:
         for arch in archs:
-            everything = shipped_kernels(capability(arch))
-            progress.start(arch, len(everything))
-            for shipped in everything:
-                rows.append(compile_row(shipped, arch))
-                progress.update(arch)
+            progress.start(arch, sum(other == arch for other, _ in todo))
+        for place in sorted(range(len(todo)), key=turn_of.__getitem__):
+            arch, shipped = todo[place]
+            rows[place] = compile_row(shipped, arch)
+            progress.update(arch)
     return rows
 
 

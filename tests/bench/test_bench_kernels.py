@@ -83,6 +83,18 @@ def test_archs(spilling, tmp_path, argv, archs):
     assert list(dict.fromkeys(row["arch"] for row in json.loads(path.read_text()))) == archs
 
 
+def test_a_kernel_is_compiled_for_all_archs_before_the_next(spilling, few, monkeypatch):
+    """So that Numba, which lowers it once for them all, has it at hand; the rows are by arch."""
+    order = []
+    monkeypatch.setattr(
+        kernels, "compile_row", lambda shipped, arch: order.append((str(shipped), arch)) or (arch, str(shipped))
+    )
+    rows = kernels.compile_all(["sm_90", "sm_80"])
+    names = [str(shipped) for shipped in few]
+    assert order == [(name, arch) for name in names for arch in ("sm_90", "sm_80")]
+    assert rows == [(arch, name) for arch in ("sm_90", "sm_80") for name in names]
+
+
 def test_spills_and_failures_are_told_and_exit_with_1(spilling, tmp_path, capsys):
     path = tmp_path / "kernels.json"
     assert cli.main(["kernels", "--arch", "sm_90", "--json", str(path)]) == 1
