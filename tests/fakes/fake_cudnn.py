@@ -40,7 +40,7 @@ class FakeDevice:
     """Memory and graphs, as `driver.Device` has them.
 
     Attributes:
-        memory: address -> what is allocated there and not freed. graphs: executable -> its work, a list of functions.
+        memory: address -> what is allocated there and not freed.
         recording: the work of the graph that is being recorded, else None. writes, launches: how many there were.
     """
 
@@ -48,7 +48,7 @@ class FakeDevice:
 
     def __init__(self):
         self.memory, self.entered, self.fail_after = {}, 0, None
-        self.graphs, self.recording, self.writes, self.launches = {}, None, 0, 0
+        self.recording, self.writes, self.launches = None, 0, 0
 
     def __enter__(self):
         self.entered += 1
@@ -87,19 +87,14 @@ class FakeDevice:
         self.recording = []
         try:
             work(STREAM)
-            executable = 0x900000 + len(self.graphs)
-            self.graphs[executable] = self.recording
+            return self.recording
         finally:
             self.recording = None
-        return executable
 
-    def launch(self, executable):
+    def launch(self, graph):
         self.launches += 1
-        for work in self.graphs[executable]:
+        for work in graph:
             work()
-
-    def free_graph(self, executable):
-        del self.graphs[executable]
 
     def write(self, address, array):
         self.writes += 1

@@ -1,11 +1,11 @@
 """cuDNN's recurrent networks called through ctypes: NumPy arrays in, NumPy arrays out. The peer on NVIDIA GPUs.
 
 Made for comparing results: every call copies its arrays to the device and back, and waits. For times there is
-`Rnn.prepare`, which leaves all of that out of what runs. Needed are NumPy (ml_dtypes for bfloat16), an NVIDIA driver
-and cuDNN 9: pip install nvidia-cudnn-cu12, or -cu13 to match the driver. In this order:
+`Rnn.prepare`, which leaves all of that out of what runs. Needed are NumPy (ml_dtypes for bfloat16), CuPy, an NVIDIA
+driver and cuDNN 9: pip install nvidia-cudnn-cu12, or -cu13 to match the driver. In this order:
 
     library.py      where cuDNN is found; its functions, their arguments by cuDNN's names; errors in its own words
-    driver.py       the CUDA driver: a device's context, its memory, CUDA graphs
+    driver.py       a GPU by CuPy: its memory, CUDA graphs
     session.py      library, device and cuDNN's handle together; whether cuDNN runs here, and why not
     options.py      cuDNN's options by name, and their numbers
     descriptors.py  cuDNN's descriptor objects

@@ -1,7 +1,5 @@
 """A call of cuDNN's that runs again and again on the same memory: what a benchmark takes the time of."""
 
-from . import driver
-
 
 class Prepared:
     """Forward in inference; or forward in training, backward data and backward weights. `Rnn.prepare` makes it.
@@ -16,7 +14,7 @@ class Prepared:
         functions: cuDNN's, in their order.
 
     Attributes:
-        why_no_graph: why `run` makes cuDNN's calls one by one, in cuDNN's or the driver's words; None: it launches a
+        why_no_graph: why `run` makes cuDNN's calls one by one, in cuDNN's or CUDA's words; None: it launches a
             graph.
 
     Raises:
@@ -29,7 +27,7 @@ class Prepared:
         self._start(None)  # not recorded yet: what cuDNN loads and allocates at first is there then
         session.device.synchronize()
         try:
-            self._graph = driver.Graph(session.device, self._recorded)
+            self._graph = session.device.record(self._recorded)
         except RuntimeError as error:
             self.why_no_graph = str(error)
 
@@ -38,7 +36,7 @@ class Prepared:
         if self._graph is None:
             self._start(None)
         else:
-            self._graph.launch()
+            self._session.device.launch(self._graph)
 
     def results(self):
         """Name -> array: y, hy, cy; with backward also dx, dhx, dcx and the flat dw. Waits for the device."""

@@ -56,7 +56,7 @@ def default_session():
         RuntimeError: cuDNN, a driver or a GPU is missing, or cuDNN does not start (CudnnError).
     """
     loaded = library.library()
-    device = driver.Device(0)
+    device = driver.Device()
     library.preload_companions()
     return Session(loaded, device)
 
