@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +15,7 @@ import numbarnn
 from numbarnn.bench import report
 from numbarnn.common import install
 
+FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and does not look at the processor
 # What is looked for: the name shown -> (distributions that bring it, the first one installed counts; the extra that
 # has it; None: pip install).
 PACKAGES = {
@@ -34,25 +36,6 @@ PACKAGES = {
 }
 
 
-def how_to_install(name):
-    """The command that installs one of PACKAGES."""
-    (distribution, *_), extra = PACKAGES[name]
-    if name == "CuPy":
-        return install.for_gpus()
-    if name == "cuDNN":
-        return f"{install.command('cudnn')}  (CUDA 13: pip install nvidia-cudnn-cu13)"
-    return install.command(extra) if extra else f"pip install {distribution}"
-
-
-def how_to_get_engines():
-    """Name of an engine -> how it comes to run."""
-    return {
-        "cpu": "pip install scipy-openblas32",
-        "cuda": f"on a machine with an NVIDIA GPU: {install.for_gpus()}",
-        "sim": "set NUMBA_ENABLE_CUDASIM=1 before Python starts, or: numbarnn check --device sim",
-    }
-
-
 def add_arguments(parser):
     """Adds the arguments of `numbarnn info`."""
     report.add_json_argument(parser, "all of it")
@@ -61,8 +44,11 @@ def add_arguments(parser):
 def run(args):
     """Prints what is here; returns 0, or 1 where not even the CPU engine runs."""
     found = collect()
-    print_versions(found)
-    print_devices(found)
+    rows = [["numbarnn", found["numbarnn"], ""], ["python", f"{found['python']}  {sys.executable}", ""]]
+    for name, version in found["versions"].items():
+        rows.append([name, version or "not installed", "" if version else how_to_install(name)])
+    report.print_table("Versions", ["package", "version", "how to get it"], rows, wrap=("version", "how to get it"))
+    report.print_table("Devices", ["device", "name", "about it"], devices(found), wrap=("name", "about it"))
     rows = [
         [name, "ok" if engine["runs"] else "no", engine["missing"] or "", engine["how"] or ""]
         for name, engine in found["engines"].items()
@@ -74,6 +60,28 @@ def run(args):
     return 0 if found["engines"]["cpu"]["runs"] else 1
 
 
+def how_to_install(name):
+    """The command that installs one of PACKAGES."""
+    (distribution, *_), extra = PACKAGES[name]
+    if name == "CuPy":
+        return install.for_gpus()
+    if name == "cuDNN":
+        return f"{install.command('cudnn')}  (CUDA 13: pip install nvidia-cudnn-cu13)"
+    return install.command(extra) if extra else f"pip install {distribution}"
+
+
+def devices(found):
+    """The rows of the table of devices."""
+    cpu = found["cpu"]
+    core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
+    core += f" ({notice})" if (notice := forced_core_notice()) else ""
+    rows = [["CPU", cpu["model"], f"{cpu['cores']} cores{core}"]]
+    for i, gpu in enumerate(found["gpus"]):
+        about = f"compute capability {gpu['compute_capability']}, {gpu['memory_bytes'] / 2**30:.0f} GiB"
+        rows.append([f"GPU {i}", gpu["name"], about])
+    return rows if found["gpus"] else [*rows, ["GPU", "none", "no NVIDIA GPU or driver was found"]]
+
+
 def collect():
     """All that `numbarnn info` knows, as a dict of plain values; benchmarks record it beside their times."""
     return {
@@ -83,7 +91,12 @@ def collect():
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": versions(),
-        "cpu": {"model": cpu_model(), "cores": core_count(), "openblas_core": openblas_core(), "forced": forced_core()},
+        "cpu": {
+            "model": cpu_model(),
+            "cores": core_count(),
+            "openblas_core": openblas_core(),
+            "forced": os.environ.get(FORCED_CORE),
+        },
         "gpus": gpus(),
         "driver": driver(),
         "engines": engines_here(),
@@ -92,20 +105,12 @@ def collect():
 
 def versions():
     """Name -> version of each package in PACKAGES, None where it is not installed."""
-    found = {}
+    found = dict.fromkeys(PACKAGES)
     for name, (distributions, _) in PACKAGES.items():
-        found[name] = next((v for v in map(distribution_version, distributions) if v is not None), None)
-    if found["cuDNN"] is None:
-        found["cuDNN"] = ctypes.util.find_library("cudnn")
-    return found
-
-
-def distribution_version(distribution):
-    """The installed version of a distribution, None when it is not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+        for distribution in distributions[::-1]:
+            with suppress(metadata.PackageNotFoundError):
+                found[name] = metadata.version(distribution)
+    return found | {"cuDNN": found["cuDNN"] or ctypes.util.find_library("cudnn")}
 
 
 def commit():
@@ -149,17 +154,10 @@ def openblas_core():
     return openblas.core_name() if engines.why_not("cpu") is None else None
 
 
-def forced_core():
-    """The processor family that the environment makes OpenBLAS take, None where it looks at the processor itself."""
-    return os.environ.get("OPENBLAS_CORETYPE")
-
-
 def forced_core_notice():
-    """What to tell about `forced_core`: a line, or None where there is nothing to tell."""
-    forced = forced_core()
-    if forced is None:
-        return None
-    return f"OPENBLAS_CORETYPE={forced} is set: unset it to let OpenBLAS choose its kernels for this processor"
+    """What to tell where the environment makes OpenBLAS take a processor family; None where it does not."""
+    forced = os.environ.get(FORCED_CORE)
+    return forced and f"{FORCED_CORE}={forced} is set: unset it to let OpenBLAS choose its kernels for this processor"
 
 
 def gpus():
@@ -171,19 +169,25 @@ def gpus():
         properties = [cupy.cuda.runtime.getDeviceProperties(i) for i in range(count)]
     except Exception:  # no CuPy, no driver or no device, each with an exception of its own
         return gpus_of_the_driver()
-    return [as_gpu(p["name"].decode(), f"{p['major']}.{p['minor']}", p["totalGlobalMem"]) for p in properties]
-
-
-def as_gpu(name, capability, memory):
-    """One of `gpus`."""
-    return {"name": name, "compute_capability": capability, "memory_bytes": int(memory)}
+    return [
+        {
+            "name": p["name"].decode(),
+            "compute_capability": f"{p['major']}.{p['minor']}",
+            "memory_bytes": int(p["totalGlobalMem"]),
+        }
+        for p in properties
+    ]
 
 
 def gpus_of_the_driver():
     """`gpus` as the driver's own tool tells it, where CuPy does not run."""
     query = ("--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
     rows = [line.rsplit(", ", 2) for line in run_tool("nvidia-smi", *query)]
-    return [as_gpu(*row[:2], int(row[2]) * 2**20) for row in rows if len(row) == 3 and row[2].isdecimal()]
+    return [
+        {"name": name, "compute_capability": capability, "memory_bytes": int(memory[0]) * 2**20}
+        for name, capability, *memory in rows
+        if len(memory) == 1 and memory[0].isdecimal()
+    ]
 
 
 def driver():
@@ -196,30 +200,13 @@ def engines_here():
     """Engine -> whether it runs in this process, what is missing and how to get it."""
     from numbarnn import engines
 
-    found = {name: (engines.why_not(name), how) for name, how in how_to_get_engines().items()}
-    return {
-        name: {"runs": missing is None, "missing": missing, "how": None if missing is None else how}
-        for name, (missing, how) in found.items()
+    how = {
+        "cpu": "pip install scipy-openblas32",
+        "cuda": f"on a machine with an NVIDIA GPU: {install.for_gpus()}",
+        "sim": "set NUMBA_ENABLE_CUDASIM=1 before Python starts, or: numbarnn check --device sim",
     }
-
-
-def print_versions(found):
-    """The table of versions."""
-    rows = [["numbarnn", found["numbarnn"], ""], ["python", f"{found['python']}  {sys.executable}", ""]]
-    for name, version in found["versions"].items():
-        rows.append([name, version or "not installed", "" if version else how_to_install(name)])
-    report.print_table("Versions", ["package", "version", "how to get it"], rows, wrap=("version", "how to get it"))
-
-
-def print_devices(found):
-    """The table of devices."""
-    cpu = found["cpu"]
-    core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
-    core += f" ({notice})" if (notice := forced_core_notice()) else ""
-    rows = [["CPU", cpu["model"], f"{cpu['cores']} cores{core}"]]
-    for i, gpu in enumerate(found["gpus"]):
-        about = f"compute capability {gpu['compute_capability']}, {gpu['memory_bytes'] / 2**30:.0f} GiB"
-        rows.append([f"GPU {i}", gpu["name"], about])
-    if not found["gpus"]:
-        rows.append(["GPU", "none", "no NVIDIA GPU or driver was found"])
-    report.print_table("Devices", ["device", "name", "about it"], rows, wrap=("name", "about it"))
+    missing = {name: engines.why_not(name) for name in how}
+    return {
+        name: {"runs": reason is None, "missing": reason, "how": None if reason is None else how[name]}
+        for name, reason in missing.items()
+    }

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
-from numbarnn import engines
+from numbarnn import cli, engines
 from numbarnn.bench.demo import checkpoint
 from numbarnn.bench.demo import command as demo
 from numbarnn.bench.demo.charmodel import CharModel
@@ -39,6 +39,10 @@ def tiny_layer(cell, dtype="float64"):
     if cell.startswith("rnn"):
         return nr.RNN(3, 4, 2, nonlinearity=cell.removeprefix("rnn_"), **options)
     return {"lstm": nr.LSTM, "gru": nr.GRU}[cell](3, 4, 2, **options)
+
+
+def run(*options):
+    return cli.main(["demo", *map(str, options)])
 
 
 def demo_args(*options):
@@ -260,7 +264,7 @@ def small(tmp_path, monkeypatch):
 
 
 def test_run_end_to_end(small, tmp_path, capsys):
-    assert demo.run(demo_args(*small, "--steps", 5, "--json", "out.json", "--save", "c.npz", "--seed", 4)) == 0
+    assert run(*small, "--steps", 5, "--json", "out.json", "--save", "c.npz", "--seed", 4) == 0
     results = json.loads((tmp_path / "out.json").read_text())
     for key in ("bits_per_character", "held_out_bits_per_character"):
         assert 0 < results[key] < 8
@@ -271,16 +275,16 @@ def test_run_end_to_end(small, tmp_path, capsys):
     assert "held-out" in capsys.readouterr().out
 
     # the checkpoint knows the configuration and the text; options that say otherwise are refused
-    assert demo.run(demo_args("--resume", "c.npz", "--steps", 8, "--plot", "none")) == 0
+    assert run("--resume", "c.npz", "--steps", 8, "--plot", "none") == 0
     assert "resumed at step 5" in capsys.readouterr().out
-    assert demo.run(demo_args("--resume", "c.npz", "--steps", 3, "--plot", "none")) == 0
+    assert run("--resume", "c.npz", "--steps", 3, "--plot", "none") == 0
     assert "nothing to train: step 3 is done" in capsys.readouterr().out
-    assert demo.run(demo_args("--resume", "c.npz", "--hidden", 9, "--plot", "none")) == 1
+    assert run("--resume", "c.npz", "--hidden", 9, "--plot", "none") == 1
     assert "resume: expected the configuration of 'c.npz', hidden=8; got hidden=9" in capsys.readouterr().err
 
 
 def test_resume_refuses_other_text_and_other_files(small, tmp_path, capsys):
-    assert demo.run(demo_args(*small, "--steps", 1, "--plot", "none", "--save", "c.npz")) == 0
+    assert run(*small, "--steps", 1, "--plot", "none", "--save", "c.npz") == 0
     text = (tmp_path / "words.txt").read_text()
     for name, content in (("vowel.txt", "é" + text), ("other.txt", text[1:] + text[0])):
         (tmp_path / name).write_text(content, encoding="utf-8")
@@ -294,7 +298,7 @@ def test_resume_refuses_other_text_and_other_files(small, tmp_path, capsys):
         ),
     ]
     for options, message in cases:
-        assert demo.run(demo_args(*options, "--plot", "none")) == 1
+        assert run(*options, "--plot", "none") == 1
         error = capsys.readouterr().err
         assert error.startswith("numbarnn demo: resume: ")
         assert re.search(message, error), error
@@ -376,7 +380,7 @@ def test_checkpoints_that_lack_something(tmp_path, change, message):
     ],
 )
 def test_bad_options(small, capsys, options, message):
-    assert demo.run(demo_args(*small, "--plot", "none", *options)) == 1
+    assert run(*small, "--plot", "none", *options) == 1
     assert re.search(message, capsys.readouterr().err)
 
 
@@ -386,23 +390,23 @@ def test_run_on_a_gpu(small, tmp_path):
     if problem:
         pytest.skip(problem)
     options = [*small, "--device", "cuda", "--dropout", 0.2, "--plot", "none", "--save", "c.npz"]
-    assert demo.run(demo_args(*options, "--steps", 60, "--json", "whole.json")) == 0
-    assert demo.run(demo_args(*options, "--steps", 25)) == 0
-    assert demo.run(demo_args(*options, "--resume", "c.npz", "--steps", 60, "--json", "resumed.json")) == 0
+    assert run(*options, "--steps", 60, "--json", "whole.json") == 0
+    assert run(*options, "--steps", 25) == 0
+    assert run(*options, "--resume", "c.npz", "--steps", 60, "--json", "resumed.json") == 0
     whole, resumed = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("whole", "resumed"))
     assert whole["bits_per_character"] < 5
     assert resumed["bits_per_character"] == whole["bits_per_character"]  # deterministic on a GPU too
     # other orders of summation than the CPU's; parameters disturbed by 1e-5 changed this figure by less than 1e-7
-    assert demo.run(demo_args(*options, "--device", "cpu", "--steps", 60, "--json", "cpu.json")) == 0
+    assert run(*options, "--device", "cpu", "--steps", 60, "--json", "cpu.json") == 0
     cpu = json.loads((tmp_path / "cpu.json").read_text())
     assert whole["bits_per_character"] == pytest.approx(cpu["bits_per_character"], rel=1e-5)
 
 
 def test_unusable_devices(small, capsys):
-    assert demo.run(demo_args(*small, "--device", "tpu", "--plot", "none")) == 1
+    assert run(*small, "--device", "tpu", "--plot", "none") == 1
     assert "device must be 'auto', 'cpu'" in capsys.readouterr().err
     if engines.why_not("cuda"):
-        assert demo.run(demo_args(*small, "--device", "cuda", "--plot", "none")) == 1
+        assert run(*small, "--device", "cuda", "--plot", "none") == 1
         assert "device 'cuda' cannot be used" in capsys.readouterr().err
 
 
@@ -423,7 +427,7 @@ def test_ctrl_c_saves_samples_and_reports(small, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(Trainer, "train_step", step_and_press)
     handler = signal.getsignal(signal.SIGINT)
-    assert demo.run(demo_args(*small, "--plot", "none", "--save", "c.npz", "--json", "out.json")) == 0
+    assert run(*small, "--plot", "none", "--save", "c.npz", "--json", "out.json") == 0
     assert signal.getsignal(signal.SIGINT) is handler
     results = json.loads((tmp_path / "out.json").read_text())
     assert results["interrupted"] and results["steps"] == 3
@@ -438,6 +442,6 @@ def test_missing_packages(small, tmp_path, monkeypatch, capsys):
     )
     with pytest.raises(MissingPackage, match=r'matplotlib .*--plot none.* pip install .*\[cli\]"'):
         demo.run(demo_args(*small, "--steps", 1))
-    assert demo.run(demo_args(*small, "--steps", 1, "--plot", "none")) == 0
+    assert run(*small, "--steps", 1, "--plot", "none") == 0
     output = capsys.readouterr()
     assert "tqdm is not installed" in output.err and "step      1" in output.out

@@ -16,8 +16,8 @@ from numbarnn import engines
 from numbarnn.bench.cases.cases import PEERS_CELLS
 from numbarnn.bench.demo.checkpoint import Checkpoint, save
 from numbarnn.bench.demo.text import Corpus, load_text
-from numbarnn.bench.demo.training import EMBEDDING, Config, Diverged, Trainer, sample
-from numbarnn.bench.report import MissingPackage, json_path, positive_int, say, write_json
+from numbarnn.bench.demo.training import EMBEDDING, Config, Trainer, sample
+from numbarnn.bench.report import CannotRun, MissingPackage, json_path, positive_int, say, write_json
 from numbarnn.common import files
 
 DEFAULT_STEPS = 1200  # when neither --steps nor --minutes is given:
@@ -74,31 +74,21 @@ def run(args):
     try:
         steps, minutes = budget(args)
         engine = engines.get(args.device)
-    except (ValueError, RuntimeError) as error:
-        return _fail(error)
-    with engine.activate():
-        try:
+        with engine.activate():
             trainer = prepare(args, engine)
-        except ValueError as error:
-            return _fail(error)
+    except (ValueError, RuntimeError) as error:
+        raise CannotRun(str(error)) from error
+    with engine.activate():
         _describe(trainer)
         if trainer.step >= steps:
             say(f"nothing to train: step {steps} is done; a larger --steps goes on")
-        try:
-            interrupted, not_saved = _train(trainer, steps, started + 60 * minutes, args.save)
-        except Diverged as error:
-            return _fail(error)
+        interrupted, not_saved = _train(trainer, steps, started + 60 * minutes, args.save)
         _finish(args, trainer, interrupted)
     if not_saved is not None:
         raise not_saved
     if args.save is not None:
         say(f"checkpoint: {args.save}")
     return 0
-
-
-def _fail(error):
-    say(f"numbarnn demo: {error}", error=True)
-    return 1
 
 
 def budget(args):
@@ -172,15 +162,17 @@ def _train(trainer, steps, deadline, save_path):
         (Whether Ctrl-C ended it, the OSError that the last saving ended in, or None.)
     """
     not_saved = None
-    with _progress_bar(trainer, steps) as bar, _interrupt_flag() as interrupted:
+    with _progress_bar(trainer, steps) or nullcontext() as bar, _interrupt_flag() as interrupted:
+        tell = say if bar is None else bar.write
 
         def on_step(trainer):
-            bar.update(trainer.step - bar.n)
-            bar.set_postfix_str(f"{trainer.recent_loss():.3f} bits per character", refresh=False)
+            if bar is not None:
+                bar.update(trainer.step - bar.n)
+                bar.set_postfix_str(f"{trainer.recent_loss():.3f} bits per character", refresh=False)
 
         def on_evaluated(trainer):
             step, loss = trainer.held_out[-1]
-            bar.write(
+            tell(
                 f"step {step:6d}   {trainer.seconds:6.1f} s   bits per character: "
                 f"training {trainer.recent_loss():.3f}, held-out {loss:.3f}"
             )
@@ -191,10 +183,10 @@ def _train(trainer, steps, deadline, save_path):
                 not_saved = None
             except OSError as error:  # a full disk does not end hours of training, and may have room later
                 not_saved = error
-                bar.write(f"no checkpoint: {error.filename}: {error.strerror}")
+                tell(f"no checkpoint: {error.filename}: {error.strerror}")
 
-        tell = {"on_step": on_step, "on_evaluated": on_evaluated}
-        trainer.train(steps, deadline=deadline, should_stop=interrupted.is_set, **tell)
+        hooks = {"should_stop": interrupted.is_set, "on_step": on_step, "on_evaluated": on_evaluated}
+        trainer.train(steps, deadline=deadline, **hooks)
         return interrupted.is_set(), not_saved
 
 
@@ -218,28 +210,11 @@ def _interrupt_flag():
         signal.signal(signal.SIGINT, former)
 
 
-class _PlainProgress(nullcontext):
-    """What tqdm's bar does, without tqdm: only the lines."""
-
-    n = 0
-
-    def update(self, count):
-        self.n += count
-
-    def set_postfix_str(self, text, refresh):
-        """Nothing to show it on."""
-
-    def write(self, line):
-        say(line)
-
-    def __enter__(self):
-        return self
-
-
 def _progress_bar(trainer, steps):
+    """A bar of tqdm's; None where that is not installed, and only lines are shown."""
     if importlib.util.find_spec("tqdm") is None:
         say(str(MissingPackage("tqdm", "a progress bar", "cli")), error=True)
-        return _PlainProgress()
+        return None
     from tqdm import tqdm
 
     total = None if steps == math.inf else max(steps, trainer.step)

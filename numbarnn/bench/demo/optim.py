@@ -1,4 +1,4 @@
-"""Adam with gradient clipping by global norm, on flat buffers, in place. NumPy and CuPy alike."""
+"""Adam with gradient clipping by global norm, on flat buffers. NumPy and CuPy alike."""
 
 
 class Adam:
@@ -13,45 +13,22 @@ class Adam:
         self.weights = list(weights)
         self.lr, self.betas, self.eps, self.clip, self.xp = lr, betas, eps, clip, xp
         self.steps = 0
-        self.first = [xp.zeros_like(w) for w in self.weights]
-        self.second = [xp.zeros_like(w) for w in self.weights]
-        self._scratch = [xp.empty_like(w) for w in self.weights]
+        self.first, self.second = ([xp.zeros_like(w) for w in self.weights] for _ in range(2))
 
     def step(self, gradients) -> None:
-        """One update. gradients: flat arrays as the weights; as working memory, they come back changed."""
-        self.steps += 1
-        if self.clip is not None:
-            self._clip(gradients)
-        for buffers in zip(self.weights, gradients, self.first, self.second, self._scratch, strict=True):
-            self._update(*buffers)
-
-    def _clip(self, gradients) -> None:
-        """Scale by min(1, clip / norm). The norm stays on the device: no synchronisation."""
-        xp, squares = self.xp, 0.0
-        for g, scratch in zip(gradients, self._scratch, strict=True):
-            xp.multiply(g, g, out=scratch)
-            squares = squares + scratch.sum()
-        scale = xp.minimum(self.clip / (xp.sqrt(squares) + 1e-6), 1.0).astype(gradients[0].dtype)
-        for g in gradients:
-            xp.multiply(g, scale, out=g)
-
-    def _update(self, w, g, first, second, scratch) -> None:
+        """One update. gradients: flat arrays as the weights, scaled in place where they are clipped."""
         xp, (beta1, beta2) = self.xp, self.betas
+        self.steps += 1
+        if self.clip is not None:  # by min(1, clip / norm); the norm stays on the device: no synchronisation
+            norm = xp.sqrt(sum((g * g).sum() for g in gradients))
+            scale = xp.minimum(self.clip / (norm + 1e-6), 1.0).astype(gradients[0].dtype)
+            for g in gradients:
+                g *= scale
         step_size = self.lr / (1 - beta1**self.steps)
         root_scale = (1 - beta2**self.steps) ** -0.5
-        # first = beta1 first + (1 - beta1) g
-        xp.multiply(first, beta1, out=first)
-        xp.multiply(g, 1 - beta1, out=scratch)
-        xp.add(first, scratch, out=first)
-        # second = beta2 second + (1 - beta2) g^2
-        xp.multiply(second, beta2, out=second)
-        xp.multiply(g, g, out=g)
-        xp.multiply(g, 1 - beta2, out=g)
-        xp.add(second, g, out=second)
-        # w = w - step_size first / (root_scale sqrt(second) + eps)
-        xp.sqrt(second, out=scratch)
-        xp.multiply(scratch, root_scale, out=scratch)
-        xp.add(scratch, self.eps, out=scratch)
-        xp.divide(first, scratch, out=scratch)
-        xp.multiply(scratch, step_size, out=scratch)
-        xp.subtract(w, scratch, out=w)
+        for w, g, first, second in zip(self.weights, gradients, self.first, self.second, strict=True):
+            first *= beta1
+            first += (1 - beta1) * g
+            second *= beta2
+            second += (1 - beta2) * (g * g)
+            w -= step_size * (first / (root_scale * xp.sqrt(second) + self.eps))

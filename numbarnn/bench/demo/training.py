@@ -10,6 +10,7 @@ from numbarnn.bench.cases.cases import PEERS_CELLS, layer_type
 from numbarnn.bench.demo.charmodel import CharModel
 from numbarnn.bench.demo.optim import Adam
 from numbarnn.bench.demo.text import UNKNOWN, Corpus
+from numbarnn.bench.report import CannotRun
 
 EMBEDDING = 64  # size of a character's vector
 CLIP = 1.0  # largest global norm of the gradients
@@ -18,7 +19,7 @@ FETCH_EVERY = {"cuda": 10}  # steps between readings of the loss, for which the 
 RECENT = 100  # steps that the training loss is averaged over for a report
 
 
-class Diverged(ArithmeticError):
+class Diverged(CannotRun):
     """The loss is not finite any more."""
 
 
@@ -56,10 +57,6 @@ def build_model(config, vocabulary_size, device="auto") -> CharModel:
     options = {"dropout": config.dropout, "seed": config.seed, "device": device, "dtype": "float32"}
     layer = layer_type(config.cell)(EMBEDDING, config.hidden, config.layers, **options)
     return CharModel(vocabulary_size, layer, seed=config.seed)
-
-
-def _no(*_):
-    """What is done at a step where nobody asked for anything: nothing, which stops nothing."""
 
 
 class Trainer:
@@ -117,7 +114,10 @@ class Trainer:
             self.held_out.append((self.step, evaluate(self.model, self.held_out_streams)))
         return self.held_out[-1][1]
 
-    def train(self, steps, *, deadline=math.inf, should_stop=_no, every=200, on_step=_no, on_evaluated=_no):
+    def train(
+        self, steps, *, deadline=math.inf, every=200, should_stop=lambda: False, on_step=lambda trainer: None,
+        on_evaluated=lambda trainer: None,
+    ):  # fmt: skip
         """Trains until step `steps`, the deadline (time.perf_counter()) or should_stop().
 
         Every `every` steps, and at the end, the held-out text is evaluated. on_step(trainer) and
