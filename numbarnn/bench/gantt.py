@@ -41,12 +41,12 @@ def timeline(option, problem):
     """
     if not option.launches:
         return option.plan.timeline(_steps_cost), "steps of one layer"
-    return option.plan.timeline(lambda task: _launch_us(task) or product_us(task, problem)), "µs, estimated"
 
+    def us(task):
+        launch = task.launch
+        return launch.steps_in_all * launch.estimate.step if task.kind == "launch" else product_us(task, problem)
 
-def _launch_us(task):
-    """Estimated microseconds of all steps of a launch; 0 for other tasks."""
-    return task.launch.steps_in_all * task.launch.estimate.step if task.kind == "launch" else 0.0
+    return option.plan.timeline(us), "µs, estimated"
 
 
 def _steps_cost(task):
@@ -100,19 +100,10 @@ def draw(axis, plan, spans=None, unit="steps of one layer"):
 
 
 def figure(explanations):
-    """A matplotlib figure with one picture below the other, for each `numbarnn.schedules.explain.Explanation`.
-
-    Raises:
-        report.MissingPackage: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise report.MissingPackage("matplotlib", "a picture of the plan", "cli") from error
-
+    """A matplotlib figure with one picture below the other, for each `numbarnn.schedules.explain.Explanation`."""
     rows = explanations[0].problem.layers * explanations[0].problem.directions
     height = len(explanations) * (1.2 + ROW_INCHES * rows)
-    picture = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    picture = report.figure("a picture of the plan", figsize=(WIDTH_INCHES, height))
     axes = picture.subplots(len(explanations), squeeze=False)[:, 0]
     for axis, explanation in zip(axes, explanations, strict=True):
         draw(axis, explanation.taken.plan, *timeline(explanation.taken, explanation.problem))

@@ -25,6 +25,15 @@ class MissingPackage(CannotRun):
         super().__init__(f"{package} is not installed, and {purpose} needs it: {install.command(extra)}")
 
 
+def figure(purpose, **options):
+    """A matplotlib Figure; MissingPackage, which names the purpose, where it is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackage("matplotlib", purpose, "cli") from error
+    return Figure(**options, layout="constrained")
+
+
 def have_rich():
     """True when rich can be imported."""
     return importlib.util.find_spec("rich") is not None

@@ -74,7 +74,7 @@ def run(args):
 
     begin, comparisons = time.perf_counter(), []
     if args.html or args.png:
-        pictures.figure_class()  # says now, not after the work, that matplotlib is missing
+        report.figure(pictures.PURPOSE)  # says now, not after the work, that matplotlib is missing
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
     # At these sizes more threads only wait for each other.
     with report.Progress(args.progress) as progress, peers.torch_threads(1):
@@ -176,7 +176,7 @@ def run_modes(comparer, expected):
     if (wanted := flat_weights(problem)) is not None:
         comparer.compare_weights(layer, problem, wanted)
     comparer.compare("inference", runs.run_inference(layer, problem), expected.results())
-    if runs.has_single_steps(case):
+    if case.T > 1 and not case.bidirectional and case.lengths != "packed":
         with comparer.catching("single steps"):
             comparer.compare("single steps", runs.run_single_steps(layer, problem), expected.results())
     with comparer.catching("training"):

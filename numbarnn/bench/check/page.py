@@ -37,7 +37,7 @@ def html(comparisons, verdict):
     parts += [table(*summary.table(summary.by_option(comparisons, engines=True), ("engine", "option")))]
     parts += ["<h2>By quantity</h2>", table(*summary.table(summary.by_quantity(comparisons), ("engine", "quantity")))]
     columns = "cell", "engine", "schedule", "dtype"
-    parts += ["<h2>By schedule and dtype</h2>", table(*summary.table(summary.by_dtype(comparisons), columns))]
+    parts += ["<h2>By schedule and dtype</h2>", table(*summary.table(summary.by_run(comparisons), columns))]
     parts += refusals(comparisons)
     body = "\n".join(parts)
     return (

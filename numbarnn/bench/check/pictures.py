@@ -7,6 +7,7 @@ import numpy as np
 from numbarnn.bench import report
 from numbarnn.bench.check.summary import TWICE, dtype_of, grouped
 
+PURPOSE = "a picture of the errors"
 SIZE_INCHES, DPI = (11, 4.2), 110
 COLOURS = {"float64": "tab:green", "float32": "tab:blue", "bfloat16": "tab:red", "float16": "tab:orange"}
 BINS = 40
@@ -14,22 +15,9 @@ SHARES = (1e-4, 10.0)  # of a limit; what is outside is counted at the edge
 RATIOS = (1 / 32, 32.0)
 
 
-def figure_class():
-    """matplotlib's Figure.
-
-    Raises:
-        report.MissingPackage: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise report.MissingPackage("matplotlib", "a picture of the errors", "cli") from error
-    return Figure
-
-
 def figure(comparisons):
     """A matplotlib figure: errors as shares of their limits, and as multiples of a peer's, one line per dtype."""
-    picture = figure_class()(figsize=SIZE_INCHES, layout="constrained")
+    picture = report.figure(PURPOSE, figsize=SIZE_INCHES)
     left, right = picture.subplots(1, 2)
     compared = [c for c in comparisons if c.compared and c.error is not None and not c.quantity.startswith("dropout")]
     peers = {True: "cuDNN", False: "PyTorch"}

@@ -7,13 +7,7 @@ from numbarnn.bench.peers import peers
 
 def run_inference(layer, problem):
     """y, hy and cy of one call."""
-    x, state = inputs(layer, problem)
-    return peers.numbarnn_outputs(layer, problem, *layer(x, state, **peers.call_options(problem)))
-
-
-def has_single_steps(case):
-    """Whether a case can be run one step at a time: one direction, several steps, nothing packed."""
-    return case.T > 1 and not case.bidirectional and case.lengths != "packed"
+    return peers.numbarnn_outputs(layer, problem, *layer(*inputs(layer, problem), **peers.call_options(problem)))
 
 
 def run_single_steps(layer, problem):

@@ -1,10 +1,6 @@
 """What `numbarnn check` tells: comparisons grouped for tables, the failures, the verdict."""
 
 import textwrap
-from dataclasses import dataclass
-from functools import cached_property
-
-import numpy as np
 
 from numbarnn.bench import report
 from numbarnn.bench.cases.cases import OPTIONS
@@ -17,58 +13,27 @@ PLAIN = "none of these"  # what stands for the cases without an option
 TWICE = 2.0  # the ratio to a peer's error that passes at any size
 
 
-@dataclass(frozen=True)
 class Group:
     """Some comparisons together.
 
     Attributes:
         key: what they have in common, a tuple of words.
-        members: the comparisons, at least one.
+        members: the comparisons, at least one; compared: those about a result; failed, refused: how many did.
+        worst: the one that counts: a failure, or what is nearest to its limit; dropout's own, refusals come last.
+        median_ratio: the middle one of their errors as multiples of the peer's; None where none has a peer.
+        within_twice: the share of these that are at most 2; None likewise.
+        result: one word.
     """
 
-    key: tuple
-    members: list
-
-    @property
-    def worst(self):
-        """The comparison that counts: a failure, or what is nearest to its limit; dropout's own, refusals come last."""
-        return max(self.members, key=lambda c: (not c.ok, c.compared, not c.quantity.startswith("dropout"), c.share))
-
-    @property
-    def failed(self):
-        """How many failed."""
-        return sum(not comparison.ok for comparison in self.members)
-
-    @property
-    def refused(self):
-        """How many are refusals."""
-        return sum(comparison.refused for comparison in self.members)
-
-    @property
-    def compared(self):
-        """Those about a result."""
-        return [comparison for comparison in self.members if comparison.compared]
-
-    @cached_property
-    def ratios(self):
-        """Their errors as multiples of the peer's, sorted; those without a peer are left out."""
-        found = (comparison.ratio for comparison in self.members)
-        return np.sort([ratio for ratio in found if ratio is not None and ratio == ratio])
-
-    @property
-    def median_ratio(self):
-        """The middle one of the ratios; None where there is none."""
-        return float(self.ratios[(len(self.ratios) - 1) // 2]) if len(self.ratios) else None
-
-    @property
-    def within_twice(self):
-        """The share of the ratios that are at most 2; None where there is none."""
-        return float(np.mean(self.ratios <= TWICE)) if len(self.ratios) else None
-
-    @property
-    def result(self):
-        """One word."""
-        return "FAILED" if self.failed else "ok" if self.compared else "refused"
+    def __init__(self, key, members):
+        self.key, self.members = key, members
+        self.compared = [one for one in members if one.compared]
+        self.failed, self.refused = sum(not one.ok for one in members), sum(one.refused for one in members)
+        self.worst = max(members, key=lambda c: (not c.ok, c.compared, not c.quantity.startswith("dropout"), c.share))
+        ratios = sorted(one.ratio for one in members if one.ratio is not None and one.ratio == one.ratio)
+        self.median_ratio = ratios[(len(ratios) - 1) // 2] if ratios else None
+        self.within_twice = sum(ratio <= TWICE for ratio in ratios) / len(ratios) if ratios else None
+        self.result = "FAILED" if self.failed else "ok" if self.compared else "refused"
 
 
 def grouped(comparisons, key):
@@ -80,21 +45,16 @@ def grouped(comparisons, key):
     return [Group(key, members) for key, members in found.items()]
 
 
-def by_dtype(comparisons):
-    """Groups by cell, engine, schedule and dtype; refusals have groups of their own."""
-
-    groups = grouped(comparisons, lambda c: (c.cell, c.engine, c.schedule, dtype_of(c) + ", refused" * c.refused))
-    return sorted(groups, key=lambda group: (group.key[1], group.key[0]))
+def by_run(comparisons, verbose=False):
+    """Groups by cell, engine, schedule and dtype, or by case if verbose; refusals have groups of their own."""
+    last = (lambda c: c.options) if verbose else dtype_of
+    groups = grouped(comparisons, lambda c: (c.cell, c.engine, c.schedule, last(c) + ", refused" * c.refused))
+    return groups if verbose else sorted(groups, key=lambda group: (group.key[1], group.key[0]))
 
 
 def dtype_of(comparison):
     """The dtype of its case."""
     return next((dtype for dtype in precision.DTYPES if dtype in comparison.options.split()), "-")
-
-
-def by_case(comparisons):
-    """Groups by cell, engine, schedule and options."""
-    return grouped(comparisons, lambda c: (c.cell, c.engine, c.schedule, c.options + ", refused" * c.refused))
 
 
 def by_option(comparisons, engines=False):
@@ -121,18 +81,9 @@ def by_quantity(comparisons):
 def cells(group):
     """The cells of a table that a group has in every table: see `COLUMNS`."""
     worst, middle, within = group.worst, group.median_ratio, group.within_twice
-    return [
-        str(len(group.compared)),
-        number(worst.error),
-        number(worst.torch_error),
-        number(worst.cudnn_error),
-        number(worst.limit),
-        worst.quantity,
-        "-" if middle is None else f"{middle:.2f}",
-        "-" if within is None else f"{within:.0%}",
-        str(group.refused or "-"),
-        group.result,
-    ]
+    errors = map(number, (worst.error, worst.torch_error, worst.cudnn_error, worst.limit))
+    shares = "-" if middle is None else f"{middle:.2f}", "-" if within is None else f"{within:.0%}"
+    return [str(len(group.compared)), *errors, worst.quantity, *shares, str(group.refused or "-"), group.result]
 
 
 COLUMNS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "at", "ratio", "up to 2", "refused", "result")
@@ -179,8 +130,8 @@ def notes(comparisons):
 
 def print_comparisons(comparisons, verbose=False):
     """A row per cell, engine, schedule and dtype (per case when verbose); one per option; then a table of failures."""
-    groups, heading = (by_case(comparisons), "options") if verbose else (by_dtype(comparisons), "dtype")
-    columns, rows = table(groups, ("cell", "engine", "schedule", heading))
+    headings = "cell", "engine", "schedule", "options" if verbose else "dtype"
+    columns, rows = table(by_run(comparisons, verbose), headings)
     report.print_table("Error against float64", columns, rows, right=NUMBERS, wrap=("options", "at"))
     columns, rows = table(by_option(comparisons), ("option",))
     report.print_table("By option; a case with several is in each row of theirs", columns, rows, NUMBERS, ("at",))

@@ -17,12 +17,13 @@ from numbarnn.bench.cases.cases import PEERS_CELLS
 from numbarnn.bench.demo.checkpoint import Checkpoint, save
 from numbarnn.bench.demo.text import Corpus, load_text
 from numbarnn.bench.demo.training import EMBEDDING, Config, Trainer, sample
-from numbarnn.bench.report import CannotRun, MissingPackage, json_path, positive_int, say, write_json
+from numbarnn.bench.report import CannotRun, MissingPackage, figure, json_path, positive_int, say, write_json
 from numbarnn.common import files
 
 DEFAULT_STEPS = 1200  # when neither --steps nor --minutes is given:
 DEFAULT_MINUTES = 2.5  # that many steps, but no longer than this
 DEFAULT_PLOT = "numbarnn_demo.png"
+CURVE = "the loss curve (--plot none does without)"
 SMOOTH = 50  # steps that the curve of the training loss is averaged over
 
 
@@ -68,8 +69,8 @@ def _plot_path(text):
 
 def run(args):
     """Trains, samples and reports; 0, or 1 with a message where that was not possible."""
-    if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise MissingPackage("matplotlib", "the loss curve (--plot none does without)", "cli")
+    if args.plot is not None:
+        figure(CURVE)  # says now, not after the work, that matplotlib is missing
     started = time.perf_counter()
     try:
         steps, minutes = budget(args)
@@ -267,11 +268,9 @@ def report(trainer, interrupted=False):
 
 def plot(path, trainer):
     """Writes the loss curve: training loss of each step and smoothed, held-out loss."""
-    from matplotlib.figure import Figure
-
     losses = np.array(trainer.losses)
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
+    picture = figure(CURVE, figsize=(8, 4.5))
+    axes = picture.subplots()
     steps = np.arange(1, losses.size + 1)
     axes.plot(steps, losses, color="tab:blue", alpha=0.25, linewidth=0.8, label="training, each step")
     if losses.size > SMOOTH:
@@ -286,4 +285,4 @@ def plot(path, trainer):
     axes.grid(alpha=0.3)
     axes.legend()
     with files.replacing(path) as part:
-        figure.savefig(part, dpi=120, format="png")
+        picture.savefig(part, dpi=120, format="png")
