@@ -157,7 +157,8 @@ def openblas_core():
 def forced_core_notice():
     """What to tell where the environment makes OpenBLAS take a processor family; None where it does not."""
     forced = os.environ.get(FORCED_CORE)
-    return forced and f"{FORCED_CORE}={forced} is set: unset it to let OpenBLAS choose its kernels for this processor"
+    about = f"{FORCED_CORE}={forced} is set: unset it to let OpenBLAS choose its kernels for this processor"
+    return None if forced is None else about
 
 
 def gpus():

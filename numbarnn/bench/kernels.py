@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from numbarnn.bench import report
+from numbarnn.cuda import compiler
 
 ARCHS = ("sm_80", "sm_90", "sm_100")  # what is compiled for where no --arch is given
 
@@ -29,21 +30,12 @@ COLUMNS = [
 
 def add_arguments(parser):
     """Adds the arguments of `numbarnn kernels`."""
-    parser.add_argument(
-        "--arch",
-        type=known_archs,
-        action="extend",
-        metavar="SM[,SM]",
-        help=f"what to compile for, such as sm_90; may be repeated; default {','.join(ARCHS)}",
-    )
+    about = f"what to compile for, such as sm_90; may be repeated; default {','.join(ARCHS)}"
+    parser.add_argument("--arch", type=known_archs, action="extend", metavar="SM[,SM]", help=about)
     output = parser.add_mutually_exclusive_group()
     report.add_json_argument(output, "one row per kernel, dtype and arch")
-    output.add_argument(
-        "--ptx",
-        type=shipped_kernel,
-        metavar="NAME",
-        help="print a kernel's PTX instead, for the first arch; NAME as in the table, or NAME-DTYPE[-LAYOUTS]",
-    )
+    about = "print a kernel's PTX instead, for the first arch; NAME as in the table, or NAME-DTYPE[-LAYOUTS]"
+    output.add_argument("--ptx", type=shipped_kernel, metavar="NAME", help=about)
     output.add_argument("--source", type=shipped_kernel, metavar="NAME", help="print a kernel's Python source instead")
 
 
@@ -52,7 +44,10 @@ def run(args):
     if args.source is not None:
         print_source(args.source)
         return 0
-    require_toolchain()
+    try:
+        compiler.toolchain()
+    except RuntimeError as error:
+        raise report.CannotRun(str(error)) from error
     archs = list(dict.fromkeys(args.arch or ARCHS))
     if args.ptx is not None:
         report.say(f"// {args.ptx}, {archs[0]}\n{args.ptx.ptx(capability(archs[0])).rstrip()}")
@@ -86,8 +81,6 @@ def known_archs(text):
 
 def compiler_archs():
     """What the installed compiler compiles for; empty where it is missing, which `run` reports."""
-    from numbarnn.cuda import compiler
-
     try:
         compiler.toolchain()
     except RuntimeError:
@@ -113,16 +106,6 @@ def shipped_kernel(name):
         return catalog.find(name, shipped_kernels(capability(ARCHS[-1])))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def require_toolchain():
-    """Raises CannotRun where kernels cannot be compiled; the message says what is missing and how to get it."""
-    from numbarnn.cuda import compiler
-
-    try:
-        compiler.toolchain()
-    except RuntimeError as error:
-        raise report.CannotRun(str(error)) from error
 
 
 def capability(arch):

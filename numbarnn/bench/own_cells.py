@@ -8,13 +8,20 @@ far as `limit_of` allows; over all of them, where a cell may be chaotic and what
 GROWTH times as far. A schedule that cannot run a cell is a row that says why.
 """
 
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+import time
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from numbarnn.bench import named_cells, report
-from numbarnn.bench.cases.cases import Case, make_problem
+from numbarnn.bench import report
+from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import Contender
@@ -26,6 +33,7 @@ from numbarnn.bench.speed.command import FORWARD, SHORT, TRAINING, Shape, millis
 from numbarnn.bench.speed.lineup import attempt, compare, said
 from numbarnn.bench.speed.record import Row, times
 from numbarnn.bench.speed.speed_table import about, quotient
+from numbarnn.cells import Cell, library, tracing
 from numbarnn.common import precision
 
 CELLS = ("lstm", "gru", "peephole_lstm", "layer_norm_lstm", "slstm", "sru")
@@ -61,19 +69,62 @@ def add_arguments(parser):
     """Adds the arguments of `numbarnn cells`."""
     from numbarnn.schedules import SCHEDULES
 
-    parser.add_argument(
-        "--cell",
-        type=named_cells.parse,
-        default=",".join(CELLS),
-        metavar="CELL[,...]",
-        help="a cell of numbarnn.cells.library by its name; or FILE.py:NAME, or MODULE:NAME; default %(default)s",
-    )
+    about = "a cell of numbarnn.cells.library by its name; or FILE.py:NAME, or MODULE:NAME; default %(default)s"
+    parser.add_argument("--cell", type=named_cells, default=",".join(CELLS), metavar="CELL[,...]", help=about)
     speed.add_shape_argument(parser)
     speed.add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
     speed.add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
     speed.add_machine_arguments(parser)
     parser.add_argument("--no-loop", action="store_true", help="take no times of the loop in PyTorch; it still checks")
     report.add_json_argument(parser, "times, ratios, agreement, device and versions")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A cell, by the words with which it was asked for."""
+
+    name: str
+    cell: Cell
+    trace_s: float | None
+
+
+def named_cells(text):
+    """An argparse type: cells, with commas between -> list of `Named`."""
+    return [find_cell(name) for name in dict.fromkeys(part.strip() for part in text.split(","))]
+
+
+def find_cell(text):
+    """The `Named` cell of a name in the library, of FILE.py:NAME or MODULE:NAME."""
+    where, _, name = text.rpartition(":")
+    module = load_module(where) if where else library
+    found, place = getattr(module, name, None), where or "numbarnn.cells.library"
+    if not isinstance(found, Cell):
+        there = ", ".join(sorted(key for key, value in vars(module).items() if isinstance(value, Cell))) or "none"
+        what = "is not there" if found is None else f"is a {type(found).__name__}, not a Cell as numbarnn.cell makes it"
+        raise argparse.ArgumentTypeError(f"{name!r} of {place} {what}; Cells there: {there}")
+    if not isinstance(found, tracing.TracedCell):
+        return Named(text, found, None)
+    begin = time.perf_counter()
+    tracing.cell(found, save=found.save, name=found.name)
+    return Named(text, found, time.perf_counter() - begin)
+
+
+def load_module(where):
+    """The module of a file's path, or of a module's name."""
+    path = Path(where)
+    try:
+        if path.suffix != ".py":
+            sys.path.insert(0, os.getcwd())
+            return importlib.import_module(where)
+        if not path.is_file():
+            raise FileNotFoundError("there is no such file")
+        sys.path.insert(0, str(path.parent.resolve()))
+        spec = importlib.util.spec_from_file_location(f"numbarnn_cells_of_{path.stem}", path)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except Exception as error:
+        raise argparse.ArgumentTypeError(f"{where}: {said(error)}") from error
 
 
 # --------------------------------------------------------------------------------------------------------- the command
@@ -84,15 +135,16 @@ def run(args):
     where = speed.set_up(args)
 
     def time_one(shape, dtype, schedules, where):
-        problems = [OwnProblem(named, shape, dtype, where.device) for named in args.cell]
-        return time_shape(problems, schedules, where, with_loops=not args.no_loop)
+        instances = [OwnInstance(named, shape, dtype, where.device) for named in args.cell]
+        rows = [row for what in SHORT for row in time_pass(instances, what, schedules, where, not args.no_loop)]
+        return sorted(rows, key=lambda row: [instance.name for instance in instances].index(row.cell))
 
     todo = [(shape, dtype) for shape in args.shape or SHAPES for dtype in args.dtype]
     rows = speed.take_times(args, where, todo, time_one, print_timings, TORCH_METHOD)
     return 0 if all(row["ok"] for row in rows) else 1
 
 
-class OwnProblem:
+class OwnInstance:
     """Random arrays for a cell and a shape, C-contiguous, of a dtype.
 
     Attributes:
@@ -109,8 +161,8 @@ class OwnProblem:
         random = np.random.default_rng(seed)
         try:
             layer = self.layer(device, "stepwise", precision.compute_dtype(dtype))
-        except ValueError as problem:
-            raise report.CannotRun(f"{self.name} cannot have the sizes {shape}: {problem}") from problem
+        except ValueError as error:
+            raise report.CannotRun(f"{self.name} cannot have the sizes {shape}: {error}") from error
         dtype = precision.numpy_dtype(dtype)
         self.parameters = {name: array.astype(dtype) for name, array in layer.state_dict().items()}
         widths = [layer.stack.output_sizes[0]] + [shape.H] * self.cell.num_private
@@ -130,7 +182,7 @@ class OwnProblem:
         """Itself, and before it a short one if it has many steps."""
         if self.shape.T <= STEPS_COMPARED:
             return [self]
-        return [OwnProblem(self.asked_for, self.shape._replace(T=STEPS_COMPARED), *self._options), self]
+        return [OwnInstance(self.asked_for, self.shape._replace(T=STEPS_COMPARED), *self._options), self]
 
     def named(self, form, states):
         """Name of each state in a form such as "d{}" -> its array."""
@@ -144,102 +196,92 @@ class OwnProblem:
 
 
 # --------------------------------------------------------------------------------------------------------- contenders
-def numbarnn_contender(problem, train, device, schedule):
+def numbarnn_contender(instance, train, device, schedule):
     """A numbarnn layer of the cell: inference, or forward and backward with dy."""
-    layer = problem.layer(device, schedule)
-    layer.load_state_dict(problem.parameters)
-    x, dy, *states = map(layer.engine.from_host, (problem.x, problem.dy, *problem.states))
+    layer = instance.layer(device, schedule)
+    layer.load_state_dict(instance.parameters)
+    x, dy, *states = map(layer.engine.from_host, (instance.x, instance.dy, *instance.states))
 
     def results(y, final, gradients=None):
-        found = {"y": y} | problem.named("final {}", final)
+        found = {"y": y} | instance.named("final {}", final)
         if train:
-            found |= {"dx": gradients.x} | problem.named("d{}", gradients.state) | gradients.params
+            found |= {"dx": gradients.x} | instance.named("d{}", gradients.state) | gradients.params
         return {name: peers.to_host(layer, value) for name, value in found.items()}
 
     state = tuple(states) if len(states) > 1 else states[0]
-    return peers.layer_contender(f"{problem.name} {schedule}", layer, (x, state, dy if train else None), results)
+    return peers.layer_contender(f"{instance.name} {schedule}", layer, (x, state, dy if train else None), results)
 
 
-def loop_contender(problem, train, device, dtype=None):
+def loop_contender(instance, train, device, dtype=None):
     """The loop in PyTorch at the same work; dtype "float64": of the same numbers."""
     import torch
 
     def tensor(array):
         return numpy_to_torch(array.astype(dtype) if dtype else array, device).requires_grad_(train)
 
-    parameters = {name: array.astype(dtype) if dtype else array for name, array in problem.parameters.items()}
-    network = LoopNetwork(problem.cell, problem.shape.H, parameters, problem.shape.L, device)
-    x, states, dy = tensor(problem.x), [tensor(state) for state in problem.states], tensor(problem.dy).detach()
+    parameters = {name: array.astype(dtype) if dtype else array for name, array in instance.parameters.items()}
+    network = LoopNetwork(instance.cell, instance.shape.H, parameters, instance.shape.L, device)
+    x, states, dy = tensor(instance.x), [tensor(state) for state in instance.states], tensor(instance.dy).detach()
     weights = [leaf.requires_grad_(train) for leaf in network.leaves.values()]
 
     def results(returned):
         y, finals = returned
-        found = {"y": y} | problem.named("final {}", [torch.stack(parts) for parts in zip(*finals, strict=True)])
+        found = {"y": y} | instance.named("final {}", [torch.stack(parts) for parts in zip(*finals, strict=True)])
         if train:
             gradients = [torch.zeros_like(state) if state.grad is None else state.grad for state in states]
-            found |= {"dx": x.grad} | problem.named("d{}", gradients)
+            found |= {"dx": x.grad} | instance.named("d{}", gradients)
         found = {name: torch_to_numpy(value) for name, value in found.items()}
         return found | network.gradients() if train else found
 
     call = torch_call(lambda: network(x, states), [x, *states, *weights], dy if train else None)
-    return Contender(f"{problem.name} loop", call, results, torch_synchronize(device))
+    return Contender(f"{instance.name} loop", call, results, torch_synchronize(device))
 
 
 def limit_of(steps, times, case, loop_error):
     """The largest error that passes, of a cell whose step counts as so many of an LSTM's: each of its stages is one;
-    so many times the loop's.
-
-    In float64 the loop is the truth, and errs as much.
-    """
+    so many times the loop's. In float64 the loop is the truth, and errs as much."""
     return max(accuracy.floor(case) * steps * (2 if case.dtype == "float64" else 1), times * loop_error)
 
 
 # -------------------------------------------------------------------------------------------------------------- timing
-def time_shape(problems, schedules, where, with_loops):
-    """The rows of all cells of a shape and dtype: a row per cell, pass and schedule."""
-    rows = [row for what in SHORT for row in time_pass(problems, what, schedules, where, with_loops)]
-    order = [problem.name for problem in problems]
-    return sorted(rows, key=lambda row: order.index(row.cell))
-
-
-def time_pass(problems, what, schedules, where, with_loops):
+def time_pass(instances, what, schedules, where, with_loops):
     """The rows of one pass, whose contenders take turns."""
-    train, case, device = what == TRAINING, problems[0].case, where.device
-    begun = {problem.name: begin(problem, train, device, schedules) for problem in problems}
+    train, case, device = what == TRAINING, instances[0].case, where.device
+    begun = {instance.name: begin(instance, train, device, schedules) for instance in instances}
     contenders = [contender for rows, _ in begun.values() for contender, _ in rows if contender]
     lstms, lacking = {}, {}
     for schedule in schedules if contenders else ():
         try:
-            lstm = peers.numbarnn_contender(make_problem(case), train, device, schedule)
+            lstm = peers.numbarnn_contender(make_instance(case), train, device, schedule)
             lstms[schedule] = replace(lstm, name=f"nr.LSTM {schedule}")
         except Exception as exception:
             lacking[schedule] = [f"no LSTM: {said(exception)}"]
     loops = {name: loop for name, (rows, loop) in begun.items() if loop and with_loops and any(c for c, _ in rows)}
     turns = timing.take_turns([*contenders, *lstms.values(), *loops.values()], where.rounds, device == "cuda")
     timings = []
-    for problem in problems:
-        about = {"cell": problem.name, "shape": problem.shape._asdict(), "dtype": case.dtype, "device": device}
-        about |= {"what": what, "saved_bytes": problem.saved_bytes(), "trace_s": problem.trace_s}
-        for contender, row in begun[problem.name][0]:
+    for instance in instances:
+        about = {"cell": instance.name, "shape": instance.shape._asdict(), "dtype": case.dtype, "device": device}
+        about |= {"what": what, "saved_bytes": instance.saved_bytes(), "trace_s": instance.trace_s}
+        for contender, row in begun[instance.name][0]:
             if contender:
                 row["notes"] = row["notes"] + lacking.get(row["schedule"], [])
-                own = {"numbarnn": contender, "lstm": lstms.get(row["schedule"]), "loop": loops.get(problem.name)}
+                own = {"numbarnn": contender, "lstm": lstms.get(row["schedule"]), "loop": loops.get(instance.name)}
                 own = {name: turns[one.name] for name, one in own.items() if one}
                 row |= times(own) | {"ratio": ratios(own), "plan": contender.plan}
             timings.append(CellTiming(**about, **row))
     return timings
 
 
-def begin(problem, train, device, schedules):
+def begin(instance, train, device, schedules):
     """([(contender or None, what is known of the row) of each schedule], the loop or None): all results are compared
     here."""
-    reason = why_not(problem.cell, train) or (None if peers.installed("torch") else "PyTorch is not installed")
+    reason = why_not(instance.cell, train) or (None if peers.installed("torch") else "PyTorch is not installed")
     notes = [f"no loop, so that results were not compared: {reason}"] if reason else []
     loop, references, rows = None, [], []
     try:
         if not reason:
-            loop = loop_contender(problem, train, device)
-            references = [reference(one, train, device) for one in problem.to_compare()]
+            loop = loop_contender(instance, train, device)
+            references = [reference(one, train, device) for one in instance.to_compare()]
     except Exception as exception:
         refused = {"notes": notes, "ok": False, "refusal": f"the loop in PyTorch: {said(exception)}"}
         return [(None, refused | {"schedule": schedule}) for schedule in schedules], None
@@ -247,13 +289,13 @@ def begin(problem, train, device, schedules):
         row = {"schedule": schedule, "notes": notes}
 
         def make(schedule=schedule, row=row):
-            contender = numbarnn_contender(problem, train, device, schedule)
+            contender = numbarnn_contender(instance, train, device, schedule)
             row["first_call_s"] = timing.timed(contender, 1)
             return contender
 
         def rows_of(contender, schedule=schedule):
             for one, *expected in references:
-                ours = contender if one is problem else numbarnn_contender(one, train, device, schedule)
+                ours = contender if one is instance else numbarnn_contender(one, train, device, schedule)
                 yield from compare(one.case, ours, *expected)
 
         contender, agreement, refusal = attempt(make, rows_of)
@@ -261,12 +303,12 @@ def begin(problem, train, device, schedules):
     return rows, loop
 
 
-def reference(problem, train, device):
-    """(problem, what its loop computes in float64, what it computes in the problem's dtype, judge of an error)."""
-    loop, exact = (loop_contender(problem, train, device, dtype) for dtype in (None, "float64"))
-    times = 2 if problem.shape.T <= STEPS_COMPARED else GROWTH
-    judge = partial(limit_of, 1 + len(problem.cell.stages), times)
-    return problem, exact.results(exact.call()), loop.results(loop.call()), judge
+def reference(instance, train, device):
+    """(instance, what its loop computes in float64, what it computes in the instance's dtype, judge of an error)."""
+    loop, exact = (loop_contender(instance, train, device, dtype) for dtype in (None, "float64"))
+    times = 2 if instance.shape.T <= STEPS_COMPARED else GROWTH
+    judge = partial(limit_of, 1 + len(instance.cell.stages), times)
+    return instance, exact.results(exact.call()), loop.results(loop.call()), judge
 
 
 def ratios(turns):
@@ -284,7 +326,7 @@ def print_timings(rows, where, _):
     gpu, shown = where.device == "cuda", ("numbarnn", "lstm", "loop")
     columns = ["cell", "T,B,I,H,L", "dtype", "pass", "schedule", "numbarnn", "LSTM", "cell/LSTM", "loop", "loop/cell"]
     columns += [f"{name} on GPU" for name in ("numbarnn", "LSTM", "loop")] if gpu else []
-    columns += ["saved", "trace", "first call"]
+    columns += ["saved", "trace", "first call", "result"]
     table = []
     for row in rows:
         ours, lstm, loop = (milliseconds(row["median_s"].get(name)) for name in shown)
@@ -296,7 +338,7 @@ def print_timings(rows, where, _):
         table.append([*cells, "ok" if row["ok"] else f"REFUSED: {row['refusal']}"])
     clock = "the GPU, float32 without TF32" if gpu else f"{where.threads} CPU threads"
     title = f"Milliseconds, {clock}; loop: eager PyTorch; saved: bytes per step and unit, the cell's/the LSTM's"
-    report.print_table(title, [*columns, "result"], table, right=columns[5:], wrap=("pass", "result"))
+    report.print_table(title, columns, table, right=columns[5:-1], wrap=("pass", "result"))
     for words in dict.fromkeys(f"{r['cell']}, {SHORT[r['what']]}: {note}" for r in rows for note in r["notes"]):
         report.say(words)
     refusals, unchecked = sum(not row["ok"] for row in rows), sum(row["ok"] and not row["agreement"] for row in rows)

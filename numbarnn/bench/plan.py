@@ -11,6 +11,7 @@ from numbarnn.common.precision import DTYPES
 from numbarnn.engines.gpu import profiles
 
 PICTURES = (".png", ".svg", ".pdf")
+TILE_AS_JSON = {"rows_per_unit": "groups", "octets": "tiles"}  # fields by the names that readers of the JSON know
 DEVICE = "device"  # the profile that is the one of the GPU in this machine
 
 
@@ -23,12 +24,8 @@ def add_arguments(parser):
     add("--hidden", type=sizes, required=True, metavar="H[,H]", help="hidden size of each layer, such as 1024,1024,512")
     add("--batch", type=report.positive_int, required=True, metavar="B", help="sequences")
     add("--steps", type=report.positive_int, required=True, metavar="T", help="time steps")
-    add(
-        "--profile",
-        choices=[*profiles.PROFILES, DEVICE],
-        default=DEVICE,
-        help=f"the GPU; {DEVICE} (the default) is the one in this machine",
-    )
+    about = f"the GPU; {DEVICE} (the default) is the one in this machine"
+    add("--profile", choices=[*profiles.PROFILES, DEVICE], default=DEVICE, help=about)
     add("--input-size", type=report.positive_int, metavar="I", help="default: the first layer's hidden size")
     add("--dtype", choices=DTYPES, default="float32", help="default float32")
     add("--bidirectional", action="store_true", help="a second direction, backward in time")
@@ -67,12 +64,7 @@ def run(args):
 # ------------------------------------------------------------------------------------------------- arguments
 def sizes(text):
     """An argparse type: "1024,512" -> (1024, 512)."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"expected whole numbers of at least 1 with commas between, such as 1024,1024,512; got {text!r}"
-        )
-    return tuple(map(int, parts))
+    return report.whole_numbers(text, "whole numbers of at least 1 with commas between, such as 1024,1024,512;")
 
 
 def probability(text):
@@ -149,13 +141,13 @@ def print_pass(explanation):
     report.say()
     why = "asked for by name" if explanation.why is None else f"auto: {explanation.why}"
     report.say(f"{'Backward' if explanation.backward else 'Forward'}: {taken.schedule} ({why})\n")
-    rows = [
-        [option.schedule, "taken" if option is taken else "" if option.plan else "REFUSED", _us(option), option.reason]
-        for option in (taken, *explanation.others)
-    ]
-    report.print_table(
-        "Schedules", ["schedule", "", "launches µs", "what or why not"], rows, ("launches µs",), ("what or why not",)
-    )
+    rows = []
+    for option in (taken, *explanation.others):
+        us = "-" if option.microseconds is None else f"{option.microseconds:.0f}"
+        state = "taken" if option is taken else "" if option.plan else "REFUSED"
+        rows.append([option.schedule, state, us, option.reason])
+    columns = ["schedule", "", "launches µs", "what or why not"]
+    report.print_table("Schedules", columns, rows, columns[2:3], columns[3:])
     if taken.launches:
         print_launches(problem, taken.launches)
         products = sum(gantt.product_us(task, problem) for task in taken.plan.tasks)
@@ -164,10 +156,6 @@ def print_pass(explanation):
             f"steps (at {gantt.EFFICIENCY:.0%} of the peak rate).\n"
         )
     report.say("\n".join([f"Plan ({len(taken.plan.tasks)} tasks)", *task_lines(taken.plan), ""]))
-
-
-def _us(option):
-    return "-" if option.microseconds is None else f"{option.microseconds:.0f}"
 
 
 def print_launches(problem, launches):
@@ -249,15 +237,9 @@ def _launch_as_json(problem, launch):
     return fields(launch, "first", "last", "blocks", "shared_bytes", "microseconds") | {
         "threads": launch.tile.threads,
         "max_registers": max_registers(launch, problem.profile),
-        "cut": _tile_as_json(launch.tile),
+        "cut": {TILE_AS_JSON.get(name, name): value for name, value in asdict(launch.tile).items()},
         "weights": [one._asdict() for one in residences(problem, launch)],
         "step_us": launch.estimate.step,
         "bound": launch.estimate.bound,
         "estimate": asdict(launch.estimate),
     }
-
-
-def _tile_as_json(tile):
-    """The fields of a `Tile`, under the names that readers of the JSON know."""
-    fields = asdict(tile)
-    return {{"rows_per_unit": "groups", "octets": "tiles"}.get(name, name): value for name, value in fields.items()}

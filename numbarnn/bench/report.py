@@ -99,11 +99,10 @@ class Progress:
     """
 
     def __init__(self, style="auto"):
-        self.style = style if style != "auto" or (have_rich() and sys.stderr.isatty()) else "none"
-        self.bars, self.counts = None, {}
+        self.style, self.bars, self.counts = style, None, {}
 
     def __enter__(self):
-        if self.style == "auto":
+        if self.style == "auto" and have_rich() and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as Bars
@@ -119,9 +118,7 @@ class Progress:
 
     def start(self, name, total):
         """Begins a task of `total` units; None where the number is not known yet."""
-        self.counts[name] = [0, total, None]
-        if self.bars is not None:
-            self.counts[name][2] = self.bars.add_task(name, total=total)
+        self.counts[name] = [0, total, self.bars and self.bars.add_task(name, total=total)]
 
     def update(self, name, done=None, total=None):
         """Sets how much of a task is done (default: one unit more), and its total where that became known."""
@@ -193,11 +190,21 @@ def comma_list(choices):
     return parse
 
 
+def whole_numbers(text, expected, count=None):
+    """Whole numbers of at least 1 with commas between; so many of them, if `count` is given.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else than what is `expected`, in words.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if count not in (None, len(parts)) or not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")
+    return tuple(map(int, parts))
+
+
 def positive_int(text):
     """An argparse type: a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
+    return whole_numbers(text, "a whole number of at least 1,", 1)[0]
 
 
 def thread_count(text):

@@ -13,6 +13,7 @@ import re
 import sys
 import textwrap
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numbarnn
@@ -30,7 +31,19 @@ WIDTH = 120
 LETTERS = {"standard": "s", "persist_static": "p", "persist_dynamic": "d", "persist_static_small_h": "h"}
 NAMES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN tanh", "rnn_relu": "RNN ReLU"}
 
-
+# What stands before a table: a text for a record's fields, and what ratios are about.
+WORDS = {
+    "cuda": (
+        "On one {device_name} (driver {driver}, cuDNN {versions[cuDNN]}, PyTorch {versions[PyTorch]}): milliseconds of "
+        "`auto` by the GPU's clock and, in brackets, relative to {rival}; I = H; float32 without TF32 where it does "
+        "not say TF32 (PyTorch's own default is with). "
+    ),
+    "cpu": (
+        "On {method[threads]} threads of an {cpu[model]} (OpenBLAS kernels for {cpu[openblas_core]}): milliseconds of "
+        "`auto` by the host's clock and, in brackets, relative to PyTorch {versions[PyTorch]} and, forward, "
+        "onnxruntime {versions[onnxruntime]} in the same run. "
+    ),
+}
 CUDNN_TIMED = (
     "the fastest of cuDNN's algorithms, called directly as a CUDA graph (s: standard, p: persistent static, d: "
     "persistent dynamic, h: persistent for small H), and PyTorch's choice of them"
@@ -66,7 +79,7 @@ def shape_of(row):
 
 
 def find(one, cell, dtype, tf32, shape, what):
-    """The row about a problem and pass; None where a record has none."""
+    """The row about a case and pass; None where a record has none."""
     wanted = cell, dtype, tf32, shape, what
     rows = [r for r in rows_of(one) if (r["cell"], r["dtype"], r["tf32"], shape_of(r), r["what"]) == wanted]
     return rows[0] if rows else None
@@ -117,63 +130,39 @@ def rivals_of(row):
 # ---------------------------------------------------------------------------------------------------------- tables
 def table(device, shapes):
     """(lines, records) of a table with a row per shape, two columns per cell and dtype; empty without records."""
-    columns = newest(device, shapes)
-    if not columns:
-        return [], []
-    heads = ["T, B, H, layers" if all(s.I == s.H for s in shapes) else "T, B, I, H, layers"]
+    columns, square = newest(device, shapes), all(s.I == s.H for s in shapes)
+    heads = ["T, B, H, layers" if square else "T, B, I, H, layers"]
     for cell, dtype, tf32 in columns:
         heads += [f"{NAMES[cell]} {dtype}{' TF32' if tf32 else ''} forward", "with backward"]
-    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    rows = [heads]
     for shape in shapes:
-        sizes = [shape.T, shape.B, *([] if all(s.I == s.H for s in shapes) else [shape.I]), shape.H, shape.L]
-        cells = [", ".join(map(str, sizes))]
+        sizes = [shape.T, shape.B, *([] if square else [shape.I]), shape.H, shape.L]
+        rows.append([", ".join(map(str, sizes))])
         for key, one in columns.items():
-            cells += [entry(find(one, *key, shape, what), one["doubt"]) for what in (FORWARD, TRAINING)]
-        lines.append(f"| {' | '.join(cells)} |")
+            rows[-1] += [entry(find(one, *key, shape, what), one["doubt"]) for what in (FORWARD, TRAINING)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines.insert(1, f"|{' --- |' * len(heads)}")
     return lines, list({id(one): one for one in columns.values()}.values())
 
 
-def gpu():
-    """The table of times on a GPU."""
-
-    def words(newest, rows):
-        versions, direct = newest["environment"]["versions"], any(row["best_cudnn"] for row, _ in rows)
-        about = CUDNN_TIMED if direct else CUDNN_NOT_TIMED
-        return (
-            f"On one {newest['device_name']} (driver {newest['driver']}, cuDNN {versions['cuDNN']}, PyTorch "
-            f"{versions['PyTorch']}): milliseconds of `auto` by the GPU's clock and, in brackets, relative to {about}; "
-            "I = H; float32 without TF32 where it does not say TF32 (PyTorch's own default is with). "
-        )
-
-    return part_with_table("cuda", SETS["schedules"], words) or "No times on a GPU have been recorded yet."
-
-
-def cpu():
-    """The table of times on a CPU."""
-
-    def words(newest, _):
-        processor, versions = newest["environment"]["cpu"], newest["environment"]["versions"]
-        return (
-            f"On {newest['method']['threads']} threads of an {processor['model']} (OpenBLAS kernels for "
-            f"{processor['openblas_core']}): milliseconds of `auto` by the host's clock and, in brackets, relative to "
-            f"PyTorch {versions['PyTorch']} and, forward, onnxruntime {versions['onnxruntime']} in the same run. "
-        )
-
-    return part_with_table("cpu", SETS["default"], words) or "No times on a CPU have been recorded yet."
-
-
-def part_with_table(device, shapes, words):
-    """A table, with words(newest record, rows) before it and the command after it; None without records."""
+def part(device, shapes):
+    """A table with what is to be said about it before and after it, and the command that takes its times again."""
     lines, records = table(device, shapes)
     if not records:
-        return None
+        return f"No times on a {'GPU' if device == 'cuda' else 'CPU'} have been recorded yet."
     rows = [(row, one["doubt"]) for one in records for row in rows_of(one, shapes) if row["ok"]]
-    text = wrapped(words(records[-1], rows) + provenance(records) + slower(rows))
-    return "\n".join([text, "", *lines, *legend(rows), *again(records)])
+    rival = CUDNN_TIMED if any(row["best_cudnn"] for row, _ in rows) else CUDNN_NOT_TIMED
+    words = WORDS[device].format(**records[-1]["environment"] | records[-1], rival=rival)
+    again = ["", "Again (the records are in [`bench/results`](numbarnn/bench/results)):", "", "```bash"]
+    again += [f"{command_of(records)} --json FILE", "```"]
+    return "\n".join([wrapped(words + provenance(records) + slower(rows)), "", *lines, *legend(rows), *again])
+
+
+gpu, cpu = partial(part, "cuda", SETS["schedules"]), partial(part, "cpu", SETS["default"])
 
 
 def headline():
-    """One sentence about one problem, by the same clock and from the same record as the table."""
+    """One sentence about one case, by the same clock and from the same record as the table."""
     cell, dtype, shape = HEADLINE
     one = newest("cuda", [shape]).get((cell, dtype, False))
     rows = [one and find(one, cell, dtype, False, shape, what) for what in (FORWARD, TRAINING)]
@@ -201,26 +190,22 @@ def changed(one):
 
 def provenance(records):
     """When it was recorded, at which commit, and whether the kernels are still the same."""
-    dates = sorted({one["date"][:10] for one in records})
-    words = f"Recorded {' and '.join(dates)}"
-    states = sorted({(state_of(one), changed(one)) for one in records})
-    return f"{words} {' and '.join(f'with other kernels: {s}' if other else f'at {s}' for s, other in states)}. "
-
-
-def state_of(one):
-    """The commit of a record in words."""
-    if not one["commit"] or one["commit"].startswith("none"):
-        return "no commit was recorded"
-    return f"commit {one['commit'][:8]}" + ("" if one["clean"] else " with changes that were not committed")
+    dates, states = {one["date"][:10] for one in records}, set()
+    for one in records:
+        known = one["commit"] and not one["commit"].startswith("none")
+        state = f"commit {one['commit'][:8]}" if known else "no commit was recorded"
+        state += " with changes that were not committed" if known and not one["clean"] else ""
+        states.add((state, changed(one)))
+    words = [f"with other kernels: {state}" if other else f"at {state}" for state, other in sorted(states)]
+    return f"Recorded {' and '.join(sorted(dates))} {' and '.join(words)}. "
 
 
 def slower(rows):
     """How many of the ratios are above 1."""
     ratios = [record.ratios(row["device_seconds"] or row["seconds"]) for row, _ in rows]
     first = [found[record.rival_of(row)] for (row, _), found in zip(rows, ratios, strict=True) if record.rival_of(row)]
-    return (
-        f"Above 1 numbarnn is slower: {sum(ratio > 1 for ratio in first)} of {len(first)} (of the first in brackets)."
-    )
+    above = sum(ratio > 1 for ratio in first)
+    return f"Above 1 numbarnn is slower: {above} of {len(first)} (of the first in brackets)."
 
 
 def legend(rows):
@@ -229,19 +214,9 @@ def legend(rows):
     for row, doubt in rows:
         for reason in trust.doubts(row, ["numbarnn", *rivals_of(row)], doubt):
             reasons["the times of a contender scatter" if "scatters" in reason else reason] += 1
-    if not reasons:
-        return []
+    about = "not to be trusted by the benchmark's own rule, where it stands at the milliseconds with the ratios"
     words = "; ".join(reason for reason, _ in reasons.most_common())
-    about = (
-        f"`{MARK}`: not to be trusted by the benchmark's own rule, where it stands at the milliseconds with the ratios"
-    )
-    return ["", wrapped(f"{about}: {words}.")]
-
-
-def again(records):
-    """The command."""
-    words = "Again (the records are in [`bench/results`](numbarnn/bench/results)):"
-    return ["", words, "", "```bash", f"{command_of(records)} --json FILE", "```"]
+    return ["", wrapped(f"`{MARK}`: {about}: {words}.")] if reasons else []
 
 
 def wrapped(words, indent=""):
@@ -265,11 +240,11 @@ def rendered(text):
     if sorted(names) != sorted(PARTS):
         raise ValueError(f"README must have the parts {', '.join(PARTS)} once each, between comments; it has {names}")
 
-    def part(match):
+    def written(match):
         write, before, after = PARTS[match[2]]
         return f"{match[1]}{before}{write()}{after}{match[4]}"
 
-    return PART.sub(part, text)
+    return PART.sub(written, text)
 
 
 def main(argv=None):

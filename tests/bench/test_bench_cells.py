@@ -1,7 +1,5 @@
 """`numbarnn cells`, and the loops in PyTorch that it compares with."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -12,24 +10,16 @@ import torch
 import numbarnn as nr
 from equations import LIBRARY
 from numbarnn import cli
-from numbarnn.bench import named_cells, own_cells
+from numbarnn.bench import own_cells
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.speed import command as speed
-from numbarnn.bench.speed import timing
 from numbarnn.cells import library
 from problems import Case, make_problem
 
 TOLERANCE = 1e-13  # float64: a loop of a few steps, in another order of sums
 
 
-@pytest.fixture(autouse=True)
-def short_turns(monkeypatch):
-    """Turns of a millisecond, and PyTorch's number of threads as it was."""
-    monkeypatch.setattr(timing, "TURN_S", 1e-3)
-    monkeypatch.setattr(timing, "GAP_S", 0.0)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("short_turns")
 
 
 def tensor(array):
@@ -175,11 +165,11 @@ def test_cells_are_found(tmp_path):
     file.write_text(
         "import numbarnn as nr\n\n@nr.cell\ndef lean(x, h, p):\n    return nr.tanh(p.W.h @ x + p.R.h @ h)\n"
     )
-    found = named_cells.parse(f"lstm, {file}:lean,numbarnn.cells.library:sru")
+    found = own_cells.named_cells(f"lstm, {file}:lean,numbarnn.cells.library:sru")
     assert [named.name for named in found] == ["lstm", f"{file}:lean", "numbarnn.cells.library:sru"]
     assert [named.cell.name for named in found] == ["lstm", "lean", "sru"]
     assert found[0].cell is library.lstm and all(named.trace_s > 0 for named in found)
-    assert [named.name for named in named_cells.parse(",".join(own_cells.CELLS))] == list(own_cells.CELLS)
+    assert [named.name for named in own_cells.named_cells(",".join(own_cells.CELLS))] == list(own_cells.CELLS)
 
 
 @pytest.mark.parametrize(
@@ -193,15 +183,11 @@ def test_cells_are_found(tmp_path):
         ("BROKEN:lean", ["CellError", "broken.py"]),
     ],
 )
-def test_a_cell_that_is_not_there(text, words, tmp_path, capsys):
+def test_a_cell_that_is_not_there(text, words, tmp_path, refused):
     broken = tmp_path / "broken.py"
     broken.write_text("import numbarnn as nr\n\n@nr.cell\ndef lean(x, h, p):\n    return p.R.h @ h\n")
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["cells", "--cell", text.replace("BROKEN", str(broken))])
-    assert stop.value.code == 2
-    said = capsys.readouterr().err
-    for word in words:
-        assert word in said
+    said = refused("cells", "--cell", text.replace("BROKEN", str(broken)))
+    assert all(word in said for word in words)
 
 
 def test_sizes_that_a_cell_cannot_have(tmp_path, capsys):
@@ -211,14 +197,10 @@ def test_sizes_that_a_cell_cannot_have(tmp_path, capsys):
     assert "four cannot have the sizes 2,1,3,6,1" in capsys.readouterr().err
 
 
-def run_cells(tmp_path, *arguments):
-    path = tmp_path / "cells.json"
-    fixed = ["--device", "cpu", "--shape", "3,2,4,5,2", "--rounds", "1", "--threads", "1", "--json", str(path)]
-    code = cli.main(["cells", *fixed, *arguments])
-    return code, json.loads(path.read_text())
+SMALL = "cells --device cpu --shape 3,2,4,5,2 --rounds 1 --threads 1".split()
 
 
-def test_times_ratios_and_refusals(tmp_path, monkeypatch, capsys):
+def test_times_ratios_and_refusals(command, tmp_path, monkeypatch, capsys):
     """A cell of a file, all of the table; then numbarnn's results are spoiled."""
     file = tmp_path / "mine.py"
     file.write_text(
@@ -226,7 +208,7 @@ def test_times_ratios_and_refusals(tmp_path, monkeypatch, capsys):
         "    c_new = c * nr.sigmoid(p.W.f @ x + p.R.f @ h) + p.W.c @ x\n    return nr.tanh(c_new), c_new\n"
     )
     cell = f"{file}:lean"
-    code, record = run_cells(tmp_path, "--cell", cell, "--schedule", "stepwise,persistent")
+    code, record = command(*SMALL, "--cell", cell, "--schedule", "stepwise,persistent")
     assert code == 1 and {"date", "commit", "device_name", "method", "environment"} <= record.keys()
     assert record["method"]["rounds"] == 1
     rows = record["results"]
@@ -247,14 +229,14 @@ def test_times_ratios_and_refusals(tmp_path, monkeypatch, capsys):
     assert "2 of 4 REFUSED" in capsys.readouterr().out
 
     monkeypatch.setattr(own_cells.peers, "to_host", lambda layer, value: layer.engine.to_host(value) + np.float32(1e-4))
-    code, record = run_cells(tmp_path, "--cell", cell, "--schedule", "stepwise", "--no-loop")
+    code, record = command(*SMALL, "--cell", cell, "--schedule", "stepwise", "--no-loop")
     assert code == 1
     for row in record["results"]:
         assert "from float64, more than" in row["refusal"] and row["seconds"] == {}
     monkeypatch.undo()
 
     monkeypatch.setattr(own_cells.peers, "installed", lambda *modules: False)
-    code, record = run_cells(tmp_path, "--cell", cell, "--schedule", "stepwise")
+    code, record = command(*SMALL, "--cell", cell, "--schedule", "stepwise")
     assert code == 0
     for row in record["results"]:
         assert row["ok"] and set(row["seconds"]) == {"numbarnn", "lstm"} and row["agreement"] == []

@@ -3,7 +3,7 @@
 import importlib.util
 import json
 from dataclasses import replace
-from types import SimpleNamespace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,16 +24,15 @@ OUTPUTS = {"lstm": {"y", "hy", "cy", "dx", "dhx", "dcx"}, "gru": {"y", "hy", "dx
 OUTPUTS |= {"traced_lstm": OUTPUTS["lstm"], "layer_norm_rnn": OUTPUTS["gru"]}
 
 
-def run_check(tmp_path, *arguments):
-    path = tmp_path / "rows.json"
-    code = cli.main(["check", "--device", "cpu", "--json", str(path), *arguments])
-    return code, json.loads(path.read_text())
+@pytest.fixture
+def run_check(command):
+    return partial(command, "check", "--device", "cpu")
 
 
 @pytest.mark.parametrize("cell", cases.ALL_CELLS)
-def test_right_results_pass_in_every_case(cell, tmp_path, monkeypatch, capsys):
+def test_right_results_pass_in_every_case(cell, run_check, monkeypatch, capsys):
     use_stub(monkeypatch)
-    code, rows = run_check(tmp_path, "--cell", cell, "--schedule", "stepwise")
+    code, rows = run_check("--cell", cell, "--schedule", "stepwise")
     assert code == 0
     assert all(row["ok"] and row.keys() >= KEYS for row in rows)
     wanted = spreads.spread(cell) + spreads.boundary_cases(cell, "cpu")
@@ -57,9 +56,9 @@ def quantities(cell):
 
 
 @pytest.mark.parametrize("quantity", quantities("lstm"))
-def test_a_wrong_result_fails(quantity, tmp_path, monkeypatch, capsys):
+def test_a_wrong_result_fails(quantity, run_check, monkeypatch, capsys):
     use_stub(monkeypatch, lambda name, array: array + 1e-3 if name == quantity else array)
-    code, rows = run_check(tmp_path, "--quick", "--cell", "lstm", "--schedule", "stepwise")
+    code, rows = run_check("--quick", "--cell", "lstm", "--schedule", "stepwise")
     assert code == 1
     failed = [row for row in rows if not row["ok"]]
     # a step by step run carries the wrong state on into other quantities
@@ -89,24 +88,22 @@ def test_a_missing_or_unexpected_result_fails():
     assert [(row.quantity, row.ok) for row in comparer.comparisons] == [("y", False), ("z", False)]
 
 
-def test_every_schedule_is_checked_and_can_be_chosen(tmp_path, monkeypatch, capsys):
+def test_every_schedule_is_checked_and_can_be_chosen(run_check, monkeypatch, refused):
     use_stub(monkeypatch)
     monkeypatch.setattr("numbarnn.schedules.SCHEDULES", {"one": None, "two": None})
-    code, rows = run_check(tmp_path, "--quick", "--cell", "gru")
+    code, rows = run_check("--quick", "--cell", "gru")
     assert code == 0 and {row["schedule"] for row in rows} == {"one", "two"}
-    code, rows = run_check(tmp_path, "--quick", "--cell", "gru", "--schedule", "two")
+    code, rows = run_check("--quick", "--cell", "gru", "--schedule", "two")
     assert code == 0 and {row["schedule"] for row in rows} == {"two"}
-    with pytest.raises(SystemExit):
-        run_check(tmp_path, "--schedule", "three")
-    assert "expected auto, one, two" in capsys.readouterr().err
+    assert "expected auto, one, two" in refused("check", "--schedule", "three")
 
 
-def test_half_precision_is_checked_on_engines_that_have_it(tmp_path, monkeypatch, capsys):
+def test_half_precision_is_checked_on_engines_that_have_it(run_check, monkeypatch, capsys):
     use_stub(monkeypatch)
-    _, rows = run_check(tmp_path, "--quick", "--cell", "gru")
+    _, rows = run_check("--quick", "--cell", "gru")
     assert not any("float16" in row["options"] for row in rows)
     monkeypatch.setattr(check, "HALF_DEVICES", ("cpu",))
-    code, rows = run_check(tmp_path, "--quick", "--schedule", "stepwise")
+    code, rows = run_check("--quick", "--schedule", "stepwise")
     half = [row for row in rows if "float16" in row["options"]]
     assert code == 0 and {row["cell"] for row in half} == set(cases.ALL_CELLS) - {"rnn_relu"}
     words = {word for row in half for word in row["options"].split() if "float16" in word}
@@ -114,7 +111,7 @@ def test_half_precision_is_checked_on_engines_that_have_it(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("least, code", [(2, 0), (99, 1)])
-def test_cases_that_a_schedule_refuses_are_counted(least, code, tmp_path, monkeypatch, capsys):
+def test_cases_that_a_schedule_refuses_are_counted(least, code, run_check, monkeypatch, capsys):
     """They are no failures; but a check that compares nothing does not pass."""
     use_stub(monkeypatch)
 
@@ -124,7 +121,7 @@ def test_cases_that_a_schedule_refuses_are_counted(least, code, tmp_path, monkey
         return "a stub\nstepwise"
 
     monkeypatch.setattr("stub_layer.StubLayer.explain", explain)
-    found, rows = run_check(tmp_path, "--quick", "--cell", "rnn_tanh", "--schedule", "stepwise")
+    found, rows = run_check("--quick", "--cell", "rnn_tanh", "--schedule", "stepwise")
     refused = [row for row in rows if row["mode"] == accuracy.REFUSED]
     assert found == code and refused and all(row["ok"] and row["message"].endswith("too short") for row in refused)
     said = capsys.readouterr().out
@@ -132,14 +129,14 @@ def test_cases_that_a_schedule_refuses_are_counted(least, code, tmp_path, monkey
 
 
 @pytest.mark.parametrize("method, mode", [("__call__", "inference"), ("backward", "training")])
-def test_an_exception_is_a_failed_row_that_names_it(method, mode, tmp_path, monkeypatch, capsys):
+def test_an_exception_is_a_failed_row_that_names_it(method, mode, run_check, monkeypatch, capsys):
     use_stub(monkeypatch)
 
     def broken(*arguments, **options):
         raise ZeroDivisionError("on purpose")
 
     monkeypatch.setattr(f"stub_layer.StubLayer.{method}", broken)
-    code, rows = run_check(tmp_path, "--quick", "--cell", "gru", "--schedule", "stepwise")
+    code, rows = run_check("--quick", "--cell", "gru", "--schedule", "stepwise")
     assert code == 1
     failed = [row for row in rows if not row["ok"]]
     assert mode in {row["mode"] for row in failed}
@@ -236,10 +233,10 @@ def test_the_limit_is_twice_pytorchs_error_and_at_least_the_floor():
     assert accuracy.error(np.array([0.1]), np.array([0.2])) == pytest.approx(0.1)
 
 
-def test_checks_without_pytorch(monkeypatch, tmp_path, capsys):
+def test_checks_without_pytorch(monkeypatch, run_check, capsys):
     use_stub(monkeypatch)
     monkeypatch.setattr(peers, "installed", lambda *modules: False)
-    code, rows = run_check(tmp_path, "--quick", "--cell", "rnn_relu")
+    code, rows = run_check("--quick", "--cell", "rnn_relu")
     assert code == 0
     assert {row["torch_error"] for row in rows} == {None}
     assert "PyTorch is not installed" in capsys.readouterr().out
@@ -292,8 +289,8 @@ def child_that(monkeypatch, code):
         return popen([command[0], "-c", code, *command[3:]], **options)
 
     monkeypatch.setattr(child.subprocess, "Popen", start)
-    with child.SimulatorCheck(["gru"], ["stepwise"], True, report.Progress("none").__enter__()) as running:
-        return running.result()
+    with child.simulator_check(["gru"], ["stepwise"], True, report.Progress("none").__enter__()) as result:
+        return result()
 
 
 def test_the_simulators_rows_are_merged(monkeypatch):
@@ -335,8 +332,8 @@ def test_plan_devices(monkeypatch):
 # ---- the real engine ----
 
 
-def test_the_cpu_engine_passes(tmp_path, capsys):
-    code, rows = run_check(tmp_path, "--quick")
+def test_the_cpu_engine_passes(run_check, capsys):
+    code, rows = run_check("--quick")
     assert code == 0, [row for row in rows if not row["ok"]][:5]
     assert {row["cell"] for row in rows} == set(cases.ALL_CELLS)
     said = capsys.readouterr().out
@@ -346,29 +343,13 @@ def test_the_cpu_engine_passes(tmp_path, capsys):
     )
 
 
-def test_a_perturbed_engine_fails(tmp_path, monkeypatch, capsys):
-    make_layer = cases.make_layer
+def test_a_perturbed_engine_fails(run_check, monkeypatch, capsys):
+    right = peers.to_host
 
-    def perturbed(*arguments, **options):
-        layer = make_layer(*arguments, **options)
-        to_host = layer.engine.to_host
-        engine = SimpleNamespace(from_host=layer.engine.from_host, to_host=lambda array: to_host(array) * (1 + 1e-4))
-        return WithEngine(layer, engine)
+    def perturbed(layer, value):
+        return right(layer, value) * (1 if isinstance(value, (list, tuple)) else 1 + 1e-4)
 
-    monkeypatch.setattr(cases, "make_layer", perturbed)
-    code, rows = run_check(tmp_path, "--quick", "--cell", "gru")
+    monkeypatch.setattr(peers, "to_host", perturbed)
+    code, rows = run_check("--quick", "--cell", "gru")
     assert code == 1
     assert any(row["quantity"] == "y" and not row["ok"] for row in rows)
-
-
-class WithEngine:
-    """A layer with another engine."""
-
-    def __init__(self, layer, engine):
-        self.layer, self.engine = layer, engine
-
-    def __call__(self, *arguments):
-        return self.layer(*arguments)
-
-    def __getattr__(self, name):
-        return getattr(self.layer, name)

@@ -1,83 +1,52 @@
-"""`numbarnn check` with cuDNN as a peer: here cuDNN is a stand-in made of the float64 reference."""
+"""`numbarnn check` with cuDNN as a peer: here a fake one, made of the float64 reference (fake_cudnn.py)."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from numbarnn import cli, engines, reference
+from numbarnn import engines
 from numbarnn.bench.cases import cases, sequences, spreads
 from numbarnn.bench.check import accuracy, expected
 from numbarnn.bench.check import command as check
 from numbarnn.bench.peers import cudnn, cudnn_peer
-from numbarnn.bench.peers.cudnn import CudnnError, Options
+from numbarnn.bench.peers.cudnn import CudnnError
 from numbarnn.common import precision
 from stub_layer import use_stub
 
 CASE = cases.Case("lstm", 5, 3, 4, (6, 6), bidirectional=True)
 
 
-class StandIn:
-    """`cudnn.Rnn` with the reference inside. It leaves NaN in the padding of dx, as if nothing were written there."""
-
-    made = ()
-
-    def __init__(self, *sizes, **chosen):
-        self.options = Options(*sizes, **chosen)
-        StandIn.made += (self.options,)
-
-    def forward(self, x, hx=None, cx=None, weights=None, lengths=None, padding_value=0.0, training=True):
-        options = self.options
-        assert training and not np.isnan(x).any()
-        assert x.shape[2] == options.input_size and all(array.dtype == x.dtype for array in weights.values())
-        result = reference.forward(
-            options.cell,
-            x,
-            weights,
-            hx,
-            cx,
-            lengths=lengths,
-            cell_clip=options.cell_clip,
-            clip_propagate_nan=options.clip_propagate_nan,
-            padding_value=padding_value,
-        )
-        self.padding, self.kept = sequences.padding(lengths, *x.shape[:2]), result
-        return self.cast(result.y), self.joined(result.hy), self.joined(result.cy), result
-
-    def backward_data(self, reserve, dy=None, dhy=None, dcy=None):
-        assert reserve is self.kept
-        self.gradients = reference.backward(reserve, dy, dhy, dcy)
-        dx = np.where(self.padding[..., None], np.nan, self.gradients.dx)
-        return self.cast(dx), self.joined(self.gradients.dhx), self.joined(self.gradients.dcx)
-
-    def backward_weights(self, reserve):
-        return self.gradients.params
-
-    def split(self, flat):
-        return {name: self.cast(array) for name, array in flat.items()}
-
-    def cast(self, array):
-        return array.astype(precision.numpy_dtype(self.options.dtype))
-
-    def joined(self, states):
-        return None if states is None else self.cast(np.concatenate(states))
-
-
 @pytest.fixture
-def stand_in(monkeypatch):
-    StandIn.made = ()
-    monkeypatch.setattr(cudnn, "Rnn", StandIn)
-    monkeypatch.setattr(cudnn, "why_not", lambda: None)
-    return StandIn
+def made(session, monkeypatch):
+    """The options of each network that the fake cuDNN was asked for."""
+    found, network = [], cudnn.Rnn
+
+    class Rnn(network):
+        def __init__(self, *sizes, **chosen):
+            super().__init__(*sizes, **chosen)
+            found.append(self.options)
+
+        def forward(self, x, *states, **options):
+            assert not np.isnan(x).any(), "cuDNN is given no padding"
+            self.padding = sequences.padding(options["lengths"], *x.shape[:2])
+            return super().forward(x, *states, **options)
+
+        def backward_data(self, *arguments):
+            dx, *states = super().backward_data(*arguments)
+            dx[self.padding] = np.nan  # as if nothing were written there
+            return dx, *states
+
+    monkeypatch.setattr(cudnn, "Rnn", Rnn)
+    return found
 
 
 @pytest.mark.parametrize("cell", cases.CELLS)
-def test_cudnn_gets_the_problem_and_its_results_have_their_names(cell, stand_in):
+def test_cudnn_gets_the_problem_and_its_results_have_their_names(cell, made):
     """Every option: layers of one network or one each, masks, padding, states, names of parameters."""
     for options in spreads.option_sets(cell):
         case = cases.Case(cell, T=3, B=3, dtype="float64", **options)
-        problem, masks = cases.make_problem(case), expected.dropout_masks(case, call=0)
+        problem, masks = cases.make_instance(case), expected.dropout_masks(case, call=0)
         lacking = [word for word, lacks in (("resets", case.resets), (cell, cell not in cases.PEERS_CELLS)) if lacks]
         if lacking:
             with pytest.raises(cudnn_peer.Refused, match=f"it has no {', '.join(lacking)}"):
@@ -91,38 +60,42 @@ def test_cudnn_gets_the_problem_and_its_results_have_their_names(cell, stand_in)
             assert accuracy.error(value, truth[quantity]) < 1e-14, (case, quantity)
 
 
-def test_layers_of_one_size_are_one_network(stand_in):
-    cudnn_peer.cudnn_results(cases.make_problem(CASE))
-    assert [options.num_layers for options in stand_in.made] == [2]
+def test_layers_of_one_size_are_one_network(made):
+    cudnn_peer.cudnn_results(cases.make_instance(CASE))
+    assert [options.num_layers for options in made] == [2]
     skipping = replace(CASE, hidden=(4, 7), input_mode="skip")
-    cudnn_peer.cudnn_results(cases.make_problem(skipping))
-    assert [(o.num_layers, o.input_mode, o.input_size) for o in stand_in.made[1:]] == [(1, "skip", 4), (1, "linear", 8)]
+    cudnn_peer.cudnn_results(cases.make_instance(skipping))
+    assert [(o.num_layers, o.input_mode, o.input_size) for o in made[1:]] == [(1, "skip", 4), (1, "linear", 8)]
 
 
 @pytest.mark.parametrize("dtype", precision.DTYPES)
-def test_dtypes(dtype, stand_in):
+def test_dtypes(dtype, made):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
-    problem = cases.make_problem(replace(CASE, dtype=dtype, lengths="padded"))
+    problem = cases.make_instance(replace(CASE, dtype=dtype, lengths="padded"))
     found = cudnn_peer.cudnn_results(problem)
     assert all(accuracy.shape_problem(value, value, dtype) is None for value in found.values())
-    assert stand_in.made[0].dtype == dtype and stand_in.made[0].math != "default"
+    assert made[0].dtype == dtype and made[0].math != "default"
 
 
 # ---- in the check ----
 
 
-def check_cuda(monkeypatch, tmp_path, *arguments, spoil=None):
+@pytest.fixture
+def check_cuda(monkeypatch, command):
     """`numbarnn check --device cuda` with stub layers on an engine that calls itself so."""
-    use_stub(monkeypatch, spoil)
+    use_stub(monkeypatch)
     monkeypatch.setattr(engines, "available", lambda: ["cuda"], raising=False)
-    path = tmp_path / "rows.json"
-    code = cli.main(["check", "--device", "cuda", "--quick", "--schedule", "stepwise", "--json", str(path), *arguments])
-    return code, [accuracy.Comparison.from_row(row) for row in json.loads(path.read_text())]
+
+    def run(*arguments):
+        code, rows = command("check", "--device", "cuda", "--quick", "--schedule", "stepwise", *arguments)
+        return code, [accuracy.Comparison.from_row(row) for row in rows]
+
+    return run
 
 
-def test_errors_of_cudnn_and_ratios_are_told(stand_in, monkeypatch, tmp_path, capsys):
-    code, rows = check_cuda(monkeypatch, tmp_path)
+def test_errors_of_cudnn_and_ratios_are_told(session, check_cuda, monkeypatch, capsys):
+    code, rows = check_cuda()
     said = capsys.readouterr().out
     assert code == 0 and "against float64 and cuDNN" in said and "ratio" in said
     compared = [row for row in rows if row.compared and not row.quantity.startswith("dropout")]
@@ -133,9 +106,9 @@ def test_errors_of_cudnn_and_ratios_are_told(stand_in, monkeypatch, tmp_path, ca
     assert "cuDNN" in said and "refuses: it has no resets" in said
 
 
-def test_cudnn_is_the_peer_rather_than_pytorch(stand_in, monkeypatch):
+def test_cudnn_is_the_peer_rather_than_pytorch(session, monkeypatch):
     """Twice cuDNN's error passes and no more, whatever PyTorch's is."""
-    case, problem = CASE, cases.make_problem(CASE)
+    case, problem = CASE, cases.make_instance(CASE)
     right = cudnn_peer.cudnn_results(problem)
     off = 3 * accuracy.floor(case) * np.maximum(1, np.abs(right["y"]).max())
     monkeypatch.setattr(cudnn_peer, "cudnn_results", lambda *a: right | {"y": (right["y"] + off).astype("float32")})
@@ -147,12 +120,12 @@ def test_cudnn_is_the_peer_rather_than_pytorch(stand_in, monkeypatch):
         assert found["training"].ratio == pytest.approx(times, rel=0.01)
 
 
-def test_what_cudnn_says_is_told_and_fails_nothing(stand_in, monkeypatch, tmp_path, capsys):
+def test_what_cudnn_says_is_told_and_fails_nothing(session, check_cuda, monkeypatch, capsys):
     def refuse(*sizes, **chosen):
         raise CudnnError("cudnnSetRNNDescriptor_v8", 3000, "CUDNN_STATUS_NOT_SUPPORTED", "no such thing")
 
     monkeypatch.setattr(cudnn, "Rnn", refuse)
-    code, rows = check_cuda(monkeypatch, tmp_path, "--cell", "gru")
+    code, rows = check_cuda("--cell", "gru")
     said = capsys.readouterr().out
     notes = [row for row in rows if row.mode == accuracy.PEER]
     assert code == 0 and any("no such thing" in row.message for row in notes)
@@ -160,22 +133,27 @@ def test_what_cudnn_says_is_told_and_fails_nothing(stand_in, monkeypatch, tmp_pa
     assert all(row.cudnn_error is None for row in rows)
 
 
-def test_a_cudnn_that_computes_something_else_is_told(stand_in, monkeypatch, tmp_path, capsys):
-    class Other(StandIn):
-        def joined(self, states):
-            return None if states is None else super().joined(states) + 1
+def test_a_cudnn_that_computes_something_else_is_told(session, check_cuda, monkeypatch, capsys):
+    class Other(cudnn.Rnn):
+        def forward(self, *arguments, **options):
+            y, hy, *rest = super().forward(*arguments, **options)
+            return y, hy + 1, *rest
+
+        def backward_data(self, *arguments):
+            dx, dhx, dcx = super().backward_data(*arguments)
+            return dx, dhx + 1, dcx
 
     monkeypatch.setattr(cudnn, "Rnn", Other)
-    code, rows = check_cuda(monkeypatch, tmp_path, "--cell", "rnn_tanh")
+    code, rows = check_cuda("--cell", "rnn_tanh")
     assert code == 0
     assert all(row.cudnn_error is None for row in rows if row.quantity in ("hy", "dhx"))
     assert "cuDNN" in capsys.readouterr().out
     assert any("computes something else" in row.message and "hy " in row.message for row in rows if row.message)
 
 
-def test_without_cudnn_the_reason_is_told(monkeypatch, tmp_path, capsys):
+def test_without_cudnn_the_reason_is_told(check_cuda, monkeypatch, capsys):
     monkeypatch.setattr(cudnn, "why_not", lambda: "libcudnn.so.9 is nowhere")
-    code, rows = check_cuda(monkeypatch, tmp_path, "--cell", "gru")
+    code, rows = check_cuda("--cell", "gru")
     assert code == 0 and "without cuDNN: libcudnn.so.9 is nowhere" in capsys.readouterr().out
     assert all(row.cudnn_error is None for row in rows)
 
@@ -184,7 +162,7 @@ def test_without_cudnn_the_reason_is_told(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize("cell", cases.CELLS)
 def test_the_cuda_engine_against_cudnn(cell):
     """Every option of the quick spread, every schedule: cuDNN's error and ours, as `numbarnn check --device cuda`."""
-    if (reason := engines.why_not("cuda") or cudnn_peer.why_not()) is not None:
+    if (reason := engines.why_not("cuda") or cudnn.why_not()) is not None:
         pytest.skip(reason)
     rows = []
     for case in spreads.spread(cell, "quick") + spreads.half_precision(cell):

@@ -11,8 +11,8 @@ import sys
 import numpy as np
 import pytest
 
-import numbarnn as nr
 from numbarnn import cli, engines
+from numbarnn.bench.cases.cases import PEERS_CELLS, layer_type
 from numbarnn.bench.demo import checkpoint
 from numbarnn.bench.demo import command as demo
 from numbarnn.bench.demo.charmodel import CharModel
@@ -20,7 +20,6 @@ from numbarnn.bench.demo.optim import Adam
 from numbarnn.bench.demo.text import UNKNOWN, Corpus, Streams, Vocabulary, load_text, repeated_share, split_text
 from numbarnn.bench.demo.training import Config, Diverged, Trainer, build_model, evaluate, sample
 
-CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 TINY = Config(hidden=12, layers=2, batch=3, seq=8, dropout=0.25, lr=0.01, seed=5)
 WORDS = "the cat sat on the mat; and then a dog ran by, over hill and dale. "
 
@@ -35,10 +34,7 @@ def tiny_corpus(length=700, config=TINY):
 
 
 def tiny_layer(cell, dtype="float64"):
-    options = {"dtype": dtype, "device": "cpu", "seed": 3}
-    if cell.startswith("rnn"):
-        return nr.RNN(3, 4, 2, nonlinearity=cell.removeprefix("rnn_"), **options)
-    return {"lstm": nr.LSTM, "gru": nr.GRU}[cell](3, 4, 2, **options)
+    return layer_type(cell)(3, 4, 2, dtype=dtype, device="cpu", seed=3)
 
 
 def run(*options):
@@ -58,25 +54,17 @@ def test_default_text_is_pythons_documentation():
     assert "assert_stmt" in text[:300]  # topics in sorted order: "assert" comes first
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "expected a readable UTF-8 file, got .*No such file"),
-        (b"", "is empty"),
-        (b"abc\xff", "0xff at position 3"),
-    ],
-)
-def test_load_text_errors(tmp_path, content, message):
+def test_text_of_a_file(tmp_path):
+    """Without a byte order mark; what cannot be read is named."""
     path = tmp_path / "text.txt"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match="^text: .*" + message):
+    with pytest.raises(ValueError, match=r"^text: expected a readable UTF-8 file, got .*No such file"):
         load_text(path)
-
-
-def test_load_text_drops_a_byte_order_mark(tmp_path):
-    (tmp_path / "text.txt").write_bytes(b"\xef\xbb\xbfG\xc3\xb6del")
-    assert load_text(tmp_path / "text.txt")[0] == "Gödel"
+    for content, message in ((b"", "is empty"), (b"abc\xff", "0xff at position 3")):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"^text: .*{message}"):
+            load_text(path)
+    path.write_bytes(b"\xef\xbb\xbfG\xc3\xb6del")
+    assert load_text(path)[0] == "Gödel"
 
 
 def test_vocabulary_maps_what_training_lacks_to_unknown():
@@ -123,7 +111,7 @@ def test_repeated_share_counts_passages_seen_in_training():
 
 
 # -------------------------------------------------------------------------------------- model, optimizer
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", PEERS_CELLS)
 def test_model_gradients_by_finite_differences(cell):
     model = CharModel(7, tiny_layer(cell), seed=2)
     rng = np.random.default_rng(0)
@@ -212,7 +200,7 @@ def test_evaluation_carries_state_over_windows():
     assert evaluate(model, corpus.held_out, window=5) == pytest.approx(whole, rel=1e-5)
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", PEERS_CELLS)
 def test_resume_equals_uninterrupted(tmp_path, cell):
     config = Config(**{**vars(TINY), "cell": cell})
     corpus, path = tiny_corpus(), tmp_path / "c.npz"

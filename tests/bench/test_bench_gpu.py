@@ -1,18 +1,16 @@
 """`numbarnn bench --device cuda` without a GPU: cuDNN and its device are made of NumPy (fake_cudnn.py), numbarnn's
 layers of the reference (stub_layer.py), PyTorch runs on the CPU, and the GPU's clock says what a test wants it to."""
 
-import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 import fake_cudnn
-from numbarnn import cli
 from numbarnn.bench.cases import cases
-from numbarnn.bench.peers import cudnn, cudnn_contender, peers, torch_peer
+from numbarnn.bench.peers import cudnn, cudnn_peer, peers, torch_peer
 from numbarnn.bench.peers.cudnn import options
-from numbarnn.bench.peers.cudnn import rnn as cudnn_rnn
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import lineup, record, timing
 from stub_layer import use_stub
@@ -30,13 +28,13 @@ class Machine:
         cases: of numbarnn's layers.
     """
 
-    def __init__(self):
-        self.session, self.clock, self.tf32, self.asked, self.cases = fake_cudnn.session(), {}, [], [], []
+    def __init__(self, session):
+        self.session, self.clock, self.tf32, self.asked, self.cases = session, {}, [], [], []
 
 
 @pytest.fixture
-def machine(monkeypatch):
-    found, threads = Machine(), torch.get_num_threads()
+def machine(monkeypatch, session, short_turns):
+    found = Machine(session)
     use_stub(monkeypatch)
     make_layer, make_torch = peers.make_layer, torch_peer.torch_contender
     describe = found.session.library.cudnnSetRNNDescriptor_v8
@@ -65,28 +63,16 @@ def machine(monkeypatch):
     monkeypatch.setattr(peers, "torch_contender", on_the_cpu)
     monkeypatch.setattr(found.session.library, "cudnnSetRNNDescriptor_v8", asked)
     monkeypatch.setattr(timing, "device_time", device_time)
-    monkeypatch.setattr(timing, "GPU_TURN_S", 1e-3)
     monkeypatch.setattr(timing, "WARM_S", 0.0)
     monkeypatch.setattr(speed, "choose_device", lambda wanted: "cuda")
-    monkeypatch.setattr(cudnn, "why_not", lambda: None)
-    monkeypatch.setattr(cudnn, "available", lambda: True)
-    for module in (cudnn, cudnn_rnn):
-        monkeypatch.setattr(module, "default_session", lambda: found.session)
-    yield found
-    torch.set_num_threads(threads)
+    return found
 
 
 @pytest.fixture
-def bench(machine, tmp_path):
+def bench(machine, command):
     """A function that runs the command and returns (its status, the record)."""
-
-    def run(*arguments):
-        path = tmp_path / "bench.json"
-        small = "bench --device cuda --shape 3,2,4,5,2 --rounds 3 --threads 1 --cell gru".split()
-        code = cli.main([*small, "--json", str(path), *arguments])
-        return code, json.loads(path.read_text())
-
-    return run
+    small = "bench --device cuda --shape 3,2,4,5,2 --rounds 3 --threads 1 --cell gru".split()
+    return partial(command, *small)
 
 
 def test_every_algorithm_is_timed_and_the_fastest_is_the_peer(machine, bench, capsys):
@@ -168,14 +154,14 @@ def test_a_layout_that_is_refused_is_followed_by_the_other(machine, bench, monke
 
 
 def test_an_algorithm_with_wrong_results_has_no_time(machine, bench, monkeypatch, capsys):
-    network = cudnn_contender.CudnnLayers
+    network = cudnn_peer.CudnnLayers
 
     class Wrong(network):
         def named_results(self, found):
             off = self.rnn.options.algorithm == "persist_static" and "dx" in found
             return super().named_results(found | {"dx": found["dx"] + np.float32(0.1)} if off else found)
 
-    monkeypatch.setattr(cudnn_contender, "CudnnLayers", Wrong)
+    monkeypatch.setattr(cudnn_peer, "CudnnLayers", Wrong)
     machine.clock["cudnn persist_static"] = 0.1
     code, found = bench("--tf32", "off")
     forward, training = found["results"]
@@ -185,8 +171,8 @@ def test_an_algorithm_with_wrong_results_has_no_time(machine, bench, monkeypatch
 
 
 def test_weights_are_packed_once(machine):
-    problem = cases.make_problem(cases.Case("lstm", 4, 3, 5, (6,), gradients="y"))
-    contenders, refusals = cudnn_contender.cudnn_contenders(problem, train=True)
+    problem = cases.make_instance(cases.Case("lstm", 4, 3, 5, (6,), gradients="y"))
+    contenders, refusals = cudnn_peer.cudnn_contenders(problem, train=True)
     assert not refusals and [contender.name for contender in contenders] == ALGORITHMS
     writes, calls = machine.session.device.writes, len(machine.session.library.calls)
     torchs = torch_peer.torch_contender(problem, True)
@@ -213,7 +199,6 @@ def test_a_gpu_that_waits_for_the_host_is_told_of(machine, bench, capsys):
 
 def test_without_cudnn_pytorchs_choice_is_left(machine, bench, monkeypatch, capsys):
     monkeypatch.setattr(cudnn, "why_not", lambda: "libcudnn.so.9 is nowhere")
-    monkeypatch.setattr(cudnn, "available", lambda: False)
     code, found = bench("--tf32", "off")
     assert code == 0 and found["method"]["cudnn"]["version"] is None
     for row in found["results"]:
@@ -233,5 +218,5 @@ def test_a_record_has_what_was_timed_and_with_what(bench):
 def test_layers_get_tf32_where_a_case_has_it():
     for allowed in (False, True):
         case = cases.Case("gru", 2, 3, 4, (5,), allow_tf32=allowed)
-        layer = cases.make_layer(case, "cpu", cases.make_problem(case).parameters)
+        layer = cases.make_layer(case, "cpu", cases.make_instance(case).parameters)
         assert layer.stack.allow_tf32 is allowed

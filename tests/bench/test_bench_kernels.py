@@ -1,7 +1,6 @@
 """`numbarnn kernels`: its table, JSON, PTX and source, and how it fails."""
 
 import ast
-import json
 import re
 from dataclasses import replace
 
@@ -51,10 +50,9 @@ def spilling(few, monkeypatch):
     monkeypatch.setattr(catalog.ShippedKernel, "compile", compile_)
 
 
-def test_table_and_json(toolchain, tmp_path, capsys):
-    path = tmp_path / "kernels.json"
-    assert cli.main(["kernels", "--arch", "sm_90", "--arch", "sm_80,sm_90", "--json", str(path)]) == 0
-    rows = json.loads(path.read_text())
+def test_table_and_json(toolchain, command, capsys):
+    code, rows = command("kernels", "--arch", "sm_90", "--arch", "sm_80,sm_90")
+    assert code == 0
     names = [name.split("-")[0] for name in FEW]
     assert [row["arch"] for row in rows] == ["sm_90"] * 3 + ["sm_80"] * 3
     assert [row["name"] for row in rows] == names * 2
@@ -77,10 +75,8 @@ def test_table_and_json(toolchain, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("argv, archs", [([], list(kernels.ARCHS)), (["--arch", "sm_80"], ["sm_80"])])
-def test_archs(spilling, tmp_path, argv, archs):
-    path = tmp_path / "kernels.json"
-    cli.main(["kernels", *argv, "--json", str(path)])
-    assert list(dict.fromkeys(row["arch"] for row in json.loads(path.read_text()))) == archs
+def test_archs(spilling, command, argv, archs):
+    assert list(dict.fromkeys(row["arch"] for row in command("kernels", *argv)[1])) == archs
 
 
 def test_a_kernel_is_compiled_for_all_archs_before_the_next(spilling, few, monkeypatch):
@@ -95,10 +91,9 @@ def test_a_kernel_is_compiled_for_all_archs_before_the_next(spilling, few, monke
     assert rows == [(arch, name) for arch in ("sm_90", "sm_80") for name in names]
 
 
-def test_spills_and_failures_are_told_and_exit_with_1(spilling, tmp_path, capsys):
-    path = tmp_path / "kernels.json"
-    assert cli.main(["kernels", "--arch", "sm_90", "--json", str(path)]) == 1
-    good, spills, broken, unknown = json.loads(path.read_text())
+def test_spills_and_failures_are_told_and_exit_with_1(spilling, command, capsys):
+    code, (good, spills, broken, unknown) = command("kernels", "--arch", "sm_90")
+    assert code == 1
     assert good["ok"] and not (spills["ok"] or broken["ok"] or unknown["ok"])
     assert (spills["spill_bytes"], spills["stack_bytes"], spills["registers"]) == (24, 16, 48)
     assert broken["registers"] is broken["spill_bytes"] is unknown["registers"] is unknown["spill_bytes"] is None
@@ -109,14 +104,12 @@ def test_spills_and_failures_are_told_and_exit_with_1(spilling, tmp_path, capsys
     assert "4 kernels for sm_90: 3 FAILED" in said and "no spills" not in said
 
 
-def test_a_kernel_that_really_spills(toolchain, few, tmp_path, monkeypatch):
+def test_a_kernel_that_really_spills(toolchain, few, command, monkeypatch):
     """16 registers are too few for Philox: the linker spills, and says so."""
     monkeypatch.setitem(few[0].kernel.dispatcher.targetoptions, "max_registers", 16)
     few[1:] = []
-    path = tmp_path / "kernels.json"
-    assert cli.main(["kernels", "--arch", "sm_90", "--json", str(path)]) == 1
-    (row,) = json.loads(path.read_text())
-    assert row["spill_bytes"] > 0 and row["stack_bytes"] > 0 and "spilled" in row["error"]
+    code, (row,) = command("kernels", "--arch", "sm_90")
+    assert code == 1 and row["spill_bytes"] > 0 and row["stack_bytes"] > 0 and "spilled" in row["error"]
 
 
 def test_missing_toolchain(few, monkeypatch, capsys):
@@ -142,20 +135,13 @@ def test_missing_toolchain(few, monkeypatch, capsys):
         (["--json", "no/such/folder/x.json"], ["directory that exists"]),
     ],
 )
-def test_bad_arguments(few, argv, words, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["kernels", *argv])
-    assert stop.value.code == 2
-    said = capsys.readouterr().err
-    for word in words:
-        assert word in said
+def test_bad_arguments(few, argv, words, refused):
+    said = refused("kernels", *argv)
+    assert all(word in said for word in words)
 
 
-def test_an_arch_that_the_compiler_does_not_know(toolchain, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["kernels", "--arch", "sm_80,sm_95"])
-    assert stop.value.code == 2
-    said = capsys.readouterr().err
+def test_an_arch_that_the_compiler_does_not_know(toolchain, refused):
+    said = refused("kernels", "--arch", "sm_80,sm_95")
     assert "'sm_95'" in said and "sm_80, sm_86," in said
 
 

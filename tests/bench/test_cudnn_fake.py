@@ -5,14 +5,8 @@ import gc
 import numpy as np
 import pytest
 
-import fake_cudnn
 from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, STANDARD, Problem, as_id, as_weight_space, pack, unpack
 from numbarnn.bench.peers import cudnn
-
-
-@pytest.fixture
-def session():
-    return fake_cudnn.session()
 
 
 # ------------------------------------------------------------------------------------------------------------- results
@@ -86,7 +80,7 @@ def test_split_is_the_reverse_of_join(session, chosen):
     rnn = cudnn.Rnn(**chosen, session=session)
     flat = np.arange(rnn.weight_space_size, dtype=np.float32)
     np.testing.assert_array_equal(rnn.join(rnn.split(flat)), flat, strict=True)
-    assert {name: tuple(place) for name, place in rnn.weight_params().items()} == as_weight_space(chosen)[0]
+    assert {name: tuple(place) for name, place in rnn.places.items()} == as_weight_space(chosen)[0]
     assert rnn.weight_space_bytes == 4 * rnn.weight_space_size
 
 
@@ -99,13 +93,18 @@ def prepared(problem, session, training=True):
 
 
 @pytest.mark.parametrize("name", ("lstm", "gru-bfloat16", "lstm-projection", "gru-persist_dynamic", "rnn_tanh-small_h"))
-def test_a_prepared_call_gives_the_same_again_and_again(session, name):
-    """The gradients of weights among them, which cuDNN adds to what is there."""
+@pytest.mark.parametrize("recorded", (True, False))
+def test_a_prepared_call_gives_the_same_again_and_again(session, name, recorded):
+    """The gradients of weights among them, which cuDNN adds to what is there; with a graph and without."""
+    session.library.not_recorded = () if recorded else range(4)
     problem = Problem(**OPTIONS[name])
     problem.padding_value = 0.0
     call, rnn = prepared(problem, session)
     for _ in range(3):
         call.run()
+    assert session.device.launches == 3 * recorded and session.library.stream is None, "back on the default stream"
+    assert recorded == (call.why_no_graph is None)
+    assert recorded or "cudnnRNNForward: CUDNN_STATUS_EXECUTION_FAILED" in call.why_no_graph
     values = call.results()
     values |= rnn.split(values.pop("dw"))
     problem.assert_agrees(values, "prepared fake cuDNN")
@@ -134,21 +133,6 @@ def test_a_prepared_inference_does_no_more_than_forward(session):
                                   problem.parameters, training=False)[0])  # fmt: skip
 
 
-def test_a_call_that_cannot_be_recorded_runs_without_a_graph(session):
-    session.library.not_recorded = (0,)
-    problem = Problem("lstm", 3, 5)
-    problem.padding_value = 0.0
-    call, rnn = prepared(problem, session)
-    assert "cudnnRNNForward: CUDNN_STATUS_EXECUTION_FAILED" in call.why_no_graph
-    assert session.library.stream is None, "back on the default stream"
-    call.run()
-    call.run()
-    assert session.device.launches == 0
-    values = call.results()
-    values |= rnn.split(values.pop("dw"))
-    problem.assert_agrees(values, "prepared fake cuDNN")
-
-
 def test_what_is_wrong_is_refused_before_a_prepared_call_runs(session):
     problem = Problem("lstm", 3, 5)
     rnn = problem.rnn(session)
@@ -159,21 +143,17 @@ def test_what_is_wrong_is_refused_before_a_prepared_call_runs(session):
 
 
 # ---------------------------------------------------------------------------------------------------------- ownership
-def test_a_prepared_call_leaves_nothing_behind(session):
-    call, rnn = prepared(Problem("lstm", 3, 5, 2), session)
-    call.run()
-    del call, rnn
-    gc.collect()
-    assert not session.device.memory and not session.library.alive
-
-
 def test_nothing_is_left_behind(session):
     problem = Problem("lstm", 3, 5, 2, dropout=0.5)
     rnn = problem.rnn(session)
     reserve = rnn.forward(problem.x, problem.hx, problem.cx, problem.parameters)[3]
     rnn.backward_data(reserve, problem.dy)
     rnn.backward_weights(reserve)
-    del rnn, reserve
+    call = prepared(Problem("lstm", 3, 5, 2), session)[0]
+    call.run()
+    with pytest.raises(cudnn.CudnnError):
+        cudnn.Rnn("gru", 3, 5, proj_size=2, session=session)
+    del rnn, reserve, call
     gc.collect()
     assert not session.device.memory and not session.library.alive and not session.device.entered
 
@@ -199,15 +179,8 @@ def test_a_failed_call_leaves_nothing_behind(session):
     assert allocations == 9, "x, hx, cx, weights, y, hy, cy, work and reserve space"
 
 
-def test_refused_options_leave_nothing_behind(session):
-    with pytest.raises(cudnn.CudnnError):
-        cudnn.Rnn("gru", 3, 5, proj_size=2, session=session)
-    gc.collect()
-    assert not session.device.memory and not session.library.alive
-
-
 def test_a_missing_device_is_said_when_an_rnn_is_made():
-    if cudnn.available():
+    if cudnn.why_not() is None:
         pytest.skip("there is one")
     with pytest.raises(RuntimeError, match=r"pip install|NVIDIA GPU"):
         cudnn.Rnn("lstm", 3, 5)

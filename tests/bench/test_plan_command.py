@@ -1,6 +1,5 @@
 """`numbarnn plan`: what it answers without a GPU, and the picture of a plan."""
 
-import json
 import sys
 from itertools import product
 
@@ -16,23 +15,28 @@ from numbarnn.schedules.explain import explain
 from plan_orders import problem_of
 
 # The command of the project's promise, and one with every option.
-EXAMPLE = "plan --cell lstm --hidden 1024,1024,512 --batch 64 --steps 100 --profile h200".split()
+EXAMPLE = "plan --cell lstm --hidden 1024,1024,512 --batch 64 --steps 100 --profile h200"
 OPTIONS = (
     "plan --cell gru --hidden 64,32 --input-size 5 --batch 17 --steps 9 --profile a100 --dtype float16 --bidirectional "
     "--dropout 0.3 --schedule persistent --backward"
-).split()
+)
 KIB = 1024
 
 
-def answer(arguments, tmp_path):
-    """What it writes as JSON, after it ran well."""
-    path = tmp_path / "plan.json"
-    assert cli.main([*arguments, "--json", str(path)]) == 0
-    return json.loads(path.read_text())
+@pytest.fixture
+def answer(command):
+    """A function that runs it with a line of arguments: what it writes as JSON, after it ran well."""
+
+    def run(line):
+        code, found = command(*line.split())
+        assert code == 0
+        return found
+
+    return run
 
 
 def test_prints_schedule_reason_and_expected_time(capsys):
-    assert cli.main([*EXAMPLE, "--schedule", "persistent"]) == 0
+    assert cli.main(f"{EXAMPLE} --schedule persistent".split()) == 0
     said = capsys.readouterr().out
     for words in ("lstm: I=1024 H=1024,1024,512 B=64 T=100 float32 training", "NVIDIA H200", "132 SMs", "227 KiB"):
         assert words in said
@@ -42,8 +46,8 @@ def test_prints_schedule_reason_and_expected_time(capsys):
         assert words in said
 
 
-def test_json_of_every_option(tmp_path):
-    found = answer(OPTIONS, tmp_path)
+def test_json_of_every_option(answer):
+    found = answer(OPTIONS)
     problem = found["problem"]
     assert (problem["cell"], problem["hidden_sizes"], problem["input_size"]) == ("gru", [64, 32], 5)
     assert (problem["batch"], problem["steps"], problem["dtype"]) == (17, 9, "float16")
@@ -63,23 +67,21 @@ def test_json_of_every_option(tmp_path):
             assert all(need < number for need in task["needs"])
 
 
-def test_inference_and_defaults(tmp_path, monkeypatch):
+def test_inference_and_defaults(answer, monkeypatch):
     monkeypatch.setitem(profiles.PROFILES, "small", profiles.SIMULATOR)  # as another profile would be
-    found = answer("plan --hidden 24 --batch 2 --steps 3 --profile small --inference".split(), tmp_path)
+    found = answer("plan --hidden 24 --batch 2 --steps 3 --profile small --inference")
     assert found["problem"]["input_size"] == 24 and not found["problem"]["training"]
     (one,) = found["passes"]
     assert one["why"], "auto says why"
 
 
 @pytest.mark.parametrize("profile", profiles.PROFILES)
-def test_answers_for_the_issues_shapes(profile, tmp_path):
+def test_answers_for_the_issues_shapes(profile, answer):
     """auto always has an answer; for persistent it has the launches, or why not, with the numbers."""
     for shape, dtype in product(SETS["schedules"], ("float32", "float16")):
         hidden = ",".join([str(shape.H)] * shape.L)
-        words = (
-            f"plan --hidden {hidden} --batch {shape.B} --steps {shape.T} --profile {profile} --dtype {dtype} --backward"
-        )
-        for one in answer(words.split(), tmp_path)["passes"]:
+        words = f"plan --hidden {hidden} --batch {shape.B} --steps {shape.T} --profile {profile}"
+        for one in answer(f"{words} --dtype {dtype} --backward")["passes"]:
             options = [one, *one["others"]]
             (persistent,) = [option for option in options if option["schedule"] == "persistent"]
             if persistent.get("runs", True):
@@ -125,27 +127,23 @@ def test_profile_of_a_machine_without_gpu_says_what_helps(monkeypatch, capsys):
         ("--plot no/such/folder/plan.png", ["no/such/folder/plan.png", "directory that exists"]),
     ],
 )
-def test_bad_arguments_name_what_came_and_what_was_expected(words, expected, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main([*"plan --hidden 8 --batch 1 --steps 1 --profile t4".split(), *words.split()])
-    assert stop.value.code == 2
-    said = capsys.readouterr().err
-    for word in expected:
-        assert word in said
+def test_bad_arguments_name_what_came_and_what_was_expected(words, expected, refused):
+    said = refused(*f"plan --hidden 8 --batch 1 --steps 1 --profile t4 {words}".split())
+    assert all(word in said for word in expected)
 
 
 # ------------------------------------------------------------------------------------------------------- the picture
 def test_plot_draws_a_file(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     path = tmp_path / "plan.png"
-    assert cli.main([*OPTIONS, "--plot", str(path)]) == 0
+    assert cli.main([*OPTIONS.split(), "--plot", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG") and str(path) in capsys.readouterr().out
 
 
 def test_plot_without_matplotlib_says_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     path = tmp_path / "plan.png"
-    assert cli.main([*OPTIONS, "--plot", str(path)]) == 1
+    assert cli.main([*OPTIONS.split(), "--plot", str(path)]) == 1
     assert install.command("cli") in capsys.readouterr().err and not path.exists()
 
 

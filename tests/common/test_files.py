@@ -226,9 +226,9 @@ def quick(name, monkeypatch):
         use_stub(monkeypatch)
     compared = replace(check.engine_failure("cpu", "a stub"), options="float32", error=1e-8, limit=1e-7)
     monkeypatch.setattr(check, "check_device", lambda *_: [compared])
-    monkeypatch.setattr(own_cells, "OwnProblem", lambda *_: None)
-    monkeypatch.setattr(own_cells, "time_shape", lambda *_, **__: [])
-    monkeypatch.setattr(kernels, "require_toolchain", lambda: None)
+    monkeypatch.setattr(own_cells, "OwnInstance", lambda *_: None)
+    monkeypatch.setattr(own_cells, "time_pass", lambda *_, **__: [])
+    monkeypatch.setattr(kernels.compiler, "toolchain", lambda: "a compiler")
     monkeypatch.setattr(kernels, "compile_all", lambda archs: [])
 
 

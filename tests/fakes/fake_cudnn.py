@@ -188,11 +188,10 @@ class FakeLibrary:
         if min(a["inputSize"], a["hiddenSize"], a["numLayers"], a["projSize"]) < 1:
             self.fail("cudnnSetRNNDescriptor_v8", 2000)
         projected = a["projSize"] != a["hiddenSize"]
-        other_precision = a["mathPrec"] != (0 if a["dataType"] in (2, 9) else a["dataType"])
         refused = a["projSize"] > a["hiddenSize"] or (projected and a["cellMode"] != 2)
         refused |= a["algo"] != 0 and (projected or a["biasMode"] != 2)
         refused |= a["algo"] in (1, 3) and a["dataType"] == 1
-        if refused or (other_precision and (a["dataType"], a["mathPrec"]) != (2, 2)):
+        if refused:
             self.fail("cudnnSetRNNDescriptor_v8", 3000)
         self.get("RNN", rnnDesc).update(a, clip=None, nan=1, built=None)
 

@@ -1,1 +1,1 @@
-"""Problems that commands run: sizes, options and their arrays, and which of them cover what."""
+"""Cases that commands run: sizes and options, instances with arrays, and which of them cover what."""

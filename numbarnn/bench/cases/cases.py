@@ -1,4 +1,4 @@
-"""Problems to run: sizes and options as data, their random arrays, and the layer that solves them."""
+"""Cases: sizes and options as data; their instances, random arrays; and the layer that solves them."""
 
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, partial
@@ -20,20 +20,26 @@ TRACED_CELLS = ("traced_lstm", "layer_norm_rnn")
 ALL_CELLS = (*CELLS, *TRACED_CELLS)
 SEED = (3 << 32) + 5  # of layers: both words of the random numbers' key
 DTYPES = ("float32", "float64")
-GRADIENTS = ("y and state", "y", "state")  # the outputs whose gradients are given to backward
 BIASES = {True: ("bias_ih", "bias_hh"), False: (), "input": ("bias_ih",), "recurrent": ("bias_hh",)}
-LENGTHS = (None, *sequences.FORMS)
 #: The fields of `Case` that are options of a layer or a call, in the order in which they are told.
 OPTIONS = (
     "bidirectional", "bias", "input_mode", "proj_size", "cell_clip", "clip_propagate_nan", "dropout", "batch_first",
     "state", "lengths", "padding_value", "resets", "gradients", "accumulate",
 )  # fmt: skip
+#: How a case's line tells of its fields that are not at their defaults, in this order.
+TOLD = {
+    "bidirectional": "bidirectional", "bias": "bias={}", "input_mode": "{} input", "proj_size": "proj_size={}",
+    "cell_clip": "cell_clip={0[0]}..{0[1]}", "clip_propagate_nan": "clip_propagate_nan={}",
+    "nan_state": "NaN in the state", "batch_first": "batch_first", "state": "no initial state",
+    "dropout": "dropout={}", "lengths": "{} sequences", "padding_value": "padding_value={}", "resets": "resets",
+    "gradients": "gradient of {} only", "accumulate": "dw accumulates",
+}  # fmt: skip
 LAYER_OPTIONS = ("input_mode", "proj_size", "cell_clip", "clip_propagate_nan")  # given to layers only where used
 
 
 @dataclass(frozen=True)
 class Case:
-    """One problem: a cell, its sizes (`hidden` holds one size per layer) and its options."""
+    """A cell, its sizes (`hidden` holds one size per layer) and its options."""
 
     cell: str
     T: int
@@ -45,7 +51,7 @@ class Case:
     batch_first: bool = False
     state: bool = True  # initial states are given
     dropout: float = 0.0
-    gradients: str = "y and state"
+    gradients: str = "y and state"  # which are given to backward; "y" or "state": of that alone
     accumulate: bool = False  # weight gradients are added to those of an earlier backward
     dtype: str = "float32"
     input_mode: str = "linear"
@@ -115,25 +121,11 @@ class Case:
 
     @property
     def options(self):
-        """The problem in one line, without the cell's name."""
-        hidden = ",".join(map(str, self.hidden))
-        words = [f"T={self.T} B={self.B} I={self.input_size} H={hidden} {self.dtype}"]
-        words += ["bidirectional"] if self.bidirectional else []
-        words += [] if self.bias is True else [f"bias={self.bias}"]
-        words += [f"{self.input_mode} input"] if self.input_mode != "linear" else []
-        words += [f"proj_size={self.proj_size}"] if self.proj_size else []
-        words += ["cell_clip={}..{}".format(*self.cell_clip)] if self.cell_clip else []
-        words += [] if self.clip_propagate_nan else ["clip_propagate_nan=False"]
-        words += ["NaN in the state"] if self.nan_state else []
-        words += ["batch_first"] if self.batch_first else []
-        words += [] if self.state else ["no initial state"]
-        words += [f"dropout={self.dropout}"] if self.dropout else []
-        words += [f"{self.lengths} sequences"] if self.lengths else []
-        words += [f"padding_value={self.padding_value}"] if self.padding_value else []
-        words += ["resets"] if self.resets else []
-        words += [f"gradient of {self.gradients} only"] if self.gradients != "y and state" else []
-        words += ["dw accumulates"] if self.accumulate else []
-        return " ".join(words)
+        """The case in one line, without the cell's name."""
+        words = [f"T={self.T} B={self.B} I={self.input_size} H={','.join(map(str, self.hidden))} {self.dtype}"]
+        defaults = {field.name: field.default for field in fields(self)}
+        told = ((form, getattr(self, name)) for name, form in TOLD.items() if getattr(self, name) != defaults[name])
+        return " ".join([*words, *(form.format(value) for form, value in told)])
 
     def layer_input_size(self, layer):
         """Width of what layer `layer` reads."""
@@ -141,7 +133,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Instance:
     """The arrays of a case, C-contiguous, of the case's dtype. States are lists: per layer (D, B, H_l), h (D, B, P).
 
     x (T, B, I); dy (T, B, D*H_last); h0, c0, dhy, dcy are None where the case gives none or the cell has no c.
@@ -161,7 +153,7 @@ class Problem:
 
     @cached_property
     def float64(self):
-        """The same problem with every array cast to float64, which changes no value."""
+        """The same instance with every array cast to float64, which changes no value."""
 
         def cast(value):
             if isinstance(value, list):
@@ -205,7 +197,7 @@ def parameter_shapes(case):
     return shapes
 
 
-def make_problem(case, seed=0):
+def make_instance(case, seed=0):
     """Random arrays for a case: weights U(-1/sqrt(H), 1/sqrt(H)), PyTorch's start; the rest normal."""
     random, dtype = np.random.default_rng(seed), precision.numpy_dtype(case.dtype)
 
@@ -230,18 +222,10 @@ def make_problem(case, seed=0):
     for array in (x, dy):
         if array is not None and lengths is not None:
             array[sequences.padding(lengths, case.T, case.B)] = np.nan
-    return Problem(
-        case=case,
-        parameters=parameters,
-        x=x,
-        dy=dy,
-        h0=states(case.state, case.outputs, scale=0.5),
-        c0=c0,
-        dhy=states(state_gradients, case.outputs),
-        dcy=states(state_gradients and has_c, case.hidden),
-        lengths=lengths,
-        resets=sequences.random_resets(random, case.T, case.B, lengths) if case.resets else None,
-    )
+    h0, dhy = states(case.state, case.outputs, scale=0.5), states(state_gradients, case.outputs)
+    dcy = states(state_gradients and has_c, case.hidden)
+    resets = sequences.random_resets(random, case.T, case.B, lengths) if case.resets else None
+    return Instance(case, parameters, x, dy, h0, c0, dhy, dcy, lengths, resets)
 
 
 @cache

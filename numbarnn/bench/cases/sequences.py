@@ -6,7 +6,6 @@ A packed batch holds, time after time, the rows of the sequences that are not ov
 
 import numpy as np
 
-FORMS = ("padded", "packed")
 RESET_RATE = 0.3  # of the elements of random resets
 
 

@@ -1,11 +1,12 @@
-"""Sizes of the problems that `numbarnn bench` takes times of, the named sets of them, and words of its arguments."""
+"""Sizes of the cases that `numbarnn bench` takes times of, the named sets of them, and words of its arguments."""
 
-import argparse
 from typing import NamedTuple
+
+from numbarnn.bench import report
 
 
 class Shape(NamedTuple):
-    """Sizes of a problem with layers of one size."""
+    """Sizes of a case with layers of one size."""
 
     T: int
     B: int
@@ -24,26 +25,25 @@ def deepbench(*groups):
     )
 
 
+def parse_shape(text):
+    """An argparse type: "25,16,512,512,1" -> Shape."""
+    expected = "T,B,I,H,L, five whole numbers of at least 1 such as 25,16,512,512,1;"
+    return Shape(*report.whole_numbers(text, expected, 5))
+
+
+def shapes(text):
+    """Shapes as on a command line, with blanks between."""
+    return tuple(map(parse_shape, text.split()))
+
+
 #: Name -> shapes. DeepBench itself leaves the input product out (CUDNN_SKIP_INPUT), and has other shapes for each cell.
 SETS = {
-    "default": (
-        Shape(25, 16, 512, 512, 1),
-        Shape(50, 64, 512, 512, 1),
-        Shape(100, 1, 256, 256, 1),
-        Shape(8, 128, 1024, 1024, 3),
-        Shape(3, 1, 255, 20, 2),
-        Shape(1, 1, 512, 512, 1),
-        Shape(50, 32, 128, 128, 2),
+    "default": shapes(
+        "25,16,512,512,1 50,64,512,512,1 100,1,256,256,1 8,128,1024,1024,3 3,1,255,20,2 1,1,512,512,1 50,32,128,128,2"
     ),
-    "schedules": (  # where schedules differ: long or short, one layer or several
-        Shape(1024, 16, 768, 768, 1),
-        Shape(25, 16, 512, 512, 1),
-        Shape(25, 32, 512, 512, 1),
-        Shape(25, 64, 512, 512, 1),
-        Shape(25, 64, 1024, 1024, 1),
-        Shape(150, 16, 256, 256, 1),
-        Shape(100, 64, 512, 512, 4),
-        Shape(8, 128, 1024, 1024, 3),
+    "schedules": shapes(  # where schedules differ: long or short, one layer or several
+        "1024,16,768,768,1 25,16,512,512,1 25,32,512,512,1 25,64,512,512,1 25,64,1024,1024,1 150,16,256,256,1 "
+        "100,64,512,512,4 8,128,1024,1024,3"
     ),
     "deepbench-lstm": deepbench(
         ((512, 1024, 2048, 4096), (16, 32, 64, 128), (25,)),
@@ -58,13 +58,3 @@ SETS = {
 
 
 TF32 = {"off": False, "on": True}  # the words of --tf32
-
-
-def parse_shape(text):
-    """An argparse type: "25,16,512,512,1" -> Shape."""
-    parts = text.split(",")
-    if len(parts) != 5 or not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"expected T,B,I,H,L, five whole numbers of at least 1 such as {SETS['default'][0]}; got {text!r}"
-        )
-    return Shape(*map(int, parts))

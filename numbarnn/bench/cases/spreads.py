@@ -133,7 +133,7 @@ def spread(cell, size="full", device="cpu"):
     """The cases for one cell on one device, but those of `boundary_cases`.
 
     Args:
-        full: every option set with every (T, B) and dtype, and some longer problems.
+        full: every option set with every (T, B) and dtype, and some longer ones.
         quick: a few option sets that together use every option, (T, B) and dtype taking turns.
     """
     if size == "full":

@@ -3,7 +3,7 @@
 A case is run by every schedule in up to three modes: inference, single steps (inference, one call per step, the state
 carried from call to call) and training: where random numbers are drawn two calls, of which the second is compared.
 Every quantity of every mode is one comparison. An exception becomes a failed comparison; a case that a schedule's
-planner refuses (a RuntimeError with the reason) is counted, and is no failure. On CUDA cuDNN runs the same problems
+planner refuses (a RuntimeError with the reason) is counted, and is no failure. On CUDA cuDNN runs the same instances
 (`cudnn_peer`); what it refuses, or does otherwise, is noted in its words.
 """
 
@@ -18,7 +18,7 @@ from numbarnn.bench.cases import cases, spreads
 from numbarnn.bench.check import accuracy, page, pictures, runs, summary
 from numbarnn.bench.check.accuracy import engine_failure
 from numbarnn.bench.check.expected import Expected, dropout_masks, flat_weights
-from numbarnn.bench.peers import cudnn_peer, peers
+from numbarnn.bench.peers import cudnn, peers
 
 DEVICES = ("cpu", "sim", "cuda")
 HALF_DEVICES = ("sim", "cuda")  # whose engines take float16 and bfloat16
@@ -34,35 +34,18 @@ def add_arguments(parser):
     """Adds the arguments of `numbarnn check`."""
     from numbarnn.schedules import SCHEDULES
 
-    add = parser.add_argument
-    add(
-        "--device",
-        choices=[*DEVICES, "all"],
-        default="all",
-        help="the engine to check; all (the default): CPU, simulator, and CUDA where there is a GPU",
-    )
-    add(
-        "--cell",
-        type=report.comma_list(cases.ALL_CELLS),
-        default=list(cases.ALL_CELLS),
-        metavar="CELL[,CELL]",
-        help=f"from {', '.join(cases.ALL_CELLS)}; default all",
-    )
-    add(
-        "--schedule",
-        type=report.comma_list(("auto", *SCHEDULES)),
-        default=list(SCHEDULES),
-        metavar="SCHEDULE[,SCHEDULE]",
-        help=f"from auto, {', '.join(SCHEDULES)}; default all but auto, which takes one of them",
-    )
+    add, cells, schedules = parser.add_argument, cases.ALL_CELLS, ("auto", *SCHEDULES)
+    engines = "the engine to check; all (the default): CPU, simulator, and CUDA where there is a GPU"
+    add("--device", choices=[*DEVICES, "all"], default="all", help=engines)
+    from_all = {"type": report.comma_list(cells), "default": list(cells), "metavar": "CELL[,CELL]"}
+    add("--cell", **from_all, help=f"from {', '.join(cells)}; default all")
+    from_all = {"type": report.comma_list(schedules), "default": list(SCHEDULES), "metavar": "SCHEDULE[,SCHEDULE]"}
+    default = "default all but auto, which takes one of them"
+    add("--schedule", **from_all, help=f"from {', '.join(schedules)}; {default}")
     add("--quick", action="store_true", help=QUICK)
     add("--verbose", action="store_true", help="print the worst comparison of every case")
-    add(
-        "--progress",
-        choices=["auto", "lines", "none"],
-        default="auto",
-        help="auto: bars on a terminal; lines: 'progress DONE TOTAL' on the error stream",
-    )
+    bars = "auto: bars on a terminal; lines: 'progress DONE TOTAL' on the error stream"
+    add("--progress", choices=["auto", "lines", "none"], default="auto", help=bars)
     report.add_json_argument(parser, "one row per comparison")
     add("--html", type=report.json_path, metavar="FILE", help="also write a page with tables, pictures")
     add("--png", type=report.json_path, metavar="FILE", help="also write the page's picture alone")
@@ -70,7 +53,7 @@ def add_arguments(parser):
 
 def run(args):
     """Runs the checks, prints tables and a summary; returns 0 when every comparison passed, else 1."""
-    from numbarnn.bench.check.child import SimulatorCheck
+    from numbarnn.bench.check.child import simulator_check
 
     begin, comparisons = time.perf_counter(), []
     if args.html or args.png:
@@ -78,10 +61,10 @@ def run(args):
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
     # At these sizes more threads only wait for each other.
     with report.Progress(args.progress) as progress, peers.torch_threads(1):
-        with SimulatorCheck(*chosen, progress) if simulator else nullcontext() as child:
+        with simulator_check(*chosen, progress) if simulator else nullcontext(list) as simulated:  # list(): none
             for device in here:
                 comparisons += check_device(device, *chosen, progress)
-            comparisons += child.result() if child else []
+            comparisons += simulated()
     seconds = time.perf_counter() - begin
     lacks = left_out(here + ["sim"] * simulator, args.cell, args.schedule) if args.quick else ""
     summary.print_comparisons(comparisons, args.verbose)
@@ -120,7 +103,7 @@ def check_device(device, cells, schedules, quick, progress):
         return [engine_failure(device, f"{type(exception).__name__}: {exception}")]
     todo = [pair for cell in cells for pair in plan_cases(device, cell, schedules, quick)]
     progress.start(device, sum(len(wanted) for _, wanted in todo))
-    with_cudnn = device == "cuda" and cudnn_peer.why_not() is None
+    with_cudnn = device == "cuda" and cudnn.why_not() is None
     comparisons = []
     for case, wanted in todo:
         comparisons += check_case(case, device, wanted, with_cudnn, progress)
@@ -156,7 +139,7 @@ def check_case(case, device, schedules=("auto",), with_cudnn=False, progress=Non
     for schedule in schedules:
         comparer = Comparer(case, device, schedule)
         with comparer.catching("inference"):
-            expected = expected or Expected(cases.make_problem(case), with_cudnn)
+            expected = expected or Expected(cases.make_instance(case), with_cudnn)
             run_modes(comparer, expected)
         comparisons += comparer.comparisons
         if progress is not None:
@@ -169,18 +152,18 @@ def check_case(case, device, schedules=("auto",), with_cudnn=False, progress=Non
 
 def run_modes(comparer, expected):
     """Runs one case with one schedule in every mode, and compares."""
-    problem, case = expected.problem, expected.problem.case
-    layer = cases.make_layer(case, comparer.device, problem.parameters, comparer.schedule)
-    if comparer.refuses(layer, problem):
+    instance, case = expected.instance, expected.instance.case
+    layer = cases.make_layer(case, comparer.device, instance.parameters, comparer.schedule)
+    if comparer.refuses(layer, instance):
         return
-    if (wanted := flat_weights(problem)) is not None:
-        comparer.compare_weights(layer, problem, wanted)
-    comparer.compare("inference", runs.run_inference(layer, problem), expected.results())
+    if (wanted := flat_weights(instance)) is not None:
+        comparer.compare_weights(layer, instance, wanted)
+    comparer.compare("inference", runs.run_inference(layer, instance), expected.results())
     if case.T > 1 and not case.bidirectional and case.lengths != "packed":
         with comparer.catching("single steps"):
-            comparer.compare("single steps", runs.run_single_steps(layer, problem), expected.results())
+            comparer.compare("single steps", runs.run_single_steps(layer, instance), expected.results())
     with comparer.catching("training"):
-        results, masks = runs.run_training(layer, problem)
+        results, masks = runs.run_training(layer, instance)
         for call in range(case.training_calls) if case.masked else ():
             comparer.compare_masks(masks[call], dropout_masks(case, call), call)
         expectation = expected.of_training()
@@ -202,10 +185,10 @@ class Comparer:
             more["message"] = "the result holds NaN"
         self.comparisons.append(accuracy.Comparison(*about, error, limit, uses=self.case.uses, **more))
 
-    def refuses(self, layer, problem):
-        """Whether the schedule cannot run the problem; then that is the case's only comparison, with the reason."""
+    def refuses(self, layer, instance):
+        """Whether the schedule cannot run the instance; then that is the case's only comparison, with the reason."""
         try:
-            layer.explain(peers.input_shape(problem))
+            layer.explain(peers.input_shape(instance))
         except RuntimeError as reason:
             self.add(accuracy.REFUSED, "plan", message=str(reason), ok=True)
             return True
@@ -236,12 +219,12 @@ class Comparer:
             limit = accuracy.limit(self.case, peer)
             self.add(mode, quantity, accuracy.error(value, expected), limit, **errors)
 
-    def compare_weights(self, layer, problem, wanted):
+    def compare_weights(self, layer, instance, wanted):
         """The layer's one buffer of parameters holds them bit for bit in cuDNN's order; names come in PyTorch's."""
         weights = layer.engine.to_host(layer.weights)
         message = accuracy.shape_problem(weights, wanted, self.case.dtype)
-        if list(layer.parameters) != list(problem.parameters):
-            message = f"parameters are {', '.join(layer.parameters)}; expected {', '.join(problem.parameters)}"
+        if list(layer.parameters) != list(instance.parameters):
+            message = f"parameters are {', '.join(layer.parameters)}; expected {', '.join(instance.parameters)}"
         self.add("inference", "weights", None if message else accuracy.error(weights, wanted), 0.0, message=message)
 
     def compare_masks(self, masks, wanted, call):

@@ -48,40 +48,40 @@ class Expectation:
 
 
 class Expected:
-    """The expectations of one problem: computed once for all schedules, and once for each training call that draws.
+    """The expectations of one instance: computed once for all schedules, and once for each training call that draws.
 
     Args:
         with_cudnn: whether cuDNN is asked as well.
     """
 
-    def __init__(self, problem, with_cudnn=False):
-        self.problem, self.with_cudnn = problem, with_cudnn
+    def __init__(self, instance, with_cudnn=False):
+        self.instance, self.with_cudnn = instance, with_cudnn
         self._known = {}  # number of a training call, None: nothing is drawn -> Expectation
 
     def results(self, call=None):
         """The `Expectation` of training call number `call`; None: of inference."""
-        call = call if self.problem.case.draws else None
+        call = call if self.instance.case.draws else None
         if call not in self._known:
             self._known[call] = self._expectation(call)
         return self._known[call]
 
     def of_training(self):
         """That of the last of the training calls that a case makes: see `runs.run_training`."""
-        calls, problem = self.problem.case.training_calls, self.problem
+        calls, instance = self.instance.case.training_calls, self.instance
         expectation = self.results(calls - 1)
-        for earlier in range(calls - 1) if problem.case.accumulate else ():
-            expectation = expectation.after(self.results(earlier), problem.parameters)
+        for earlier in range(calls - 1) if instance.case.accumulate else ():
+            expectation = expectation.after(self.results(earlier), instance.parameters)
         return expectation
 
     def _expectation(self, call):
-        problem = self.problem
-        truth, masks = reference_results(problem, call), dropout_masks(problem.case, call)
-        has_peers = problem.case.cell in PEERS_CELLS
-        torch = peers.torch_results(problem, masks) if has_peers and peers.installed("torch") else None
+        instance = self.instance
+        truth, masks = reference_results(instance, call), dropout_masks(instance.case, call)
+        has_peers = instance.case.cell in PEERS_CELLS
+        torch = peers.torch_results(instance, masks) if has_peers and peers.installed("torch") else None
         cudnn = refusal = None
         if self.with_cudnn:
             try:
-                cudnn = cudnn_peer.cudnn_results(problem, masks)
+                cudnn = cudnn_peer.cudnn_results(instance, masks)
             except Refused as reason:
                 refusal = str(reason)
         return Expectation(truth, torch, cudnn, refusal)
@@ -94,7 +94,7 @@ class Expected:
                 found.append(("cuDNN", f"refuses: {expectation.cudnn_refusal}"))
             for name, key in (("PyTorch", "torch_error"), ("cuDNN", "cudnn_error")):
                 errors = {quantity: expectation.errors(quantity)[key] for quantity in expectation.truth}
-                case = self.problem.case
+                case = self.instance.case
                 wrong = {q: e for q, e in errors.items() if e is not None and accuracy.trusted(case, e) is None}
                 if wrong:
                     list_of = ", ".join(f"{quantity} {error:.1e}" for quantity, error in wrong.items())
@@ -138,19 +138,19 @@ def drawn(case, call):
     }  # fmt: skip
 
 
-def flat_weights(problem):
+def flat_weights(instance):
     """A built-in layer's parameters in cuDNN's order: the matrices of layer after layer and direction after direction,
     then the biases likewise. None where the layer has more than these."""
-    case = problem.case
+    case = instance.case
     if case.cell in TRACED_CELLS or case.proj_size:
         return None
     places = [f"_l{layer}{suffix}" for layer in range(case.L) for suffix in ("", "_reverse")[: case.D]]
     order = [kind + place for kinds in (("weight_ih", "weight_hh"), ("bias_ih", "bias_hh")) for place in places
              for kind in kinds]  # fmt: skip
-    return np.concatenate([problem.parameters[name].ravel() for name in order if name in problem.parameters])
+    return np.concatenate([instance.parameters[name].ravel() for name in order if name in instance.parameters])
 
 
-def reference_results(problem, call=None):
+def reference_results(instance, call=None):
     """Results of `numbarnn.reference`, forward and backward, by quantity; forward alone where the case is.
 
     Args:
@@ -158,13 +158,13 @@ def reference_results(problem, call=None):
 
     Raises ArithmeticError where one holds a NaN that the case does not bring with it.
     """
-    case = problem.case
-    options = {"lengths": problem.lengths, "resets": problem.resets, "padding_value": case.padding_value}
-    forward, backward = run_reference(case, call, problem.x, problem.parameters, problem.h0, problem.c0, **options)
+    case = instance.case
+    options = {"lengths": instance.lengths, "resets": instance.resets, "padding_value": case.padding_value}
+    forward, backward = run_reference(case, call, instance.x, instance.parameters, instance.h0, instance.c0, **options)
     results = {"y": forward.y, "hy": forward.hy}
     results |= {"cy": forward.cy} if case.has_c else {}
     if not case.forward_only:
-        gradients = backward(forward, problem.dy, problem.dhy, problem.dcy)
+        gradients = backward(forward, instance.dy, instance.dhy, instance.dcy)
         results |= {"dx": gradients.dx, "dhx": gradients.dhx} | gradients.params
         results |= {"dcx": gradients.dcx} if case.has_c else {}
     for quantity, value in results.items():

@@ -5,46 +5,46 @@ import numpy as np
 from numbarnn.bench.peers import peers
 
 
-def run_inference(layer, problem):
+def run_inference(layer, instance):
     """y, hy and cy of one call."""
-    return peers.numbarnn_outputs(layer, problem, *layer(*inputs(layer, problem), **peers.call_options(problem)))
+    return peers.numbarnn_outputs(layer, instance, *layer(*inputs(layer, instance), **peers.call_options(instance)))
 
 
-def run_single_steps(layer, problem):
+def run_single_steps(layer, instance):
     """y, hy and cy of T calls of one step each; a sequence that is over has length 0 in its last calls."""
-    x, state = inputs(layer, problem)
-    axis, ys = int(problem.case.batch_first), []
-    for t in range(problem.case.T):
+    x, state = inputs(layer, instance)
+    axis, ys = int(instance.case.batch_first), []
+    for t in range(instance.case.T):
         step = slice(t, t + 1)
-        y, state = layer(x[:, step] if axis else x[step], state, **peers.call_options(problem, step))
+        y, state = layer(x[:, step] if axis else x[step], state, **peers.call_options(instance, step))
         ys.append(peers.to_host(layer, y))
     y = layer.engine.from_host(np.concatenate(ys, axis=axis))
-    return peers.numbarnn_outputs(layer, problem, y, state)
+    return peers.numbarnn_outputs(layer, instance, y, state)
 
 
-def run_training(layer, problem):
+def run_training(layer, instance):
     """(results, masks): every result of forward and backward, and the dropout masks of each forward call.
 
     Each call's masks are a list of arrays, or None where nothing is dropped. There are two calls where the case draws
     random numbers or accumulates: the last is the one with results, to whose parameters' gradients those of the first
     are added where the case accumulates.
     """
-    case, options = problem.case, peers.call_options(problem)
-    x, state = inputs(layer, problem)
-    dy = peers.to_engine(layer, problem, problem.dy)
-    dstate = peers.to_engine_state(layer, problem.dhy, problem.dcy)
+    case, options = instance.case, peers.call_options(instance)
+    x, state = inputs(layer, instance)
+    dy = peers.to_engine(layer, instance, instance.dy)
+    dstate = peers.to_engine_state(layer, instance.dhy, instance.dcy)
     dw, masks = None, []
     for _ in range(case.training_calls):
         y, final, tape = layer.forward(x, state, **options)
         masks.append(layer.dropout_masks(tape) if case.masked else None)
-        results = peers.numbarnn_outputs(layer, problem, y, final)
+        results = peers.numbarnn_outputs(layer, instance, y, final)
         if not case.forward_only:
             gradients = layer.backward(tape, dy, dstate, dw=dw)
             dw = gradients.weights if case.accumulate else None
-            results |= peers.numbarnn_gradients(layer, problem, gradients)
+            results |= peers.numbarnn_gradients(layer, instance, gradients)
     return results, masks
 
 
-def inputs(layer, problem):
+def inputs(layer, instance):
     """x and the initial state as the layer takes them."""
-    return peers.to_engine(layer, problem, problem.x), peers.to_engine_state(layer, problem.h0, problem.c0)
+    return peers.to_engine(layer, instance, instance.x), peers.to_engine_state(layer, instance.h0, instance.c0)

@@ -4,7 +4,7 @@ import textwrap
 
 from numbarnn.bench import report
 from numbarnn.bench.cases.cases import OPTIONS
-from numbarnn.bench.peers import cudnn_peer, peers
+from numbarnn.bench.peers import cudnn, peers
 from numbarnn.common import precision
 
 ROWS_SHOWN = 40  # failures and notes printed one by one; --json has them all
@@ -151,7 +151,7 @@ def print_summary(comparisons, seconds):
         report.say(f"{schedule} refuses {len(own)} cases, such as {own[0].cell} {own[0].options}: {own[0].message}")
     for peer, said, cases in notes(comparisons)[:ROWS_SHOWN]:
         report.say(f"{peer}, {len(cases)} cases such as {cases[0]}: {said}")
-    if any(comparison.engine == "cuda" for comparison in comparisons) and (reason := cudnn_peer.why_not()):
+    if any(comparison.engine == "cuda" for comparison in comparisons) and (reason := cudnn.why_not()):
         report.say(f"without cuDNN: {reason}")
     report.say(f"numbarnn check: {verdict(comparisons, seconds)}")
 

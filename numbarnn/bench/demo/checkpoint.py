@@ -64,18 +64,14 @@ def _about(trainer):
 
 
 def _check_fields(what, found, expected):
-    """ValueError unless `found` is a dict with the names and types of `expected`."""
+    """ValueError unless `found` is a dict with the names and types of `expected`; a whole number is a float too."""
     if not isinstance(found, dict):
         raise ValueError(f"its {what!r} is no object, but {found!r}")
-    wrong = [f"{name} ({kind.__name__})" for name, kind in expected.items() if not _is_a(found.get(name), kind)]
+    types = {name: (int, float) if kind is float else (kind,) for name, kind in expected.items()}
+    wrong = [f"{name} ({expected[name].__name__})" for name in types if type(found.get(name)) not in types[name]]
     unknown = [name for name in found if name not in expected]
     if wrong or unknown:
         raise ValueError(f"its {what!r} lacks or has wrong: {wrong}; unknown: {unknown}")
-
-
-def _is_a(value, kind):
-    """Whether a value of JSON is of a type; a whole number is a float too, and no bool is a number."""
-    return isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
 
 
 class Checkpoint:
@@ -122,9 +118,10 @@ class Checkpoint:
         saved, came = self.about["vocabulary"], corpus.vocabulary.characters
         if saved != came:
             odd = sorted(set(saved) ^ set(came))
+            few = " ".join(map(repr, odd[:5])) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
             raise ValueError(
                 f"resume: expected the vocabulary of {self.path!r} ({len(saved)} characters), got "
-                f"{len(came)} from {corpus.name!r}; only one of them has {_few(odd)}"
+                f"{len(came)} from {corpus.name!r}; only one of them has {few}"
             )
         if self.about["text"]["sha256"] != corpus.digest:
             raise ValueError(
@@ -140,8 +137,8 @@ class Checkpoint:
         """
         self._check_arrays(trainer)
         asarray = trainer.model.xp.asarray
-        names = [name for name in self.arrays if name.startswith("model/")]
-        trainer.model.load_state_dict({name.removeprefix("model/"): self.arrays[name] for name in names})
+        model = {n.removeprefix("model/"): array for n, array in self.arrays.items() if n.startswith("model/")}
+        trainer.model.load_state_dict(model)
         for name, moment in _moments(trainer):
             moment[...] = asarray(self.arrays[name])
         parts = [asarray(self.arrays[name]) for name in ("state/0", "state/1") if name in self.arrays]
@@ -174,8 +171,3 @@ class Checkpoint:
         if problems:
             few = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
             raise ValueError(f"resume: {self.path!r} is damaged, as it has {few}")
-
-
-def _few(characters, limit=5):
-    shown = " ".join(repr(c) for c in characters[:limit])
-    return shown if len(characters) <= limit else f"{shown} and {len(characters) - limit} more"

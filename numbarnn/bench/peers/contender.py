@@ -1,4 +1,4 @@
-"""Something that runs a problem of `cases`, and whether the package it needs is there."""
+"""Something that runs an instance of `cases`, and whether the package it needs is there."""
 
 import importlib.util
 from collections.abc import Callable

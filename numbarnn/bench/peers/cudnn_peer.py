@@ -1,15 +1,27 @@
-"""cuDNN, called directly, on the problems of `cases`: its results in the problem's dtype, forward and backward.
+"""cuDNN, called directly, on instances of `cases`: its results in the instance's dtype, forward and backward.
 
 Layers of one size are one network of cuDNN's, as its users have it. Where sizes differ, or dropout masks are given
 (cuDNN draws its own), each layer is a network of its own, and NumPy multiplies by the masks between them. cuDNN gets no
 padding (zeros stand there), and of its dx only what is no padding is taken. float32 is computed without TF32.
+
+As contenders of `numbarnn bench` its algorithms are called directly, with nothing of a framework around them.
 """
 
 import numpy as np
 
 from numbarnn.bench.cases import sequences
 from numbarnn.bench.cases.cases import PEERS_CELLS, layer_of, pack_states, renamed
+from numbarnn.bench.peers import cudnn
+from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.peers.cudnn.options import ALGORITHMS
 
+# Math types of cuDNN by whether float32 may be rounded: without TF32; with, where "default" is TF32 (as PyTorch asks
+# for it), and the other one is cuDNN's conversion to float16.
+FLOAT32_MATHS = {False: ("fma",), True: ("default", "tensor_op_allow_conversion")}
+# Sequences of one length lie in memory alike in both. Packed, there is no padding to look for; PyTorch asks for the
+# other one.
+LAYOUTS = "seq_major_packed", "seq_major_unpacked"
+PREFIX = "cudnn "
 LACKS = ("resets",)  # options of a case that cuDNN does not have
 
 
@@ -17,14 +29,7 @@ class Refused(RuntimeError):
     """cuDNN does not run a case; the message has its own words, or names the option that it does not have."""
 
 
-def why_not():
-    """Why cuDNN cannot be asked here, in words; None where it can."""
-    from numbarnn.bench.peers import cudnn
-
-    return cudnn.why_not()
-
-
-def cudnn_results(problem, masks=None):
+def cudnn_results(instance, masks=None):
     """cuDNN's results by quantity, as `peers` describes them; y and the states alone where the case is forward only.
 
     Args:
@@ -32,37 +37,37 @@ def cudnn_results(problem, masks=None):
 
     Raises Refused where cuDNN lacks an option, or refuses what it was given, or fails.
     """
-    from numbarnn.bench.peers.cudnn import CudnnError
-
-    lacks = [name for name in LACKS if name in problem.case.uses]
-    lacks += [] if problem.case.cell in PEERS_CELLS else [problem.case.cell]
+    lacks = [name for name in LACKS if name in instance.case.uses]
+    lacks += [] if instance.case.cell in PEERS_CELLS else [instance.case.cell]
     if lacks:
         raise Refused(f"it has no {', '.join(lacks)}")
     try:
-        return run(problem, masks)
-    except CudnnError as error:
+        return run(instance, masks)
+    except cudnn.CudnnError as error:
         raise Refused(str(error)) from error
 
 
-def run(problem, masks):
+def run(instance, masks):
     """`cudnn_results` of a case whose options cuDNN has."""
-    case, one_by_one = problem.case, masks is not None or not problem.case.equal_layers
-    networks = [CudnnLayers(problem, own) for own in ([(k,) for k in range(case.L)] if one_by_one else [range(case.L)])]
-    x, hy, cy = sequences.filled(problem.x, problem.padding), [], []
+    case, one_by_one = instance.case, masks is not None or not instance.case.equal_layers
+    networks = [
+        CudnnLayers(instance, own) for own in ([(k,) for k in range(case.L)] if one_by_one else [range(case.L)])
+    ]
+    x, hy, cy = sequences.filled(instance.x, instance.padding), [], []
     for number, network in enumerate(networks):
         y, h, c = network.forward(x)
         hy += h
         cy += c
-        x = sequences.filled(y if masks is None else masked(y, masks, number), problem.padding)
+        x = sequences.filled(y if masks is None else masked(y, masks, number), instance.padding)
     results = {"y": y, "hy": hy} | ({"cy": cy} if case.cell == "lstm" else {})
     if case.forward_only:
         return results
-    dy, dhx, dcx = sequences.filled(problem.dy, problem.padding), [], []
+    dy, dhx, dcx = sequences.filled(instance.dy, instance.padding), [], []
     for number, network in reversed(list(enumerate(networks))):
         dx, dh, dc, parameters = network.backward(dy)
         dhx, dcx = dh + dhx, dc + dcx
         results |= parameters
-        dx = sequences.filled(dx, problem.padding)
+        dx = sequences.filled(dx, instance.padding)
         dy = dx if masks is None or number == 0 else masked(dx, masks, number - 1)
     return results | {"dx": dx, "dhx": dhx} | ({"dcx": dcx} if case.cell == "lstm" else {})
 
@@ -73,18 +78,16 @@ def masked(array, masks, layer):
 
 
 class CudnnLayers:
-    """Consecutive layers of a problem, of one size, as one network of cuDNN's.
+    """Consecutive layers of an instance, of one size, as one network of cuDNN's.
 
     Args:
         layers: their numbers.
-        chosen: options of `cudnn.Options` that the problem leaves open, such as the algorithm.
+        chosen: options of `cudnn.Options` that the instance leaves open, such as the algorithm.
     """
 
-    def __init__(self, problem, layers, **chosen):
-        from numbarnn.bench.peers import cudnn
-
-        case = problem.case
-        self.problem, self.layers = problem, layers
+    def __init__(self, instance, layers, **chosen):
+        case = instance.case
+        self.instance, self.layers = instance, layers
         sizes = case.layer_input_size(layers[0]), case.hidden[layers[0]], len(layers)
         names = ["bidirectional", "bias", "proj_size", "dtype"]
         names += ["cell_clip", "clip_propagate_nan"] if case.cell_clip else []
@@ -93,63 +96,113 @@ class CudnnLayers:
 
     def forward(self, x):
         """y, and lists of hy and cy, of which one is empty where the cell has no c."""
-        problem, case = self.problem, self.problem.case
-        y, hy, cy, self.reserve = self.rnn.forward(
-            x,
-            self.states(problem.h0),
-            self.states(problem.c0),
-            self.weights(),
-            lengths=problem.lengths,
-            padding_value=case.padding_value,
-            training=True,
-        )
+        instance, case = self.instance, self.instance.case
+        given = x, self.states(instance.h0), self.states(instance.c0), self.weights()
+        options = {"lengths": instance.lengths, "padding_value": case.padding_value, "training": True}
+        y, hy, cy, self.reserve = self.rnn.forward(*given, **options)
         return y, self.unpacked(hy), self.unpacked(cy)
 
     def backward(self, dy):
-        """dx, lists of dhx and dcx, and the gradients of the parameters by the problem's names."""
-        problem = self.problem
-        dhy, dcy = self.states(problem.dhy), self.states(problem.dcy)
+        """dx, lists of dhx and dcx, and the gradients of the parameters by the instance's names."""
+        instance = self.instance
+        dhy, dcy = self.states(instance.dhy), self.states(instance.dcy)
         dx, dhx, dcx = self.rnn.backward_data(self.reserve, dy, dhy, dcy)
         gradients = self.rnn.split(self.rnn.backward_weights(self.reserve))
         parameters = {name: gradients[own] for name, own in self.names().items()}
         return dx, self.unpacked(dhx), self.unpacked(dcx), parameters
 
     def prepare(self, train):
-        """A `cudnn.Prepared` of a problem without lengths: forward and backward if `train`, else inference.
+        """A `cudnn.Prepared` of an instance without lengths: forward and backward if `train`, else inference.
 
         As all sequences have T steps, packed ones are the same numbers in the same places, without the axis of time.
         """
-        problem = self.problem
-        x, dy, lengths = problem.x, problem.dy, None
+        instance = self.instance
+        x, dy, lengths = instance.x, instance.dy, None
         if self.rnn.options.layout == "seq_major_packed":
             x, dy, lengths = x.reshape(-1, x.shape[2]), dy.reshape(-1, dy.shape[2]), (len(x),) * x.shape[1]
-        given = {"dy": dy, "dhy": self.states(problem.dhy), "dcy": self.states(problem.dcy)} if train else {}
-        states = self.states(problem.h0), self.states(problem.c0)
+        given = {"dy": dy, "dhy": self.states(instance.dhy), "dcy": self.states(instance.dcy)} if train else {}
+        states = self.states(instance.h0), self.states(instance.c0)
         return self.rnn.prepare(x, *states, self.weights(), **given, lengths=lengths)
 
     def named_results(self, found):
         """What a `cudnn.Prepared` of all layers gives, by the quantities of `peers`."""
-        axes = self.problem.x.shape[:2]
+        axes = self.instance.x.shape[:2]
         results = {name: found[name].reshape(*axes, -1) for name in ("y", "dx") if name in found}
         results |= {name: self.unpacked(found[name]) for name in ("hy", "cy", "dhx", "dcx") if name in found}
         return results | (self.rnn.split(found["dw"]) if "dw" in found else {})
 
     def weights(self):
         """The parameters of these layers by the network's names."""
-        return {own: self.problem.parameters[name] for name, own in self.names().items()}
+        return {own: self.instance.parameters[name] for name, own in self.names().items()}
 
     def names(self):
-        """The problem's name -> the network's, of the parameters of these layers."""
-        own = [name for name in self.problem.parameters if layer_of(name) in self.layers]
+        """The instance's name -> the network's, of the parameters of these layers."""
+        own = [name for name in self.instance.parameters if layer_of(name) in self.layers]
         return {name: renamed(name, -self.layers[0]) for name in own}
 
     def states(self, states):
-        """Per-layer states of the problem as cuDNN takes those of these layers: (layers * D, B, H); None stays None."""
+        """Per-layer states of an instance as cuDNN takes those of these layers: (layers * D, B, H); None stays None."""
         return None if states is None else pack_states([states[k] for k in self.layers])
 
     def unpacked(self, states):
         """The reverse of `states`; an empty list for None."""
         if states is None:
             return []
-        D = self.problem.case.D
+        D = self.instance.case.D
         return [states[k * D : (k + 1) * D] for k in range(len(self.layers))]
+
+
+# ---- as contenders ----
+
+
+def variants(case):
+    """Contender's name -> what cuDNN is asked for, of every algorithm and math type that fits a case's dtype."""
+    maths = FLOAT32_MATHS[case.allow_tf32] if case.dtype == "float32" else (None,)  # None: see `cudnn.Options`
+    return {
+        f"{PREFIX}{algorithm}{'' if math == maths[0] else ' ' + math}": {"algorithm": algorithm, "math_type": math}
+        for math in maths
+        for algorithm in ALGORITHMS
+    }
+
+
+def cudnn_contenders(instance, train):
+    """(contenders, name -> why there is none): cuDNN's algorithms on an instance whose layers have one size.
+
+    Args:
+        train: forward in training, backward data and backward weights; else forward in inference.
+    """
+    if (reason := cudnn.why_not()) is not None:
+        return [], {PREFIX.strip(): reason}
+    found = {name: first_that_runs(instance, train, name, chosen) for name, chosen in variants(instance.case).items()}
+    contenders = [one for one in found.values() if isinstance(one, Contender)]
+    return contenders, {name: words for name, words in found.items() if isinstance(words, str)}
+
+
+def first_that_runs(instance, train, name, chosen):
+    """A contender with the first layout that cuDNN takes; else what it said to that."""
+    words = None
+    for layout in LAYOUTS:
+        try:
+            return cudnn_contender(instance, train, name, chosen | {"layout": layout})
+        except RuntimeError as refusal:  # CudnnError among them, and what the driver says when memory runs out
+            words = words or str(refusal)
+            if not (isinstance(refusal, cudnn.CudnnError) and refusal.refused):
+                break
+    return words
+
+
+def cudnn_contender(instance, train, name, chosen):
+    """One algorithm, with its weights packed and everything else prepared.
+
+    Raises:
+        RuntimeError: cuDNN refuses, or fails.
+    """
+    network = CudnnLayers(instance, range(instance.case.L), **chosen)
+    prepared = network.prepare(train)
+
+    def results(_):
+        return network.named_results(prepared.results())
+
+    why_no_graph, layout = prepared.why_no_graph, chosen["layout"]
+    how = "one CUDA graph" if why_no_graph is None else f"call by call, as it cannot be a CUDA graph: {why_no_graph}"
+    return Contender(name, prepared.run, results, network.rnn.synchronize, note=f"{layout}, {how}")

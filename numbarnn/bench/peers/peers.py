@@ -1,4 +1,4 @@
-"""numbarnn and its peers on the problems of `cases`: for checking results, and for comparing times.
+"""numbarnn and its peers on instances of `cases`: for checking results, and for comparing times.
 
 Results are dicts of NumPy arrays by quantity: y (T, B, D*H_last); hy, cy, dhx, dcx as lists of (D, B, H_l), one per
 layer; dx (T, B, I); and the gradient of each parameter by its name. With a projection, P stands for H but in cy and
@@ -20,15 +20,15 @@ from numbarnn.bench.peers.torch_peer import (  # noqa: F401
 )
 
 
-def numbarnn_contender(problem, train, device="cpu", schedule="auto"):
+def numbarnn_contender(instance, train, device="cpu", schedule="auto"):
     """A numbarnn layer at what `torch_contender` does: train gives dx, dhx, dcx and all weight gradients."""
-    layer = make_layer(problem.case, device, problem.parameters, schedule)
-    x, dy = to_engine(layer, problem, problem.x), to_engine(layer, problem, problem.dy)
-    state = to_engine_state(layer, problem.h0, problem.c0)
+    layer = make_layer(instance.case, device, instance.parameters, schedule)
+    x, dy = to_engine(layer, instance, instance.x), to_engine(layer, instance, instance.dy)
+    state = to_engine_state(layer, instance.h0, instance.c0)
 
     def results(y, final, gradients=None):
-        found = numbarnn_outputs(layer, problem, y, final)
-        return found | numbarnn_gradients(layer, problem, gradients) if train else found
+        found = numbarnn_outputs(layer, instance, y, final)
+        return found | numbarnn_gradients(layer, instance, gradients) if train else found
 
     return layer_contender(f"numbarnn {schedule}", layer, (x, state, dy if train else None), results)
 
@@ -54,26 +54,26 @@ def layer_contender(name, layer, given, results):
     return Contender(name, call, lambda returned: results(*returned), synchronize or (lambda: None), plan)
 
 
-# ---- a problem's arrays as layers take them ----
+# ---- an instance's arrays as layers take them ----
 
 
-def input_shape(problem):
+def input_shape(instance):
     """The shape of x as layers take it, before packing."""
-    T, B, width = problem.x.shape
-    return (B, T, width) if problem.case.batch_first else (T, B, width)
+    T, B, width = instance.x.shape
+    return (B, T, width) if instance.case.batch_first else (T, B, width)
 
 
-def to_engine(layer, problem, array):
+def to_engine(layer, instance, array):
     """x or dy as the layer takes it: on its engine, packed or batch first where the case says so. None stays None."""
     if array is None:
         return None
-    if problem.case.lengths == "packed":
+    if instance.case.lengths == "packed":
         import numbarnn
 
-        by_length, places, batch_sizes = sequences.order(problem.lengths)
-        rows = layer.engine.from_host(sequences.pack(array, problem.lengths))
+        by_length, places, batch_sizes = sequences.order(instance.lengths)
+        rows = layer.engine.from_host(sequences.pack(array, instance.lengths))
         return numbarnn.PackedSequence(rows, batch_sizes, by_length, places)
-    return layer.engine.from_host(np.ascontiguousarray(array.swapaxes(0, 1)) if problem.case.batch_first else array)
+    return layer.engine.from_host(np.ascontiguousarray(array.swapaxes(0, 1)) if instance.case.batch_first else array)
 
 
 def to_engine_state(layer, *states):
@@ -86,20 +86,20 @@ def to_engine_state(layer, *states):
     return tuple(arrays) if len(arrays) == 2 else arrays[0] if arrays else None
 
 
-def call_options(problem, steps=slice(None)):
+def call_options(instance, steps=slice(None)):
     """The options of a call that the case uses: lengths (unless packed), padding_value, resets.
 
     Args:
         steps: which of the times are given to the call.
     """
-    case, options = problem.case, {}
+    case, options = instance.case, {}
     if case.lengths == "padded":
         begin, end, _ = steps.indices(case.T)
-        options["lengths"] = np.clip(problem.lengths - begin, 0, end - begin)
+        options["lengths"] = np.clip(instance.lengths - begin, 0, end - begin)
     if case.padding_value:
         options["padding_value"] = case.padding_value
     if case.resets:
-        resets = problem.resets[steps]
+        resets = instance.resets[steps]
         batch_first = case.batch_first and case.lengths != "packed"
         options["resets"] = np.ascontiguousarray(resets.T) if batch_first else resets
     return options
@@ -108,16 +108,16 @@ def call_options(problem, steps=slice(None)):
 # ---- what layers return, as results ----
 
 
-def numbarnn_outputs(layer, problem, y, state):
+def numbarnn_outputs(layer, instance, y, state):
     """y, hy and cy that a layer returned, as NumPy arrays by quantity."""
-    y = from_engine(layer, problem, y, problem.case.padding_value)
-    return {"y": y} | named_states(layer, problem.case, ("hy", "cy"), state)
+    y = from_engine(layer, instance, y, instance.case.padding_value)
+    return {"y": y} | named_states(layer, instance.case, ("hy", "cy"), state)
 
 
-def numbarnn_gradients(layer, problem, gradients):
+def numbarnn_gradients(layer, instance, gradients):
     """dx, dhx, dcx and the gradient of each parameter that a layer returned, as NumPy arrays by quantity."""
-    results = {"dx": from_engine(layer, problem, gradients.x)}
-    results |= named_states(layer, problem.case, ("dhx", "dcx"), gradients.state)
+    results = {"dx": from_engine(layer, instance, gradients.x)}
+    results |= named_states(layer, instance.case, ("dhx", "dcx"), gradients.state)
     return results | {name: to_host(layer, value) for name, value in gradients.params.items()}
 
 
@@ -127,12 +127,12 @@ def named_states(layer, case, names, state):
     return {name: unpack_states(case, to_host(layer, part)) for name, part in zip(names, parts, strict=False)}
 
 
-def from_engine(layer, problem, value, padding_value=0.0):
+def from_engine(layer, instance, value, padding_value=0.0):
     """The reverse of `to_engine`, for a y or dx that a layer returned; a packed one gets `padding_value` as padding."""
-    if problem.case.lengths == "packed":
-        return sequences.unpack(to_host(layer, value.data), problem.lengths, problem.case.T, padding_value)
+    if instance.case.lengths == "packed":
+        return sequences.unpack(to_host(layer, value.data), instance.lengths, instance.case.T, padding_value)
     array = to_host(layer, value)
-    return array.swapaxes(0, 1) if problem.case.batch_first else array
+    return array.swapaxes(0, 1) if instance.case.batch_first else array
 
 
 def to_host(layer, value):

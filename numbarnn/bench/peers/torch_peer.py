@@ -1,6 +1,6 @@
-"""PyTorch on the problems of `cases`: its results on the CPU, and its modules as their users call them.
+"""PyTorch on instances of `cases`: its results on the CPU, and its modules as their users call them.
 
-What PyTorch's layers lack and can be given without a rounding is given: a bias that a problem does not have is zero,
+What PyTorch's layers lack and can be given without a rounding is given: a bias that an instance does not have is zero,
 and a skip input has the identity for W. What is left is `LACKS`.
 """
 
@@ -51,25 +51,25 @@ def torch_tf32(allowed):
             switch.allow_tf32 = allow
 
 
-def torch_module(problem, layers, device="cpu"):
-    """The torch.nn module that computes layers `layers` (a range, of one hidden size) of a problem."""
+def torch_module(instance, layers, device="cpu"):
+    """The torch.nn module that computes layers `layers` (a range, of one hidden size) of an instance."""
     import torch
 
-    case, first = problem.case, layers[0]
+    case, first = instance.case, layers[0]
     kind = {"lstm": "LSTM", "gru": "GRU"}.get(case.cell, "RNN")
     options = {"nonlinearity": case.cell.removeprefix("rnn_")} if kind == "RNN" else {}
     options |= {"proj_size": case.proj_size} if case.proj_size else {}
     options |= {"bias": bool(case.bias), "bidirectional": case.bidirectional}
     options |= {"dtype": getattr(torch, case.dtype), "device": device}
     module = getattr(torch.nn, kind)(case.layer_input_size(first), case.hidden[first], len(layers), **options)
-    own = {renamed(name, -first): array for name, array in problem.parameters.items() if layer_of(name) in layers}
+    own = {renamed(name, -first): array for name, array in instance.parameters.items() if layer_of(name) in layers}
     state = state_dict_of(infer(own, case.cell))
     module.load_state_dict({name: numpy_to_torch(array) for name, array in state.items()})
     return module
 
 
-def torch_results(problem, masks=None):
-    """PyTorch's results, forward and backward, on the CPU, in the problem's dtype; None where it lacks an option.
+def torch_results(instance, masks=None):
+    """PyTorch's results, forward and backward, on the CPU, in the instance's dtype; None where it lacks an option.
 
     Args:
         masks: what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None.
@@ -78,37 +78,37 @@ def torch_results(problem, masks=None):
     """
     import torch
 
-    case = problem.case
+    case = instance.case
     if any(name in case.uses for name in LACKS):
         return None
-    modules = [torch_module(problem, range(k, k + 1)) for k in range(case.L)]
-    x = numpy_to_torch(sequences.filled(problem.x, problem.padding)).requires_grad_()
-    h0 = torch_states(case, problem.h0, case.outputs)
-    c0 = torch_states(case, problem.c0, case.hidden) if case.cell == "lstm" else None
+    modules = [torch_module(instance, range(k, k + 1)) for k in range(case.L)]
+    x = numpy_to_torch(sequences.filled(instance.x, instance.padding)).requires_grad_()
+    h0 = torch_states(case, instance.h0, case.outputs)
+    c0 = torch_states(case, instance.c0, case.hidden) if case.cell == "lstm" else None
     y, hy, cy = x, [], []
     for k, module in enumerate(modules):
         state = (h0[k],) if c0 is None else (h0[k], c0[k])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")  # only slower
-            y, state = run_module(module, y, state, problem)
+            y, state = run_module(module, y, state, instance)
         hy.append(state[0])
         cy += state[1:]
         if masks is not None and k < case.L - 1:
             y = y * numpy_to_torch(np.asarray(masks[k], dtype=case.dtype))
-    given = [(y, sequences.filled(problem.dy, problem.padding))] if problem.dy is not None else []
-    given += [pair for pair in zip(hy, problem.dhy or (), strict=False)]
-    given += [pair for pair in zip(cy, problem.dcy or (), strict=False)]
+    given = [(y, sequences.filled(instance.dy, instance.padding))] if instance.dy is not None else []
+    given += [pair for pair in zip(hy, instance.dhy or (), strict=False)]
+    given += [pair for pair in zip(cy, instance.dcy or (), strict=False)]
     torch.autograd.backward([output for output, _ in given], [numpy_to_torch(array) for _, array in given])
     results = {"y": y, "hy": hy, "dx": x.grad, "dhx": [h.grad for h in h0]}
     results |= {"cy": cy, "dcx": [c.grad for c in c0]} if c0 is not None else {}
     for k, module in enumerate(modules):
         gradients = {renamed(name, k): p.grad for name, p in module.named_parameters()}
-        results |= {name: gradient for name, gradient in gradients.items() if name in problem.parameters}
+        results |= {name: gradient for name, gradient in gradients.items() if name in instance.parameters}
     return {quantity: torch_to_numpy(value) for quantity, value in results.items()}
 
 
-def run_module(module, x, state, problem):
-    """y and the final states, a tuple, of one module: x (T, B, I), with the problem's lengths where it has them.
+def run_module(module, x, state, instance):
+    """y and the final states, a tuple, of one module: x (T, B, I), with the instance's lengths where it has them.
 
     PyTorch packs no sequence of length 0: such ones are left out, so that their final state is the initial one.
     """
@@ -119,14 +119,14 @@ def run_module(module, x, state, problem):
         y, final = module(x, state if len(state) == 2 else state[0])
         return y, final if len(state) == 2 else (final,)
 
-    if problem.lengths is None:
+    if instance.lengths is None:
         return run(x, state)
-    kept = torch.from_numpy(np.flatnonzero(problem.lengths))
-    lengths = torch.from_numpy(problem.lengths)[kept]
+    kept = torch.from_numpy(np.flatnonzero(instance.lengths))
+    lengths = torch.from_numpy(instance.lengths)[kept]
     packed = rnn.pack_padded_sequence(x[:, kept], lengths, enforce_sorted=False)
     y, final = run(packed, tuple(part[:, kept] for part in state))
-    y, _ = rnn.pad_packed_sequence(y, padding_value=problem.case.padding_value, total_length=len(x))
-    padding = torch.full((*x.shape[:2], y.shape[2]), problem.case.padding_value, dtype=y.dtype)
+    y, _ = rnn.pad_packed_sequence(y, padding_value=instance.case.padding_value, total_length=len(x))
+    padding = torch.full((*x.shape[:2], y.shape[2]), instance.case.padding_value, dtype=y.dtype)
     ends = zip(state, final, strict=True)
     return padding.index_copy(1, kept, y), tuple(before.index_copy(1, kept, after) for before, after in ends)
 
@@ -159,14 +159,14 @@ def numpy_to_torch(array, device="cpu"):
     return torch.from_numpy(array).to(device)
 
 
-def torch_contender(problem, train, device="cpu"):
+def torch_contender(instance, train, device="cpu"):
     """nn.LSTM, nn.GRU or nn.RNN as its users call it: forward without gradients, or forward and backward."""
 
-    case = problem.case
-    module = torch_module(problem, range(case.L), device)
-    inputs = [numpy_to_torch(problem.x, device)]
-    inputs += [numpy_to_torch(pack_states(s), device) for s in (problem.h0, problem.c0) if s]
-    dy = numpy_to_torch(problem.dy, device)
+    case = instance.case
+    module = torch_module(instance, range(case.L), device)
+    inputs = [numpy_to_torch(instance.x, device)]
+    inputs += [numpy_to_torch(pack_states(s), device) for s in (instance.h0, instance.c0) if s]
+    dy = numpy_to_torch(instance.dy, device)
     module.flatten_parameters()  # packed once: parameters are pieces of one buffer, as cuDNN has them
     for tensor in inputs:
         tensor.requires_grad_(train)

@@ -1,10 +1,10 @@
 """`numbarnn bench`: times against cuDNN and PyTorch on a GPU, against PyTorch and onnxruntime on the CPU.
 
 A row is a cell, a shape, a dtype (on a GPU float32 with and without TF32), a pass and a schedule; the schedules of a
-problem and its peers (`lineup`) take turns (`timing`). A time is the median over rounds, and a ratio the median over
+instance and its peers (`lineup`) take turns (`timing`). A time is the median over rounds, and a ratio the median over
 rounds of the ratio within a round, so that a slow moment of the machine hits both sides. On a GPU the ratio is about
 the fastest of cuDNN's algorithms, each called directly as a CUDA graph; PyTorch's choice stands beside it. Results are
-compared before any time is taken, and where they are wrong there is no time. A schedule that cannot run a problem is a
+compared before any time is taken, and where they are wrong there is no time. A schedule that cannot run a case is a
 row that says why, and a peer that cannot is named with its reason. What speaks against a time (`trust`) is in its row.
 """
 
@@ -12,7 +12,7 @@ import os
 from dataclasses import asdict, dataclass, field
 
 from numbarnn.bench import info, report
-from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_problem
+from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
 from numbarnn.bench.cases.shapes import SETS, TF32, Shape, parse_shape
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.torch_peer import torch_tf32
@@ -68,24 +68,15 @@ def add_arguments(parser):
 
 def add_shape_argument(parser):
     """Adds `--shape T,B,I,H,L`."""
-    parser.add_argument(
-        "--shape",
-        type=parse_shape,
-        action="append",
-        metavar="T,B,I,H,L",
-        help="steps, batch, input size, hidden size, layers; may be given several times",
-    )
+    about = "steps, batch, input size, hidden size, layers; may be given several times"
+    parser.add_argument("--shape", type=parse_shape, action="append", metavar="T,B,I,H,L", help=about)
 
 
 def add_list_argument(parser, option, choices, default, more=""):
     """Adds an option that takes several of `choices`."""
-    parser.add_argument(
-        option,
-        type=report.comma_list(choices),
-        default=default,
-        metavar=f"{option[2:].upper()}[,...]",
-        help=f"from {', '.join(choices)}; default {','.join(default)}{more}",
-    )
+    about = f"from {', '.join(choices)}; default {','.join(default)}{more}"
+    kind, shown = report.comma_list(choices), f"{option[2:].upper()}[,...]"
+    parser.add_argument(option, type=kind, default=default, metavar=shown, help=about)
 
 
 def add_machine_arguments(parser):
@@ -93,12 +84,9 @@ def add_machine_arguments(parser):
     add = parser.add_argument
     add("--device", choices=["auto", "cpu", "cuda"], default="auto")
     add("--threads", type=report.thread_count, metavar="N", help="CPU threads for every contender; default all cores")
-    add(
-        "--openblas-core",
-        metavar="NAME",
-        help="the CPU family numbarnn's OpenBLAS takes its kernels from, such as Haswell or SkylakeX; 'auto' looks at "
-        "the processor even if OPENBLAS_CORETYPE is set; default as the environment says",
-    )
+    about = "the CPU family numbarnn's OpenBLAS takes its kernels from, such as Haswell or SkylakeX; 'auto' looks at "
+    about += "the processor even if OPENBLAS_CORETYPE is set; default as the environment says"
+    add("--openblas-core", metavar="NAME", help=about)
     rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
     add("--rounds", type=report.positive_int, metavar="N", help=f"default {rounds}")
 
@@ -111,13 +99,13 @@ def run(args):
     if where.device == "cpu" and not peers.installed("onnx", "onnxruntime"):
         report.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
     todo = [
-        (cell, shape, dtype, tf32)
+        (cell, shape, dtype, TF32[tf32])
         for cell in args.cell
         for shape in args.shape or SETS[args.set]
         for dtype in args.dtype
-        for tf32 in tf32_of(dtype, where.device, args.tf32)
+        for tf32 in (args.tf32 if dtype == "float32" and where.device == "cuda" else ["off"])
     ]
-    rows = take_times(args, where, todo, time_problem, speed_table.print_timings)
+    rows = take_times(args, where, todo, time_case, speed_table.print_timings)
     return 0 if all(row["ok"] and not disagreement(row["agreement"]) for row in rows) else 1
 
 
@@ -169,11 +157,6 @@ def take_times(args, where, todo, time_one, show, torch_method=TORCH_METHOD):
     return rows
 
 
-def tf32_of(dtype, device, wanted):
-    """With and without TF32, of what is wanted; where there is none, only without."""
-    return [TF32[word] for word in wanted] if dtype == "float32" and device == "cuda" else [False]
-
-
 def choose_device(wanted):
     """The device to time on: "cpu" or "cuda". On CUDA, PyTorch must have it too."""
     import torch
@@ -187,13 +170,13 @@ def choose_device(wanted):
     return "cuda" if wanted != "cpu" and ours and theirs else "cpu"
 
 
-def time_problem(cell, shape, dtype, tf32, schedules, where):
-    """The rows of one problem, a row per pass and schedule."""
+def time_case(cell, shape, dtype, tf32, schedules, where):
+    """The rows of one case, a row per pass and schedule."""
     case = Case(cell, shape.T, shape.B, shape.I, (shape.H,) * shape.L, gradients="y", dtype=dtype, allow_tf32=tf32)
     about = {"cell": cell, "shape": shape._asdict(), "dtype": dtype, "device": where.device, "tf32": tf32}
     try:
-        problem = make_problem(case)
-        exact = peers.torch_contender(problem.float64, train=True, device=where.device)
+        instance = make_instance(case)
+        exact = peers.torch_contender(instance.float64, train=True, device=where.device)
         truth = exact.results(exact.call())
     except Exception as exception:
         about |= {"ok": False, "refusal": said(exception)}
@@ -201,21 +184,21 @@ def time_problem(cell, shape, dtype, tf32, schedules, where):
     timings = []
     for what in SHORT:
         with torch_tf32(tf32):
-            timings += time_pass(problem, truth, about | {"what": what}, schedules, where)
+            timings += time_pass(instance, truth, about | {"what": what}, schedules, where)
     return timings
 
 
-def time_pass(problem, truth, about, schedules, where):
-    """The rows of one pass of a problem, a row per schedule."""
+def time_pass(instance, truth, about, schedules, where):
+    """The rows of one pass of an instance, a row per schedule."""
     train, device = about["what"] == TRAINING, where.device
     try:
-        line = line_up(problem, truth, train, device, where.threads)
+        line = line_up(instance, truth, train, device, where.threads)
     except Exception as exception:
         return [Timing(**about, schedule=schedule, ok=False, refusal=said(exception)) for schedule in schedules]
     ours = {
         schedule: attempt(
-            lambda schedule=schedule: peers.numbarnn_contender(problem, train, device, schedule),
-            lambda contender: compare(problem.case, contender, truth, line.results),
+            lambda schedule=schedule: peers.numbarnn_contender(instance, train, device, schedule),
+            lambda contender: compare(instance.case, contender, truth, line.results),
         )
         for schedule in schedules
     }
@@ -228,17 +211,9 @@ def time_pass(problem, truth, about, schedules, where):
         if contender:
             own = {"numbarnn": turns[contender.name]} | {rival.name: turns[rival.name] for rival in line.rivals}
             row |= {"plan": contender.plan, "notes": {rival.name: rival.note for rival in line.rivals if rival.note}}
-            row |= compared_times(own)
+            row |= times(own)
+            row |= {"ratio": ratios(row["seconds"]), "device_ratio": ratios(row["device_seconds"])}
+            row["host_behind"] = {name: own[name].behind for name in row["device_seconds"]}
+            row["best_cudnn"] = best_cudnn(row["device_seconds"])
         rows.append(Timing(**row))
     return rows
-
-
-def compared_times(turns):
-    """The fields of a row with the times of its contenders, numbarnn among them."""
-    found = times(turns)
-    return found | {
-        "ratio": ratios(found["seconds"]),
-        "device_ratio": ratios(found["device_seconds"]),
-        "host_behind": {name: turns[name].behind for name in found["device_seconds"]},
-        "best_cudnn": best_cudnn(found["device_seconds"]),
-    }

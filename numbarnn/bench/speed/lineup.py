@@ -1,4 +1,4 @@
-"""Who else runs a problem of `numbarnn bench`, and whether what anybody computes of it is right.
+"""Who else runs a case of `numbarnn bench`, and whether what anybody computes of it is right.
 
 On a GPU these are cuDNN's algorithms, called directly, and PyTorch, which takes one of them; on the CPU PyTorch and,
 for inference in float32, onnxruntime. Each may be at most twice as far as PyTorch from what PyTorch computes in
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.peers import peers
-from numbarnn.bench.peers.cudnn_contender import PREFIX, cudnn_contenders
+from numbarnn.bench.peers.cudnn_peer import PREFIX, cudnn_contenders
 
 TORCH = "torch"
 
 
 @dataclass
 class LineUp:
-    """The peers on one pass of a problem.
+    """The peers on one pass of an instance.
 
     Attributes:
         rivals: contenders whose results are right.
@@ -42,20 +42,20 @@ class LineUp:
                 self.rivals.append(contender)
 
 
-def line_up(problem, truth, train, device, threads):
+def line_up(instance, truth, train, device, threads):
     """The `LineUp` of a pass: forward and backward if `train`, else inference; truth: PyTorch's results in float64."""
-    case, torch = problem.case, peers.torch_contender(problem, train, device)
+    case, torch = instance.case, peers.torch_contender(instance, train, device)
     found = LineUp([], torch.results(torch.call()))
     if reason := disagreement(compare(case, torch, truth, found.results, limit_of=largest_trusted)):
         found.left_out[TORCH] = reason
     else:
         found.rivals.append(torch)
     if device == "cuda":
-        contenders, refusals = cudnn_contenders(problem, train)
+        contenders, refusals = cudnn_contenders(instance, train)
         found.left_out |= refusals
         found.add(contenders, case, truth)
     elif not train and case.dtype == "float32" and peers.installed("onnx", "onnxruntime"):
-        found.add([peers.onnxruntime_contender(problem, threads)], case, truth)
+        found.add([peers.onnxruntime_contender(instance, threads)], case, truth)
     return found
 
 

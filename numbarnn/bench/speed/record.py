@@ -16,6 +16,7 @@ import numpy as np
 
 import numbarnn
 from numbarnn.bench import info
+from numbarnn.bench.peers import cudnn
 from numbarnn.bench.speed import timing, trust
 from numbarnn.bench.speed.lineup import TORCH, is_cudnn
 
@@ -136,7 +137,12 @@ def as_record(rows, where, load, torch_method=TORCH_METHOD):
     commit, clean = source_of(found["commit"])
     turn_s = timing.GPU_TURN_S if device == "cuda" else timing.TURN_S
     method = load | {"rounds": where.rounds, "turn_s": turn_s, "threads": where.threads, "torch": torch_method}
-    method |= {"cudnn": CUDNN_METHOD | cudnn_version()} if device == "cuda" else {}
+    if device == "cuda":
+        import torch
+
+        direct = cudnn.default_session().library.version_text if cudnn.why_not() is None else None
+        of_torch = torch.backends.cudnn.version()
+        method |= {"cudnn": CUDNN_METHOD | {"version": direct, "version_in_torch": of_torch}}
     machine = trust.machine_doubt(load, found["cpu"]["cores"])
     name = found["gpus"][0]["name"] if device == "cuda" and found["gpus"] else found["cpu"]["model"]
     return {
@@ -152,16 +158,6 @@ def as_record(rows, where, load, torch_method=TORCH_METHOD):
         "doubt": machine,
         "results": [row | {"doubts": trust.doubts(row, row["seconds"], machine)} for row in rows],
     }
-
-
-def cudnn_version():
-    """The versions of cuDNN itself and of the one in PyTorch, None where one is not there."""
-    from numbarnn.bench.peers import cudnn
-
-    direct = cudnn.default_session().library.version_text if cudnn.available() else None
-    import torch
-
-    return {"version": direct, "version_in_torch": torch.backends.cudnn.version()}
 
 
 def read(path):

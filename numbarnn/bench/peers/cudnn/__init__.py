@@ -25,6 +25,6 @@ from .library import CudnnError
 from .options import Options
 from .prepared import Prepared
 from .rnn import Rnn
-from .session import Session, available, default_session, why_not
+from .session import Session, default_session, why_not
 
-__all__ = ["CudnnError", "Options", "Prepared", "Rnn", "Session", "available", "default_session", "why_not"]
+__all__ = ["CudnnError", "Options", "Prepared", "Rnn", "Session", "default_session", "why_not"]

@@ -86,23 +86,13 @@ class RnnDescriptor(Descriptor):
         super().__init__(library)
         self._dropout = dropout  # the descriptor refers to it
         library.call(
-            "cudnnSetRNNDescriptor_v8",
-            rnnDesc=self.pointer,
-            algo=ALGORITHMS[chosen.algorithm],
-            cellMode=CELLS[chosen.cell],
-            biasMode=BIAS_MODES[chosen.bias_mode],
-            dirMode=chosen.directions - 1,
-            inputMode=INPUT_MODES[chosen.input_mode],
-            dataType=DTYPES[chosen.dtype],
-            mathPrec=DTYPES[chosen.precision],
-            mathType=MATH_TYPES[chosen.math],
-            inputSize=chosen.input_size,
-            hiddenSize=chosen.hidden_size,
+            "cudnnSetRNNDescriptor_v8", rnnDesc=self.pointer, algo=ALGORITHMS[chosen.algorithm],
+            cellMode=CELLS[chosen.cell], biasMode=BIAS_MODES[chosen.bias_mode], dirMode=chosen.directions - 1,
+            inputMode=INPUT_MODES[chosen.input_mode], dataType=DTYPES[chosen.dtype], mathPrec=DTYPES[chosen.precision],
+            mathType=MATH_TYPES[chosen.math], inputSize=chosen.input_size, hiddenSize=chosen.hidden_size,
             projSize=chosen.proj_size or chosen.hidden_size,  # cuDNN's way of saying none
-            numLayers=chosen.num_layers,
-            dropoutDesc=None if dropout is None else dropout.pointer,
-            auxFlags=chosen.flags,
-        )
+            numLayers=chosen.num_layers, dropoutDesc=dropout and dropout.pointer, auxFlags=chosen.flags,
+        )  # fmt: skip
         if chosen.clip_bounds is not None:
             lclip, rclip = chosen.clip_bounds
             bounds = {"rnnDesc": self.pointer, "clipMode": options.CLIP_MINMAX, "lclip": lclip, "rclip": rclip}

@@ -42,16 +42,10 @@ _PROTOTYPES = {
     "cudnnCreate": "p:handle",
     "cudnnDestroy": "p:handle",
     "cudnnSetStream": "p:handle p:streamId",
-    "cudnnCreateTensorDescriptor": "p:tensorDesc",
-    "cudnnDestroyTensorDescriptor": "p:tensorDesc",
     "cudnnSetTensorNdDescriptor": "p:tensorDesc i:dataType i:nbDims p:dimA p:strideA",
     "cudnnGetTensorNdDescriptor": "p:tensorDesc i:nbDimsRequested p:dataType p:nbDims p:dimA p:strideA",
-    "cudnnCreateDropoutDescriptor": "p:dropoutDesc",
-    "cudnnDestroyDropoutDescriptor": "p:dropoutDesc",
     "cudnnDropoutGetStatesSize": "p:handle p:sizeInBytes",
     "cudnnSetDropoutDescriptor": "p:dropoutDesc p:handle f:dropout p:states z:stateSizeInBytes Q:seed",
-    "cudnnCreateRNNDescriptor": "p:rnnDesc",
-    "cudnnDestroyRNNDescriptor": "p:rnnDesc",
     "cudnnSetRNNDescriptor_v8": f"p:rnnDesc {RNN_OPTIONS}",
     "cudnnGetRNNDescriptor_v8": f"p:rnnDesc {_pointers(RNN_OPTIONS)}",
     "cudnnRNNSetClip_v8": "p:rnnDesc i:clipMode i:clipNanOpt d:lclip d:rclip",
@@ -63,8 +57,6 @@ _PROTOTYPES = {
     "cudnnGetRNNWeightParams": (
         "p:handle p:rnnDesc i:pseudoLayer z:weightSpaceSize p:weightSpace i:linLayerID p:mDesc p:mAddr p:bDesc p:bAddr"
     ),
-    "cudnnCreateRNNDataDescriptor": "p:rnnDataDesc",
-    "cudnnDestroyRNNDataDescriptor": "p:rnnDataDesc",
     "cudnnSetRNNDataDescriptor": (
         "p:rnnDataDesc i:dataType i:layout i:maxSeqLength i:batchSize i:vectorSize p:seqLengthArray p:paddingFill"
     ),
@@ -85,6 +77,10 @@ _PROTOTYPES = {
         f"p:dweightSpace {_SPACES}"
     ),
 }
+for _kind, _argument in (("Tensor", "tensor"), ("Dropout", "dropout"), ("RNN", "rnn"), ("RNNData", "rnnData")):
+    _PROTOTYPES |= dict.fromkeys(
+        (f"cudnn{verb}{_kind}Descriptor" for verb in ("Create", "Destroy")), f"p:{_argument}Desc"
+    )
 # name -> ((argument, letter of its type), ...)
 PROTOTYPES = {
     function: tuple((argument.partition(":")[2], argument[0]) for argument in arguments.split())
@@ -166,14 +162,9 @@ class Library:
         pointer.argtypes = [_TYPES[letter] for _, letter in PROTOTYPES[function]]
         status = pointer(*values)
         if status:
-            name = self._library.cudnnGetErrorString(status).decode()
-            raise CudnnError(function, status, name, self._last_words())
-
-    def _last_words(self):
-        """What cuDNN said about its last error in this thread."""
-        text = ctypes.create_string_buffer(4096)
-        self._library.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))
-        return text.value.decode(errors="replace")
+            name, text = self._library.cudnnGetErrorString(status).decode(), ctypes.create_string_buffer(4096)
+            self._library.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))  # of this thread
+            raise CudnnError(function, status, name, text.value.decode(errors="replace"))
 
 
 def in_order(function, arguments):

@@ -37,9 +37,7 @@ class Options:
         dtype: "float32", "float64", "float16" or "bfloat16".
         algorithm: a name of ALGORITHMS.
         math_type: a name of MATH_TYPES; None for "tensor_op" in halves, else "fma", which keeps TF32 away.
-        math_precision: a dtype; None for float32 in halves, else the dtype.
         layout: a name of LAYOUTS.
-        padded_io: whether CUDNN_RNN_PADDED_IO_ENABLED is set; None for in every layout but the packed one.
 
     Raises:
         ValueError, TypeError: an option is unknown, or would be taken for another one without a word.
@@ -60,9 +58,7 @@ class Options:
     dtype: str = "float32"
     algorithm: str = "standard"
     math_type: str | None = None
-    math_precision: str | None = None
     layout: str = "seq_major_unpacked"
-    padded_io: bool | None = None
 
     def __post_init__(self):
         for name in ("input_size", "hidden_size", "num_layers", "proj_size"):
@@ -75,7 +71,6 @@ class Options:
             ("dtype", self.dtype, DTYPES),
             ("algorithm", self.algorithm, ALGORITHMS),
             ("math_type", self.math, MATH_TYPES),
-            ("math_precision", self.precision, DTYPES),
             ("layout", self.layout, LAYOUTS),
         ):
             if value not in names:
@@ -102,7 +97,7 @@ class Options:
     @property
     def precision(self):
         """The dtype in which cuDNN computes."""
-        return self.math_precision or compute_dtype(self.dtype)
+        return compute_dtype(self.dtype)
 
     @property
     def clip_bounds(self):
@@ -116,8 +111,7 @@ class Options:
     @property
     def flags(self):
         """cuDNN's auxFlags."""
-        padded = self.layout != "seq_major_packed" if self.padded_io is None else self.padded_io
-        return PADDED_IO_ENABLED if padded else PADDED_IO_DISABLED
+        return PADDED_IO_DISABLED if self.layout == "seq_major_packed" else PADDED_IO_ENABLED
 
     @property
     def gates(self):

@@ -122,10 +122,11 @@ class Rnn:
     Attributes:
         options: the `Options`.
         weight_space_bytes, weight_space_size: size of the weight space, in bytes and in elements.
+        places: PyTorch's name -> `weights.Place` of each parameter there, as cuDNN reports it.
 
-    Raises:
-        ValueError, TypeError: see `Options`.
-        CudnnError: cuDNN does not take these options.
+    Raises, as its calls do:
+        ValueError, TypeError: an option or argument does not fit.
+        CudnnError: cuDNN refuses, or fails.
         RuntimeError: cuDNN, a driver or a GPU is missing.
     """
 
@@ -133,30 +134,25 @@ class Rnn:
         self.options = Options(cell, input_size, hidden_size, num_layers, **chosen)
         self.dtype = numpy_dtype(self.options.dtype)
         self._session = session or default_session()
-        self._library, self._device = self._session.library, self._session.device
+        self._device, library = self._session.device, self._session.library
         dropout = DropoutDescriptor(self._session, self.options.dropout, self.options.seed)
-        self._descriptor = RnnDescriptor(self._library, self.options, dropout)
+        self._descriptor = RnnDescriptor(library, self.options, dropout)
         self._built_for = None  # the batch that PERSIST_DYNAMIC was compiled for
         with self._device:
-            self.weight_space_bytes = weights.space_bytes(self._library, self._session.handle, self._descriptor)
+            asked = library, self._session.handle, self._descriptor
+            self.weight_space_bytes = weights.space_bytes(*asked)
             self.weight_space_size = self.weight_space_bytes // self.dtype.itemsize
             base = Buffer(self._device, self.weight_space_bytes)
-            self._places = weights.places(
-                self._library, self._session.handle, self._descriptor, self.options, base.address
-            )
+            self.places = weights.places(*asked, self.options, base.address)
 
     # ------------------------------------------------------------------------------------------------------ weights
-    def weight_params(self):
-        """PyTorch's name -> (offset in elements, shape) of each parameter in the weight space, as cuDNN reports it."""
-        return dict(self._places)
-
     def split(self, flat):
         """PyTorch's name -> view of a flat weight space (weight_space_size,)."""
-        return weights.split(flat, self._places)
+        return weights.split(flat, self.places)
 
     def join(self, parameters):
         """The flat weight space with the arrays of a dict by PyTorch's names; ValueError, TypeError if one is wrong."""
-        return weights.join(parameters, self._places, self.weight_space_size, self.dtype)
+        return weights.join(parameters, self.places, self.weight_space_size, self.dtype)
 
     # ------------------------------------------------------------------------------------------------------ forward
     def forward(self, x, hx=None, cx=None, weights=None, lengths=None, padding_value=0.0, training=True):
@@ -177,9 +173,6 @@ class Rnn:
             reserve, for the backward calls.
             Outputs are full of NaN before the call: NaN that is left is what cuDNN did not write.
 
-        Raises:
-            ValueError, TypeError: an argument does not fit.
-            CudnnError: cuDNN refuses, or fails.
         """
         call = self._call(x, (hx, cx), weights, lengths, padding_value, training)
         call.run(FORWARD)
@@ -196,10 +189,6 @@ class Rnn:
 
         Returns:
             dx like x, dhx, dcx (None but for the LSTM), full of NaN before the call.
-
-        Raises:
-            ValueError, TypeError: an argument does not fit, or the reserve was used.
-            CudnnError: cuDNN refuses, or fails.
         """
         self._check_reserve(reserve)
         if reserve.data_done:
@@ -211,18 +200,12 @@ class Rnn:
         return reserve.take("dx", "dhx", "dcx")
 
     def backward_weights(self, reserve, dw=None):
-        """Gradients of the weights: dw (weight_space_size,) or zeros, with what cuDNN adds to it, as a new array.
-
-        Raises:
-            ValueError, TypeError: dw does not fit, or backward_data was not called before.
-            CudnnError: cuDNN refuses, or fails.
-        """
+        """Gradients of the weights: dw (weight_space_size,) or zeros, with what cuDNN adds to it, as a new array."""
         self._check_reserve(reserve)
         if not reserve.data_done:
             raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
-        dw = np.zeros(self.weight_space_size, self.dtype) if dw is None else self._array("dw", dw)
-        self._check_shape("dw", dw, (self.weight_space_size,))
-        reserve.put(dw=dw)
+        dw = np.zeros(self.weight_space_size, self.dtype) if dw is None else dw
+        reserve.put(**self._checked(reserve.shapes, dw=dw))
         reserve.run(WEIGHTS)
         return reserve.take("dw")[0]
 
@@ -248,17 +231,17 @@ class Rnn:
         """The `Call` of a forward call whose arguments fit."""
         x = self._array("x", x)
         sequences = self._sequences(x, lengths)
-        self._check_shape("x", x, sequences.shape(self.options.input_size))
         if weights is None:
             raise TypeError("weights are missing: give a dict by PyTorch's names, or a flat array")
-        flat = self.join(weights) if isinstance(weights, dict) else self._array("weights", weights)
-        self._check_shape("weights", flat, (self.weight_space_size,))
+        flat = self.join(weights) if isinstance(weights, dict) else weights
         # PERSIST_DYNAMIC is compiled for one batch size, before the sizes of its spaces are asked for.
         if self.options.algorithm == "persist_dynamic" and self._built_for != sequences.batch:
             self._session.call("cudnnBuildRNNDynamic", rnnDesc=self._descriptor.pointer, miniBatch=sequences.batch)
             self._built_for = sequences.batch
+        shapes = {"x": sequences.shape(self.options.input_size), "weights": (self.weight_space_size,)}
+        given = self._checked(shapes, x=x, weights=flat)
         call = Call(self, sequences, padding_value, training)
-        call.put(x=x, weights=flat, **self._checked(call.shapes, hx=states[0], cx=states[1]))
+        call.put(**given, **self._checked(call.shapes, hx=states[0], cx=states[1]))
         call.make("y", "hy", "cy")
         return call
 
@@ -296,14 +279,9 @@ class Rnn:
         for name, array in arrays.items():
             if array is not None and shapes[name] is None:
                 raise ValueError(f"{name} must be None: {self.options.cell} has no cell state")
-            if array is not None:
-                self._check_shape(name, array, shapes[name])
+            if array is not None and array.shape != shapes[name]:
+                raise ValueError(f"{name} must have shape {shapes[name]}, got {array.shape}")
         return arrays
-
-    @staticmethod
-    def _check_shape(name, array, shape):
-        if array.shape != shape:
-            raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
 
     def _check_reserve(self, reserve):
         if not isinstance(reserve, Call):

@@ -69,8 +69,3 @@ def why_not():
     except RuntimeError as error:
         return str(error)
     return None
-
-
-def available():
-    """Whether cuDNN can be used here."""
-    return why_not() is None

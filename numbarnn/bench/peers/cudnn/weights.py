@@ -49,28 +49,27 @@ def places(library, handle, descriptor, chosen, base):
     for pseudo_layer in range(chosen.num_layers * chosen.directions):
         layer, direction = divmod(pseudo_layer, chosen.directions)
         suffix = f"_l{layer}{'_reverse' if direction else ''}"
-
-        def linear_layer(linear, pseudo_layer=pseudo_layer):
-            parts = _linear_layer(library, linLayerID=linear, pseudoLayer=pseudo_layer, **given)
-            return [part and Place((part[0] - base) // itemsize, part[1]) for part in parts]
-
-        gates = [linear_layer(linear) for linear in range(2 * G)]
+        given["pseudoLayer"] = pseudo_layer
+        layers = [
+            _linear_layer(library, itemsize, linLayerID=i, **given) for i in range(2 * G + bool(chosen.proj_size))
+        ]
+        gates = layers[: 2 * G]
         for kind, group in (("ih", gates[:G]), ("hh", gates[G:])):
             matrices, biases = zip(*group, strict=True)
             found |= _together(f"weight_{kind}{suffix}", matrices)
             found |= _together(f"bias_{kind}{suffix}", [part and Place(part.offset, part.shape[:1]) for part in biases])
         if chosen.proj_size:
-            found |= _together(f"weight_hr{suffix}", linear_layer(2 * G)[:1])
+            found |= _together(f"weight_hr{suffix}", layers[-1][:1])
     return dict(sorted(found.items(), key=lambda item: item[1].offset))
 
 
-def _linear_layer(library, **given):
-    """((address, shape (rows, columns)) or None) of a linear layer's matrix and of its bias (rows, 1)."""
+def _linear_layer(library, itemsize, **given):
+    """The `Place`s, or None, of a linear layer's matrix (rows, columns) and of its bias (rows, 1)."""
     matrix, bias = TensorDescriptor(library), TensorDescriptor(library)
     given |= {"mDesc": matrix.pointer, "bDesc": bias.pointer}
     addresses = ask(library.call, "cudnnGetRNNWeightParams", "p:mAddr p:bAddr", **given).values()
     return [
-        (address, tensor.read()[1][1:]) if address else None
+        Place((address - given["weightSpace"]) // itemsize, tensor.read()[1][1:]) if address else None
         for address, tensor in zip(addresses, (matrix, bias), strict=True)
     ]
 

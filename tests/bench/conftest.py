@@ -1,0 +1,60 @@
+"""What tests of the commands share."""
+
+import json
+
+import pytest
+
+import fake_cudnn
+from numbarnn import cli
+from numbarnn.bench.peers import cudnn
+from numbarnn.bench.peers.cudnn import rnn as cudnn_rnn
+from numbarnn.bench.speed import timing
+
+
+@pytest.fixture
+def command(tmp_path):
+    """A function that runs a command: (its exit code, what it wrote as JSON)."""
+    path = tmp_path / "answer.json"
+
+    def run(*arguments):
+        code = cli.main([*map(str, arguments), "--json", str(path)])
+        found = json.loads(path.read_text())
+        path.unlink()
+        return code, found
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys):
+    """A function that runs a command with wrong arguments: what it says to them."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*arguments])
+        assert stop.value.code == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
+def short_turns(monkeypatch):
+    """Turns of a millisecond, and PyTorch's number of threads as it was."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(timing, "TURN_S", 1e-3)
+    monkeypatch.setattr(timing, "GPU_TURN_S", 1e-3)
+    monkeypatch.setattr(timing, "GAP_S", 0.0)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def session(monkeypatch):
+    """A fake cuDNN, as if it were the one of this machine."""
+    found = fake_cudnn.session()
+    monkeypatch.setattr(cudnn, "why_not", lambda: None)
+    for module in (cudnn, cudnn_rnn):
+        monkeypatch.setattr(module, "default_session", lambda: found)
+    return found
