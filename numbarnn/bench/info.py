@@ -37,7 +37,6 @@ PACKAGES = {
 
 
 def add_arguments(parser):
-    """Adds the arguments of `numbarnn info`."""
     report.add_json_argument(parser, "all of it")
 
 
@@ -132,7 +131,6 @@ def run_tool(name, *arguments):
 
 
 def cpu_model():
-    """The processor's name."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text(errors="replace").splitlines():
@@ -142,7 +140,6 @@ def cpu_model():
 
 
 def core_count():
-    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

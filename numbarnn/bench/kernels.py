@@ -29,7 +29,6 @@ COLUMNS = [
 
 
 def add_arguments(parser):
-    """Adds the arguments of `numbarnn kernels`."""
     about = f"what to compile for, such as sm_90; may be repeated; default {','.join(ARCHS)}"
     parser.add_argument("--arch", type=known_archs, action="extend", metavar="SM[,SM]", help=about)
     output = parser.add_mutually_exclusive_group()

@@ -66,7 +66,6 @@ class CellTiming(Row):
 
 # ------------------------------------------------------------------------------------------------------- arguments
 def add_arguments(parser):
-    """Adds the arguments of `numbarnn cells`."""
     from numbarnn.schedules import SCHEDULES
 
     about = "a cell of numbarnn.cells.library by its name; or FILE.py:NAME, or MODULE:NAME; default %(default)s"

@@ -16,7 +16,6 @@ DEVICE = "device"  # the profile that is the one of the GPU in this machine
 
 
 def add_arguments(parser):
-    """Adds the arguments of `numbarnn plan`."""
     from numbarnn.schedules import SCHEDULES
 
     add = parser.add_argument
@@ -117,7 +116,6 @@ def problem_of(args):
 
 # ---------------------------------------------------------------------------------------------------- output
 def describe(problem):
-    """A problem in one line."""
     words = [f"{problem.cell.name}: I={problem.input_size} H={','.join(map(str, problem.hidden_sizes))}"]
     words += [f"B={problem.batch} T={problem.steps} {problem.dtype}"]
     words += ["bidirectional"] if problem.directions == 2 else []

@@ -35,7 +35,6 @@ def figure(purpose, **options):
 
 
 def have_rich():
-    """True when rich can be imported."""
     return importlib.util.find_spec("rich") is not None
 
 
@@ -147,7 +146,6 @@ def json_path(text):
 
 
 def add_json_argument(parser, what):
-    """Adds `--json FILE`."""
     parser.add_argument("--json", type=json_path, metavar="FILE", help=f"also write {what} to FILE, as JSON")
 
 

@@ -74,7 +74,6 @@ def rows_of(one, shapes=None):
 
 
 def shape_of(row):
-    """A row's Shape."""
     return Shape(**row["shape"])
 
 
@@ -102,7 +101,6 @@ def command_of(records):
 
 # --------------------------------------------------------------------------------------------------------- numbers
 def milliseconds(seconds):
-    """A time with three digits that count."""
     return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
 
 

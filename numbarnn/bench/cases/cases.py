@@ -66,12 +66,10 @@ class Case:
 
     @property
     def D(self):
-        """Number of directions."""
         return 2 if self.bidirectional else 1
 
     @property
     def L(self):
-        """Number of layers."""
         return len(self.hidden)
 
     @property

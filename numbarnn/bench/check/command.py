@@ -31,7 +31,6 @@ DROPOUT_SIGMAS = 5  # a right generator is further from its rate once in 1.7 mil
 
 
 def add_arguments(parser):
-    """Adds the arguments of `numbarnn check`."""
     from numbarnn.schedules import SCHEDULES
 
     add, cells, schedules = parser.add_argument, cases.ALL_CELLS, ("auto", *SCHEDULES)

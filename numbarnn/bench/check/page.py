@@ -21,7 +21,6 @@ svg { max-width: 100%; height: auto; }
 
 
 def html(comparisons, verdict):
-    """The page, as text."""
     failures = [comparison for comparison in comparisons if not comparison.ok]
     parts = [
         f'<p class="verdict">{escape(verdict)}</p>',

@@ -53,7 +53,6 @@ def by_run(comparisons, verbose=False):
 
 
 def dtype_of(comparison):
-    """The dtype of its case."""
     return next((dtype for dtype in precision.DTYPES if dtype in comparison.options.split()), "-")
 
 
@@ -95,7 +94,6 @@ LEGEND = (
 
 
 def number(value):
-    """An error or a limit for the table."""
     return "-" if value is None else f"{value:.1e}"
 
 
@@ -157,7 +155,6 @@ def print_summary(comparisons, seconds):
 
 
 def verdict(comparisons, seconds):
-    """How it ended, in one sentence."""
     failed = sum(not comparison.ok for comparison in comparisons)
     total = sum(comparison.compared for comparison in comparisons)
     engines = sorted({comparison.engine for comparison in comparisons})

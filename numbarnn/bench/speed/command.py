@@ -50,7 +50,6 @@ class Timing(Row):
 
 
 def add_arguments(parser):
-    """Adds the arguments of `numbarnn bench`."""
     from numbarnn.schedules import SCHEDULES
 
     shapes = parser.add_mutually_exclusive_group()
@@ -67,7 +66,6 @@ def add_arguments(parser):
 
 
 def add_shape_argument(parser):
-    """Adds `--shape T,B,I,H,L`."""
     about = "steps, batch, input size, hidden size, layers; may be given several times"
     parser.add_argument("--shape", type=parse_shape, action="append", metavar="T,B,I,H,L", help=about)
 

@@ -84,7 +84,6 @@ def label(name):
 
 
 def quotient(ratio):
-    """A ratio for the table."""
     return "-" if ratio is None else f"{ratio:.2f}"
 
 

@@ -35,7 +35,6 @@ class Device:
         self._device.__exit__(*exception)
 
     def synchronize(self):
-        """Wait for all work of the device."""
         self._device.synchronize()
 
     def allocate(self, size):
@@ -47,12 +46,10 @@ class Device:
             raise RuntimeError(f"{error}; free memory on the device, or use smaller sizes") from error
 
     def free(self, address):
-        """Give memory back."""
         with self:
             self._runtime.free(address)
 
     def fill(self, address, byte, size):
-        """Set every byte."""
         with self:
             self._runtime.memset(address, byte, size)
 
@@ -111,7 +108,6 @@ class Buffer:
         weakref.finalize(self, device.free, self.address).atexit = False  # at exit the driver frees everything
 
     def fill(self, byte):
-        """Set every byte."""
         if self.size:
             self._device.fill(self.address, byte, self.size)
         return self

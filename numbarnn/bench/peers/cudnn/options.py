@@ -86,12 +86,10 @@ class Options:
 
     @property
     def bias_mode(self):
-        """The bias as a name of BIAS_MODES."""
         return {True: "double", False: "none"}.get(self.bias, self.bias)
 
     @property
     def math(self):
-        """The math type in force."""
         return self.math_type or ("tensor_op" if is_half(self.dtype) else "fma")
 
     @property
@@ -101,7 +99,6 @@ class Options:
 
     @property
     def clip_bounds(self):
-        """(lclip, rclip), or None."""
         if self.cell_clip is None:
             return None
         bounds = self.cell_clip if isinstance(self.cell_clip, tuple | list) else (-self.cell_clip, self.cell_clip)
@@ -110,17 +107,14 @@ class Options:
 
     @property
     def flags(self):
-        """cuDNN's auxFlags."""
         return PADDED_IO_DISABLED if self.layout == "seq_major_packed" else PADDED_IO_ENABLED
 
     @property
     def gates(self):
-        """G."""
         return GATES[self.cell]
 
     @property
     def directions(self):
-        """D."""
         return 2 if self.bidirectional else 1
 
     @property
@@ -130,7 +124,6 @@ class Options:
 
     @property
     def output_size(self):
-        """Width of y."""
         return self.directions * self.state_size
 
     @property

@@ -223,7 +223,6 @@ class Rnn:
         return Prepared(self._session, call, (FORWARD, DATA, WEIGHTS) if training else (FORWARD,))
 
     def synchronize(self):
-        """Wait for all work of the device."""
         self._device.synchronize()
 
     # ----------------------------------------------------------------------------------------------------- the calls

@@ -24,12 +24,10 @@ class Place(NamedTuple):
 
     @property
     def size(self):
-        """Number of elements."""
         return math.prod(self.shape)
 
 
 def space_bytes(library, handle, descriptor):
-    """Size of the weight space in bytes."""
     given = {"handle": handle, "rnnDesc": descriptor.pointer}
     return ask(library.call, "cudnnGetRNNWeightSpaceSize", "z:weightSpaceSize", **given)["weightSpaceSize"]
 
