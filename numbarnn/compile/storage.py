@@ -3,7 +3,7 @@
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)   # device functions, for the kernel to close over
     y[i] = narrow(widen(x[i]) * factor)                           # in the kernel
     kernel.bind(config, storage.stored(y), storage.stored(x))     # float16 and bfloat16 go in as uint16
-    kernel.bind(config, storage.fields(states, "h", "c"))         # a group of arrays, of which the kernel uses h and c
+    kernel.bind(config, storage.stored_group(states))             # a NamedTuple of arrays and None
 
 Numba's own float16 needs a library that NVCC builds, and it has no bfloat16 arrays; bits need neither, on any device.
 """
@@ -22,10 +22,9 @@ def stored(array):
     return array.view(np.uint16) if array.dtype.itemsize == 2 else array
 
 
-def fields(group, *names):
-    """A NamedTuple of arrays as a kernel takes it that uses these fields of it: they as `stored`, None for the rest."""
-    pairs = zip(group._fields, group, strict=True)
-    return group._make(stored(array) if name in names and array is not None else None for name, array in pairs)
+def stored_group(group):
+    """A NamedTuple of arrays and None as kernels take it: the arrays as `stored`."""
+    return group._make([None if array is None else stored(array) for array in group])
 
 
 @cache

@@ -6,7 +6,8 @@ from threading import RLock
 
 from numbarnn.common import install
 from numbarnn.cuda.compiler import simulated
-from numbarnn.engines.base import BackwardBuffers, Engine, ForwardBuffers, Job
+from numbarnn.engines.base import Engine, Job
+from numbarnn.kernels.step.groups import BackwardBuffers, ForwardBuffers
 
 __all__ = [
     "BackwardBuffers",

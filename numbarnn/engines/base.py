@@ -7,55 +7,14 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbarnn.cells import Cell
-from numbarnn.kernels.step.groups import Gradients, Options, Parameters, Saved, Scratch, States
+from numbarnn.kernels.step.groups import BackwardBuffers, ForwardBuffers
 
 _lock = threading.RLock()  # of all engines' constants
-
-
-@dataclass
-class ForwardBuffers:
-    """The arrays of one layer and direction in the forward pass, in groups; see `numbarnn.kernels.step.groups`.
-
-    Attributes:
-        cell: the cell.
-        direction: 0, or 1 for the one that goes through time backward.
-        save: keep what backward needs (training).
-        x: (T, B, I), for engines that multiply it themselves (`Engine.fuses_input`); else None.
-        allow_tf32: see `Problem`.
-    """
-
-    cell: Cell
-    direction: int
-    save: bool
-    parameters: Parameters
-    states: States
-    saved: Saved
-    scratch: Scratch
-    options: Options
-    x: Any = None
-    allow_tf32: bool = False
-
-
-@dataclass
-class BackwardBuffers:
-    """The arrays of one layer and direction in the backward pass, after the forward pass; see `ForwardBuffers`."""
-
-    cell: Cell
-    direction: int
-    parameters: Parameters
-    states: States
-    saved: Saved
-    gradients: Gradients
-    scratch: Scratch
-    options: Options
-    allow_tf32: bool = False
 
 
 class Job(NamedTuple):

@@ -10,7 +10,6 @@ New kernels: write a function dtype -> ShippedKernels, and append it to LISTS.
 
 from dataclasses import dataclass
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -23,7 +22,18 @@ from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import trouble
 from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, fingerprint, masks, repeat
 from numbarnn.kernels.step import pointwise, projection, stages, unit_sums
-from numbarnn.kernels.step.groups import Gradients, Options, Parameters, Saved, Scratch, States
+from numbarnn.kernels.step.groups import (
+    BackwardBuffers,
+    ForwardBuffers,
+    Gradients,
+    Options,
+    Parameters,
+    Saved,
+    Scratch,
+    States,
+    backward_arguments,
+    forward_arguments,
+)
 
 
 @dataclass(frozen=True)
@@ -95,11 +105,11 @@ def pointwise_kernels_of(cell, dtype, masked):
     before, after = cell.sums_before(len(cell.stages)), cell.sums_after(-1)
     for save in (True, False):
         forward = pointwise.make_pointwise_forward(cell, dtype, save, masked)
-        arguments = pointwise.forward_arguments(_buffers(cell, dtype, masked, save))
+        arguments = forward_arguments(_buffers(cell, dtype, masked, save)[0])
         yield ShippedKernel(forward, dtype, "", _threads(cell, dtype, before), arguments)
     for projected in (False, True) if "c" in cell.states else (False,):
         backward = pointwise.make_pointwise_backward(cell, dtype, masked, projected)
-        arguments = pointwise.backward_arguments(_buffers(cell, dtype, masked, projected=projected))
+        arguments = backward_arguments(_buffers(cell, dtype, masked, projected=projected)[1])
         yield ShippedKernel(backward, dtype, "", _threads(cell, dtype, after), arguments)
 
 
@@ -109,8 +119,7 @@ def _threads(cell, dtype, stages):
 
 
 def _buffers(cell, dtype, masked, save=True, projected=False):
-    """Small arrays of a direction's steps in groups, with the fields of `engines.ForwardBuffers` and of
-    `engines.BackwardBuffers`."""
+    """Small arrays of a direction's steps: `ForwardBuffers` and `BackwardBuffers`."""
     T, B, H, number = 3, 2, 5, compute_dtype(dtype)
     G, A, N, Q = cell.num_gates, cell.num_ah, cell.num_private, cell.num_sums
     V, S = cell.num_per_unit, cell.num_products
@@ -119,20 +128,16 @@ def _buffers(cell, dtype, masked, save=True, projected=False):
     per_unit, d_per_unit = (zeros(dtype, V * H), zeros(dtype, T, B, V * H)) if V else (None, None)
     v, d_v = (zeros(dtype, T, B, S * H), zeros(number, B, S * H)) if S else (None, None)
     sums, d_sums = (zeros(number, T, B, Q), zeros(number, B, Q)) if Q else (None, None)
-    step_mask = zeros("uint8", T + 2, B) if masked else None
-    return SimpleNamespace(
-        cell=cell,
-        direction=0,
-        save=save,
-        parameters=Parameters(None, zeros(dtype, G * H), zeros(dtype, A * H), per_unit=per_unit),
-        states=States(h, c, h if projected else None),
-        saved=Saved(ax if save and cell.num_saved else None, v, sums),
-        scratch=Scratch(ax, zeros(number, B, A * H), dh if projected else None, d_v, d_sums),
-        options=Options(step_mask, zeros("uint64", 4) if cell.noise and save else None),
-        gradients=Gradients(
-            dh, dc, ax, zeros(dtype, T, B, A * H), zeros(dtype, T, B, H), d_per_unit=d_per_unit
-        ),
-    )  # fmt: skip
+    options = Options(zeros("uint8", T + 2, B) if masked else None, zeros("uint64", 4) if cell.noise and save else None)
+    parameters = Parameters(None, zeros(dtype, G * H), zeros(dtype, A * H), per_unit=per_unit)
+    states, saved = States(h, c, h if projected else None), Saved(ax if save and cell.num_saved else None, v, sums)
+    dah, dy = zeros(dtype, T, B, A * H), zeros(dtype, T, B, H)
+    gradients = Gradients(dh, dc, ax, dah, dy, d_per_unit=d_per_unit)
+    scratch = Scratch(ax, zeros(number, B, A * H)), Scratch(dm=dh if projected else None, d_v=d_v, d_sums=d_sums)
+    return (
+        ForwardBuffers(cell, 0, save, parameters, states, saved, scratch[0], options),
+        BackwardBuffers(cell, 0, parameters, states, saved, gradients, scratch[1], options),
+    )
 
 
 def stage_kernels(dtype):
@@ -145,12 +150,12 @@ def stage_kernels_of(cell, dtype):
     """A cell's kernels, without a step mask and with one. All arrays are contiguous; a cell that draws is in
     training."""
     for stage, masked in product(cell.product_stages, (False, True)):
-        buffers = _buffers(cell, dtype, masked)
+        of_forward, of_backward = _buffers(cell, dtype, masked)
         forward = stages.make_stage_forward(cell, stage, dtype, masked, bool(cell.noise))
         backward = stages.make_stage_backward(cell, stage, dtype, masked)
         threads = [_threads(cell, dtype, sums) for sums in (cell.sums_before(stage), cell.sums_after(stage))]
-        yield ShippedKernel(forward, dtype, "", threads[0], stages.forward_arguments(buffers))
-        yield ShippedKernel(backward, dtype, "", threads[1], stages.backward_arguments(buffers))
+        yield ShippedKernel(forward, dtype, "", threads[0], stages.forward_arguments(of_forward))
+        yield ShippedKernel(backward, dtype, "", threads[1], backward_arguments(of_backward))
 
 
 def sequence_kernels(dtype):

@@ -1,13 +1,19 @@
 """The arrays of a step in named groups: the same names from a pass to its engine, to a kernel, to a cell's functions.
 
-What a cell or a call does not have is None; what a kernel does not read is None in the groups that it gets (`fields`
-of `numbarnn.compile.storage`). All arrays are those of one layer and direction; T, B, H, ... as in `numbarnn`; G gates
-of ax, A gates of ah, K values saved, N private states, S further products, Q sums over units, V parameters per unit.
-Slot t + 1 of a state is the one after time t; slots 0 and T + 1 hold the initial states of the forward and the backward
-direction.
+What a cell or a call does not have is None; the matrices, which no kernel reads, are None in the groups that kernels
+get (`forward_arguments`, `backward_arguments`). All arrays are those of one layer and direction; T, B, H, ... as in
+`numbarnn`; G gates of ax, A gates of ah, K values saved, N private states, S further products, Q sums over units, V
+parameters per unit. Slot t + 1 of a state is the one after time t; slots 0 and T + 1 hold the initial states of the
+forward and the backward direction.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbarnn.cells import Cell
+from numbarnn.compile.storage import stored_group
 
 
 class Parameters(NamedTuple):
@@ -106,3 +112,76 @@ class Gradients(NamedTuple):
     dy: Any
     dht: Any = None
     d_per_unit: Any = None
+
+
+@dataclass
+class ForwardBuffers:
+    """The arrays of one layer and direction in the forward pass.
+
+    Attributes:
+        cell: the cell.
+        direction: 0, or 1 for the one that goes through time backward.
+        save: keep what backward needs (training).
+        x: (T, B, I), for engines that multiply it themselves (`Engine.fuses_input`); else None.
+        allow_tf32: see `Problem`.
+    """
+
+    cell: Cell
+    direction: int
+    save: bool
+    parameters: Parameters
+    states: States
+    saved: Saved
+    scratch: Scratch
+    options: Options
+    x: Any = None
+    allow_tf32: bool = False
+
+
+@dataclass
+class BackwardBuffers:
+    """The arrays of one layer and direction in the backward pass, after the forward pass; see `ForwardBuffers`."""
+
+    cell: Cell
+    direction: int
+    parameters: Parameters
+    states: States
+    saved: Saved
+    gradients: Gradients
+    scratch: Scratch
+    options: Options
+    allow_tf32: bool = False
+
+
+# ------------------------------------------------------------ what the cell's functions read, as step kernels get it
+def of_units(parameters):
+    """The `Parameters` that the cell's functions read, a number or more for each unit: all but matrices."""
+    return parameters._replace(R=None, W=None, W_hr=None)
+
+
+def states_of_cell(states):
+    """The `States` that the cell computes: with projection its output is m."""
+    return states if states.m is None else states._replace(h=states.m, m=None)
+
+
+def gradients_of_cell(buffers):
+    """The `Gradients` of those states: with projection dh is dm, which dy is part of."""
+    gradients = buffers.gradients
+    return gradients if buffers.states.m is None else gradients._replace(dh=buffers.scratch.dm, dy=None, dht=None)
+
+
+def forward_arguments(buffers):
+    """The groups of `ForwardBuffers` as kernels take them, and the direction."""
+    groups = (
+        of_units(buffers.parameters), states_of_cell(buffers.states), buffers.saved, buffers.scratch, buffers.options,
+    )  # fmt: skip
+    return *map(stored_group, groups), np.int32(buffers.direction)
+
+
+def backward_arguments(buffers):
+    """The groups of `BackwardBuffers` as kernels take them, and the direction."""
+    groups = (
+        of_units(buffers.parameters), states_of_cell(buffers.states), buffers.saved, gradients_of_cell(buffers),
+        buffers.scratch._replace(dm=None), buffers.options,
+    )  # fmt: skip
+    return *map(stored_group, groups), np.int32(buffers.direction)

@@ -6,7 +6,7 @@ indices are unsigned (np.uintp): one that could be negative would be checked for
 With arrays of 16 bits (`numbarnn.compile.storage`) equations are float32's, and c, ah, dh, dc are float32 in memory.
 
 Kernels take the groups of `numbarnn.kernels.step.groups`. A kernel's docstring names the arrays that it uses, and in
-brackets when there is one if not always; all others are None. Kernels for masked steps read a code per step and
+brackets when there is one if not always. Kernels for masked steps read a code per step and
 sequence (`numbarnn.common.order`): the state before the step counts as zero (RESET), or is carried through (SKIP). With
 projection the cell's output is m, and kernels get m as h and its gradient dm as dh (`states_of_cell`); between m and h
 there is a product. Sums over units that a kernel's functions need are made in it, by one block per sequence
@@ -32,6 +32,7 @@ from numbarnn.kernels.step.given import (
     make_given_forward,
     make_where,
 )
+from numbarnn.kernels.step.groups import backward_arguments, forward_arguments, gradients_of_cell
 
 THREADS_PER_BLOCK = 128
 MAX_GRID_Y = 65535
@@ -147,51 +148,6 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False):
     return Kernel(pointwise_backward_kernel, f"{cell.name}_pointwise_{'_'.join(words)}")
 
 
-def states_of_cell(states):
-    """The states that the cell computes: with projection its output is m."""
-    return states if states.m is None else states._replace(h=states.m)
-
-
-def gradients_of_cell(buffers):
-    """The gradients of those states in an `engines.BackwardBuffers`: with projection dm, which dy is part of."""
-    gradients, dm = buffers.gradients, buffers.scratch.dm
-    return gradients if buffers.states.m is None else gradients._replace(dh=dm, dy=None)
-
-
-def forward_arguments(buffers):
-    """What the forward kernel takes but t and before.
-
-    Args:
-        buffers: an `engines.ForwardBuffers`.
-    """
-    return (
-        storage.fields(buffers.parameters, "b_w", "b_r", "per_unit"),
-        storage.fields(states_of_cell(buffers.states), "h", "c"),
-        storage.fields(buffers.saved, "gates", "sums"),
-        storage.fields(buffers.scratch, "ax", "ah"),
-        storage.fields(buffers.options, "step_mask", "noise"),
-        np.int32(buffers.direction),
-    )
-
-
-def backward_arguments(buffers):
-    """What the backward kernel takes but t and before.
-
-    Args:
-        buffers: an `engines.BackwardBuffers`.
-    """
-    dah = () if buffers.cell.same_gradient else ("dah",)
-    return (
-        storage.fields(buffers.parameters, "per_unit"),
-        storage.fields(states_of_cell(buffers.states), "h", "c"),
-        storage.fields(buffers.saved, "gates", "sums"),
-        storage.fields(gradients_of_cell(buffers), "dh", "dc", "dax", *dah, "dy", "d_per_unit"),
-        storage.fields(buffers.scratch, "d_v", "d_sums"),
-        storage.fields(buffers.options, "step_mask", "noise"),
-        np.int32(buffers.direction),
-    )
-
-
 def forward_config(buffers, stages):
     """The LaunchConfig of a forward kernel that makes the sums of some stages (their numbers)."""
     cell = buffers.cell
@@ -206,7 +162,7 @@ def backward_config(buffers, stages):
 
 
 def bind_forward(buffers):
-    """A function f(t, before) that launches the forward kernel on a direction's `engines.ForwardBuffers`."""
+    """A function f(t, before) that launches the forward kernel on a direction's `ForwardBuffers`."""
     cell, masked = buffers.cell, buffers.options.step_mask is not None
     kernel = make_pointwise_forward(cell, buffers.states.h.dtype.name, buffers.save, masked)
     config = forward_config(buffers, cell.sums_before(len(cell.stages)))
@@ -214,7 +170,7 @@ def bind_forward(buffers):
 
 
 def bind_backward(buffers):
-    """A function f(t, before) that launches the backward kernel on a direction's `engines.BackwardBuffers`."""
+    """A function f(t, before) that launches the backward kernel on a direction's `BackwardBuffers`."""
     cell, masked, projected = buffers.cell, buffers.options.step_mask is not None, buffers.states.m is not None
     kernel = make_pointwise_backward(cell, buffers.states.h.dtype.name, masked, projected)
     return kernel.bind(backward_config(buffers, cell.sums_after(-1)), *backward_arguments(buffers))

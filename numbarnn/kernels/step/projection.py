@@ -70,7 +70,8 @@ def make_join(dtype, masked):
 
 def join_arguments(gradients, options):
     """What the kernel takes but t and before. Of dy its direction's columns."""
-    return storage.fields(gradients, "dht", "dh", "dy"), storage.fields(options, "step_mask")
+    used = gradients._replace(dc=None, dax=None, dah=None, d_per_unit=None), options._replace(noise=None)
+    return tuple(map(storage.stored_group, used))
 
 
 def bind_join(gradients, options):

@@ -11,7 +11,7 @@ from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import specialise
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.step import unit_sums
+from numbarnn.kernels.step import groups, unit_sums
 from numbarnn.kernels.step.given import (
     make_backward_rows,
     make_forward_rows,
@@ -19,7 +19,7 @@ from numbarnn.kernels.step.given import (
     make_given_forward,
     make_where,
 )
-from numbarnn.kernels.step.pointwise import backward_config, forward_config, gradients_of_cell, states_of_cell
+from numbarnn.kernels.step.pointwise import backward_config, forward_config
 
 
 @cache
@@ -100,41 +100,13 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False):
 
 
 def forward_arguments(buffers):
-    """What the forward kernel takes but t and before.
-
-    Args:
-        buffers: an `engines.ForwardBuffers`.
-    """
-    return (
-        storage.fields(buffers.parameters, "b_w", "b_r", "per_unit"),
-        storage.fields(states_of_cell(buffers.states), "h", "c"),
-        storage.fields(buffers.saved, "v", "sums"),
-        storage.fields(buffers.scratch, "ax", "ah"),
-        storage.fields(buffers.options, "step_mask", "noise"),
-        np.int32(buffers.direction),
-        np.int32(buffers.save),
-    )
-
-
-def backward_arguments(buffers):
-    """What the backward kernel takes but t and before.
-
-    Args:
-        buffers: an `engines.BackwardBuffers`.
-    """
-    return (
-        storage.fields(buffers.parameters, "per_unit"),
-        storage.fields(states_of_cell(buffers.states), "h", "c"),
-        storage.fields(buffers.saved, "gates", "sums"),
-        storage.fields(gradients_of_cell(buffers), "dh", "dc", "dah", "dy"),
-        storage.fields(buffers.scratch, "d_v", "d_sums"),
-        storage.fields(buffers.options, "step_mask", "noise"),
-        np.int32(buffers.direction),
-    )
+    """What the forward kernel takes but t and before: the same in training and inference."""
+    parameters, states, saved, *others = groups.forward_arguments(buffers)
+    return parameters, states, saved._replace(gates=None), *others, np.int32(buffers.save)
 
 
 def bind_forward(buffers, stage):
-    """A function f(t, before) that launches the stage's forward kernel on a direction's `engines.ForwardBuffers`."""
+    """A function f(t, before) that launches the stage's forward kernel on a direction's `ForwardBuffers`."""
     cell, options = buffers.cell, buffers.options
     masked, draws = options.step_mask is not None, options.noise is not None
     kernel = make_stage_forward(cell, stage, buffers.states.h.dtype.name, masked, draws)
@@ -142,7 +114,7 @@ def bind_forward(buffers, stage):
 
 
 def bind_backward(buffers, stage):
-    """A function f(t, before) that launches the stage's backward kernel on a direction's `engines.BackwardBuffers`."""
+    """A function f(t, before) that launches the stage's backward kernel on a direction's `BackwardBuffers`."""
     cell, masked, projected = buffers.cell, buffers.options.step_mask is not None, buffers.states.m is not None
     kernel = make_stage_backward(cell, stage, buffers.states.h.dtype.name, masked, projected)
-    return kernel.bind(backward_config(buffers, cell.sums_after(stage)), *backward_arguments(buffers))
+    return kernel.bind(backward_config(buffers, cell.sums_after(stage)), *groups.backward_arguments(buffers))
