@@ -18,6 +18,7 @@ from numbarnn.kernels.persistent import backward, forward
 from numbarnn.kernels.persistent.columns import Block, Warp
 from numbarnn.schedules import Problem
 from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent.tables import make_options
 
 STEPS = 100
 
@@ -66,9 +67,7 @@ def persistent_kernels(cc):
 def persistent_kernel(problem, launch):
     """The ShippedKernel of a `planner.Launch` of a problem."""
     cell, dtype, layers, D = problem.cell, problem.dtype, len(launch.layer_range), problem.directions
-    several, places = layers > 1, layers * D
-    drops = several and problem.dropping
-    options = several, drops, problem.masked
+    places, options = layers * D, planner.variant(problem, launch)
     numbers, sums = zeros(dtype, 1), zeros(compute_dtype(dtype), 1)
     c = (sums,) * layers if cell.num_private else ()
     if launch.backward:
@@ -81,15 +80,14 @@ def persistent_kernel(problem, launch):
     else:
         kernel = forward.make_forward(cell, launch.tile, problem.training, *options)
         keeps = problem.training and cell.num_saved
-        dropped, gates = (numbers,) * (layers - 1 if drops else 0), (numbers,) * (places if keeps else D)
+        dropped, gates = (numbers,) * (layers - 1 if options[1] else 0), (numbers,) * (places if keeps else D)
         arrays = (numbers,) * layers, dropped, c, gates
-    step_mask = np.zeros(1, np.uint8) if problem.masked else ()
-    noise = np.zeros((1, 4), np.uint64) if problem.training and cell.noise else ()
-    dropout = (np.zeros((1, 5), np.uint64), sums.dtype.type(0)) if drops else ((), ())
+    words = np.zeros(1, np.uint8), np.zeros((1, 4), np.uint64), np.zeros((1, 5), np.uint64), 0  # and the scale
     blocks = np.zeros((1, len(Block._fields)), np.int64)
     warps = np.zeros((1, launch.tile.warps, len(Warp._fields)), np.int64)
     arguments = (
-        *arrays, numbers, (step_mask, noise, *dropout), (blocks, warps), (np.int32(0),) * 4, np.zeros(1, np.int64),
+        *arrays, numbers, make_options(problem, launch, *words), (blocks, warps), (np.int32(0),) * 4,
+        np.zeros(1, np.int64),
     )  # fmt: skip
     return ShippedKernel(kernel, dtype, _words(problem, launch), launch.tile.threads, arguments, launch.shared_bytes)
 

@@ -287,7 +287,7 @@ class Stack:
             watched = self._watched(steps, batch) if training and self.engine.watches_in_jobs else None
             call = Call(self.engine, problem, parts, weights, self.seed, number, self.caller, watched)
             work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)
-            self.schedule.pick(problem)[0].run_forward(work)
+            work.run(self.schedule.pick(problem)[0].plan_forward(problem))
             results = work.results()
         return *results, self._tape(work, x, weights, version) if training else None
 
@@ -361,7 +361,7 @@ class Stack:
             self.engine.require_no_capture()
             tape.used = True
             work = tape.backward = BackwardPass(tape.forward, dy, dhy, dcy, self.parts, dw, accumulate)
-            self.schedule.pick(work.problem)[0].run_backward(work, weights=work.dw is not None)
+            work.run(self.schedule.pick(work.problem)[0].plan_backward(work.problem, work.dw is not None))
             return work.results()
 
     def backward_weights(self, tape, dw):
@@ -371,7 +371,7 @@ class Stack:
             self.engine.require_no_capture()
             work = tape.backward
             work.dw, work.accumulate = dw, True
-            self.schedule.pick(work.problem)[0].run_weights(work)
+            work.run(self.schedule.pick(work.problem)[0].plan_weights(work.problem))
 
     def check(self):
         """Wait for the device; raise RuntimeError if a call on it failed. See `numbarnn.LSTM.check`."""

@@ -5,7 +5,7 @@ from functools import partial
 from numbarnn.common.order import RESET
 from numbarnn.engines import BackwardBuffers
 from numbarnn.kernels.step.groups import Gradients, Parameters, Saved, Scratch
-from numbarnn.passes import buffers
+from numbarnn.passes import buffers, launches
 from numbarnn.passes.executor import Pass, form_of_state, one_after_another, part_of_state, rows, state_arrays
 
 
@@ -108,6 +108,10 @@ class BackwardPass(Pass):
             allow_tf32=problem.allow_tf32,
         )
         return self.engine.backward_steps(group)
+
+    def bind_launch(self, task):
+        """All steps of several layers."""
+        return launches.bind_backward(self, task.launch)
 
     def bind_remake(self, task):
         """The layer's input, dropped out once more."""

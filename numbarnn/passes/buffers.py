@@ -21,7 +21,6 @@ from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights import WeightSpace
 
 NOTHING = MappingProxyType({})  # the arrays of a buffer that a problem does not have
-TASKS = {*KINDS, "launch"}  # "launch" is what a persistent kernel does: the steps of several layers
 
 
 class Row(NamedTuple):
@@ -211,7 +210,7 @@ class Table:
                 shapes[None, None, None] = state_shapes(widths, problem.directions, problem.batch)
             for (key, layer, direction), of_place in shapes.items():
                 for need in row.needed_by.split():
-                    at = (need, layer, direction) if need in TASKS else (need, None, None)
+                    at = (need, layer, direction) if need in KINDS else (need, None, None)
                     found.setdefault(at, []).append((row.name, key, of_place, dtype, row.within))
         several = sorted({name for buffers in found.values() for name, *_ in buffers} & {*self.several})
         return several, {need: tuple(buffers) for need, buffers in found.items()}

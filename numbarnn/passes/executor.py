@@ -38,6 +38,8 @@ class Pass(Buffers, ABC):
     def run(self, plan):
         """Do the plan's tasks; those with steps between the pass's first and last copies."""
         self._steps = {}  # (layer, direction) -> the engine's function that runs steps [first, last)
+        if plan.has_launches:
+            self.prepare_launches()
         if plan.concurrent or self.engine.records_jobs:
             for task in plan.last_of_each:  # an array is for all tasks of its kind, layer and direction
                 self.allocate_for(task)
@@ -61,9 +63,9 @@ class Pass(Buffers, ABC):
             Job(task.lane if plan.concurrent else "", needs, partial(self.bind, task))
             for task, needs in zip(plan.tasks, plan.needs, strict=True)
         ]
-        return self.between_copies(jobs, [n for n, task in enumerate(plan.tasks) if task.kind == "steps"])
+        return self._between_copies(jobs, [n for n, task in enumerate(plan.tasks) if task.has_steps])
 
-    def between_copies(self, jobs, steps):
+    def _between_copies(self, jobs, steps):
         """The jobs and two more, for the first copies and the last; not these two if there are no steps. If the call
         can fail, a last one, that makes its results NaN if it did.
 
@@ -108,13 +110,15 @@ class Pass(Buffers, ABC):
 
     def allocate_for(self, task):
         """Make the buffers of the task and of all of its kind, layer and direction, where they do not exist."""
-        self.allocate(task.kind, task.layer, task.direction)
+        for place in task.places:
+            self.allocate(task.kind, *place)
 
     def release_after(self, task):
         """Let go of what nobody needs once the last task of its kind, layer and direction is done."""
-        if task.kind == "steps" and task.last == self.problem.steps:
-            self._steps.pop((task.layer, task.direction), None)
-            self.release(task.layer, task.direction)
+        if task.has_steps and task.last == self.problem.steps:
+            for place in task.places:
+                self._steps.pop(place, None)
+                self.release(*place)
 
     def bind(self, task):
         """A function without arguments that does the task; makes no arrays."""
@@ -124,6 +128,10 @@ class Pass(Buffers, ABC):
         if key not in self._steps:
             self._steps[key] = self.steps_function(*key)
         return partial(self._steps[key], task.first, task.last)
+
+    def prepare_launches(self):
+        """What a plan with launches of persistent kernels needs before its buffers are made."""
+        self.may_fail()
 
     def put(self, out, value):
         """The function that makes `out` what `value` is; None is zero."""

@@ -9,9 +9,10 @@ from numbarnn.common.order import SKIP
 from numbarnn.common.philox import dropout_masks, noise_words
 from numbarnn.engines import Engine, ForwardBuffers
 from numbarnn.kernels.step.groups import Options, Parameters, Saved, Scratch, States
-from numbarnn.passes import buffers
+from numbarnn.passes import buffers, launches
 from numbarnn.passes.executor import Pass, form_of_state, part_of_state, rows, state_arrays
 from numbarnn.passes.recurrent_weights import RecurrentWeights
+from numbarnn.schedules.plan import BOTH
 from numbarnn.schedules.problem import Problem
 
 
@@ -132,6 +133,21 @@ class ForwardPass(Pass):
     def skips_input(self, layer):
         """Whether x itself stands for x Wᵀ."""
         return layer == 0 and self.problem.skip_input
+
+    def prepare_launches(self):
+        super().prepare_launches()
+        if self.recurrent is not None:
+            self.recurrent.join()
+
+    def allocate_for(self, task):
+        super().allocate_for(task)
+        if task.launch is not None:  # which drops out between its layers itself
+            for layer in task.launch.layer_range[1:]:
+                self.allocate("dropout", layer, BOTH)
+
+    def bind_launch(self, task):
+        """All steps of several layers."""
+        return launches.bind_forward(self, task.launch)
 
     def steps_function(self, layer, direction):
         problem, place = self.problem, (layer, direction)

@@ -1,4 +1,4 @@
-"""What every schedule offers: plans for a problem, and running them on a pass."""
+"""What every schedule offers: plans for a problem."""
 
 from abc import ABC, abstractmethod
 
@@ -7,7 +7,7 @@ class Schedule(ABC):
     """Decides which (layer, direction, steps) runs when.
 
     The plans are pure functions of a `Problem`; where the schedule cannot run it they raise RuntimeError with the
-    numbers that say why. A schedule that runs a plan in a way of its own overrides the `run_` methods.
+    numbers that say why.
 
     Attributes:
         name: what `schedule=` calls it.
@@ -32,18 +32,6 @@ class Schedule(ABC):
         """(schedule, why): the one that runs the problem, of which it depends alone, so that backward takes what
         forward took; why is None where it was asked for by name."""
         return self, None
-
-    def run_forward(self, work):
-        """Run the forward pass of a `ForwardPass`."""
-        work.run(self.plan_forward(work.problem))
-
-    def run_backward(self, work, weights=True):
-        """Run the backward pass of a `BackwardPass`; with `weights` for its `dw` too."""
-        work.run(self.plan_backward(work.problem, weights))
-
-    def run_weights(self, work):
-        """Run what `run_backward` without weights left out."""
-        work.run(self.plan_weights(work.problem))
 
 
 class SizedSchedule(Schedule):

@@ -60,6 +60,11 @@ class Task:
         """Whether it runs steps of the recurrence."""
         return self.kind in ("steps", "launch")
 
+    @cached_property
+    def places(self):
+        """The (layer, direction) pairs that it is of; of a launch those of all its layers."""
+        return [(self.layer, self.direction)] if self.launch is None else self.launch.places
+
     def __str__(self):
         if self.kind == "launch":
             return f"launch   {self.launch.layers} ↔ steps {self.first}..{self.last} in {self.launch.blocks} blocks"
@@ -114,6 +119,11 @@ class Plan:
     def has_steps(self):
         """Whether it has steps."""
         return any(task.has_steps for task in self.tasks)
+
+    @cached_property
+    def has_launches(self):
+        """Whether it has launches."""
+        return any(task.kind == "launch" for task in self.tasks)
 
     @cached_property
     def last_of_each(self):

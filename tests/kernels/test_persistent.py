@@ -15,6 +15,7 @@ from numbarnn import cells, engines
 from numbarnn.bench import planned
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
+from numbarnn.passes import launches
 from numbarnn.schedules import Problem
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule
@@ -222,8 +223,8 @@ def test_a_kernel_that_waits_in_vain_says_so_and_the_layer_works_again(engine, m
     problem = make_problem(case)
     layer = problem.layer("cuda", schedule="persistent")
     x = engine.from_host(problem.x)
-    monkeypatch.setattr(schedule, "POLLS", 0)
-    monkeypatch.setattr(schedule, "POLLS_PER_STEP", 0)
+    monkeypatch.setattr(launches, "POLLS", 0)
+    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
     y, state = layer(x)
     with pytest.raises(RuntimeError, match=r"gave up: layer [01], direction 0, waited in vain .* forward pass"):
         layer.check()

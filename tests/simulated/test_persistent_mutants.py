@@ -20,7 +20,7 @@ from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import backward, exchange, fma, forward, mma
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, WARP
-from numbarnn.schedules.persistent import schedule as schedule
+from numbarnn.passes import launches
 from problems import Case, assert_close, infer, make_problem, train_and_draw
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits
@@ -110,7 +110,7 @@ def slow(source):
 
 def slow_start(source):
     """Likewise, that begins when the others multiply: still right."""
-    first = "        for at in range(thread, WARPS * layout.between_warps, THREADS):\n"
+    first = "        for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):\n"
     late = "        for _ in range(150 * (warp == 0) * (1 - own[BLOCK.reads_gates])):\n"
     late += "            exchange.ptx.sleep(0)\n"
     return replaced(first, late + first)(source)
@@ -196,7 +196,9 @@ def test_a_wrong_forward_kernel_is_found(cell, shows, edit):
 BACKWARD_MUTANTS = {
     "carries no gradient to the initial state": replaced("range(steps + 1)", "range(steps)"),
     "no gradient from above": replaced("output = sums(shared, at, split, working)[0]", "output = number(0)"),
-    "no dropout of the gradient": replaced("output *= dropout_factor(position, masks, mask, scale)", "pass"),
+    "no dropout of the gradient": replaced(
+        "output *= dropout_factor(position, options.masks, mask, options.scale)", "pass"
+    ),
     "publishes the other gradient": replaced("hidden, d_ah, valid", "hidden, d_ax, valid"),
 }
 
@@ -319,7 +321,7 @@ def test_unmarked_buffers_are_found(monkeypatch, what):
 )
 def test_a_wrong_table_is_found(monkeypatch, kind, column, by, shows):
     """A warp that reads another step, other columns or other weights, or leaves one out; waits for itself."""
-    make_tables = schedule.make_tables
+    make_tables = launches.make_tables
 
     def wrong(*arguments):
         blocks, warps = make_tables(*arguments)
@@ -327,7 +329,7 @@ def test_a_wrong_table_is_found(monkeypatch, kind, column, by, shows):
         warps[..., getattr(WARP, column)][working] += by
         return blocks, warps
 
-    monkeypatch.setattr(schedule, "make_tables", wrong)
+    monkeypatch.setattr(launches, "make_tables", wrong)
     assert_found(TWO_LAYERS, shows)
 
 
@@ -365,8 +367,8 @@ def test_a_block_that_never_publishes_is_reported(monkeypatch, backward, directi
             ptx_store(array, index, value)
 
     message = f"gave up: layer {last}, direction {direction}, .* at step {silent_step + 1} of the "
-    monkeypatch.setattr(schedule, "POLLS", 400)
-    monkeypatch.setattr(schedule, "POLLS_PER_STEP", 0)
+    monkeypatch.setattr(launches, "POLLS", 400)
+    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
     with simulator.schedule(ORDER["seed"], PATIENCE), mutant(ptx, "store", store):
         if backward:
             tape = layer.forward(problem.x)[2]
@@ -389,8 +391,8 @@ def test_a_group_of_chunks_that_never_comes_is_reported(monkeypatch):
         if cuda.blockIdx.x != 0 or len(array) != h_size or index // row != 2:
             ptx_store(array, index, value)
 
-    monkeypatch.setattr(schedule, "POLLS", 400)
-    monkeypatch.setattr(schedule, "POLLS_PER_STEP", 0)
+    monkeypatch.setattr(launches, "POLLS", 400)
+    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
     with simulator.schedule(0, PATIENCE), mutant(ptx, "store", store):
         with pytest.raises(RuntimeError, match=r"gave up: layer 0, direction 0, .* at step 2 of the forward pass"):
             infer(case.layer("sim", schedule="persistent"), make_problem(case))

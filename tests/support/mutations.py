@@ -254,8 +254,8 @@ MUTATIONS = {
         (
             (
                 "numbarnn/kernels/persistent/backward.py",
-                "look_up(code_after, step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)",
-                "look_up(code_after, step_mask, (slots + t + 2) * batch, b0, end)",
+                "look_up(code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)",
+                "look_up(code_after, options.step_mask, (slots + t + 2) * batch, b0, end)",
             ),
         ),
         ("tests/simulated/test_persistent_simulated.py", "-k", "own_cells or masked"),

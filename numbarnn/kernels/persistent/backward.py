@@ -71,7 +71,9 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
-    multiplies, separate, layout = inputs or A > 0, not cell.same_gradient, tile.layout
+    multiplies, separate = inputs or A > 0, not cell.same_gradient
+    PARTIALS, ROW_STRIDE, STATES = tile.partials, tile.row_stride, tile.states  # in shared memory
+    BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
     fragment_words = max(1, tile.fragment_words) if tile.resident == "registers" else 1
     octets, gathered, stored_number = tile.octets, tile.gathered, block.stored_number(dtype)
@@ -108,7 +110,6 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         """
         h, c = states
         dy, dh, dc, d_per_unit = gradients
-        step_mask, noise, masks, scale = options
         blocks, warps = tables
         directions, steps, batch, limit = sizes
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
@@ -128,11 +129,8 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         begin, end = own[BLOCK.sequence], own[BLOCK.end]
         owned = Owned(unit0, own[BLOCK.units], hidden, begin, end, batch)
         split, working = np.int32(own[BLOCK.recurrent_warps]), np.int32(own[BLOCK.working_warps])
-        reads_dy, mask, noise_row = (
-            own[BLOCK.reads_gates] != 0,
-            own[BLOCK.mask],
-            noise[own[BLOCK.noise]] if draws else (),
-        )
+        reads_dy, mask = own[BLOCK.reads_gates] != 0, own[BLOCK.mask]
+        noise_row = options.noise[own[BLOCK.noise]] if draws else ()
         # Rows of what the cell saved, of h, c and dy; the gradient of the state; what the block's warp multiplies
         place, width = layer * directions + direction, directions * hidden
         saved_rows = Rows(gates[place] if has_saved else (), own[BLOCK.gates_width], unit0)
@@ -153,14 +151,14 @@ def make_backward(cell, tile, inputs, drops, masked=False):
             )  # fmt: skip
             load_weights(fragments, shared, weights, matrix)
         cuda.syncthreads()  # weights may have passed through where sums and gradients go
-        for at in range(thread, WARPS * layout.between_warps, THREADS):
-            shared[layout.partials + at] = number(0)
+        for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):
+            shared[PARTIALS + at] = number(0)
         for pair in range(thread, (end - begin) * U, THREADS):  # the gradient of the state, so far
             unit, b = pair % U, begin + pair // U
             if unit < owned.units:
                 private = load_private(own_dc, b * N * hidden + unit0 + unit, hidden)
                 d_state = whole(own_dh[b * hidden + unit0 + unit], private)
-                store_state(shared, layout.states + pair * (1 + N), 1, d_state)
+                store_state(shared, STATES + pair * (1 + N), 1, d_state)
         own_parameters(per_unit, weights, own[BLOCK.per_unit], owned)
         t = 0 if direction == 1 else steps - 1
         fetch_step(pairs, rows, t, direction, begin, owned, reads_dy)
@@ -173,12 +171,12 @@ def make_backward(cell, tile, inputs, drops, masked=False):
             for b0 in range(begin, end, SEQUENCES):
                 if masked:
                     slots = direction * (steps + 2)
-                    look_up(code_of, step_mask, (slots + t + 1) * batch, b0, end)
-                    look_up(code_after, step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)
+                    look_up(code_of, options.step_mask, (slots + t + 1) * batch, b0, end)
+                    look_up(code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)
                 # 1. The products, each warp its part: none from later steps at first, none from above at last
                 if multiplies and columns > 0 and ((recurrent and step > 0) or (not recurrent and step < steps)):
                     what = Operand(operand, t + shift, b0, end, batch, operand_width, column, columns)
-                    partial = layout.partials + warp * layout.between_warps
+                    partial = PARTIALS + warp * BETWEEN_WARPS
                     if not multiply(fragments, loaded, shared, partial, what, Patience(1, limit, trouble)):
                         report(trouble, own[BLOCK.trouble] + step + (0 if recurrent else OTHER_LAYER))
                         failed[0] = 1
@@ -189,8 +187,8 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                 for i in range(P):
                     pair, unit, b, valid = pair_of(i, b0, owned)
                     d_ax, d_ah = no_gates(), no_recurrent()
-                    at_state = layout.states + ((b0 - begin) * U + pair) * (1 + N)
-                    at = layout.partials + pair // U * layout.row_stride + unit
+                    at_state = STATES + ((b0 - begin) * U + pair) * (1 + N)
+                    at = PARTIALS + pair // U * ROW_STRIDE + unit
                     if valid:
                         d_h = shared[at_state]
                         if A > 0 and step > 0:
@@ -205,7 +203,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                                 output = sums(shared, at, split, working)[0]
                                 if drops and mask >= 0:
                                     position = (t * batch + b) * width + h_rows.column + unit
-                                    output *= dropout_factor(position, masks, mask, scale)
+                                    output *= dropout_factor(position, options.masks, mask, options.scale)
                             state = whole(widen(pairs.h_before[i]), load_private(pairs.c_before, i * N, 1))
                             new_state = whole(widen(pairs.h_after[i]), load_private(pairs.c_after, i * N, 1))
                             if masked and code_of[i] == RESET:
@@ -244,7 +242,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         for pair in range(thread, (end - begin) * U, THREADS):
             unit, b = pair % U, begin + pair // U
             if unit < owned.units:
-                at = layout.states + pair * (1 + N)
+                at = STATES + pair * (1 + N)
                 own_dh[b * hidden + unit0 + unit] = shared[at]
                 store_private(own_dc, b * N * hidden + unit0 + unit, hidden, load_private(shared, at + 1, 1))
 

@@ -1,12 +1,29 @@
-"""The columns of the two tables that tell blocks and warps their parts of a launch, in one place.
+"""What a launch is told besides arrays: its options, and the columns of the two tables that tell blocks and warps their
+parts of it, in one place.
 
 `numbarnn.schedules.persistent.tables` makes rows by name, `Block(layer=0, ...)`; kernels read
 `blocks[block, BLOCK.layer]`. A new column is a line here, one where it is filled, one where it is read.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 RECURRENT, INPUT = 0, 1  # kinds of products: with the own layer's previous step, with another layer's same time
+
+
+class Options(NamedTuple):
+    """What is out of the ordinary in a launch; None is what is not. A new one is a line here, one in
+    `numbarnn.schedules.persistent.tables.make_options`, and where kernels read it.
+
+    Attributes:
+        step_mask: (D * (T + 2) * B,) uint8, of all directions (`numbarnn.common.order`).
+        noise: (L * D, 4) uint64, `numbarnn.common.philox.noise_words`.
+        masks, scale: of dropout between the launch's layers, `numbarnn.common.philox.dropout_masks`.
+    """
+
+    step_mask: Any = None
+    noise: Any = None
+    masks: Any = None
+    scale: Any = None
 
 
 class Block(NamedTuple):

@@ -52,16 +52,13 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
-    multiplies, keeps, layout = inputs or A > 0, save and K > 0, tile.layout
+    multiplies, keeps = inputs or A > 0, save and K > 0
+    BIASES, PARTIALS, ROW_STRIDE, STATES = tile.biases, tile.partials, tile.row_stride, tile.states  # in shared memory
+    BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
     fragment_words = max(1, tile.fragment_words) if tile.resident == "registers" else 1
-    octets, gathered, PG, PV, stored_number = (
-        tile.octets,
-        tile.gathered,
-        P * G,
-        max(1, P * V),
-        block.stored_number(dtype),
-    )
+    octets, gathered, stored_number = tile.octets, tile.gathered, block.stored_number(dtype)
+    PG, PV = P * G, max(1, P * V)
 
     product, report = products.make_product(tile), make_report()
     load_weights, multiply = product.load, product.step
@@ -88,13 +85,12 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                  only the last; what the cell saves to gates[l D + d] (T, B, width) with `save`; trouble (1,) if it
                  waited in vain
         Reads    gates[d] of the first layer = x Wᵀ; initial states in h[l] and c[l]; weights;
-                 options: step_mask (D, T+2, B); noise (places, 4) with `save`; masks and scale of dropout
+                 options: `columns.Options`
                  tables: blocks (blocks, columns) and warps (blocks, warps, columns), see `columns`
                  sizes: D, T, B, and how often to look for what is missing, int32
         Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; h, but for initial states,
                  and dropped full of UNWRITTEN
         """
-        step_mask, noise, masks, scale = options
         blocks, warps = tables
         directions, steps, batch, limit = sizes
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
@@ -111,11 +107,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         begin, end = own[BLOCK.sequence], own[BLOCK.end]
         owned = Owned(unit0, own[BLOCK.units], hidden, begin, end, batch)
         split, working = np.int32(own[BLOCK.recurrent_warps]), np.int32(own[BLOCK.working_warps])
-        reads_gates, mask, noise_row = (
-            own[BLOCK.reads_gates] != 0,
-            own[BLOCK.mask],
-            noise[own[BLOCK.noise]] if draws else (),
-        )
+        reads_gates, mask = own[BLOCK.reads_gates] != 0, own[BLOCK.mask]
+        noise_row = options.noise[own[BLOCK.noise]] if draws else ()
         # Rows of h, of private states and of gates, and what the block's warp multiplies
         h_rows = Rows(h[layer], directions * hidden, direction * hidden + unit0)
         c_rows = Rows(c[layer] if has_c else (), directions * N * hidden, direction * N * hidden + unit0)
@@ -132,16 +125,16 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
             )  # fmt: skip
             load_weights(fragments, shared, weights, matrix)
         cuda.syncthreads()  # weights may have passed through where biases, sums and states go
-        for at in range(thread, WARPS * layout.between_warps, THREADS):
-            shared[layout.partials + at] = number(0)
+        for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):
+            shared[PARTIALS + at] = number(0)
         for row in range(thread, max(G, A) * U, THREADS):
             j = row // U * hidden + unit0 + row % U
             if row % U < owned.units:
                 at_w, at_r = own[BLOCK.bias_w], own[BLOCK.bias_r]
                 if row < G * U:
-                    shared[layout.bias_w + row] = widen(weights[at_w + j]) if at_w >= 0 else number(0)
+                    shared[BIASES + row] = widen(weights[at_w + j]) if at_w >= 0 else number(0)
                 if row < A * U:
-                    shared[layout.bias_w + G * U + row] = widen(weights[at_r + j]) if at_r >= 0 else number(0)
+                    shared[BIASES + G * U + row] = widen(weights[at_r + j]) if at_r >= 0 else number(0)
         initial = 0 if direction == 0 else steps + 1
         initial_c = initial if save else initial % 2
         for pair in range(thread, (end - begin) * U, THREADS):
@@ -150,7 +143,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 first_h = widen(h_rows.array[(initial * batch + b) * h_rows.width + h_rows.column + unit])
                 at = (initial_c * batch + b) * c_rows.width + c_rows.column + unit
                 state = whole(first_h, load_private(c_rows.array, at, hidden))
-                store_state(shared, layout.states + pair * (1 + N), 1, state)
+                store_state(shared, STATES + pair * (1 + N), 1, state)
         own_parameters(per_unit, weights, own[BLOCK.per_unit], owned)
         t = 0 if direction == 0 else steps - 1
         if reads_gates:
@@ -163,12 +156,12 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
             t += move
             for b0 in range(begin, end, SEQUENCES):
                 if masked:
-                    look_up(code_of, step_mask, (direction * (steps + 2) + t + 1) * batch, b0, end)
+                    look_up(code_of, options.step_mask, (direction * (steps + 2) + t + 1) * batch, b0, end)
                 # 1. The products, each warp its part
                 if multiplies and columns > 0:
                     what = Operand(operand, t + shift, b0, end, batch, width, column, columns)
                     patience = Patience(0 if recurrent and step == 0 else 1, limit, trouble)
-                    partial = layout.partials + warp * layout.between_warps
+                    partial = PARTIALS + warp * BETWEEN_WARPS
                     if not multiply(fragments, loaded, shared, partial, what, patience):
                         report(trouble, own[BLOCK.trouble] + step + (0 if recurrent else OTHER_LAYER))
                         failed[0] = 1
@@ -179,9 +172,9 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 for i in range(P):
                     pair, unit, b, valid = pair_of(i, b0, owned)
                     new_h, position = number(0), np.int64(0)
-                    at_state = layout.states + ((b0 - begin) * U + pair) * (1 + N)
+                    at_state = STATES + ((b0 - begin) * U + pair) * (1 + N)
                     if valid:
-                        at, bias_w = layout.partials + pair // U * layout.row_stride + unit, layout.bias_w + unit
+                        at, bias_w = PARTIALS + pair // U * ROW_STRIDE + unit, BIASES + unit
                         bias_r = bias_w + G * U
                         ah = add_biases_r(recurrent_sums(shared, at, 0, split), shared, bias_r)
                         ax = load_x(now, i * G, 1)
@@ -199,7 +192,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                     stored = narrow(new_h)
                     publish(h_rows.array, position + batch * h_rows.width, stored, valid)
                     if drops and mask >= 0:
-                        factor = dropout_factor(position, masks, mask, scale)
+                        factor = dropout_factor(position, options.masks, mask, options.scale)
                         publish(dropped[layer], position, narrow(widen(stored) * factor), valid)
                     if valid:
                         store_state(shared, at_state, 1, whole(widen(stored), new_state[1:]))

@@ -13,30 +13,12 @@ and after a barrier the threads of the block add the warps' partial sums, one (u
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from numbarnn.common.precision import compute_dtype, itemsize
 
 CHUNK_BYTES = 64  # of a row, per chunk: 16 for each of 4 lanes
 STRIP, OCTET = 16, 8  # rows of weights and sequences of one mma
 ROWS_PER_LANE = 8  # most rows that a lane multiplies with each number that it loads, by FMA from registers
-
-
-class Layout(NamedTuple):
-    """Where things stand in a block's shared memory, in elements.
-
-    Attributes:
-        bias_w: the biases of W x, those of the first gate first; those of R h follow.
-        partials: warp 0's partial sums: of the first sequence, row by row.
-        row_stride: from one sequence's sums to the next one's. between_warps: from one warp's to the next one's.
-        states: of the first sequence, unit by unit, all states of a unit together.
-    """
-
-    bias_w: int
-    partials: int
-    row_stride: int
-    between_warps: int
-    states: int
 
 
 @dataclass(frozen=True)
@@ -169,11 +151,6 @@ class Tile:
     def states(self):
         """Where the states of the block's units begin: of sequence 0 unit 0, unit 1, ..., then the next sequence."""
         return self.partials + self.warps * self.between_warps
-
-    @cached_property
-    def layout(self):
-        """The `Layout`, as kernels read it."""
-        return Layout(self.biases, self.partials, self.row_stride, self.between_warps, self.states)
 
     def shared_elements(self, batch, states):
         """Elements (of the dtype of sums) of dynamic shared memory.

@@ -7,7 +7,7 @@ one layer and direction. Estimates are of one step: bytes over bandwidth, multip
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil
 
 from numbarnn.common.precision import compute_dtype, is_half, itemsize
@@ -118,6 +118,11 @@ class Launch:
         """Its layers, as a range."""
         return range(self.first, self.last)
 
+    @cached_property
+    def places(self):
+        """The (layer, direction) pairs of its layers, in order."""
+        return [(layer, direction) for layer in self.layer_range for direction in range(self.directions)]
+
     @property
     def layers(self):
         """Its layers, as text."""
@@ -164,6 +169,12 @@ def sources(problem, first, layer, last, backward):
     if layer + 1 == last:
         return own
     return own + [Source(INPUT, direction, gates * hidden[layer + 1]) for direction in range(problem.directions)]
+
+
+def variant(problem, launch):
+    """(inputs, drops, masked), the options of the launch's kernel: see `kernels.persistent.forward.make_forward`."""
+    several = len(launch.layer_range) > 1
+    return several, several and problem.dropping, problem.masked
 
 
 def share(sources, warps, tile):

@@ -1,6 +1,7 @@
-"""The tables that tell each block and each warp of a persistent launch its part: rows of `Block` and `Warp`, by name.
+"""What a persistent launch is told besides arrays: its `Options`, and the tables that tell each block and each warp its
+part, rows of `Block` and `Warp`, by name.
 
-What each column means stands where kernels find it too: `numbarnn.kernels.persistent.columns`.
+What each means stands where kernels find it too: `numbarnn.kernels.persistent.columns`.
 """
 
 from dataclasses import dataclass
@@ -8,8 +9,9 @@ from itertools import product
 
 import numpy as np
 
+from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import trouble
-from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, Block, Warp
+from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, Block, Options, Warp
 from numbarnn.schedules.persistent import planner
 
 
@@ -22,6 +24,17 @@ class Place:
     b_w: int
     b_r: int
     per_unit: int = -1
+
+
+def make_options(problem, launch, step_mask, noise, masks, scale):
+    """The `Options` of a launch, of a call's step mask (flat), noise, and the masks and scale of dropout."""
+    drops = planner.variant(problem, launch)[1]
+    return Options(
+        step_mask=step_mask if problem.masked else None,
+        noise=noise if problem.training and problem.cell.noise else None,
+        masks=masks if drops else None,
+        scale=np.dtype(compute_dtype(problem.dtype)).type(scale) if drops else None,
+    )
 
 
 def make_tables(problem, launch, places):

@@ -1,0 +1,108 @@
+"""Launches of persistent kernels on the arrays of a pass: the task "launch" of the persistent schedule."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from numbarnn.compile.storage import stored
+from numbarnn.cuda.launch import LaunchConfig
+from numbarnn.kernels.persistent import backward, forward
+from numbarnn.schedules.persistent.planner import variant
+from numbarnn.schedules.persistent.tables import Place, make_options, make_tables
+
+POLLS = 1 << 20  # looks at missing data before a kernel gives up, at least: about a second
+POLLS_PER_STEP = 64  # more of them, as the first wait may be for all steps of other layers
+
+
+def bind_forward(work, launch):
+    """A function without arguments that runs a `planner.Launch` of a `ForwardPass`."""
+    problem, layers, cell = work.problem, launch.layer_range, work.problem.cell
+    kinds = several, drops, _ = variant(problem, launch)
+    keeps = problem.training and cell.num_saved > 0
+    dropped = [work.input(layer) for layer in layers[1:]] if several and drops else []
+    ax = [work.ax[layers[0], direction] for direction in range(problem.directions)]
+    arrays = (
+        [work.h[layer] for layer in layers],
+        dropped,
+        [work.c[layer] for layer in layers if cell.num_private],
+        [work.gates[place] for place in launch.places] if keeps else ax,
+    )
+    kernel = forward.make_forward(cell, launch.tile, problem.training, *kinds)
+    return _bound(work, work, launch, kernel, [*map(work.output, layers), *dropped], arrays)
+
+
+def bind_backward(work, launch):
+    """A function without arguments that runs a `planner.Launch` of a `BackwardPass`."""
+    tape, cell, layers, places = work.tape, work.problem.cell, launch.layer_range, launch.places
+    # Without those of a cell that has no ah; where both are the same, once.
+    dah = [work.dah[place] for place in places if cell.num_recurrent]
+    dax = [work.dax[place] for place in places if not cell.same_gradient]
+    dh, dc = (list(parts) for parts in zip(*(work.state_gradients(*place) for place in places), strict=True))
+    arrays = (
+        dah,
+        dax,
+        ([tape.h[layer] for layer in layers], [tape.c[layer] for layer in layers if cell.num_private]),
+        [tape.gates[place] for place in places if cell.num_saved],
+        (
+            work.dy_of(launch.last - 1),
+            dh,
+            dc if cell.num_private else [],
+            [work.d_per_unit[place] for place in places if cell.per_unit],
+        ),
+    )
+    kernel = backward.make_backward(cell, launch.tile, *variant(work.problem, launch))
+    return _bound(work, tape, launch, kernel, [*dah, *dax], arrays)
+
+
+def _bound(work, tape, launch, kernel, exchanged, arrays):
+    """The kernel bound to its arrays; what is exchanged is marked before each call.
+
+    Args:
+        tape: the ForwardPass, with the weights.
+        exchanged: arrays whose numbers blocks wait for.
+        arrays: the kernel's first arguments, in lists and tuples; then come weights and the rest.
+    """
+    problem, engine = work.problem, work.engine
+    weights, places = _weights(tape)
+    options = make_options(problem, launch, _flat(tape.step_mask), tape.noise, tape.masks, tape.scale)
+    tables = tuple(map(engine.constant, make_tables(problem, launch, places)))
+    polls = min(POLLS + POLLS_PER_STEP * problem.steps * problem.layers, 2**31 - 1)
+    sizes = tuple(map(np.int32, (problem.directions, problem.steps, problem.batch, polls)))
+    config = LaunchConfig(launch.blocks, launch.tile.threads, launch.shared_bytes, cooperative=True)
+    bound = kernel.bind(config, *_flat(arrays), _flat(weights), options, tables, sizes, work.trouble)
+
+    def run():
+        for array in exchanged:
+            engine.mark_unwritten(array)
+        bound()
+
+    return run
+
+
+def _flat(array):
+    """An array as kernels take it, one-dimensional, halves as their bits; lists and tuples of arrays as tuples."""
+    if array is None:
+        return None
+    return tuple(map(_flat, array)) if isinstance(array, list | tuple) else stored(array.reshape(-1))
+
+
+def _weights(tape):
+    """(array, places): the array that has all of the pass's weights; (layer, direction) -> their Place in it."""
+    engine, flat, made = tape.engine, tape.flat, tape.recurrent
+    start, size = engine.address(flat), flat.dtype.itemsize
+
+    def offset(view):
+        """Elements from the buffer's start; -1 for what is not in it."""
+        elements = (engine.address(view) - start) // size
+        return elements if 0 <= elements < flat.size else -1
+
+    places = {
+        (layer, direction): Place(
+            *(offset(part[kind]) if kind in part else -1 for kind in ("W", "R", "b_w", "b_r", "per_unit"))
+        )
+        for layer, parts in enumerate(tape.weights)
+        for direction, part in enumerate(parts)
+    }
+    if made is None:
+        return flat, places
+    return made.array, {place: replace(found, R=made.start(place)) for place, found in places.items()}
