@@ -67,14 +67,16 @@ class Engine(ABC):
         """An array of zeros."""
         return self.array_module.zeros(shape, dtype)
 
-    def allocate(self, kind):
+    def allocate(self, weights, *kind):
         """A function (name, shape, dtype) that allocates the arrays of a call, with unspecified contents.
 
         Args:
-            kind: hashable; of calls of one kind arrays of one name have one shape and dtype. An engine that records
-                jobs gives them the memory of earlier ones, so that it can replay.
+            weights, kind: of calls with the same array of weights and one `kind`, hashable, arrays of one name have one
+                shape and dtype. An engine that records jobs gives them the memory of earlier ones, so that it can
+                replay.
         """
-        return lambda name, shape, dtype: self.empty(shape, dtype)
+        empty = self.array_module.empty
+        return lambda name, shape, dtype: empty(shape, dtype)
 
     def constant(self, array):
         """A copy of a NumPy array on this engine that nobody may change; one for all equal arrays, kept for good."""

@@ -7,6 +7,7 @@ from functools import wraps
 from numbarnn.cells import Cell
 from numbarnn.layers import checks
 from numbarnn.layers.recurrent import Recurrent
+from numbarnn.layers.stack import Stack
 
 _ARGUMENTS = """
 
@@ -66,7 +67,7 @@ _RNN = """The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h.
 
 def _known_arguments(make):
     """`__init__` of a public layer that says of an argument it does not have which it might be."""
-    known = _names(make) | _names(Recurrent.__init__)
+    known = _names(make) | _names(Recurrent.__init__) | _names(Stack.__init__) - {"cell"}
 
     @wraps(make)
     def checked(self, *arguments, **options):

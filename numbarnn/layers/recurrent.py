@@ -56,23 +56,14 @@ class Recurrent:
         dropout=0.0,
         bidirectional=False,
         *,
-        dtype="float32",
-        device="auto",
-        schedule="auto",
         seed=None,
-        allow_tf32=False,
-        proj_size=0,
-        input_mode="linear",
-        cell_clip=None,
-        clip_propagate_nan=True,
+        **options,
     ):
         seed = checks.seed(seed)
         self.batch_first = checks.flag(batch_first, "batch_first")
         self.stack = Stack(
-            self._cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype, device, schedule,
-            seed, allow_tf32, proj_size=proj_size, input_mode=input_mode, cell_clip=cell_clip,
-            clip_propagate_nan=clip_propagate_nan,
-        )  # fmt: skip
+            self._cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, seed=seed, **options
+        )
         with self.engine.activate(), self.stack.room_for_weights():
             weights = self.engine.from_host(self._initial_weights(seed))
         self._take(weights)
@@ -111,9 +102,10 @@ class Recurrent:
         for part in self.stack.space.parameters:
             bound = 1.0 / math.sqrt(self.hidden_size[part.layer])
             flat[part.offset : part.offset + part.size] = generator.uniform(-bound, bound, part.size)
-        for hidden, parts in zip(self.hidden_size, self.stack.parts(flat), strict=True):
-            for part, (kind, number, value) in product(parts, self.stack.cell.initial):
-                part[kind][number * hidden : (number + 1) * hidden] = value
+        places = product(enumerate(self.hidden_size), range(self.stack.directions), self.stack.cell.initial)
+        for (layer, hidden), direction, (kind, number, value) in places:
+            own = self.stack.space.pseudo_layer(flat, layer, direction)[kind]
+            own[number * hidden : (number + 1) * hidden] = value
         return flat
 
     engine = property(lambda self: self.stack.engine, doc="The engine it runs on.")

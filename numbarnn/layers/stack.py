@@ -6,7 +6,7 @@ Layers (`numbarnn.LSTM`, ...) give it their weights; `numbarnn.functional` those
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,13 +15,13 @@ import numpy as np
 from numbarnn import cells, engines, schedules
 from numbarnn.common.precision import known_dtype
 from numbarnn.kernels.arrays import samples
+from numbarnn.kernels.step.groups import Parameters
 from numbarnn.layers import checks
 from numbarnn.layers.sequences import EVERY_STEP, Packing
 from numbarnn.passes.backward import BackwardPass
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
-from numbarnn.weights import WeightSpace
 
 PROBLEMS = 256  # remembered by a stack
 SAMPLES = 64  # likewise, of up to a MiB each
@@ -98,6 +98,7 @@ class Stack:
         cell_clip=None,
         clip_propagate_nan=True,
     ):
+        arguments = {name: value for name, value in locals().items() if name != "self"}
         self.cell = cells.get(cell)
         self.cell_clip = checks.cell_clip(cell_clip, self.cell)
         self.clip_propagate_nan = checks.flag(clip_propagate_nan, "clip_propagate_nan")
@@ -120,38 +121,38 @@ class Stack:
         checks.dtype_on(self.engine, self.dtype)
         self.seed = seed
         self.allow_tf32 = checks.flag(allow_tf32, "allow_tf32")
-        self.space = WeightSpace(
-            self.cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias_mode, self.proj_size,
-            self.input_mode, num_ah=self.cell.num_ah, per_unit=self.cell.per_unit, heads=self.cell.heads,
-        )  # fmt: skip
+        self._arguments = arguments | {"num_layers": None, "hidden_size": self.hidden_sizes, "dtype": self.dtype}
+        self._problem = Problem(  # of a call without steps
+            engine=self.engine.name,
+            cell=self.cell,
+            dtype=self.dtype,
+            input_size=self.input_size,
+            hidden_sizes=self.hidden_sizes,
+            directions=self.directions,
+            steps=0,
+            batch=0,
+            training=False,
+            dropout=self.dropout,
+            bias=self.bias_mode,
+            projection=self.proj_size,
+            skip_input=self.input_mode == "skip",
+            allow_tf32=self.allow_tf32,
+            profile=self.engine.profile,
+            fuses_input=self.engine.fuses_input,
+        )
+        self.space = self._problem.space
         self.calls = 0
         sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"
         self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
-        self._parts = (None, None)  # the last weight buffer and its views
+        self._parameters = (None, None)  # the last weight buffer and its views
         self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
         self._samples = {}  # steps and batch of a call -> which lines of the weights, and of x or h, are watched
 
     def __getstate__(self):
         """The arguments that make it again, and what is drawn next: engines and what is derived stay behind."""
         engine = self.engine
-        return {
-            "cell": cells.LSTM if self.cell_clip else self.cell,
-            "input_size": self.input_size,
-            "hidden_size": self.hidden_sizes,
-            "bias": True if self.cell.bias is not None else self.bias_mode,
-            "dropout": self.dropout,
-            "bidirectional": self.directions == 2,
-            "dtype": self.dtype,
-            "device": f"cuda:{engine.ordinal}" if engine.name == "cuda" else engine.name,
-            "schedule": self.schedule.name,
-            "seed": self.seed,
-            "allow_tf32": self.allow_tf32,
-            "proj_size": self.proj_size,
-            "input_mode": self.input_mode,
-            "cell_clip": self.cell_clip,
-            "clip_propagate_nan": self.clip_propagate_nan,
-            "calls": self.calls,
-        }
+        device = f"cuda:{engine.ordinal}" if engine.name == "cuda" else engine.name
+        return self._arguments | {"device": device, "calls": self.calls}
 
     def __setstate__(self, state):
         arguments = dict(state)
@@ -172,27 +173,19 @@ class Stack:
                 f"allocated on {self.engine.name!r}: take smaller sizes"
             ) from error
 
-    def parts(self, flat):
-        """[layer][direction] -> dict of the flat buffer's views by kind, see `numbarnn.weights.Parameter`."""
-        return [
-            [self.space.pseudo_layer(flat, layer, d) for d in range(self.directions)]
-            for layer in range(self.num_layers)
-        ]
-
-    def weights_with_biases(self, flat):
-        """As `parts`, with zeros for biases that the stack does not have; the last buffer's are kept."""
-        known, parts = self._parts  # one read: another thread may change them
+    def parameters_of(self, flat):
+        """[layer][direction] -> `Parameters`, views of the flat buffer, with zeros for biases that the stack does not
+        have; the last buffer's are kept."""
+        known, found = self._parameters  # one read: another thread may change them
         if known is not flat:
-            parts = self.parts(flat)
+            found, G, A = [], self.cell.num_gates, self.cell.num_ah
             for layer, (hidden, width) in enumerate(zip(self.hidden_sizes, self.output_sizes, strict=True)):
-                sizes = {"b_w": self.cell.num_gates * hidden, "b_r": self.cell.num_ah * hidden}
-                for part in parts[layer]:
-                    for missing in sizes.keys() - part.keys():
-                        part[missing] = self._no_bias[: sizes[missing]]
-                    if "R" not in part:
-                        part["R"] = self._no_bias[:0].reshape(0, width)
-            self._parts = (flat, parts)
-        return parts
+                zeros = {"b_w": self._no_bias[: G * hidden], "b_r": self._no_bias[: A * hidden]}
+                zeros["R"] = self._no_bias[:0].reshape(0, width)
+                own = [self.space.pseudo_layer(flat, layer, direction) for direction in range(self.directions)]
+                found.append([Parameters(**(zeros | parts)) for parts in own])
+            self._parameters = (flat, found)
+        return found
 
     @cached_property
     def _no_bias(self):
@@ -241,26 +234,14 @@ class Stack:
         if problem is None:
             if len(self._problems) >= PROBLEMS:
                 self._problems.clear()
-            problem = Problem(
-                engine=self.engine.name,
-                cell=self.cell,
-                dtype=self.dtype,
-                input_size=self.input_size,
-                hidden_sizes=self.hidden_sizes,
-                directions=self.directions,
+            problem = replace(
+                self._problem,
                 steps=steps,
                 batch=batch,
                 training=training,
-                dropout=self.dropout,
-                bias=self.bias_mode,
-                projection=self.proj_size,
-                skip_input=self.input_mode == "skip",
                 padded=padded,
                 resets=resets,
-                allow_tf32=self.allow_tf32,
-                profile=self.engine.profile,
                 batch_major=batch_major,
-                fuses_input=self.engine.fuses_input,
             )
             problem = self._problems.setdefault(key, problem)  # another thread may have made it too
         return problem
@@ -279,17 +260,22 @@ class Stack:
         self.engine.require_no_trouble()
         with self.engine.activate():
             self.engine.require_no_capture()
-            with _lock:  # two threads do not draw the same
-                number = self.calls
-                self.calls += training
+            number = self._next_call() if training else 0
             problem = self.problem(steps, batch, training, lengths is not None, resets is not None, batch_major)
-            parts = self.weights_with_biases(weights)
+            parameters = self.parameters_of(weights)
             watched = self._watched(steps, batch) if training and self.engine.watches_in_jobs else None
-            call = Call(self.engine, problem, parts, weights, self.seed, number, self.caller, watched)
+            call = Call(self.engine, problem, parameters, weights, self.seed, number, self.caller, watched)
             work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)
             work.run(self.schedule.pick(problem)[0].plan_forward(problem))
             results = work.results()
         return *results, self._tape(work, x, weights, version) if training else None
+
+    def _next_call(self):
+        """The number of a training call."""
+        with _lock:  # two threads do not draw the same
+            number = self.calls
+            self.calls += 1
+        return number
 
     def _tape(self, work, x, weights, version):
         """The tape of a training call, after it."""
@@ -360,7 +346,7 @@ class Stack:
         with self.engine.activate():
             self.engine.require_no_capture()
             tape.used = True
-            work = tape.backward = BackwardPass(tape.forward, dy, dhy, dcy, self.parts, dw, accumulate)
+            work = tape.backward = BackwardPass(tape.forward, dy, dhy, dcy, self.space, dw, accumulate)
             work.run(self.schedule.pick(work.problem)[0].plan_backward(work.problem, work.dw is not None))
             return work.results()
 

@@ -3,8 +3,7 @@
 from functools import partial
 
 from numbarnn.common.order import RESET
-from numbarnn.engines import BackwardBuffers
-from numbarnn.kernels.step.groups import Gradients, Parameters, Saved, Scratch
+from numbarnn.kernels.step.groups import BackwardBuffers, Gradients, Saved, Scratch
 from numbarnn.passes import buffers, launches
 from numbarnn.passes.executor import Pass, form_of_state, one_after_another, part_of_state, rows, state_arrays
 
@@ -16,7 +15,7 @@ class BackwardPass(Pass):
         tape: the forward pass; what the cell saved is overwritten.
         dy: the gradient of the last layer's output, of the shape of the tape's `y`; None is zero.
         dhy, dcy: the gradients of the final states, like ForwardPass.hx; None is zero.
-        parts: function of `dw`: parts(dw)[layer][direction], dicts like the weights'.
+        space: the `WeightSpace` of dw.
         dw: a buffer for the parameters' gradients, laid out as the weights; None: one of its own where they are asked
             for without `accumulate`.
         accumulate: gradients are added to dw, not written over it.
@@ -28,9 +27,9 @@ class BackwardPass(Pass):
 
     table = buffers.Table(buffers.BACKWARD)
 
-    def __init__(self, tape, dy, dhy, dcy, parts, dw=None, accumulate=True):
-        problem, self.tape, self.parts, self.accumulate = tape.problem, tape, parts, accumulate
-        allocate = tape.engine.allocate((problem, tape.engine.address(tape.flat), "backward"))
+    def __init__(self, tape, dy, dhy, dcy, space, dw=None, accumulate=True):
+        problem, self.tape, self.space, self.accumulate = tape.problem, tape, space, accumulate
+        allocate = tape.engine.allocate(tape.flat, problem, "backward")
         super().__init__(tape.engine, problem, allocate)
         self.caller, self.rewrites = tape.caller, problem.batch_major
         self.trouble = tape.trouble  # what is wrong with the tape is wrong with gradients
@@ -80,18 +79,12 @@ class BackwardPass(Pass):
 
     def steps_function(self, layer, direction):
         tape, problem, place = self.tape, self.problem, (layer, direction)
-        own, cell = tape.weights[layer][direction], problem.cell
+        cell = problem.cell
         dh, dc = self.state_gradients(*place)
         group = BackwardBuffers(
             cell=cell,
             direction=direction,
-            parameters=Parameters(
-                R=own["R"] if tape.recurrent is None else tape.recurrent.R(place),
-                b_w=own["b_w"],
-                b_r=own["b_r"],
-                W_hr=own["W_hr"] if problem.projection else None,
-                per_unit=own["per_unit"] if cell.per_unit else None,
-            ),
+            parameters=tape.parameters_of(*place),
             states=tape.states_of(layer),
             saved=Saved(tape.gates.get(place), tape.v.get(place), tape.sums.get(place)),
             gradients=Gradients(
@@ -128,7 +121,7 @@ class BackwardPass(Pass):
                 products.append(partial(self.engine.sum_gates, dx, dax, gates, accumulate=direction > 0))
                 continue
             options = {"accumulate": direction > 0, "allow_tf32": self.problem.allow_tf32}
-            products.append(partial(self.engine.multiply, dx, dax, part["W"], **options))
+            products.append(partial(self.engine.multiply, dx, dax, part.W, **options))
         return partial(one_after_another, products)
 
     def bind_dropout(self, task):
@@ -144,7 +137,7 @@ class BackwardPass(Pass):
         h_before, columns = h[2 * direction :][: tape.steps], slice(direction * P, (direction + 1) * P)
         dax = self._columns(self.dax[place], task.layer, cell.num_gates)
         dah = self._columns(self.dah[place], task.layer, cell.num_ah)
-        dw, x, work = self.parts(self.dw)[task.layer][direction], rows(tape.input(task.layer)), []
+        dw, x, work = self.space.pseudo_layer(self.dw, *place), rows(tape.input(task.layer)), []
         if self.problem.resets:
             states, step_mask = self.h_before[place], tape.step_mask[direction][1:-1]
             work.append(partial(self.engine.select, states, h_before[:, :, columns], step_mask, RESET, 0.0))

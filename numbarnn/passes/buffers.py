@@ -16,9 +16,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
+from numbarnn.common.precision import known_dtype
 from numbarnn.schedules.plan import BOTH, KINDS
 from numbarnn.schedules.problem import state_shapes
-from numbarnn.weights import WeightSpace
 
 NOTHING = MappingProxyType({})  # the arrays of a buffer that a problem does not have
 
@@ -155,11 +155,7 @@ class _Sizes(dict):
             sizes = [cell.num_ah * H * P for H, P in zip(p.hidden_sizes, p.output_sizes, strict=True)]
             return p.directions * sum(sizes) if name == "X" else max(sizes)
         if name == "F":
-            mode = "skip" if p.skip_input else "linear"
-            return WeightSpace(
-                cell.num_gates, p.input_size, p.hidden_sizes, p.directions, p.bias, p.projection, mode,
-                num_ah=cell.num_ah, per_unit=cell.per_unit, heads=cell.heads,
-            ).size  # fmt: skip
+            return p.space.size
         if name == "fingerprint":
             from numbarnn.kernels.arrays import fingerprint  # kernels, which few calls launch
 
@@ -202,7 +198,7 @@ class Table:
         for row, when, shape in zip(self.rows, self._when, self._shapes, strict=True):
             if not eval(when, {}, sizes[None]):
                 continue
-            dtype, shapes = dtypes.get(row.dtype, row.dtype), {}
+            dtype, shapes = known_dtype(dtypes.get(row.dtype, row.dtype)), {}
             for key, layer, direction in places.get(row.per, ()):
                 shapes[key, layer, direction] = eval(shape, {}, sizes[layer])
             if row.per == "state":

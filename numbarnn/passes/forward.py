@@ -7,8 +7,8 @@ import numpy as np
 
 from numbarnn.common.order import SKIP
 from numbarnn.common.philox import dropout_masks, noise_words
-from numbarnn.engines import Engine, ForwardBuffers
-from numbarnn.kernels.step.groups import Options, Parameters, Saved, Scratch, States
+from numbarnn.engines import Engine
+from numbarnn.kernels.step.groups import ForwardBuffers, Options, Saved, Scratch, States
 from numbarnn.passes import buffers, launches
 from numbarnn.passes.executor import Pass, form_of_state, part_of_state, rows, state_arrays
 from numbarnn.passes.recurrent_weights import RecurrentWeights
@@ -20,7 +20,7 @@ class Call(NamedTuple):
     """What a pass knows of its call besides the caller's arrays.
 
     Attributes:
-        weights: weights[layer][direction], a dict with "W", "R", "b_w", "b_r".
+        weights: weights[layer][direction], `Parameters`; what there is not is None, but for R and biases.
         flat: the buffer that these are views of (the biases only if the layers have any).
         seed, number: key of the dropout masks and of noise, number of the training call.
         caller: who called, as text: what an error says that is found out later.
@@ -59,7 +59,7 @@ class ForwardPass(Pass):
 
     def __init__(self, call, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
         engine, problem, self.weights, self.flat, self.seed, self.call, self.caller, self.watched = call
-        super().__init__(engine, problem, engine.allocate((problem, engine.address(self.flat))))
+        super().__init__(engine, problem, engine.allocate(self.flat, problem))
         self.allocate("call")
         self.hx, self.cx = self.take("hx", hx), self.take("cx", cx)
         self.x_shape, self.fill, self.scale = x.shape, fill, None
@@ -127,7 +127,7 @@ class ForwardPass(Pass):
         x = rows(self.input(layer)[when])
         if self.skips_input(layer):
             return partial(self.engine.spread, ax, x, cell.num_gates)
-        W, allow_tf32 = self.weights[layer][direction]["W"], self.problem.allow_tf32
+        W, allow_tf32 = self.weights[layer][direction].W, self.problem.allow_tf32
         return partial(self.engine.multiply, ax, x, W, transpose_b=True, allow_tf32=allow_tf32)
 
     def skips_input(self, layer):
@@ -151,19 +151,12 @@ class ForwardPass(Pass):
 
     def steps_function(self, layer, direction):
         problem, place = self.problem, (layer, direction)
-        own, cell, fuses = self.weights[layer][direction], problem.cell, layer not in problem.input_products
+        fuses = layer not in problem.input_products
         group = ForwardBuffers(
-            cell=cell,
+            cell=problem.cell,
             direction=direction,
             save=problem.training,
-            parameters=Parameters(
-                R=own["R"] if self.recurrent is None else self.recurrent.R(place),
-                b_w=own["b_w"],
-                b_r=own["b_r"],
-                W=own["W"] if fuses else None,
-                W_hr=own["W_hr"] if problem.projection else None,
-                per_unit=own["per_unit"] if cell.per_unit else None,
-            ),
+            parameters=self.parameters_of(layer, direction, fuses),
             states=self.states_of(layer),
             saved=Saved(self.gates.get(place), self.v.get(place), self.sums.get(place)),
             scratch=Scratch(ax=self.ax[place], ah=self.ah[place]),
@@ -172,6 +165,13 @@ class ForwardPass(Pass):
             allow_tf32=problem.allow_tf32,
         )
         return self.engine.forward_steps(group)
+
+    def parameters_of(self, layer, direction, fuses=False):
+        """The `Parameters` of a layer and direction as steps take them; W where they multiply x themselves."""
+        own = self.weights[layer][direction]
+        if own.W is not None and not fuses:
+            own = own._replace(W=None)
+        return own if self.recurrent is None else own._replace(R=self.recurrent.R((layer, direction)))
 
     def states_of(self, layer):
         """The layer's `States`."""
@@ -200,13 +200,9 @@ class ForwardPass(Pass):
                 yield partial(engine.select, self.x, given, self.step_mask[0, 1:-1], SKIP, 0.0)
             else:
                 yield self.put(self.x, given)
-        for slots, given in ((self.h, self.hx), (self.c if problem.cell.num_private else {}, self.cx)):
-            for layer, direction, slot in self._slots(slots, (0, problem.steps + 1)):
-                if given is None:  # other columns of the slot are the other direction's, which start at zero too
-                    yield self.put(slot, None)
-                else:
-                    part = part_of_state(problem, given, layer)[direction]
-                    yield self.put(self._of_direction(slot, direction), part)
+        yield from self._state_copies(self.h, self.hx, (0, problem.steps + 1), engine.copy)
+        if problem.cell.num_private:
+            yield from self._state_copies(self.c, self.cx, (0, problem.steps + 1), engine.copy)
 
     def last_copies(self):
         """y as the caller gets it; the states after each direction's last step."""
@@ -217,18 +213,29 @@ class ForwardPass(Pass):
                 yield partial(self.engine.select, y, output, self.step_mask[0, 1:-1], SKIP, self.fill)
             else:
                 yield self.put(y, output)
-        for slots, result in ((self.h, self.hy), (self.c if problem.cell.num_private else {}, self.cy)):
-            for layer, direction, slot in self._slots(slots, (problem.steps, 1)):
-                part = part_of_state(problem, result, layer)[direction]
-                yield self.put(part, self._of_direction(slot, direction))
+
+        def copy(slot, state):
+            self.engine.copy(state, slot)
+
+        yield from self._state_copies(self.h, self.hy, (problem.steps, 1), copy)
+        if problem.cell.num_private:
+            yield from self._state_copies(self.c, self.cy, (problem.steps, 1), copy)
         if self.watched is not None:
             yield partial(self.engine.note, *self._watch())
 
-    def _slots(self, states, numbers):
-        """(layer, direction, slot): of each layer's h or c the slot with each direction's number."""
+    def _state_copies(self, states, other, numbers, copy):
+        """For each layer's h or c, in the slot with each direction's number, the function copy(slot, part of the other
+        state); one that clears the slot where there is none."""
+        directions = self.problem.directions
         for layer, slots in states.items():
-            for direction, number in enumerate(numbers[: self.problem.directions]):
-                yield layer, direction, slots[number % len(slots)]
+            for direction, number in enumerate(numbers[:directions]):
+                slot = slots[number % len(slots)]
+                if other is None:  # other columns of the slot are the other direction's, which start at zero too
+                    yield partial(self.engine.zero, slot)
+                    continue
+                width = slot.shape[1] // directions
+                columns = slot[:, direction * width : (direction + 1) * width] if directions > 1 else slot
+                yield partial(copy, columns, part_of_state(self.problem, other, layer)[direction])
 
     def unchanged(self):
         """The functions that notice, before backward, whether what it reads again has changed."""
@@ -242,11 +249,6 @@ class ForwardPass(Pass):
     def _time_major(self, array):
         """A view of the caller's x or y with time first."""
         return array.transpose(1, 0, 2) if self.batch_major else array
-
-    def _of_direction(self, slot, direction):
-        """The direction's columns of a slot of h or c."""
-        width = slot.shape[1] // self.problem.directions
-        return slot[:, direction * width : (direction + 1) * width]
 
     def finish(self):
         if self.problem.training:
@@ -265,7 +267,7 @@ class ForwardPass(Pass):
         first = self.weights[0][0]
         if self.recurrent is not None:
             self.recurrent.allocate()
-        return [self.flat, first["b_w"], first["b_r"], *(self.watched or ()), *super().arrays()]
+        return [self.flat, first.b_w, first.b_r, *(self.watched or ()), *super().arrays()]
 
     def result_arrays(self):
         return [self.y, *state_arrays(self.hy), *state_arrays(self.cy)]

@@ -93,13 +93,11 @@ def _weights(tape):
 
     def offset(view):
         """Elements from the buffer's start; -1 for what is not in it."""
-        elements = (engine.address(view) - start) // size
+        elements = -1 if view is None else (engine.address(view) - start) // size
         return elements if 0 <= elements < flat.size else -1
 
     places = {
-        (layer, direction): Place(
-            *(offset(part[kind]) if kind in part else -1 for kind in ("W", "R", "b_w", "b_r", "per_unit"))
-        )
+        (layer, direction): Place(**{kind: offset(getattr(part, kind)) for kind in Place.__annotations__})
         for layer, parts in enumerate(tape.weights)
         for direction, part in enumerate(parts)
     }

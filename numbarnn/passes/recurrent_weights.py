@@ -86,7 +86,7 @@ class RecurrentWeights:
     def parameter(self, place):
         """(A*H, P/n)."""
         layer, direction = place
-        return self._work.weights[layer][direction]["R"]
+        return self._work.weights[layer][direction].R
 
     # ------------------------------------------------------------------------------------------------------ functions
     def fill(self):

@@ -1,6 +1,7 @@
 """What every schedule offers: plans for a problem."""
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 
 
 class Schedule(ABC):
@@ -47,6 +48,8 @@ class SizedSchedule(Schedule):
     def __init__(self, name, forward, backward, weights):
         self.name = name
         self._forward, self._backward, self._weights = forward, backward, weights
+        # Plans are of sizes; looked up by problems, whose hash is kept, a call spends no time on it.
+        self.plan_forward, self.plan_backward = (lru_cache(1024)(f) for f in (self.plan_forward, self.plan_backward))
 
     def plan_forward(self, problem):
         return self._forward(*self._sizes(problem), problem.input_products)

@@ -6,6 +6,7 @@ from typing import Any
 
 from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype
+from numbarnn.weights import WeightSpace
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,15 @@ class Problem:
     def dropping(self):
         """Whether there is dropout between layers in this call."""
         return self.training and self.dropout > 0 and self.layers > 1
+
+    @cached_property
+    def space(self):
+        """The `WeightSpace` of its parameters."""
+        mode, cell = "skip" if self.skip_input else "linear", self.cell
+        return WeightSpace(
+            cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias, self.projection, mode,
+            num_ah=cell.num_ah, per_unit=cell.per_unit, heads=cell.heads,
+        )  # fmt: skip
 
     @cached_property
     def input_products(self):

@@ -90,7 +90,7 @@ class WeightSpace:
         if taken:
             raise ValueError(f"a cell's parameters per unit must not be called {', '.join(sorted(taken))}: rename them")
         matrices = ("W", "R", "W_hr") if proj_size else ("W", "R")
-        self.parameters, self.size = (), 0
+        self.parameters, self.size, self._places = (), 0, {}
         for kinds in (matrices, (*BIAS_MODES[bias], *[PER_UNIT] * len(per_unit))):
             inputs = input_size
             for layer, hidden in enumerate(hidden_sizes):
@@ -109,8 +109,10 @@ class WeightSpace:
         """Parameters of these kinds, one after another; names: of parameters per unit."""
         for kind in kinds:
             name = named(next(names) if kind == PER_UNIT else _PREFIX[kind], layer, direction)
-            self.parameters += (Parameter(name, kind, layer, direction, self.size, shapes[kind]),)
-            self.size += math.prod(shapes[kind])
+            part = Parameter(name, kind, layer, direction, self.size, shapes[kind])
+            self._places.setdefault((layer, direction), []).append(part)
+            self.parameters += (part,)
+            self.size += part.size
 
     def views(self, flat):
         """Name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""
@@ -121,7 +123,7 @@ class WeightSpace:
     def pseudo_layer(self, flat, layer, direction):
         """Kind -> view of a flat buffer, of one layer and direction: {"W": ..., "R": ..., "b_w": ..., "b_r": ...}; all
         parameters per unit are one, (V * H,), "per_unit"."""
-        own = [part for part in self.parameters if part.layer == layer and part.direction == direction]
+        own = self._places[layer, direction]
         views = {part.kind: self._view(flat, part) for part in own if part.kind != PER_UNIT}
         per_unit = [part for part in own if part.kind == PER_UNIT]
         if per_unit:

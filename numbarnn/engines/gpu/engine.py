@@ -132,8 +132,8 @@ class CudaEngine(KernelEngine):
     def zeros(self, shape, dtype):
         return self._allocate(self.array_module.zeros, shape, dtype)
 
-    def allocate(self, kind):
-        return _Rooms(self._allocate, self.buffer_pool.rooms(kind))
+    def allocate(self, weights, *kind):
+        return _Rooms(self._allocate, self.buffer_pool.rooms((self.address(weights), *kind)))
 
     def settled(self, rooms, name, array, own=False):
         if not own and rooms.have(array):  # a result of a call of this kind, such as the state: it comes round as ours
