@@ -43,19 +43,27 @@ def _number(name, value, least=None):
     return float(value)
 
 
-def sigmoid(x):
-    """1 / (1 + e^-x)."""
-    return _apply("sigmoid", x)
+def _of_one(name, op, what):
+    """The function of that name, of one unit's value: an operation of `numbarnn.cells.scalar`."""
+
+    def function(x):
+        return _apply(op, x)
+
+    function.__name__, function.__qualname__, function.__doc__ = name, name, what
+    return function
 
 
-def tanh(x):
-    """The hyperbolic tangent."""
-    return _apply("tanh", x)
-
-
-def relu(x):
-    """max(x, 0). Derivative 0 at 0."""
-    return _apply("relu", x)
+sigmoid = _of_one("sigmoid", "sigmoid", "1 / (1 + e^-x).")
+tanh = _of_one("tanh", "tanh", "The hyperbolic tangent.")
+relu = _of_one("relu", "relu", "max(x, 0). Derivative 0 at 0.")
+softplus = _of_one("softplus", "softplus", "log(1 + e^x).")
+softsign = _of_one("softsign", "softsign", "x / (1 + |x|).")
+exp = _of_one("exp", "exp", "e^x.")
+log = _of_one("log", "log", "The natural logarithm.")
+sqrt = _of_one("sqrt", "sqrt", "The square root.")
+abs = _of_one("abs", "absolute", "|x|. Derivative 0 at 0.")
+sin = _of_one("sin", "sin", "The sine of x radians.")
+cos = _of_one("cos", "cos", "The cosine of x radians.")
 
 
 def leaky_relu(x, negative_slope=0.01):
@@ -68,16 +76,6 @@ def elu(x, alpha=1.0):
     return _apply("elu", x, _number("alpha", alpha, 0))
 
 
-def softplus(x):
-    """log(1 + e^x)."""
-    return _apply("softplus", x)
-
-
-def softsign(x):
-    """x / (1 + |x|)."""
-    return _apply("softsign", x)
-
-
 def hard_sigmoid(x):
     """min(max(x / 6 + 1/2, 0), 1), as in PyTorch. Derivative 0 at ±3."""
     return _apply("clip", x / 6.0 + 0.5, 0.0, 1.0)
@@ -86,36 +84,6 @@ def hard_sigmoid(x):
 def hard_tanh(x):
     """min(max(x, -1), 1). Derivative 0 at ±1."""
     return _apply("clip", x, -1.0, 1.0)
-
-
-def exp(x):
-    """e^x."""
-    return _apply("exp", x)
-
-
-def log(x):
-    """The natural logarithm."""
-    return _apply("log", x)
-
-
-def sqrt(x):
-    """The square root."""
-    return _apply("sqrt", x)
-
-
-def abs(x):
-    """|x|. Derivative 0 at 0."""
-    return _apply("absolute", x)
-
-
-def sin(x):
-    """The sine of x radians."""
-    return _apply("sin", x)
-
-
-def cos(x):
-    """The cosine of x radians."""
-    return _apply("cos", x)
 
 
 def maximum(a, b):

@@ -6,29 +6,6 @@ import numpy as np
 
 from numbarnn.cuda import simulator
 
-__all__ = [
-    "as_float32",
-    "as_float64",
-    "as_word",
-    "largest",
-    "load",
-    "load_shared",
-    "load_shared_words",
-    "load_weight_words",
-    "load_words",
-    "mma_bfloat16",
-    "mma_float16",
-    "mma_tf32",
-    "pack_halves",
-    "prefetch",
-    "sleep",
-    "store",
-    "store_shared",
-    "store_shared_words",
-    "store_word",
-    "to_tf32",
-]
-
 _ALL_LANES = 0xFFFFFFFF
 
 

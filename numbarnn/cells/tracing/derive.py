@@ -8,103 +8,52 @@ from numbarnn.cells.tracing.graph import COMPARISONS, is_const, reachable
 
 def _from_output(derivative):
     """The rule of a function whose derivative is another one, of its value and the constants it was given."""
-
-    def rule(make, node, g):
-        yield 0, g, make(derivative, node, *node.args[1:])
-
-    return rule
-
-
-def _add(make, node, g):
-    yield 0, g, None
-    yield 1, g, None
-
-
-def _sub(make, node, g):
-    yield 0, g, None
-    yield 1, make("neg", g), None
-
-
-def _mul(make, node, g):
-    a, b = node.args
-    yield 0, g, b
-    yield 1, g, a
-
-
-def _neg(make, node, g):
-    yield 0, make("neg", g), None
+    return lambda make, node, g: [(0, g, make(derivative, node, *node.args[1:]))]
 
 
 def _divide(make, node, g):
     a, b = node.args
     if a.op == "const":
-        yield 1, make("neg", g), make("divide", node, b)
-        return
+        return [(1, make("neg", g), make("divide", node, b))]
     part = make("divide", g, b)
-    yield 0, part, None
-    yield 1, make("neg", part), node
+    return [(0, part, None), (1, make("neg", part), node)]
 
 
 def _power(make, node, g):
     a, b = node.args
     one_less = make("power", a, make("sub", b, make("const", 1)))
-    yield 0, make("mul", g, b), one_less
-    yield 1, make("mul", g, node), make("log", a)
+    return [(0, make("mul", g, b), one_less), (1, make("mul", g, node), make("log", a))]
 
 
-def _exp(make, node, g):
-    yield 0, g, node
-
-
-def _log(make, node, g):
-    yield 0, make("divide", g, node.args[0]), None
-
-
-def _sqrt(make, node, g):
-    yield 0, g, make("divide", make("const", 0.5), node)
-
-
-def _sin(make, node, g):
-    yield 0, g, make("cos", node.args[0])
-
-
-def _cos(make, node, g):
-    yield 0, make("neg", g), make("sin", node.args[0])
-
-
-def _absolute(make, node, g):
-    yield 0, g, make("sign", node.args[0])
-
-
-def _extreme(comparison):
-    def rule(make, node, g):
-        first, zero = make(comparison, *node.args), make("const", 0)
-        yield 0, make("where", first, g, zero), None
-        yield 1, make("where", first, zero, g), None
-
-    return rule
-
-
-def _where(make, node, g):
-    condition, zero = node.args[0], make("const", 0)
-    yield 1, make("where", condition, g, zero), None
-    yield 2, make("where", condition, zero, g), None
-
-
-def _clip(make, node, g):
-    yield 0, make("inside", node, *node.args[1:], g), None
+def _choice(make, condition, g, first):
+    """The gradients of two arguments, numbers `first` and first + 1, of which the condition says whose value it is."""
+    zero = make("const", 0)
+    return [(first, make("where", condition, g, zero), None), (first + 1, make("where", condition, zero, g), None)]
 
 
 #: Operation -> rule(make, node, g), g the node's gradient: what it adds to the gradients of its arguments, as (number
 #: of the argument, a, b): a b, or a where b is None. `make` is `Graph.make`, and makes constants too.
 RULES = {
-    "add": _add, "sub": _sub, "mul": _mul, "neg": _neg, "divide": _divide, "power": _power, "exp": _exp, "log": _log,
-    "sqrt": _sqrt, "sin": _sin, "cos": _cos, "absolute": _absolute, "where": _where, "clip": _clip,
-    "maximum": _extreme("gt"), "minimum": _extreme("lt"),
-    "sigmoid": _from_output("d_sigmoid"), "tanh": _from_output("d_tanh"), "relu": _from_output("d_relu"),
-    "leaky_relu": _from_output("d_leaky_relu"), "elu": _from_output("d_elu"),
-    "softplus": _from_output("d_softplus"), "softsign": _from_output("d_softsign"),
-}  # fmt: skip
+    "add": lambda make, node, g: [(0, g, None), (1, g, None)],
+    "sub": lambda make, node, g: [(0, g, None), (1, make("neg", g), None)],
+    "mul": lambda make, node, g: [(0, g, node.args[1]), (1, g, node.args[0])],
+    "neg": lambda make, node, g: [(0, make("neg", g), None)],
+    "divide": _divide,
+    "power": _power,
+    "exp": lambda make, node, g: [(0, g, node)],
+    "log": lambda make, node, g: [(0, make("divide", g, node.args[0]), None)],
+    "sqrt": lambda make, node, g: [(0, g, make("divide", make("const", 0.5), node))],
+    "sin": lambda make, node, g: [(0, g, make("cos", node.args[0]))],
+    "cos": lambda make, node, g: [(0, make("neg", g), make("sin", node.args[0]))],
+    "absolute": lambda make, node, g: [(0, g, make("sign", node.args[0]))],
+    "where": lambda make, node, g: _choice(make, node.args[0], g, 1),
+    "clip": lambda make, node, g: [(0, make("inside", node, *node.args[1:], g), None)],
+    "maximum": lambda make, node, g: _choice(make, make("gt", *node.args), g, 0),
+    "minimum": lambda make, node, g: _choice(make, make("lt", *node.args), g, 0),
+}
+RULES |= {
+    name: _from_output(f"d_{name}") for name in ("sigmoid", "tanh", "relu", "leaky_relu", "elu", "softplus", "softsign")
+}
 
 
 class Gradients:
