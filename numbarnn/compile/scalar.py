@@ -59,27 +59,14 @@ def d_relu_scalar(y):
 # are a call per element, ten times slower). The polynomials of exp and tanh are our own least-maximum-error fits;
 # tests/cells/test_cells.py bounds the error of each over the whole range: 2 units in the last place.
 LOG2_E = 1.4426950408889634
-LN2_HIGH, LN2_LOW = (
-    0.693359375,
-    -2.1219444005469057e-04,
-)  # their sum is ln 2; n * LN2_HIGH is exact for small n
+LN2_HIGH, LN2_LOW = 0.693359375, -2.1219444005469057e-04  # their sum is ln 2; n * LN2_HIGH is exact for small n
 EXP_LOW, EXP_HIGH = -87.0, 88.0  # beyond these 2^n leaves float32's exponent
 ROUND_TO_INTEGER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the lowest bits
-E0, E1, E2, E3, E4 = (
-    0.5,
-    0.16666576,
-    0.041666374,
-    0.008363235,
-    0.0013941217,
-)  # (e^r - 1 - r) / r^2, |r| <= ln(2) / 2
+# (e^r - 1 - r) / r^2, |r| <= ln(2) / 2
+E0, E1, E2, E3, E4 = 0.5, 0.16666576, 0.041666374, 0.008363235, 0.0013941217
 TANH_SMALL = 0.625  # below it 1 - 2 / (e^2x + 1) would cancel
-T0, T1, T2, T3, T4 = (
-    -0.3333333,
-    0.13332775,
-    -0.053851031,
-    0.020995526,
-    -0.0060918923,
-)  # (tanh(x) - x) / x^3 in x^2
+# (tanh(x) - x) / x^3 in x^2
+T0, T1, T2, T3, T4 = -0.3333333, 0.13332775, -0.053851031, 0.020995526, -0.0060918923
 
 
 def exp_float32(x):

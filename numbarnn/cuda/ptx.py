@@ -155,7 +155,6 @@ else:
     store_word = _memory_instruction(
         "store_word", {types.uint16: ("st.relaxed.gpu.global.u32 [$0], $1;", [], [WORD])}, values=1
     )
-    load_weight_words = _memory_instruction("load_weight_words", _load_four_words(".global.nc"))
     prefetch = _memory_instruction("prefetch", {kind: ("prefetch.global.L2 [$0];", []) for kind in _STORED})
 
     # ---- shared memory, 16 bytes (two times 16 for four float64) at a time: declare arrays with alignment=16
@@ -168,19 +167,6 @@ else:
                 [types.float64] * 4,
             ),
         },
-        shared=True,
-    )
-    store_shared = _memory_instruction(
-        "store_shared",
-        {
-            types.float32: ("st.shared.v4.f32 [$0], {$1, $2, $3, $4};", [], [types.float32] * 4),
-            types.float64: (
-                "st.shared.v2.f64 [$0], {$1, $2}; st.shared.v2.f64 [$0+16], {$3, $4};",
-                [],
-                [types.float64] * 4,
-            ),
-        },
-        values=4,
         shared=True,
     )
     load_shared_words = _memory_instruction(

@@ -45,9 +45,6 @@ def store_word(array, index, word):
     array[index], array[index + 1] = word & np.uint32(0xFFFF), word >> np.uint32(16)
 
 
-load_weight_words = load_words
-
-
 def prefetch(array, index):
     _element(array, index)
 
@@ -58,18 +55,15 @@ def load_shared(array, index):
     return tuple(array[index : index + 4])
 
 
-def store_shared(array, index, values):
-    if index % 4 or not 0 <= index <= len(array) - 4:
-        raise IndexError(f"four elements at {index} of {len(array)}")
-    array[index : index + 4] = values
-
-
 def load_shared_words(array, index):
     return tuple(np.array(load_shared(array, index), array.dtype).view(np.uint32))
 
 
 def store_shared_words(array, index, words):
-    store_shared(array.view(np.uint32), index, words)
+    words_of = array.view(np.uint32)
+    if index % 4 or not 0 <= index <= len(words_of) - 4:
+        raise IndexError(f"four elements at {index} of {len(words_of)}")
+    words_of[index : index + 4] = words
 
 
 # ---- the tensor cores

@@ -161,7 +161,7 @@ def stage_kernels_of(cell, dtype):
 def sequence_kernels(dtype):
     """What fills the step mask (listed once, as it has no dtype), select, and gather."""
     T, B, N = 3, 2, 4
-    fill, threads = np.dtype(compute_dtype(dtype)).type(0), masks.THREADS_PER_BLOCK
+    fill, threads = np.dtype(compute_dtype(dtype)).type(0), pointwise.THREADS_PER_BLOCK
     if dtype == DTYPES[0]:
         arguments = zeros("uint8", 1, T + 2, B), zeros("int32", B), zeros("uint8", T, B)
         yield ShippedKernel(masks.make_step_mask_kernel(), dtype, "", threads, arguments)
@@ -244,7 +244,7 @@ def _copies(kernel, dtype, out_dtype, x_dtype):
     for out_name, out in arrays[0].items():
         for x_name, x in arrays[1].items():
             layouts = f"{out_name}_from_{x_name}"
-            yield ShippedKernel(kernel, dtype, layouts, copies.THREADS_PER_BLOCK, (out, x))
+            yield ShippedKernel(kernel, dtype, layouts, pointwise.THREADS_PER_BLOCK, (out, x))
 
 
 def fingerprint_kernels(dtype):

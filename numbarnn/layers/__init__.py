@@ -8,16 +8,6 @@ from numbarnn.layers.sequences import PackedSequence, pack_padded_sequence, pad_
 from numbarnn.layers.stack import Stack, Tape
 
 __all__ = [
-    "GRU",
-    "LSTM",
-    "RNN",
-    "GradientCheck",
-    "Gradients",
-    "PackedSequence",
-    "Recurrent",
-    "Stack",
-    "Tape",
-    "gradcheck",
-    "pack_padded_sequence",
-    "pad_packed_sequence",
-]
+    "GRU", "LSTM", "RNN", "GradientCheck", "Gradients", "PackedSequence", "Recurrent", "Stack", "Tape", "gradcheck",
+    "pack_padded_sequence", "pad_packed_sequence",
+]  # fmt: skip

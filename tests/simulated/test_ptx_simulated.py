@@ -116,13 +116,12 @@ def test_words_and_numbers():
 def test_load_words_takes_16_bytes(dtype):
     count = 16 // np.dtype(dtype).itemsize
     array = np.arange(3 * count).astype(dtype)
-    for load in (ptx.load_words, ptx.load_weight_words):
-        np.testing.assert_array_equal(load(array, count), array[count : 2 * count].view(np.uint32))
-        for index in (-count, 3 * count, 2 * count + 1):
-            with pytest.raises(IndexError, match=f"16 bytes at element {index} of {3 * count}"):
-                load(array, index)
-        with pytest.raises(ValueError, match=f"element 1 of an array of {dtype} is not at a multiple of 16 bytes"):
-            load(array, 1)
+    np.testing.assert_array_equal(ptx.load_words(array, count), array[count : 2 * count].view(np.uint32))
+    for index in (-count, 3 * count, 2 * count + 1):
+        with pytest.raises(IndexError, match=f"16 bytes at element {index} of {3 * count}"):
+            ptx.load_words(array, index)
+    with pytest.raises(ValueError, match=f"element 1 of an array of {dtype} is not at a multiple of 16 bytes"):
+        ptx.load_words(array, 1)
 
 
 @pytest.mark.parametrize("index", (-1, 5))
@@ -145,8 +144,7 @@ def test_store_and_load():
 
 
 def test_shared_memory_four_at_a_time():
-    array = np.zeros(8, np.float32)
-    ptx.store_shared(array, 4, (1.0, 2.0, 3.0, 4.0))
+    array = np.float32([0, 0, 0, 0, 1, 2, 3, 4])
     assert ptx.load_shared(array, 4) == (1, 2, 3, 4)
     ptx.store_shared_words(array, 0, ptx.load_shared_words(array, 4))
     assert array.tolist() == [1, 2, 3, 4] * 2
@@ -155,4 +153,4 @@ def test_shared_memory_four_at_a_time():
             with pytest.raises(IndexError, match=f"four elements at {index} of 8"):
                 access(array, index)
         with pytest.raises(IndexError, match=f"four elements at {index} of 8"):
-            ptx.store_shared(array, index, (0.0,) * 4)
+            ptx.store_shared_words(array, index, (np.uint32(0),) * 4)

@@ -5,11 +5,9 @@ from functools import cache
 from numba import cuda
 
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
-from numbarnn.cuda.launch import Kernel, LaunchConfig
-
-THREADS_PER_BLOCK = 128
-MAX_GRID_Y = 65535
+from numbarnn.compile.backend import BACKEND
+from numbarnn.cuda.launch import Kernel
+from numbarnn.kernels.step.pointwise import launch_config
 
 
 @cache
@@ -43,9 +41,4 @@ def copy(out, x):
     dtypes = () if out.dtype == x.dtype else (out.dtype.name, x.dtype.name)
     while out.ndim < 3:
         out, x = out[None], x[None]
-    _, rows, columns = x.shape
-    if TINY_LAUNCHES:
-        config = LaunchConfig(grid=(2, min(2, rows)), block=min(4, columns))
-    else:
-        config = LaunchConfig(grid=(-(-columns // THREADS_PER_BLOCK), min(rows, MAX_GRID_Y)), block=THREADS_PER_BLOCK)
-    make_copy(*dtypes).bind(config, storage.stored(out), storage.stored(x))()
+    make_copy(*dtypes).bind(launch_config(*x.shape[1:]), storage.stored(out), storage.stored(x))()

@@ -8,20 +8,10 @@ from numba import cuda
 from numbarnn.common.order import mask_of_step
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
-from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
+from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
-from numbarnn.cuda.launch import Kernel, LaunchConfig
-
-THREADS_PER_BLOCK = 128
-MAX_GRID_Y = 65535
-
-
-def _rows_config(rows, columns):
-    """Columns along x, rows along y."""
-    if TINY_LAUNCHES:
-        return LaunchConfig(grid=(2, min(2, max(1, rows))), block=min(4, columns))
-    block = min(THREADS_PER_BLOCK, -(-columns // 32) * 32)
-    return LaunchConfig(grid=(-(-columns // block), max(1, min(rows, MAX_GRID_Y))), block=block)
+from numbarnn.cuda.launch import Kernel
+from numbarnn.kernels.step.pointwise import launch_config
 
 
 @cache
@@ -51,7 +41,7 @@ def make_step_mask_kernel():
 
 def fill_step_mask(step_mask, lengths, resets):
     """Fill step_mask (D, T+2, B) uint8 from lengths (B,) int32 and resets (T, B) uint8; see the kernel."""
-    make_step_mask_kernel().bind(_rows_config(*step_mask.shape[1:]), step_mask, lengths, resets)()
+    make_step_mask_kernel().bind(launch_config(*step_mask.shape[1:]), step_mask, lengths, resets)()
 
 
 @cache
@@ -81,7 +71,7 @@ def make_select(dtype):
 def select(out, x, step_mask, dropped, fill):
     """out = x, but `fill` in the rows whose code has a bit of `dropped`; arrays of one dtype, step_mask (X, Y)."""
     kernel, number = make_select(x.dtype.name)
-    config = _rows_config(*x.shape[1:])
+    config = launch_config(*x.shape[1:])
     kernel.bind(config, storage.stored(out), storage.stored(x), step_mask, number(fill))(dropped)
 
 
@@ -112,4 +102,4 @@ def gather(out, x, index, fill):
     if not out.size:
         return
     kernel, number = make_gather(x.dtype.name)
-    kernel.bind(_rows_config(*out.shape), storage.stored(out), storage.stored(x), index, number(fill))()
+    kernel.bind(launch_config(*out.shape), storage.stored(out), storage.stored(x), index, number(fill))()

@@ -188,12 +188,8 @@ def _make_fma_group(tile, group):
     """A device function that takes a group of gathered chunks to shared memory and adds its product to `sums`."""
     row_lanes, batch_lanes, own_rows, own_batch = _rectangle(tile)
     number = np.dtype(compute_dtype(tile.dtype)).type
-    rows, weight_stride, stride, columns = (
-        tile.rows,
-        tile.weight_stride,
-        tile.staged_stride,
-        tile.gathered * tile.chunk_elements,
-    )
+    rows, weight_stride, stride = tile.rows, tile.weight_stride, tile.staged_stride
+    columns = tile.gathered * tile.chunk_elements
     get, stage, staged, sequences = ptx.load_shared, _make_stage(tile, group), tile.weight_elements, tile.sequences
     skipped, unrolled = group * columns, 2  # loads of the next columns go on during the sums of these
 

@@ -38,16 +38,16 @@ THREADS_PER_BLOCK = 128
 MAX_GRID_Y = 65535
 
 
-def launch_config(batch, hidden, together=0):
-    """One thread per unit where the grid allows: units along x, sequences along y.
+def launch_config(rows, columns, together=0):
+    """One thread per unit where the grid allows: units, or other columns, along x, sequences, or other rows, along y.
 
     Args:
         together: where sums over units are made, the most threads of the block that has all of a sequence; else 0.
     """
     if TINY_LAUNCHES:  # in the simulator a thread is dear; several blocks, so that their boundaries are crossed
-        return LaunchConfig(grid=(1 if together else min(2, hidden), min(2, batch)), block=together or min(4, hidden))
-    block = min(together or THREADS_PER_BLOCK, -(-hidden // 32) * 32)
-    return LaunchConfig(grid=(1 if together else -(-hidden // block), min(batch, MAX_GRID_Y)), block=block)
+        return LaunchConfig(grid=(1 if together else min(2, columns), min(2, rows)), block=together or min(4, columns))
+    block = min(together or THREADS_PER_BLOCK, -(-columns // 32) * 32)
+    return LaunchConfig(grid=(1 if together else -(-columns // block), min(rows, MAX_GRID_Y)), block=block)
 
 
 @cache
