@@ -59,35 +59,31 @@ class Pass(Buffers, ABC):
         self.finish()
 
     def _jobs(self, plan):
-        jobs = [
-            Job(task.lane if plan.concurrent else "", needs, partial(self.bind, task))
-            for task, needs in zip(plan.tasks, plan.needs, strict=True)
-        ]
-        return self._between_copies(jobs, [n for n, task in enumerate(plan.tasks) if task.has_steps])
-
-    def _between_copies(self, jobs, steps):
-        """The jobs and two more, for the first copies and the last; not these two if there are no steps. If the call
-        can fail, a last one, that makes its results NaN if it did.
+        """The plan's tasks as jobs; two more, before and after its steps, for the first copies and the last; and if the
+        call can fail, a last one, that makes its results NaN if it did.
 
         A job with steps waits for the first copies unless it waits for another such job, which waits for them; the last
         copies wait for the jobs with steps that no other such job waits for. Where x and y are copied too (`rewrites`)
         all jobs count as jobs with steps.
-
-        Args:
-            steps: positions of the jobs that run steps.
         """
-        if not steps:
-            return self._with_end(jobs)
-        steps = set(range(len(jobs)) if self.rewrites else steps)
-        starts = {number for number in steps if steps.isdisjoint(jobs[number].needs)}
-        ends = sorted(steps.difference(*(jobs[number].needs for number in steps)))
-        before = [Job("copies", (), lambda: partial(one_after_another, [*self._begin()]))]
-        for number, job in enumerate(jobs):
-            needs = tuple(need + 1 for need in job.needs) + ((0,) if number in starts else ())
-            before.append(job._replace(needs=needs))
-        needs = tuple(number + 1 for number in ends)
-        after = Job("copies", needs, lambda: partial(one_after_another, [*self.last_copies()]))
-        return self._with_end([*before, after])
+
+        def copies(needs, functions):
+            return Job("copies", tuple(needs), lambda: partial(one_after_another, [*functions()]))
+
+        jobs = [copies((), self._begin)] if plan.has_steps else []
+        before, tasks = len(jobs), [*zip(plan.tasks, plan.needs, strict=True)]
+        steps = {n for n, (task, _) in enumerate(tasks) if plan.has_steps and (self.rewrites or task.has_steps)}
+        for number, (task, needs) in enumerate(tasks):
+            first = (0,) if number in steps and steps.isdisjoint(needs) else ()
+            needs = (*(need + before for need in needs), *first)
+            jobs.append(Job(task.lane if plan.concurrent else "", needs, partial(self.bind, task)))
+        if steps:
+            ends = sorted(steps.difference(*(plan.needs[number] for number in steps)))
+            jobs.append(copies((number + before for number in ends), self.last_copies))
+        if self.trouble is not None:
+            awaited = {need for job in jobs for need in job.needs}
+            jobs.append(copies((number for number in range(len(jobs)) if number not in awaited), self._end))
+        return jobs
 
     def _begin(self):
         """What comes before all steps: `first_copies`, and nothing is wrong yet."""
@@ -99,14 +95,6 @@ class Pass(Buffers, ABC):
         """What comes after everything else."""
         if self.trouble is not None:
             yield partial(self.engine.spoil, self.result_arrays(), self.trouble, self.caller)
-
-    def _with_end(self, jobs):
-        """The jobs and, if there is something to do in the end, one more that waits for all of them."""
-        if self.trouble is None:
-            return jobs
-        awaited = {need for job in jobs for need in job.needs}
-        needs = tuple(number for number in range(len(jobs)) if number not in awaited)
-        return [*jobs, Job("copies", needs, lambda: partial(one_after_another, [*self._end()]))]
 
     def allocate_for(self, task):
         """Make the buffers of the task and of all of its kind, layer and direction, where they do not exist."""
