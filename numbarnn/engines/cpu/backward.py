@@ -1,172 +1,184 @@
 """The CPU engine's backward loop, which walks through the steps of one layer and direction from the last; see
 `forward`."""
 
-import numpy as np
 from numba import njit
 
 from numbarnn.common.order import RESET, SKIP
-from numbarnn.engines.cpu.atomics import barrier
-from numbarnn.engines.cpu.cell_units import Row, backward_units, stage_gradient_sums, stage_gradients
-from numbarnn.engines.cpu.forward import (
-    PART,
-    Step,
-    Walk,
-    find_step_time,
-    make_totals,
-    noise_at,
-    own_output,
-    row_parameters,
-    states_at,
-    states_before,
+from numbarnn.compile.specialise import inner
+from numbarnn.engines.cpu.panels import PANEL_ROW
+from numbarnn.engines.cpu.products import OPTIONS
+from numbarnn.engines.cpu.records import (
+    STAGE_BYTES,
+    call_at,
+    new_product,
+    new_rows,
+    product_at,
+    rows_at,
+    run,
+    stage_at,
 )
-from numbarnn.engines.cpu.products import ADD, AS_IS, INNER, OPTIONS, SET, product, share
-from numbarnn.engines.cpu.rows import TILE, Thread, Units, add_parts, clear_units, if_there, mask_at, row_of, zero_row
-from numbarnn.engines.cpu.stages import each_stage_back
-from numbarnn.kernels.step.groups import Gradients, Options, Parameters, Saved, Scratch, States
+from numbarnn.engines.cpu.sharing import (
+    NO,
+    ONE,
+    YES,
+    ZERO,
+    clear_units,
+    cut,
+    find_step_time,
+    mask_at,
+    meet,
+    meet_all,
+    run_rows,
+    set_parameters,
+    share_of,
+    sum_units,
+)
+from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
 
-@if_there(otherwise=lambda dm, gradients: gradients)
-def _own_gradient(dm, gradients):
-    """The gradients, with dh that of the cell's own output: with projection all of it, else dy must be added."""
-    _, dc, dax, dah, _, dht, d_per_unit = gradients
-    return Gradients(dm, dc, dax, dah, None, dht, d_per_unit)
+# ------------------------------------------------------------------------------------------ products
+@inner
+def _pack(zero, call, own):
+    """R and W_hr in panels of their columns: the thread's share."""
+    if call.pack:
+        _pack_columns(zero, call, own, call.R, call.R_panels, call.ah_gates * call.hidden, call.outputs)
+        if call.W_hr:
+            _pack_columns(zero, call, own, call.W_hr, call.W_hr_panels, call.outputs, call.hidden)
 
 
-# ------------------------------------------------------------------------------------------ rows of a sequence
-@if_there()
-def _columns_from(row, first):
-    """A row without its first columns."""
-    return row[first:]
+@inner
+def _pack_columns(zero, call, own, source, panels, terms, columns):
+    """Weights (terms, columns) in panels (columns / width, terms, width)."""
+    item, address = bytes_of(zero), new_product()
+    width, at = PANEL_ROW // item, product_at(address)
+    first, last = cut(columns, width, own.thread, own.threads)
+    at.terms, at.b_row = terms, columns * item
+    for j in range(first, last, width):
+        at.columns, at.b = min(width, columns - j), source + j * item
+        at.out = panels + j // width * terms * PANEL_ROW
+        run(zero, call.pack_panel, address)
 
 
-@if_there()
-def _row_at(array, t, b):
-    """A sequence's row in a step."""
-    return array[t, b]
+@inner
+def _multiply_back(zero, call, weights, shape, terms, sizes, a, out, add):
+    """out = a weights, or +=: some columns of the weights, of which some terms are multiplied.
 
-
-@njit(**INNER)
-def _row(walk, at, b):
-    """A sequence's `Row` in a step."""
-    t, g, H = at.t, walk.gradients, walk.units.H
-    dy, d_per_unit = _columns_from(_row_at(g.dy, t, b), walk.columns[0]), _row_at(g.d_per_unit, t, b)
-    return Row(
-        row_parameters(walk.parameters),
-        states_before(walk, at, b),
-        states_at(walk.states, walk.columns, t + 1, b),
-        Scratch(None, None, None, row_of(walk.scratch.d_v, b), None),
-        Gradients(g.dh[b], g.dc[b], g.dax[t, b], g.dah[t, b], dy, None, d_per_unit),
-        walk.cell.load_sums(_row_at(walk.saved.sums, t, b), H),
-        walk.cell.load_d_sums(row_of(walk.totals, b), 0, 1),
-        noise_at(walk.options.noise, b * H, t),
-    )
+    Args:
+        weights: (address, that of its panels). shape: (all terms, all columns).
+        terms: (first, how many). sizes: (rows, first column, columns of out).
+        a, out: (address, bytes between rows).
+    """
+    item, address, (source, panels), (rows, column, columns) = bytes_of(zero), new_product(), weights, sizes
+    at = product_at(address)
+    at.rows, at.columns, at.terms, at.add = rows, columns, terms[1], add
+    at.a, at.a_row, at.out, at.out_row = a[0], a[1], out[0], out[1]
+    if columns > 0 and terms[1] > 0:
+        if call.pack:
+            at.b_row = shape[0] * PANEL_ROW
+            at.b = panels + column // (PANEL_ROW // item) * at.b_row + terms[0] * PANEL_ROW
+        else:
+            at.b_row = shape[1] * item
+            at.b = source + terms[0] * at.b_row + column * item
+        run(zero, call.product, address)
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
-@njit(**PART)
-def _project(W_hr, thread, gradients, dm, step_mask, at, direction):
+@inner
+def _project(zero, call, own, at):
     """dht[t] = dy[t] + dh, 0 where the step is skipped; dh = 0 but there; dm = dht[t] W_hr: the thread's columns."""
-    if W_hr is not None:
-        (P, H), t = W_hr.shape, at.t
-        own, (u0, u1) = Units(*share(P, thread.number, thread.count), P), share(H, thread.number, thread.count)
-        for b in range(dm.shape[0]):
-            dht, dh, dy = gradients.dht[t, b], gradients.dh[b], gradients.dy[t, b, direction * P :]
-            if mask_at(step_mask, 2 * (t + 1) - at.before, b) == RESET:
-                clear_units(dh, 1, own)
-            if mask_at(step_mask, t + 1, b) == SKIP:
-                clear_units(dht, 1, own)
+    if call.W_hr:
+        (t, before), item, P, H, b = at, bytes_of(zero), call.outputs, call.hidden, own.first_row
+        first, last = own.first_out, own.last_out
+        for row in range(b, own.last_row):
+            place = t * call.batch + row
+            dht, dh = call.dht + place * P * item, call.dh + row * call.dh_row
+            if mask_at(call, 2 * (t + 1) - before, row) == RESET:
+                clear_units(zero, dh, ONE, P, first, last)
+            if mask_at(call, t + 1, row) == SKIP:
+                clear_units(zero, dht, ONE, P, first, last)
                 continue
-            for k in range(own.first, own.last):
-                dht[k] = dy[k] + dh[k]
-                dh[k] = 0
-        barrier(thread.counters, thread.number, thread.count)
-        if u0 < u1:
-            product(dm[:, u0:u1], gradients.dht[t, :, 0:P], W_hr[:, u0:u1], AS_IS, AS_IS, SET)
+            _add_to(zero, dht, dh, call.dy + place * call.dy_row, first, last)
+            clear_units(zero, dh, ONE, P, first, last)
+        meet(call, own)
+        a = call.dht + (t * call.batch + b) * P * item, P * item
+        out = call.own_dh + b * call.own_dh_row + own.first * item, call.own_dh_row
+        sizes = own.last_row - b, own.first, own.last - own.first
+        _multiply_back(zero, call, (call.W_hr, call.W_hr_panels), (P, H), (ZERO, P), sizes, a, out, NO)
 
 
-@njit(**INNER)
-def _mask_gradients(step_mask, walk, at):
+@inner
+def _add_to(zero, total, one, other, first, last):
+    """total = one + other, of units [first, last)."""
+    total, one, other = numbers_at(zero, total), numbers_at(zero, one), numbers_at(zero, other)
+    for j in range(first, last):
+        total[j] = other[j] + one[j]
+
+
+@inner
+def _mask_gradients(zero, call, own, at):
     """Of a step after which a sequence begins anew nothing comes back; a skipped one has no part in the gradients of
     parameters."""
-    if step_mask is not None:
-        cell, gradients, slot, slot_after = walk.cell, walk.gradients, at.t + 1, 2 * (at.t + 1) - at.before
-        for b in range(step_mask.shape[1]):
-            if step_mask[slot_after, b] == RESET:
-                clear_units(gradients.dc[b], cell.num_private, walk.units)
-                if gradients.dht is None:  # else `_project` has done it
-                    clear_units(gradients.dh[b], 1, walk.units)
-            if step_mask[slot, b] == SKIP:
-                clear_units(gradients.dax[at.t, b], cell.num_gates, walk.units)
-                if not cell.same_gradient:
-                    clear_units(gradients.dah[at.t, b], cell.num_ah, walk.units)
-                clear_units(_row_at(gradients.d_per_unit, at.t, b), cell.num_per_unit, walk.units)
+    if call.step_mask:
+        (t, before), H, first, last = at, call.hidden, own.first, own.last
+        for b in range(own.first_row, own.last_row):
+            place = t * call.batch + b
+            if mask_at(call, 2 * (t + 1) - before, b) == RESET:
+                clear_units(zero, call.dc + b * call.dc_row, call.private, H, first, last)
+                if call.W_hr == 0:  # else `_project` has done it
+                    clear_units(zero, call.dh + b * call.dh_row, ONE, H, first, last)
+            if mask_at(call, t + 1, b) == SKIP:
+                clear_units(zero, call.dax + place * call.dax_row, call.gates, H, first, last)
+                if not call.same_gradient:
+                    clear_units(zero, call.dah + place * call.dah_row, call.ah_gates, H, first, last)
+                d_per_unit = call.d_per_unit + place * call.d_per_unit_row
+                clear_units(zero, d_per_unit, call.per_unit_values, H, first, last)
 
 
-@njit(**INNER)
-def _add_up(stage, walk, at):
-    """The gradients of a stage's sums: all threads' parts, then in each thread their total."""
-    first, last, thread = stage.first_sum, stage.end_sum, walk.thread
-    for b in range(walk.totals.shape[0]):
-        if mask_at(walk.options.step_mask, at.t + 1, b) != SKIP:
-            part = walk.parts[thread.number, b, first:last]
-            stage_gradient_sums(walk.cell, stage, walk.tile, part, _row(walk, at, b), walk.units)
-    barrier(thread.counters, thread.number, thread.count)
-    add_parts(walk.totals, walk.parts[: thread.count], first, last)
-
-
-@njit(**INNER)
-def _multiply(stage, walk, at):
-    """The gradients of a stage's gates, then of all units that of the vector which its rows of R multiplied."""
-    units, thread, d_v, dah = walk.units, walk.thread, walk.scratch.d_v, walk.gradients.dah
-    for b in range(d_v.shape[0]):
-        if mask_at(walk.options.step_mask, at.t + 1, b) != SKIP:
-            stage_gradients(walk.cell, stage, _row(walk, at, b), units)
-    barrier(thread.counters, thread.number, thread.count)
-    rows, column = slice(stage.first_gate * units.H, stage.end_gate * units.H), stage.product * units.H
-    product(
-        d_v[:, column + units.first : column + units.last], dah[at.t, :, rows],
-        walk.parameters.R[rows, units.first : units.last], AS_IS, AS_IS, SET,
-    )  # fmt: skip
+@inner
+def _stages(zero, call, own, address, at):
+    """The gradients of the cell's stages, from the last: of sums over all units, or of gates, and then of the vector
+    that the stage's rows of R multiplied."""
+    (t, _), item, H, b = at, bytes_of(zero), call.hidden, own.first_row
+    for number in range(call.stages_count - 1, -1, -1):
+        stage = stage_at(call.stages + number * STAGE_BYTES)
+        if stage.is_sums:
+            totals = call.totals + own.thread * call.batch * call.sums_count * item
+            sum_units(zero, call, own, address, at, stage, totals)
+            continue
+        first_row, start = call.dah + t * call.batch * call.dah_row, stage.first_gate * H
+        run_rows(zero, call, own, address, at, stage.step, first_row + start * item, call.dah_row, YES)
+        meet(call, own)
+        a = first_row + b * call.dah_row + start * item, call.dah_row
+        out = call.d_v + b * call.d_v_row + (stage.product * H + own.first) * item, call.d_v_row
+        sizes = own.last_row - b, own.first, own.last - own.first
+        terms = start, (stage.end_gate - stage.first_gate) * H
+        _multiply_back(zero, call, (call.R, call.R_panels), (call.ah_gates * H, H), terms, sizes, a, out, NO)
 
 
 # ------------------------------------------------------------------------------------------ the loop
 @njit(**OPTIONS)
-def backward_steps(
-    thread, threads, counters, cell, parameters, states, saved, gradients, scratch, options, parts, span
-):  # fmt: skip
+def backward_steps(thread, threads, counters, zero, address):
     """Steps of one direction's walk back: the cell's backward and the product with R.
 
     Args:
-        thread, threads, counters, cell, parts: as in `forward_steps`.
-        parameters, states, saved, gradients, scratch, options: the groups of `BackwardBuffers`, likewise. dax, (T, B,
-            >= max(K, G) * H), holds what the cell saved.
-        span: (direction, first, last), for steps [first, last); step 0 is the last one of forward.
+        as those of `forward.forward_steps`; step 0 is the last one of forward.
     """
-    direction, first, last = span
-    parameters, states, saved = Parameters(*parameters), States(*states), Saved(*saved)
-    gradients, scratch, options = Gradients(*gradients), Scratch(*scratch), Options(*options)
-    T, B, P, G = states.h.shape[0] - 2, states.h.shape[1], parameters.R.shape[1], cell.num_gates
-    H = parameters.b_w.shape[0] // G
-    own, units = Thread(thread, threads, counters), Units(*share(H, thread, threads), H)
-    p0, p1 = share(P, thread, threads)
-    values = cell.num_states + G + cell.num_recurrent + cell.num_per_unit
-    tile = np.empty(max(values, 2 * cell.num_sums) * TILE, dtype=states.h.dtype)
-    zeros = zero_row(options.step_mask, states.h, max(1, cell.num_private) * H)
-    walk = Walk(
-        own, cell, units, parameters, States(own_output(states.m, states.h), states.c, None), saved, scratch,
-        _own_gradient(scratch.dm, gradients), options, parts, make_totals(saved.sums), tile, zeros,
-        (direction * H, direction * H * cell.num_private),
-    )  # fmt: skip
-    rows = slice(0, cell.num_recurrent * H)
-    for step in range(first, last):
-        t, before = find_step_time(step, T, direction, True)
-        at = Step(t, before, t)
-        _project(parameters.W_hr, own, gradients, scratch.dm, options.step_mask, at, direction)
-        _mask_gradients(options.step_mask, walk, at)
-        each_stage_back(cell, _add_up, _multiply, walk, at)
-        for b in range(B):
-            if mask_at(options.step_mask, t + 1, b) != SKIP:
-                backward_units(cell, tile, _row(walk, at, b), units)
-        barrier(counters, thread, threads)
-        if cell.num_recurrent > 0:
-            product(gradients.dh[:, p0:p1], gradients.dah[t, :, rows], parameters.R[rows, p0:p1], AS_IS, AS_IS, ADD)
+    call, rows_address = call_at(address), new_rows()
+    own = share_of(zero, call, thread, threads, counters)
+    if call.first == 0:
+        _pack(zero, call, own)
+        meet_all(own)
+    set_parameters(zero, call, own, rows_at(rows_address))
+    b, item = own.first_row, bytes_of(zero)
+    weights, shape = (call.R, call.R_panels), (call.ah_gates * call.hidden, call.outputs)
+    terms, sizes = (ZERO, call.recurrent * call.hidden), (own.last_row - b, own.first_out, own.last_out - own.first_out)
+    for step in range(call.first, call.last):
+        at = find_step_time(step, call.steps, call.direction, YES)
+        _project(zero, call, own, at)
+        _mask_gradients(zero, call, own, at)
+        _stages(zero, call, own, rows_address, at)
+        run_rows(zero, call, own, rows_address, at, call.step, ZERO, ZERO, YES)
+        meet(call, own)
+        dah = call.dah + (at[0] * call.batch + b) * call.dah_row, call.dah_row
+        dh = call.dh + b * call.dh_row + own.first_out * item, call.dh_row
+        _multiply_back(zero, call, weights, shape, terms, sizes, dah, dh, YES)

@@ -1,7 +1,8 @@
-"""A cell as an argument of compiled CPU code: what the loops read of it, such as `cell.num_gates` and `cell.forward`.
+"""A cell as an argument of compiled CPU code: what `cell_steps` reads of it, such as `cell.num_gates` and
+`cell.forward`.
 
-Numba knows the attributes by the argument's type: numbers are constants, functions are those of the cell. So the loops
-are ordinary module-level functions, which Numba compiles per cell and caches on disk.
+Numba knows the attributes by the argument's type: numbers are constants, functions are those of the cell. So those of
+`cell_steps` are ordinary module-level functions, which Numba compiles per cell and caches on disk.
 """
 
 import hashlib
@@ -15,19 +16,18 @@ from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
 
 from numbarnn.cells import Cell, scalar
-from numbarnn.common import order, philox
+from numbarnn.common import philox
 from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile import specialise as compiling
 from numbarnn.compile import units
 from numbarnn.compile.specialise import backward_function, forward_function, jit, specialise
 from numbarnn.cuda.cubin_cache import fingerprint
-from numbarnn.engines.cpu import atomics, backward, cell_units, forward, openblas, products, rows, stages
+from numbarnn.engines.cpu import cell_steps, records, vectors
 from numbarnn.engines.cpu.disk_cache import code_of_module
-from numbarnn.kernels.step import groups
 
 WRITTEN = (
-    *(scalar, compiled_scalar, compiling, units, order, philox, groups),
-    *(openblas, atomics, products, rows, cell_units, stages, forward, backward, sys.modules[__name__]),
+    *(scalar, compiled_scalar, compiling, units, philox),
+    *(vectors, records, cell_steps, sys.modules[__name__]),
 )
 
 
@@ -76,6 +76,16 @@ class CellTagType(_Described):
         self.cell, self.dtype = cell, dtype
         super().__init__(name=f"CellTag({cell.name}, {dtype}, {_digest(cell)})")
 
+    @property
+    def of_cell(self):
+        """The cell."""
+        return self.cell
+
+    @property
+    def of_dtype(self):
+        """The name of the dtype."""
+        return self.dtype
+
     def attribute(self, name):
         return _attribute_of_cell(self.cell, self.dtype, name)
 
@@ -87,11 +97,21 @@ class CellTagType(_Described):
 
 
 class StageType(_Described):
-    """The type of a stage in compiled code, which makes it with `stages.each_stage`."""
+    """The type of a stage's tag: what the stage does not have itself, its cell has."""
 
     def __init__(self, of, number):
         self.of, self.number = of, number
         super().__init__(name=f"Stage({number}, {of.name})")
+
+    @property
+    def of_cell(self):
+        """The cell that the stage is of."""
+        return self.of.cell
+
+    @property
+    def of_dtype(self):
+        """The name of its dtype."""
+        return self.of.dtype
 
     def attribute(self, name):
         return _attribute_of_stage(self.of.cell, self.of.dtype, self.number, name)
@@ -136,11 +156,11 @@ def _constant(context, builder, typ, value, name):
 def what_is_compiled(arguments):
     """(What, about how long) of a function of the CPU engine, by the Numba types of its arguments; for `notice`."""
     for one in arguments:
-        if isinstance(one, CellTagType):
-            return f"the CPU engine for the cell {one.cell.name}, {one.dtype}", "half a minute, forward and backward"
-    dtypes = [one.dtype for one in arguments if isinstance(one, types.Array)]
+        if isinstance(one, _Described):
+            return f"the cell {one.of_cell.name} for the CPU engine, {one.of_dtype}", "a few seconds"
+    dtypes = [one.dtype if isinstance(one, types.Array) else one for one in arguments]
     dtype = next((str(dtype) for dtype in dtypes if isinstance(dtype, types.Float)), "masks")
-    return f"the CPU engine's matrix products, {dtype}", "ten seconds"
+    return f"the CPU engine's loops and products, {dtype}", "ten seconds"
 
 
 # ------------------------------------------------------------------------------------------ attributes
@@ -153,21 +173,24 @@ def _sums(cell, dtype):
 
 
 def _noise(cell, dtype):
-    """f(noise, j): the random numbers of unit j, of `cell_units.Row.noise`; their means where it is None."""
+    """f(words, position, t, training): as `units.noise_loader`; in inference the means."""
     if not cell.noise:
-        return jit(lambda noise, j: (), "cpu")
+        return jit(lambda words, position, t, training: (), "cpu")
     draw, mean = units.noise_loader(cell.noise, "cpu", dtype), units.mean_noise(cell.noise, "cpu", dtype)
 
-    def numbers(noise, j):
-        if noise is None:
-            return mean()
-        words, position, t = noise
-        return draw(words, position + j, t)
+    def numbers(words, position, t, training):
+        return draw(words, position, t) if training else mean()
 
     return jit(numbers, "cpu")
 
 
+def _zero(dtype):
+    zero = getattr(np, dtype)(0)
+    return jit(lambda: zero, "cpu")
+
+
 _OF_CELL = {
+    "zero": lambda cell, dtype: _zero(dtype),
     "forward": lambda cell, dtype: forward_function(cell, dtype, "cpu"),
     "backward": lambda cell, dtype: backward_function(cell, dtype, "cpu"),
     "load_input": lambda cell, _: units.biased_loader(cell.num_gates, "cpu"),
@@ -188,11 +211,7 @@ _OF_CELL = {
 _OF_STAGE = {
     "forward": lambda cell, dtype, number: specialise(cell.stages[number].forward, dtype, "cpu"),
     "backward": lambda cell, dtype, number: specialise(cell.stages[number].backward, dtype, "cpu"),
-    "product": lambda cell, _, number: cell.product_number(number),
-    "first_gate": lambda cell, _, number: cell.first_of_stage(number),
-    "end_gate": lambda cell, _, number: cell.first_of_stage(number + 1),
-    "first_sum": lambda cell, _, number: cell.first_sum(number),
-    "end_sum": lambda cell, _, number: cell.first_sum(number + 1),
+    "count": lambda cell, _, number: len(cell.stages[number].gates) or len(cell.stages[number].sums),
     "store_gates": lambda cell, _, number: units.storer(len(cell.stages[number].gates), "cpu"),
     "store_sums": lambda cell, _, number: units.storer(len(cell.stages[number].sums), "cpu"),
 }
@@ -206,4 +225,4 @@ def _attribute_of_cell(cell, dtype, name):
 
 @cache
 def _attribute_of_stage(cell, dtype, number, name):
-    return _OF_STAGE[name](cell, dtype, number)
+    return _OF_STAGE[name](cell, dtype, number) if name in _OF_STAGE else _attribute_of_cell(cell, dtype, name)

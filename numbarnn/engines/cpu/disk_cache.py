@@ -10,7 +10,19 @@ import re
 import sys
 from functools import cache
 
+from numba.core.caching import IndexDataCacheFile
+
 from numbarnn.cuda.cubin_cache import code_of
+
+
+class _File(IndexDataCacheFile):
+    """A file of Numba's cache; what an earlier version of this package left counts as stale."""
+
+    def _load_index(self):
+        try:
+            return super()._load_index()
+        except (ImportError, AttributeError):  # it names types of modules that are no more
+            return {}
 
 
 def contains(*modules):
@@ -21,7 +33,7 @@ def contains(*modules):
         file = dispatcher._cache._cache_file
         without_line = re.sub(r"-\d+(?=\.py\d)", "", file._index_name.removesuffix(".nbi"))
         names = dispatcher.py_func.__module__, *(module.__name__ for module in modules)
-        dispatcher._cache._cache_file = type(file)(file._cache_path, without_line, tuple(map(code_of_module, names)))
+        dispatcher._cache._cache_file = _File(file._cache_path, without_line, tuple(map(code_of_module, names)))
         return dispatcher
 
     return told

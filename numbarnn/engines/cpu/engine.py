@@ -3,24 +3,62 @@
 import platform
 
 import numpy as np
+from numba.np.numpy_support import from_dtype
 
-from numbarnn.common import notice
+from numbarnn.common import notice, order
 from numbarnn.engines.base import HostEngine
-from numbarnn.engines.cpu import atomics, backward, cell_units, fingerprints, forward, openblas, products, rows, stages
-from numbarnn.engines.cpu.backward import backward_steps
-from numbarnn.engines.cpu.cell_tag import WRITTEN, CellTag, what_is_compiled
+from numbarnn.engines.cpu import (
+    atomics,
+    backward,
+    cell_steps,
+    fingerprints,
+    forward,
+    openblas,
+    panels,
+    products,
+    records,
+    sharing,
+    vectors,
+)
+from numbarnn.engines.cpu.calls import CompiledCell, address, backward_numbers, forward_numbers
+from numbarnn.engines.cpu.cell_tag import WRITTEN, what_is_compiled
 from numbarnn.engines.cpu.disk_cache import go_by_code
-from numbarnn.engines.cpu.forward import forward_steps
+from numbarnn.engines.cpu.panels import aligned, panels_shape
+from numbarnn.engines.cpu.records import CALL, PRODUCT, SUMS, address_of, new_record
 from numbarnn.engines.cpu.thread_pool import ThreadPool
-from numbarnn.kernels.step.groups import Saved
+from numbarnn.engines.cpu.vectors import panel_width
 
-for module in (atomics, backward, cell_units, fingerprints, forward, products, rows, stages):
-    go_by_code(module, *WRITTEN)
+go_by_code(cell_steps, *WRITTEN)
+for module in (atomics, fingerprints, products, panels, sharing, forward, backward):
+    go_by_code(module, atomics, openblas, products, panels, sharing, records, vectors, order)
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
 # Multiply-adds per step below which steps stay on one thread: at each step the threads wait for each other.
 SERIAL_STEP = 800_000
+PACKED_FROM = 8  # rows of all steps from which R is packed
+ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
+
+
+def _product(out, a, b, transpose_a, transpose_b, add):
+    """A `records.PRODUCT`: out (rows, columns) = op(a) op(b), or +=."""
+    rows, columns = out.shape
+    return new_record(
+        PRODUCT, rows=rows, columns=columns, terms=a.shape[0 if transpose_a else 1], a=address(a), a_row=_row(a),
+        b=address(b), b_row=_row(b), out=address(out), out_row=_row(out), transpose_a=transpose_a,
+        transpose_b=transpose_b, add=add,
+    )  # fmt: skip
+
+
+def _sums(out, x, add):
+    """A `records.SUMS`: out (columns,) = the sums of the columns of x, or +=."""
+    columns = min(out.shape[0], x.shape[1])
+    return new_record(SUMS, rows=x.shape[0], columns=columns, x=address(x), x_row=_row(x), out=address(out), add=add)
+
+
+def _row(matrix):
+    """Bytes between the starts of two rows, as BLAS wants it: at least the width."""
+    return max(matrix.shape[1] * matrix.itemsize, matrix.strides[0])
 
 
 class CpuEngine(HostEngine):
@@ -37,7 +75,7 @@ class CpuEngine(HostEngine):
                 openblas.blas_function(dtype, name)  # registers the symbol that cached code calls
         self.device = platform.processor() or platform.machine()
         self.thread_pool = ThreadPool()
-        self._tags = {}
+        self._cells, self._functions = {}, {}
 
     @property
     def num_threads(self):
@@ -54,11 +92,19 @@ class CpuEngine(HostEngine):
             raise ValueError(f"threads must be a positive int, not {threads!r}")
         self.thread_pool.resize(threads)
 
-    def _tag(self, cell, dtype):
-        tag = self._tags.get((cell, dtype))
-        if tag is None:
-            tag = self._tags[cell, dtype] = CellTag(cell, str(dtype))
-        return tag
+    def _function(self, function, dtype):
+        """The address of a compiled function of the engine's for a dtype."""
+        key = function, dtype
+        if key not in self._functions:
+            self._functions[key] = address_of(function, from_dtype(dtype))
+        return self._functions[key]
+
+    def _compiled(self, buffers):
+        key = buffers.cell, str(buffers.states.h.dtype)
+        compiled = self._cells.get(key)
+        if compiled is None:
+            compiled = self._cells[key] = CompiledCell(*key)
+        return compiled
 
     def _threads(self, work, parts):
         """Threads for `work` multiply-adds that can be cut into `parts`."""
@@ -77,10 +123,6 @@ class CpuEngine(HostEngine):
         if batch * max(recurrent, (recurrent + inputs) // 2) < SERIAL_STEP:
             return 1
         return self._threads(steps * batch * (recurrent + inputs), R.shape[1])
-
-    def _parts(self, threads, sums):
-        """Scratch (threads, B, Q) for each thread's part of a step's sums (T, B, Q)."""
-        return np.empty((threads, *sums.shape[1:]), sums.dtype)
 
     def copy(self, out, x):
         out[...] = x
@@ -125,39 +167,72 @@ class CpuEngine(HostEngine):
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         m, n = out.shape
         threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
-        self.thread_pool.run(products.multiply, threads, out, a, b, transpose_a, transpose_b, accumulate)
+        function, zero = self._function(products.blas_product, out.dtype), out.dtype.type(0)
+        product = _product(out, a, b, transpose_a, transpose_b, accumulate)
+        self.thread_pool.run(products.multiply, threads, zero, address(product), function)
 
     def add_column_sums(self, out, x):
         threads = self._threads(x.size, x.shape[1])
-        self.thread_pool.run(products.add_column_sums, threads, out, x)
+        self.thread_pool.run(products.add_column_sums, threads, out.dtype.type(0), address(_sums(out, x, True)))
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
         weights = sum(dw[name].size for name in ("W", "R") if name in dw)
         threads = self._threads(len(x) * weights, dax.shape[1])
-        wanted = tuple(map(dw.get, ("W", "R", "b_w", "b_r")))
-        self.thread_pool.run(products.weight_gradients, threads, wanted, dax, dah, x, h_before, accumulate)
+        some = [(dw[name], *given) for name, given in (("W", (dax, x)), ("R", (dah, h_before))) if name in dw]
+        some = [_product(out, d[:, : len(out)], given, True, False, accumulate) for out, d, given in some]
+        sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
+        all_products, all_sums = (np.concatenate(one) if one else np.zeros(0, np.int64) for one in (some, sums))
+        function = self._function(products.blas_product, dax.dtype)
+        self.thread_pool.run(
+            products.weight_gradients, threads, dax.dtype.type(0), address(all_products), len(some),
+            address(all_sums), len(sums), function,
+        )  # fmt: skip
 
     def forward_steps(self, buffers):
-        b = buffers
-        # Without gates, which the loop finds in ax: so training and inference are of one Numba type.
-        saved = Saved(v=b.saved.v, sums=b.saved.sums)
-        threads = self._step_threads(*b.scratch.ax.shape[:2], b.parameters, b.x)
-        groups = tuple(b.parameters), tuple(b.states), tuple(saved), tuple(b.scratch), tuple(b.options), b.x
-        return self._steps(forward_steps, b, threads, groups, (b.save,))
+        p, (steps, batch) = buffers.parameters, buffers.scratch.ax.shape[:2]
+        numbers = self._compiled(buffers).numbers("train" if buffers.save else "infer")
+        numbers = numbers | forward_numbers(buffers, buffers.cell)
+        threads = self._step_threads(steps, batch, p, buffers.x)
+        return self._steps(forward.forward_steps, buffers, numbers, threads)
 
     def backward_steps(self, buffers):
-        b = buffers
-        threads = self._step_threads(*b.gradients.dy.shape[:2], b.parameters)
-        groups = b.parameters, b.states, b.saved, b.gradients, b.scratch, b.options
-        return self._steps(backward_steps, b, threads, [*map(tuple, groups)], ())
+        p, (steps, batch) = buffers.parameters, buffers.gradients.dy.shape[:2]
+        numbers = self._compiled(buffers).numbers("backward") | backward_numbers(buffers, buffers.cell)
+        return self._steps(backward.backward_steps, buffers, numbers, self._step_threads(steps, batch, p))
 
-    def _steps(self, compiled, buffers, threads, groups, flags):
+    def _steps(self, loop, buffers, numbers, threads):
         """The function f(first, last) that calls a compiled loop."""
-        tag, sums, direction = self._tag(buffers.cell, buffers.states.h.dtype), buffers.saved.sums, buffers.direction
+        p, cell, dtype = buffers.parameters, buffers.cell, buffers.states.h.dtype
+        steps, batch, H = numbers["steps"], numbers["batch"], numbers["hidden"]
+        numbers["pack"] = steps * batch >= PACKED_FROM
+        numbers["by_rows"] = batch >= threads * ROWS_OF_THREAD
+        kept = [buffers]
+
+        def scratch(name, shape):
+            kept.append(aligned(shape, dtype))
+            numbers[name] = address(kept[-1])
+
+        numbers["product"] = numbers["input_product"] = self._function(products.blas_product, dtype)
+        if numbers["pack"]:
+            back, width = numbers.get("backward", False), panel_width(dtype)
+            numbers["product"] = self._function(panels.panel_product, dtype)
+            numbers["pack_panel"] = self._function(panels.pack_columns if back else panels.pack_rows, dtype)
+            for name, weights in (("R_panels", p.R), ("W_hr_panels", p.W_hr)):
+                if weights is not None:
+                    scratch(name, panels_shape(weights.shape, numbers["hidden"], back, width))
+        if numbers["sums_count"]:
+            scratch("parts", (-(-H // cell_steps.TILE), batch, numbers["sums_count"]))
+            scratch("totals", (threads, batch, numbers["sums_count"]))
+        if numbers["step_mask"] or numbers["W_hr"]:
+            kept.append(np.zeros(max(1, cell.num_private) * H, dtype))
+            numbers["zeros"] = address(kept[-1])
+        call, zero = new_record(CALL, **numbers), dtype.type(0)
+        at, number = address(call), {name: k for k, name in enumerate(CALL.names)}
 
         def run(first, last):
-            parts = None if sums is None else self._parts(threads, sums)
-            self.thread_pool.run(compiled, threads, tag, *groups, parts, (direction, first, last, *flags))
+            call[number["first"]], call[number["last"]] = first, last
+            kept_alive = kept  # noqa: F841
+            self.thread_pool.run(loop, threads, zero, at)
 
         return run
 

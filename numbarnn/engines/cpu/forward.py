@@ -1,264 +1,213 @@
-"""The CPU engine's forward loop: all steps of one layer and direction, on several threads, around BLAS and a cell.
+"""The CPU engine's forward loop: all steps of one layer and direction, on several threads.
 
-Threads own slices of the units. They meet once per step, because the next step's product needs all of h, and once at
-each stage. What a call does not have is None; a function that gets it as an argument asks for it first, as Numba then
-compiles nothing else. Of an attribute of a group it would compile both branches.
+Compiled once for each dtype. It knows no cell: what a cell does in a step it calls by address (`cell_steps`).
 """
 
-from typing import Any, NamedTuple
-
-import numpy as np
 from numba import njit
 
-from numbarnn.common.order import RESET, SKIP, step_time
-from numbarnn.engines.cpu.atomics import barrier
-from numbarnn.engines.cpu.cell_units import Row, forward_units, stage_sums, stage_vector
-from numbarnn.engines.cpu.products import AS_IS, INNER, OPTIONS, SET, TRANSPOSED, product, share
-from numbarnn.engines.cpu.rows import (
-    TILE,
-    Thread,
-    Units,
-    add_parts,
+from numbarnn.common.order import RESET, SKIP
+from numbarnn.compile.specialise import inner
+from numbarnn.engines.cpu.panels import PANEL_ROW
+from numbarnn.engines.cpu.products import OPTIONS
+from numbarnn.engines.cpu.records import (
+    STAGE_BYTES,
+    call_at,
+    new_product,
+    new_rows,
+    product_at,
+    rows_at,
+    run,
+    stage_at,
+)
+from numbarnn.engines.cpu.sharing import (
+    NO,
+    ONE,
+    YES,
+    ZERO,
+    c_slot,
     clear_units,
     copy_units,
-    if_there,
+    cut,
+    find_step_time,
     mask_at,
-    row_of,
-    unless_reset,
-    zero_row,
+    meet,
+    meet_all,
+    run_rows,
+    set_parameters,
+    share_of,
+    sum_units,
 )
-from numbarnn.engines.cpu.stages import each_stage
-from numbarnn.kernels.step.groups import Options, Parameters, Saved, Scratch, States
-
-# Of functions without a cell that call other files: cached on their own, they would not notice when those files change.
-# They are in the cache as part of the functions with a cell, whose type tells (`cell_tag`).
-PART = INNER | {"cache": False}
-find_step_time = njit(**INNER)(step_time)
+from numbarnn.engines.cpu.vectors import bytes_of
 
 
-class Walk(NamedTuple):
-    """What a thread needs in all steps of a direction.
+# ------------------------------------------------------------------------------------------ products
+@inner
+def _pack(zero, call, own):
+    """R and W_hr in panels: the rows of the thread's units."""
+    if call.pack:
+        first, last = own.first_packed, own.last_packed
+        _pack_gates(zero, call, (call.R, call.R_panels), (call.ah_gates, call.hidden, call.outputs), (first, last))
+        if call.W_hr:
+            first, last = own.first_out, own.last_out
+            if call.by_rows:
+                first, last = cut(call.outputs, PANEL_ROW // bytes_of(zero), own.thread, own.threads)
+            _pack_gates(zero, call, (call.W_hr, call.W_hr_panels), (ONE, call.outputs, call.hidden), (first, last))
 
-    Attributes:
-        thread, cell, units: `rows.Thread`, `cell_tag.CellTag`, `rows.Units`.
-        parameters, states, saved, scratch, gradients, options: the groups; but h is the cell's own output, that ahead
-            of a projection, and dh its gradient. In forward gradients is None.
-        parts: (threads, B, Q), each thread's part of a step's sums, or of their gradients.
-        totals: (B, Q), their sums.
-        tile: see `rows`. zeros: see `rows.zero_row`.
-        columns: of h and of c, where the direction's begin.
+
+@inner
+def _pack_gates(zero, call, weights, shape, units):
+    """Rows [first, last) of H of each gate of weights (gates * H, terms), in panels (gates, H / width, terms, width)."""
+    (source, panels), (gates, H, terms), (first, last), item = weights, shape, units, bytes_of(zero)
+    width, size, address = PANEL_ROW // item, terms * PANEL_ROW, new_product()
+    at = product_at(address)
+    at.terms, at.b_row = terms, terms * item
+    for g in range(gates):
+        for j in range(first, last, width):
+            at.columns, at.b = min(width, H - j), source + (g * H + j) * terms * item
+            at.out = panels + (g * ((H + width - 1) // width) + j // width) * size
+            run(zero, call.pack_panel, address)
+
+
+@inner
+def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
+    """out = a weightsᵀ: of the rows, gates [first, end) and the units.
+
+    Args:
+        weights: (address, that of its panels) of (gates * H, terms). shape: (first gate, end, H, terms).
+        a, out: (address, bytes between rows). units: (first, last).
     """
-
-    thread: Thread
-    cell: Any
-    units: Units
-    parameters: Parameters
-    states: States
-    saved: Saved
-    scratch: Scratch
-    gradients: Any
-    options: Options
-    parts: Any
-    totals: Any
-    tile: Any
-    zeros: Any
-    columns: tuple[int, int]
-
-
-class Step(NamedTuple):
-    """A step: it is time t, starts from slot `before` of the states, and forward saves to slot `kept` of v and sums."""
-
-    t: int
-    before: int
-    kept: int
+    (source, panels), (first_gate, end_gate, H, terms), (first, last), item = weights, shape, units, bytes_of(zero)
+    width, address = PANEL_ROW // item, new_product()
+    at = product_at(address)
+    at.rows, at.columns, at.terms, at.a, at.a_row, at.out_row = rows, last - first, terms, a[0], a[1], out[1]
+    at.transpose_b = 1
+    if first < last:
+        for g in range(first_gate, end_gate):
+            at.out = out[0] + (g * H + first) * item
+            if call.pack:
+                at.b_row = terms * PANEL_ROW
+                at.b = panels + (g * ((H + width - 1) // width) + first // width) * at.b_row
+            else:
+                at.b_row = terms * item
+                at.b = source + (g * H + first) * at.b_row
+            run(zero, call.product, address)
 
 
-@njit(**INNER)
-def own_output(m, h):
-    """h as the cell computes it."""
-    if m is None:
-        return h
-    return m
-
-
-@if_there()
-def make_totals(sums):
-    """A place (B, Q) for one step's sums."""
-    return np.empty((sums.shape[1], sums.shape[2]), dtype=sums.dtype)
-
-
-# ------------------------------------------------------------------------------------------ rows of a sequence
-@njit(**INNER)
-def states_at(states, columns, slot, b):
-    """A sequence's rows of h and c in a slot; c may have but two, which take turns."""
-    of_h, of_c = columns
-    return States(states.h[slot, b, of_h:], states.c[slot % states.c.shape[0], b, of_c:], None)
-
-
-@njit(**INNER)
-def states_before(walk, at, b):
-    """The rows from which a sequence's step starts."""
-    states = states_at(walk.states, walk.columns, at.before, b)
-    mask = mask_at(walk.options.step_mask, at.t + 1, b)
-    return States(unless_reset(states.h, walk.zeros, mask), unless_reset(states.c, walk.zeros, mask), None)
-
-
-@njit(**INNER)
-def row_parameters(parameters):
-    """Those that a row of units reads."""
-    return Parameters(None, parameters.b_w, parameters.b_r, None, None, parameters.per_unit)
-
-
-@if_there()
-def noise_at(words, position, t):
-    """`Row.noise`: position is the number of the sequence's first unit."""
-    return words, np.uintp(position), np.uint64(t)
-
-
-@njit(**INNER)
-def _row(walk, at, b):
-    """A sequence's `Row` in a step."""
-    H, scratch = walk.units.H, walk.scratch
-    return Row(
-        row_parameters(walk.parameters),
-        states_before(walk, at, b),
-        states_at(walk.states, walk.columns, at.t + 1, b),
-        Scratch(scratch.ax[at.t, b], scratch.ah[b], None, None, None),
-        None,
-        walk.cell.load_sums(row_of(walk.totals, b), H),
-        None,
-        noise_at(walk.options.noise, b * H, at.t),
-    )
+@inner
+def _input_products(zero, call, own):
+    """x Wᵀ of the steps' times and the thread's units, into ax; nothing where it is there already."""
+    if call.x and own.first_packed < own.last_packed:
+        address, item = new_product(), bytes_of(zero)
+        at = product_at(address)
+        t0 = find_step_time(call.first, call.steps, call.direction, NO)[0]
+        t1 = find_step_time(call.last - 1, call.steps, call.direction, NO)[0]
+        row = min(t0, t1) * call.batch
+        at.rows, at.columns = (abs(t1 - t0) + 1) * call.batch, own.last_packed - own.first_packed
+        at.terms, at.transpose_b = call.inputs, 1
+        at.a, at.a_row, at.out_row, at.b_row = call.x + row * call.x_row, call.x_row, call.ax_row, call.inputs * item
+        for g in range(call.gates):
+            j = g * call.hidden + own.first_packed
+            at.out, at.b = call.ax + row * call.ax_row + j * item, call.W + j * at.b_row
+            run(zero, call.input_product, address)
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
-@njit(**PART)
-def _input_products(x, W, ax, gates, times, units):
-    """x Wᵀ of times [t0, t1) and the thread's units, into ax; nothing where it is there already."""
-    if x is not None:
-        (t0, t1), (T, B, I), n = times, x.shape, units.last - units.first  # noqa: E741 - the legend's letter
-        x_rows, ax_rows = x.reshape(T * B, I)[t0 * B : t1 * B, :], ax.reshape(T * B, ax.shape[2])
-        for g in range(gates):
-            row = g * units.H + units.first
-            product(ax_rows[t0 * B : t1 * B, row : row + n], x_rows, W[row : row + n, :], AS_IS, TRANSPOSED, SET)
+@inner
+def _recurrent_products(zero, call, own, at):
+    """h Rᵀ; zero for the sequences that begin anew."""
+    t, before = at
+    b, count, item = own.first_row, own.last_row - own.first_row, bytes_of(zero)
+    h = call.h + before * call.h_slot + b * call.h_row, call.h_row
+    ah = call.ah + b * call.ah_row, call.ah_row
+    shape = ZERO, call.recurrent, call.hidden, call.outputs
+    _multiply_gates(zero, call, (call.R, call.R_panels), shape, count, h, ah, (own.first, own.last))
+    if call.step_mask:
+        for b in range(own.first_row, own.last_row):
+            if mask_at(call, t + 1, b) == RESET:
+                clear_units(zero, call.ah + b * call.ah_row, call.recurrent, call.hidden, own.first, own.last)
 
 
-@njit(**PART)
-def _recurrent_products(ah, vectors, R, gates, units):
-    """ah = vectors Rᵀ, of gates [first, last) and the thread's units.
-
-    Args:
-        ah: (B, A * H). vectors: (B, P), rows may stand apart. R: (A * H, P).
-    """
-    first, last = gates
-    for g in range(first, last):
-        rows = slice(g * units.H + units.first, g * units.H + units.last)
-        product(ah[:, rows], vectors, R[rows, :], AS_IS, TRANSPOSED, SET)
-
-
-@njit(**INNER)
-def _reset_products(step_mask, slot, ah, gates, units):
-    """h Rᵀ of the sequences that begin anew is zero."""
-    if step_mask is not None:
-        for b in range(ah.shape[0]):
-            if step_mask[slot, b] == RESET:
-                clear_units(ah[b], gates, units)
-
-
-@njit(**INNER)
-def _skip(step_mask, slot, b, walk, before):
-    """Whether the step is skipped; then the state is carried through."""
-    if step_mask is None:
-        return False
-    if step_mask[slot, b] != SKIP:
-        return False
-    row = states_at(walk.states, walk.columns, slot, b)
-    row_before = states_at(walk.states, walk.columns, before, b)
-    copy_units(row.h, row_before.h, 1, walk.units)
-    copy_units(row.c, row_before.c, walk.cell.num_private, walk.units)
-    return True
+@inner
+def _stages(zero, call, own, address, at):
+    """The cell's stages: sums over all units, or a vector of all units and its product with the stage's rows of R."""
+    (t, _), item, H, b = at, bytes_of(zero), call.hidden, own.first_row
+    for number in range(call.stages_count):
+        stage = stage_at(call.stages + number * STAGE_BYTES)
+        kept = t * call.batch if call.save else 0
+        if stage.is_sums:
+            totals, Q = call.totals + own.thread * call.batch * call.sums_count * item, call.sums_count
+            sum_units(zero, call, own, address, at, stage, totals)
+            if call.by_rows or own.thread == 0:
+                all_sums = call.all_sums + kept * Q * item
+                for row in range(b, own.last_row):
+                    source, out = totals + row * Q * item, all_sums + row * Q * item
+                    copy_units(zero, out, source, ONE, Q, stage.first_sum, stage.end_sum)
+            continue
+        v = call.v + kept * call.v_row + stage.product * H * item
+        run_rows(zero, call, own, address, at, stage.step, v, call.v_row, NO)
+        meet(call, own)
+        vectors, ah = (v + b * call.v_row, call.v_row), (call.ah + b * call.ah_row, call.ah_row)
+        shape = stage.first_gate, stage.end_gate, H, H
+        _multiply_gates(
+            zero, call, (call.R, call.R_panels), shape, own.last_row - b, vectors, ah, (own.first, own.last)
+        )
 
 
-@njit(**INNER)
-def _add_up(stage, walk, at):
-    """A stage of sums: all threads' parts, then in each thread their total."""
-    first, last, thread = stage.first_sum, stage.end_sum, walk.thread
-    for b in range(walk.totals.shape[0]):
-        part = walk.parts[thread.number, b, first:last]
-        stage_sums(walk.cell, stage, walk.tile, part, _row(walk, at, b), walk.units)
-    barrier(thread.counters, thread.number, thread.count)
-    add_parts(walk.totals, walk.parts[: thread.count], first, last)
-    if thread.number == 0:
-        add_parts(walk.saved.sums[at.kept], walk.parts[: thread.count], first, last)
+@inner
+def _carry(zero, call, own, at):
+    """The state of sequences whose step is skipped stays."""
+    if call.step_mask:
+        (t, before), H = at, call.hidden
+        for b in range(own.first_row, own.last_row):
+            if mask_at(call, t + 1, b) == SKIP:
+                h = call.own_h + b * call.own_h_row
+                copy_units(
+                    zero, h + (t + 1) * call.own_h_slot, h + before * call.own_h_slot, ONE, H, own.first, own.last
+                )
+                c, c_before = c_slot(call, t + 1) + b * call.c_row, c_slot(call, before) + b * call.c_row
+                copy_units(zero, c, c_before, call.private, H, own.first, own.last)
 
 
-@njit(**INNER)
-def _multiply(stage, walk, at):
-    """A stage of a product: the vector's own units, then of all units the product with the stage's rows of R."""
-    H, thread = walk.units.H, walk.thread
-    column = stage.product * H
-    for b in range(walk.scratch.ah.shape[0]):
-        stage_vector(walk.cell, stage, walk.saved.v[at.kept, b, column:], _row(walk, at, b), walk.units)
-    barrier(thread.counters, thread.number, thread.count)
-    vectors, gates = walk.saved.v[at.kept, :, column : column + H], (stage.first_gate, stage.end_gate)
-    _recurrent_products(walk.scratch.ah, vectors, walk.parameters.R, gates, walk.units)
-
-
-@njit(**PART)
-def _project(W_hr, thread, states, step_mask, at, direction):
+@inner
+def _project(zero, call, own, at):
     """h = m W_hrᵀ after a step, the thread's columns; those of skipped steps are carried through."""
-    if W_hr is not None:
-        (P, H), slot = W_hr.shape, at.t + 1
-        own = Units(*share(P, thread.number, thread.count), P)
-        out = states.h[slot, :, direction * P + own.first : direction * P + own.last]
-        if own.first < own.last:
-            m = states.m[slot, :, direction * H : (direction + 1) * H]
-            product(out, m, W_hr[own.first : own.last, :], AS_IS, TRANSPOSED, SET)
-        for b in range(states.h.shape[1]):
-            if mask_at(step_mask, slot, b) == SKIP:
-                copy_units(states.h[slot, b, direction * P :], states.h[at.before, b, direction * P :], 1, own)
-        barrier(thread.counters, thread.number, thread.count)
+    if call.W_hr:
+        (t, before), b, P = at, own.first_row, call.outputs
+        h, columns = call.h + (t + 1) * call.h_slot, (own.first_out, own.last_out)
+        m = call.own_h + (t + 1) * call.own_h_slot + b * call.own_h_row, call.own_h_row
+        out = h + b * call.h_row, call.h_row
+        shape = ZERO, ONE, P, call.hidden
+        _multiply_gates(zero, call, (call.W_hr, call.W_hr_panels), shape, own.last_row - b, m, out, columns)
+        for b in range(own.first_row, own.last_row):
+            if mask_at(call, t + 1, b) == SKIP:
+                h_before = call.h + before * call.h_slot + b * call.h_row
+                copy_units(zero, h + b * call.h_row, h_before, ONE, P, own.first_out, own.last_out)
+        meet(call, own)
 
 
 # ------------------------------------------------------------------------------------------ the loop
 @njit(**OPTIONS)
-def forward_steps(thread, threads, counters, cell, parameters, states, saved, scratch, options, x, parts, span):
+def forward_steps(thread, threads, counters, zero, address):
     """Steps of one direction: its products and its cell.
 
     Args:
         thread, threads, counters: see `thread_pool.ThreadPool`.
-        cell: `cell_tag.CellTag`.
-        parameters, states, saved, scratch, options: the groups of `ForwardBuffers`, saved without gates; as plain
-            tuples, since the type of a named one takes Numba 3 µs to find.
-        x: (T, B, I); None if ax is x Wᵀ already. With `save` ax, (T, B, >= K * H), is replaced by what the cell saves.
-        parts: see `Walk`.
-        span: (direction, first, last, save), for steps [first, last); save: for backward.
+        zero: of the dtype.
+        address: of a `records.CALL`.
     """
-    direction, first, last, save = span
-    parameters, states, scratch = Parameters(*parameters), States(*states), Scratch(*scratch)
-    saved, options = Saved(*saved), Options(*options)
-    T, B, P = states.h.shape[0] - 2, states.h.shape[1], parameters.R.shape[1]
-    H = parameters.b_w.shape[0] // cell.num_gates
-    own, units = Thread(thread, threads, counters), Units(*share(H, thread, threads), H)
-    tile = np.empty(max(cell.num_states + cell.num_saved, 2 * cell.num_sums) * TILE, dtype=states.h.dtype)
-    zeros = zero_row(options.step_mask, states.h, max(1, cell.num_private) * H)
-    walk = Walk(
-        own, cell, units, parameters, States(own_output(states.m, states.h), states.c, None), saved, scratch, None,
-        options, parts, make_totals(saved.sums), tile, zeros,
-        (direction * H, direction * H * cell.num_private),
-    )  # fmt: skip
-    if first < last:  # every thread for its own units, which need nothing of the others'
-        t0, t1 = find_step_time(first, T, direction, False)[0], find_step_time(last - 1, T, direction, False)[0]
-        _input_products(x, parameters.W, scratch.ax, cell.num_gates, (min(t0, t1), max(t0, t1) + 1), units)
-    for step in range(first, last):
-        t, before = find_step_time(step, T, direction, False)
-        at = Step(t, before, t if save else 0)
-        h_before = states.h[before, :, direction * P : (direction + 1) * P]
-        _recurrent_products(scratch.ah, h_before, parameters.R, (0, cell.num_recurrent), units)
-        _reset_products(options.step_mask, t + 1, scratch.ah, cell.num_recurrent, units)
-        each_stage(cell, _add_up, _multiply, walk, at)
-        for b in range(B):
-            if not _skip(options.step_mask, t + 1, b, walk, before):
-                forward_units(cell, tile, _row(walk, at, b), units, save)
-        barrier(counters, thread, threads)
-        _project(parameters.W_hr, own, states, options.step_mask, at, direction)
+    call, rows_address = call_at(address), new_rows()
+    own = share_of(zero, call, thread, threads, counters)
+    if call.first == 0:
+        _pack(zero, call, own)
+    _input_products(zero, call, own)
+    if call.by_rows:
+        meet_all(own)
+    set_parameters(zero, call, own, rows_at(rows_address))
+    for step in range(call.first, call.last):
+        at = find_step_time(step, call.steps, call.direction, NO)
+        _recurrent_products(zero, call, own, at)
+        _stages(zero, call, own, rows_address, at)
+        run_rows(zero, call, own, rows_address, at, call.step, ZERO, ZERO, YES)
+        _carry(zero, call, own, at)
+        meet(call, own)
+        _project(zero, call, own, at)

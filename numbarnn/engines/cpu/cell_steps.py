@@ -1,0 +1,220 @@
+"""A cell on units of sequences in one step, compiled for the CPU: what is compiled anew for a cell and dtype.
+
+The time loops call these functions by address, with that of a `records.ROWS`; `cell` is a `cell_tag.CellTag`, or the
+tag of a stage. Results of TILE units are collected in memory of the function's own before they are stored: LLVM then
+sees that loads and stores of a loop cannot meet, and makes vectors of them. Index arithmetic is unsigned, see
+`numbarnn.compile.units`.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from numbarnn.compile.specialise import inline
+from numbarnn.engines.cpu.records import BY_ADDRESS, rows_at
+from numbarnn.engines.cpu.vectors import numbers_at
+
+TILE = 128  # units
+
+
+@intrinsic
+def _own_tile(typing_context, cell, zero):
+    """A pointer to memory of the function's own, enough for TILE units of all that a function of the cell computes."""
+    about, pointer = cell.of_cell, types.CPointer(zero)
+    values = about.num_states + about.num_saved + about.num_gates + about.num_recurrent + about.num_per_unit
+    values = max(values, 2 * about.num_sums)
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.ArrayType(context.get_value_type(zero), values * TILE)
+        return builder.bitcast(cgutils.alloca_once(builder, kind), context.get_value_type(pointer))
+
+    return pointer(cell, zero), generate
+
+
+@inline
+def _put(zero, address, first, H, tile, place, values, n):
+    """Numbers k H + first + i at an address = tile[(place + k) TILE + i], for n units i of each value k."""
+    row = numbers_at(zero, address)
+    for k in range(values):
+        for i in range(n):
+            row[k * H + first + i] = tile[(place + k) * TILE + i]
+
+
+@inline
+def _words_at(address):
+    return numbers_at(np.uint64(0), address)
+
+
+# ------------------------------------------------------------------------------------------ forward
+@inline
+def _forward_arguments(cell, zero, rows, b, j, save):
+    """What the cell's and its stages' forward functions take of unit j of sequence b."""
+    H = np.uintp(rows.H)
+    h, c = numbers_at(zero, rows.h + b * rows.h_row), numbers_at(zero, rows.c + b * rows.c_row)
+    return (
+        cell.load_input(numbers_at(zero, rows.ax + b * rows.ax_row), numbers_at(zero, rows.b_w), j, H),
+        cell.load_recurrent(numbers_at(zero, rows.ah + b * rows.ah_row), numbers_at(zero, rows.b_r), j, H),
+        (h[j], *cell.load_private(c, j, H)),
+        cell.load_per_unit(numbers_at(zero, rows.per_unit), j, H),
+        cell.load_sums(numbers_at(zero, rows.sums + b * rows.sums_row), rows.H),
+        cell.load_noise(_words_at(rows.noise), np.uintp(rows.position + b * rows.H) + j, np.uint64(rows.t), save),
+    )
+
+
+@inline
+def _forward(cell, address, save):
+    zero, rows = cell.zero(), rows_at(address)
+    tile = _own_tile(cell, zero)
+    for b in range(rows.rows):
+        for first in range(rows.first, rows.last, TILE):
+            n, j = min(TILE, rows.last - first), np.uintp(first)
+            for i in range(np.uintp(n)):
+                new_state, kept = cell.forward(*_forward_arguments(cell, zero, rows, b, j, save))
+                cell.store_states(tile, i, np.uintp(TILE), new_state)
+                if save:
+                    cell.store_saved(tile, i + np.uintp(cell.num_states * TILE), np.uintp(TILE), kept)
+                j += np.uintp(1)
+            _put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n)
+            _put(zero, rows.new_c + b * rows.new_c_row, first, rows.H, tile, 1, cell.num_private, n)
+            if save:
+                _put(zero, rows.saved + b * rows.saved_row, first, rows.H, tile, cell.num_states, cell.num_saved, n)
+
+
+@njit(**BY_ADDRESS)
+def infer_units(cell, address):
+    """One step of the units."""
+    _forward(cell, address, False)
+
+
+@njit(**BY_ADDRESS)
+def train_units(cell, address):
+    """One step of the units, which keeps what backward needs."""
+    _forward(cell, address, True)
+
+
+@njit(**BY_ADDRESS)
+def stage_units(stage, address):
+    """Forward of a stage of gates: what its rows of R multiply, of the units, into `out`."""
+    zero, rows = stage.zero(), rows_at(address)
+    tile = _own_tile(stage, zero)
+    for b in range(rows.rows):
+        for first in range(rows.first, rows.last, TILE):
+            n, j = min(TILE, rows.last - first), np.uintp(first)
+            for i in range(np.uintp(n)):
+                tile[i] = stage.forward(*_forward_arguments(stage, zero, rows, b, j, rows.noise != 0))
+                j += np.uintp(1)
+            _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, 0, 1, n)
+
+
+@njit(**BY_ADDRESS)
+def stage_sums(stage, address):
+    """Forward of a stage of sums: the sums of its terms over the units, of which there are at most TILE, into `out`."""
+    zero, rows = stage.zero(), rows_at(address)
+    tile, n = _own_tile(stage, zero), rows.last - rows.first
+    for b in range(rows.rows):
+        _clear(zero, tile, stage.count * TILE)
+        j = np.uintp(rows.first)
+        for i in range(np.uintp(n)):
+            terms = stage.forward(*_forward_arguments(stage, zero, rows, b, j, rows.noise != 0))
+            stage.store_sums(tile, i, np.uintp(TILE), terms)
+            j += np.uintp(1)
+        _add_lanes(numbers_at(zero, rows.out + b * rows.out_row), tile, stage.count)
+
+
+@inline
+def _clear(zero, tile, count):
+    for i in range(count):
+        tile[i] = zero
+
+
+@inline
+def _add_lanes(out, tile, count):
+    """out[q] = the sum of row q of a tile, its values added up in pairs, those in pairs, and so on."""
+    for q in range(count):
+        width = TILE // 2
+        while width > 0:
+            for i in range(width):
+                tile[q * TILE + i] += tile[q * TILE + width + i]
+            width //= 2
+        out[q] = tile[q * TILE]
+
+
+# ------------------------------------------------------------------------------------------ backward
+@inline
+def _backward_arguments(cell, zero, rows, b, j):
+    """What the cell's and its stages' backward functions take of unit j of sequence b."""
+    H = np.uintp(rows.H)
+    h, c = numbers_at(zero, rows.h + b * rows.h_row), numbers_at(zero, rows.c + b * rows.c_row)
+    new_h, new_c = numbers_at(zero, rows.new_h + b * rows.new_h_row), numbers_at(zero, rows.new_c + b * rows.new_c_row)
+    dy, dh = numbers_at(zero, rows.dy + b * rows.dy_row), numbers_at(zero, rows.dh + b * rows.dh_row)
+    return (
+        cell.load_saved(numbers_at(zero, rows.saved + b * rows.saved_row), j, H),
+        (h[j], *cell.load_private(c, j, H)),
+        (new_h[j], *cell.load_private(new_c, j, H)),
+        (dy[j] + dh[j], *cell.load_private(numbers_at(zero, rows.dc + b * rows.dc_row), j, H)),
+        cell.load_d_v(numbers_at(zero, rows.d_v + b * rows.d_v_row), j, H),
+        cell.load_per_unit(numbers_at(zero, rows.per_unit), j, H),
+        cell.load_sums(numbers_at(zero, rows.sums + b * rows.sums_row), rows.H),
+        cell.load_d_sums(numbers_at(zero, rows.d_sums + b * rows.d_sums_row), 0, 1),
+        cell.load_noise(_words_at(rows.noise), np.uintp(rows.position + b * rows.H) + j, np.uint64(rows.t), True),
+    )
+
+
+@njit(**BY_ADDRESS)
+def backward_units(cell, address):
+    """One step backward of the units."""
+    zero, rows = cell.zero(), rows_at(address)
+    tile = _own_tile(cell, zero)
+    of_gates = cell.num_states
+    of_recurrent = of_gates + cell.num_gates
+    of_parameters = of_recurrent + (0 if cell.same_gradient else cell.num_recurrent)
+    for b in range(rows.rows):
+        for first in range(rows.first, rows.last, TILE):
+            n, j = min(TILE, rows.last - first), np.uintp(first)
+            for i in range(np.uintp(n)):
+                d_ax, d_ah, d_before, d_per_unit = cell.backward(*_backward_arguments(cell, zero, rows, b, j))
+                cell.store_states(tile, i, np.uintp(TILE), d_before)
+                cell.store_gates(tile, i + np.uintp(of_gates * TILE), np.uintp(TILE), d_ax)
+                if not cell.same_gradient:
+                    cell.store_recurrent(tile, i + np.uintp(of_recurrent * TILE), np.uintp(TILE), d_ah)
+                cell.store_per_unit(tile, i + np.uintp(of_parameters * TILE), np.uintp(TILE), d_per_unit)
+                j += np.uintp(1)
+            H = rows.H
+            _put(zero, rows.dh + b * rows.dh_row, first, H, tile, 0, 1, n)
+            _put(zero, rows.dc + b * rows.dc_row, first, H, tile, 1, cell.num_private, n)
+            _put(zero, rows.dax + b * rows.dax_row, first, H, tile, of_gates, cell.num_gates, n)
+            if not cell.same_gradient:
+                _put(zero, rows.dah + b * rows.dah_row, first, H, tile, of_recurrent, cell.num_recurrent, n)
+            _put(zero, rows.d_per_unit + b * rows.d_per_unit_row, first, H, tile, of_parameters, cell.num_per_unit, n)
+
+
+@njit(**BY_ADDRESS)
+def stage_units_back(stage, address):
+    """Backward of a stage of gates: their gradients, of the units, into dah."""
+    zero, rows = stage.zero(), rows_at(address)
+    tile = _own_tile(stage, zero)
+    for b in range(rows.rows):
+        for first in range(rows.first, rows.last, TILE):
+            n, j = min(TILE, rows.last - first), np.uintp(first)
+            for i in range(np.uintp(n)):
+                d_gates = stage.backward(*_backward_arguments(stage, zero, rows, b, j))
+                stage.store_gates(tile, i, np.uintp(TILE), d_gates)
+                j += np.uintp(1)
+            _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, 0, stage.count, n)
+
+
+@njit(**BY_ADDRESS)
+def stage_sums_back(stage, address):
+    """Backward of a stage of sums: the sums of the terms of their gradients; as `stage_sums`."""
+    zero, rows = stage.zero(), rows_at(address)
+    tile, n = _own_tile(stage, zero), rows.last - rows.first
+    for b in range(rows.rows):
+        _clear(zero, tile, stage.count * TILE)
+        j = np.uintp(rows.first)
+        for i in range(np.uintp(n)):
+            terms = stage.backward(*_backward_arguments(stage, zero, rows, b, j))
+            stage.store_sums(tile, i, np.uintp(TILE), terms)
+            j += np.uintp(1)
+        _add_lanes(numbers_at(zero, rows.out + b * rows.out_row), tile, stage.count)

@@ -1,0 +1,144 @@
+"""Products with weights that are stored as they are read: in panels.
+
+A panel has all terms of `width` columns, as many as two vectors of the machine have numbers, one term after the other.
+Packing reads and writes all weights once, so it is worth it from a few steps on.
+"""
+
+import numpy as np
+from numba import njit
+
+from numbarnn.compile.specialise import inner
+from numbarnn.engines.cpu.records import BY_ADDRESS, product_at
+from numbarnn.engines.cpu.vectors import (
+    MOST_ROWS,
+    VECTOR_BYTES,
+    bytes_of,
+    numbers_at,
+    own_rows,
+    tile_product,
+    transpose_square,
+)
+
+PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
+CHAIN = 256  # terms added up one after another, and as much of a panel as stays in the first cache
+_one, _two, _three, _four, _five, _six = (tile_product(rows, 1) for rows in range(1, MOST_ROWS + 1))
+# Numbers whose values Numba does not know: it would compile functions for them alone.
+_ONE, _ROW, _NEW = np.intp(1), np.intp(PANEL_ROW), np.bool_(False)
+_one_by_4, _two_by_2, _three_by_2 = tile_product(1, 4), tile_product(2, 2), tile_product(3, 2)
+
+
+# ------------------------------------------------------------------------------------------ packing
+def panels_shape(shape, H, transposed, width):
+    """The shape of weights (gates * H, terms) in panels of `width` of each gate's H rows, or of their columns."""
+    rows, columns = shape
+    if transposed:
+        return -(-columns // width), rows, width
+    H = max(1, min(H, rows))  # W_hr is one gate of its own size
+    return rows // H * -(-H // width), columns, width
+
+
+def aligned(shape, dtype):
+    """An array with unspecified contents that begins with a line of the cache."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+@njit(**BY_ADDRESS)
+def pack_rows(zero, address):
+    """A panel whose columns are rows of weights: `out` of a `records.PRODUCT` from b (columns, terms).
+
+    Fewer columns than `width` are filled up with zeros.
+    """
+    at, item = product_at(address), bytes_of(zero)
+    square, width, done = VECTOR_BYTES // item, PANEL_ROW // item, 0
+    if at.columns == width:
+        done = at.terms // square * square
+        for k in range(0, done, square):
+            for half in range(2):
+                start = at.b + half * square * at.b_row + k * item
+                transpose_square(zero, start, at.b_row, at.out + k * PANEL_ROW + half * VECTOR_BYTES, PANEL_ROW)
+    panel = numbers_at(zero, at.out)
+    for i in range(width):
+        row = numbers_at(zero, at.b + i * at.b_row)
+        for k in range(done, at.terms):
+            panel[k * width + i] = row[k] if i < at.columns else zero
+
+
+@njit(**BY_ADDRESS)
+def pack_columns(zero, address):
+    """A panel whose columns are columns of weights: `out` of a `records.PRODUCT` from b (terms, columns); likewise."""
+    at = product_at(address)
+    width = PANEL_ROW // bytes_of(zero)
+    for k in range(at.terms):
+        row, panel = numbers_at(zero, at.b + k * at.b_row), numbers_at(zero, at.out + k * PANEL_ROW)
+        for i in range(width):
+            panel[i] = row[i] if i < at.columns else zero
+
+
+# ------------------------------------------------------------------------------------------ products
+@njit(**BY_ADDRESS)
+def panel_product(zero, address):
+    """A `records.PRODUCT` whose b is in panels."""
+    at, item = product_at(address), bytes_of(zero)
+    width, add = PANEL_ROW // item, at.add != 0
+    whole, tile = at.columns // width, own_rows()
+    _multiply_panels(zero, at.rows, at.a, at.a_row, at.b, at.b_row, whole, at.terms, at.out, at.out_row, add)
+    left, panel, out = at.columns - whole * width, at.b + whole * at.b_row, at.out + whole * PANEL_ROW
+    if left > 0:  # the last panel by way of memory of its own, as out has fewer columns
+        for first in range(0, at.rows, MOST_ROWS):
+            count = min(MOST_ROWS, at.rows - first)
+            a = at.a + first * at.a_row
+            _multiply_panels(zero, count, a, at.a_row, panel, at.b_row, _ONE, at.terms, tile, _ROW, _NEW)
+            for i in range(count):
+                row, own = numbers_at(zero, out + (first + i) * at.out_row), numbers_at(zero, tile + i * PANEL_ROW)
+                for j in range(left):
+                    row[j] = row[j] + own[j] if add else own[j]
+
+
+@inner
+def _multiply_panels(zero, rows, a, a_row, panel, size, panels, terms, out, out_row, add):
+    """Of whole panels, whose columns follow each other in out.
+
+    Sums of CHAIN terms are added up, in the same order whatever the number of rows and panels.
+    """
+    for start in range(0, max(1, terms), CHAIN):
+        chain, adds = min(CHAIN, terms - start), add or start > 0
+        own_a, own_panel, p = a + start * bytes_of(zero), panel + start * PANEL_ROW, 0
+        while p < panels:
+            at, into, left = own_panel + p * size, out + p * PANEL_ROW, panels - p
+            # Of few rows several panels at once: enough sums to keep both multipliers busy.
+            if rows == 1 and left >= 4:
+                _one_by_4(zero, own_a, a_row, at, size, chain, into, out_row, adds)
+                p += 4
+            elif rows == 2 and left >= 2:
+                _two_by_2(zero, own_a, a_row, at, size, chain, into, out_row, adds)
+                p += 2
+            elif rows == 3 and left >= 2:
+                _three_by_2(zero, own_a, a_row, at, size, chain, into, out_row, adds)
+                p += 2
+            else:
+                _multiply_panel(zero, rows, own_a, a_row, at, chain, into, out_row, adds)
+                p += 1
+
+
+@inner
+def _multiply_panel(zero, rows, a, a_row, panel, terms, out, out_row, add):
+    """Of one whole panel, in tiles of at most MOST_ROWS rows, all of nearly the same height: low ones are slow."""
+    tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
+    for tile in range(tiles):
+        first, last = rows * tile // tiles, rows * (tile + 1) // tiles
+        own_a, own_out, n = a + first * a_row, out + first * out_row, last - first
+        if n == 6:
+            _six(zero, own_a, a_row, panel, 0, terms, own_out, out_row, add)
+        elif n == 5:
+            _five(zero, own_a, a_row, panel, 0, terms, own_out, out_row, add)
+        elif n == 4:
+            _four(zero, own_a, a_row, panel, 0, terms, own_out, out_row, add)
+        elif n == 3:
+            _three(zero, own_a, a_row, panel, 0, terms, own_out, out_row, add)
+        elif n == 2:
+            _two(zero, own_a, a_row, panel, 0, terms, own_out, out_row, add)
+        else:
+            _one(zero, own_a, a_row, panel, 0, terms, own_out, out_row, add)

@@ -1,0 +1,138 @@
+"""The CPU engine's tables of numbers: what a call's loop reads, and what a cell's compiled functions read.
+
+Every array is an address; what a cell or call does not have is 0. Strides are in bytes. All rows are those of one layer
+and direction; letters as in `numbarnn.kernels.step.groups`. Compiled code reads a table by the names of its fields, and
+knows nothing of arrays, which is what takes Numba time to compile.
+"""
+
+import struct
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.numpy_support import from_dtype
+
+from numbarnn.compile.specialise import INSIDE, ON_CPU
+
+_CALL = (
+    # the cell, the problem, and what of it is to do; `pack`: R and W_hr in panels; `by_rows`: see `sharing.Share`
+    "hidden gates recurrent ah_gates private per_unit_values sums_count same_gradient",
+    "steps batch outputs inputs direction first last save backward pack by_rows",
+    # parameters; places for panels
+    "W R b_w b_r W_hr per_unit R_panels W_hr_panels",
+    # states; own_h is h as the cell computes it, ahead of a projection
+    "h h_row h_slot own_h own_h_row own_h_slot c c_row c_slot c_slots zeros",
+    "x x_row ax ax_row ah ah_row saved saved_row v v_row all_sums parts totals step_mask noise",
+    # gradients; own_dh is that of own_h
+    "dh dh_row own_dh own_dh_row dc dc_row dax dax_row dah dah_row dy dy_row dht d_per_unit d_per_unit_row d_v d_v_row",
+    # addresses of functions: the cell's, that which multiplies by R and W_hr, and packs; of a `STAGE` for each stage
+    "step stages stages_count product input_product pack_panel",
+)
+
+
+def _table(*names):
+    return np.dtype([(name, np.int64) for name in " ".join(names).split()])
+
+
+# A call of a loop. Addresses of states and gradients are where the direction's columns begin.
+CALL = _table(*_CALL)
+
+# A stage of a cell: its gates, or its sums; `step` is the compiled function, forward or backward.
+STAGE = _table("is_sums first_gate end_gate first_sum end_sum product step")
+STAGE_BYTES = STAGE.itemsize
+
+# What a cell's function works on: some sequences in one step, units [first, last) of H. Addresses are those of unit 0
+# of the first sequence, `.._row` is from one sequence to the next.
+ROWS = _table(
+    "rows first last H t position noise",
+    "ax ax_row ah ah_row b_w b_r per_unit sums sums_row",
+    "h h_row c c_row new_h new_h_row new_c new_c_row saved saved_row",
+    "dy dy_row dh dh_row dc dc_row dax dax_row dah dah_row d_per_unit d_per_unit_row d_v d_v_row d_sums d_sums_row",
+    "out out_row",
+)
+
+
+# out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two.
+PRODUCT = _table("rows columns terms a a_row b b_row out out_row transpose_a transpose_b add")
+
+# out (columns,) = the sums of the columns of x (rows, columns), or +=.
+SUMS = _table("rows columns x x_row out add")
+
+# Functions that others call by their address, which Python does not.
+BY_ADDRESS = dict(cache=True, nogil=True, **ON_CPU, **INSIDE)
+
+
+def _viewer(dtype):
+    """A function for compiled code: an address -> the record there."""
+    record = from_dtype(dtype)
+
+    @intrinsic
+    def view(typing_context, address):
+        def generate(context, builder, signature, arguments):
+            return builder.inttoptr(arguments[0], context.get_value_type(record))
+
+        return record(types.intp), generate
+
+    return view
+
+
+call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (CALL, STAGE, ROWS, PRODUCT, SUMS))
+
+
+def _maker(dtype):
+    """A function for compiled code: () -> the address of a record of the calling function's own, all 0 at first."""
+
+    @intrinsic
+    def make(typing_context):
+        def generate(context, builder, signature, arguments):
+            kind = ir.ArrayType(ir.IntType(8), dtype.itemsize)
+            return builder.ptrtoint(cgutils.alloca_once(builder, kind, zfill=True), ir.IntType(64))
+
+        return types.intp(), generate
+
+    return make
+
+
+new_rows, new_product = _maker(ROWS), _maker(PRODUCT)
+
+
+@intrinsic
+def run(typing_context, about, function, record):
+    """Call a compiled function of two arguments, by its address.
+
+    Args:
+        about: its first argument: a number, or None for the tag of a cell, which is no more than a type.
+        record: its second, an address.
+    """
+
+    def generate(context, builder, signature, arguments):
+        # As Numba calls functions: results and errors by address (here nothing, and none), then the arguments.
+        pointer = cgutils.voidptr_t
+        first = ir.Constant(pointer, None) if about == types.none else arguments[0]
+        kind = ir.FunctionType(ir.IntType(32), [pointer, pointer, first.type, ir.IntType(64)])
+        result, error = (builder.bitcast(cgutils.alloca_once(builder, pointer), pointer) for _ in range(2))
+        builder.call(builder.inttoptr(arguments[1], kind.as_pointer()), [result, error, first, arguments[2]])
+        return context.get_dummy_value()
+
+    return types.void(about, types.intp, types.intp), generate
+
+
+def address_of(function, about):
+    """The address of a function for `run`, compiled for a type of its first argument."""
+    signature = about, types.intp
+    if signature not in function.overloads:
+        function.compile(signature)
+    compiled = function.overloads[signature]
+    return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+
+
+_fillers = {id(dtype): struct.Struct(f"{len(dtype.names)}q").pack_into for dtype in (CALL, PRODUCT, SUMS)}
+
+
+def new_record(dtype, **values):
+    """A record of these values, others 0; as an array of int64 whose address compiled code takes."""
+    record = np.empty(len(dtype.names), np.int64)
+    _fillers[id(dtype)](record, 0, *[values.get(name, 0) for name in dtype.names])
+    return record

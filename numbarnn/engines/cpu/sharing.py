@@ -1,0 +1,200 @@
+"""A thread's share of a call of the CPU engine's loops, and what loops do there apart from the cell and R."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbarnn.common.order import RESET, SKIP, step_time
+from numbarnn.compile.specialise import inner
+from numbarnn.engines.cpu.atomics import barrier
+from numbarnn.engines.cpu.cell_steps import TILE
+from numbarnn.engines.cpu.panels import PANEL_ROW
+from numbarnn.engines.cpu.records import rows_at, run
+from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
+
+find_step_time = inner(step_time)
+FEW_TILES = 8  # sums of TILEs of units added up one after another
+_BYTE = np.uint8(0)
+# Numbers whose values Numba does not know: for those that it knows it compiles functions of their own.
+ZERO, ONE, NO, YES = np.intp(0), np.intp(1), np.bool_(False), np.bool_(True)
+
+
+class Share(NamedTuple):
+    """What a thread does of each step: either some sequences, or some units of all of them.
+
+    Threads with sequences of their own need not wait for each other. Those with units do, once per step, as the next
+    product with R needs all of h.
+
+    Attributes:
+        thread, threads, counters: see `thread_pool.ThreadPool`.
+        first_row, last_row: its sequences. first, last: its units of H.
+        first_out, last_out: its columns of h, which with a projection are not its units.
+        first_packed, last_packed: the units whose weights it packs.
+    """
+
+    thread: int
+    threads: int
+    counters: Any
+    first_row: int
+    last_row: int
+    first: int
+    last: int
+    first_out: int
+    last_out: int
+    first_packed: int
+    last_packed: int
+
+
+@inner
+def cut(size, part, thread, threads):
+    """[first, last) of the thread's share of `size`, cut at multiples of `part`."""
+    parts = (size + part - 1) // part
+    return min(size, parts * thread // threads * part), min(size, parts * (thread + 1) // threads * part)
+
+
+@inner
+def share_of(zero, call, thread, threads, counters):
+    """The thread's share of a call."""
+    # Sums over units are made of those of TILE units, so that they are the same for any number of threads.
+    width = TILE if call.sums_count else PANEL_ROW // bytes_of(zero)
+    first, last = cut(call.hidden, width, thread, threads)
+    if call.by_rows:
+        b0, b1 = cut(call.batch, 1, thread, threads)
+        return Share(thread, threads, counters, b0, b1, 0, call.hidden, 0, call.outputs, first, last)
+    p0, p1 = (first, last) if call.W_hr == 0 else cut(call.outputs, width, thread, threads)
+    return Share(thread, threads, counters, 0, call.batch, first, last, p0, p1, first, last)
+
+
+@inner
+def meet(call, own):
+    """In a step: wait until all threads have come here, where they share the units."""
+    if own.threads > 1 and not call.by_rows:
+        barrier(own.counters, own.thread, own.threads)
+
+
+@inner
+def meet_all(own):
+    """Wait until all threads have come here."""
+    if own.threads > 1:
+        barrier(own.counters, own.thread, own.threads)
+
+
+# ------------------------------------------------------------------------------------------ masks and rows
+@inner
+def mask_at(call, slot, b):
+    """The mask of a sequence's step, by the slot after it; 0, an ordinary step, in a call without masks."""
+    if call.step_mask == 0:
+        return 0
+    return int(numbers_at(_BYTE, call.step_mask)[slot * call.batch + b])
+
+
+@inner
+def clear_units(zero, address, values, H, first, last):
+    """0 for units [first, last) of `values` values of H units each."""
+    row = numbers_at(zero, address)
+    for k in range(values):
+        for j in range(first, last):
+            row[k * H + j] = zero
+
+
+@inner
+def copy_units(zero, address, source, values, H, first, last):
+    """The same numbers as at the source, likewise."""
+    row, other = numbers_at(zero, address), numbers_at(zero, source)
+    for k in range(values):
+        for j in range(first, last):
+            row[k * H + j] = other[k * H + j]
+
+
+@inner
+def c_slot(call, slot):
+    """The address of the private states in a slot; there may be but two, which take turns."""
+    return call.c + slot % call.c_slots * call.c_slot
+
+
+@inner
+def set_rows(zero, call, own, rows, b, count, t, before):
+    """Let `rows` be `count` sequences from number b in time t, whose step starts from slot `before`.
+
+    Of a sequence that begins anew, alone, the state before is zero.
+    """
+    place, sums = t * call.batch + b, rows.sums_row
+    reset = mask_at(call, t + 1, b) == RESET
+    rows.rows, rows.position, rows.t = count, b * call.hidden, t
+    rows.h = call.zeros if reset else call.own_h + before * call.own_h_slot + b * call.own_h_row
+    rows.c = call.zeros if reset else c_slot(call, before) + b * call.c_row
+    rows.new_h = call.own_h + (t + 1) * call.own_h_slot + b * call.own_h_row
+    rows.new_c = c_slot(call, t + 1) + b * call.c_row
+    rows.saved = call.saved + place * call.saved_row
+    totals = call.totals + (own.thread * call.batch + b) * sums
+    if call.backward:
+        rows.sums, rows.d_sums = call.all_sums + place * sums, totals
+        rows.dy = call.dy + place * call.dy_row if call.W_hr == 0 else call.zeros
+        rows.dh, rows.dc = call.own_dh + b * call.own_dh_row, call.dc + b * call.dc_row
+        rows.dax, rows.dah = call.dax + place * call.dax_row, call.dah + place * call.dah_row
+        rows.d_per_unit, rows.d_v = call.d_per_unit + place * call.d_per_unit_row, call.d_v + b * call.d_v_row
+    else:
+        rows.sums, rows.ax, rows.ah = totals, call.ax + place * call.ax_row, call.ah + b * call.ah_row
+
+
+@inner
+def set_parameters(zero, call, own, rows):
+    """What `rows` has in all steps."""
+    rows.first, rows.last, rows.H, rows.noise = own.first, own.last, call.hidden, call.noise
+    rows.b_w, rows.b_r, rows.per_unit = call.b_w, call.b_r, call.per_unit
+    rows.h_row = rows.new_h_row = call.own_h_row
+    rows.c_row = rows.new_c_row = call.c_row
+    rows.ax_row, rows.ah_row, rows.saved_row = call.ax_row, call.ah_row, call.saved_row
+    rows.sums_row = rows.d_sums_row = call.sums_count * bytes_of(zero)
+    rows.dy_row = call.dy_row if call.W_hr == 0 else 0
+    rows.dh_row, rows.dc_row, rows.dax_row, rows.dah_row = call.own_dh_row, call.dc_row, call.dax_row, call.dah_row
+    rows.d_per_unit_row, rows.d_v_row = call.d_per_unit_row, call.d_v_row
+
+
+# ------------------------------------------------------------------------------------------ sums over units
+@inner
+def sum_units(zero, call, own, address, at, stage, totals):
+    """The sums of a stage over all units: those of each TILE of units, then their sum, in the order of the units.
+
+    Args:
+        address: of the `ROWS`. at: (t, before). totals: address (B, Q) of the thread's sums.
+    """
+    Q, B, rows, item = call.sums_count, call.batch, rows_at(address), bytes_of(zero)
+    for first in range(own.first, own.last, TILE):
+        rows.first, rows.last = first, min(own.last, first + TILE)
+        out = call.parts + (first // TILE * B * Q + stage.first_sum) * item
+        run_rows(zero, call, own, address, at, stage.step, out, Q * item, call.backward)
+    rows.first, rows.last = own.first, own.last
+    meet(call, own)
+    parts, sums = numbers_at(zero, call.parts), numbers_at(zero, totals)
+    tiles = (call.hidden + TILE - 1) // TILE
+    for b in range(own.first_row, own.last_row):
+        for q in range(stage.first_sum, stage.end_sum):
+            total = zero
+            for start in range(0, tiles, FEW_TILES):  # few, then the sums of few: each rounds less than a long sum
+                part = zero
+                for tile in range(start, min(tiles, start + FEW_TILES)):
+                    part += parts[(tile * B + b) * Q + q]
+                total += part
+            sums[b * Q + q] = total
+
+
+@inner
+def run_rows(zero, call, own, address, at, step, out, out_row, skip):
+    """Call a function of the cell on the thread's sequences: on all at once, or with a step mask on each.
+
+    Args:
+        step: the function's address. out, out_row: its result's for sequence 0, and from one to the next.
+        skip: leave out sequences whose step is skipped.
+    """
+    (t, before), rows = at, rows_at(address)
+    b, count = own.first_row, own.last_row - own.first_row
+    if call.step_mask:
+        count = 1
+    rows.out_row = out_row
+    while b < own.last_row:
+        if not (skip and mask_at(call, t + 1, b) == SKIP):
+            set_rows(zero, call, own, rows, b, count, t, before)
+            rows.out = out + b * out_row
+            run(None, step, address)
+        b += count

@@ -1,0 +1,212 @@
+"""Vector instructions of the machine at hand, for compiled code that works on addresses.
+
+LLVM's own language has vectors of any length, and turns them into what the machine has: AVX-512, AVX2, SSE2, NEON. So
+the few functions here that Numba could not vectorise are written in it, once for all machines and dtypes. The main one
+is `tile_product`, whose idea is this, with v numbers to a vector:
+
+    sums = zeros((rows, 2))                       # of vectors: 6 rows of 2 on most machines, all in registers
+    for k in range(terms):
+        b = panel[k, :v], panel[k, v:]            # two vectors; a panel is a piece of R, stored as it is read
+        for i in range(rows):
+            factor = a[i, k]                      # one number, copied to all v places
+            sums[i, 0] += factor * b[0]           # one instruction each: multiply and add
+            sums[i, 1] += factor * b[1]
+
+Addresses are in bytes. A first argument `zero` of the dtype says what is there.
+"""
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils, errors
+from numba.extending import intrinsic
+
+_INT = ir.IntType(64)
+
+
+def _vector_bytes():
+    """Bytes in a vector register."""
+    features = llvm.get_host_cpu_features()
+    return 64 if features.get("avx512f") else 32 if features.get("avx") else 16
+
+
+VECTOR_BYTES = _vector_bytes()
+MOST_ROWS = 6  # of a tile: 6 x 2 sums, 2 vectors of the panel and a factor are 15 registers, of 16
+
+
+def panel_width(dtype):
+    """Columns of a panel: two vectors."""
+    return 2 * VECTOR_BYTES // np.dtype(dtype).itemsize
+
+
+def description():
+    """What products are compiled for, for people."""
+    fused = llvm.get_host_cpu_features().get("fma") or "aarch64" in llvm.get_default_triple()
+    return f"vectors of {8 * VECTOR_BYTES} bits" + (", fused multiply-add" if fused else "")
+
+
+class _Vectors:
+    """Writes instructions on vectors of a dtype."""
+
+    def __init__(self, context, builder, dtype):
+        self.builder, self.number = builder, context.get_value_type(dtype)
+        self.bytes = dtype.bitwidth // 8
+        self.length = VECTOR_BYTES // self.bytes
+        self.type = ir.VectorType(self.number, self.length)
+
+    def at(self, address, type_=None):
+        return self.builder.inttoptr(address, (type_ or self.type).as_pointer())
+
+    def moved(self, address, count, step):
+        """The address, `count` (a number or a value) steps of so many bytes on."""
+        builder = self.builder
+        count, step = (_INT(n) if isinstance(n, int) else n for n in (count, step))
+        return builder.add(address, builder.mul(count, step))
+
+    def load(self, address):
+        vector = self.builder.load(self.at(address))
+        vector.align = self.bytes
+        return vector
+
+    def store(self, vector, address):
+        self.builder.store(vector, self.at(address)).align = self.bytes
+
+    def same(self, address):
+        """The number at an address, in all places of a vector."""
+        builder, undefined = self.builder, ir.Constant(self.type, ir.Undefined)
+        number = builder.load(self.at(address, self.number))
+        first = builder.insert_element(undefined, number, ir.IntType(32)(0))
+        return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), self.length), None))
+
+    def multiply_add(self, x, y, z):
+        """x y + z: one instruction where the machine has it."""
+        of_all = ir.FunctionType(self.type, [self.type] * 3)
+        name = f"llvm.fmuladd.v{self.length}f{8 * self.bytes}"
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, of_all, name), [x, y, z])
+
+    def variable(self):
+        """A vector that changes; registers, in the end. Zero now."""
+        place = cgutils.alloca_once(self.builder, self.type)
+        self.builder.store(ir.Constant(self.type, None), place)
+        return place
+
+
+def tile_product(rows, panels):
+    """A function for compiled code: out = a panel, or +=, where out has so many rows, and as many columns as the
+    panels together.
+
+    Args of the function:
+        a, a_row: address of the rows (rows, terms), and bytes between them.
+        panel, panel_bytes: address of the first panel (terms, `panel_width`); bytes between two.
+        out, out_row: address of the result, and bytes between its rows.
+        add: add to out. Each call adds up its terms before, which keeps rounding errors small.
+    """
+
+    def generate(context, builder, signature, arguments):
+        v = _Vectors(context, builder, signature.args[0])
+        _, a, a_row, panel, panel_bytes, terms, out, out_row, add = arguments
+        sums = [[v.variable() for _ in range(2 * panels)] for _ in range(rows)]
+        with cgutils.for_range(builder, terms) as loop:
+            b = []
+            for p in range(panels):
+                first = v.moved(v.moved(panel, p, panel_bytes), loop.index, 2 * VECTOR_BYTES)
+                b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
+            for i in range(rows):
+                factor = v.same(v.moved(v.moved(a, i, a_row), loop.index, v.bytes))
+                for place, vector in zip(sums[i], b, strict=True):
+                    builder.store(v.multiply_add(factor, vector, builder.load(place)), place)
+        places = [
+            (place, v.moved(v.moved(out, i, out_row), j, VECTOR_BYTES))
+            for i, row in enumerate(sums)
+            for j, place in enumerate(row)
+        ]
+        with builder.if_then(builder.icmp_signed("!=", add, add.type(0))):
+            for place, address in places:
+                builder.store(builder.fadd(v.load(address), builder.load(place)), place)
+        for place, address in places:
+            v.store(builder.load(place), address)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def product(typing_context, zero, a, a_row, panel, panel_bytes, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 7, types.boolean), generate
+
+    return product
+
+
+@intrinsic
+def transpose_square(typing_context, zero, source, source_row, out, out_row):
+    """out = source transposed, as many rows and columns as a vector has numbers; bytes between rows."""
+
+    def generate(context, builder, signature, arguments):
+        v = _Vectors(context, builder, signature.args[0])
+        _, source, source_row, out, out_row = arguments
+        rows = [v.load(v.moved(source, i, source_row)) for i in range(v.length)]
+        width = v.length // 2
+        while width:  # swap halves of pairs of rows, quarters of pairs, and so on
+            for i in range(v.length):
+                if not i & width:
+                    rows[i], rows[i + width] = _swapped(builder, rows[i], rows[i + width], width)
+            width //= 2
+        for i, row in enumerate(rows):
+            v.store(row, v.moved(out, i, out_row))
+        return context.get_dummy_value()
+
+    return types.void(zero, *[types.intp] * 4), generate
+
+
+def _swapped(builder, first, second, width):
+    """Two rows, the odd pieces of the first exchanged with the even ones of the second."""
+    length = first.type.count
+    even = [i + j for i in range(0, length, 2 * width) for j in range(width)]
+    mask_type = ir.VectorType(ir.IntType(32), length)
+    results = []
+    for start in (0, width):
+        places = [0] * length
+        for i in even:
+            places[i], places[i + width] = i + start, length + i + start
+        results.append(builder.shuffle_vector(first, second, ir.Constant(mask_type, places)))
+    return results
+
+
+@intrinsic
+def numbers_at(typing_context, zero, address):
+    """A pointer to numbers of the dtype of `zero`, for `pointer[i]`."""
+    pointer = types.CPointer(zero)
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[1], context.get_value_type(pointer))
+
+    return pointer(zero, types.intp), generate
+
+
+@intrinsic
+def own_numbers(typing_context, zero, count):
+    """A pointer to memory of the calling function's own, for so many numbers, a constant."""
+    if not isinstance(count, types.IntegerLiteral):
+        raise errors.RequireLiteralValue("count")
+    pointer, size = types.CPointer(zero), count.literal_value
+
+    def generate(context, builder, signature, arguments):
+        place = cgutils.alloca_once(builder, ir.ArrayType(context.get_value_type(zero), size))
+        return builder.bitcast(place, context.get_value_type(pointer))
+
+    return pointer(zero, count), generate
+
+
+@intrinsic
+def bytes_of(typing_context, zero):
+    """Bytes of a number."""
+    return types.intp(zero), lambda context, builder, signature, arguments: _INT(zero.bitwidth // 8)
+
+
+@intrinsic
+def own_rows(typing_context):
+    """The address of memory of the calling function's own: MOST_ROWS rows of two vectors."""
+
+    def generate(context, builder, signature, arguments):
+        place = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(8), MOST_ROWS * 2 * VECTOR_BYTES))
+        return builder.ptrtoint(place, _INT)
+
+    return types.intp(), generate
