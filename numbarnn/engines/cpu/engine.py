@@ -1,6 +1,7 @@
 """The CPU engine: the cells compiled by Numba around OpenBLAS products, on all cores."""
 
 import platform
+from ctypes import addressof
 
 import numpy as np
 from numba.np.numpy_support import from_dtype
@@ -20,13 +21,12 @@ from numbarnn.engines.cpu import (
     sharing,
     vectors,
 )
-from numbarnn.engines.cpu.calls import CompiledCell, address, backward_numbers, forward_numbers
+from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call, row_bytes
 from numbarnn.engines.cpu.cell_tag import WRITTEN, what_is_compiled
 from numbarnn.engines.cpu.disk_cache import go_by_code
-from numbarnn.engines.cpu.panels import aligned, panels_shape
-from numbarnn.engines.cpu.records import CALL, PRODUCT, SUMS, address_of, new_record
+from numbarnn.engines.cpu.memory import MemoryPool
+from numbarnn.engines.cpu.records import Product, Sums, address_of
 from numbarnn.engines.cpu.thread_pool import ThreadPool
-from numbarnn.engines.cpu.vectors import panel_width
 
 go_by_code(cell_steps, *WRITTEN)
 for module in (atomics, fingerprints, products, panels, sharing, forward, backward):
@@ -41,24 +41,19 @@ ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequenc
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):
-    """A `records.PRODUCT`: out (rows, columns) = op(a) op(b), or +=."""
+    """A `records.Product`: out (rows, columns) = op(a) op(b), or +=."""
     rows, columns = out.shape
-    return new_record(
-        PRODUCT, rows=rows, columns=columns, terms=a.shape[0 if transpose_a else 1], a=address(a), a_row=_row(a),
-        b=address(b), b_row=_row(b), out=address(out), out_row=_row(out), transpose_a=transpose_a,
+    return Product(
+        rows=rows, columns=columns, terms=a.shape[0 if transpose_a else 1], a=address(a), a_row=row_bytes(a),
+        b=address(b), b_row=row_bytes(b), out=address(out), out_row=row_bytes(out), transpose_a=transpose_a,
         transpose_b=transpose_b, add=add,
     )  # fmt: skip
 
 
 def _sums(out, x, add):
-    """A `records.SUMS`: out (columns,) = the sums of the columns of x, or +=."""
+    """A `records.Sums`: out (columns,) = the sums of the columns of x, or +=."""
     columns = min(out.shape[0], x.shape[1])
-    return new_record(SUMS, rows=x.shape[0], columns=columns, x=address(x), x_row=_row(x), out=address(out), add=add)
-
-
-def _row(matrix):
-    """Bytes between the starts of two rows, as BLAS wants it: at least the width."""
-    return max(matrix.shape[1] * matrix.itemsize, matrix.strides[0])
+    return Sums(rows=x.shape[0], columns=columns, x=address(x), x_row=row_bytes(x), out=address(out), add=add)
 
 
 class CpuEngine(HostEngine):
@@ -76,6 +71,7 @@ class CpuEngine(HostEngine):
         self.device = platform.processor() or platform.machine()
         self.thread_pool = ThreadPool()
         self._cells, self._functions = {}, {}
+        self.empty = MemoryPool().empty
 
     @property
     def num_threads(self):
@@ -94,16 +90,16 @@ class CpuEngine(HostEngine):
 
     def _function(self, function, dtype):
         """The address of a compiled function of the engine's for a dtype."""
-        key = function, dtype
+        key = function, dtype.char
         if key not in self._functions:
             self._functions[key] = address_of(function, from_dtype(dtype))
         return self._functions[key]
 
     def _compiled(self, buffers):
-        key = buffers.cell, str(buffers.states.h.dtype)
-        compiled = self._cells.get(key)
+        cell, dtype = buffers.cell, buffers.states.h.dtype
+        compiled = self._cells.get((id(cell), dtype.char))  # whose hash takes longer than all the rest
         if compiled is None:
-            compiled = self._cells[key] = CompiledCell(*key)
+            compiled = self._cells[id(cell), dtype.char] = CompiledCell(cell, str(dtype))
         return compiled
 
     def _threads(self, work, parts):
@@ -169,72 +165,65 @@ class CpuEngine(HostEngine):
         threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
         function, zero = self._function(products.blas_product, out.dtype), out.dtype.type(0)
         product = _product(out, a, b, transpose_a, transpose_b, accumulate)
-        self.thread_pool.run(products.multiply, threads, zero, address(product), function)
+        self.thread_pool.run(products.multiply, threads, zero, addressof(product), function)
 
     def add_column_sums(self, out, x):
-        threads = self._threads(x.size, x.shape[1])
-        self.thread_pool.run(products.add_column_sums, threads, out.dtype.type(0), address(_sums(out, x, True)))
+        sums, threads = _sums(out, x, True), self._threads(x.size, x.shape[1])
+        self.thread_pool.run(products.add_column_sums, threads, out.dtype.type(0), addressof(sums))
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
         weights = sum(dw[name].size for name in ("W", "R") if name in dw)
         threads = self._threads(len(x) * weights, dax.shape[1])
-        some = [(dw[name], *given) for name, given in (("W", (dax, x)), ("R", (dah, h_before))) if name in dw]
-        some = [_product(out, d[:, : len(out)], given, True, False, accumulate) for out, d, given in some]
+        given = [(dw[name], *pair) for name, pair in (("W", (dax, x)), ("R", (dah, h_before))) if name in dw]
+        given = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in given]
         sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
-        all_products, all_sums = (np.concatenate(one) if one else np.zeros(0, np.int64) for one in (some, sums))
-        function = self._function(products.blas_product, dax.dtype)
+        given, sums = (Product * len(given))(*given), (Sums * len(sums))(*sums)
         self.thread_pool.run(
-            products.weight_gradients, threads, dax.dtype.type(0), address(all_products), len(some),
-            address(all_sums), len(sums), function,
+            products.weight_gradients, threads, dax.dtype.type(0), addressof(given), len(given), addressof(sums),
+            len(sums), self._function(products.blas_product, dax.dtype),
         )  # fmt: skip
 
     def forward_steps(self, buffers):
-        p, (steps, batch) = buffers.parameters, buffers.scratch.ax.shape[:2]
-        numbers = self._compiled(buffers).numbers("train" if buffers.save else "infer")
-        numbers = numbers | forward_numbers(buffers, buffers.cell)
-        threads = self._step_threads(steps, batch, p, buffers.x)
-        return self._steps(forward.forward_steps, buffers, numbers, threads)
+        call = self._compiled(buffers).new_call("train" if buffers.save else "infer")
+        forward_call(call, buffers)
+        return self._steps(forward.forward_steps, buffers, call, panels.pack_rows, buffers.x)
 
     def backward_steps(self, buffers):
-        p, (steps, batch) = buffers.parameters, buffers.gradients.dy.shape[:2]
-        numbers = self._compiled(buffers).numbers("backward") | backward_numbers(buffers, buffers.cell)
-        return self._steps(backward.backward_steps, buffers, numbers, self._step_threads(steps, batch, p))
+        call = self._compiled(buffers).new_call("backward")
+        backward_call(call, buffers)
+        return self._steps(backward.backward_steps, buffers, call, panels.pack_columns)
 
-    def _steps(self, loop, buffers, numbers, threads):
+    def _steps(self, loop, buffers, call, pack_panel, x=None):
         """The function f(first, last) that calls a compiled loop."""
-        p, cell, dtype = buffers.parameters, buffers.cell, buffers.states.h.dtype
-        steps, batch, H = numbers["steps"], numbers["batch"], numbers["hidden"]
-        numbers["pack"] = steps * batch >= PACKED_FROM
-        numbers["by_rows"] = batch >= threads * ROWS_OF_THREAD
-        kept = [buffers]
+        p, dtype, kept = buffers.parameters, buffers.states.h.dtype, [buffers]  # what must live as long as f
+        threads = self._step_threads(call.steps, call.batch, p, x)
 
-        def scratch(name, shape):
-            kept.append(aligned(shape, dtype))
-            numbers[name] = address(kept[-1])
+        def scratch(shape):
+            kept.append(self.empty(shape, dtype))
+            return address(kept[-1])
 
-        numbers["product"] = numbers["input_product"] = self._function(products.blas_product, dtype)
-        if numbers["pack"]:
-            back, width = numbers.get("backward", False), panel_width(dtype)
-            numbers["product"] = self._function(panels.panel_product, dtype)
-            numbers["pack_panel"] = self._function(panels.pack_columns if back else panels.pack_rows, dtype)
-            for name, weights in (("R_panels", p.R), ("W_hr_panels", p.W_hr)):
-                if weights is not None:
-                    scratch(name, panels_shape(weights.shape, numbers["hidden"], back, width))
-        if numbers["sums_count"]:
-            scratch("parts", (-(-H // cell_steps.TILE), batch, numbers["sums_count"]))
-            scratch("totals", (threads, batch, numbers["sums_count"]))
-        if numbers["step_mask"] or numbers["W_hr"]:
-            kept.append(np.zeros(max(1, cell.num_private) * H, dtype))
-            numbers["zeros"] = address(kept[-1])
-        call, zero = new_record(CALL, **numbers), dtype.type(0)
-        at, number = address(call), {name: k for k, name in enumerate(CALL.names)}
+        call.product = call.input_product = self._function(products.blas_product, dtype)
+        call.by_rows = call.batch >= threads * ROWS_OF_THREAD
+        if call.steps * call.batch >= PACKED_FROM:
+            call.pack, call.product = True, self._function(panels.panel_product, dtype)
+            call.pack_panel = self._function(pack_panel, dtype)
+            call.R_panels = scratch(panels.panels_shape(p.R.shape, call.hidden, call.backward, dtype))
+            if call.W_hr:
+                call.W_hr_panels = scratch(panels.panels_shape(p.W_hr.shape, call.outputs, call.backward, dtype))
+        if call.sums_count:
+            call.parts = scratch((-(-call.hidden // cell_steps.TILE), call.batch, call.sums_count))
+            call.totals = scratch((threads, call.batch, call.sums_count))
+        if call.step_mask or call.W_hr:
+            call.zeros = scratch((max(1, call.private) * call.hidden,))
+            kept[-1][...] = 0
+        zero, at, run = dtype.type(0), addressof(call), self.thread_pool.run
 
-        def run(first, last):
-            call[number["first"]], call[number["last"]] = first, last
-            kept_alive = kept  # noqa: F841
-            self.thread_pool.run(loop, threads, zero, at)
+        def steps(first, last):
+            assert kept
+            call.first, call.last = first, last
+            run(loop, threads, zero, at)
 
-        return run
+        return steps
 
     def run_jobs(self, make_jobs, key, arrays):
         self.thread_pool.run_jobs(make_jobs())

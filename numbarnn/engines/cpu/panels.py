@@ -28,21 +28,12 @@ _one_by_4, _two_by_2, _three_by_2 = tile_product(1, 4), tile_product(2, 2), tile
 
 
 # ------------------------------------------------------------------------------------------ packing
-def panels_shape(shape, H, transposed, width):
-    """The shape of weights (gates * H, terms) in panels of `width` of each gate's H rows, or of their columns."""
-    rows, columns = shape
+def panels_shape(shape, H, transposed, dtype):
+    """The shape of weights (gates * H, terms) in panels of each gate's rows, or (terms, columns) of their columns."""
+    (rows, columns), width = shape, PANEL_ROW // dtype.itemsize
     if transposed:
         return -(-columns // width), rows, width
-    H = max(1, min(H, rows))  # W_hr is one gate of its own size
-    return rows // H * -(-H // width), columns, width
-
-
-def aligned(shape, dtype):
-    """An array with unspecified contents that begins with a line of the cache."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    memory = np.empty(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(dtype).reshape(shape)
+    return rows // max(1, H) * -(-H // width), columns, width
 
 
 @njit(**BY_ADDRESS)

@@ -16,7 +16,7 @@ from numbarnn.compile import specialise as compiling
 from numbarnn.compile.specialise import ON_CPU, inner, specialise
 from numbarnn.engines.cpu import openblas
 from numbarnn.engines.cpu.disk_cache import contains
-from numbarnn.engines.cpu.records import BY_ADDRESS, PRODUCT, SUMS, new_product, product_at, run, sums_at
+from numbarnn.engines.cpu.records import BY_ADDRESS, PRODUCT_BYTES, SUMS_BYTES, new_product, product_at, run, sums_at
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
@@ -25,7 +25,6 @@ CHAIN = 128  # terms that a product adds up one after another
 FEW_ROWS = 40  # m up to which products are cut into such small ones
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
 SUM_COLUMNS = 64  # columns added up together
-PRODUCT_BYTES, SUMS_BYTES = PRODUCT.itemsize, SUMS.itemsize
 OPTIONS = dict(cache=True, nogil=True, no_cfunc_wrapper=True, **ON_CPU)
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
 _mask_of_step = njit(**OPTIONS)(mask_of_step)

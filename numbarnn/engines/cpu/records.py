@@ -5,7 +5,7 @@ and direction; letters as in `numbarnn.kernels.step.groups`. Compiled code reads
 knows nothing of arrays, which is what takes Numba time to compile.
 """
 
-import struct
+import ctypes
 
 import numpy as np
 from llvmlite import ir
@@ -32,20 +32,22 @@ _CALL = (
 )
 
 
-def _table(*names):
-    return np.dtype([(name, np.int64) for name in " ".join(names).split()])
+def _table(name, *fields):
+    """A type of records: in Python `record = Name(field=number)`, `record.field`; others are 0."""
+    fields = " ".join(fields).split()
+    return type(name, (ctypes.Structure,), {"_fields_": [(field, ctypes.c_int64) for field in fields]})
 
 
 # A call of a loop. Addresses of states and gradients are where the direction's columns begin.
-CALL = _table(*_CALL)
+Call = _table("Call", *_CALL)
 
 # A stage of a cell: its gates, or its sums; `step` is the compiled function, forward or backward.
-STAGE = _table("is_sums first_gate end_gate first_sum end_sum product step")
-STAGE_BYTES = STAGE.itemsize
+Stage = _table("Stage", "is_sums first_gate end_gate first_sum end_sum product step")
 
 # What a cell's function works on: some sequences in one step, units [first, last) of H. Addresses are those of unit 0
 # of the first sequence, `.._row` is from one sequence to the next.
-ROWS = _table(
+Rows = _table(
+    "Rows",
     "rows first last H t position noise",
     "ax ax_row ah ah_row b_w b_r per_unit sums sums_row",
     "h h_row c c_row new_h new_h_row new_c new_c_row saved saved_row",
@@ -53,20 +55,21 @@ ROWS = _table(
     "out out_row",
 )
 
-
 # out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two.
-PRODUCT = _table("rows columns terms a a_row b b_row out out_row transpose_a transpose_b add")
+Product = _table("Product", "rows columns terms a a_row b b_row out out_row transpose_a transpose_b add")
 
 # out (columns,) = the sums of the columns of x (rows, columns), or +=.
-SUMS = _table("rows columns x x_row out add")
+Sums = _table("Sums", "rows columns x x_row out add")
+
+STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES = map(ctypes.sizeof, (Stage, Product, Sums))
 
 # Functions that others call by their address, which Python does not.
 BY_ADDRESS = dict(cache=True, nogil=True, **ON_CPU, **INSIDE)
 
 
-def _viewer(dtype):
+def _viewer(kind):
     """A function for compiled code: an address -> the record there."""
-    record = from_dtype(dtype)
+    record = from_dtype(np.dtype(kind))
 
     @intrinsic
     def view(typing_context, address):
@@ -78,24 +81,22 @@ def _viewer(dtype):
     return view
 
 
-call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (CALL, STAGE, ROWS, PRODUCT, SUMS))
-
-
-def _maker(dtype):
+def _maker(kind):
     """A function for compiled code: () -> the address of a record of the calling function's own, all 0 at first."""
 
     @intrinsic
     def make(typing_context):
         def generate(context, builder, signature, arguments):
-            kind = ir.ArrayType(ir.IntType(8), dtype.itemsize)
-            return builder.ptrtoint(cgutils.alloca_once(builder, kind, zfill=True), ir.IntType(64))
+            memory = ir.ArrayType(ir.IntType(8), ctypes.sizeof(kind))
+            return builder.ptrtoint(cgutils.alloca_once(builder, memory, zfill=True), ir.IntType(64))
 
         return types.intp(), generate
 
     return make
 
 
-new_rows, new_product = _maker(ROWS), _maker(PRODUCT)
+call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (Call, Stage, Rows, Product, Sums))
+new_rows, new_product = _maker(Rows), _maker(Product)
 
 
 @intrinsic
@@ -126,13 +127,3 @@ def address_of(function, about):
         function.compile(signature)
     compiled = function.overloads[signature]
     return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-
-
-_fillers = {id(dtype): struct.Struct(f"{len(dtype.names)}q").pack_into for dtype in (CALL, PRODUCT, SUMS)}
-
-
-def new_record(dtype, **values):
-    """A record of these values, others 0; as an array of int64 whose address compiled code takes."""
-    record = np.empty(len(dtype.names), np.int64)
-    _fillers[id(dtype)](record, 0, *[values.get(name, 0) for name in dtype.names])
-    return record
