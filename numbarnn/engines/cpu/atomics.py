@@ -7,12 +7,14 @@ import sys
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from numbarnn.compile.specialise import inner
 
 _I64 = ir.IntType(64)
 SLOTS = 8  # int64 words between two threads' counters: one cache line, so that they do not disturb each other
-POLLS_BEFORE_SLEEP = 5000  # some ten microseconds, about what waking a thread takes
+POLLS_BEFORE_SLEEP = 100_000  # some fifty microseconds, about what waking a thread takes
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of Linux' system call, by machine
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # on memory that no other process shares
 #: Whether threads can sleep until a number in memory changes; where not, they yield between polls.
@@ -70,7 +72,7 @@ if SLEEPS:
     )
     _FUTEX = np.int64(_FUTEX_CALLS[platform.machine()])
 
-    @njit(cache=True)
+    @inner
     def sleep_while(address, value):
         """Sleep until another thread calls `wake`, unless the int64 at an address is another one than `value` already.
 
@@ -78,7 +80,7 @@ if SLEEPS:
         """
         _system_call(_FUTEX, address, np.int64(_FUTEX_WAIT), value & 0xFFFFFFFF, np.int64(0))
 
-    @njit(cache=True)
+    @inner
     def wake(address):
         """Wake all threads that sleep on an address."""
         _system_call(_FUTEX, address, np.int64(_FUTEX_WAKE), np.int64(2**31 - 1), np.int64(0))
@@ -92,43 +94,55 @@ else:
         types.int32(),
     )
 
-    @njit(cache=True)
+    @inner
     def sleep_while(address, value):
         """Let another thread run."""
         _yield()
 
-    @njit(cache=True)
+    @inner
     def wake(address):
         """Nobody sleeps."""
 
 
-@njit(cache=True)
+@inner
+def wait_until(place, turn):
+    """Wait until the int64 at an address is at least `turn`; in the next one stands how many sleep until it changes.
+
+    Polls for a while, as it often comes soon. Then sleeps: beside other programs the thread that is waited for may have
+    no processor, and one that polls would use up its own share of them in vain, to be without one when the other has
+    come. A thread that is going to sleep adds itself before it looks a last time, one that writes looks for sleepers
+    afterwards (`announce`): one of the two sees the other.
+    """
+    polls = 0
+    while load_in_order(place) < turn:
+        polls += 1
+        if polls > POLLS_BEFORE_SLEEP:
+            add_in_order(place + 8, 1)
+            seen = load_in_order(place)
+            if seen < turn:
+                sleep_while(place, seen)
+            add_in_order(place + 8, -1)
+
+
+@inner
+def announce(place, turn):
+    """Write the int64 that others wait for, and wake those that sleep."""
+    store_in_order(place, turn)
+    if load_in_order(place + 8) > 0:
+        wake(place)
+
+
+@inner
 def barrier(counters, thread, threads):
     """Wait until all `threads` have called this as often as thread `thread` has.
 
-    Polls for a while, as the others are nearly there. Then sleeps: beside other programs the thread that is waited for
-    may have no processor, and one that polls would use up its own share of them in vain, to be without one when the
-    other has come.
-
     Args:
-        counters: int64 (threads * SLOTS,), zero before the first call; of each thread how often it came here, and how
-            many sleep until it comes. A thread that is going to sleep adds itself before it looks a last time, one that
-            comes looks for sleepers after it has counted: one of the two sees the other.
+        counters: address of int64 (threads * SLOTS,), zero before the first call: of each thread how often it came
+            here, and how many sleep until it comes.
     """
-    if threads == 1:
-        return
-    base = counters.ctypes.data
-    own, turn = base + thread * SLOTS * 8, counters[thread * SLOTS] + 1
-    store_in_order(own, turn)
-    if load_in_order(own + 8) > 0:
-        wake(own)
-    for other in range(threads):
-        place, polls = base + other * SLOTS * 8, 0
-        while load_in_order(place) < turn:
-            polls += 1
-            if polls > POLLS_BEFORE_SLEEP:
-                add_in_order(place + 8, 1)
-                seen = load_in_order(place)
-                if seen < turn:
-                    sleep_while(place, seen)
-                add_in_order(place + 8, -1)
+    if threads > 1:
+        own = counters + thread * SLOTS * 8
+        turn = load_in_order(own) + 1
+        announce(own, turn)
+        for other in range(threads):
+            wait_until(counters + other * SLOTS * 8, turn)

@@ -6,10 +6,11 @@ from numba import njit
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.specialise import inner
 from numbarnn.engines.cpu.panels import PANEL_ROW
-from numbarnn.engines.cpu.products import OPTIONS
 from numbarnn.engines.cpu.records import (
+    BY_ADDRESS,
     STAGE_BYTES,
     call_at,
+    job_at,
     new_product,
     new_rows,
     product_at,
@@ -156,15 +157,16 @@ def _stages(zero, call, own, address, at):
 
 
 # ------------------------------------------------------------------------------------------ the loop
-@njit(**OPTIONS)
-def backward_steps(thread, threads, counters, zero, address):
+@njit(**BY_ADDRESS)
+def backward_steps(zero, address):
     """Steps of one direction's walk back: the cell's backward and the product with R.
 
     Args:
         as those of `forward.forward_steps`; step 0 is the last one of forward.
     """
-    call, rows_address = call_at(address), new_rows()
-    own = share_of(zero, call, thread, threads, counters)
+    job, rows_address = job_at(address), new_rows()
+    call = call_at(job.what)
+    own = share_of(zero, call, job)
     if call.first == 0:
         _pack(zero, call, own)
         meet_all(own)

@@ -6,7 +6,8 @@ from ctypes import addressof
 import numpy as np
 from numba.np.numpy_support import from_dtype
 
-from numbarnn.common import notice, order
+from numbarnn.common import notice, order, philox
+from numbarnn.compile import specialise as compiling
 from numbarnn.engines.base import HostEngine
 from numbarnn.engines.cpu import (
     atomics,
@@ -19,23 +20,24 @@ from numbarnn.engines.cpu import (
     products,
     records,
     sharing,
+    thread_pool,
     vectors,
 )
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call, row_bytes
 from numbarnn.engines.cpu.cell_tag import WRITTEN, what_is_compiled
 from numbarnn.engines.cpu.disk_cache import go_by_code
 from numbarnn.engines.cpu.memory import MemoryPool
-from numbarnn.engines.cpu.records import Product, Sums, address_of
+from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work, address_of
 from numbarnn.engines.cpu.thread_pool import ThreadPool
 
 go_by_code(cell_steps, *WRITTEN)
-for module in (atomics, fingerprints, products, panels, sharing, forward, backward):
-    go_by_code(module, atomics, openblas, products, panels, sharing, records, vectors, order)
+for module in (atomics, fingerprints, products, panels, sharing, forward, backward, thread_pool):
+    go_by_code(module, atomics, openblas, products, panels, sharing, records, vectors, compiling, order, philox)
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
-SERIAL_WORK = 3_000_000
+SERIAL_WORK = 6_000_000
 # Multiply-adds per step below which steps stay on one thread: at each step the threads wait for each other.
-SERIAL_STEP = 800_000
+SERIAL_STEP = 60_000
 PACKED_FROM = 8  # rows of all steps from which R is packed
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 
@@ -124,12 +126,14 @@ class CpuEngine(HostEngine):
         out[...] = x
 
     def dropout(self, out, x, mask, scale, position=0):
-        out_flat, x_flat = out.reshape(-1), x.reshape(-1)
-        threads = self._threads(20 * x.size, x.size)
-        self.thread_pool.run(products.dropout, threads, out_flat, x_flat, mask, x.dtype.type(scale), position)
+        scale = np.array(scale, x.dtype)
+        what = Dropout(
+            out=address(out), x=address(x), size=x.size, mask=address(mask), scale=address(scale), position=position
+        )
+        self._share(products.dropout, self._threads(20 * x.size, x.size), x.dtype, what)
 
     def fill_step_mask(self, step_mask, lengths, resets):
-        self.thread_pool.run(products.fill_step_mask, 1, step_mask, lengths, resets)
+        products.fill_step_mask(step_mask, lengths, resets)
 
     def select(self, out, x, step_mask, dropped, fill):
         np.copyto(out, x)
@@ -163,25 +167,31 @@ class CpuEngine(HostEngine):
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         m, n = out.shape
         threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
-        function, zero = self._function(products.blas_product, out.dtype), out.dtype.type(0)
         product = _product(out, a, b, transpose_a, transpose_b, accumulate)
-        self.thread_pool.run(products.multiply, threads, zero, addressof(product), function)
+        self._work(threads, out.dtype, [product], [])
 
     def add_column_sums(self, out, x):
-        sums, threads = _sums(out, x, True), self._threads(x.size, x.shape[1])
-        self.thread_pool.run(products.add_column_sums, threads, out.dtype.type(0), addressof(sums))
+        self._work(self._threads(x.size, x.shape[1]), x.dtype, [], [_sums(out, x, True)])
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
         weights = sum(dw[name].size for name in ("W", "R") if name in dw)
-        threads = self._threads(len(x) * weights, dax.shape[1])
         given = [(dw[name], *pair) for name, pair in (("W", (dax, x)), ("R", (dah, h_before))) if name in dw]
         given = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in given]
         sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
+        self._work(self._threads(len(x) * weights, dax.shape[1]), dax.dtype, given, sums)
+
+    def _work(self, threads, dtype, given, sums):
+        """Some `records.Product`s and `records.Sums`."""
         given, sums = (Product * len(given))(*given), (Sums * len(sums))(*sums)
-        self.thread_pool.run(
-            products.weight_gradients, threads, dax.dtype.type(0), addressof(given), len(given), addressof(sums),
-            len(sums), self._function(products.blas_product, dax.dtype),
+        what = Work(
+            products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
+            function=self._function(products.blas_product, dtype),
         )  # fmt: skip
+        self._share(products.multiply_and_add, threads, dtype, what)
+
+    def _share(self, function, threads, dtype, what):
+        """Let threads do what a record says together, by a compiled function."""
+        self.thread_pool.run(dtype.itemsize, self._function(function, dtype), threads, addressof(what))
 
     def forward_steps(self, buffers):
         call = self._compiled(buffers).new_call("train" if buffers.save else "infer")
@@ -216,12 +226,12 @@ class CpuEngine(HostEngine):
         if call.step_mask or call.W_hr:
             call.zeros = scratch((max(1, call.private) * call.hidden,))
             kept[-1][...] = 0
-        zero, at, run = dtype.type(0), addressof(call), self.thread_pool.run
+        function = self._function(loop, dtype)
 
         def steps(first, last):
             assert kept
             call.first, call.last = first, last
-            run(loop, threads, zero, at)
+            self.thread_pool.run(dtype.itemsize, function, threads, addressof(call))
 
         return steps
 

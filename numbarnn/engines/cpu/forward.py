@@ -8,10 +8,11 @@ from numba import njit
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.specialise import inner
 from numbarnn.engines.cpu.panels import PANEL_ROW
-from numbarnn.engines.cpu.products import OPTIONS
 from numbarnn.engines.cpu.records import (
+    BY_ADDRESS,
     STAGE_BYTES,
     call_at,
+    job_at,
     new_product,
     new_rows,
     product_at,
@@ -56,7 +57,7 @@ def _pack(zero, call, own):
 
 @inner
 def _pack_gates(zero, call, weights, shape, units):
-    """Rows [first, last) of H of each gate of weights (gates * H, terms), in panels (gates, H / width, terms, width)."""
+    """Rows [first, last) of H of each gate of weights (gates * H, terms), in panels of `width` of them."""
     (source, panels), (gates, H, terms), (first, last), item = weights, shape, units, bytes_of(zero)
     width, size, address = PANEL_ROW // item, terms * PANEL_ROW, new_product()
     at = product_at(address)
@@ -116,7 +117,7 @@ def _input_products(zero, call, own):
 def _recurrent_products(zero, call, own, at):
     """h Rᵀ; zero for the sequences that begin anew."""
     t, before = at
-    b, count, item = own.first_row, own.last_row - own.first_row, bytes_of(zero)
+    b, count = own.first_row, own.last_row - own.first_row
     h = call.h + before * call.h_slot + b * call.h_row, call.h_row
     ah = call.ah + b * call.ah_row, call.ah_row
     shape = ZERO, call.recurrent, call.hidden, call.outputs
@@ -186,17 +187,17 @@ def _project(zero, call, own, at):
 
 
 # ------------------------------------------------------------------------------------------ the loop
-@njit(**OPTIONS)
-def forward_steps(thread, threads, counters, zero, address):
+@njit(**BY_ADDRESS)
+def forward_steps(zero, address):
     """Steps of one direction: its products and its cell.
 
     Args:
-        thread, threads, counters: see `thread_pool.ThreadPool`.
         zero: of the dtype.
-        address: of a `records.CALL`.
+        address: of a `records.Job` that does a `records.Call`.
     """
-    call, rows_address = call_at(address), new_rows()
-    own = share_of(zero, call, thread, threads, counters)
+    job, rows_address = job_at(address), new_rows()
+    call = call_at(job.what)
+    own = share_of(zero, call, job)
     if call.first == 0:
         _pack(zero, call, own)
     _input_products(zero, call, own)

@@ -1,22 +1,28 @@
 """The CPU engine's compiled code that knows no cell: products by OpenBLAS, sums, dropout, each on several threads.
 
-Functions that the engine calls take (thread, threads, counters, ...) first, see `thread_pool.ThreadPool`. Of matrices
-they get the addresses, in a record.
+Of arrays they get the addresses, in `records`; what threads do together is a function of a `records.Job`.
 """
 
 import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from numbarnn.common import order
-from numbarnn.common import philox as random_numbers
 from numbarnn.common.order import mask_of_step
 from numbarnn.common.philox import philox
-from numbarnn.compile import specialise as compiling
 from numbarnn.compile.specialise import ON_CPU, inner, specialise
 from numbarnn.engines.cpu import openblas
-from numbarnn.engines.cpu.disk_cache import contains
-from numbarnn.engines.cpu.records import BY_ADDRESS, PRODUCT_BYTES, SUMS_BYTES, new_product, product_at, run, sums_at
+from numbarnn.engines.cpu.records import (
+    BY_ADDRESS,
+    PRODUCT_BYTES,
+    SUMS_BYTES,
+    dropout_at,
+    job_at,
+    new_product,
+    product_at,
+    run,
+    sums_at,
+    work_at,
+)
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
@@ -111,12 +117,6 @@ def _multiply_share(zero, address, thread, threads, function):
         run(zero, function, place)
 
 
-@njit(**OPTIONS)
-def multiply(thread, threads, counters, zero, address, function):
-    """The thread's share of a `records.PRODUCT`, by the function at that address."""
-    _multiply_share(zero, address, thread, threads, function)
-
-
 # ------------------------------------------------------------------------------------------ sums
 @inner
 def _add_column_sums(zero, address, thread, threads):
@@ -153,28 +153,23 @@ def _move_sums(zero, total, part):
         part[j] = zero
 
 
-@njit(**OPTIONS)
-def add_column_sums(thread, threads, counters, zero, address):
-    """The thread's share of a `records.SUMS`."""
-    _add_column_sums(zero, address, thread, threads)
-
-
-@njit(**OPTIONS)
-def weight_gradients(thread, threads, counters, zero, products, count, sums, sums_count, function):
-    """The thread's share of some `records.PRODUCT`s and `records.SUMS`, which follow each other in memory."""
-    for number in range(count):
-        _multiply_share(zero, products + number * PRODUCT_BYTES, thread, threads, function)
-    for number in range(sums_count):
-        _add_column_sums(zero, sums + number * SUMS_BYTES, thread, threads)
+@njit(**BY_ADDRESS)
+def multiply_and_add(zero, address):
+    """The thread's share of a `records.Work`."""
+    job = job_at(address)
+    work = work_at(job.what)
+    for number in range(work.products_count):
+        _multiply_share(zero, work.products + number * PRODUCT_BYTES, job.thread, job.threads, work.function)
+    for number in range(work.sums_count):
+        _add_column_sums(zero, work.sums + number * SUMS_BYTES, job.thread, job.threads)
 
 
 # ------------------------------------------------------------------------------------------ masks
 _philox = specialise(philox, "float32", "cpu")
 
 
-@contains(compiling, order)
 @njit(**OPTIONS)
-def fill_step_mask(thread, threads, counters, step_mask, lengths, resets):
+def fill_step_mask(step_mask, lengths, resets):
     """step_mask (D, T + 2, B): see `Engine.fill_step_mask`."""
     step_mask[...] = 0
     for direction in range(step_mask.shape[0]):
@@ -183,12 +178,14 @@ def fill_step_mask(thread, threads, counters, step_mask, lengths, resets):
                 step_mask[direction, t + 1, b] = _mask_of_step(t, direction, lengths[b], resets, b)
 
 
-@contains(compiling, random_numbers)
-@njit(**OPTIONS)
-def dropout(thread, threads, counters, out, x, mask, scale, position):
-    """The thread's share of dropout, element by element as `kernels.arrays.dropout` does it; out and x (n,), the
-    elements from number `position` on."""
-    first, last = share(x.size, thread, threads)
+@njit(**BY_ADDRESS)
+def dropout(zero, address):
+    """The thread's share of a `records.Dropout`, element by element as `kernels.arrays.dropout` does it."""
+    job = job_at(address)
+    at = dropout_at(job.what)
+    first, last = share(at.size, job.thread, job.threads)
+    mask, scale = numbers_at(np.uint64(0), at.mask), numbers_at(zero, at.scale)[0]
+    out, x, position = numbers_at(zero, at.out), numbers_at(zero, at.x), at.position
     threshold, key_0, key_1, stream_0, stream_1 = mask[0], mask[1], mask[2], mask[3], mask[4]
     for group in range((position + first) // 4, (position + last + 3) // 4):
         low, high = np.uint64(group) & np.uint64(0xFFFFFFFF), np.uint64(group) >> np.uint64(32)

@@ -61,7 +61,16 @@ Product = _table("Product", "rows columns terms a a_row b b_row out out_row tran
 # out (columns,) = the sums of the columns of x (rows, columns), or +=.
 Sums = _table("Sums", "rows columns x x_row out add")
 
-STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES = map(ctypes.sizeof, (Stage, Product, Sums))
+# Products and sums, so many of each, that follow each other in memory; `function` multiplies.
+Work = _table("Work", "products products_count sums sums_count function")
+
+# out = dropout of x, `size` numbers; see `Engine.dropout`. `scale` is the address of a number.
+Dropout = _table("Dropout", "out x size mask scale position")
+
+# A thread's part of something that threads do together: a function of (zero, address of its Job) does `what`.
+Job = _table("Job", "thread threads counters what")
+
+STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Job))
 
 # Functions that others call by their address, which Python does not.
 BY_ADDRESS = dict(cache=True, nogil=True, **ON_CPU, **INSIDE)
@@ -96,7 +105,8 @@ def _maker(kind):
 
 
 call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (Call, Stage, Rows, Product, Sums))
-new_rows, new_product = _maker(Rows), _maker(Product)
+work_at, dropout_at, job_at = map(_viewer, (Work, Dropout, Job))
+new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
 
 
 @intrinsic

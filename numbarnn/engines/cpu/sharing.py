@@ -1,6 +1,6 @@
 """A thread's share of a call of the CPU engine's loops, and what loops do there apart from the cell and R."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class Share(NamedTuple):
     product with R needs all of h.
 
     Attributes:
-        thread, threads, counters: see `thread_pool.ThreadPool`.
+        thread, threads, counters: of its `records.Job`.
         first_row, last_row: its sequences. first, last: its units of H.
         first_out, last_out: its columns of h, which with a projection are not its units.
         first_packed, last_packed: the units whose weights it packs.
@@ -34,7 +34,7 @@ class Share(NamedTuple):
 
     thread: int
     threads: int
-    counters: Any
+    counters: int
     first_row: int
     last_row: int
     first: int
@@ -53,8 +53,9 @@ def cut(size, part, thread, threads):
 
 
 @inner
-def share_of(zero, call, thread, threads, counters):
+def share_of(zero, call, job):
     """The thread's share of a call."""
+    thread, threads, counters = job.thread, job.threads, job.counters
     # Sums over units are made of those of TILE units, so that they are the same for any number of threads.
     width = TILE if call.sums_count else PANEL_ROW // bytes_of(zero)
     first, last = cut(call.hidden, width, thread, threads)

@@ -1,4 +1,4 @@
-"""The CPU engine's threads: the caller and some workers run one compiled function together."""
+"""The CPU engine's threads: the caller and some others run one compiled function, or do Python's jobs, together."""
 
 import heapq
 import os
@@ -6,8 +6,14 @@ import threading
 import weakref
 
 import numpy as np
+from numba import njit
 
-from numbarnn.engines.cpu.atomics import SLOTS
+from numbarnn.compile.specialise import ON_CPU, inner
+from numbarnn.engines.cpu.atomics import SLOTS, announce, load_in_order, wait_until
+from numbarnn.engines.cpu.records import JOB_BYTES, job_at, new_job, run
+from numbarnn.engines.cpu.vectors import numbers_at
+
+OPTIONS = dict(cache=True, nogil=True, no_cfunc_wrapper=True, **ON_CPU)
 
 
 def usable_cpus():
@@ -98,20 +104,114 @@ class _JobQueue:
             self._changed.notify_all()
 
 
-class ThreadPool:
-    """Runs `function(thread, threads, counters, *arguments)` on every thread at once.
+# ------------------------------------------------------------------------------------------ compiled functions
+# A helper waits for turns at the address of its slot. Places of a slot: turn and sleepers; then in a line of the cache
+# of its own the turns that are done, and sleepers; then what is to do.
+_DONE, _FUNCTION, _ITEM, _JOB, _SLOT = 64, 128, 136, 144, 192
 
-    The functions are compiled with `nogil`, split their work by (thread, threads) and meet at
-    `atomics.barrier(counters, thread, threads)`. They are real threads, so that waiting inside cannot deadlock as it
-    could if a pool ran two parts after another on one thread.
+
+@inner
+def _call(item, function, job):
+    """Call a function of (zero, address of a `records.Job`)."""
+    if item == 4:
+        run(np.float32(0), function, job)
+    else:
+        run(np.float64(0), function, job)
+
+
+@njit(**OPTIONS)
+def help_forever(slot):
+    """What a helping thread does; a turn without a function ends it."""
+    words, turn = numbers_at(np.int64(0), slot), 0
+    while True:
+        turn += 1
+        wait_until(slot, turn)
+        if words[_FUNCTION // 8] == 0:
+            break
+        _call(words[_ITEM // 8], words[_FUNCTION // 8], words[_JOB // 8])
+        announce(slot + _DONE, turn)
+
+
+@njit(**OPTIONS)
+def run_alone(item, function, what):
+    """Do something on this thread."""
+    address = new_job()
+    job = job_at(address)
+    job.threads, job.what = 1, what
+    _call(item, function, address)
+
+
+@njit(**OPTIONS)
+def run_together(item, function, what, threads, slots, jobs, counters):
+    """Do something on this thread and the helpers of the first slots.
+
+    Args:
+        item: bytes of a number of the dtype. function, what: addresses, see `records.Job`.
+        slots, jobs, counters: addresses of memory for as many threads.
+    """
+    words = numbers_at(np.int64(0), counters)
+    for k in range(threads * SLOTS):
+        words[k] = 0
+    for thread in range(threads - 1, -1, -1):
+        address = jobs + thread * JOB_BYTES
+        job = job_at(address)
+        job.thread, job.threads, job.counters, job.what = thread, threads, counters, what
+        if thread > 0:
+            slot = slots + (thread - 1) * _SLOT
+            words = numbers_at(np.int64(0), slot)
+            words[_FUNCTION // 8], words[_ITEM // 8], words[_JOB // 8] = function, item, address
+            announce(slot, words[0] + 1)
+        else:
+            _call(item, function, address)
+    for thread in range(1, threads):
+        slot = slots + (thread - 1) * _SLOT
+        wait_until(slot + _DONE, load_in_order(slot))
+
+
+class _Helpers:
+    """Threads that wait in compiled code: without Python's lock, which they would hand to each other."""
+
+    def __init__(self, count):
+        self._memory = np.zeros((count + 1) * (_SLOT // 8 + JOB_BYTES // 8 + SLOTS), np.int64)
+        self.slots = self._memory.ctypes.data
+        self.jobs = self.slots + (count + 1) * _SLOT
+        self.counters = self.jobs + (count + 1) * JOB_BYTES
+        self.count = count
+        for number in range(count):
+            slot = self.slots + number * _SLOT
+            thread = threading.Thread(target=self._help, args=(slot,), name=f"numbarnn-{number + 1}", daemon=True)
+            thread.start()
+
+    def _help(self, slot):
+        help_forever(slot)  # `self` keeps the memory
+
+    def end(self):
+        """Let the threads end, which have nothing to do."""
+        for number in range(self.count):
+            words = self._memory[number * _SLOT // 8 :]
+            words[_FUNCTION // 8] = 0
+            tell(self.slots + number * _SLOT)
+
+
+@njit(**OPTIONS)
+def tell(slot):
+    """A turn of a slot whose words are written."""
+    announce(slot, load_in_order(slot) + 1)
+
+
+# ------------------------------------------------------------------------------------------ the pool
+class ThreadPool:
+    """Runs compiled functions on several threads at once, and Python's jobs on several.
+
+    They are real threads, so that waiting for each other inside cannot deadlock, as it could if a pool ran two parts
+    after another on one thread.
     """
 
     def __init__(self, threads=None):
         self.threads = threads or usable_cpus()
-        self._workers = []
+        self._workers, self._helpers = [], None
         self._busy = threading.Lock()
         self._local = threading.local()  # .in_job: this Python thread does one of `run_jobs`' jobs
-        self._alone = np.zeros(SLOTS, dtype=np.int64)  # not used by one thread alone, only passed
         if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
             this = weakref.ref(self)
             os.register_at_fork(after_in_child=lambda: this() and this()._forget_workers())
@@ -121,53 +221,65 @@ class ThreadPool:
         with self._busy:
             for worker in self._workers:
                 worker.start(None)
-            self._workers = []
+            if self._helpers is not None:
+                self._helpers.end()
+            self._workers, self._helpers = [], None
             self.threads = threads
 
-    def run(self, function, threads, *arguments):
-        """Run the function on `threads` threads (at most this thread pool's) and return when all are done; inside a
-        job of `run_jobs` on the calling thread alone.
+    def run(self, item, function, threads, what):
+        """Let `threads` threads (at most this thread pool's) do something together, and return when it is done; inside
+        a job of `run_jobs` the calling thread does it alone.
 
-        A call from another Python thread waits for its turn: on fewer threads its results could differ in the last bit.
+        A call from another Python thread waits for its turn: on fewer threads it could take longer.
+
+        Args:
+            item: bytes of a number of the dtype.
+            function, what: addresses of a function of (zero, address of a `records.Job`), and of what it does.
         """
+        threads = min(threads, self.threads)
         if threads == 1 or getattr(self._local, "in_job", False):
-            function(0, 1, self._alone, *arguments)
+            run_alone(item, function, what)
             return
         with self._busy:
-            self._run_together(function, min(threads, self.threads), arguments)
-
-    def _run_together(self, function, threads, arguments):
-        while len(self._workers) < threads - 1:
-            self._workers.append(_Worker(len(self._workers) + 1))
-        counters = np.zeros(threads * SLOTS, dtype=np.int64)
-        helpers = self._workers[: threads - 1]
-        for number, worker in enumerate(helpers, 1):
-            worker.start(lambda number=number: function(number, threads, counters, *arguments))
-        errors = []
-        try:
-            function(0, threads, counters, *arguments)
-        except BaseException as error:  # raised below, when no thread works on the arguments any more
-            errors.append(error)
-        errors += [worker.finish() for worker in helpers]
-        for error in errors:
-            if error is not None:
-                raise error
+            if self._helpers is None:
+                self._helpers = _Helpers(self.threads - 1)
+            helpers = self._helpers
+            run_together(item, function, what, threads, helpers.slots, helpers.jobs, helpers.counters)
 
     def run_jobs(self, jobs):
         """Do jobs (`base.Job`), each on one thread; a thread takes the first that is ready. Lanes do not matter here.
 
         What a job computes does not depend on which thread does it or on when, so results are the same every time.
         """
-        queue = _JobQueue(jobs)
-        self.run(self._work_off, min(self.threads, len(jobs)), queue)
+        queue, threads = _JobQueue(jobs), min(self.threads, len(jobs))
+        if threads == 1 or getattr(self._local, "in_job", False):
+            self._work_off(queue)
+            return
+        with self._busy:
+            self._work_off_together(queue, threads)
 
-    def _work_off(self, thread, threads, counters, queue):
-        """Every thread's part in `run_jobs`."""
-        self._local.in_job = True
+    def _work_off_together(self, queue, threads):
+        while len(self._workers) < threads - 1:
+            self._workers.append(_Worker(len(self._workers) + 1))
+        workers, errors = self._workers[: threads - 1], []
+        for worker in workers:
+            worker.start(lambda: self._work_off(queue))
+        try:
+            self._work_off(queue)
+        except BaseException as error:  # raised below, when no thread works on the arguments any more
+            errors.append(error)
+        errors += [worker.finish() for worker in workers]
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def _work_off(self, queue):
+        """A thread's part in `run_jobs`."""
+        before, self._local.in_job = getattr(self._local, "in_job", False), True
         try:
             queue.work()
         finally:
-            self._local.in_job = False
+            self._local.in_job = before
 
     def _forget_workers(self):
-        self._workers, self._busy = [], threading.Lock()
+        self._workers, self._helpers, self._busy = [], None, threading.Lock()
