@@ -17,6 +17,7 @@ from numbarnn.engines.cpu.records import BY_ADDRESS, rows_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 TILE = 128  # units
+_ZERO, _ONE = np.intp(0), np.intp(1)  # numbers whose values Numba does not know, see `sharing.ZERO`
 
 
 @intrinsic
@@ -76,8 +77,8 @@ def _forward(cell, address, save):
                 if save:
                     cell.store_saved(tile, i + np.uintp(cell.num_states * TILE), np.uintp(TILE), kept)
                 j += np.uintp(1)
-            _put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n)
-            _put(zero, rows.new_c + b * rows.new_c_row, first, rows.H, tile, 1, cell.num_private, n)
+            _put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, _ZERO, _ONE, n)
+            _put(zero, rows.new_c + b * rows.new_c_row, first, rows.H, tile, _ONE, cell.num_private, n)
             if save:
                 _put(zero, rows.saved + b * rows.saved_row, first, rows.H, tile, cell.num_states, cell.num_saved, n)
 
@@ -105,7 +106,7 @@ def stage_units(stage, address):
             for i in range(np.uintp(n)):
                 tile[i] = stage.forward(*_forward_arguments(stage, zero, rows, b, j, rows.noise != 0))
                 j += np.uintp(1)
-            _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, 0, 1, n)
+            _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, _ZERO, _ONE, n)
 
 
 @njit(**BY_ADDRESS)
@@ -182,8 +183,8 @@ def backward_units(cell, address):
                 cell.store_per_unit(tile, i + np.uintp(of_parameters * TILE), np.uintp(TILE), d_per_unit)
                 j += np.uintp(1)
             H = rows.H
-            _put(zero, rows.dh + b * rows.dh_row, first, H, tile, 0, 1, n)
-            _put(zero, rows.dc + b * rows.dc_row, first, H, tile, 1, cell.num_private, n)
+            _put(zero, rows.dh + b * rows.dh_row, first, H, tile, _ZERO, _ONE, n)
+            _put(zero, rows.dc + b * rows.dc_row, first, H, tile, _ONE, cell.num_private, n)
             _put(zero, rows.dax + b * rows.dax_row, first, H, tile, of_gates, cell.num_gates, n)
             if not cell.same_gradient:
                 _put(zero, rows.dah + b * rows.dah_row, first, H, tile, of_recurrent, cell.num_recurrent, n)
@@ -202,7 +203,7 @@ def stage_units_back(stage, address):
                 d_gates = stage.backward(*_backward_arguments(stage, zero, rows, b, j))
                 stage.store_gates(tile, i, np.uintp(TILE), d_gates)
                 j += np.uintp(1)
-            _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, 0, stage.count, n)
+            _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, _ZERO, stage.count, n)
 
 
 @njit(**BY_ADDRESS)

@@ -60,7 +60,7 @@ def share_of(zero, call, job):
     width = TILE if call.sums_count else PANEL_ROW // bytes_of(zero)
     first, last = cut(call.hidden, width, thread, threads)
     if call.by_rows:
-        b0, b1 = cut(call.batch, 1, thread, threads)
+        b0, b1 = cut(call.batch, ONE, thread, threads)
         return Share(thread, threads, counters, b0, b1, 0, call.hidden, 0, call.outputs, first, last)
     p0, p1 = (first, last) if call.W_hr == 0 else cut(call.outputs, width, thread, threads)
     return Share(thread, threads, counters, 0, call.batch, first, last, p0, p1, first, last)
