@@ -20,8 +20,15 @@ def address(array):
 
 
 def row_bytes(array):
-    """Bytes from one row, or sequence, to the next of an array (..., B, columns); 0 for None."""
-    return 0 if array is None else array.strides[-2]
+    """Bytes from one row to the next of an array (..., B, columns), whose rows follow each other; 0 for None.
+
+    Of one sequence that is what is between two steps: NumPy gives a dimension of size 1 any stride, as nothing is that
+    far. At least a row's width, as BLAS wants it of a single row too.
+    """
+    if array is None:
+        return 0
+    apart = array.strides[-3 if array.ndim > 2 and array.shape[-2] == 1 else -2]
+    return max(apart, array.shape[-1] * array.itemsize)
 
 
 class CompiledCell:
