@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import numbarnn as nr
 from general_cells import GENERAL
 from numbarnn import cells, engines
 from numbarnn.common.order import RESET, SKIP
@@ -14,7 +15,7 @@ from row_cases import (
     check_step_mask,
     check_sum_gates,
 )
-from step_buffers import kinds_of_steps, walk
+from step_buffers import kinds_of_steps, normal, walk
 
 # One with a projection, one with a stage and vectors: each takes long to compile, and test_conformance.py has them all.
 FEW_CELLS = {"lstm": cells.LSTM, "blend": GENERAL["blend"]}
@@ -115,4 +116,17 @@ def test_what_stands_beyond_lengths_and_before_resets_is_not_read(engine, cell, 
     assert np.isnan(forward.states.h[0]).any() == (direction == 0)
     for one, other in zip(expected, found, strict=True):
         assert np.isfinite(one).all()
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("T", (1, 2, 9))
+def test_one_sequence_may_lie_as_a_row_of_a_batch_first_array(T):
+    """Its strides are those of (1, T, I): between sequences, of which there is but one, NumPy says, are T rows."""
+    layer, x, dy = nr.GRU(5, 7, device="cpu", seed=0), normal("float32", 1, T, 5), normal("float32", 1, T, 7, seed=1)
+    found = []
+    for turned in (lambda array: array.swapaxes(0, 1), lambda array: array.swapaxes(0, 1).copy()):
+        y, _, tape = layer.forward(turned(x))
+        gradients = layer.backward(tape, turned(dy))
+        found.append((layer(turned(x))[0], y, gradients.x, gradients.weights))
+    for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
