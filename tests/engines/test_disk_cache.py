@@ -6,7 +6,16 @@ import sys
 
 import pytest
 
-from numbarnn.engines.cpu import atomics, backward, engine, fingerprints, forward, products, rows
+from numbarnn.engines.cpu import (
+    atomics,
+    backward,
+    cell_steps,
+    engine,
+    fingerprints,
+    forward,
+    panels,
+    products,
+)
 
 INNER = "def inner(x):\n    return x + {}\n"
 OUTER = """
@@ -45,7 +54,7 @@ def test_a_change_of_a_file_whose_code_became_part_of_it_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     "function",
     [
-        *(products.product, products.multiply, products.weight_gradients, products.fill_step_mask),
+        *(products.blas_product, products.multiply, products.weight_gradients, products.fill_step_mask),
         *(products.dropout, fingerprints._of_one, fingerprints._of_two),
     ],
     ids=lambda function: function.__name__,
@@ -89,7 +98,9 @@ def test_comments_docstrings_and_lines_are_not_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "module", [atomics, backward, fingerprints, forward, products, rows], ids=lambda module: module.__name__
+    "module",
+    [atomics, backward, cell_steps, fingerprints, forward, panels, products],
+    ids=lambda module: module.__name__,
 )
 def test_all_functions_of_the_cpu_engine_go_by_code(module):
     assert engine.CpuEngine, "it tells them"

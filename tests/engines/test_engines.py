@@ -14,7 +14,7 @@ from numba import njit
 
 import numbarnn as nr
 from numbarnn import engines
-from numbarnn.engines.cpu import atomics, products, thread_pool
+from numbarnn.engines.cpu import atomics, products, sharing, thread_pool
 from philox_reference import dropout_mask
 from step_buffers import mask_words, normal
 
@@ -313,11 +313,16 @@ def test_multiply(engine, M, N, K, transpose_a, transpose_b, accumulate, threads
 
 @by_threads
 def test_shares_cover_all_units_once(threads):
-    for size in (0, 1, 15, 16, 17, 33, 100, 128):
-        shares = [products.share(size, thread, threads) for thread in range(threads)]
-        assert shares[0][0] == 0 and shares[-1][1] == size
-        assert all(one[1] == other[0] for one, other in pairwise(shares))
-        assert all(first % products.UNITS == 0 or first == size for first, _ in shares)
+    share, cut = products.share.py_func, sharing.cut.py_func  # they are for compiled code alone
+    cuts = {part: (lambda *of, part=part: cut(of[0], part, *of[1:])) for part in (1, 8, 128)}
+    for part, share_of in ((products.UNITS, share), *cuts.items()):
+        for size in (0, 1, 7, 15, 16, 17, 33, 100, 128, 300):
+            shares = [share_of(size, thread, threads) for thread in range(threads)]
+            assert shares[0][0] == 0 and shares[-1][1] == size
+            assert all(one[1] == other[0] for one, other in pairwise(shares))
+            assert all(first % part == 0 or first == size for first, _ in shares)
+            parts = [-(-(last - first) // part) for first, last in shares]
+            assert max(parts) <= min(parts) + 1  # none does much more than another
 
 
 # ------------------------------------------------------------------------------------------- sums, dropout, copies

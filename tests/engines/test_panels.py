@@ -1,0 +1,199 @@
+"""Products with weights in panels, and the packing of panels, against NumPy: all heights of tiles, widths that are no
+multiple of a panel's, few and many terms. What is not theirs is NaN: it is neither read nor written."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba.np.numpy_support import from_dtype
+
+from numbarnn.engines.cpu import panels, vectors
+from numbarnn.engines.cpu.calls import address
+from numbarnn.engines.cpu.records import PRODUCT, address_of, new_record
+from step_buffers import nans, normal
+
+ROWS = range(14)  # up to two tiles and a row
+TERMS = (0, 1, 7, 256, 257, 600)  # none, no whole square to transpose, one CHAIN and more
+by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
+by_terms = pytest.mark.parametrize("terms", TERMS)
+
+
+# ------------------------------------------------------------------------------------------ calls by address
+def run(function, dtype, **values):
+    """Call a function of panels.py as compiled code does: by its address, with a `records.PRODUCT`."""
+    record, number = new_record(PRODUCT, **values), ctypes.c_float if dtype == "float32" else ctypes.c_double
+    kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, number, ctypes.c_int64)
+    result, error = ctypes.c_void_p(), ctypes.c_void_p()
+    compiled = kind(address_of(function, from_dtype(np.dtype(dtype))))
+    assert compiled(ctypes.addressof(result), ctypes.addressof(error), 0, address(record)) == 0
+
+
+def among_nans(matrix, before=1, beside=5):
+    """(memory, the same matrix as a part of it): rows that stand apart, and NaN all around."""
+    (rows, columns), dtype = matrix.shape, matrix.dtype
+    memory = nans(dtype, rows + before + 1, columns + 2 * beside)
+    memory[before : before + rows, beside : beside + columns] = matrix
+    return memory, memory[before : before + rows, beside : beside + columns]
+
+
+def untouched(memory, part):
+    """Whether a memory is NaN but for a part."""
+    rest = memory.copy()
+    offset = (address(part) - address(memory)) // memory.itemsize if part.size else 0
+    top, left = divmod(offset, memory.shape[1])
+    rest[top : top + part.shape[0], left : left + part.shape[1]] = np.nan
+    return np.isnan(rest).all()
+
+
+def packed(weights, width, by_columns=False):
+    """(panels, columns rounded up / width, terms, width) of weights (terms, columns), with zeros where there are no
+    more columns; `by_columns`: of weights as they are, else of rows of the transposed ones."""
+    terms, columns = weights.shape
+    dtype, count = str(weights.dtype), -(-columns // width)
+    memory = nans(dtype, count + 2, terms, width)
+    _, source = among_nans(weights if by_columns else np.ascontiguousarray(weights.T))
+    for panel in range(count):
+        first = panel * width
+        part = source[:, first : first + width] if by_columns else source[first : first + width]
+        run(
+            panels.pack_columns if by_columns else panels.pack_rows, dtype, columns=min(width, columns - first),
+            terms=terms, b=part.ctypes.data, b_row=source.strides[0], out=memory[panel + 1].ctypes.data,
+        )  # fmt: skip
+    assert np.isnan(memory[0]).all() and np.isnan(memory[-1]).all()
+    return memory[1:-1]
+
+
+def columns_of(width):
+    """Less than a panel, whole ones, and more: tiles of one, two and four panels, and what is left of each."""
+    return (1, width - 1, width, width + 1, 2 * width + 3, 4 * width, 5 * width + 1, 9 * width)
+
+
+def product(a, in_panels, out, columns, terms, add):
+    """out = a b, or +=, where b is in panels; a and out may stand apart."""
+    run(
+        panels.panel_product, str(a.dtype), rows=a.shape[0], columns=columns, terms=terms, a=a.ctypes.data,
+        a_row=a.strides[0], b=in_panels.ctypes.data, b_row=in_panels.strides[0], out=out.ctypes.data,
+        out_row=out.strides[0], add=add,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ packing
+@by_dtype
+@by_terms
+@pytest.mark.parametrize("by_columns", (False, True), ids=("rows", "columns"))
+def test_packing(by_columns, terms, dtype):
+    width = vectors.panel_width(dtype)
+    for columns in columns_of(width):
+        weights = normal(dtype, terms, columns, seed=columns)
+        found = packed(weights, width, by_columns)
+        expected = np.zeros((terms, len(found) * width), dtype)
+        expected[:, :columns] = weights
+        np.testing.assert_array_equal(found, expected.reshape(terms, len(found), width).swapaxes(0, 1), strict=True)
+
+
+@by_dtype
+def test_room_for_panels(dtype):
+    """A gate's rows begin a panel of their own; of columns all gates are terms."""
+    width = vectors.panel_width(dtype)
+    assert panels.panels_shape((3 * 5, 7), 5, False, width) == (3, 7, width)
+    assert panels.panels_shape((3 * (width + 1), 7), width + 1, False, width) == (6, 7, width)
+    assert panels.panels_shape((3 * 5, width + 1), 5, True, width) == (2, 15, width)
+    assert panels.panels_shape((3, 70), 70, False, width) == (1, 70, width)  # a projection to fewer than H
+    memory = panels.aligned((3, 7, width), np.dtype(dtype))
+    assert memory.shape == (3, 7, width) and memory.dtype == dtype and memory.ctypes.data % 64 == 0
+
+
+# ------------------------------------------------------------------------------------------ products
+def check_product(dtype, terms, rows=ROWS):
+    """All numbers of rows and columns; set, and added to what stands there."""
+    width, eps = vectors.panel_width(dtype), np.finfo(dtype).eps
+    for columns in columns_of(width):
+        b = normal(dtype, terms, columns, seed=1)
+        in_panels = packed(b, width)
+        for count in rows:
+            a = normal(dtype, count, terms)
+            _, apart = among_nans(a)
+            exact, size = a.astype(np.float64) @ b.astype(np.float64), np.abs(a) @ np.abs(b)
+            for start in (nans(dtype, count, columns), normal(dtype, count, columns, seed=2)):
+                add = bool(start.size) and not np.isnan(start).any()
+                memory, out = among_nans(start)
+                product(apart, in_panels, out, columns, terms, add)
+                bound = eps * (terms + 1) * (size + np.abs(start) if add else size)
+                error = np.abs(out - (exact + start if add else exact))
+                assert (error <= bound).all(), (count, columns, add)
+                assert untouched(memory, out), (count, columns, add)
+
+
+@by_dtype
+@by_terms
+def test_product_is_numpys(terms, dtype):
+    check_product(dtype, terms)
+
+
+@by_dtype
+@by_terms
+def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(terms, dtype):
+    """Threads that share sequences, or units, get those of one thread."""
+    width = vectors.panel_width(dtype)
+    columns = 9 * width + 3
+    in_panels, a = packed(normal(dtype, terms, columns, seed=1), width), normal(dtype, max(ROWS), terms)
+    start = normal(dtype, max(ROWS), columns, seed=2)
+    for add in (False, True):
+        alone = start.copy()
+        for row in range(max(ROWS)):
+            product(a[row : row + 1], in_panels, alone[row : row + 1], columns, terms, add)
+        for rows in ROWS:
+            together = start[:rows].copy()
+            product(a[:rows], in_panels, together, columns, terms, add)
+            np.testing.assert_array_equal(together, alone[:rows])
+        for first in range(len(in_panels)):
+            for last in range(first + 1, len(in_panels) + 1):
+                part = np.s_[:3, first * width : min(columns, last * width)]
+                out = start[part].copy()
+                product(a[:3], in_panels[first:last], out, out.shape[1], terms, add)
+                np.testing.assert_array_equal(out, alone[part])
+
+
+@by_dtype
+def test_long_sums_round_less_than_one_after_another(dtype):
+    """Of positive terms: sums of CHAIN terms, which are added up."""
+    terms, width = 64 * panels.CHAIN, vectors.panel_width(dtype)
+    rng = np.random.default_rng(0)
+    a, b = rng.random((6, terms)).astype(dtype), rng.random((terms, width)).astype(dtype)
+    out = nans(dtype, 6, width)
+    product(a, packed(b, width), out, width, terms, False)
+    exact = a.astype(np.longdouble) @ b.astype(np.longdouble)
+    one_after_another = np.zeros((6, width), dtype)
+    for k in range(terms):
+        one_after_another += a[:, k : k + 1] * b[k]
+    error, other = (np.abs(found / exact - 1).max() for found in (out, one_after_another))
+    assert error < other / 4, f"{error / np.finfo(dtype).eps:.1f} eps, one after another {other:.1e}"
+
+
+# ------------------------------------------------------------------------------------------ other machines
+@pytest.mark.parametrize("feature, width", [("", 16), ("avx", 32), ("avx512f", 64)])
+def test_vectors_of_other_machines(feature, width, tmp_path):
+    """The same source for short and long vectors: LLVM makes two instructions of what is too long for one."""
+    if width == vectors.VECTOR_BYTES:
+        pytest.skip("this machine's: the tests above")
+    program = f"""
+        import llvmlite.binding as llvm
+        here, llvm.get_host_cpu_features = llvm.get_host_cpu_features, lambda: dict.fromkeys([{feature!r}], True)
+        from numbarnn.engines.cpu import vectors
+        llvm.get_host_cpu_features = here
+        assert vectors.VECTOR_BYTES == {width}
+        import test_panels
+        test_panels.check_product("float32", 257, (1, 2, 3, 6, 13))
+        test_panels.check_product("float64", 7, (0, 1, 4, 5))
+    """
+    tests = Path(__file__).parents[1]
+    paths = [str(tests.parent), str(tests / "engines"), str(tests / "support")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
