@@ -265,10 +265,11 @@ def test_quick_cases_cross_every_boundary_of_the_engine(device):
 
 def test_a_constant_that_grows_is_missed(monkeypatch):
     plan = [pair for cell in cases.ALL_CELLS for pair in check.plan_cases("cpu", cell, list(SCHEDULES), True)]
-    monkeypatch.setattr("numbarnn.engines.cpu.rows.TILE", 512)
-    assert [name.split(",")[0] for name in boundaries.missing(plan, "cpu")] == [
-        "units of a thread beyond a tile",
+    monkeypatch.setattr("numbarnn.engines.cpu.cell_steps.TILE", 512)
+    assert boundaries.missing(plan, "cpu") == [
+        "units of a thread beyond a tile, in the loops over steps",
         "terms of a sum over units beyond a tile",
+        "threads that share units, and sums over units",
     ]
 
 

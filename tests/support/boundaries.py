@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from numbarnn import cells
 from numbarnn.bench.cases.cases import GATES, TRACED_CELLS, own_cell
+from numbarnn.engines.cpu import cell_steps, panels, products
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu import products, rows
+from numbarnn.engines.cpu.vectors import MOST_ROWS, panel_width
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.arrays import column_sums, dropout
 from numbarnn.kernels.persistent import tile
@@ -78,6 +79,41 @@ def _few(rows):
     return 1 < rows <= products.FEW_ROWS
 
 
+def _packed(layer):
+    """Whether R is in panels."""
+    return layer.rows >= cpu.PACKED_FROM
+
+
+def _tiles_of(rows):
+    """A boundary of products with panels, of so many sequences on one thread: more than four panels, of which the last
+    is not whole, forward and backward."""
+
+    def crossed(layer):
+        width = panel_width(layer.case.dtype)
+        partial = layer.H > 4 * width and layer.H % width and layer.P == layer.H
+        return _packed(layer) and layer.shares == 1 and layer.case.B in rows and partial
+
+    return crossed
+
+
+def _by_sequences(layer):
+    """Several threads that share sequences, however many threads there are."""
+    return layer.shares > 1 and layer.case.B >= cpu.ROWS_OF_THREAD * layer.shares
+
+
+def _by_units(layer):
+    """Several threads that share units, two at least."""
+    return layer.shares > 1 and layer.case.B < cpu.ROWS_OF_THREAD * 2
+
+
+def _shared(name, crossed):
+    """A boundary of both ways in which threads share the loops over steps."""
+    return {
+        f"threads that share sequences{name}": lambda s: _by_sequences(s) and crossed(s),
+        f"threads that share units{name}": lambda s: _by_units(s) and crossed(s),
+    }
+
+
 def _wavefront(layer):
     """Blocks of several steps, the last one shorter, in layers one above the other."""
     case = layer.case
@@ -87,33 +123,46 @@ def _wavefront(layer):
 
 _CPU = {
     "units of a thread beyond a tile, in the loops over steps":
-        lambda s: s.H > rows.TILE and s.shares == 1,
+        lambda s: s.H > cell_steps.TILE and s.shares == 1,
     "terms of a sum over units beyond a tile":
-        lambda s: s.H > rows.TILE and s.case.cell == "layer_norm_rnn" and s.shares == 1,
-    "several threads in the loops over steps":
-        lambda s: s.shares > 1 and s.case.cell in ("lstm", "gru", "rnn_tanh"),
-    "several threads, and steps that are skipped":
-        lambda s: s.shares > 1 and s.case.lengths is not None,
-    "several threads, and a projection":
-        lambda s: s.shares > 1 and s.case.proj_size > 0,
-    "several threads, and a second product within a step":
-        lambda s: s.shares > 1 and s.case.cell == "gru_reset_before",
-    "several threads, and sums over units":
-        lambda s: s.shares > 1 and s.case.cell == "layer_norm_rnn",
-    "h Rᵀ of many rows, a second chunk of terms":
-        lambda s: s.case.B > products.FEW_ROWS and s.P > products.CHAIN,
+        lambda s: s.H > cell_steps.TILE and s.case.cell == "layer_norm_rnn" and s.shares == 1,
+    **_shared("", lambda s: s.case.cell in ("lstm", "gru", "rnn_tanh")),
+    **_shared(", and steps that are skipped", lambda s: s.case.lengths is not None),
+    **_shared(", and a projection", lambda s: s.case.proj_size > 0),
+    **_shared(", and a second product within a step", lambda s: s.case.cell == "gru_reset_before"),
+    "threads that share sequences, and sums over units":
+        lambda s: _by_sequences(s) and s.case.cell == "layer_norm_rnn",
+    "threads that share units, and sums over units":  # whole TILEs
+        lambda s: _by_units(s) and s.case.cell == "layer_norm_rnn" and s.H > cell_steps.TILE,
+    "R in panels, one sequence": _tiles_of((1,)),
+    "R in panels, two sequences": _tiles_of((2,)),
+    "R in panels, three sequences": _tiles_of((3,)),
+    "R in panels, a tile of sequences": _tiles_of(range(4, MOST_ROWS + 1)),
+    "R in panels, more sequences than a tile": _tiles_of(range(MOST_ROWS + 1, 1000)),
+    "R in panels, h Rᵀ of a second chunk of terms":
+        lambda s: _packed(s) and s.P > panels.CHAIN,
+    "R in panels, da R of a second chunk of terms":
+        lambda s: _packed(s) and s.G * s.H > panels.CHAIN,
+    "W_hr in panels, of a second chunk of terms":
+        lambda s: _packed(s) and s.case.proj_size > 0 and s.H > panels.CHAIN,
+    "W_hr as it lies":
+        lambda s: not _packed(s) and s.case.proj_size > 0,
+    "R as it lies, one sequence":
+        lambda s: not _packed(s) and s.case.B == 1 and s.case.T > 1,
+    "R as it lies, h Rᵀ of a second piece of columns":
+        lambda s: not _packed(s) and _few(s.case.B) and s.H > 2 * products.UNITS,
+    "R as it lies, da R of a second piece of columns":
+        lambda s: not _packed(s) and _few(s.case.B) and s.P > 4 * products.UNITS,
+    "R as it lies, da R of a second chunk of terms":
+        lambda s: not _packed(s) and _few(s.case.B) and s.G * s.H > products.CHAIN,
     "x Wᵀ of few rows, a second chunk of terms":
         lambda s: _few(s.rows) and s.I > 8 * products.CHAIN,
-    "da R of few rows, a second chunk of terms":
-        lambda s: _few(s.case.B) and s.G * s.H > products.CHAIN,
-    "da R of many rows, a second chunk of terms":
-        lambda s: s.case.B > products.FEW_ROWS and s.G * s.H > products.CHAIN,
-    "h Rᵀ of few rows, a second piece of columns":
-        lambda s: _few(s.case.B) and s.H > 2 * products.UNITS,
-    "da R of few rows, a second piece of columns":
-        lambda s: _few(s.case.B) and s.P > 4 * products.UNITS,
-    "products of one row":
-        lambda s: s.case.B == 1 and s.case.T > 1,
+    "x Wᵀ of many rows, a second chunk of terms":
+        lambda s: s.rows > products.FEW_ROWS and s.I > products.CHAIN,
+    "da W of few rows, a second chunk of terms":
+        lambda s: _few(s.rows) and s.G * s.H > products.CHAIN,
+    "da W of many rows, a second chunk of terms":
+        lambda s: s.rows > products.FEW_ROWS and s.G * s.H > products.CHAIN,
     "gradients of W and R, a second chunk of rows":
         lambda s: s.rows > products.CHAIN,
     "several threads in the gradients of W and R":

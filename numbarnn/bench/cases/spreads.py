@@ -113,6 +113,22 @@ COMPILED_BOUNDARIES = (  # on the CPU and on GPUs
     Case("layer_norm_rnn", 2, 2, 5, (261,)),
     Case("layer_norm_rnn", 4, 36, 5, (150,)),
 )
+CPU_BOUNDARIES = (
+    # threads that share sequences, and units
+    Case("lstm", 4, 50, 5, (64,), lengths="padded"),
+    Case("lstm", 4, 7, 5, (171,), lengths="padded"),
+    Case("lstm", 4, 7, 5, (260,), proj_size=90),
+    Case("gru_reset_before", 4, 7, 5, (197,)),
+    Case("layer_norm_rnn", 4, 7, 5, (341,)),
+    # heights of tiles
+    Case("rnn_tanh", 9, 1, 5, (150,)),
+    Case("rnn_tanh", 5, 2, 5, (150,)),
+    Case("rnn_tanh", 4, 3, 5, (150,)),
+    Case("rnn_tanh", 3, 5, 5, (150,)),
+    Case("rnn_tanh", 2, 11, 5, (150,)),
+    # weights that are not packed
+    Case("lstm", 2, 3, 5, (9,), proj_size=5),
+)
 SIMULATED_BOUNDARIES = (
     Case("lstm", 2, 11, 5, (9,), dtype="float16"),
     Case("rnn_tanh", 7, 11, 4, (5,)),
@@ -158,7 +174,7 @@ def spread(cell, size="full", device="cpu"):
 def boundary_cases(cell, device):
     """The cases for one cell whose sizes cross a boundary of a device's engine; those of 16 bits, where it can."""
     chosen = SIMULATED_BOUNDARIES if device == "sim" else COMPILED_BOUNDARIES
-    chosen += SIMULATED_BOUNDARIES if device == "cuda" else ()
+    chosen += {"cuda": SIMULATED_BOUNDARIES, "cpu": CPU_BOUNDARIES}.get(device, ())
     return [case for case in chosen if case.cell == cell]
 
 
