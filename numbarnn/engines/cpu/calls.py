@@ -19,14 +19,16 @@ def address(array):
         return array.ctypes.data
 
 
-def _row(array):
+def row_bytes(array):
     """Bytes from one row to the next of an array (..., B, columns), whose rows follow each other; 0 for None.
 
-    Of one sequence that is what is between two steps: B = 1 has any stride in NumPy, as nothing is that far.
+    Of one sequence that is what is between two steps: NumPy gives a dimension of size 1 any stride, as nothing is that
+    far. At least a row's width, as BLAS wants it of a single row too.
     """
     if array is None:
         return 0
-    return array.strides[-3 if array.ndim > 2 and array.shape[-2] == 1 else -2]
+    apart = array.strides[-3 if array.ndim > 2 and array.shape[-2] == 1 else -2]
+    return max(apart, array.shape[-1] * array.itemsize)
 
 
 class CompiledCell:
