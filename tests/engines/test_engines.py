@@ -117,6 +117,34 @@ def test_usable_cpus():
     assert one.threads == thread_pool.usable_cpus()
 
 
+@pytest.mark.parametrize(
+    "files, limit",
+    [
+        ({"cpu.max": "150000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "20000 100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_a_containers_limit_counts(tmp_path, monkeypatch, files, limit):
+    monkeypatch.setattr(thread_pool.os, "sched_getaffinity", lambda process: range(7), raising=False)
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert thread_pool.usable_cpus(tmp_path) == (limit or 7)
+
+
+def test_the_environment_may_say_how_many_threads(monkeypatch):
+    monkeypatch.setenv("NUMBARNN_NUM_THREADS", "3")
+    assert thread_pool.ThreadPool().threads == 3
+    for wrong in ("0", "two", "-1", ""):
+        monkeypatch.setenv("NUMBARNN_NUM_THREADS", wrong)
+        with pytest.raises(ValueError, match="NUMBARNN_NUM_THREADS must be a positive int, not"):
+            thread_pool.ThreadPool()
+
+
 @njit(nogil=True)
 def count_in_step(thread, threads, counters, turns, places, rounds):
     """Every thread counts its turns; after each, all must have counted as many. `places` counts the failures."""

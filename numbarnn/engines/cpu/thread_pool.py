@@ -4,6 +4,7 @@ import heapq
 import os
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 from numba import njit
@@ -16,11 +17,43 @@ from numbarnn.engines.cpu.vectors import numbers_at
 OPTIONS = dict(cache=True, nogil=True, no_cfunc_wrapper=True, **ON_CPU)
 
 
-def usable_cpus():
-    """Number of CPUs this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+VARIABLE = "NUMBARNN_NUM_THREADS"
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def default_threads():
+    """How many threads calls use at first: what the environment says, else as many as there are processors for them.
+
+    Raises:
+        ValueError: NUMBARNN_NUM_THREADS is set, and not to a positive int.
+    """
+    given = os.environ.get(VARIABLE)
+    if given is None:
+        return usable_cpus()
+    if not given.isdecimal() or int(given) < 1:
+        raise ValueError(f"{VARIABLE} must be a positive int, not {given!r}: unset it to use all processors")
+    return int(given)
+
+
+def usable_cpus(cgroup=_CGROUP):
+    """Number of processors that this process may use at a time: those it may run on, or fewer where its control group,
+    such as a container's, gets less of their time.
+
+    Args:
+        cgroup: where Linux shows the control group.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for quota, period in (
+        (cgroup / "cpu.max", None),
+        (cgroup / "cpu/cpu.cfs_quota_us", cgroup / "cpu/cpu.cfs_period_us"),
+    ):
+        try:
+            numbers = [*quota.read_text().split(), *(period.read_text().split() if period else ())]
+        except OSError:  # no control groups, or of the other version
+            continue
+        if numbers[0].isdecimal():  # else without a limit: max, or -1
+            return max(1, min(allowed, int(numbers[0]) // int(numbers[1])))
+    return allowed
 
 
 class _Worker:
@@ -208,7 +241,7 @@ class ThreadPool:
     """
 
     def __init__(self, threads=None):
-        self.threads = threads or usable_cpus()
+        self.threads = threads or default_threads()
         self._workers, self._helpers = [], None
         self._busy = threading.Lock()
         self._local = threading.local()  # .in_job: this Python thread does one of `run_jobs`' jobs
