@@ -54,7 +54,7 @@ def test_a_change_of_a_file_whose_code_became_part_of_it_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     "function",
     [
-        *(products.blas_product, products.multiply, products.weight_gradients, products.fill_step_mask),
+        *(products.blas_product, products.multiply_and_add, products.fill_step_mask),
         *(products.dropout, fingerprints._of_one, fingerprints._of_two),
     ],
     ids=lambda function: function.__name__,
