@@ -14,7 +14,7 @@ from numba.np.numpy_support import from_dtype
 
 from numbarnn.engines.cpu import panels, vectors
 from numbarnn.engines.cpu.calls import address
-from numbarnn.engines.cpu.records import PRODUCT, address_of, new_record
+from numbarnn.engines.cpu.records import Product, address_of
 from step_buffers import nans, normal
 
 ROWS = range(14)  # up to two tiles and a row
@@ -25,12 +25,12 @@ by_terms = pytest.mark.parametrize("terms", TERMS)
 
 # ------------------------------------------------------------------------------------------ calls by address
 def run(function, dtype, **values):
-    """Call a function of panels.py as compiled code does: by its address, with a `records.PRODUCT`."""
-    record, number = new_record(PRODUCT, **values), ctypes.c_float if dtype == "float32" else ctypes.c_double
+    """Call a function of panels.py as compiled code does: by its address, with a `records.Product`."""
+    record, number = Product(**values), ctypes.c_float if dtype == "float32" else ctypes.c_double
     kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, number, ctypes.c_int64)
     result, error = ctypes.c_void_p(), ctypes.c_void_p()
     compiled = kind(address_of(function, from_dtype(np.dtype(dtype))))
-    assert compiled(ctypes.addressof(result), ctypes.addressof(error), 0, address(record)) == 0
+    assert compiled(ctypes.addressof(result), ctypes.addressof(error), 0, ctypes.addressof(record)) == 0
 
 
 def among_nans(matrix, before=1, beside=5):

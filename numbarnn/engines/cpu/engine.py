@@ -73,7 +73,7 @@ class CpuEngine(HostEngine):
         self.device = platform.processor() or platform.machine()
         self.thread_pool = ThreadPool()
         self._cells, self._functions = {}, {}
-        self.empty = MemoryPool().empty
+        self._memory = MemoryPool()
 
     @property
     def num_threads(self):
@@ -121,6 +121,9 @@ class CpuEngine(HostEngine):
         if batch * max(recurrent, (recurrent + inputs) // 2) < SERIAL_STEP:
             return 1
         return self._threads(steps * batch * (recurrent + inputs), R.shape[1])
+
+    def empty(self, shape, dtype):
+        return self._memory.empty(shape, dtype)
 
     def copy(self, out, x):
         out[...] = x
@@ -209,7 +212,7 @@ class CpuEngine(HostEngine):
         threads = self._step_threads(call.steps, call.batch, p, x)
 
         def scratch(shape):
-            kept.append(self.empty(shape, dtype))
+            kept.append(self._memory.empty(shape, dtype))
             return address(kept[-1])
 
         call.product = call.input_product = self._function(products.blas_product, dtype)
