@@ -10,16 +10,9 @@ from numbarnn.engines.base import Engine, Job
 from numbarnn.kernels.step.groups import BackwardBuffers, ForwardBuffers
 
 __all__ = [
-    "BackwardBuffers",
-    "Engine",
-    "ForwardBuffers",
-    "Job",
-    "available",
-    "get",
-    "get_num_threads",
-    "set_num_threads",
+    "BackwardBuffers", "Engine", "ForwardBuffers", "Job", "available", "get", "get_num_threads", "set_num_threads",
     "why_not",
-]
+]  # fmt: skip
 
 NAMES = ("cpu", "cuda", "sim")
 _lock = RLock()

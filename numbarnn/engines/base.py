@@ -75,7 +75,7 @@ class Engine(ABC):
                 shape and dtype. An engine that records jobs gives them the memory of earlier ones, so that it can
                 replay.
         """
-        empty = self.array_module.empty
+        empty = self.empty
         return lambda name, shape, dtype: empty(shape, dtype)
 
     def constant(self, array):

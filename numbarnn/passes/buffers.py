@@ -2,10 +2,10 @@
 
 A row is a buffer; its columns are those of `Row`. Its shape is written in these letters: T, B, D, L, G as in
 `numbarnn`; A gates of h Rᵀ, K values that the cell saves per unit, N private states, S further products, Q sums over
-units, V parameters per unit, E columns of a head's block of R; of the row's layer I the width of its input, H its
-units, P the width of its h (H without projection). Buffers of a whole call have I of the first layer, H and P of the
-last; F is the number of all parameters, X that of all R once blocks on their diagonals are spread, Y that of the
-largest of them.
+units, V parameters per unit, E columns of a head's block of R; M steps that are kept (T, in inference 1), C slots of
+private states (T + 2, or 2); of the row's layer I the width of its input, H its units, P the width of its h (H without
+projection). Buffers of a whole call have I of the first layer, H and P of the last; F is the number of all parameters,
+X that of all R once blocks on their diagonals are spread, Y that of the largest of them.
 
 Passes ask for the buffers of a task as they come to it, so that on the CPU a layer's scratch is gone before the next
 layer's is made. What depends on sizes alone is worked out once for a problem: a call that an engine replays only looks
@@ -65,8 +65,7 @@ FORWARD = (
     Row("lengths", "call", "B,", "int32", "caller", "call", "of sequences", "p.padded"),
     Row("resets", "call", "T, B", "uint8", "caller", "call", "where sequences begin anew", "p.resets"),
     Row("h", "layer", "T + 2, B, D * P", "storage", "call", "tape", "slot t + 1 is after step t, 0 and T + 1 initial"),
-    Row("c", "layer", "T + 2, B, D * N * H", "state", "call", "tape", "private states, likewise", "p.training"),
-    Row("c", "layer", "2, B, D * N * H", "state", "call", "tape", "slots modulo 2", "not p.training"),
+    Row("c", "layer", "C, B, D * N * H", "state", "call", "tape", "private states, likewise; in inference modulo 2"),
     Row("m", "layer", "T + 2, B, D * H", "storage", "call", "tape", "the cell's outputs, of which h is made",
         "p.projection"),
     Row("y_copy", "call", "B, T, D * P", "storage", "call", "call", "y as the caller has it", "p.batch_major"),
@@ -96,12 +95,8 @@ FORWARD = (
     Row("ax", "place", "T, B, G * H", "storage", "input steps", "steps", "x Wᵀ", SAVES, "gates"),
     Row("ax", "place", "T, B, G * H", "storage", "input steps", "steps", "x Wᵀ", f"not ({SAVES})"),
     Row("ah", "place", "B, A * H", "state", "steps", "steps", "h Rᵀ of one step"),
-    Row("v", "place", "T, B, S * H", "storage", "steps", "tape", "what further products multiply",
-        "p.training and cell.num_products"),
-    Row("v", "place", "1, B, S * H", "storage", "steps", "tape", "of one step",
-        "not p.training and cell.num_products"),
-    Row("sums", "place", "T, B, Q", "state", "steps", "tape", "over units", "p.training and cell.num_sums"),
-    Row("sums", "place", "1, B, Q", "state", "steps", "tape", "of one step", "not p.training and cell.num_sums"),
+    Row("v", "place", "M, B, S * H", "storage", "steps", "tape", "what further products multiply", "cell.num_products"),
+    Row("sums", "place", "M, B, Q", "state", "steps", "tape", "over units", "cell.num_sums"),
 )  # fmt: skip
 
 BACKWARD = (
@@ -146,7 +141,8 @@ class _Sizes(dict):
         super().__init__(
             p=p, cell=cell, T=p.steps, B=p.batch, D=p.directions, L=p.layers, I=below, H=H, P=P,
             G=cell.num_gates, A=cell.num_ah, K=cell.num_saved, N=cell.num_private, S=cell.num_products,
-            Q=cell.num_sums, V=len(cell.per_unit), E=P // cell.heads,
+            Q=cell.num_sums, V=len(cell.per_unit), E=P // cell.heads, M=p.steps if p.training else 1,
+            C=p.steps + 2 if p.training else 2,
         )  # fmt: skip
 
     def __missing__(self, name):

@@ -13,7 +13,6 @@ class DeviceProfile:
         multiprocessors: SMs; a persistent kernel has at most one block on each.
         shared_bytes: most dynamic shared memory that a block can have.
         registers: 32-bit registers of an SM.
-        l2_bytes: size of the L2 cache.
         clock_ghz: of the SMs under load.
         fma_per_clock: float32 multiply-adds of an SM per clock.
         double_per_clock: float64 multiply-adds likewise.
@@ -29,7 +28,6 @@ class DeviceProfile:
     multiprocessors: int
     shared_bytes: int
     registers: int
-    l2_bytes: int
     clock_ghz: float
     fma_per_clock: int
     double_per_clock: int
@@ -49,13 +47,11 @@ class DeviceProfile:
 # exchange were measured on the H200 (bench/results/probe.json) and scaled by clock and SMs for the others.
 KIB = 1024
 PROFILES = {
-    "a100": DeviceProfile("NVIDIA A100", (8, 0), 108, 163 * KIB, 65536, 40 * KIB**2, 1.41, 64, 32, 1024, 4400.0, 1.0),
-    "h100": DeviceProfile("NVIDIA H100", (9, 0), 132, 227 * KIB, 65536, 50 * KIB**2, 1.75, 128, 64, 1300, 6500.0, 0.75),
-    "h200": DeviceProfile("NVIDIA H200", (9, 0), 132, 227 * KIB, 65536, 60 * KIB**2, 1.85, 128, 64, 1300, 7200.0, 0.7),
-    "rtx4090": DeviceProfile(
-        "NVIDIA GeForce RTX 4090", (8, 9), 128, 99 * KIB, 65536, 72 * KIB**2, 2.52, 128, 2, 512, 5000.0, 0.7
-    ),
-    "t4": DeviceProfile("NVIDIA T4", (7, 5), 40, 64 * KIB, 65536, 4 * KIB**2, 1.59, 64, 2, 0, 1300.0, 1.0),
+    "a100": DeviceProfile("NVIDIA A100", (8, 0), 108, 163 * KIB, 65536, 1.41, 64, 32, 1024, 4400.0, 1.0),
+    "h100": DeviceProfile("NVIDIA H100", (9, 0), 132, 227 * KIB, 65536, 1.75, 128, 64, 1300, 6500.0, 0.75),
+    "h200": DeviceProfile("NVIDIA H200", (9, 0), 132, 227 * KIB, 65536, 1.85, 128, 64, 1300, 7200.0, 0.7),
+    "rtx4090": DeviceProfile("NVIDIA GeForce RTX 4090", (8, 9), 128, 99 * KIB, 65536, 2.52, 128, 2, 512, 5000.0, 0.7),
+    "t4": DeviceProfile("NVIDIA T4", (7, 5), 40, 64 * KIB, 65536, 1.59, 64, 2, 0, 1300.0, 1.0),
 }
 _PER_CAPABILITY = {(7, 5): "t4", (8, 0): "a100", (8, 6): "rtx4090", (8, 9): "rtx4090", (9, 0): "h200"}
 UNKNOWN = "h100"  # what devices of other capabilities are taken for, but for what they say of themselves
@@ -79,7 +75,7 @@ def of_device(attributes, name, compute_capability):
 
     Args:
         attributes: dict with CuPy's names: MultiProcessorCount, MaxSharedMemoryPerBlockOptin,
-            MaxRegistersPerMultiprocessor, L2CacheSize, ClockRate (kHz), CooperativeLaunch.
+            MaxRegistersPerMultiprocessor, ClockRate (kHz), CooperativeLaunch.
     """
     like = PROFILES[_PER_CAPABILITY.get(compute_capability, UNKNOWN)]
     multiprocessors, clock = attributes["MultiProcessorCount"], min(like.clock_ghz, attributes["ClockRate"] / 1e6)
@@ -90,7 +86,6 @@ def of_device(attributes, name, compute_capability):
         multiprocessors=multiprocessors,
         shared_bytes=attributes["MaxSharedMemoryPerBlockOptin"],
         registers=attributes["MaxRegistersPerMultiprocessor"],
-        l2_bytes=attributes["L2CacheSize"],
         clock_ghz=clock,
         l2_gb_s=like.l2_gb_s * multiprocessors / like.multiprocessors,
         cooperative=bool(attributes["CooperativeLaunch"]),
@@ -100,5 +95,5 @@ def of_device(attributes, name, compute_capability):
 # The simulator: small, so that several blocks and several launches come about at sizes that it can run; few threads and
 # no registers for weights, as threads and exchanges between lanes are dear there.
 SIMULATOR = DeviceProfile(
-    "simulator", (9, 0), 8, 227 * KIB, 0, 4 * KIB**2, 1.0, 128, 64, 1300, 1000.0, 1.0, warps=(2,)
+    "simulator", (9, 0), 8, 227 * KIB, 0, 1.0, 128, 64, 1300, 1000.0, 1.0, warps=(2,)
 )  # fmt: skip

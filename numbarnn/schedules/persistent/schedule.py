@@ -6,8 +6,10 @@ What runs where is the planner's (`planner.plan_launches`). Here its launches be
 dW) stay tasks of their own.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 
+from numbarnn.schedules import stepwise
 from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.plan import BOTH, Plan, Task, weight_tasks
@@ -68,7 +70,8 @@ class Persistent(Schedule):
         return _plan_backward(problem, self.launches(problem, True), weights, input_gradient)
 
     def plan_weights(self, problem):
-        return _plan_weights(problem)
+        plan = stepwise.plan_weights(problem.layers, problem.directions, problem.steps, problem.dropping)
+        return replace(plan, schedule=NAME, reason="one product per matrix", concurrent=True)
 
 
 SCHEDULE = Persistent()
@@ -107,14 +110,6 @@ def _plan_backward(problem, launches, weights, input_gradient):
             needs = ((walk,),) * problem.directions
             tasks += weight_tasks(layer, problem.directions, problem.steps, problem.dropping, needs)
     return Plan(NAME, True, _reason(launches), tuple(tasks), concurrent=True)
-
-
-@lru_cache(maxsize=256)
-def _plan_weights(problem):
-    """The plan of the parameters' gradients alone."""
-    layers, directions = range(problem.layers), problem.directions
-    tasks = [task for layer in layers for task in weight_tasks(layer, directions, problem.steps, problem.dropping)]
-    return Plan(NAME, True, "one product per matrix", tuple(tasks))
 
 
 def _launch_task(launch, needs):
