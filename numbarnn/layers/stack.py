@@ -178,14 +178,22 @@ class Stack:
         have; the last buffer's are kept."""
         known, found = self._parameters  # one read: another thread may change them
         if known is not flat:
-            found, G, A = [], self.cell.num_gates, self.cell.num_ah
-            for layer, (hidden, width) in enumerate(zip(self.hidden_sizes, self.output_sizes, strict=True)):
-                zeros = {"b_w": self._no_bias[: G * hidden], "b_r": self._no_bias[: A * hidden]}
-                zeros["R"] = self._no_bias[:0].reshape(0, width)
-                own = [self.space.pseudo_layer(flat, layer, direction) for direction in range(self.directions)]
-                found.append([Parameters(**(zeros | parts)) for parts in own])
+            sizes = enumerate(zip(self.hidden_sizes, self.output_sizes, strict=True))
+            found = [
+                [self._parameters_at(flat, layer, direction, *size) for direction in range(self.directions)]
+                for layer, size in sizes
+            ]
             self._parameters = (flat, found)
         return found
+
+    def _parameters_at(self, flat, layer, direction, hidden, width):
+        """Those of one layer, of H units and an h of that width, and direction."""
+        parts = self.space.pseudo_layer(flat, layer, direction)
+        sizes = {"b_w": self.cell.num_gates * hidden, "b_r": self.cell.num_ah * hidden}
+        zeros = {kind: self._no_bias[:size] for kind, size in sizes.items() if kind not in parts}
+        if "R" not in parts:
+            zeros["R"] = self._no_bias[:0].reshape(0, width)
+        return Parameters(**parts, **zeros)
 
     @cached_property
     def _no_bias(self):
