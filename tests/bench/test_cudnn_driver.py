@@ -24,11 +24,10 @@ class Cuda:
 
     def __init__(self):
         self.blocks, self.depth, self.recording, self.runtime = {}, 0, None, self
-        self.Device = lambda index: SimpleNamespace(__enter__=self.enter, __exit__=self.leave, synchronize=self.enter)
+        self.Device = lambda index: SimpleNamespace(__enter__=self.enter, __exit__=self.leave)
         self.Stream = lambda non_blocking: SimpleNamespace(ptr=OWN, begin_capture=self.begin, end_capture=self.end)
         self.Stream.null = DEFAULT
         self.free, self.memset = self.blocks.__delitem__, ctypes.memset
-
         self.getDeviceProperties, self.driverGetVersion = lambda index: {"name": b"fake GPU 40"}, lambda: 13010
 
     def enter(self):

@@ -31,9 +31,15 @@ class CharModel:
             "linear.weight": (self.size, self.hidden_size),
             "linear.bias": (self.size,),
         }
-        self.weights = self.xp.zeros(sum(int(np.prod(shape)) for shape in shapes.values()), self.dtype)
-        self.gradients = self.xp.zeros_like(self.weights)
-        self.parameters, self._d = _views(self.weights, shapes), _views(self.gradients, shapes)
+        ends = np.cumsum([np.prod(shape) for shape in shapes.values()]).tolist()
+        self.weights, self.gradients = (self.xp.zeros(ends[-1], self.dtype) for _ in range(2))
+        self.parameters, self._d = (
+            {
+                name: part.reshape(shapes[name])
+                for name, part in zip(shapes, self.xp.split(flat, ends[:-1]), strict=True)
+            }
+            for flat in (self.weights, self.gradients)
+        )
         rng, bound = np.random.default_rng([seed, 1]), self.hidden_size**-0.5  # another stream than the layer's
         for name, view in self.parameters.items():
             normal = name == "embedding.weight"
@@ -101,16 +107,6 @@ class CharModel:
         self._multiply(logits, y, self.parameters["linear.weight"], transpose_b=True)
         logits += self.parameters["linear.bias"]
         return logits
-
-
-def _views(flat, shapes):
-    """Named views of consecutive parts of a flat array."""
-    views, start = {}, 0
-    for name, shape in shapes.items():
-        stop = start + int(np.prod(shape))
-        views[name] = flat[start:stop].reshape(shape)
-        start = stop
-    return views
 
 
 def _cross_entropy(logits, targets, xp):
