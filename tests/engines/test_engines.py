@@ -323,6 +323,8 @@ PRODUCTS = {  # M, N, K
     "50x17x33": (50, 17, 33),
     "17x50x33": (17, 50, 33),
     "130x64x20": (130, 64, 20),
+    "50x40x300": (50, 40, 300),  # many rows, and few: several chunks of terms, pieces of columns
+    "9x70x1100": (9, 70, 1100),
 }
 
 

@@ -51,52 +51,52 @@ MUTATIONS = {
         (
             (
                 "numbarnn/engines/cpu/forward.py",
-                "        h_before = states.h[before, :,",
-                "        h_before = states.h[before - (step == T - 1 and step > 1 and direction == 0), :,",
+                "h = call.h + before * call.h_slot + b * call.h_row, call.h_row",
+                "h = call.h + (before - (t > 1 and t == call.steps - 1 and call.direction == 0)) * call.h_slot + b * call.h_row, call.h_row",
             ),
         ),
-        ("tests/test_conformance.py", "-k", "cpu-GRU-"),
+        ("tests/layers/test_layers.py", "-k", "large_recurrent and GRU"),
         False,
     ),
     "cpu_last_unit_of_second_tile": Mutation(
         (
             (
-                "numbarnn/engines/cpu/cell_units.py",
-                "        put(row.after.h, first, units.H, tile, 1, n)\n",
-                "        put(row.after.h, first, units.H, tile, 1, n - (first > units.first))\n",
+                "numbarnn/engines/cpu/cell_steps.py",
+                "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n)",
+                "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n - (first > rows.first))",
             ),
         ),
-        ("tests/layers/test_layers.py", "-k", "tiles and GRU"),
+        ("tests/layers/test_layers.py", "-k", "tiles and GRU and 130"),
         False,
     ),
     "cpu_second_chunk_overwrites": Mutation(
         (
             (
                 "numbarnn/engines/cpu/products.py",
-                "accumulate or j > 0, c + i * item",
-                "accumulate or (j > 0 and not transpose_b), c + i * item",
+                "at.add != 0 or j > 0, at.out",
+                "at.add != 0 or (j > 0 and not transpose_b), at.out",
             ),
         ),
-        ("tests/engines/test_engines.py", "-k", "product or multiply"),
+        ("tests/engines/test_engines.py", "-k", "multiply"),
         False,
     ),
     "cpu_recurrent_bias_from_input": Mutation(
         (
             (
-                "numbarnn/engines/cpu/products.py",
-                "_bias_gradient(thread, threads, counters, db_r, dah, accumulate)",
-                "_bias_gradient(thread, threads, counters, db_r, dax[:, : db_r.shape[0]], accumulate)",
+                "numbarnn/engines/cpu/engine.py",
+                '(("b_w", dax), ("b_r", dah))',
+                '(("b_w", dax), ("b_r", dax))',
             ),
         ),
-        ("tests/test_conformance.py", "-k", "cpu-GRU-"),
+        ("tests/layers/test_layers.py", "-k", "large_recurrent and GRU"),
         False,
     ),
     "cpu_row_sums_lose_a_row": Mutation(
         (
             (
                 "numbarnn/engines/cpu/products.py",
-                "for m in range(block * SUM_ROWS + 1, min(M, (block + 1) * SUM_ROWS)):",
-                "for m in range(block * SUM_ROWS + 1, min(M, (block + 1) * SUM_ROWS) - (block > 30)):",
+                "for m in range(at.rows):",
+                "for m in range(at.rows - (at.rows > SUM_ROWS**2)):",
             ),
         ),
         ("tests/engines/test_engines.py", "-k", "column_sums"),
@@ -128,11 +128,77 @@ MUTATIONS = {
         (
             (
                 "numbarnn/engines/cpu/forward.py",
-                "        barrier(counters, thread, threads)\n        _project(",
+                "        meet(call, own)\n        _project(",
                 "        _project(",
             ),
         ),
-        ("tests/layers/test_layers.py", "-k", "several_threads and GRU"),
+        ("tests/engines/test_sharing_cpu.py", "-k", "not_depend and gru-ordinary-units"),
+        False,
+    ),
+    "cpu_barrier_after_packing": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/forward.py",
+                "    if call.by_rows:\n        meet_all(own)\n",
+                "",
+            ),
+        ),
+        ("tests/engines/test_sharing_cpu.py", "-k", "not_depend and gru-ordinary-sequences"),
+        False,
+    ),
+    "cpu_last_tile_of_rows_loses_one": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/panels.py",
+                "rows * (tile + 1) // tiles\n",
+                "rows * (tile + 1) // tiles - (tile > 0)\n",
+            ),
+        ),
+        ("tests/engines/test_panels.py", "-k", "numpys"),
+        False,
+    ),
+    "cpu_second_chain_overwrites": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/panels.py",
+                "add or start > 0",
+                "add",
+            ),
+        ),
+        ("tests/engines/test_panels.py", "-k", "numpys"),
+        False,
+    ),
+    "cpu_packing_loses_the_last_column": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/panels.py",
+                "panel[k * width + i] = row[k] if i < at.columns else zero",
+                "panel[k * width + i] = row[k] if i < at.columns - (at.columns < width) else zero",
+            ),
+        ),
+        ("tests/engines/test_panels.py", "-k", "packing"),
+        False,
+    ),
+    "cpu_skipped_step_loses_a_unit": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/forward.py",
+                "copy_units(zero, c, c_before, call.private, H, own.first, own.last)",
+                "copy_units(zero, c, c_before, call.private, H, own.first, own.last - 1)",
+            ),
+        ),
+        ("tests/engines/test_engine_steps.py", "-k", "lstm-masked and not_read"),
+        False,
+    ),
+    "cpu_sums_lose_the_last_tile": Mutation(
+        (
+            (
+                "numbarnn/engines/cpu/sharing.py",
+                "tiles = (call.hidden + TILE - 1) // TILE",
+                "tiles = call.hidden // TILE",
+            ),
+        ),
+        ("tests/engines/test_sums_cpu.py", "-k", "in_pairs"),
         False,
     ),
     "wavefront_loses_a_need": Mutation(

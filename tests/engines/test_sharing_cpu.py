@@ -1,0 +1,202 @@
+"""How threads share the CPU engine's loops: by sequences or by units, the bits are those of one thread. And R in panels
+or as it lies: the same numbers."""
+
+import numpy as np
+import pytest
+
+import numbarnn as nr
+from numbarnn import cells
+from numbarnn.cells import library
+from numbarnn.engines.cpu import engine as cpu
+from numbarnn.engines.cpu import products
+from numbarnn.engines.cpu.panels import aligned
+from step_buffers import KINDS, forward_buffers, normal, walk
+
+# One product, one with a bias of its own, two, and sums over units.
+CELLS = {
+    "lstm": cells.LSTM,
+    "gru": cells.GRU,
+    "gru_reset_before": cells.get("gru_reset_before"),
+    "layer_norm_lstm": library.layer_norm_lstm,
+}
+B, H, P = 4, 300, 70  # no multiple of anything, beyond two TILEs; a share of P for each of four threads
+WAYS = {"sequences": 1, "units": B + 1}  # ROWS_OF_THREAD
+by_way = pytest.mark.parametrize("way", WAYS)
+
+
+def steps():
+    """(cell, options of `forward_buffers`), with ids."""
+    for name, cell in CELLS.items():
+        for kind, options in KINDS.items():
+            if "projection" not in options or name == "lstm":
+                options = options | ({"projection": P} if "projection" in options else {})
+                yield pytest.param(cell, {"B": B, "H": H, **options}, id=f"{name}-{kind}")
+
+
+by_steps = pytest.mark.parametrize("cell, options", list(steps()))
+
+
+@pytest.fixture
+def engine(cpu_on_threads, monkeypatch):
+    """Whose memory for panels and sums is NaN until somebody writes there."""
+
+    def spoiled(shape, dtype):
+        memory = aligned(shape, dtype)
+        memory[...] = np.nan
+        return memory
+
+    monkeypatch.setattr(cpu, "aligned", spoiled)
+    return cpu_on_threads
+
+
+@pytest.fixture
+def share(engine, monkeypatch):
+    """share(way, threads): as so many threads, no fewer, would share the next calls."""
+
+    def choose(way, threads):
+        monkeypatch.setattr(cpu, "ROWS_OF_THREAD", WAYS[way])
+        engine.set_num_threads(threads)
+
+    return choose
+
+
+@pytest.fixture
+def ways_taken(engine, monkeypatch):
+    """(threads, by sequences) of each loop that was run."""
+    taken, new_record = [], cpu.new_record
+    thread_pool_run = engine.thread_pool.run
+
+    def run(function, threads, *arguments):
+        if function.__name__.endswith("_steps"):
+            taken[-1] = threads, taken[-1]
+        return thread_pool_run(function, threads, *arguments)
+
+    def record(kind, **values):
+        if "by_rows" in values:
+            taken.append(bool(values["by_rows"]))
+        return new_record(kind, **values)
+
+    monkeypatch.setattr(engine.thread_pool, "run", run)
+    monkeypatch.setattr(cpu, "new_record", record)
+    return taken
+
+
+def assert_same_bits(found):
+    for one, *others in zip(*found, strict=True):
+        assert np.isfinite(one).all()
+        for other in others:
+            np.testing.assert_array_equal(one, other)
+
+
+def assert_close(one, other):
+    """As near as sums in another order: a hundred roundings of the largest number."""
+    assert np.isfinite(one).all()
+    np.testing.assert_allclose(one, other, rtol=0, atol=100 * np.finfo("float32").eps * np.abs(one).max(initial=1))
+
+
+@by_way
+@by_steps
+@pytest.mark.parametrize("direction", (0, 1))
+def test_bits_do_not_depend_on_the_number_of_threads(engine, share, ways_taken, cell, options, direction, way):
+    """Forward and backward, all results."""
+    found = []
+    for threads in (1, 2, 3, 4):
+        share(way, threads)
+        found.append(walk(engine, cell, direction, **options)[1])
+    assert set(ways_taken) == {(threads, way == "sequences") for threads in (1, 2, 3, 4)}
+    assert_same_bits(found)
+
+
+@by_steps
+def test_bits_do_not_depend_on_what_threads_share(engine, share, cell, options):
+    found = []
+    for way in WAYS:
+        share(way, 2)
+        found.append(walk(engine, cell, 0, **options)[1])
+    assert_same_bits(found)
+
+
+@by_way
+@by_steps
+def test_inference_is_shared_likewise(engine, share, cell, options, way):
+    """Private states have two slots then, which take turns."""
+    found = []
+    for threads in (1, 2, 3, 4):
+        share(way, threads)
+        forward = forward_buffers(cell, 1, save=False, **options)
+        engine.forward_steps(forward)(0, 7)
+        found.append([forward.states.h[1:-1, :, forward.states.h.shape[2] // 2 :]])
+    assert_same_bits(found)
+
+
+@by_way
+@pytest.mark.parametrize("batch", (4, 9))
+def test_layers_differ_in_rounding_alone(engine, share, batch, way):
+    """OpenBLAS multiplies x Wᵀ and the gradients of weights; the bits of a share depend on where it ends."""
+    layer = nr.LSTM(40, 90, num_layers=2, bidirectional=True, proj_size=70, device="cpu", seed=0)
+    x, dy = normal("float32", 6, batch, 40), normal("float32", 6, batch, 140, seed=1)
+    found = []
+    for threads in (1, 2, 3, 4):
+        share(way, threads)
+        y, states, tape = layer.forward(x, lengths=[6, 1, 0, *[4] * (batch - 3)])
+        gradients = layer.backward(tape, dy)
+        found.append([layer(x)[0], y, *states, gradients.x, *gradients.state, gradients.weights])
+    for alone, *others in zip(*found, strict=True):
+        for other in others:
+            assert_close(alone, other)
+
+
+# ------------------------------------------------------------------------------------------ R in panels, or not
+@by_way
+@by_steps
+def test_panels_of_weights_change_nothing_but_rounding(engine, share, monkeypatch, cell, options, way):
+    found = []
+    for packed_from in (1, 10**9):
+        monkeypatch.setattr(cpu, "PACKED_FROM", packed_from)
+        share(way, 2)
+        found.append(walk(engine, cell, 0, **options)[1])
+    for packed, lying in zip(*found, strict=True):
+        assert_close(packed, lying)
+
+
+@pytest.mark.parametrize("steps", (1, 12), ids=("lying", "panels"))
+@pytest.mark.parametrize("options", ({}, {"proj_size": 3}), ids=("", "projected"))
+def test_weights_changed_in_place_are_noticed(steps, options):
+    """Between two calls, whatever is kept of the first: each weight, by its name and in the flat array."""
+    x = normal("float32", steps, 2, 4)
+    layer = nr.LSTM(4, 5, device="cpu", seed=0, **options)
+
+    def answers(layer):
+        y, _, tape = layer.forward(x)
+        return [layer(x)[0], y, layer.backward(tape, np.ones_like(y)).x]
+
+    def changed(name):
+        before, layer.parameters[name][...] = answers(layer), layer.parameters[name] * 2 + 1
+        fresh = nr.LSTM(4, 5, device="cpu", seed=1, **options)
+        fresh.weights[...] = layer.weights
+        found, expected = answers(layer), answers(fresh)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+        return not np.array_equal(before[0], found[0])
+
+    recurrent = [name for name in layer.parameters if "hh" in name]
+    assert len(layer.parameters) > len(recurrent) > 0
+    assert all(changed(name) for name in layer.parameters if steps > 1 or name not in recurrent)
+    before, layer.weights[...] = answers(layer), 0.5
+    assert all((one != other).any() for one, other in zip(before[:2], answers(layer)[:2], strict=True))
+
+
+def test_few_rows_are_multiplied_by_weights_as_they_lie(engine, monkeypatch):
+    """Packing reads and writes all of R: that of one step of one sequence costs more than the product."""
+    used, new_record = [], cpu.new_record
+
+    def record(kind, **values):
+        used.append(values["pack"]) if "pack" in values else None
+        return new_record(kind, **values)
+
+    monkeypatch.setattr(cpu, "new_record", record)
+    layer = nr.GRU(4, 5, device="cpu", seed=0)
+    for T, batch, expected in ((1, 1, False), (1, 7, False), (1, 8, True), (8, 1, True), (7, 1, False)):
+        layer(np.zeros((T, batch, 4), np.float32))
+        assert bool(used.pop()) == expected
+    assert products.FEW_ROWS > cpu.PACKED_FROM  # such small products go to OpenBLAS in small pieces
