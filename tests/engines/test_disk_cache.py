@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from numbarnn.engines.cpu import (
-    atomics,
     backward,
     cell_steps,
     engine,
@@ -15,6 +14,7 @@ from numbarnn.engines.cpu import (
     forward,
     panels,
     products,
+    thread_pool,
 )
 
 INNER = "def inner(x):\n    return x + {}\n"
@@ -99,7 +99,7 @@ def test_comments_docstrings_and_lines_are_not_code(tmp_path):
 
 @pytest.mark.parametrize(
     "module",
-    [atomics, backward, cell_steps, fingerprints, forward, panels, products],
+    [backward, cell_steps, fingerprints, forward, panels, products, thread_pool],
     ids=lambda module: module.__name__,
 )
 def test_all_functions_of_the_cpu_engine_go_by_code(module):

@@ -9,7 +9,7 @@ from numbarnn import cells
 from numbarnn.cells import library
 from numbarnn.engines.cpu import engine as cpu
 from numbarnn.engines.cpu import products
-from numbarnn.engines.cpu.panels import aligned
+from numbarnn.engines.cpu.records import Call
 from step_buffers import KINDS, forward_buffers, normal, walk
 
 # One product, one with a bias of its own, two, and sums over units.
@@ -40,12 +40,7 @@ by_steps = pytest.mark.parametrize("cell, options", list(steps()))
 def engine(cpu_on_threads, monkeypatch):
     """Whose memory for panels and sums is NaN until somebody writes there."""
 
-    def spoiled(shape, dtype):
-        memory = aligned(shape, dtype)
-        memory[...] = np.nan
-        return memory
-
-    monkeypatch.setattr(cpu, "aligned", spoiled)
+    monkeypatch.setattr(cpu_on_threads._memory, "empty", lambda shape, dtype: np.full(shape, np.nan, dtype))
     return cpu_on_threads
 
 
@@ -61,23 +56,18 @@ def share(engine, monkeypatch):
 
 
 @pytest.fixture
-def ways_taken(engine, monkeypatch):
-    """(threads, by sequences) of each loop that was run."""
-    taken, new_record = [], cpu.new_record
-    thread_pool_run = engine.thread_pool.run
+def loops_run(engine, monkeypatch):
+    """(threads, whether they share sequences, whether R is in panels) of each loop that was run."""
+    taken, run = [], engine.thread_pool.run
 
-    def run(function, threads, *arguments):
-        if function.__name__.endswith("_steps"):
-            taken[-1] = threads, taken[-1]
-        return thread_pool_run(function, threads, *arguments)
+    def spy(item, function, threads, what):
+        names = {address: known.__name__ for (known, _), address in engine._functions.items()}
+        if names[function].endswith("_steps"):
+            call = Call.from_address(what)
+            taken.append((threads, bool(call.by_rows), bool(call.pack)))
+        run(item, function, threads, what)
 
-    def record(kind, **values):
-        if "by_rows" in values:
-            taken.append(bool(values["by_rows"]))
-        return new_record(kind, **values)
-
-    monkeypatch.setattr(engine.thread_pool, "run", run)
-    monkeypatch.setattr(cpu, "new_record", record)
+    monkeypatch.setattr(engine.thread_pool, "run", spy)
     return taken
 
 
@@ -97,13 +87,13 @@ def assert_close(one, other):
 @by_way
 @by_steps
 @pytest.mark.parametrize("direction", (0, 1))
-def test_bits_do_not_depend_on_the_number_of_threads(engine, share, ways_taken, cell, options, direction, way):
+def test_bits_do_not_depend_on_the_number_of_threads(engine, share, loops_run, cell, options, direction, way):
     """Forward and backward, all results."""
     found = []
     for threads in (1, 2, 3, 4):
         share(way, threads)
         found.append(walk(engine, cell, direction, **options)[1])
-    assert set(ways_taken) == {(threads, way == "sequences") for threads in (1, 2, 3, 4)}
+    assert {loop[:2] for loop in loops_run} == {(threads, way == "sequences") for threads in (1, 2, 3, 4)}
     assert_same_bits(found)
 
 
@@ -186,17 +176,10 @@ def test_weights_changed_in_place_are_noticed(steps, options):
     assert all((one != other).any() for one, other in zip(before[:2], answers(layer)[:2], strict=True))
 
 
-def test_few_rows_are_multiplied_by_weights_as_they_lie(engine, monkeypatch):
+def test_few_rows_are_multiplied_by_weights_as_they_lie(loops_run):
     """Packing reads and writes all of R: that of one step of one sequence costs more than the product."""
-    used, new_record = [], cpu.new_record
-
-    def record(kind, **values):
-        used.append(values["pack"]) if "pack" in values else None
-        return new_record(kind, **values)
-
-    monkeypatch.setattr(cpu, "new_record", record)
     layer = nr.GRU(4, 5, device="cpu", seed=0)
     for T, batch, expected in ((1, 1, False), (1, 7, False), (1, 8, True), (8, 1, True), (7, 1, False)):
         layer(np.zeros((T, batch, 4), np.float32))
-        assert bool(used.pop()) == expected
+        assert loops_run.pop()[2] == expected
     assert products.FEW_ROWS > cpu.PACKED_FROM  # such small products go to OpenBLAS in small pieces

@@ -7,8 +7,6 @@ import pytest
 import numbarnn
 from numbarnn.common.philox import noise_words
 from numbarnn.engines.base import Job
-from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu.panels import aligned
 from step_buffers import forward_buffers, walk, with_arrays
 from sum_cells import CENTRED, NOISE_CELLS, SUM_CELLS
 
@@ -50,12 +48,7 @@ def test_threads_without_units_take_part(engine, monkeypatch):
 def test_in_a_job_one_thread_adds_up_alone(engine, monkeypatch):
     """What the others would have written is not read."""
 
-    def spoiled(shape, dtype):
-        memory = aligned(shape, dtype)
-        memory[...] = np.nan
-        return memory
-
-    monkeypatch.setattr(cpu, "aligned", spoiled)
+    monkeypatch.setattr(engine._memory, "empty", lambda shape, dtype: np.full(shape, np.nan, dtype))
     found = []
     for threads in (1, 2):
         engine.set_num_threads(threads)

@@ -158,9 +158,7 @@ def what_is_compiled(arguments):
     for one in arguments:
         if isinstance(one, _Described):
             return f"the cell {one.of_cell.name} for the CPU engine, {one.of_dtype}", "a few seconds"
-    dtypes = [one.dtype if isinstance(one, types.Array) else one for one in arguments]
-    dtype = next((str(dtype) for dtype in dtypes if isinstance(dtype, types.Float)), "masks")
-    return f"the CPU engine's loops and products, {dtype}", "ten seconds"
+    return "the CPU engine's loops and products", "ten seconds"
 
 
 # ------------------------------------------------------------------------------------------ attributes

@@ -12,27 +12,30 @@ MOST_KEPT = 1 << 28  # bytes kept at most
 _LINE = 64  # bytes of a line of the cache, at which arrays begin
 
 
-class _Block(np.ndarray):
-    """Bytes that return to their pool when the last array in them is gone."""
+class _Loan:
+    """Memory on loan: what arrays in it, and their views, hold; when none is left, it returns to its pool."""
 
-    pool = None
+    def __init__(self, pool, raw, shape, dtype):
+        self.pool, self.raw = pool, raw
+        place = raw.__array_interface__["data"]
+        self.__array_interface__ = {"version": 3, "shape": shape, "typestr": dtype.str, "data": place}
 
     def __del__(self):
-        if self.pool is not None:
-            self.pool._take_back(self)
+        self.pool._take_back(self.raw)
 
 
 class MemoryPool:
     """Makes arrays in memory of earlier ones."""
 
     def __init__(self):
-        self._free, self._kept, self._lock = {}, 0, threading.Lock()
+        self._free, self._kept = {}, 0
+        self._lock = threading.RLock()  # as Python may collect arrays, and give back theirs, where it is held
 
     def empty(self, shape, dtype):
         """An array with unspecified contents, that begins with a line of the cache where it is large."""
-        dtype = np.dtype(dtype)
+        dtype, shape = np.dtype(dtype), shape if type(shape) is tuple else (shape,)
         size = dtype.itemsize
-        for length in shape if type(shape) is tuple else (shape,):
+        for length in shape:
             size *= length
         if size < SMALL:
             return np.empty(shape, dtype)
@@ -47,13 +50,11 @@ class MemoryPool:
             raw = np.empty(size + _LINE, np.uint8)
             start = -raw.ctypes.data % _LINE
             raw = raw[start : start + size]
-        block = raw.view(_Block)
-        block.pool = self
-        return np.ndarray(shape, dtype, block)
+        return np.asarray(_Loan(self, raw, shape, dtype))
 
-    def _take_back(self, block):
-        """Keep a block's bytes, unless there are too many."""
+    def _take_back(self, raw):
+        """Keep memory, unless there is too much."""
         with self._lock:
-            if self._kept + block.nbytes <= MOST_KEPT:
-                self._kept += block.nbytes
-                self._free.setdefault(block.nbytes, []).append(block.view(np.ndarray))
+            if self._kept + raw.nbytes <= MOST_KEPT:
+                self._kept += raw.nbytes
+                self._free.setdefault(raw.nbytes, []).append(raw)

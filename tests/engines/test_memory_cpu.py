@@ -1,0 +1,72 @@
+"""Memory that the CPU engine's calls use again."""
+
+import gc
+import threading
+
+import numpy as np
+
+import numbarnn as nr
+from numbarnn.engines.cpu import memory
+
+
+def place(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_what_an_array_leaves_serves_the_next_one_of_about_its_size():
+    pool = memory.MemoryPool()
+    first = pool.empty((300, 100), "float32")
+    where, view = place(first), first[5:]
+    assert where % 64 == 0 and first.shape == (300, 100) and first.dtype == "float32"
+    del first
+    assert place(pool.empty((300, 100), "float32")) != where, "a view still reads it"
+    del view
+    assert place(pool.empty((149, 100), "float64")) == where
+
+
+def test_arrays_in_use_never_share_memory():
+    pool, arrays = memory.MemoryPool(), []
+    rng = np.random.default_rng(0)
+    for number in range(300):
+        arrays.append(pool.empty((int(rng.integers(1, 300_000)),), "uint8"))
+        arrays[-1][...] = number % 251
+        if len(arrays) > 20:
+            old = arrays.pop(int(rng.integers(20)))
+            assert (old == old[0]).all()
+
+
+def test_small_arrays_are_numpys_and_many_are_not_kept(monkeypatch):
+    pool = memory.MemoryPool()
+    assert pool.empty((2, 3), "float64").base is None
+    monkeypatch.setattr(memory, "MOST_KEPT", 1 << 20)
+    arrays = [pool.empty((1 << 18,), "uint8") for _ in range(9)]
+    del arrays
+    assert 0 < pool._kept <= 1 << 20
+
+
+def test_threads_may_make_and_leave_arrays_at_once():
+    pool, wrong = memory.MemoryPool(), []
+
+    def work(number):
+        for _ in range(200):
+            array = pool.empty((100_000,), "uint8")
+            array[...] = number
+            if not (array == number).all():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_results_stay_when_layers_are_called_again():
+    layer, x = nr.GRU(40, 60, seed=0, device="cpu"), np.ones((30, 20, 40), np.float32)
+    y, _ = layer(x)
+    kept = y.copy()
+    for _ in range(5):
+        layer(2 * x)
+        gc.collect()
+    assert np.array_equal(y, kept)
