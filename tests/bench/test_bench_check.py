@@ -339,7 +339,7 @@ def test_the_cpu_engine_passes(run_check, capsys):
     assert {row["cell"] for row in rows} == set(cases.ALL_CELLS)
     said = capsys.readouterr().out
     assert (
-        "--quick is on cpu 126 runs of a case by a schedule in place of" in said
+        "--quick is on cpu 159 runs of a case by a schedule in place of" in said
         and "no float64 of rnn_tanh" not in said
     )
 
