@@ -20,7 +20,7 @@ from numbarnn.engines.cpu import atomics, products, sharing, thread_pool
 from numbarnn.engines.cpu.records import BY_ADDRESS, address_of, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 from philox_reference import dropout_mask
-from step_buffers import mask_words, normal
+from step_buffers import mask_words, nans, normal
 
 by_threads = pytest.mark.parametrize("threads", (1, 2, 3))
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
@@ -367,6 +367,27 @@ def test_shares_cover_all_units_once(threads):
             assert all(first % part == 0 or first == size for first, _ in shares)
             parts = [-(-(last - first) // part) for first, last in shares]
             assert max(parts) <= min(parts) + 1  # none does much more than another
+
+
+def test_what_compiled_code_reads_stays_until_it_has_done(engine, monkeypatch):
+    """It gets the addresses of records: where one were let go of before, the next array of its size would take its
+    place, such as one that Numba makes when it compiles."""
+    run = engine.thread_pool.run
+
+    def run_later(*arguments):
+        taking_places = [np.full(size, -1) for size in range(1, 40) for _ in range(20)]
+        run(*arguments)
+        return taking_places
+
+    monkeypatch.setattr(engine.thread_pool, "run", run_later)
+    a, b = normal("float32", 20, 30), normal("float32", 30, 40)
+    out, sums = nans("float32", 20, 40), np.zeros(30, np.float32)
+    dw = {"W": nans("float32", 40, 30), "b_w": nans("float32", 40)}
+    engine.multiply(out, a, b)
+    engine.add_column_sums(sums, a)
+    engine.weight_gradients(dw, out, None, a, None, False)
+    for found, expected in ((out, a @ b), (sums, a.sum(axis=0)), (dw["W"], out.T @ a), (dw["b_w"], out.sum(axis=0))):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 # ------------------------------------------------------------------------------------------- sums, dropout, copies
