@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import numbarnn
-from numbarnn.bench import report
+from numbarnn.bench import cold, report
 from numbarnn.common import install
 
 FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and does not look at the processor
@@ -37,6 +37,7 @@ PACKAGES = {
 
 
 def add_arguments(parser):
+    parser.add_argument("--cold", action="store_true", help="time the CPU's first calls too, nothing compiled yet")
     report.add_json_argument(parser, "all of it")
 
 
@@ -54,6 +55,11 @@ def run(args):
     ]
     columns = ["engine", "runs here", "what is missing", "how to get it"]
     report.print_table("Engines", columns, rows, wrap=columns[2:])
+    if args.cold and found["engines"]["cpu"]["runs"]:
+        found["first_calls"] = cold.measure()
+        rows = [[name, f"{empty:.1f}", f"{kept:.1f}"] for name, empty, kept in found["first_calls"]]
+        about = "First calls on the CPU, forward and backward, in one process: seconds"
+        report.print_table(about, ["layer", "nothing compiled yet", "with kept caches"], rows)
     if args.json:
         report.write_json(args.json, found)
     return 0 if found["engines"]["cpu"]["runs"] else 1
@@ -74,6 +80,7 @@ def devices(found):
     cpu = found["cpu"]
     core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
     core += f" ({notice})" if (notice := forced_core_notice()) else ""
+    core += f", steps with {cpu['vectors']}" if cpu["vectors"] else ""
     rows = [["CPU", cpu["model"], f"{cpu['cores']} cores{core}"]]
     for i, gpu in enumerate(found["gpus"]):
         about = f"compute capability {gpu['compute_capability']}, {gpu['memory_bytes'] / 2**30:.0f} GiB"
@@ -94,6 +101,7 @@ def collect():
             "model": cpu_model(),
             "cores": core_count(),
             "openblas_core": openblas_core(),
+            "vectors": vectors_of_steps(),
             "forced": os.environ.get(FORCED_CORE),
         },
         "gpus": gpus(),
@@ -149,6 +157,17 @@ def openblas_core():
     from numbarnn.engines.cpu import openblas
 
     return openblas.core_name() if engines.why_not("cpu") is None else None
+
+
+def vectors_of_steps():
+    """What vectors the CPU engine multiplies with in its steps; None where it does not run."""
+    from numbarnn import engines
+
+    if engines.why_not("cpu") is not None:
+        return None
+    from numbarnn.engines.cpu import vectors
+
+    return vectors.description()
 
 
 def forced_core_notice():

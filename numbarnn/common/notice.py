@@ -24,8 +24,8 @@ def compiling(what, how_long, kept_in):
     """While the block compiles: says so once it takes longer than PATIENCE_S, with earlier blocks of the same `what`.
 
     Args:
-        what: such as "the CPU engine for lstm, float32".
-        how_long: such as "half a minute on a laptop".
+        what: such as "the cell lstm for the CPU engine, float32".
+        how_long: such as "ten seconds".
         kept_in: the folder on disk, or None where it is not kept.
     """
     if getattr(_local, "compiling", False):
