@@ -28,6 +28,7 @@ from inspect import signature
 
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
+from numbarnn.layers.stack import Stack
 from numbarnn.weights import extras, keras, onnx, onnx_write, safetensors, torch
 from numbarnn.weights.network import infer
 
@@ -288,7 +289,8 @@ def _layer(network, found, options):
     if decided:
         raise TypeError(f"leave out {', '.join(decided)}: the source tells (a state dict by its shapes, and cell=)")
     made = _CLASSES[network.cell]
-    known = [name for name in signature(Recurrent.__init__).parameters if name not in ("self", *_FROM_WEIGHTS)]
+    names = [name for part in (Recurrent, Stack) for name in signature(part.__init__).parameters]
+    known = [name for name in dict.fromkeys(names) if name not in ("self", "cell", "options", *_FROM_WEIGHTS)]
     if unknown := [name for name in options if name not in known]:
         raise TypeError(f"{made.__name__} has no argument {', '.join(map(repr, unknown))}; it has {', '.join(known)}")
     options = found | options
