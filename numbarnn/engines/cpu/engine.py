@@ -35,7 +35,7 @@ for module in (atomics, fingerprints, products, panels, sharing, forward, backwa
     go_by_code(module, atomics, openblas, products, panels, sharing, records, vectors, compiling, order, philox)
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
-SERIAL_WORK = 6_000_000
+SERIAL_WORK = 3_000_000
 # Multiply-adds per step below which steps stay on one thread: at each step the threads wait for each other.
 SERIAL_STEP = 60_000
 PACKED_FROM = 8  # rows of all steps from which R is packed
