@@ -62,8 +62,8 @@ MUTATIONS = {
         (
             (
                 "numbarnn/engines/cpu/cell_steps.py",
-                "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n)",
-                "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n - (first > rows.first))",
+                "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, _ZERO, _ONE, n)",
+                "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, _ZERO, _ONE, n - (first > rows.first))",
             ),
         ),
         ("tests/layers/test_layers.py", "-k", "tiles and GRU and 130"),
