@@ -12,7 +12,7 @@ from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent import exchange, fma
-from numbarnn.schedules.persistent import schedule as schedule
+from numbarnn.passes import launches
 from problems import Case, assert_close, infer, make_problem
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits
@@ -48,7 +48,8 @@ def silence(engine, polls=40, patience=PATIENCE):
             store(array, index, value)
 
     with nobody_looks(engine) as patch, simulator.schedule(3, patience), mutant(ptx, "store", silent_store):
-        patch.setattr(schedule, "_limit", lambda problem: polls)
+        patch.setattr(launches, "POLLS", polls)
+        patch.setattr(launches, "POLLS_PER_STEP", 0)
         yield patch
 
 
