@@ -289,8 +289,9 @@ def _layer(network, found, options):
     if decided:
         raise TypeError(f"leave out {', '.join(decided)}: the source tells (a state dict by its shapes, and cell=)")
     made = _CLASSES[network.cell]
-    names = [name for part in (Recurrent, Stack) for name in signature(part.__init__).parameters]
-    known = [name for name in dict.fromkeys(names) if name not in ("self", "cell", "options", *_FROM_WEIGHTS)]
+    own, of_stack = (list(signature(part.__init__).parameters) for part in (Recurrent, Stack))
+    names = [*(name for name in own if name not in of_stack), *of_stack]
+    known = [name for name in names if name not in ("self", "options", *_FROM_WEIGHTS)]
     if unknown := [name for name in options if name not in known]:
         raise TypeError(f"{made.__name__} has no argument {', '.join(map(repr, unknown))}; it has {', '.join(known)}")
     options = found | options
