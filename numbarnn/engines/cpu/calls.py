@@ -55,9 +55,9 @@ class CompiledCell:
         cell, back = self.cell, kind == "backward"
         stages = (Stage * len(cell.stages))()
         for number, stage in enumerate(cell.stages):
-            of_sums, of_gates = cell_steps.stage_sums, cell_steps.stage_units
+            of_sums, of_gates = cell_steps.stage_terms, cell_steps.stage_units
             if back:
-                of_sums, of_gates = cell_steps.stage_sums_back, cell_steps.stage_units_back
+                of_sums, of_gates = cell_steps.stage_terms_back, cell_steps.stage_units_back
             stages[number] = Stage(
                 is_sums=bool(stage.sums),
                 first_gate=cell.first_of_stage(number),

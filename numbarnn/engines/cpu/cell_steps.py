@@ -17,7 +17,8 @@ from numbarnn.engines.cpu.records import BY_ADDRESS, rows_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 TILE = 128  # units
-_ZERO, _ONE = np.intp(0), np.intp(1)  # numbers whose values Numba does not know, see `sharing.ZERO`
+# Numbers whose values Numba does not know, see `sharing.ZERO`.
+_ZERO, _ONE, _TILE = np.intp(0), np.intp(1), np.intp(TILE)
 
 
 @intrinsic
@@ -104,42 +105,22 @@ def stage_units(stage, address):
         for first in range(rows.first, rows.last, TILE):
             n, j = min(TILE, rows.last - first), np.uintp(first)
             for i in range(np.uintp(n)):
-                tile[i] = stage.forward(*_forward_arguments(stage, zero, rows, b, j, rows.noise != 0))
+                tile[i] = stage.forward(*_forward_arguments(stage.whole, zero, rows, b, j, rows.noise != 0))
                 j += np.uintp(1)
             _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, _ZERO, _ONE, n)
 
 
 @njit(**BY_ADDRESS)
-def stage_sums(stage, address):
-    """Forward of a stage of sums: the sums of its terms over the units, of which there are at most TILE, into `out`."""
+def stage_terms(stage, address):
+    """Forward of a stage of sums: its terms of the units of one sequence, at most TILE of them, into `out` (sums,
+    TILE)."""
     zero, rows = stage.zero(), rows_at(address)
-    tile, n = _own_tile(stage, zero), rows.last - rows.first
-    for b in range(rows.rows):
-        _clear(zero, tile, stage.count * TILE)
-        j = np.uintp(rows.first)
-        for i in range(np.uintp(n)):
-            terms = stage.forward(*_forward_arguments(stage, zero, rows, b, j, rows.noise != 0))
-            stage.store_sums(tile, i, np.uintp(TILE), terms)
-            j += np.uintp(1)
-        _add_lanes(numbers_at(zero, rows.out + b * rows.out_row), tile, stage.count)
-
-
-@inline
-def _clear(zero, tile, count):
-    for i in range(count):
-        tile[i] = zero
-
-
-@inline
-def _add_lanes(out, tile, count):
-    """out[q] = the sum of row q of a tile, its values added up in pairs, those in pairs, and so on."""
-    for q in range(count):
-        width = TILE // 2
-        while width > 0:
-            for i in range(width):
-                tile[q * TILE + i] += tile[q * TILE + width + i]
-            width //= 2
-        out[q] = tile[q * TILE]
+    tile, n, j = _own_tile(stage, zero), rows.last - rows.first, np.uintp(rows.first)
+    for i in range(np.uintp(n)):
+        terms = stage.forward(*_forward_arguments(stage.whole, zero, rows, _ZERO, j, rows.noise != 0))
+        stage.store_sums(tile, i, np.uintp(TILE), terms)
+        j += np.uintp(1)
+    _put(zero, rows.out, _ZERO, _TILE, tile, _ZERO, stage.count, n)
 
 
 # ------------------------------------------------------------------------------------------ backward
@@ -200,22 +181,19 @@ def stage_units_back(stage, address):
         for first in range(rows.first, rows.last, TILE):
             n, j = min(TILE, rows.last - first), np.uintp(first)
             for i in range(np.uintp(n)):
-                d_gates = stage.backward(*_backward_arguments(stage, zero, rows, b, j))
+                d_gates = stage.backward(*_backward_arguments(stage.whole, zero, rows, b, j))
                 stage.store_gates(tile, i, np.uintp(TILE), d_gates)
                 j += np.uintp(1)
             _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, _ZERO, stage.count, n)
 
 
 @njit(**BY_ADDRESS)
-def stage_sums_back(stage, address):
-    """Backward of a stage of sums: the sums of the terms of their gradients; as `stage_sums`."""
+def stage_terms_back(stage, address):
+    """Backward of a stage of sums: the terms of their gradients; as `stage_terms`."""
     zero, rows = stage.zero(), rows_at(address)
-    tile, n = _own_tile(stage, zero), rows.last - rows.first
-    for b in range(rows.rows):
-        _clear(zero, tile, stage.count * TILE)
-        j = np.uintp(rows.first)
-        for i in range(np.uintp(n)):
-            terms = stage.backward(*_backward_arguments(stage, zero, rows, b, j))
-            stage.store_sums(tile, i, np.uintp(TILE), terms)
-            j += np.uintp(1)
-        _add_lanes(numbers_at(zero, rows.out + b * rows.out_row), tile, stage.count)
+    tile, n, j = _own_tile(stage, zero), rows.last - rows.first, np.uintp(rows.first)
+    for i in range(np.uintp(n)):
+        terms = stage.backward(*_backward_arguments(stage.whole, zero, rows, _ZERO, j))
+        stage.store_sums(tile, i, np.uintp(TILE), terms)
+        j += np.uintp(1)
+    _put(zero, rows.out, _ZERO, _TILE, tile, _ZERO, stage.count, n)

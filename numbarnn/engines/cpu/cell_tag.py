@@ -114,6 +114,8 @@ class StageType(_Described):
         return self.of.dtype
 
     def attribute(self, name):
+        if name == "whole":  # the tag of its cell
+            return self.of
         return _attribute_of_stage(self.of.cell, self.of.dtype, self.number, name)
 
 
@@ -139,6 +141,8 @@ class _Attributes(AttributeTemplate):
 
     def generic_resolve(self, typ, name):
         value = typ.attribute(name)
+        if isinstance(value, types.Type):
+            return value
         if isinstance(value, bool | int):
             return types.boolean if isinstance(value, bool) else types.intp
         return types.Dispatcher(value)

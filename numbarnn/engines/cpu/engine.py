@@ -226,6 +226,7 @@ class CpuEngine(HostEngine):
         if call.sums_count:
             call.parts = scratch((-(-call.hidden // cell_steps.TILE), call.batch, call.sums_count))
             call.totals = scratch((threads, call.batch, call.sums_count))
+            call.lanes = scratch((threads, call.sums_count, cell_steps.TILE))
         if call.step_mask or call.W_hr:
             call.zeros = scratch((max(1, call.private) * call.hidden,))
             kept[-1][...] = 0

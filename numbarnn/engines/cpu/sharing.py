@@ -154,6 +154,21 @@ def set_parameters(zero, call, own, rows):
 
 # ------------------------------------------------------------------------------------------ sums over units
 @inner
+def _add_lanes(zero, out, lanes, count, n):
+    """out[q] = the sum of n numbers of row q of lanes (count, TILE): added up in pairs, those in pairs, and so on."""
+    sums = numbers_at(zero, out)
+    for q in range(count):
+        row, width = numbers_at(zero, lanes + q * TILE * bytes_of(zero)), TILE // 2
+        for i in range(n, TILE):
+            row[i] = zero
+        while width > 0:
+            for i in range(width):
+                row[i] += row[width + i]
+            width //= 2
+        sums[q] = row[0]
+
+
+@inner
 def sum_units(zero, call, own, address, at, stage, totals):
     """The sums of a stage over all units: those of each TILE of units, then their sum, in the order of the units.
 
@@ -161,10 +176,16 @@ def sum_units(zero, call, own, address, at, stage, totals):
         address: of the `ROWS`. at: (t, before). totals: address (B, Q) of the thread's sums.
     """
     Q, B, rows, item = call.sums_count, call.batch, rows_at(address), bytes_of(zero)
+    count, lanes = stage.end_sum - stage.first_sum, call.lanes + own.thread * Q * TILE * item
+    rows.out = lanes
     for first in range(own.first, own.last, TILE):
         rows.first, rows.last = first, min(own.last, first + TILE)
-        out = call.parts + (first // TILE * B * Q + stage.first_sum) * item
-        run_rows(zero, call, own, address, at, stage.step, out, Q * item, call.backward)
+        for b in range(own.first_row, own.last_row):
+            if not (call.backward and mask_at(call, at[0] + 1, b) == SKIP):
+                set_rows(zero, call, own, rows, b, ONE, at[0], at[1])
+                run(None, stage.step, address)
+                out = call.parts + ((first // TILE * B + b) * Q + stage.first_sum) * item
+                _add_lanes(zero, out, lanes, count, rows.last - first)
     rows.first, rows.last = own.first, own.last
     meet(call, own)
     parts, sums = numbers_at(zero, call.parts), numbers_at(zero, totals)
