@@ -36,8 +36,9 @@ for module in (atomics, fingerprints, products, panels, sharing, forward, backwa
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
-# Multiply-adds per step below which steps stay on one thread: at each step the threads wait for each other.
-SERIAL_STEP = 60_000
+# Multiply-adds per step below which threads do not share units: at each step they wait for each other, which beside
+# other programs takes long.
+SERIAL_STEP = 800_000
 PACKED_FROM = 8  # rows of all steps from which R is packed
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 
@@ -118,9 +119,9 @@ class CpuEngine(HostEngine):
         R, W_hr = parameters.R, parameters.W_hr
         recurrent = R.size if W_hr is None else R.size + W_hr.size
         inputs = 0 if x is None else parameters.W.size
-        if batch * max(recurrent, (recurrent + inputs) // 2) < SERIAL_STEP:
-            return 1
-        return self._threads(steps * batch * (recurrent + inputs), R.shape[1])
+        threads = self._threads(steps * batch * (recurrent + inputs), R.shape[1])
+        by_units = batch < threads * ROWS_OF_THREAD
+        return 1 if by_units and batch * max(recurrent, (recurrent + inputs) // 2) < SERIAL_STEP else threads
 
     def empty(self, shape, dtype):
         return self._memory.empty(shape, dtype)
