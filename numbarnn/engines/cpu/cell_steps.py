@@ -1,6 +1,6 @@
 """A cell on units of sequences in one step, compiled for the CPU: what is compiled anew for a cell and dtype.
 
-The time loops call these functions by address, with that of a `records.ROWS`; `cell` is a `cell_tag.CellTag`, or the
+The time loops call these functions by address, with that of a `records.Rows`; `cell` is a `cell_tag.CellTag`, or the
 tag of a stage. Results of TILE units are collected in memory of the function's own before they are stored: LLVM then
 sees that loads and stores of a loop cannot meet, and makes vectors of them. Index arithmetic is unsigned, see
 `numbarnn.compile.units`.

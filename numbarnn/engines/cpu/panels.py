@@ -15,6 +15,7 @@ from numbarnn.engines.cpu.vectors import (
     bytes_of,
     numbers_at,
     own_rows,
+    panel_width,
     tile_product,
     transpose_square,
 )
@@ -30,7 +31,7 @@ _one_by_4, _two_by_2, _three_by_2 = tile_product(1, 4), tile_product(2, 2), tile
 # ------------------------------------------------------------------------------------------ packing
 def panels_shape(shape, H, transposed, dtype):
     """The shape of weights (gates * H, terms) in panels of each gate's rows, or (terms, columns) of their columns."""
-    (rows, columns), width = shape, PANEL_ROW // dtype.itemsize
+    (rows, columns), width = shape, panel_width(dtype)
     if transposed:
         return -(-columns // width), rows, width
     return rows // max(1, H) * -(-H // width), columns, width
@@ -38,7 +39,7 @@ def panels_shape(shape, H, transposed, dtype):
 
 @njit(**BY_ADDRESS)
 def pack_rows(zero, address):
-    """A panel whose columns are rows of weights: `out` of a `records.PRODUCT` from b (columns, terms).
+    """A panel whose columns are rows of weights: `out` of a `records.Product` from b (columns, terms).
 
     Fewer columns than `width` are filled up with zeros.
     """
@@ -59,7 +60,7 @@ def pack_rows(zero, address):
 
 @njit(**BY_ADDRESS)
 def pack_columns(zero, address):
-    """A panel whose columns are columns of weights: `out` of a `records.PRODUCT` from b (terms, columns); likewise."""
+    """A panel whose columns are columns of weights: `out` of a `records.Product` from b (terms, columns); likewise."""
     at = product_at(address)
     width = PANEL_ROW // bytes_of(zero)
     for k in range(at.terms):
@@ -71,7 +72,7 @@ def pack_columns(zero, address):
 # ------------------------------------------------------------------------------------------ products
 @njit(**BY_ADDRESS)
 def panel_product(zero, address):
-    """A `records.PRODUCT` whose b is in panels."""
+    """A `records.Product` whose b is in panels."""
     at, item = product_at(address), bytes_of(zero)
     width, add = PANEL_ROW // item, at.add != 0
     whole, tile = at.columns // width, own_rows()

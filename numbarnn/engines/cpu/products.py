@@ -70,7 +70,7 @@ def share(size, thread, threads):
 
 @njit(**BY_ADDRESS)
 def blas_product(zero, address):
-    """A `records.PRODUCT` of matrices as they are.
+    """A `records.Product` of matrices as they are.
 
     In pieces, for two reasons. OpenBLAS adds up as many as 500 terms one after another; sums of CHAIN terms, added up,
     have half the rounding error and cost nothing. And unless a product is small, OpenBLAS first copies both matrices

@@ -173,7 +173,7 @@ def sum_units(zero, call, own, address, at, stage, totals):
     """The sums of a stage over all units: those of each TILE of units, then their sum, in the order of the units.
 
     Args:
-        address: of the `ROWS`. at: (t, before). totals: address (B, Q) of the thread's sums.
+        address: of the `Rows`. at: (t, before). totals: address (B, Q) of the thread's sums.
     """
     Q, B, rows, item = call.sums_count, call.batch, rows_at(address), bytes_of(zero)
     count, lanes = stage.end_sum - stage.first_sum, call.lanes + own.thread * Q * TILE * item
