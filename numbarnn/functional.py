@@ -127,7 +127,7 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
     dhy = rnn.check_h(dhy, "dhy", work.batch)
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
     shapes = {"dx": (*axes, rnn.input_size), "dhx": rnn.h_shapes(work.batch), "dcx": _c_shape(rnn, work.batch)}
-    places = _places(rnn, {"dx": dx, "dhx": dhx, "dcx": dcx}, shapes, (("w", w), ("x", work.x)))
+    places = _places(rnn, {"dx": dx, "dhx": dhx, "dcx": dcx}, shapes, (("w", w), ("x", reserve.x)))
     rnn.require_unchanged(reserve)
     return _delivered(rnn, packing, rnn.backward_data(reserve, dy, dhy, dcy), places)
 
@@ -138,7 +138,7 @@ def backward_weights(rnn, reserve, dw):
     if reserve.backward is None:
         raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
     dw = checks.buffer(rnn.engine, rnn._weights(dw, "dw"), "dw", (rnn.space.size,), rnn.dtype)
-    _require_apart(rnn, {"dw": dw}, (("w", reserve.weights), ("x", reserve.forward.x)))
+    _require_apart(rnn, {"dw": dw}, (("w", reserve.weights), ("x", reserve.x)))
     rnn.require_unchanged(reserve, weights=False)
     rnn.backward_weights(reserve, dw)
     return dw

@@ -42,6 +42,8 @@ class Engine(ABC):
         fuses_input: `forward_steps` computes x Wᵀ of its steps too, from the buffers' x and W, so that plans have
             no "input" tasks.
         records_jobs: `run_jobs` gets faster when a call comes again, so that all plans run by it.
+        binds_calls: what a pass's tasks became may be called again, with what then stands in the arrays, so that small
+            calls are bound once.
         watches_in_jobs: calls return before they are done, so that what must not change between forward and backward is
             noted and compared as jobs of theirs (`note`, `compare`); else by `watch`.
         profile: what planners know of the device, hashable; None if there is nothing to know.
@@ -55,6 +57,7 @@ class Engine(ABC):
     device: str
     fuses_input = False
     records_jobs = False
+    binds_calls = False
     watches_in_jobs = False
     profile: Any = None
     few_lines, work_per_line = 48, 100_000

@@ -6,8 +6,9 @@ from numbarnn.layers.parameters import Gradients
 from numbarnn.layers.recurrent import Recurrent
 from numbarnn.layers.sequences import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from numbarnn.layers.stack import Stack, Tape
+from numbarnn.layers.stepper import Stepper
 
 __all__ = [
-    "GRU", "LSTM", "RNN", "GradientCheck", "Gradients", "PackedSequence", "Recurrent", "Stack", "Tape", "gradcheck",
+    "GRU", "LSTM", "RNN", "GradientCheck", "Gradients", "PackedSequence", "Recurrent", "Stack", "Stepper", "Tape", "gradcheck",
     "pack_padded_sequence", "pad_packed_sequence",
 ]  # fmt: skip

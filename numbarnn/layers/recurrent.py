@@ -14,6 +14,7 @@ from numbarnn.layers import checks, drawn, private, sequences
 from numbarnn.layers.parameters import Gradients, Parameters
 from numbarnn.layers.sequences import NO_PADDING_VALUE, PackedSequence
 from numbarnn.layers.stack import Stack, Tape
+from numbarnn.layers.stepper import Stepper
 from numbarnn.schedules.explain import explain
 
 
@@ -206,6 +207,21 @@ class Recurrent:
             y.flags.writeable = False
         return y, self._states(hy, cy), tape
 
+    def stepper(self, batch=1, state=None):
+        """A `Stepper`: inference one step at a time, with the state kept from one to the next.
+
+            step = layer.stepper(batch=1)
+            y = step(x)  # x (B, I), y (B, H)
+
+        Args:
+            batch: B.
+            state: the state to begin with; None is zero.
+
+        Raises:
+            ValueError, TypeError: the layer is bidirectional, or an argument does not fit.
+        """
+        return Stepper(self, batch, state)
+
     def backward(self, tape, dy=None, dstate=None, *, dw=None):
         """Gradients of all inputs and parameters.
 
@@ -231,7 +247,7 @@ class Recurrent:
         accumulate = dw is not None
         if accumulate:
             dw = checks.buffer(self.engine, dw, "dw", self.weights.shape, self.dtype)
-            others = {"weights": self._weights, "x": work.x, "y": work.y, "dy": dy, "dstate": (dhy, dcy)}
+            others = {"weights": self._weights, "x": tape.x, "y": work.y, "dy": dy, "dstate": (dhy, dcy)}
             zeros = "cupy.zeros_like" if self.engine.name == "cuda" else "np.zeros_like"
             cure = f"pass dw={zeros}(layer.weights), or the weights of earlier Gradients"
             checks.apart(self.engine, dw, "dw", others.items(), cure)
@@ -239,7 +255,7 @@ class Recurrent:
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, accumulate)
         if packing is not None:
             dx = PackedSequence(packing.pack(self.engine, dx), packing.batch_sizes, packing.order, packing.ranks)
-        return Gradients(dx, self._states(dhx, dcx), tape.backward.dw, self.stack.space)
+        return Gradients(dx, self._states(dhx, dcx), tape.dw, self.stack.space)
 
     def check(self):
         """Wait for the device, and raise RuntimeError if a call on it failed: of this layer or another; it says which.

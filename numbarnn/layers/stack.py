@@ -19,6 +19,7 @@ from numbarnn.kernels.step.groups import Parameters
 from numbarnn.layers import checks
 from numbarnn.layers.sequences import EVERY_STEP, Packing
 from numbarnn.passes.backward import BackwardPass
+from numbarnn.passes.bound import SMALL_WEIGHTS, BoundForward, BoundPasses
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
@@ -37,23 +38,33 @@ class Tape:
         weights: the flat weight buffer it was made with.
         version: the weights' version then.
         forward: the arrays.
+        x: that backward reads again: the caller's, or a copy.
         backward: the backward pass, once it was run.
         used: backward is done: the saved gates have been overwritten.
         packing: of a packed x, where its elements stand.
         watch: gives the fingerprints of the weights and, unless forward copied it, of x (`Engine.watch`); None where
             the engine notes and compares as jobs.
         seen: these after forward.
+        dw: the gradients of all parameters, after a backward that makes an array for them.
+        bound: the `BoundForward` that did forward, if one did: others may use it when nobody has the tape any more.
     """
 
     stack: "Stack"
     weights: Any
     version: int
     forward: ForwardPass
+    x: Any
     backward: BackwardPass | None = None
     used: bool = False
     packing: Packing | None = None
     watch: Callable[[], tuple] | None = None
     seen: tuple = ()
+    dw: Any = None
+    bound: BoundForward | None = None
+
+    def __del__(self):
+        if self.bound is not None:
+            self.bound.give_back()
 
     def __reduce_ex__(self, protocol):
         raise TypeError("a tape cannot be copied or pickled: it is good for one backward of the layer that made it")
@@ -146,6 +157,7 @@ class Stack:
         self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
         self._parameters = (None, None)  # the last weight buffer and its views
         self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
+        self._bound = BoundPasses(self.engine)
         self._samples = {}  # steps and batch of a call -> which lines of the weights, and of x or h, are watched
 
     def __getstate__(self):
@@ -273,10 +285,41 @@ class Stack:
             parameters = self.parameters_of(weights)
             watched = self._watched(steps, batch) if training and self.engine.watches_in_jobs else None
             call = Call(self.engine, problem, parameters, weights, self.seed, number, self.caller, watched)
-            work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)
-            work.run(self.schedule.pick(problem)[0].plan_forward(problem))
-            results = work.results()
-        return *results, self._tape(work, x, weights, version) if training else None
+            plan = self.schedule.pick(problem)[0].plan_forward(problem)
+            bound = self._bound.take(call, plan, x, hx, cx)
+            if bound is not None:
+                results, work = bound.run(number, x, hx, cx), bound.work
+            else:
+                work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)
+                work.run(plan)
+                results = work.results()
+        if training:
+            return *results, self._tape(work, x, weights, version, bound)
+        if bound is not None:
+            bound.give_back()
+        return *results, None
+
+    def bound_step(self, weights, batch):
+        """A `BoundForward` of inference of one step, for `BoundForward.step`; None on an engine that binds no calls."""
+        if not self.engine.binds_calls:
+            return None
+        problem = self.problem(1, batch, training=False)
+        call = Call(self.engine, problem, self.parameters_of(weights), weights, caller=self.caller)
+        plan = self.schedule.pick(problem)[0].plan_forward(problem)
+        return BoundForward(call, plan, self._zeros((1, batch, self.input_size)), *self.zero_state(batch))
+
+    def _zeros(self, shape):
+        """An array of that shape, or a list of them of that of a state."""
+        if isinstance(shape, list):
+            return [self._zeros(part) for part in shape]
+        return self.engine.zeros(shape, self.dtype)
+
+    def zero_state(self, batch):
+        """h and c (None without private states) of zeros."""
+        private = self.cell.num_private
+        with self.engine.activate():
+            c = self._zeros(self.c_shapes(batch, private)) if private else None
+            return self._zeros(self.h_shapes(batch)), c
 
     def _next_call(self):
         """The number of a training call."""
@@ -285,12 +328,14 @@ class Stack:
             self.calls += 1
         return number
 
-    def _tape(self, work, x, weights, version):
+    def _tape(self, work, x, weights, version, bound):
         """The tape of a training call, after it."""
-        tape = Tape(self, weights, version, work)
+        tape = Tape(self, weights, version, work, x=work.x, bound=bound)
+        if bound is not None and work.x_copy is None:  # it has copied x, but callers see no difference
+            tape.x = x
         if work.watched is None:
             places = self._watched(work.steps, work.batch)
-            arrays = (weights, x) if work.x is x else (weights,)  # else forward copied x
+            arrays = (weights, x) if tape.x is x else (weights,)  # else forward copied x
             tape.watch = self.engine.watch(arrays, places[: len(arrays)])
             tape.seen = tape.watch()
         return tape
@@ -342,7 +387,7 @@ class Stack:
 
     # ---------------------------------------------------------------- backward
     def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True):
-        """dx (T, B, I), dhx, dcx (None without private states); the parameters' gradients stay in `tape.backward.dw`.
+        """dx (T, B, I), dhx, dcx (None without private states); the parameters' gradients stay in `tape.dw`.
 
         Args:
             dw: a flat buffer for the parameters' gradients; None leaves them out, or without `accumulate` makes one.
@@ -354,8 +399,14 @@ class Stack:
         with self.engine.activate():
             self.engine.require_no_capture()
             tape.used = True
+            problem, makes = tape.forward.problem, dw is None and not accumulate
+            plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes)
+            if makes and tape.bound is not None and self.space.size <= SMALL_WEIGHTS:
+                *results, tape.dw = tape.bound.run_backward(plan, self.space, dy, dhy, dcy)
+                return results
             work = tape.backward = BackwardPass(tape.forward, dy, dhy, dcy, self.space, dw, accumulate)
-            work.run(self.schedule.pick(work.problem)[0].plan_backward(work.problem, work.dw is not None))
+            work.run(plan)
+            tape.dw = work.dw
             return work.results()
 
     def backward_weights(self, tape, dw):

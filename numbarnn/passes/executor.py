@@ -58,6 +58,15 @@ class Pass(Buffers, ABC):
             one_after_another(self._end())
         self.finish()
 
+    def bound(self, plan):
+        """The functions, without arguments, that do the plan one after another whenever they are called, on the arrays
+        that this pass has then; see `bound`."""
+        self._steps, tasks = {}, []
+        for task in plan.tasks:
+            self.allocate_for(task)
+            tasks.append(self.bind(task))
+        return [*self._begin(), *tasks, *self.last_copies()] if plan.has_steps else tasks
+
     def _jobs(self, plan):
         """The plan's tasks as jobs; two more, before and after its steps, for the first copies and the last; and if the
         call can fail, a last one, that makes its results NaN if it did.

@@ -27,6 +27,19 @@ def test_agrees_with_reference(case):
     check(case, "sim", "auto")
 
 
+def test_a_stepper_without_bound_calls():
+    """Engines that do not bind calls make one at each step."""
+    layer = numbarnn.LSTM(3, 4, device="sim", seed=0)
+    x = np.random.default_rng(0).standard_normal((3, 2, 3)).astype("float32")
+    y, state = layer(x)
+    step = layer.stepper(2)
+    np.testing.assert_allclose([step(one) for one in x], y, rtol=1e-5, atol=1e-6)
+    for found, expected in zip(step.state, state, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    step.state = None
+    np.testing.assert_allclose(step(x[0]), y[0], rtol=1e-5, atol=1e-6)
+
+
 def launching_calls():
     """Functions that call layers, so that together they launch every kernel there is but planned ones."""
     sizes = dict(T=2, B=2, hidden=(2, 3), directions=2, dropout=0.5, batch_first=True)

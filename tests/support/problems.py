@@ -33,6 +33,7 @@ import equations
 import numbarnn
 from numbarnn import cells, reference
 from numbarnn.common.precision import HALVES, is_half, numpy_dtype
+from numbarnn.passes import bound
 from philox_reference import dropout_mask
 
 ROUNDINGS, STORED = 12, 4
@@ -524,6 +525,16 @@ def nan_filled(engine):
         del engine.empty
 
 
+@contextmanager
+def bound_each_time():
+    """No call of layers that are made meanwhile is bound once for many (`numbarnn.passes.bound`)."""
+    before, bound.SMALL = bound.SMALL, -1
+    try:
+        yield
+    finally:
+        bound.SMALL = before
+
+
 def on_engine(engine, value):
     """A state, array or packed sequence of NumPy arrays as arrays of the engine."""
     if isinstance(value, numbarnn.PackedSequence):
@@ -652,6 +663,11 @@ def check(case, device, schedule="stepwise", calls=1):
         assert_close(case, outputs, {name: expected[name] for name in outputs}, "inference")
     else:
         assert_same_bits(outputs, {name: values[name] for name in outputs}, "inference and training")
+    if layer.engine.binds_calls:
+        with bound_each_time():
+            again = problem.layer(device, schedule=schedule)
+            assert_same_bits(infer(again, problem), outputs, "inference, bound at each call")
+            assert_same_bits(train(again, problem)[0], values, "training, bound at each call")
     for call in range(1, calls):
         assert_same_bits(infer(layer, problem), outputs, f"inference, call {call}")
         layer.training_calls = 0  # the same numbers

@@ -1,0 +1,68 @@
+"""Streaming: a step at a time, with the state kept from one to the next."""
+
+from numbarnn.layers import checks
+
+
+class Stepper:
+    """Inference one step at a time, as `Recurrent.stepper` makes it.
+
+        step = layer.stepper(batch=1)
+        for x in stream:  # (B, I)
+            y = step(x)  # (B, H)
+
+    Everything that does not change from step to step is worked out once: on the CPU a step costs little more than its
+    arithmetic. The layer's weights are read at each step; a new `set_num_threads` counts from the next stepper on.
+    Steps of one stepper must not run at the same time.
+
+    Args:
+        layer: the layer, of one direction.
+        batch: B.
+        state: the state to begin with, as calls of the layer take it; None is zero.
+    """
+
+    def __init__(self, layer, batch=1, state=None):
+        if layer.bidirectional:
+            raise ValueError(
+                "a stepper needs a layer of one direction: the backward direction of a bidirectional one begins with "
+                "the last step, which a stream does not have"
+            )
+        self.layer, self.batch = layer, checks.positive_int(batch, "batch")
+        self._shape, self._dtype = (self.batch, layer.input_size), layer.weights.dtype
+        self._array_type = layer.engine.array_module.ndarray
+        self._bound = layer.stack.bound_step(layer.weights, self.batch)
+        self.state = state
+
+    def __call__(self, x):
+        """One step.
+
+        Args:
+            x: (B, I), an array of the layer's engine and dtype.
+
+        Returns:
+            y: (B, H), or (B, P) with projection; a new array.
+
+        Raises:
+            ValueError, TypeError: x has the wrong shape, dtype or device. The state is what it was.
+        """
+        if type(x) is not self._array_type or x.shape != self._shape or x.dtype != self._dtype:
+            x = checks.array(self.layer.engine, x, "x", self._shape, self.layer.dtype)
+        if self._bound is not None:
+            return self._bound.step(x)
+        y, self._state = self.layer(x[None], self._state)
+        return y[0]
+
+    @property
+    def state(self):
+        """The state after the last step, in the form in which the layer's calls return it: a copy. Assign to it to go
+        on from another one; None is zero."""
+        if self._bound is not None:
+            return self.layer._states(*self._bound.state)
+        return self._state
+
+    @state.setter
+    def state(self, state):
+        h, c = self.layer._check_states(state, "state", self.batch)
+        if self._bound is not None:
+            self._bound.state = h, c
+        else:
+            self._state = state if state is not None else self.layer._states(*self.layer.stack.zero_state(self.batch))

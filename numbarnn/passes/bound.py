@@ -1,0 +1,161 @@
+"""Small calls on the CPU: passes that are bound once and run again and again.
+
+A pass binds its tasks to the arrays of its call: views, addresses, records. That takes Python a tenth of a millisecond,
+more than a small call computes. A bound pass has arrays of its own; a call copies its arguments into them, calls the
+functions that the tasks became, and copies the results out.
+"""
+
+import numpy as np
+
+from numbarnn.passes.backward import BackwardPass
+from numbarnn.passes.executor import state_arrays
+from numbarnn.passes.forward import ForwardPass
+
+SMALL = 1 << 18  # bytes of a call's largest arrays, of all steps and layers, up to which it is bound
+SMALL_WEIGHTS = 1 << 17  # numbers of weights up to which backward is: their gradients are copied out too
+KINDS = 32  # of calls that are kept bound
+KEPT = 4  # bound passes of one kind that are kept: as many calls run at the same time, or wait for their backward
+
+
+def is_small(problem):
+    """Whether calls of a problem may be bound: they are short, and nothing in them changes from call to call but the
+    callers' arrays."""
+    cell, rows = problem.cell, problem.steps * problem.batch
+    values = max(cell.num_gates, cell.num_saved) + cell.num_private + 2  # per unit; h, and what it is made of
+    widths = problem.input_size + problem.directions * values * sum(problem.hidden_sizes)
+    draws = problem.training and (problem.dropping or bool(cell.noise) or any(cell.drop_connect))
+    return rows * widths * np.dtype(problem.dtype).itemsize <= SMALL and not (problem.masked or draws)
+
+
+def _own(array):
+    """An array, or state, like the caller's one."""
+    if isinstance(array, list):
+        return [np.empty_like(part) for part in array]
+    return None if array is None else np.empty(array.shape, array.dtype)
+
+
+def _fill(own, given):
+    """Copy what the caller gave: an array, a state, or None."""
+    if type(own) is np.ndarray:
+        np.copyto(own, given)
+    elif own is not None:
+        for part, other in zip(own, given, strict=True):
+            np.copyto(part, other)
+
+
+def _copy_of(result):
+    if type(result) is np.ndarray:
+        return result.copy()
+    return None if result is None else [part.copy() for part in result]
+
+
+class BoundForward:
+    """A forward pass with arrays of its own.
+
+    Args:
+        call: the `forward.Call`. plan: of the pass. x, hx, cx: arrays like those that it will get.
+        free: the list of those that nobody uses.
+
+    Attributes:
+        work: the `ForwardPass`.
+    """
+
+    def __init__(self, call, plan, x, hx, cx, free=()):
+        self._own, self._free = (_own(x), _own(hx), _own(cx)), free
+        self.work = ForwardPass(call, *self._own)
+        self._functions, self._backward = self.work.bound(plan), {}
+        self._results = self.work.results()
+
+    def run(self, number, *arrays):
+        """(y, hy, cy) of x, hx and cx; `number` is that of a training call."""
+        self.work.call = number
+        for own, given in zip(self._own, arrays, strict=True):
+            _fill(own, given)
+        for function in self._functions:
+            function()
+        return tuple(map(_copy_of, self._results))
+
+    def step(self, x):
+        """y (B, D*H) of one step with x (B, I), from the state that the last one left."""
+        (own, *state), (y, *new_state) = self._own, self._results
+        np.copyto(own[0], x)
+        for function in self._functions:
+            function()
+        for before, after in zip(state, new_state, strict=True):
+            _fill(before, after)
+        return y[0].copy()
+
+    @property
+    def state(self):
+        """A copy of h and c of `step`."""
+        return tuple(map(_copy_of, self._own[1:]))
+
+    @state.setter
+    def state(self, state):
+        for own, given in zip(self._own[1:], state, strict=True):
+            if given is not None:
+                _fill(own, given)
+            else:
+                for part in state_arrays(own):
+                    part[...] = 0
+
+    def give_back(self):
+        """Let others use it."""
+        if len(self._free) < KEPT:
+            self._free.append(self)
+
+    def run_backward(self, plan, space, *arrays):
+        """(dx, dhx, dcx, dw) of dy, dhy and dcy, any of which may be None."""
+        form = plan, *(type(array) for array in arrays)
+        bound = self._backward.get(form)
+        if bound is None:
+            bound = self._backward[form] = BoundBackward(self.work, plan, space, *arrays)
+        return bound.run(*arrays)
+
+
+class BoundBackward:
+    """The backward pass of a `BoundForward`'s, likewise."""
+
+    def __init__(self, tape, plan, space, dy, dhy, dcy):
+        self._own = _own(dy), _own(dhy), _own(dcy)
+        self.work = BackwardPass(tape, *self._own, space, accumulate=False)
+        self._functions = self.work.bound(plan)
+        self._results = *self.work.results(), self.work.dw
+
+    def run(self, *arrays):
+        """(dx, dhx, dcx, dw)."""
+        for own, given in zip(self._own, arrays, strict=True):
+            _fill(own, given)
+        for function in self._functions:
+            function()
+        return tuple(map(_copy_of, self._results))
+
+
+class BoundPasses:
+    """The bound passes of a stack of layers that nobody uses now.
+
+    Args:
+        engine: of the stack.
+    """
+
+    def __init__(self, engine):
+        self._engine, self._free = engine, {}  # kind of calls -> passes, or None where such calls are not bound
+
+    def take(self, call, plan, x, hx, cx):
+        """A `BoundForward` for a call, to be given back; None if such calls are not bound."""
+        kind = call.problem, type(hx), type(cx), self._engine.num_threads if self._engine.binds_calls else 0
+        if kind not in self._free:
+            if len(self._free) >= KINDS:
+                self._free = {}
+            binds = self._engine.binds_calls and not plan.concurrent and is_small(call.problem)
+            self._free[kind] = [] if binds else None
+        free = self._free.get(kind)  # None too if another thread has just cleared them
+        if free is None:
+            return None
+        try:
+            bound = free.pop()  # at once: two threads do not get the same
+        except IndexError:
+            bound = None
+        if bound is None or bound.work.flat is not call.flat:
+            bound = BoundForward(call, plan, x, hx, cx, free)
+        return bound

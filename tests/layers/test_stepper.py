@@ -1,0 +1,85 @@
+"""Streaming: steps one at a time are what one call of all steps is."""
+
+import numpy as np
+import pytest
+from problems import Case, make_problem
+
+import numbarnn as nr
+from numbarnn.cells import library
+
+CASES = (
+    Case("lstm", T=6, hidden=(5, 5)), Case("lstm", hidden=(5, 3), proj_size=2), Case("gru", hidden=(4, 6, 4)),
+    Case("rnn_relu", B=1), Case("gru", state=False), Case("lstm", state=False, dtype="float64"),
+)  # fmt: skip
+
+
+def parts(state):
+    """All arrays of a state."""
+    if isinstance(state, list | tuple):
+        return [array for part in state for array in parts(part)]
+    return [state]
+
+
+def assert_state(found, expected, rtol=1e-5):
+    for one, other in zip(parts(found), parts(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_steps_are_one_call_of_all(case):
+    problem = make_problem(case)
+    layer = problem.layer()
+    step = layer.stepper(case.B, problem.state)
+    y, state = layer(problem.x, problem.state)
+    for t, x in enumerate(problem.x):
+        np.testing.assert_allclose(step(x), y[t], rtol=1e-5, atol=1e-6)
+    assert_state(step.state, state)
+
+
+def test_cells_of_the_library_with_several_states():
+    layer = nr.RNN(library.slstm, 3, 4, device="cpu", seed=0)
+    x = np.random.default_rng(0).standard_normal((5, 2, 3)).astype("float32")
+    y, state = layer(x)
+    step = layer.stepper(2)
+    np.testing.assert_allclose([step(one) for one in x], y, rtol=1e-5, atol=1e-6)
+    assert_state(step.state, state)
+
+
+def test_state_can_be_set_and_results_are_copies():
+    layer = nr.LSTM(3, 4, device="cpu", seed=0)
+    rng = np.random.default_rng(0)
+    first, second = rng.standard_normal((2, 1, 3)).astype("float32")
+    step = layer.stepper()
+    y, state = step(first), step.state
+    kept = [array.copy() for array in (y, *state)]
+    again = step(second)
+    step.state = state
+    np.testing.assert_array_equal(step(second), again)
+    step.state = None
+    np.testing.assert_array_equal(step(first), y)
+    for array, before in zip((y, *state), kept, strict=True):
+        np.testing.assert_array_equal(array, before)
+    step.state = (None, state[1])
+    np.testing.assert_array_equal(step(second), layer(second[None], (None, state[1]))[0][0])
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing():
+    layer = nr.LSTM(3, 4, device="cpu", seed=0)
+    step, x = layer.stepper(2), np.ones((2, 3), "float32")
+    step(x)
+    before = step.state
+    for wrong, error, message in (
+        (x[:1], ValueError, r"x must have shape \(2, 3\), but has \(1, 3\)"),
+        (x[0], ValueError, "x must have 2 dimensions"), (x.astype("float64"), TypeError, "x has dtype float64"),
+        ([[1.0] * 3] * 2, TypeError, "x must be a NumPy array"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            step(wrong)
+    with pytest.raises(ValueError, match="state"):
+        step.state = (np.zeros((1, 1, 4), "float32"), None)
+    assert_state(step.state, before, rtol=0)
+    with pytest.raises(ValueError, match="a stepper needs a layer of one direction"):
+        nr.GRU(3, 4, bidirectional=True, device="cpu").stepper()
+    for batch in (0, 1.5, True):
+        with pytest.raises((ValueError, TypeError), match="batch"):
+            layer.stepper(batch)
