@@ -9,6 +9,6 @@ from numbarnn.layers.stack import Stack, Tape
 from numbarnn.layers.stepper import Stepper
 
 __all__ = [
-    "GRU", "LSTM", "RNN", "GradientCheck", "Gradients", "PackedSequence", "Recurrent", "Stack", "Stepper", "Tape", "gradcheck",
-    "pack_padded_sequence", "pad_packed_sequence",
+    "GRU", "LSTM", "RNN", "GradientCheck", "Gradients", "PackedSequence", "Recurrent", "Stack", "Stepper", "Tape",
+    "gradcheck", "pack_padded_sequence", "pad_packed_sequence",
 ]  # fmt: skip

@@ -222,8 +222,9 @@ def array(engine, value, name, shape, dtype):
     Args:
         shape: one entry per axis: a size, or a str (the axis' letter) where any size of at least 1 will do.
     """
-    result = as_array(engine, value, name)
-    if not _fits(result, shape, dtype):
+    if type(value) is engine.array_module.ndarray and value.shape == shape and value.dtype == known_dtype(dtype):
+        result = value  # right already, as most are: small calls notice the time of the rest
+    elif not _fits(result := as_array(engine, value, name), shape, dtype):
         _check_array(engine, result, name, shape, dtype)
     return result if result.flags.c_contiguous else engine.array_module.ascontiguousarray(result)
 

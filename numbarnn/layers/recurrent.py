@@ -390,6 +390,8 @@ class Recurrent:
         h = self.stack.check_h(state[0], f"{name}[0] (h)", batch)
         others = enumerate(zip(state[1:], names[1:], strict=True), 1)
         others = [self.stack.check_c(one, f"{name}[{n}] ({known_as})", batch) for n, (one, known_as) in others]
+        if len(others) == 1:
+            return h, others[0]
         with self.engine.activate():
             return h, private.join(
                 self.engine.array_module, others, self.stack.c_shapes(batch), known_dtype(self.dtype)

@@ -5,14 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import numbarnn
 from numbarnn import cli
 from numbarnn.bench import info
 from numbarnn.bench.cases import cases
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.peers import cudnn, peers
 from numbarnn.bench.speed import command as speed
-from numbarnn.bench.speed import lineup, timing
+from numbarnn.bench.speed import lineup, peak, timing
 from numbarnn.bench.speed import record as bench_record
+from numbarnn.engines.cpu.calls import address
 from numbarnn.weights import gates
 from stub_layer import use_stub
 
@@ -308,3 +310,25 @@ def test_both_clocks_on_a_gpu(command):
         assert (row["best_cudnn"] in row["device_seconds"]) == with_cudnn, row["left_out"]
         for name, seconds in row["device_median_s"].items():
             assert 0 < seconds < 1.5 * row["median_s"][name]
+
+
+def test_operations_of_a_call():
+    """Against what the weights' sizes say."""
+    for cell, make, sizes in (("lstm", numbarnn.LSTM, (5, 3, 7, 11, 3)), ("gru", numbarnn.GRU, (2, 1, 4, 6, 1))):
+        shape = dict(zip("TBIHL", sizes, strict=True))
+        layer = make(shape["I"], shape["H"], num_layers=shape["L"], device="cpu")
+        products = sum(value.size for name, value in layer.parameters.items() if name.startswith("weight"))
+        steps = shape["T"] * shape["B"]
+        assert peak.operations(cell, shape, training=False) == 2 * steps * products
+        assert peak.operations(cell, shape, training=True) == 6 * steps * products
+
+
+def test_peak_is_of_products_that_are_right(monkeypatch):
+    """As many operations as it counts, and not slower than a product of NumPy's by much."""
+    kept = []
+    monkeypatch.setattr(peak, "CALLS", 3)
+    monkeypatch.setattr(peak, "address", lambda array: kept.append(array) or address(array))
+    assert peak.cpu_peak(2) > 1e8
+    a, panel, out = kept
+    np.testing.assert_array_equal(out[: len(a)], a @ panel)
+    np.testing.assert_array_equal(out[-len(a) :], a @ panel)

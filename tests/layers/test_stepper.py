@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from problems import Case, make_problem
 
 import numbarnn as nr
 from numbarnn.cells import library
+from problems import Case, make_problem
 
 CASES = (
     Case("lstm", T=6, hidden=(5, 5)), Case("lstm", hidden=(5, 3), proj_size=2), Case("gru", hidden=(4, 6, 4)),

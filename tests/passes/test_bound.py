@@ -6,11 +6,11 @@ import gc
 
 import numpy as np
 import pytest
-from problems import Case, assert_same_bits, bound_each_time, make_problem, named_gradients, named_outputs, train
 
 import numbarnn as nr
 from numbarnn import functional
 from numbarnn.passes import bound
+from problems import Case, assert_same_bits, bound_each_time, make_problem, named_gradients, named_outputs, train
 
 
 def free_passes(layer):
@@ -77,7 +77,9 @@ def test_each_form_of_arguments_has_its_own():
     for given in (state, None, (state[0], None), (None, state[1]), state):
         assert_same_bits(*(named_outputs(one, *one(problem.x, given)) for one in (layer, other)))
         for dy, d in ((problem.dy, None), (None, dstate), (problem.dy, (None, dstate[1])), (problem.dy, dstate)):
-            pair = [named_gradients(one, one.backward(one.forward(problem.x, given)[2], dy, d)) for one in (layer, other)]
+            pair = [
+                named_gradients(one, one.backward(one.forward(problem.x, given)[2], dy, d)) for one in (layer, other)
+            ]
             assert_same_bits(*pair)
 
 

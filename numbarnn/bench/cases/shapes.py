@@ -39,7 +39,8 @@ def shapes(text):
 #: Name -> shapes. DeepBench itself leaves the input product out (CUDNN_SKIP_INPUT), and has other shapes for each cell.
 SETS = {
     "default": shapes(
-        "25,16,512,512,1 50,64,512,512,1 100,1,256,256,1 8,128,1024,1024,3 3,1,255,20,2 1,1,512,512,1 50,32,128,128,2"
+        "25,16,512,512,1 50,64,512,512,1 25,32,1024,1024,1 100,1,256,256,1 8,128,1024,1024,3 3,1,255,20,2 "
+        "1,1,512,512,1 50,32,128,128,2"
     ),
     "schedules": shapes(  # where schedules differ: long or short, one layer or several
         "1024,16,768,768,1 25,16,512,512,1 25,32,512,512,1 25,64,512,512,1 25,64,1024,1024,1 150,16,256,256,1 "

@@ -3,6 +3,7 @@
 from numbarnn.bench import report
 from numbarnn.bench.speed import trust
 from numbarnn.bench.speed.lineup import TORCH, is_cudnn
+from numbarnn.bench.speed.peak import operations
 from numbarnn.bench.speed.record import rival_of
 
 FORWARD, TRAINING = "forward", "forward+backward"
@@ -31,7 +32,7 @@ def print_timings(rows, where, doubt):
     table = [[*about(row), *own, outcome(row, doubt)] for row, own in zip(rows, cells, strict=True)]
     clock = "the GPU's clock" if gpu else f"{where.threads} CPU threads"
     title = f"Milliseconds per call, {clock}; a ratio below 1: numbarnn is faster"
-    title += "; call: by the host's clock" if gpu else "; us/step: numbarnn's call / T"
+    title += "; call: by the host's clock" if gpu else "; us/step: numbarnn's call / T; GFLOP/s: of its products"
     title += "; TF32 is PyTorch's default" if any(row["tf32"] for row in rows) else ""
     report.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("pass", "result"))
     say_left_out(rows)
@@ -54,12 +55,15 @@ def cpu_cells(rows):
     """(columns, cells of each row) by the host's clock."""
     labels = {TORCH: "torch", "onnxruntime": "onnxrt"}
     labels = {name: label for name, label in labels.items() if any(name in row["median_s"] for row in rows)}
-    columns = ["numbarnn", *labels.values(), *(f"/ {label}" for label in labels.values()), "us/step"]
+    columns = ["numbarnn", *labels.values(), *(f"/ {label}" for label in labels.values()), "us/step", "GFLOP/s"]
     cells = []
     for row in rows:
         own = [milliseconds(row["median_s"].get(name)) for name in ("numbarnn", *labels)]
         own += [quotient(row["ratio"].get(name)) for name in labels]
-        cells.append([*own, f"{row['median_s']['numbarnn'] * 1e6 / row['shape']['T']:.1f}" if row["ok"] else "-"])
+        if row["ok"]:
+            seconds, work = row["median_s"]["numbarnn"], operations(row["cell"], row["shape"], row["what"] == TRAINING)
+            own += [f"{seconds * 1e6 / row['shape']['T']:.1f}", f"{work / seconds / 1e9:.1f}"]
+        cells.append(own if row["ok"] else [*own, "-", "-"])
     return columns, cells
 
 
