@@ -41,6 +41,7 @@ class Engine(ABC):
         device: what the engine runs on, for people.
         fuses_input: `forward_steps` computes x Wᵀ of its steps too, from the buffers' x and W, so that plans have
             no "input" tasks.
+        has_halves: it computes what is stored in 16 bits.
         records_jobs: `run_jobs` gets faster when a call comes again, so that all plans run by it.
         binds_calls: what a pass's tasks became may be called again, with what then stands in the arrays, so that small
             calls are bound once.
@@ -56,6 +57,7 @@ class Engine(ABC):
     array_module: Any
     device: str
     fuses_input = False
+    has_halves = True
     records_jobs = False
     binds_calls = False
     watches_in_jobs = False

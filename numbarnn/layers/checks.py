@@ -6,7 +6,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from numbarnn.cells import lstm
-from numbarnn.common.precision import DTYPES, is_half, known_dtype, numpy_dtype
+from numbarnn.common.precision import DTYPES, known_dtype, numpy_dtype
 from numbarnn.engines.base import as_code
 from numbarnn.weights import BIAS_MODES, INPUT_MODES
 
@@ -179,12 +179,7 @@ def dtype_name(dtype):
 
 
 def dtype_on(engine, dtype):
-    """Raise ValueError, or RuntimeError where an upgrade helps, if the engine has no arrays of the dtype (a name)."""
-    if is_half(dtype) and engine.name == "cpu":
-        raise ValueError(
-            f"dtype {dtype!r} runs on device 'cuda' and in the simulator ('sim'), not on 'cpu', which would be slower "
-            "with it than with 'float32': pass device='cuda' or dtype='float32'"
-        )
+    """Raise RuntimeError if the engine has no arrays of the dtype (a name), and say which upgrade helps."""
     if dtype == "bfloat16" and engine.name == "cuda":
         version = engine.array_module.__version__
         if int(version.split(".")[0]) < CUPY_WITH_BFLOAT16:
@@ -263,7 +258,7 @@ def _why_not(engine, found, code, dtype):
     if found.kind == "c":
         return f"but this layer computes in {dtype}, which has no imaginary part: pass {code}.real.astype({dtype!r})"
     cure = f"but this layer computes in {dtype}: pass {code}.astype({dtype!r})"
-    runs = found.name in DTYPES and found.isnative and not (is_half(found.name) and engine.name == "cpu")
+    runs = found.name in DTYPES and found.isnative
     return f"{cure}, or make the layer with dtype={found.name!r}" if runs else cure
 
 

@@ -23,8 +23,8 @@ _ARGUMENTS = """
         dropout: probability of dropping an element of a layer's output, except the last's, in training.
         bidirectional: a second direction runs backward in time; outputs are concatenated.{options}
         input_mode: "linear", or "skip" (CUDNN_SKIP_INPUT): layer 0 has no W, x itself is added to each gate; I is H.
-        dtype: "float32" or "float64"; on "cuda" and "sim" also "float16" or "bfloat16", for what is stored: arithmetic,
-            c and the gradients of states are float32 then.
+        dtype: "float32", "float64", or "float16" or "bfloat16" for what is stored: arithmetic, c and the gradients of
+            states are float32 then. On the CPU x, y, states, weights and gradients have 16 bits, all else has 32.
         device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", "sim" (simulator).
         schedule: which task runs when: "stepwise", "wavefront", "persistent" (see `numbarnn.schedules`), or "auto",
             which takes one of them; `explain` says which and why.

@@ -278,10 +278,10 @@ class Recurrent:
         masks = []
         for layer in range(self.num_layers - 1):
             with self.engine.activate():
-                ones = self.engine.from_host(np.ones(work.output(layer).shape, self.dtype))
+                ones = self.engine.from_host(np.ones(work.output(layer).shape, work.problem.dtype))
                 if work.dropping:
                     self.engine.dropout(ones, ones, work.masks[layer], work.scale)
-                masks.append(self.engine.to_host(ones))
+                masks.append(self.engine.to_host(ones).astype(self.dtype, copy=False))
         return masks
 
     def drop_connect_masks(self, tape):
@@ -292,10 +292,10 @@ class Recurrent:
         if recurrent is not None and recurrent.words is not None:
             with self.engine.activate():
                 for part in (part for part in self.stack.space.parameters if part.kind == "R"):
-                    mask = self.engine.from_host(np.ones(part.shape, self.dtype))
+                    mask = self.engine.from_host(np.ones(part.shape, tape.forward.problem.dtype))
                     for drop in recurrent.drop(mask, mask, (part.layer, part.direction)):
                         drop()
-                    masks[part.name] = self.engine.to_host(mask)
+                    masks[part.name] = self.engine.to_host(mask).astype(self.dtype, copy=False)
         return masks
 
     def noise(self, tape):

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from numbarnn import cells, engines, schedules
-from numbarnn.common.precision import known_dtype
+from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.kernels.arrays import samples
 from numbarnn.kernels.step.groups import Parameters
 from numbarnn.layers import checks
 from numbarnn.layers.sequences import EVERY_STEP, Packing
+from numbarnn.layers.widened import Widened
 from numbarnn.passes.backward import BackwardPass
 from numbarnn.passes.bound import SMALL_WEIGHTS, BoundForward, BoundPasses
 from numbarnn.passes.forward import Call, ForwardPass
@@ -82,7 +83,8 @@ class Stack:
         dropout, bidirectional, proj_size: as in torch.nn.LSTM.
         input_mode: "linear", or "skip": no W in layer 0, x is added to each gate.
         cell_clip, clip_propagate_nan: see `numbarnn.LSTM`.
-        dtype: "float32", "float64", or, on "cuda" and "sim", "float16" or "bfloat16" (see `numbarnn.common.precision`).
+        dtype: "float32", "float64", "float16" or "bfloat16" (see `numbarnn.common.precision`, on the CPU
+            `numbarnn.layers.widened`).
         device: see `numbarnn.engines.get`.
         schedule: "auto" or a name in `numbarnn.schedules.SCHEDULES`.
         allow_tf32: see `numbarnn.schedules.Problem`.
@@ -158,6 +160,11 @@ class Stack:
         self._parameters = (None, None)  # the last weight buffer and its views
         self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
         self._bound = BoundPasses(self.engine)
+        self._widened = None  # a `Widened` where the engine has no arithmetic for what is stored
+        if is_half(self.dtype) and not self.engine.has_halves:
+            wide = Stack(**self._arguments | {"dtype": "float32", "device": self.engine.name})
+            wide._next_call, wide.caller = self._next_call, self.caller
+            self._widened = Widened(wide, self.dtype)
         self._samples = {}  # steps and batch of a call -> which lines of the weights, and of x or h, are watched
 
     def __getstate__(self):
@@ -275,6 +282,12 @@ class Stack:
             x: (T, B, I), an array of the engine, contiguous, of the stack's dtype; hx, cx as `check_h`, `check_c`
                 return them; weights: the flat buffer. All are taken as checked.
         """
+        if self._widened is not None:
+            *results, tape = self._widened.forward(x, hx, cx, weights, training, version, batch_major, sequences)
+            if training:
+                tape.stack, tape.weights = self, weights
+                self._watch(tape, weights)
+            return *results, tape
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         lengths, resets = sequences.lengths, sequences.resets
         self.engine.require_no_trouble()
@@ -301,7 +314,7 @@ class Stack:
 
     def bound_step(self, weights, batch):
         """A `BoundForward` of inference of one step, for `BoundForward.step`; None on an engine that binds no calls."""
-        if not self.engine.binds_calls:
+        if not self.engine.binds_calls or self._widened is not None:
             return None
         problem = self.problem(1, batch, training=False)
         call = Call(self.engine, problem, self.parameters_of(weights), weights, caller=self.caller)
@@ -334,11 +347,14 @@ class Stack:
         if bound is not None and work.x_copy is None:  # it has copied x, but callers see no difference
             tape.x = x
         if work.watched is None:
-            places = self._watched(work.steps, work.batch)
-            arrays = (weights, x) if tape.x is x else (weights,)  # else forward copied x
-            tape.watch = self.engine.watch(arrays, places[: len(arrays)])
-            tape.seen = tape.watch()
+            self._watch(tape, *((weights, x) if tape.x is x else (weights,)))  # else forward copied x
         return tape
+
+    def _watch(self, tape, *arrays):
+        """Remember the weights, and x, as they are, for an engine that compares at once."""
+        places = self._watched(tape.forward.steps, tape.forward.batch)
+        tape.watch = self.engine.watch(arrays, places[: len(arrays)])
+        tape.seen = tape.watch()
 
     # ---------------------------------------------------------------- what must not change before backward
     def _watched(self, steps, batch):
@@ -395,6 +411,8 @@ class Stack:
             dy: (T, B, D*H), or None for zero; dhy, dcy as `check_h`, `check_c` return them. All are taken as checked,
                 the tape by `require_unchanged`.
         """
+        if self._widened is not None:
+            return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate)
         self.engine.require_no_trouble()
         with self.engine.activate():
             self.engine.require_no_capture()
@@ -411,6 +429,9 @@ class Stack:
 
     def backward_weights(self, tape, dw):
         """Add the parameters' gradients to the flat buffer dw, after `backward_data` without them."""
+        if self._widened is not None:
+            self._widened.backward_weights(tape, dw)
+            return
         self.engine.require_no_trouble()
         with self.engine.activate():
             self.engine.require_no_capture()

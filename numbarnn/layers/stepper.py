@@ -48,8 +48,9 @@ class Stepper:
             x = checks.array(self.layer.engine, x, "x", self._shape, self.layer.dtype)
         if self._bound is not None:
             return self._bound.step(x)
-        y, self._state = self.layer(x[None], self._state)
-        return y[0]
+        time = 1 if self.layer.batch_first else 0
+        y, self._state = self.layer(x.reshape(*self._shape[:time], 1, *self._shape[time:]), self._state)
+        return y.reshape(self.batch, -1)
 
     @property
     def state(self):

@@ -1,6 +1,11 @@
-"""float16 and bfloat16: names, errors, large layers on a GPU. The kernels are in simulated/test_half_simulated.py."""
+"""float16 and bfloat16: names, errors, the CPU's way with them, large layers on a GPU.
 
+The kernels are in simulated/test_half_simulated.py."""
+
+import copy
+import pickle
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +13,7 @@ import pytest
 
 import numbarnn as nr
 import torch_peer
+from numbarnn import functional
 from numbarnn.common import precision
 from numbarnn.layers import checks
 from problems import Case, check, make_problem, train
@@ -27,10 +33,77 @@ def test_dtypes_are_known_by_name_and_as_numpys(dtype):
     assert checks.dtype_name(dtype) == checks.dtype_name(precision.numpy_dtype(dtype)) == dtype
 
 
+def on_the_cpu(dtype, **options):
+    """A layer of the dtype, one of float32 with the same numbers, and x, dy, states of the dtype."""
+    layer, wide = (nr.LSTM(3, 4, 2, device="cpu", dtype=name, seed=0, **options) for name in (dtype, "float32"))
+    wide.load_state_dict({name: value.astype("float32") for name, value in layer.state_dict().items()})
+    rng = np.random.default_rng(0)
+    x, dy = (rng.standard_normal((5, 2, size)).astype(dtype) for size in (3, 4))
+    return layer, wide, x, dy, tuple(rng.standard_normal((2, 2, 2, 4)).astype(dtype))
+
+
 @by_dtype
-def test_the_cpu_engine_says_where_halves_run(dtype):
-    with pytest.raises(ValueError, match=rf"'{dtype}' runs on device 'cuda' .*'sim'.* dtype='float32'"):
-        nr.LSTM(3, 4, dtype=dtype, device="cpu")
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.5}, {"batch_first": True}], ids=str)
+def test_the_cpu_computes_in_float32_and_rounds_each_result_once(dtype, options):
+    layer, wide, x, dy, state = on_the_cpu(dtype, **options)
+    if layer.batch_first:
+        x, dy = (np.ascontiguousarray(array.swapaxes(0, 1)) for array in (x, dy))
+    found, expected = [], []
+    for one, results, kind in ((layer, found, dtype), (wide, expected, "float32")):
+        given = x.astype(kind), tuple(part.astype(kind) for part in state)
+        y, final = one(*given)
+        results += [y, *final]
+        y, final, tape = one.forward(*given)
+        gradients = one.backward(tape, dy.astype(kind), given[1])
+        results += [y, *final, gradients.x, *gradients.state, *gradients.params.values(), *one.dropout_masks(tape)]
+        results.append(one.stepper(2)(x.reshape(-1, 3)[:2].astype(kind)))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other.astype(dtype), strict=True)
+
+
+@by_dtype
+def test_gradients_of_16_bits_add_up_on_the_cpu(dtype):
+    """What is added is rounded with the sum, not before."""
+    layer, wide, x, dy, _ = on_the_cpu(dtype)
+    dw = np.full_like(layer.weights, 1.0)
+    gradients = layer.backward(layer.forward(x)[2], dy, dw=dw)
+    expected = wide.backward(wide.forward(x.astype("float32"))[2], dy.astype("float32")).weights + 1
+    assert gradients.weights is dw
+    np.testing.assert_array_equal(dw, expected.astype(dtype))
+
+
+@by_dtype
+def test_functional_takes_halves_on_the_cpu(dtype):
+    layer, wide, x, dy, _ = on_the_cpu(dtype)
+    rnn = functional.Descriptor("lstm", 3, 4, 2, dtype=dtype, device="cpu")
+    reserve = functional.forward_training(rnn, x, None, None, layer.weights)[-1]
+    dx = functional.backward_data(rnn, reserve, dy, None, None, layer.weights)[0]
+    dw = np.zeros_like(layer.weights)
+    functional.backward_weights(rnn, reserve, dw)
+    functional.backward_weights(rnn, reserve, dw)
+    gradients = wide.backward(wide.forward(x.astype("float32"))[2], dy.astype("float32"))
+    np.testing.assert_array_equal(dx, gradients.x.astype(dtype))
+    once = gradients.weights.astype(dtype)
+    np.testing.assert_array_equal(dw, (gradients.weights + once.astype("float32")).astype(dtype))
+
+
+@by_dtype
+def test_weights_of_16_bits_that_change_are_noticed_on_the_cpu(dtype):
+    layer, wide, x, dy, _ = on_the_cpu(dtype)
+    tape = layer.forward(x)[2]
+    layer.weights[...] *= 2
+    with pytest.raises(ValueError, match="the weights were changed between forward and backward"):
+        layer.backward(tape, dy)
+    wide.weights[...] = layer.weights
+    for copied in (layer, pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
+        np.testing.assert_array_equal(copied(x)[0], wide(x.astype("float32"))[0].astype(dtype))
+
+
+def test_what_is_beyond_float16_is_infinite_on_the_cpu():
+    layer = nr.RNN(2, 3, nonlinearity="relu", dtype="float16", device="cpu", seed=0)
+    layer.weights[...] = 60000
+    with warnings.catch_warnings(action="error"):
+        assert np.isposinf(layer(np.full((1, 1, 2), 60000, "float16"))[0]).all()
 
 
 def test_a_missing_ml_dtypes_is_named(monkeypatch):

@@ -36,6 +36,16 @@ def test_steps_are_one_call_of_all(case):
     assert_state(step.state, state)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_layers_that_take_the_batch_first(dtype):
+    """Steps that are bound, and steps that are calls: x is (B, I) in both."""
+    layer = nr.GRU(3, 4, batch_first=True, dtype=dtype, device="cpu", seed=0)
+    x = np.random.default_rng(0).standard_normal((2, 5, 3)).astype(dtype)
+    step = layer.stepper(2)
+    y = np.stack([step(x[:, t]) for t in range(5)], axis=1)
+    np.testing.assert_allclose(y, layer(x)[0], rtol=1e-5 if dtype == "float32" else 2e-3, atol=1e-3)
+
+
 def test_cells_of_the_library_with_several_states():
     layer = nr.RNN(library.slstm, 3, 4, device="cpu", seed=0)
     x = np.random.default_rng(0).standard_normal((5, 2, 3)).astype("float32")

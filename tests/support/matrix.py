@@ -25,7 +25,7 @@ SIZES = {  # (T, B, sizes of layers, lengths, lengths of packed sequences, which
 }
 ON_GPU = ("sim", "cuda")
 SCHEDULES = {"cpu": ("stepwise", "wavefront"), **dict.fromkeys(ON_GPU, ("stepwise", "wavefront", "persistent"))}
-DTYPES = {"cpu": ("float32", "float64"), **dict.fromkeys(ON_GPU, ("float32", "float64", "float16", "bfloat16"))}
+DTYPES = dict.fromkeys(("cpu", *ON_GPU), ("float32", "float64", "float16", "bfloat16"))
 SELECTING = ("cell", "dtype", "schedule", "sequences", "resets", "projection", "clip", "R")  # these choose code
 NO_PARTS = {"R": ("heads", "drop", "both")}
 OF_LSTM_ONLY = tuple(cell for cell in BUILT_IN if cell != "lstm")

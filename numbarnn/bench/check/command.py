@@ -21,7 +21,6 @@ from numbarnn.bench.check.expected import Expected, dropout_masks, flat_weights
 from numbarnn.bench.peers import cudnn, peers
 
 DEVICES = ("cpu", "sim", "cuda")
-HALF_DEVICES = ("sim", "cuda")  # whose engines take float16 and bfloat16
 QUICK = (
     "a small subset that uses every option and crosses every boundary of the engines (tiles, chunks, blocks, threads), "
     "in a minute or two once compiled; it leaves out most pairs of options, long sequences, gradients of one output "
@@ -118,9 +117,7 @@ def plan_cases(device, cell, schedules, quick):
         wanted = [schedule for schedule in schedules if sizes[schedule] == size]
         todo += [(case, wanted) for case in spreads.spread(cell, size, device)]
     todo += [(case, schedules) for case in spreads.boundary_cases(cell, device)]
-    if device in HALF_DEVICES:
-        todo += [(case, schedules) for case in spreads.half_precision(cell, "quick" if quick else "full")]
-    return todo
+    return todo + [(case, schedules) for case in spreads.half_precision(cell, "quick" if quick else "full")]
 
 
 def left_out(devices, cells, schedules):

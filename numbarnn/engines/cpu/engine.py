@@ -64,6 +64,7 @@ class CpuEngine(HostEngine):
 
     name = "cpu"
     fuses_input = True
+    has_halves = False
     binds_calls = True
 
     def __init__(self):

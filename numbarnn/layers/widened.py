@@ -1,0 +1,75 @@
+"""float16 and bfloat16 on the CPU, which has no arithmetic of them: calls compute in float32.
+
+A call widens its arrays, runs as one of float32, and rounds each result once, to nearest even. On a GPU what layers
+hand on to each other and keep for backward is rounded too, so that it takes half the memory; here it is not.
+"""
+
+import numpy as np
+
+from numbarnn.common.precision import known_dtype
+
+
+def widened(array):
+    """An array, or state, in float32; None stays None."""
+    if isinstance(array, list):
+        return [part.astype(np.float32) for part in array]
+    return None if array is None else array.astype(np.float32)
+
+
+class Widened:
+    """A stack's calls by way of a stack of float32.
+
+    Args:
+        wide: the same stack in float32. dtype: the stack's, a name.
+    """
+
+    def __init__(self, wide, dtype):
+        self._wide, self._dtype = wide, known_dtype(dtype)
+        self._weights = (None, None)  # the last buffer of weights, and its numbers in float32
+
+    def _rounded(self, array):
+        if isinstance(array, list):
+            return [self._rounded(part) for part in array]
+        if array is None:
+            return None
+        with np.errstate(over="ignore"):  # beyond the dtype's range is infinity, as on a GPU
+            return array.astype(self._dtype)
+
+    def _wide_weights(self, weights):
+        """The weights as they are now; in one buffer for calls with one buffer, so that small calls stay bound."""
+        known, wide = self._weights  # one read: another thread may change them
+        if known is not weights:
+            wide = np.empty(weights.shape, np.float32)
+            self._weights = weights, wide
+        np.copyto(wide, weights)
+        return wide
+
+    def forward(self, x, hx, cx, weights, training, version, batch_major, sequences):
+        """As `Stack.forward`; the tape is of float32."""
+        *results, tape = self._wide.forward(
+            widened(x), widened(hx), widened(cx), self._wide_weights(weights), training, version, batch_major, sequences
+        )
+        return *map(self._rounded, results), tape
+
+    def backward_data(self, tape, dy, dhy, dcy, dw, accumulate):
+        """As `Stack.backward_data`."""
+        wanted = dw is not None or not accumulate
+        given = map(widened, (dy, dhy, dcy))
+        results = self._wide.backward_data(tape, *given, accumulate=not wanted)
+        if wanted:
+            tape.dw = self._added(dw, tape.dw, accumulate)
+        return tuple(map(self._rounded, results))
+
+    def backward_weights(self, tape, dw):
+        """As `Stack.backward_weights`."""
+        wide = np.zeros(dw.shape, np.float32)
+        self._wide.backward_weights(tape, wide)
+        self._added(dw, wide, accumulate=True)
+
+    def _added(self, dw, gradients, accumulate):
+        """The gradients, rounded: in dw where there is one, added to what it holds where they accumulate."""
+        if dw is None:
+            return self._rounded(gradients)
+        with np.errstate(over="ignore"):
+            np.copyto(dw, gradients + dw.astype(np.float32) if accumulate else gradients, casting="same_kind")
+        return dw
