@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,6 +83,11 @@ class Engine(ABC):
         """
         empty = self.empty
         return lambda name, shape, dtype: empty(shape, dtype)
+
+    def part_of(self, memory, start, shape, dtype):
+        """An array in the memory of a contiguous one of uint8, from that byte on; a view."""
+        size = prod(shape) * dtype.itemsize
+        return memory[start : start + size].view(dtype).reshape(shape)
 
     def constant(self, array):
         """A copy of a NumPy array on this engine that nobody may change; one for all equal arrays, kept for good."""
@@ -297,6 +303,9 @@ class HostEngine(Engine):
                 kind = f"{type(value).__module__}.{type(value).__qualname__}"
                 raise TypeError(f"{name} must be a NumPy array, and NumPy cannot take this {kind}: {error}") from error
         raise TypeError(f"{name} must be a NumPy array, not {type(value).__module__}.{type(value).__qualname__}")
+
+    def part_of(self, memory, start, shape, dtype):
+        return np.ndarray(shape, dtype, memory, start)
 
     def address(self, array):
         return array.ctypes.data

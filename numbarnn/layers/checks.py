@@ -145,6 +145,16 @@ def _is_number(value):
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def needed(need, names):
+    """`need` as a tuple of some of the names."""
+    if isinstance(need, str) or not isinstance(need, tuple | list | set | frozenset):
+        raise TypeError(f"need must be a tuple of some of {', '.join(map(repr, names))}, not {need!r}")
+    unknown = [name for name in need if name not in names]
+    if unknown:
+        raise ValueError(f"need must be a tuple of some of {', '.join(map(repr, names))}, but has {unknown[0]!r}")
+    return tuple(need)
+
+
 def probability(value, name):
     """`value` as a float in [0, 1]."""
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -14,7 +14,7 @@ class Gradients:
     """What `backward` returns.
 
     Attributes:
-        x: (T, B, I), or (B, T, I) with `batch_first`; packed as x was.
+        x: (T, B, I), or (B, T, I) with `batch_first`; packed as x was; None if it was not needed, as weights.
         state: gradients of the initial state, in the form in which states are given: (dhx, dcx) for the LSTM, else dhx.
         weights: the flat buffer of all parameters' gradients, laid out as the layer's `weights`.
         params: name -> gradient, views of `weights`, made when asked for.
@@ -27,6 +27,8 @@ class Gradients:
 
     @cached_property
     def params(self):
+        if self.weights is None:
+            raise ValueError("the gradients of parameters were not asked for: backward(..., need=('x', 'weights'))")
         return self._space.views(self.weights)
 
 

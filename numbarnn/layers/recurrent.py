@@ -15,7 +15,10 @@ from numbarnn.layers.parameters import Gradients, Parameters
 from numbarnn.layers.sequences import NO_PADDING_VALUE, PackedSequence
 from numbarnn.layers.stack import Stack, Tape
 from numbarnn.layers.stepper import Stepper
+from numbarnn.passes.backward import Need
 from numbarnn.schedules.explain import explain
+
+NEEDED = ("x", "weights")  # the gradients that backward can be asked for
 
 
 class Recurrent:
@@ -222,21 +225,32 @@ class Recurrent:
         """
         return Stepper(self, batch, state)
 
-    def backward(self, tape, dy=None, dstate=None, *, dw=None):
+    def backward(self, tape, dy=None, dstate=None, *, dw=None, need=NEEDED, retain=False):
         """Gradients of all inputs and parameters.
 
         Args:
-            tape: of one `forward` of this layer, with the weights unchanged since. It is used up.
+            tape: of one `forward` of this layer, with the weights unchanged since. It is used up, unless retained.
             dy: the gradient of y, of y's shape (packed if y was); None is zero. Ignored beyond sequences' lengths.
             dstate: the gradient of the final state, in its form; None is zero (also for one of the LSTM's two).
             dw: a flat buffer laid out as `weights`, but not that one (such as the `weights` of earlier `Gradients`), to
                 which the parameters' gradients are added; None starts from zero.
+            need: the gradients that are asked for, "x" and "weights" by default; products that only others need are
+                left out. Those of the initial state come along.
+            retain: keep the tape for further calls of backward, which takes memory for the gradients of
+                pre-activations, (T, B, G*H) per layer and direction.
+
+        Returns:
+            a `Gradients`; what was not needed is None.
 
         Raises:
             ValueError, TypeError: an argument does not fit; the tape was used, or made by another layer or with other
                 weights; weights or x have changed since.
         """
         self._check_tape(tape)
+        wanted = checks.needed(need, NEEDED)
+        if dw is not None and "weights" not in wanted:
+            raise ValueError("dw must be None where need has no 'weights', as nothing would be added to it")
+        asked = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"))
         work, packing = tape.forward, tape.packing
         if dy is not None:
             width = self.stack.directions * self.stack.output_sizes[-1]
@@ -252,8 +266,9 @@ class Recurrent:
             cure = f"pass dw={zeros}(layer.weights), or the weights of earlier Gradients"
             checks.apart(self.engine, dw, "dw", others.items(), cure)
         self.stack.require_unchanged(tape)
-        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, accumulate)
-        if packing is not None:
+        adds = accumulate or not asked.weights
+        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked)
+        if packing is not None and dx is not None:
             dx = PackedSequence(packing.pack(self.engine, dx), packing.batch_sizes, packing.order, packing.ranks)
         return Gradients(dx, self._states(dhx, dcx), tape.dw, self.stack.space)
 
@@ -410,7 +425,10 @@ class Recurrent:
     def _check_tape(self, tape):
         self._check_origin(tape)
         if tape.used:
-            raise ValueError("tape was already used: each needs a forward of its own, as backward overwrites it")
+            raise ValueError(
+                "tape was already used: each needs a forward of its own, as backward overwrites it; "
+                "backward(..., retain=True) keeps it"
+            )
         if tape.version != self._parameters.version:
             raise ValueError(
                 "tape was made with other weights (load_state_dict, or weights assigned, since): call forward again"

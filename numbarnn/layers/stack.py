@@ -19,7 +19,7 @@ from numbarnn.kernels.step.groups import Parameters
 from numbarnn.layers import checks
 from numbarnn.layers.sequences import EVERY_STEP, Packing
 from numbarnn.layers.widened import Widened
-from numbarnn.passes.backward import BackwardPass
+from numbarnn.passes.backward import BackwardPass, Need
 from numbarnn.passes.bound import SMALL_WEIGHTS, BoundForward, BoundPasses
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
@@ -261,17 +261,15 @@ class Stack:
         if problem is None:
             if len(self._problems) >= PROBLEMS:
                 self._problems.clear()
-            problem = replace(
-                self._problem,
-                steps=steps,
-                batch=batch,
-                training=training,
-                padded=padded,
-                resets=resets,
-                batch_major=batch_major,
+            problem = self.problem_with(
+                steps=steps, batch=batch, training=training, padded=padded, resets=resets, batch_major=batch_major
             )
             problem = self._problems.setdefault(key, problem)  # another thread may have made it too
         return problem
+
+    def problem_with(self, **sizes):
+        """A `Problem` of the stack, not remembered."""
+        return replace(self._problem, **sizes)
 
     def forward(self, x, hx, cx, weights, training, version=0, batch_major=False, sequences=EVERY_STEP):
         """y (T, B, D*H), hy, cy (None without private states) and, in training, the tape (else None).
@@ -402,27 +400,29 @@ class Stack:
             )
 
     # ---------------------------------------------------------------- backward
-    def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True):
+    def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True, need=Need()):  # noqa: B008 - a tuple
         """dx (T, B, I), dhx, dcx (None without private states); the parameters' gradients stay in `tape.dw`.
 
         Args:
             dw: a flat buffer for the parameters' gradients; None leaves them out, or without `accumulate` makes one.
             accumulate: add to dw; without it dw is overwritten.
+            need: a `Need`; without its x dx is None, and where the tape is needed again it is good for further passes.
             dy: (T, B, D*H), or None for zero; dhy, dcy as `check_h`, `check_c` return them. All are taken as checked,
                 the tape by `require_unchanged`.
         """
         if self._widened is not None:
-            return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate)
+            return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate, need)
         self.engine.require_no_trouble()
         with self.engine.activate():
             self.engine.require_no_capture()
-            tape.used = True
+            tape.used = not need.again
             problem, makes = tape.forward.problem, dw is None and not accumulate
-            plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes)
-            if makes and tape.bound is not None and self.space.size <= SMALL_WEIGHTS:
-                *results, tape.dw = tape.bound.run_backward(plan, self.space, dy, dhy, dcy)
+            plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes, need.x)
+            bindable = dw is None and (not need.weights or makes and self.space.size <= SMALL_WEIGHTS)
+            if bindable and tape.bound is not None:
+                *results, tape.dw = tape.bound.run_backward((plan, need, accumulate), self.space, dy, dhy, dcy)
                 return results
-            work = tape.backward = BackwardPass(tape.forward, dy, dhy, dcy, self.space, dw, accumulate)
+            work = tape.backward = BackwardPass(tape.forward, dy, dhy, dcy, self.space, dw, accumulate, need)
             work.run(plan)
             tape.dw = work.dw
             return work.results()

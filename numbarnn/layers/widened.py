@@ -51,11 +51,11 @@ class Widened:
         )
         return *map(self._rounded, results), tape
 
-    def backward_data(self, tape, dy, dhy, dcy, dw, accumulate):
+    def backward_data(self, tape, dy, dhy, dcy, dw, accumulate, need):
         """As `Stack.backward_data`."""
         wanted = dw is not None or not accumulate
         given = map(widened, (dy, dhy, dcy))
-        results = self._wide.backward_data(tape, *given, accumulate=not wanted)
+        results = self._wide.backward_data(tape, *given, accumulate=not wanted, need=need)
         if wanted:
             tape.dw = self._added(dw, tape.dw, accumulate)
         return tuple(map(self._rounded, results))

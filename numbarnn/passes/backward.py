@@ -1,24 +1,42 @@
 """The backward pass: its tasks on the arrays of a call."""
 
 from functools import partial
+from typing import NamedTuple
 
 from numbarnn.common.order import RESET
 from numbarnn.kernels.step.groups import BackwardBuffers, Gradients, Saved, Scratch
 from numbarnn.passes import buffers, launches
 from numbarnn.passes.executor import Pass, form_of_state, one_after_another, part_of_state, rows, state_arrays
 
+_GATES = frozenset(["gates"])
+
+
+class Need(NamedTuple):
+    """What a backward pass is asked for besides the gradients of the initial states, which come with its steps.
+
+    Attributes:
+        x, weights: the gradients of x and of the parameters: products over all steps that are left out otherwise.
+        again: the tape is kept as it is, for further backward passes: gradients of pre-activations get memory of their
+            own instead of that of what the cell saved.
+    """
+
+    x: bool = True
+    weights: bool = True
+    again: bool = False
+
 
 class BackwardPass(Pass):
     """A backward call.
 
     Args:
-        tape: the forward pass; what the cell saved is overwritten.
+        tape: the forward pass; what the cell saved is overwritten, unless it is needed again.
         dy: the gradient of the last layer's output, of the shape of the tape's `y`; None is zero.
         dhy, dcy: the gradients of the final states, like ForwardPass.hx; None is zero.
         space: the `WeightSpace` of dw.
         dw: a buffer for the parameters' gradients, laid out as the weights; None: one of its own where they are asked
             for without `accumulate`.
         accumulate: gradients are added to dw, not written over it.
+        need: a `Need`.
 
     Attributes:
         the buffers of `buffers.BACKWARD`.
@@ -27,16 +45,21 @@ class BackwardPass(Pass):
 
     table = buffers.Table(buffers.BACKWARD)
 
-    def __init__(self, tape, dy, dhy, dcy, space, dw=None, accumulate=True):
+    def __init__(self, tape, dy, dhy, dcy, space, dw=None, accumulate=True, need=Need()):  # noqa: B008 - a tuple
         problem, self.tape, self.space, self.accumulate = tape.problem, tape, space, accumulate
+        self.need = need
         allocate = tape.engine.allocate(tape.flat, problem, "backward")
         super().__init__(tape.engine, problem, allocate)
         self.caller, self.rewrites = tape.caller, problem.batch_major
+        if need.again:
+            self.separate = _GATES
         self.trouble = tape.trouble  # what is wrong with the tape is wrong with gradients
         self.allocate("call")
         self.dhy, self.dcy, self.dy = self.take("dhy", dhy), self.take("dcy", dcy), self.take("dy", dy)
         if dy is None or problem.batch_major:
             self.allocate("dy_copy")
+        if need.x:
+            self.allocate("dx_copy")
         if problem.dtype == problem.state_dtype:  # else what accumulates is rounded once, at the end
             self.dhx, self.dcx = self.dh, self.dc
         self.dw = dw
@@ -191,13 +214,14 @@ class BackwardPass(Pass):
 
     def results(self):
         """(dx as x was given, dhx, dcx) for the caller."""
-        name, dx = (("dx", 0), self.dx[0]) if self.dx_copy is None else ("dx_copy", self.dx_copy)
+        name, dx = (("dx", 0), self.dx.get(0)) if self.dx_copy is None else ("dx_copy", self.dx_copy)
         dh, dc = ("dh", "dc") if self.dhx is self.dh else ("dhx", "dcx")
         return self.hand_over(name, dx), self.hand_over(dh, self.dhx), self.hand_over(dc, self.dcx)
 
     def first_copies(self):
         """The gradients of the final states to where they accumulate."""
         yield from self.tape.unchanged()
+        yield from self.tape.made_again()
         if self.dy_copy is not None:
             yield self.put(self.dy_copy, None if self.dy is None else self.dy.transpose(1, 0, 2))
         yield from self.put_state(self.dh, self.dhy)
@@ -227,6 +251,11 @@ class BackwardPass(Pass):
         given = [array for array in (dx, self.dw) if array is not None]
         return [*given, *state_arrays(self.dhx), *state_arrays(self.dcx)]
 
+    def prepare_launches(self):
+        super().prepare_launches()
+        if self.tape.remade and self.tape.recurrent is not None:
+            self.tape.recurrent.join()
+
     def facts(self):
         forms = form_of_state(self.dhy), form_of_state(self.dcy)
-        return self.problem, self.caller, self.accumulate, self.dy is None, *forms
+        return self.problem, self.caller, self.accumulate, self.dy is None, self.need, self.tape.remade, *forms

@@ -104,21 +104,27 @@ class BoundForward:
         if len(self._free) < KEPT:
             self._free.append(self)
 
-    def run_backward(self, plan, space, *arrays):
-        """(dx, dhx, dcx, dw) of dy, dhy and dcy, any of which may be None."""
-        form = plan, *(type(array) for array in arrays)
+    def run_backward(self, how, space, *arrays):
+        """(dx, dhx, dcx, dw) of dy, dhy and dcy, any of which may be None; `how` as `BoundBackward` has it."""
+        form = how, *(type(array) for array in arrays)
         bound = self._backward.get(form)
         if bound is None:
-            bound = self._backward[form] = BoundBackward(self.work, plan, space, *arrays)
+            bound = self._backward[form] = BoundBackward(self.work, how, space, *arrays)
         return bound.run(*arrays)
 
 
 class BoundBackward:
-    """The backward pass of a `BoundForward`'s, likewise."""
+    """The backward pass of a `BoundForward`'s, likewise.
 
-    def __init__(self, tape, plan, space, dy, dhy, dcy):
+    Args:
+        tape: the `ForwardPass`. how: (plan, `Need`, whether gradients would accumulate if they were asked for). space,
+            dy, dhy, dcy: as `BackwardPass` takes them.
+    """
+
+    def __init__(self, tape, how, space, dy, dhy, dcy):
+        plan, need, accumulate = how
         self._own = _own(dy), _own(dhy), _own(dcy)
-        self.work = BackwardPass(tape, *self._own, space, accumulate=False)
+        self.work = BackwardPass(tape, *self._own, space, accumulate=accumulate, need=need)
         self._functions = self.work.bound(plan)
         self._results = *self.work.results(), self.work.dw
 

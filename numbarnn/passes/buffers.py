@@ -72,7 +72,7 @@ FORWARD = (
     Row("y_copy", "call", "T, B, D * P", "storage", "call", "call", "y filled beyond sequences",
         "p.padded and not p.batch_major"),
     Row("x_copy", "call", "T, B, I", "storage", "call", "tape", "x with time first, zero beyond sequences",
-        "p.batch_major or p.padded and p.training"),
+        "p.copies_x"),
     Row("hy", "state", "D, B, P", "storage", "call", "call", "the final h"),
     Row("cy", "state", "D, B, N * H", "storage", "call", "call", "the final private states", "cell.num_private"),
     Row("step_mask", "call", "D, T + 2, B", "uint8", "call", "tape", "what each step is (`numbarnn.common.order`)",
@@ -108,7 +108,7 @@ BACKWARD = (
     Row("dhx", "state", "D, B, P", "storage", "call", "tape", "dh, rounded once", "p.dtype != p.state_dtype"),
     Row("dcx", "state", "D, B, N * H", "storage", "call", "tape", "dc, rounded once",
         "p.dtype != p.state_dtype and cell.num_private"),
-    Row("dx_copy", "call", "B, T, I", "storage", "call", "tape", "dx as x was given", "p.batch_major"),
+    Row("dx_copy", "call", "B, T, I", "storage", "dx_copy", "tape", "dx as x was given", "p.batch_major"),
     Row("dy_copy", "call", "T, B, D * P", "storage", "dy_copy", "tape", "dy with time first, or zeros for None"),
     Row("trouble", "call", "1,", "int64", "trouble", "tape", "the tape's word, or one of its own"),
     Row("dw", "call", "F,", "storage", "dw", "tape", "the gradients of all parameters"),
@@ -167,6 +167,7 @@ class Table:
         single, several: the names of buffers that a pass has as an array (or state), and as a dict.
         scratch: the names of those that are let go after the steps of their layer and direction.
         kept: the names of those that are let go with the tape.
+        reserved: of those, the names of the ones that tasks and steps fill: what backward cannot make again.
     """
 
     def __init__(self, rows):
@@ -176,11 +177,14 @@ class Table:
         self.several = [name for name, row in names.items() if row.per in ("layer", "place")]
         self.scratch = [name for name, row in names.items() if row.until == "steps"]
         self.kept = {name for name, row in names.items() if row.until == "tape"}
+        self.reserved = {
+            row.name for row in rows if row.until == "tape" and {*KINDS, "call"} & {*row.needed_by.split()}
+        }
         self._when = [compile(row.when or "True", row.name, "eval") for row in rows]
         self._shapes = [compile(f"({row.shape})", row.name, "eval") for row in rows]
-        self.layout = lru_cache(maxsize=1024)(self._layout)
+        self.layout = lru_cache(maxsize=1024)(self.make_layout)
 
-    def _layout(self, problem):
+    def make_layout(self, problem):
         """Which buffers come with what: (kind of task or other need, layer, direction) -> tuple of (name, key, shape,
         dtype, within). Without a layer and direction where it is no task's."""
         layers, directions, found = range(problem.layers), range(problem.directions), {}
@@ -226,8 +230,11 @@ class Buffers:
             for name in cls.table.several:
                 setattr(cls, name, NOTHING)
 
+    separate = frozenset()  # buffers whose memory no other one has, whatever the table says
+
     def __init__(self, engine, problem, allocate):
         self.engine, self.problem, self._allocate, self._made = engine, problem, allocate, {}
+        self._new = allocate  # of the table's buffers; a pass may place some of them elsewhere
         several, self._layout = self.table.layout(problem)
         own = vars(self)
         for name in several:
@@ -241,12 +248,12 @@ class Buffers:
             known, at, full_name = (own, name, name) if key is None else (own[name], key, (name, key))
             if known.get(at) is not None:
                 continue
-            if within is not None:
+            if within is not None and within not in self.separate:
                 known[at] = self._shared(within)[key]
             elif type(shape) is tuple:
-                known[at] = self._made[full_name] = self._allocate(full_name, shape, dtype)
+                known[at] = self._made[full_name] = self._new(full_name, shape, dtype)
             else:  # a state of layers that differ in size
-                parts = {(name, layer): self._allocate((name, layer), part, dtype) for layer, part in enumerate(shape)}
+                parts = {(name, layer): self._new((name, layer), part, dtype) for layer, part in enumerate(shape)}
                 self._made |= parts
                 known[at] = list(parts.values())
 

@@ -7,11 +7,13 @@ import numpy as np
 
 from numbarnn.common.order import SKIP
 from numbarnn.common.philox import dropout_masks, noise_words
+from numbarnn.common.precision import known_dtype
 from numbarnn.engines import Engine
 from numbarnn.kernels.step.groups import ForwardBuffers, Options, Saved, Scratch, States
 from numbarnn.passes import buffers, launches
 from numbarnn.passes.executor import Pass, form_of_state, part_of_state, rows, state_arrays
 from numbarnn.passes.recurrent_weights import RecurrentWeights
+from numbarnn.passes.reserve import Reserve, layout_of
 from numbarnn.schedules.plan import BOTH
 from numbarnn.schedules.problem import Problem
 
@@ -26,6 +28,7 @@ class Call(NamedTuple):
         caller: who called, as text: what an error says that is found out later.
         watched: in training, on an engine that compares as a job: `samples.places` of the weights and of the last
             layer's h, from which a change before backward is seen; else None.
+        reserves: keep all that backward reads besides x and the weights in one buffer (`reserve`).
     """
 
     engine: Engine
@@ -36,6 +39,7 @@ class Call(NamedTuple):
     number: int = 0
     caller: str = ""
     watched: Any = None
+    reserves: bool = False
 
 
 class ForwardPass(Pass):
@@ -53,16 +57,21 @@ class ForwardPass(Pass):
         x_shape: x's shape as it was given.
         scale: of dropout, what is not dropped is multiplied by; None without.
         recurrent: a `RecurrentWeights` where steps multiply with another R than the parameter; else None.
+        reserve: (bytes,) uint8, the buffer that holds what backward reads; None where these have memory of their own.
+        remade: it was made of a reserve.
     """
 
     table = buffers.Table(buffers.FORWARD)
+    reserve, remade = None, False
 
     def __init__(self, call, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
-        engine, problem, self.weights, self.flat, self.seed, self.call, self.caller, self.watched = call
-        super().__init__(engine, problem, engine.allocate(self.flat, problem))
+        self._begin_with(call)
+        engine, problem = self.engine, self.problem
+        if call.reserves:
+            self._keep_in(None)
         self.allocate("call")
         self.hx, self.cx = self.take("hx", hx), self.take("cx", cx)
-        self.x_shape, self.fill, self.scale = x.shape, fill, None
+        self.x_shape, self.fill = x.shape, fill
         self.rewrites = self.y_copy is not None
         if self.x_copy is None:  # backward reads it again
             self.x = self.take("x", x, own=problem.training)
@@ -74,6 +83,49 @@ class ForwardPass(Pass):
             else:
                 self.lengths = self._on_engine("lengths", lengths)
             self.resets = self.step_mask[0, :0] if resets is None else self._on_engine("resets", resets)
+        self._draw()
+        if self.watched is not None:
+            self.allocate("seen")
+            self.may_fail()  # backward says in this word what has changed
+
+    @classmethod
+    def of_reserve(cls, call, x, reserve):
+        """The tape of a forward pass that is over, made again; it is good for backward alone.
+
+        Args:
+            call: what the `Call` was. x: as it was, or None where backward needs no gradients of parameters, or the
+                reserve has a copy of x (`Problem.copies_x`).
+            reserve: that pass's, or a copy.
+        """
+        self = cls.__new__(cls)
+        self._begin_with(call)
+        self.remade = True
+        own = vars(self)
+        for full_name, (_, shape, dtype) in self._keep_in(reserve).places.items():
+            known, at = (own[full_name[0]], full_name[1]) if type(full_name) is tuple else (own, full_name)
+            known[at] = self._made[full_name] = self._new(full_name, shape, dtype)
+        self.x = self.x_copy if self.x_copy is not None else self.take("x", x, own=True)
+        self._draw()
+        return self
+
+    def _begin_with(self, call):
+        """Know the call; no buffers yet."""
+        engine, problem, self.weights, self.flat, self.seed, self.call, self.caller, self.watched, _ = call
+        super().__init__(engine, problem, engine.allocate(self.flat, problem))
+        self.scale = None
+
+    def _keep_in(self, memory):
+        """Let what backward reads be in one buffer, this one, or if it is None a new one; returns its layout."""
+        layout = layout_of(self.table, self.problem)
+        if memory is None:
+            memory = self._allocate("reserve", (layout.size,), known_dtype("uint8"))
+        self.reserve = self._made["reserve"] = memory
+        self._new = Reserve(self.engine, layout, memory, self._allocate)
+        return layout
+
+    def _draw(self):
+        """What the call's random numbers follow from; and R where steps have another one."""
+        problem = self.problem
         if problem.dropping:
             self.scale, masks = dropout_masks(problem.dropout, self.seed, problem.layers - 1, self.call)
             self.masks = self.from_host("masks", masks)
@@ -81,9 +133,6 @@ class ForwardPass(Pass):
         if problem.training and problem.cell.noise:
             words = noise_words(self.seed, problem.layers * problem.directions, self.call)
             self.noise = self.from_host("noise", words)
-        if self.watched is not None:
-            self.allocate("seen")
-            self.may_fail()  # backward says in this word what has changed
 
     def _on_engine(self, name, array):
         """An array of the engine, copied there if it is NumPy's."""
@@ -237,6 +286,12 @@ class ForwardPass(Pass):
                 columns = slot[:, direction * width : (direction + 1) * width] if directions > 1 else slot
                 yield partial(copy, columns, part_of_state(self.problem, other, layer)[direction])
 
+    def made_again(self):
+        """The functions that make, before backward, what a reserve does not have: R where steps have one of their
+        own."""
+        if self.remade and self.recurrent is not None:
+            yield from self.recurrent.fill()
+
     def unchanged(self):
         """The functions that notice, before backward, whether what it reads again has changed."""
         if self.watched is not None:
@@ -259,7 +314,9 @@ class ForwardPass(Pass):
 
     def results(self):
         """(y, hy, cy) for the caller."""
-        name = ("h", self.problem.layers - 1) if self.y_copy is None else "y_copy"
+        name = "y_copy"
+        if self.y_copy is None:
+            name = ("h", self.problem.layers - 1) if self.reserve is None else "reserve"
         return self.hand_over(name, self.y), self.hand_over("hy", self.hy), self.hand_over("cy", self.cy)
 
     def arrays(self):

@@ -90,6 +90,11 @@ class Problem:
         return self.padded or self.resets
 
     @cached_property
+    def copies_x(self):
+        """Whether tasks read a copy of x, with time first and zero beyond sequences, that a tape keeps."""
+        return self.batch_major or (self.padded and self.training)
+
+    @cached_property
     def state_dtype(self):
         """The dtype in which states accumulate."""
         return compute_dtype(self.dtype)

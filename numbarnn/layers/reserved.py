@@ -1,0 +1,86 @@
+"""Training calls of a stack whose tape is a flat buffer, the reserve: for those who keep what backward needs.
+
+    shape = Shape(steps, batch)
+    y, hy, cy, reserve = forward(stack, shape, x, (hx, cx), weights)
+    dx, dhx, dcx, dw = backward(stack, shape, x, weights, reserve, (dy, dhy, dcy))
+
+Nothing else is kept between the two calls, and nothing is compared: that x, the weights and the reserve are what they
+were is the caller's to see to.
+"""
+
+from typing import NamedTuple
+
+from numbarnn.layers.sequences import EVERY_STEP
+from numbarnn.passes.backward import BackwardPass, Need
+from numbarnn.passes.forward import Call, ForwardPass
+from numbarnn.passes.reserve import make_layout
+
+
+class Shape(NamedTuple):
+    """What a backward call has to know of its forward call, besides arrays.
+
+    Attributes:
+        steps, batch: T, B.
+        padded, resets: whether there were lengths, and resets.
+        batch_major: x, y, dy and dx are (B, T, ...).
+        seed: key of what the call draws at random.
+    """
+
+    steps: int
+    batch: int
+    padded: bool = False
+    resets: bool = False
+    batch_major: bool = False
+    seed: int = 0
+
+
+def problem_of(stack, shape):
+    """The `Problem` of the training call."""
+    return stack.problem(shape.steps, shape.batch, True, shape.padded, shape.resets, shape.batch_major)
+
+
+def reserve_size(stack, shape, dtype):
+    """Bytes of the reserve in calls of a dtype (a name); T and B may be numbers that are not known yet (PyTorch's)."""
+    sizes = {name: getattr(shape, name) for name in ("steps", "batch", "padded", "resets", "batch_major")}
+    return make_layout(ForwardPass.table, stack.problem_with(training=True, dtype=dtype, **sizes)).size
+
+
+def forward(stack, shape, x, state, weights, sequences=EVERY_STEP):
+    """y (T, B, D*H), hy, cy (None without private states), and the reserve (bytes,) uint8, of which y may be a part.
+
+    Args:
+        shape: a `Shape`. The others are as those of `Stack.forward`, taken as checked; state: (hx, cx).
+    """
+    engine = stack.engine
+    engine.require_no_trouble()
+    with engine.activate():
+        engine.require_no_capture()
+        work = ForwardPass(
+            _call(stack, shape, weights), x, *state, sequences.lengths, sequences.resets, sequences.padding_value
+        )
+        work.run(stack.schedule.pick(work.problem)[0].plan_forward(work.problem))
+        return *work.results(), work.reserve
+
+
+def backward(stack, shape, x, weights, reserve, gradients, need=Need()):  # noqa: B008 - a tuple
+    """dx, dhx, dcx and the flat dw; what is not needed is None, as is dcx without private states.
+
+    Args:
+        x: None will do where no gradients of parameters are needed.
+        reserve: overwritten, unless it is needed again.
+        gradients: (dy, dhy, dcy), None for zero. need: a `Need`.
+    """
+    engine = stack.engine
+    engine.require_no_trouble()
+    with engine.activate():
+        engine.require_no_capture()
+        tape = ForwardPass.of_reserve(_call(stack, shape, weights), x, reserve)
+        work = BackwardPass(tape, *gradients, stack.space, None, not need.weights, need)
+        work.run(stack.schedule.pick(work.problem)[0].plan_backward(work.problem, need.weights, need.x))
+        return *work.results(), work.dw
+
+
+def _call(stack, shape, weights):
+    """The `Call`."""
+    problem, parameters = problem_of(stack, shape), stack.parameters_of(weights)
+    return Call(stack.engine, problem, parameters, weights, shape.seed, 0, stack.caller, reserves=True)

@@ -1,0 +1,63 @@
+"""The reserve: all that backward reads besides x and the weights, in one flat buffer, as cuDNN's reserve space is.
+
+What is in it, and where, follows from the problem alone: the buffers of the forward pass that its steps fill and that
+stay with the tape, one after another. Whoever keeps a call's x, weights, key of random numbers and this buffer can make
+its tape again (`ForwardPass.of_reserve`).
+"""
+
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+LINE = 64  # bytes at whose multiples buffers begin: a line of a cache
+
+
+class Layout(NamedTuple):
+    """Where buffers stand.
+
+    Attributes:
+        size: bytes of the reserve.
+        places: name of a buffer, or (name, its key) -> (bytes before it, shape, dtype).
+    """
+
+    size: int
+    places: dict
+
+
+def make_layout(table, problem):
+    """The `Layout` of a problem, whose T and B may be numbers that are not known yet (PyTorch's SymInt).
+
+    Args:
+        table: the `buffers.Table` of the forward pass.
+    """
+    size, places = 0, {}
+    for buffers in table.make_layout(problem)[1].values():
+        for name, key, shape, dtype, within in buffers:
+            full_name = name if key is None else (name, key)
+            if name in table.reserved and within is None and full_name not in places:
+                places[full_name] = size, shape, dtype
+                size = size + (prod(shape) * dtype.itemsize + LINE - 1) // LINE * LINE
+    return Layout(size, places)
+
+
+layout_of = lru_cache(maxsize=1024)(make_layout)
+
+
+class Reserve:
+    """Allocates the buffers of a layout in one flat array, and others where `otherwise` does.
+
+    Args:
+        engine: whose array the memory is.
+        layout: the `Layout`. memory: (layout.size,) uint8.
+        otherwise: function (name, shape, dtype).
+    """
+
+    def __init__(self, engine, layout, memory, otherwise):
+        self._engine, self._layout, self.memory, self._otherwise = engine, layout, memory, otherwise
+
+    def __call__(self, name, shape, dtype):
+        """The array of that name, with unspecified contents."""
+        place = self._layout.places.get(name)
+        if place is None:
+            return self._otherwise(name, shape, dtype)
+        return self._engine.part_of(self.memory, *place)
