@@ -27,6 +27,7 @@ RANKS = {
     "passes": 6,
     "layers": 7,
     "functional": 8,
+    "torch": 8,
     "convert": 8,
     "bench": 9,
     "cli": 10,

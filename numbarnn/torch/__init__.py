@@ -1,0 +1,1 @@
+"""numbarnn in PyTorch: recurrent networks as functions of tensors, with gradients, compiled whole."""

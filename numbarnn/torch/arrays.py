@@ -1,0 +1,103 @@
+"""Tensors as the engines' arrays and back: the same memory on the same stream, nothing copied."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+
+
+def array_of(tensor):
+    """A tensor as NumPy's or CuPy's array: of the same memory, unless it is not contiguous; None stays None."""
+    if tensor is None:
+        return None
+    tensor = tensor.detach()
+    if tensor.is_cuda:
+        import cupy
+
+        return cupy.from_dlpack(tensor.contiguous())
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    return tensor.numpy()
+
+
+def tensor_of(array):
+    """An engine's array as a tensor of the same memory; None stays None."""
+    if array is None:
+        return None
+    return torch.from_numpy(array) if type(array) is np.ndarray else torch.from_dlpack(array)
+
+
+def stream_of(tensor):
+    """A context in which CuPy works on PyTorch's current stream of the tensor's device."""
+    if not tensor.is_cuda:
+        return nullcontext()
+    import cupy
+
+    stream = torch.cuda.current_stream(tensor.device)
+    return cupy.cuda.ExternalStream(stream.cuda_stream, tensor.device.index)
+
+
+# ------------------------------------------------------------------------------------------------------------ weights
+def weights_of(network, weights):
+    """The parameters as one flat array, in the memory they have if they are views of one buffer, else gathered.
+
+    The last buffer's array is kept, with which views of it are.
+
+    Args:
+        network: the `Network`. weights: the flat tensor, or a list of its parts.
+
+    Raises:
+        ValueError: there are too few or too many, or of another size.
+    """
+    first = weights[0]
+    start, known = first.data_ptr(), network.last_weights  # one read: another thread may change it
+    if _lie_together(network, weights, start):
+        if known is not None and known[:3] == (start, first.dtype, first.device):
+            return known[3]
+        memory = first.untyped_storage()
+        if start + network.size * first.element_size() <= memory.data_ptr() + memory.nbytes():
+            flat = array_of(first.detach().as_strided((network.size,), (1,)))
+            network.last_weights = start, first.dtype, first.device, flat
+            return flat
+    return array_of(gathered(network, weights))
+
+
+def is_flat(network, weights):
+    """Whether there is one tensor for all parameters."""
+    return len(weights) == 1 and weights[0].dim() == 1
+
+
+def _lie_together(network, weights, start):
+    """Whether tensors stand in memory as the parts of the flat buffer do."""
+    if is_flat(network, weights):
+        return weights[0].is_contiguous() and weights[0].numel() == network.size
+    if len(weights) != len(network.parts):
+        return False
+    item = weights[0].element_size()
+    for tensor, part in zip(weights, network.parts, strict=True):
+        if tensor.data_ptr() != start + part.offset * item or not tensor.is_contiguous():
+            return False
+    return True
+
+
+def gathered(network, weights):
+    """The flat tensor of the parameters: itself if it is flat, else a copy; differentiable."""
+    check_weights(network, weights)
+    if is_flat(network, weights):
+        return weights[0]
+    return torch.cat([tensor.reshape(-1) for tensor in weights])
+
+
+def check_weights(network, weights):
+    """Raise ValueError unless these are all parameters, or all in one flat tensor."""
+    shapes, expected = [tuple(one.shape) for one in weights], [part.shape for part in network.parts]
+    if shapes not in (expected, [(network.size,)]):
+        names = ", ".join(f"{part.name} {part.shape}" for part in network.parts)
+        raise ValueError(f"weights must be {names}, or one flat tensor ({network.size},), but have shapes {shapes}")
+
+
+def gradients_of(network, weights, dw):
+    """The flat gradient as a list of gradients of these weights: views of it; None for each if it is None."""
+    if dw is None or is_flat(network, weights):
+        return [dw] * len(weights)
+    return [dw.as_strided(part.shape, (*part.shape[1:], 1), part.offset) for part in network.parts]

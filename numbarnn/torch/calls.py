@@ -1,0 +1,124 @@
+"""One call of a network on PyTorch's tensors, with gradients: `run`, on which the modules stand."""
+
+import torch
+
+from numbarnn.torch import core, operators  # noqa: F401 - which registers torch.ops.numbarnn
+from numbarnn.torch.eager import Recurrence
+
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+_MAX_SEED = 2**62
+
+
+def run(
+    network, x, hx, cx, weights, *, lengths=None, resets=None, padding_value=0.0, batch_first=False, training=False
+):
+    """y, hy, cy of a `Network`.
+
+    Ordinary calls go straight to the engine; those that are compiled, exported or transformed go through the operators
+    of `operators`.
+
+    Args:
+        x: (T, B, I), or (B, T, I) with `batch_first`.
+        hx: (L*D, B, P), or a list with one (D, B, P) per layer where sizes differ; None is zero.
+        cx: the private state, likewise of H; a tuple of them if the cell has several; None is zero, or there is none.
+        weights: the parameters in the order of `network.parts`, or one flat tensor of all. Parameters that are views of
+            one flat buffer, at their parts' offsets, are not copied, others are gathered in each call. Gradients of
+            them are views of one flat buffer.
+        lengths: (B,) ints, resets: (T, B) bools, or (B, T) with `batch_first`, tensors on the host or the device.
+        padding_value: what stands in y beyond a sequence's length.
+        training: draw at random what the network does so; there are gradients without it too.
+
+    Returns:
+        y, hy, cy in the forms of x, hx and cx; cy is None without private states.
+
+    Raises:
+        TypeError: tensors of a dtype, or on a device, that no engine computes with; says the cure.
+        ValueError: shapes, dtypes or devices do not go together.
+    """
+    weights = [weights] if isinstance(weights, torch.Tensor) else weights
+    hx, cx = joined(network, hx), joined_privates(network, cx)
+    if torch.is_autocast_enabled(x.device.type):
+        x, hx, cx, weights = _cast(x, hx, cx, weights)
+    seed = torch.randint(_MAX_SEED, (1,)) if training and network.draws else None
+    about = core.About(lengths, resets, padding_value, batch_first, seed)
+    keep = torch.is_grad_enabled() and _requires_grad(x, hx, cx, weights)
+    if _goes_by_operators(x, weights):
+        y, hy, cy = _by_operators(network, about, x, hx, cx, weights, keep)
+    elif keep:
+        y, hy, cy = Recurrence.apply(network, about, x, hx, cx, *weights)
+    else:
+        y, hy, cy, *_ = core.forward(network, about, x, hx, cx, weights, keep=False)
+    if not network.private:
+        cy = None
+    if network.uneven or network.private > 1:
+        return y, apart(network, hy), apart_privates(network, cy)
+    return y, hy, cy
+
+
+def _requires_grad(x, hx, cx, weights):
+    if x.requires_grad or (hx is not None and hx.requires_grad) or (cx is not None and cx.requires_grad):
+        return True
+    return any([weight.requires_grad for weight in weights])  # a list: torch.compile reads it
+
+
+def _goes_by_operators(x, weights):
+    """Whether something else than the engine is to see the call: a compiler, a transformation, other tensors."""
+    if torch.compiler.is_compiling():
+        return True
+    if type(x) not in _PLAIN or type(weights[0]) not in _PLAIN or x.device.type == "meta":
+        return True
+    return torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() > 0
+
+
+def _by_operators(network, about, x, hx, cx, weights, keep):
+    """y, hy, cy by `operators.rnn_forward`."""
+    lengths, resets = (
+        one if one is None or isinstance(one, torch.Tensor) else torch.as_tensor(one)
+        for one in (about.lengths, about.resets)
+    )
+    options = network.key, float(about.padding_value), about.batch_first, keep
+    return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), lengths, resets, about.seed, *options)[:3]
+
+
+def _cast(x, hx, cx, weights):
+    """What autocast computes with: on a GPU numbers of its dtype, on the CPU, whose engine has no others, float32."""
+    kind = x.device.type
+    dtype = torch.float32 if kind == "cpu" else torch.get_autocast_dtype(kind)
+
+    def cast(tensor):
+        return tensor if tensor is None or tensor.dtype in (dtype, torch.float64) else tensor.to(dtype)
+
+    return cast(x), cast(hx), cast(cx), [cast(weight) for weight in weights]
+
+
+# ------------------------------------------------------------------------------------------------------------- states
+def joined(network, state):
+    """A state as one tensor: of layers that differ in size side by side, (D, B, sum of H)."""
+    return torch.cat(list(state), dim=2) if isinstance(state, list | tuple) else state
+
+
+def joined_privates(network, states):
+    """All private states as one tensor, those of a layer side by side."""
+    if network.private < 2 or not isinstance(states, list | tuple):
+        return joined(network, states)
+    if network.uneven:
+        return torch.cat([part for parts in zip(*states, strict=True) for part in parts], dim=2)
+    return torch.cat(list(states), dim=2)
+
+
+def apart(network, state):
+    """The reverse of `joined`, for h."""
+    return list(state.split(list(network.stack.output_sizes), dim=2)) if network.uneven else state
+
+
+def apart_privates(network, states):
+    """The reverse of `joined_privates`."""
+    if states is None:
+        return None
+    N, hidden = network.private, network.stack.hidden_sizes
+    if not network.uneven:
+        return tuple(states.split([hidden[0]] * N, dim=2)) if N > 1 else states
+    parts = states.split([size for size in hidden for _ in range(N)], dim=2)
+    if N == 1:
+        return list(parts)
+    return tuple(list(parts[number::N]) for number in range(N))

@@ -1,0 +1,141 @@
+"""What a network computes, as a value that PyTorch's operators can carry: sizes and options, no parameters.
+
+An operator's arguments are tensors, numbers and text. A network is known to them by its `key`, text from which it is
+made again in another process, such as one that loads an exported program. A cell of one's own is known by its name
+there, and has to be defined (or passed to `known_cell`) before.
+"""
+
+import json
+
+import torch
+
+from numbarnn import cells
+from numbarnn.engines import why_not
+from numbarnn.layers.stack import Stack
+from numbarnn.torch.without_chance import without_chance
+
+_cells = {}  # name in keys -> Cell, of cells that are not built in; kept for good
+_networks = {}  # key -> Network
+
+DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+DEVICES = {"cpu": "cpu", "cuda": "cuda"}  # PyTorch's types of devices that engines run on
+
+
+def known_cell(cell):
+    """The name by which keys of networks know a cell: its own, with a number where another cell has that one."""
+    cell = cells.get(cell)
+    if cells.CELLS.get(cell.name) is cell:
+        return cell.name
+    for name, known in _cells.items():
+        if known is cell:
+            return name
+    name, number = cell.name, 1
+    while name in _cells or name in cells.CELLS:
+        number += 1
+        name = f"{cell.name}#{number}"
+    _cells[name] = cell
+    return name
+
+
+class Network:
+    """A stack of recurrent layers without device and dtype, which are those of a call's tensors.
+
+    Args:
+        cell: a `Cell` or its name. The others are as in `numbarnn.LSTM`.
+
+    Raises:
+        ValueError, TypeError: as `numbarnn.LSTM`.
+
+    Attributes:
+        stack: a `Stack` of it on the CPU, whose attributes are the arguments, checked.
+        key: text that says what it computes; equal for networks that compute the same.
+        parts: the `Parameter`s of the flat weight buffer, in its order; size: its elements.
+        draws: whether training draws random numbers.
+        private: N, private states; uneven: whether layers differ in size, so that states are lists.
+    """
+
+    def __init__(
+        self, cell, input_size, hidden_size, num_layers=None, bias=True, dropout=0.0, bidirectional=False, **options
+    ):
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "options", "cell")}
+        self._cell, self._arguments = cells.get(cell), arguments | options
+        self._begin()
+
+    def _begin(self):
+        self.stack = self._make("float32", "cpu", self._cell)
+        space = self.stack.space
+        self.parts, self.size = space.parameters, space.size
+        quiet = without_chance(self._cell)
+        self.draws = quiet is not self._cell or (self.stack.dropout > 0 and self.stack.num_layers > 1)
+        self.private, self.uneven = self.stack.cell.num_private, not self.stack.equal_sizes
+        hidden = {"num_layers": None, "hidden_size": list(self.stack.hidden_sizes)}
+        self.key = json.dumps({"cell": known_cell(self._cell)} | self._arguments | hidden, sort_keys=True)
+        self._quiet, self._stacks, self.last_weights = quiet, {}, None
+
+    def _make(self, dtype, device, cell, **changes):
+        return Stack(cell, **(self._arguments | changes), dtype=dtype, device=device)
+
+    def __getstate__(self):
+        return {"_cell": self._cell, "_arguments": self._arguments}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self._begin()
+
+    def __deepcopy__(self, memo):
+        copy = Network.__new__(Network)
+        copy.__setstate__(self.__getstate__())
+        return copy
+
+    @classmethod
+    def of_key(cls, key):
+        """The network of a key, always the same one.
+
+        Raises:
+            ValueError: its cell is not known in this process.
+        """
+        found = _networks.get(key)
+        if found is None:
+            arguments = json.loads(key)
+            name = arguments.pop("cell")
+            cell = _cells.get(name) or cells.CELLS.get(name)
+            if cell is None:
+                raise ValueError(
+                    f"the cell {name!r} is not known in this process: define it, and pass it to "
+                    "numbarnn.torch.networks.known_cell, before a program that uses it runs"
+                )
+            found = _networks[key] = cls(cell, **arguments)
+        return found
+
+    def stack_for(self, tensor, draws=True):
+        """The `Stack` for a tensor's device and dtype; without `draws` one that draws nothing in training.
+
+        Raises:
+            TypeError: no engine computes with such tensors; names the cure.
+        """
+        kind = tensor.dtype, tensor.device, draws or not self.draws
+        found = self._stacks.get(kind)
+        if found is None:
+            found = self._stacks[kind] = self._stack_for(*kind)
+        return found
+
+    def _stack_for(self, dtype, device, draws):
+        name, engine = DTYPES.get(dtype), DEVICES.get(device.type)
+        if name is None:
+            raise TypeError(
+                f"tensors of {dtype} cannot be computed with: pass them, and the module, .float(), .double() or, on a "
+                "GPU, .half() or .bfloat16()"
+            )
+        if engine is None:
+            raise TypeError(f"tensors on device {str(device)!r} cannot be computed with: move them to 'cpu' or 'cuda'")
+        if engine == "cpu" and name in ("float16", "bfloat16"):
+            raise TypeError(
+                f"on the CPU numbarnn computes in float32 and float64, not in {name}: call .float() on the module and "
+                "its input, or move both to 'cuda' (torch.autocast on the CPU needs no change: it computes in float32)"
+            )
+        if why_not(engine):
+            raise RuntimeError(f"tensors on {str(device)!r} cannot be computed with: {why_not(engine)}")
+        where = engine if device.index is None else f"{engine}:{device.index}"
+        if draws:
+            return self._make(name, where, self._cell)
+        return self._make(name, where, self._quiet, dropout=0.0)
