@@ -2,8 +2,10 @@
 
 import torch
 
-from numbarnn.torch import core, operators  # noqa: F401 - which registers torch.ops.numbarnn
+from numbarnn.torch import batching, core  # noqa: F401 - which registers torch.ops.numbarnn and its rules
 from numbarnn.torch.eager import Recurrence
+from numbarnn.torch.networks import DEVICES
+from numbarnn.torch.transformed import Forward
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 _MAX_SEED = 2**62
@@ -37,7 +39,8 @@ def run(
     """
     weights = [weights] if isinstance(weights, torch.Tensor) else weights
     hx, cx = joined(network, hx), joined_privates(network, cx)
-    if torch.is_autocast_enabled(x.device.type):
+    kind = x.device.type
+    if kind in DEVICES and torch.is_autocast_enabled(kind):
         x, hx, cx, weights = _cast(x, hx, cx, weights)
     seed = torch.randint(_MAX_SEED, (1,)) if training and network.draws else None
     about = core.About(lengths, resets, padding_value, batch_first, seed)
@@ -76,7 +79,10 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
         one if one is None or isinstance(one, torch.Tensor) else torch.as_tensor(one)
         for one in (about.lengths, about.resets)
     )
-    options = network.key, float(about.padding_value), about.batch_first, keep
+    options = network.key, float(about.padding_value), about.batch_first
+    if keep and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return Forward.apply(lengths, resets, about.seed, *options, x, hx, cx, *weights)[:3]
+    options = *options, keep
     return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), lengths, resets, about.seed, *options)[:3]
 
 

@@ -6,47 +6,7 @@ torch = pytest.importorskip("torch")
 
 from numbarnn.torch.calls import run  # noqa: E402
 from numbarnn.torch.networks import Network  # noqa: E402
-
-SIZES = (5, 8, 2)  # I, H, L
-CELLS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN}
-
-
-class Setup:
-    """A network with parameters, and torch.nn's with the same ones.
-
-    Args:
-        views: parameters are views of one flat buffer.
-    """
-
-    def __init__(self, cell="lstm", dtype=torch.float32, views=True, **options):
-        torch.manual_seed(0)
-        self.cell, self.options = cell, options
-        self.module = CELLS[cell](*SIZES, batch_first=False, dtype=dtype, **options)
-        self.network = Network(cell, *SIZES, **options)
-        named = dict(self.module.named_parameters())
-        self.peers = [named[part.name] for part in self.network.parts]
-        self.flat = torch.cat([peer.detach().reshape(-1) for peer in self.peers])
-        parts = [self.flat[part.offset :][: part.size].view(part.shape) for part in self.network.parts]
-        self.weights = [torch.nn.Parameter(part if views else part.clone()) for part in parts]
-        self.x = torch.randn(6, 4, 5, dtype=dtype)
-        self.dy = torch.randn_like(self.module(self.x)[0])
-
-    def loss(self, x, weights, **options):
-        y, hy, cy = run(self.network, x, None, None, weights, **options)
-        states = [hy] if cy is None else [hy, cy]
-        return (y * self.dy).sum() + sum(state.square().sum() for state in states)
-
-    def peer_loss(self, x):
-        y, state = self.module(x)
-        return (y * self.dy).sum() + sum(s.square().sum() for s in (state if type(state) is tuple else (state,)))
-
-
-def leaf(x):
-    return x.detach().clone().requires_grad_()
-
-
-def assert_near(one, other):
-    torch.testing.assert_close(one, other, rtol=1e-5, atol=2e-6)
+from torch_networks import CELLS, SIZES, Setup, assert_near, leaf  # noqa: E402
 
 
 @pytest.mark.parametrize("views", [True, False], ids=["views", "apart"])
@@ -64,3 +24,185 @@ def test_results_and_gradients_are_torchs(cell, bidirectional, views):
         assert_near(weight.grad, peer.grad)
     assert len({weight.grad.untyped_storage().data_ptr() for weight in s.weights}) == 1
     assert views == (s.network.last_weights is not None and s.network.last_weights[0] == s.flat.data_ptr())
+
+
+def flags(probability, *shape):
+    return torch.rand(shape) < probability
+
+
+@pytest.mark.parametrize("batch_first", [False, True], ids=["time_first", "batch_first"])
+def test_lengths_and_resets_are_tensors(batch_first):
+    s = Setup()
+    lengths, resets = torch.tensor([6, 2, 0, 4]), flags(0.3, 6, 4)
+    x = s.x.requires_grad_()
+    y, hy, cy = run(s.network, x, None, None, s.weights, lengths=lengths, resets=resets, padding_value=7.0)
+    given, options = x, {"lengths": lengths.tolist(), "resets": resets.numpy(), "padding_value": 7.0}
+    if batch_first:
+        given, options = x.transpose(0, 1), options | {"resets": resets.T, "batch_first": True}
+    other = run(s.network, given, None, None, [s.flat], **options)
+    assert_near(y, other[0].transpose(0, 1) if batch_first else other[0])
+    assert_near((hy, cy), other[1:])
+    assert (y[2:, 1] == 7).all() and (y[:, 2] == 7).all()
+    grads = [torch.autograd.grad(result.square().sum(), x)[0] for result in (y, other[0])]
+    assert_near(*grads)
+
+
+def by_operators(s, x, weights):
+    """y of the operators themselves."""
+    return torch.ops.numbarnn.rnn_forward(x, None, None, weights, None, None, None, s.network.key, 0.0, False, True)[0]
+
+
+@pytest.mark.parametrize("how", ["eager", "operators"])
+def test_several_backward_passes_through_one_forward(how):
+    s = Setup()
+    x = leaf(s.x)
+    loss = s.loss(x, s.weights) if how == "eager" else by_operators(s, x, s.weights).square().sum()
+    first = torch.autograd.grad(loss, [x, *s.weights], retain_graph=True)
+    again = torch.autograd.grad(2 * loss, [x, *s.weights], loss.new_tensor(0.5), retain_graph=True)
+    assert_near(first, again)
+    assert_near(first, torch.autograd.grad(loss, [x, *s.weights]))
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("how", ["eager", "operators"])
+def test_second_derivatives_are_refused(how):
+    s = Setup()
+    x = leaf(s.x)
+    y = run(s.network, x, None, None, s.weights)[0] if how == "eager" else by_operators(s, x, s.weights)
+    (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    assert_near(grad, torch.autograd.grad(s.module(x)[0].square().sum(), x)[0])
+    with pytest.raises(NotImplementedError, match=r"first derivatives only.*torch\.nn's module"):
+        grad.sum().backward()
+
+
+def test_what_needs_no_gradient_is_not_computed(monkeypatch):
+    from numbarnn.torch import core, eager
+
+    asked = []
+
+    def noted(*arguments):
+        asked.append(arguments[-1][:2])
+        return core_backward(*arguments)
+
+    core_backward = core.backward
+    monkeypatch.setattr(eager.core, "backward", noted)
+    s = Setup()
+    s.loss(s.x, s.weights).backward()
+    for weight in s.weights:
+        weight.requires_grad_(False)
+    x = leaf(s.x)
+    s.loss(x, s.weights).backward()
+    s.weights[3].requires_grad_()
+    s.loss(x, s.weights).backward()
+    assert asked == [(False, True), (True, False), (True, True)]
+    assert s.weights[3].grad is not None and s.weights[2].grad is not None  # of the first call
+    assert not s.loss(s.x, [weight.detach() for weight in s.weights]).requires_grad
+
+
+@pytest.mark.parametrize("what", ["weight", "y", "x"])
+def test_changes_between_forward_and_backward_are_noticed(what):
+    s = Setup()
+    x = s.x.clone()
+    y, *_ = run(s.network, x, None, None, s.weights)
+    changed = {"weight": s.weights[1], "y": y.detach(), "x": x}[what]
+    with torch.no_grad():
+        changed.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_results_are_not_overwritten_by_later_calls():
+    s = Setup()
+    x = leaf(s.x)
+    y, hy, cy = run(s.network, x, None, None, s.weights)
+    copies = y.clone(), hy.clone(), cy.clone()
+    (y.sum() + cy.sum()).backward()
+    for _ in range(3):
+        s.loss(x, s.weights).backward()
+    assert all(map(torch.equal, copies, (y, hy, cy)))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint(reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    s = Setup()
+    s.network = Network("lstm", *SIZES, dropout=0.5)
+    grads = []
+    for with_it in (False, True):
+        x = leaf(s.x)
+        torch.manual_seed(3)
+        function = lambda x: s.loss(x, s.weights, training=True)  # noqa: E731
+        (checkpoint(function, x, use_reentrant=reentrant) if with_it else function(x)).backward()
+        grads.append([x.grad, *[weight.grad for weight in s.weights]])
+        s.weights = [leaf(weight) for weight in s.weights]
+    assert_near(*grads)
+
+
+def test_saved_tensors_hooks_get_all_that_is_kept():
+    s = Setup()
+    x, kept = leaf(s.x), []
+
+    def pack(tensor):
+        kept.append(tensor.nbytes)
+        return tensor.clone()
+
+    expected = torch.autograd.grad(s.loss(x, s.weights), [x, *s.weights])
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor.clone()):
+        loss = s.loss(x, s.weights)
+    assert sum(kept) > 6 * 4 * 8 * 2 * 4 * 5
+    assert_near(expected, torch.autograd.grad(loss, [x, *s.weights]))
+    with torch.autograd.graph.save_on_cpu():
+        loss = s.loss(x, s.weights)
+    assert_near(expected, torch.autograd.grad(loss, [x, *s.weights]))
+
+
+def test_functional_call_and_functional_gradients():
+    s = Setup()
+
+    def loss(weights, x):
+        return s.loss(x, weights)
+
+    expected = torch.autograd.grad(s.loss(s.x, s.weights), s.weights)
+    plain = [weight.detach().clone() for weight in s.weights]
+    assert_near(expected, tuple(torch.func.grad(loss)(plain, s.x)))
+    value, pull = torch.func.vjp(loss, plain, s.x)
+    assert_near(expected, tuple(pull(torch.ones_like(value))[0]))
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["folded", "one_after_another"])
+@pytest.mark.parametrize("batch_first", [False, True], ids=["time_first", "batch_first"])
+def test_vmap_over_x(batch_first, gradients):
+    s = Setup()
+    x = torch.randn(3, *s.x.shape[::-1][1:], 5) if batch_first else torch.randn(3, *s.x.shape)
+    lengths, weights = torch.tensor([[6, 2, 0, 4]] * 3), s.weights if gradients else [w.detach() for w in s.weights]
+
+    def call(x, lengths):
+        return run(s.network, x, None, None, weights, batch_first=batch_first, lengths=lengths)
+
+    together = torch.vmap(call)(x, lengths)
+    singly = [
+        torch.stack(results) for results in zip(*[call(*one) for one in zip(x, lengths, strict=True)], strict=True)
+    ]
+    assert_near(list(together), singly)
+    assert_near(list(torch.vmap(call, (0, None))(x, lengths[0])), singly)
+
+
+def test_vmap_over_an_ensemble_and_gradients_of_each_example():
+    s = Setup()
+    several = [torch.stack([weight.detach(), 2 * weight.detach()]) for weight in s.weights]
+
+    def loss(weights, x):
+        return run(s.network, x, None, None, weights)[0].square().sum()
+
+    gradient = torch.func.grad(loss)
+    values = torch.vmap(loss, (0, None))(several, s.x)
+    found = torch.vmap(gradient, (0, None))(several, s.x)
+    for number in range(2):
+        one = [weights[number] for weights in several]
+        assert_near(values[number], loss(one, s.x))
+        assert_near([grad[number] for grad in found], list(gradient(one, s.x)))
+    x, one = s.x.unsqueeze(2), [weights[0] for weights in several]  # one sequence each
+    each = torch.vmap(gradient, (None, 1))(one, x)
+    assert_near([grad.sum(0) for grad in each], list(gradient(one, s.x)))

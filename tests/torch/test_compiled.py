@@ -1,0 +1,247 @@
+"""The operators in torch.compile, torch.export and opcheck. The back end is "aot_eager": no C++ compiler is needed."""
+
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numbarnn as nr  # noqa: E402
+from numbarnn.torch.calls import run  # noqa: E402
+from numbarnn.torch.networks import Network  # noqa: E402
+from problems import nan_filled  # noqa: E402
+from torch_networks import Setup, assert_near, leaf  # noqa: E402
+
+OPTIONS = {
+    "plain": {},
+    "both_ways": {"bidirectional": True},
+    "projection": {"proj_size": 3},
+    "sizes": {"sizes": [8, 6]},
+    "dropout": {"dropout": 0.5},
+}
+CALLS = {
+    "time_first": {},
+    "batch_first": {"batch_first": True},
+    "odd": {"lengths": [6, 0, 3, 5], "resets": True, "padding_value": 0.5},
+}
+
+
+def arguments(options, call, dtype=torch.float32, keep=True):
+    """(network, arguments of rnn_forward) that need gradients."""
+    torch.manual_seed(0)
+    options, call = dict(options), dict(call)
+    network = Network("lstm", 5, options.pop("sizes", [8, 8]), **options)
+    from numbarnn.torch.core import state_shapes
+
+    x = torch.randn(4, 6, 5, dtype=dtype) if call.get("batch_first") else torch.randn(6, 4, 5, dtype=dtype)
+    states = [torch.randn(shape, dtype=dtype) for shape in state_shapes(network, 4)]
+    weights = [torch.rand(part.shape, dtype=dtype) - 0.5 for part in network.parts]
+    lengths = torch.tensor(call["lengths"]) if "lengths" in call else None
+    resets = torch.rand(6, 4) < 0.3 if "resets" in call else None
+    seed = torch.tensor([5]) if network.draws else None
+    x, *states = (tensor.requires_grad_() for tensor in (x, *states))
+    weights = [weight.requires_grad_() for weight in weights]
+    rest = network.key, call.get("padding_value", 0.0), call.get("batch_first", False), keep
+    return network, (x, *states, weights, lengths, resets, seed, *rest)
+
+
+@pytest.fixture
+def filled_memory():
+    """What no step writes (of skipped steps, say) is the same in each call: opcheck compares all of the reserve."""
+    with nan_filled(nr.engines.get("cpu")):
+        yield
+
+
+@pytest.mark.usefixtures("filled_memory")
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_forward_is_as_operators_must_be(options, call):
+    _, given = arguments(OPTIONS[options], CALLS[call])
+    torch.library.opcheck(torch.ops.numbarnn.rnn_forward, given)
+    if options == "plain":
+        torch.library.opcheck(
+            torch.ops.numbarnn.rnn_forward, (*given[:-1], False), test_utils=("test_schema", "test_faketensor")
+        )
+
+
+@pytest.mark.usefixtures("filled_memory")
+@pytest.mark.parametrize("need", [(True, True), (False, True), (True, False)], ids=str)
+@pytest.mark.parametrize("call", CALLS)
+def test_backward_is_as_operators_must_be(call, need):
+    _, given = arguments(OPTIONS["both_ways"], CALLS[call])
+    x, _, _, weights, lengths, resets, seed, key, _, batch_first, _ = given
+    with torch.no_grad():
+        y, hy, _, reserve = torch.ops.numbarnn.rnn_forward(*given)
+    about = key, 6, 4, lengths is not None, resets is not None, batch_first
+    weights = [weight.detach() for weight in weights]
+    torch.library.opcheck(
+        torch.ops.numbarnn.rnn_backward, (y, hy, None, x.detach(), weights, reserve, seed, *about, *need)
+    )
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_gradients_are_those_of_differences(options, call):
+    network, given = arguments(OPTIONS[options], CALLS[call], torch.float64)
+    x, hx, cx, weights, lengths, resets, _, _, fill, batch_first, _ = given
+
+    def split(state, sizes):
+        return list(state.split(sizes, dim=2)) if network.uneven else state
+
+    def function(x, hx, cx, *weights):
+        torch.manual_seed(1)
+        y, hy, cy = run(
+            network, x, split(hx, [8, 6]), split(cx, [8, 6]), weights, lengths=lengths, resets=resets,
+            padding_value=fill, batch_first=batch_first, training=True,
+        )  # fmt: skip
+        states = torch.cat([*hy, *cy], dim=2) if network.uneven else torch.cat([hy, cy], dim=2)
+        return y, states
+
+    assert torch.autograd.gradcheck(function, (x, hx, cx, *weights), fast_mode=True)
+
+
+@pytest.mark.parametrize("name", ["slstm", "layer_norm_gru", "multiplicative_lstm"])
+def test_gradients_of_own_cells(name):
+    from numbarnn.cells import library
+
+    options = {"zoneout_h": 0.3, "drop_R": 0.2} if name == "layer_norm_gru" else {}
+    cell = nr.cell(getattr(library, name), **options) if options else getattr(library, name)
+    torch.manual_seed(0)
+    network = Network(cell, 4, 6, 2)
+    x = torch.randn(5, 3, 4, dtype=torch.float64, requires_grad=True)
+    weights = [(torch.rand(part.shape, dtype=torch.float64) - 0.5).requires_grad_() for part in network.parts]
+    results = {}
+    for training in (False, True):
+
+        def function(x, *weights, training=training):
+            torch.manual_seed(1)
+            return run(network, x, None, None, weights, training=training)[0]
+
+        assert torch.autograd.gradcheck(function, (x, *weights), fast_mode=True)
+        with torch.no_grad():
+            results[training] = function(x, *weights)
+        assert_near(results[training], function(x, *weights).detach())  # with gradients or without
+    assert torch.equal(*results.values()) == (name != "layer_norm_gru")
+
+
+# ------------------------------------------------------------------------------------------------------------ compiled
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_compiled_whole_with_sizes_that_vary(dropout):
+    s = Setup(dropout=dropout)
+    counted = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    call = torch.compile(s.loss, backend=counted, fullgraph=True, dynamic=True)
+    for steps, batch in ((6, 4), (9, 3), (30, 7), (4, 2)):
+        s.x, s.dy = torch.randn(steps, batch, 5), torch.randn(steps, batch, 8)
+        found = []
+        for function in (s.loss, call):
+            torch.manual_seed(2)
+            x = leaf(s.x)
+            found.append(torch.autograd.grad(function(x, s.weights, training=True), [x, *s.weights]))
+        assert_near(*found)
+    assert counted.frame_count <= 2
+
+
+def test_compiled_inference():
+    s = Setup("gru")
+    with torch.no_grad():
+        call = torch.compile(
+            lambda x: run(s.network, x, None, None, s.weights)[:2], backend="aot_eager", fullgraph=True
+        )
+        assert_near(list(call(s.x)), list(s.module(s.x)))
+
+
+class Model(torch.nn.Module):
+    """A network between two linear layers."""
+
+    def __init__(self, cell="lstm"):
+        super().__init__()
+        s = Setup()
+        self.network, self.weights = Network(cell, 5, 8, 2), torch.nn.ParameterList(s.weights)
+        self.before, self.after = torch.nn.Linear(5, 5), torch.nn.Linear(8, 3)
+
+    def forward(self, x, lengths):
+        return self.after(run(self.network, self.before(x), None, None, list(self.weights), lengths=lengths)[0])
+
+
+def test_exported_with_sizes_that_vary_and_loaded_elsewhere(tmp_path):
+    model = Model().eval()
+    x, lengths = torch.randn(6, 4, 5), torch.tensor([6, 1, 0, 3])
+    free = {"x": {0: torch.export.Dim("T", min=2), 1: torch.export.Dim("B", min=2)}}
+    free["lengths"] = {0: free["x"][1]}
+    program = torch.export.export(model, (x, lengths), dynamic_shapes=free)
+    assert_near(program.module()(x, lengths), model(x, lengths))
+    others = torch.randn(9, 3, 5), torch.tensor([9, 1, 4])
+    assert_near(program.module()(*others), model(*others))
+    torch.export.save(program, tmp_path / "model.pt2")
+    torch.save((*others, model(*others).detach()), tmp_path / "given.pt")
+    code = f"""
+import torch, numbarnn.torch.calls
+x, lengths, y = torch.load({str(tmp_path / "given.pt")!r})
+program = torch.export.load({str(tmp_path / "model.pt2")!r})
+torch.testing.assert_close(program.module()(x, lengths), y)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+def test_meta_and_fake_tensors_have_the_right_shapes():
+    s = Setup(bidirectional=True)
+    real = run(s.network, s.x, None, None, s.weights)
+    weights = [weight.detach().to("meta") for weight in s.weights]
+    found = run(s.network, s.x.to("meta"), None, None, weights)
+    assert [one.shape for one in found] == [one.shape for one in real] and found[0].device.type == "meta"
+    with torch._subclasses.FakeTensorMode() as mode:
+        found = run(s.network, mode.from_tensor(s.x), None, None, [mode.from_tensor(w) for w in s.weights])
+        assert [one.shape for one in found] == [one.shape for one in real]
+
+
+# ------------------------------------------------------------------------------------------------------ other features
+def test_autocast_on_the_cpu_computes_in_float32():
+    s = Setup()
+    x = leaf(s.x.bfloat16())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, *_ = run(s.network, x, None, None, s.weights)
+    assert y.dtype == torch.float32
+    assert_near(y, s.module(x.detach().float())[0])
+    y.sum().backward()
+    assert x.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_dtypes_that_the_cpu_has_not_are_refused_with_the_cure(dtype):
+    s = Setup()
+    with pytest.raises(TypeError, match=r"\.float\(\)"):
+        run(s.network, s.x.to(dtype), None, None, [weight.detach().to(dtype) for weight in s.weights])
+
+
+def test_what_does_not_go_together_is_refused():
+    s = Setup()
+    with pytest.raises(ValueError, match=r"one dtype, but are torch\.float64 and torch\.float32"):
+        run(s.network, s.x.double(), None, None, s.weights)
+    with pytest.raises(ValueError, match=r"x must have shape \(T, B, I\).*I = 5, but has \(6, 4, 4\)"):
+        run(s.network, s.x[..., :4], None, None, s.weights)
+    with pytest.raises(ValueError, match=r"hx must have shape \(2, 4, 8\), but has \(1, 4, 8\)"):
+        run(s.network, s.x, torch.zeros(1, 4, 8), None, s.weights)
+    with pytest.raises(ValueError, match=r"weights must be weight_ih_l0 \(32, 5\)"):
+        run(s.network, s.x, None, None, s.weights[:-1])
+    with pytest.raises(ValueError, match="lengths must be 0 to 6"):
+        run(s.network, s.x, None, None, s.weights, lengths=[7, 1, 1, 1])
+
+
+def test_networks_are_values():
+    import copy
+    import pickle
+
+    network = Network("lstm", 5, [8, 6], dropout=0.1, cell_clip=(-1, 2))
+    for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network)), Network.of_key(network.key)):
+        assert other.key == network.key and other is not network and other.parts == network.parts
+    with pytest.raises(ValueError, match=r"'nobodys' is not known in this process: define it"):
+        Network.of_key(network.key.replace('"lstm"', '"nobodys"'))
+
+    @nr.cell
+    def lstm(x, h, p):
+        return nr.tanh(p.W.h @ x + p.R.h @ h)
+
+    own = Network(lstm, 5, 8)
+    assert '"lstm#2"' in own.key and Network.of_key(own.key).stack.cell is lstm
