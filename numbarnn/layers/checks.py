@@ -145,6 +145,17 @@ def _is_number(value):
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def keeps_states(stack, asked):
+    """Raise ValueError or RuntimeError if the private states of every step are asked for and cannot be had."""
+    if asked and not stack.cell.num_private:
+        raise ValueError(f"output_states must be False: a {stack.cell.name} has no state besides h, which y is")
+    if asked and not stack.engine.keeps_states:
+        raise RuntimeError(
+            f"output_states runs on device 'cpu' so far, not on {stack.engine.name!r}: make the layer with "
+            "device='cpu', or call it step by step and keep the states"
+        )
+
+
 def needed(need, names):
     """`need` as a tuple of some of the names."""
     if isinstance(need, str) or not isinstance(need, tuple | list | set | frozenset):

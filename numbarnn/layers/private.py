@@ -26,3 +26,24 @@ def split(state, count):
         return tuple(map(list, zip(*(split(part, count) for part in state), strict=True)))
     H = state.shape[2] // count
     return tuple(state[:, :, k * H : (k + 1) * H] for k in range(count))
+
+
+# --------------------------------------------------------------------------------------- of every step: (.., .., D*N*H)
+def join_steps(module, parts, directions):
+    """The private states of every step, each an array (T, B, D*H) or None, as one (T, B, D*N*H) as engines have them;
+    None if all are None."""
+    if len(parts) == 1 or all(part is None for part in parts):
+        return parts[0]
+    like = next(part for part in parts if part is not None)
+    apart = (module.zeros_like(like) if part is None else part for part in parts)
+    parts = [part.reshape(*like.shape[:2], directions, -1) for part in apart]
+    return module.stack(parts, axis=3).reshape(*like.shape[:2], -1)
+
+
+def split_steps(states, count, directions):
+    """The `count` private states of every step, each (T, B, D*H), of what engines have."""
+    if count == 1:
+        return (states,)
+    outer = states.shape[:2]
+    apart = states.reshape(*outer, directions, count, -1)
+    return tuple(apart[:, :, :, number].reshape(*outer, -1) for number in range(count))

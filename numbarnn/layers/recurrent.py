@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -153,7 +154,9 @@ class Recurrent:
         return f"{type(self).__name__}({', '.join(options)}, dtype={self.dtype!r}, device={self.device!r})"
 
     # ---------------------------------------------------------------- the two calls
-    def __call__(self, x, state=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE):
+    def __call__(
+        self, x, state=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE, output_states=False
+    ):
         """Inference: nothing is kept for backward, nothing drawn at random.
 
         Args:
@@ -165,28 +168,30 @@ class Recurrent:
             resets: (T, B), or (B, T) with `batch_first`, bools: sequence b begins anew at time t. Nothing of earlier
                 times is seen from then on (nor, by the backward direction, anything of then or later before).
             padding_value: what y is beyond a sequence's length.
+            output_states: return the private states of every step too; on device "cpu".
 
         Returns:
             y: (T, B, D*H) of the last layer, or (B, T, D*H), or packed as x.
             state: after each sequence's last step, in the form of the argument: pass it on to continue.
+            states, with `output_states` alone: a tuple of the last layer's private states (c of the LSTM), each as y.
 
         Raises:
             ValueError, TypeError: an argument has the wrong shape, dtype, device or range.
         """
-        y, state, _ = self._run(x, state, lengths, resets, padding_value, training=False)
-        return y, state
+        y, state, *states, _ = self._run(x, state, lengths, resets, padding_value, False, output_states)
+        return y, state, *states
 
-    def forward(self, x, state=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE):
+    def forward(self, x, state=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE, output_states=False):
         """Training: as a call, with dropout and the cell's random numbers, keeping what `backward` needs.
 
         Returns:
-            y, state: as a call. y may be a view of what the tape keeps, so is not writable on the CPU: copy it to
-                change it.
+            y, state, and states with `output_states`: as a call. y may be a view of what the tape keeps, so is not
+                writable on the CPU: copy it to change it.
             tape: for one call of `backward`.
         """
-        return self._run(x, state, lengths, resets, padding_value, training=True)
+        return self._run(x, state, lengths, resets, padding_value, True, output_states)
 
-    def _run(self, x, state, lengths, resets, padding_value, training):
+    def _run(self, x, state, lengths, resets, padding_value, training, output_states):
         packing, batch_first = None, self.batch_first
         if type(x) is not self._array_type and sequences.is_packed(x):
             packing, x = self._unpacked(x, "x", self.input_size)
@@ -199,16 +204,21 @@ class Recurrent:
         about = sequences.EVERY_STEP
         if lengths is not None or resets is not None or padding_value is not NO_PADDING_VALUE:
             about = sequences.checked(self.engine, lengths, resets, padding_value, steps, batch, batch_first)
+        if output_states:
+            checks.keeps_states(self.stack, checks.flag(output_states, "output_states"))
+            about = replace(about, every_state=True)
         version = self._parameters.version
-        y, hy, cy, tape = self.stack.forward(x, hx, cx, self.weights, training, version, batch_first, about)
+        y, hy, cy, *states, tape = self.stack.forward(x, hx, cx, self.weights, training, version, batch_first, about)
+        if states:
+            states = [private.split_steps(states[0], self.stack.cell.num_private, self.stack.directions)]
         if packing is not None:
-            y = PackedSequence(packing.pack(self.engine, y), packing.batch_sizes, packing.order, packing.ranks)
+            y, states = self._packed(packing, y), [tuple(self._packed(packing, one) for one in part) for part in states]
             if training:
                 tape.packing = packing
         elif training and isinstance(y, np.ndarray) and not batch_first:
             y = y.view()
             y.flags.writeable = False
-        return y, self._states(hy, cy), tape
+        return y, self._states(hy, cy), *states, tape
 
     def stepper(self, batch=1, state=None):
         """A `Stepper`: inference one step at a time, with the state kept from one to the next.
@@ -225,13 +235,15 @@ class Recurrent:
         """
         return Stepper(self, batch, state)
 
-    def backward(self, tape, dy=None, dstate=None, *, dw=None, need=NEEDED, retain=False):
+    def backward(self, tape, dy=None, dstate=None, *, dstates=None, dw=None, need=NEEDED, retain=False):
         """Gradients of all inputs and parameters.
 
         Args:
             tape: of one `forward` of this layer, with the weights unchanged since. It is used up, unless retained.
             dy: the gradient of y, of y's shape (packed if y was); None is zero. Ignored beyond sequences' lengths.
             dstate: the gradient of the final state, in its form; None is zero (also for one of the LSTM's two).
+            dstates: the gradients of all private states, after a forward with `output_states`, in its form; None is
+                zero, also for one of several. Ignored beyond sequences' lengths.
             dw: a flat buffer laid out as `weights`, but not that one (such as the `weights` of earlier `Gradients`), to
                 which the parameters' gradients are added; None starts from zero.
             need: the gradients that are asked for, "x" and "weights" by default; products that only others need are
@@ -258,18 +270,26 @@ class Recurrent:
                 dy = self._unpacked(dy, "dy", width, packing)[1]
             dy = self._checked(dy, "dy", width, work.batch_major, (work.steps, work.batch))
         dhy, dcy = self._check_states(dstate, "dstate", work.batch)
+        dstates = self._check_every_state(dstates, work, packing)
         accumulate = dw is not None
         if accumulate:
             dw = checks.buffer(self.engine, dw, "dw", self.weights.shape, self.dtype)
-            others = {"weights": self._weights, "x": tape.x, "y": work.y, "dy": dy, "dstate": (dhy, dcy)}
+            others = {
+                "weights": self._weights,
+                "x": tape.x,
+                "y": work.y,
+                "dy": dy,
+                "dstate": (dhy, dcy),
+                "dstates": dstates,
+            }
             zeros = "cupy.zeros_like" if self.engine.name == "cuda" else "np.zeros_like"
             cure = f"pass dw={zeros}(layer.weights), or the weights of earlier Gradients"
             checks.apart(self.engine, dw, "dw", others.items(), cure)
         self.stack.require_unchanged(tape)
         adds = accumulate or not asked.weights
-        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked)
+        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked, dstates)
         if packing is not None and dx is not None:
-            dx = PackedSequence(packing.pack(self.engine, dx), packing.batch_sizes, packing.order, packing.ranks)
+            dx = self._packed(packing, dx)
         return Gradients(dx, self._states(dhx, dcx), tape.dw, self.stack.space)
 
     def check(self):
@@ -411,6 +431,29 @@ class Recurrent:
             return h, private.join(
                 self.engine.array_module, others, self.stack.c_shapes(batch), known_dtype(self.dtype)
             )
+
+    def _packed(self, packing, array):
+        """An array (T, B, N) packed as x was."""
+        data = packing.pack(self.engine, array)
+        return PackedSequence(data, packing.batch_sizes, packing.order, packing.ranks)
+
+    def _check_every_state(self, dstates, work, packing):
+        """The gradients of all private states of every step, as one array; None for zero."""
+        if dstates is None:
+            return None
+        names, width = self.stack.cell.states[1:], self.stack.directions * self.hidden_size[-1]
+        if not work.problem.keeps_states:
+            raise ValueError("dstates must be None: forward was not asked for output_states")
+        if not isinstance(dstates, tuple | list) or len(dstates) != len(names):
+            raise TypeError(f"dstates must be a tuple ({', '.join(names)},), as forward returned it, not {dstates!r}")
+        parts = []
+        for number, value in enumerate(dstates):
+            name = f"dstates[{number}]"
+            if packing is not None and value is not None:
+                value = self._unpacked(value, name, width, packing)[1]
+            sizes = work.steps, work.batch
+            parts.append(value if value is None else self._checked(value, name, width, work.batch_major, sizes))
+        return private.join_steps(self.engine.array_module, parts, self.stack.directions)
 
     def _states(self, h, c):
         """h, or a tuple of all states, as callers get them."""

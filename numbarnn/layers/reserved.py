@@ -2,7 +2,7 @@
 
     shape = Shape(steps, batch)
     y, hy, cy, reserve = forward(stack, shape, x, (hx, cx), weights)
-    dx, dhx, dcx, dw = backward(stack, shape, x, weights, reserve, (dy, dhy, dcy))
+    dx, dhx, dcx, dw = backward(stack, shape, x, weights, reserve, Given(dy, dhy, dcy))
 
 Nothing else is kept between the two calls, and nothing is compared: that x, the weights and the reserve are what they
 were is the caller's to see to.
@@ -11,7 +11,7 @@ were is the caller's to see to.
 from typing import NamedTuple
 
 from numbarnn.layers.sequences import EVERY_STEP
-from numbarnn.passes.backward import BackwardPass, Need
+from numbarnn.passes.backward import ALL, BackwardPass
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.passes.reserve import make_layout
 
@@ -24,6 +24,7 @@ class Shape(NamedTuple):
         padded, resets: whether there were lengths, and resets.
         batch_major: x, y, dy and dx are (B, T, ...).
         seed: key of what the call draws at random.
+        keeps_states: whether all private states were asked for.
     """
 
     steps: int
@@ -32,11 +33,13 @@ class Shape(NamedTuple):
     resets: bool = False
     batch_major: bool = False
     seed: int = 0
+    keeps_states: bool = False
 
 
 def problem_of(stack, shape):
     """The `Problem` of the training call."""
-    return stack.problem(shape.steps, shape.batch, True, shape.padded, shape.resets, shape.batch_major)
+    sizes = shape.steps, shape.batch, True, shape.padded, shape.resets, shape.batch_major, shape.keeps_states
+    return stack.problem(*sizes)
 
 
 def reserve_size(stack, shape, dtype):
@@ -46,7 +49,8 @@ def reserve_size(stack, shape, dtype):
 
 
 def forward(stack, shape, x, state, weights, sequences=EVERY_STEP):
-    """y (T, B, D*H), hy, cy (None without private states), and the reserve (bytes,) uint8, of which y may be a part.
+    """y (T, B, D*H), hy, cy (None without private states), all private states if they were asked for, and the reserve
+    (bytes,) uint8, of which y may be a part.
 
     Args:
         shape: a `Shape`. The others are as those of `Stack.forward`, taken as checked; state: (hx, cx).
@@ -62,20 +66,20 @@ def forward(stack, shape, x, state, weights, sequences=EVERY_STEP):
         return *work.results(), work.reserve
 
 
-def backward(stack, shape, x, weights, reserve, gradients, need=Need()):  # noqa: B008 - a tuple
+def backward(stack, shape, x, weights, reserve, gradients, need=ALL):
     """dx, dhx, dcx and the flat dw; what is not needed is None, as is dcx without private states.
 
     Args:
         x: None will do where no gradients of parameters are needed.
         reserve: overwritten, unless it is needed again.
-        gradients: (dy, dhy, dcy), None for zero. need: a `Need`.
+        gradients: a `Given`. need: a `Need`.
     """
     engine = stack.engine
     engine.require_no_trouble()
     with engine.activate():
         engine.require_no_capture()
         tape = ForwardPass.of_reserve(_call(stack, shape, weights), x, reserve)
-        work = BackwardPass(tape, *gradients, stack.space, None, not need.weights, need)
+        work = BackwardPass(tape, gradients, stack.space, None, not need.weights, need)
         work.run(stack.schedule.pick(work.problem)[0].plan_backward(work.problem, need.weights, need.x))
         return *work.results(), work.dw
 

@@ -16,11 +16,13 @@ class Sequences:
         lengths: (B,) int32, NumPy, or None: all are T long.
         resets: (T, B) uint8, NumPy or the engine's, true where a sequence begins anew; or None: none does.
         padding_value: what stands in y beyond a sequence's length.
+        every_state: the private states of every step of the last layer are asked for too.
     """
 
     lengths: Any = None
     resets: Any = None
     padding_value: float = 0.0
+    every_state: bool = False
 
 
 NO_PADDING_VALUE = 0.0

@@ -19,7 +19,7 @@ from numbarnn.kernels.step.groups import Parameters
 from numbarnn.layers import checks
 from numbarnn.layers.sequences import EVERY_STEP, Packing
 from numbarnn.layers.widened import Widened
-from numbarnn.passes.backward import BackwardPass, Need
+from numbarnn.passes.backward import ALL, BackwardPass, Given
 from numbarnn.passes.bound import SMALL_WEIGHTS, BoundForward, BoundPasses
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
@@ -260,16 +260,15 @@ class Stack:
         return state_shapes(tuple(count * hidden for hidden in self.hidden_sizes), self.directions, batch)
 
     # ---------------------------------------------------------------- forward
-    def problem(self, steps, batch, training, padded=False, resets=False, batch_major=False):
+    def problem(self, steps, batch, training, padded=False, resets=False, batch_major=False, keeps_states=False):
         """The `Problem` of a call, for schedules; the same object for the same sizes."""
-        key = (steps, batch, training, padded, resets, batch_major)
+        key = (steps, batch, training, padded, resets, batch_major, keeps_states)
         problem = self._problems.get(key)
         if problem is None:
             if len(self._problems) >= PROBLEMS:
                 self._problems.clear()
-            problem = self.problem_with(
-                steps=steps, batch=batch, training=training, padded=padded, resets=resets, batch_major=batch_major
-            )
+            names = ("steps", "batch", "training", "padded", "resets", "batch_major", "keeps_states")
+            problem = self.problem_with(**dict(zip(names, key, strict=True)))
             problem = self._problems.setdefault(key, _the_one(problem))  # another thread may have made it too
         return problem
 
@@ -278,7 +277,8 @@ class Stack:
         return replace(self._problem, **sizes)
 
     def forward(self, x, hx, cx, weights, training, version=0, batch_major=False, sequences=EVERY_STEP):
-        """y (T, B, D*H), hy, cy (None without private states) and, in training, the tape (else None).
+        """y (T, B, D*H), hy, cy (None without private states), all private states (T, B, D*N*H) if they were asked for,
+        and, in training, the tape (else None).
 
         Args:
             batch_major: x, y, and in backward dy and dx, have the axes of batch and time exchanged.
@@ -298,7 +298,8 @@ class Stack:
         with self.engine.activate():
             self.engine.require_no_capture()
             number = self._next_call() if training else 0
-            problem = self.problem(steps, batch, training, lengths is not None, resets is not None, batch_major)
+            odd = lengths is not None, resets is not None, batch_major, sequences.every_state
+            problem = self.problem(steps, batch, training, *odd)
             parameters = self.parameters_of(weights)
             watched = self._watched(steps, batch) if training and self.engine.watches_in_jobs else None
             call = Call(self.engine, problem, parameters, weights, self.seed, number, self.caller, watched)
@@ -406,29 +407,31 @@ class Stack:
             )
 
     # ---------------------------------------------------------------- backward
-    def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True, need=Need()):  # noqa: B008 - a tuple
+    def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True, need=ALL, d_states=None):
         """dx (T, B, I), dhx, dcx (None without private states); the parameters' gradients stay in `tape.dw`.
 
         Args:
             dw: a flat buffer for the parameters' gradients; None leaves them out, or without `accumulate` makes one.
             accumulate: add to dw; without it dw is overwritten.
+            d_states: the gradient of all private states, None for zero.
             need: a `Need`; without its x dx is None, and where the tape is needed again it is good for further passes.
             dy: (T, B, D*H), or None for zero; dhy, dcy as `check_h`, `check_c` return them. All are taken as checked,
                 the tape by `require_unchanged`.
         """
         if self._widened is not None:
-            return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate, need)
+            return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate, need, d_states)
         self.engine.require_no_trouble()
         with self.engine.activate():
             self.engine.require_no_capture()
             tape.used = not need.again
             problem, makes = tape.forward.problem, dw is None and not accumulate
             plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes, need.x)
+            given = Given(dy, dhy, dcy, d_states)
             bindable = dw is None and (not need.weights or makes and self.space.size <= SMALL_WEIGHTS)
             if bindable and tape.bound is not None:
-                *results, tape.dw = tape.bound.run_backward((plan, need, accumulate), self.space, dy, dhy, dcy)
+                *results, tape.dw = tape.bound.run_backward((plan, need, accumulate), self.space, given)
                 return results
-            work = tape.backward = BackwardPass(tape.forward, dy, dhy, dcy, self.space, dw, accumulate, need)
+            work = tape.backward = BackwardPass(tape.forward, given, self.space, dw, accumulate, need)
             work.run(plan)
             tape.dw = work.dw
             return work.results()

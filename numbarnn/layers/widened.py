@@ -51,11 +51,11 @@ class Widened:
         )
         return *map(self._rounded, results), tape
 
-    def backward_data(self, tape, dy, dhy, dcy, dw, accumulate, need):
+    def backward_data(self, tape, dy, dhy, dcy, dw, accumulate, need, d_states):
         """As `Stack.backward_data`."""
         wanted = dw is not None or not accumulate
-        given = map(widened, (dy, dhy, dcy))
-        results = self._wide.backward_data(tape, *given, accumulate=not wanted, need=need)
+        dy, dhy, dcy, d_states = map(widened, (dy, dhy, dcy, d_states))
+        results = self._wide.backward_data(tape, dy, dhy, dcy, None, not wanted, need, d_states)
         if wanted:
             tape.dw = self._added(dw, tape.dw, accumulate)
         return tuple(map(self._rounded, results))

@@ -1,7 +1,7 @@
 """The backward pass: its tasks on the arrays of a call."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numbarnn.common.order import RESET
 from numbarnn.kernels.step.groups import BackwardBuffers, Gradients, Saved, Scratch
@@ -25,13 +25,30 @@ class Need(NamedTuple):
     again: bool = False
 
 
+ALL = Need()
+
+
+class Given(NamedTuple):
+    """The gradients of what forward returned; None is zero.
+
+    Attributes:
+        y: of the last layer's output, of the shape of the tape's `y`.
+        h, c: of the final states, like ForwardPass.hx.
+        states: of the private states of every step, of the shape of y but for its width, D * N * H.
+    """
+
+    y: Any = None
+    h: Any = None
+    c: Any = None
+    states: Any = None
+
+
 class BackwardPass(Pass):
     """A backward call.
 
     Args:
         tape: the forward pass; what the cell saved is overwritten, unless it is needed again.
-        dy: the gradient of the last layer's output, of the shape of the tape's `y`; None is zero.
-        dhy, dcy: the gradients of the final states, like ForwardPass.hx; None is zero.
+        given: the gradients of what forward returned, `Given`.
         space: the `WeightSpace` of dw.
         dw: a buffer for the parameters' gradients, laid out as the weights; None: one of its own where they are asked
             for without `accumulate`.
@@ -45,7 +62,7 @@ class BackwardPass(Pass):
 
     table = buffers.Table(buffers.BACKWARD)
 
-    def __init__(self, tape, dy, dhy, dcy, space, dw=None, accumulate=True, need=Need()):  # noqa: B008 - a tuple
+    def __init__(self, tape, given, space, dw=None, accumulate=True, need=ALL):
         problem, self.tape, self.space, self.accumulate = tape.problem, tape, space, accumulate
         self.need = need
         allocate = tape.engine.allocate(tape.flat, problem, "backward")
@@ -55,8 +72,11 @@ class BackwardPass(Pass):
             self.separate = _GATES
         self.trouble = tape.trouble  # what is wrong with the tape is wrong with gradients
         self.allocate("call")
-        self.dhy, self.dcy, self.dy = self.take("dhy", dhy), self.take("dcy", dcy), self.take("dy", dy)
-        if dy is None or problem.batch_major:
+        self.dhy, self.dcy = self.take("dhy", given.h), self.take("dcy", given.c)
+        self.dy, self.d_states = self.take("dy", given.y), given.states
+        if problem.batch_major and given.states is not None:
+            self.d_states = self.engine.array_module.ascontiguousarray(given.states.transpose(1, 0, 2))
+        if given.y is None or problem.batch_major:
             self.allocate("dy_copy")
         if need.x:
             self.allocate("dx_copy")
@@ -118,6 +138,7 @@ class BackwardPass(Pass):
                 dy=self.dy_of(layer),
                 dht=self.dht.get(place),
                 d_per_unit=self.d_per_unit.get(place),
+                d_states=self.d_states if layer + 1 == problem.layers else None,
             ),
             scratch=Scratch(dm=self.dm.get(place), d_v=self.d_v.get(place), d_sums=self.d_sums.get(place)),
             options=tape.options_of(*place),

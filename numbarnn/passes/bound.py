@@ -7,7 +7,7 @@ functions that the tasks became, and copies the results out.
 
 import numpy as np
 
-from numbarnn.passes.backward import BackwardPass
+from numbarnn.passes.backward import BackwardPass, Given
 from numbarnn.passes.executor import state_arrays
 from numbarnn.passes.forward import ForwardPass
 
@@ -24,7 +24,7 @@ def is_small(problem):
     values = max(cell.num_gates, cell.num_saved) + cell.num_private + 2  # per unit; h, and what it is made of
     widths = problem.input_size + problem.directions * values * sum(problem.hidden_sizes)
     draws = problem.training and (problem.dropping or bool(cell.noise) or any(cell.drop_connect))
-    return rows * widths * np.dtype(problem.dtype).itemsize <= SMALL and not (problem.masked or draws)
+    return rows * widths * np.dtype(problem.dtype).itemsize <= SMALL and not (problem.masked or problem.keeps_states or draws)
 
 
 def _own(array):
@@ -104,34 +104,34 @@ class BoundForward:
         if len(self._free) < KEPT:
             self._free.append(self)
 
-    def run_backward(self, how, space, *arrays):
-        """(dx, dhx, dcx, dw) of dy, dhy and dcy, any of which may be None; `how` as `BoundBackward` has it."""
-        form = how, *(type(array) for array in arrays)
+    def run_backward(self, how, space, given):
+        """(dx, dhx, dcx, dw) of what is `Given`; `how` as `BoundBackward` has it."""
+        form = how, *map(type, given)
         bound = self._backward.get(form)
         if bound is None:
-            bound = self._backward[form] = BoundBackward(self.work, how, space, *arrays)
-        return bound.run(*arrays)
+            bound = self._backward[form] = BoundBackward(self.work, how, space, given)
+        return bound.run(given)
 
 
 class BoundBackward:
     """The backward pass of a `BoundForward`'s, likewise.
 
     Args:
-        tape: the `ForwardPass`. how: (plan, `Need`, whether gradients would accumulate if they were asked for). space,
-            dy, dhy, dcy: as `BackwardPass` takes them.
+        tape: the `ForwardPass`. how: (plan, `Need`, whether gradients would accumulate if they were asked for).
+        space, given: as `BackwardPass` takes them.
     """
 
-    def __init__(self, tape, how, space, dy, dhy, dcy):
+    def __init__(self, tape, how, space, given):
         plan, need, accumulate = how
-        self._own = _own(dy), _own(dhy), _own(dcy)
-        self.work = BackwardPass(tape, *self._own, space, accumulate=accumulate, need=need)
+        self._own = Given(*map(_own, given))
+        self.work = BackwardPass(tape, self._own, space, accumulate=accumulate, need=need)
         self._functions = self.work.bound(plan)
         self._results = *self.work.results(), self.work.dw
 
-    def run(self, *arrays):
+    def run(self, given):
         """(dx, dhx, dcx, dw)."""
-        for own, given in zip(self._own, arrays, strict=True):
-            _fill(own, given)
+        for own, array in zip(self._own, given, strict=True):
+            _fill(own, array)
         for function in self._functions:
             function()
         return tuple(map(_copy_of, self._results))

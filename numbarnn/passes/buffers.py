@@ -71,6 +71,10 @@ FORWARD = (
     Row("y_copy", "call", "B, T, D * P", "storage", "call", "call", "y as the caller has it", "p.batch_major"),
     Row("y_copy", "call", "T, B, D * P", "storage", "call", "call", "y filled beyond sequences",
         "p.padded and not p.batch_major"),
+    Row("all_states", "call", "B, T, D * N * H", "storage", "call", "call", "the last layer's c of every step",
+        "p.keeps_states and p.batch_major"),
+    Row("all_states", "call", "T, B, D * N * H", "storage", "call", "call", "the last layer's c of every step",
+        "p.keeps_states and not p.batch_major"),
     Row("x_copy", "call", "T, B, I", "storage", "call", "tape", "x with time first, zero beyond sequences",
         "p.copies_x"),
     Row("hy", "state", "D, B, P", "storage", "call", "call", "the final h"),
@@ -103,6 +107,7 @@ BACKWARD = (
     Row("dy", "call", "T, B, D * P", "storage", "caller", "tape", "the gradient of y; None is zero"),
     Row("dhy", "state", "D, B, P", "storage", "caller", "tape", "that of hy, likewise"),
     Row("dcy", "state", "D, B, N * H", "storage", "caller", "tape", "that of cy, likewise"),
+    Row("d_states", "call", "T, B, D * N * H", "storage", "caller", "tape", "that of c of every step; None is zero"),
     Row("dh", "state", "D, B, P", "state", "call", "tape", "that of the final h, at last of the initial"),
     Row("dc", "state", "D, B, N * H", "state", "call", "tape", "of the private states, likewise", "cell.num_private"),
     Row("dhx", "state", "D, B, P", "storage", "call", "tape", "dh, rounded once", "p.dtype != p.state_dtype"),
@@ -142,7 +147,7 @@ class _Sizes(dict):
             p=p, cell=cell, T=p.steps, B=p.batch, D=p.directions, L=p.layers, I=below, H=H, P=P,
             G=cell.num_gates, A=cell.num_ah, K=cell.num_saved, N=cell.num_private, S=cell.num_products,
             Q=cell.num_sums, V=len(cell.per_unit), E=P // cell.heads, M=p.steps if p.training else 1,
-            C=p.steps + 2 if p.training else 2,
+            C=p.steps + 2 if p.training or p.keeps_states else 2,
         )  # fmt: skip
 
     def __missing__(self, name):

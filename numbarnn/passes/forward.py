@@ -263,6 +263,14 @@ class ForwardPass(Pass):
             else:
                 yield self.put(y, output)
 
+        if self.all_states is not None:
+            own, c = self._time_major(self.all_states), self.c[problem.layers - 1][1:-1]
+            if problem.padded:
+                step_mask = self.step_mask[0, 1:-1]
+                yield partial(self.engine.select, own, c, step_mask, SKIP, self.fill)
+            else:
+                yield self.put(own, c)
+
         def copy(slot, state):
             self.engine.copy(state, slot)
 
@@ -313,11 +321,12 @@ class ForwardPass(Pass):
             self.release_all()
 
     def results(self):
-        """(y, hy, cy) for the caller."""
+        """(y, hy, cy) for the caller, and all private states where the problem keeps them."""
         name = "y_copy"
         if self.y_copy is None:
             name = ("h", self.problem.layers - 1) if self.reserve is None else "reserve"
-        return self.hand_over(name, self.y), self.hand_over("hy", self.hy), self.hand_over("cy", self.cy)
+        own = self.hand_over(name, self.y), self.hand_over("hy", self.hy), self.hand_over("cy", self.cy)
+        return own if self.all_states is None else (*own, self.hand_over("all_states", self.all_states))
 
     def arrays(self):
         # biases may be apart from the other weights: then all are parts of one array

@@ -27,6 +27,7 @@ class Problem:
         padded: sequences may be shorter than T: what stands beyond their length is ignored, and filled in y.
         resets: sequences may begin anew.
         batch_major: x, y, dy and dx have the axes of batch and time exchanged.
+        keeps_states: the private states of every step of the last layer are a result too.
         fuses_input: steps compute x Wᵀ themselves (`Engine.fuses_input`).
         allow_tf32: float32 products may be computed by tensor cores, which round their operands to TF32 (GPUs only).
         profile: what planners know of the device (`Engine.profile`), or None.
@@ -51,6 +52,7 @@ class Problem:
     profile: Any = None
     batch_major: bool = False
     fuses_input: bool = False
+    keeps_states: bool = False
 
     def __hash__(self):
         return self._hash

@@ -37,7 +37,7 @@ _each_forward = _one_after_another(rnn_forward)
 
 @rnn_forward.register_vmap
 def _(info, in_dims, *arguments):
-    x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, keep = arguments
+    x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep = arguments
     of_x, of_hx, of_cx, of_weights, of_lengths, of_resets, of_seed, *_ = in_dims
     others = of_weights if isinstance(of_weights, list | tuple) else [of_weights]
     if keep or of_x is None or of_seed is not None or any(dim is not None for dim in others):
@@ -51,18 +51,16 @@ def _(info, in_dims, *arguments):
         tensor = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
         return tensor.movedim(0, into).flatten(into, into + 1)
 
-    options = network, padding_value, batch_first, keep
+    options = network, padding_value, batch_first, every_state, keep
     ends = folded(lengths, of_lengths, 0), folded(resets, of_resets, axis)
     results = rnn_forward(
         folded(x, of_x, axis), folded(hx, of_hx, 1), folded(cx, of_cx, 1), weights, *ends, seed, *options
     )
-    y, hy, cy, reserve = results
+    y, hy, cy, states, reserve = results
     has_c = Network.of_key(network).private > 0
-    results = (
-        y.unflatten(axis, (count, -1)), hy.unflatten(1, (count, -1)), cy.unflatten(1, (count, -1)) if has_c else cy,
-        reserve,
-    )  # fmt: skip
-    return results, (axis, 1, 1 if has_c else None, None)
+    sizes = [(y, axis), (hy, 1), (cy, 1 if has_c else None), (states, axis if every_state else None), (reserve, None)]
+    results = tuple(one if dim is None else one.unflatten(dim, (count, -1)) for one, dim in sizes)
+    return results, tuple(dim for _, dim in sizes)
 
 
 rnn_backward.register_vmap(_one_after_another(rnn_backward))

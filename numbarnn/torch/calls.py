@@ -2,6 +2,7 @@
 
 import torch
 
+from numbarnn.layers.private import split_steps
 from numbarnn.torch import batching, core  # noqa: F401 - which registers torch.ops.numbarnn and its rules
 from numbarnn.torch.eager import Recurrence
 from numbarnn.torch.networks import DEVICES
@@ -12,9 +13,10 @@ _MAX_SEED = 2**62
 
 
 def run(
-    network, x, hx, cx, weights, *, lengths=None, resets=None, padding_value=0.0, batch_first=False, training=False
-):
-    """y, hy, cy of a `Network`.
+    network, x, hx, cx, weights, *, lengths=None, resets=None, padding_value=0.0, batch_first=False, training=False,
+    output_states=False,
+):  # fmt: skip
+    """y, hy, cy of a `Network`, and with `output_states` all private states.
 
     Ordinary calls go straight to the engine; those that are compiled, exported or transformed go through the operators
     of `operators`.
@@ -29,9 +31,11 @@ def run(
         lengths: (B,) ints, resets: (T, B) bools, or (B, T) with `batch_first`, tensors on the host or the device.
         padding_value: what stands in y beyond a sequence's length.
         training: draw at random what the network does so; there are gradients without it too.
+        output_states: return the private states of every step of the last layer too.
 
     Returns:
         y, hy, cy in the forms of x, hx and cx; cy is None without private states.
+        states: a tuple of the private states of every step, each (T, B, D*H), or (B, T, D*H).
 
     Raises:
         TypeError: tensors of a dtype, or on a device, that no engine computes with; says the cure.
@@ -43,18 +47,20 @@ def run(
     if kind in DEVICES and torch.is_autocast_enabled(kind):
         x, hx, cx, weights = _cast(x, hx, cx, weights)
     seed = torch.randint(_MAX_SEED, (1,)) if training and network.draws else None
-    about = core.About(lengths, resets, padding_value, batch_first, seed)
+    about = core.About(lengths, resets, padding_value, batch_first, seed, output_states)
     keep = torch.is_grad_enabled() and _requires_grad(x, hx, cx, weights)
     if _goes_by_operators(x, weights):
-        y, hy, cy = _by_operators(network, about, x, hx, cx, weights, keep)
+        y, hy, cy, every = _by_operators(network, about, x, hx, cx, weights, keep)
     elif keep:
-        y, hy, cy = Recurrence.apply(network, about, x, hx, cx, *weights)
+        y, hy, cy, every = Recurrence.apply(network, about, x, hx, cx, *weights)
     else:
-        y, hy, cy, *_ = core.forward(network, about, x, hx, cx, weights, keep=False)
+        y, hy, cy, every, *_ = core.forward(network, about, x, hx, cx, weights, keep=False)
     if not network.private:
         cy = None
     if network.uneven or network.private > 1:
-        return y, apart(network, hy), apart_privates(network, cy)
+        hy, cy = apart(network, hy), apart_privates(network, cy)
+    if output_states:
+        return y, hy, cy, split_steps(every, network.private, network.stack.directions)
     return y, hy, cy
 
 
@@ -74,16 +80,16 @@ def _goes_by_operators(x, weights):
 
 
 def _by_operators(network, about, x, hx, cx, weights, keep):
-    """y, hy, cy by `operators.rnn_forward`."""
+    """y, hy, cy and all private states by `operators.rnn_forward`."""
     lengths, resets = (
         one if one is None or isinstance(one, torch.Tensor) else torch.as_tensor(one)
         for one in (about.lengths, about.resets)
     )
-    options = network.key, float(about.padding_value), about.batch_first
+    options = network.key, float(about.padding_value), about.batch_first, about.every_state
     if keep and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        return Forward.apply(lengths, resets, about.seed, *options, x, hx, cx, *weights)[:3]
+        return Forward.apply(lengths, resets, about.seed, *options, x, hx, cx, *weights)[:4]
     options = *options, keep
-    return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), lengths, resets, about.seed, *options)[:3]
+    return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), lengths, resets, about.seed, *options)[:4]
 
 
 def _cast(x, hx, cx, weights):

@@ -1,12 +1,15 @@
 """What both the operators and the eager function do with the tensors of a call; autograd does not look in here."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from numbarnn.layers import reserved
+from numbarnn.layers.checks import keeps_states
 from numbarnn.layers.sequences import EVERY_STEP, checked
+from numbarnn.passes.backward import Given
 from numbarnn.torch.arrays import array_of, stream_of, tensor_of, weights_of
 
 NO_SECOND_ORDER = (
@@ -23,6 +26,7 @@ class About(NamedTuple):
         padding_value: what stands in y beyond a sequence's length.
         batch_first: x and y are (B, T, ...).
         seed: (1,) int64, a tensor on the host, where random numbers are drawn; else None.
+        every_state: the private states of every step of the last layer are asked for.
     """
 
     lengths: Any = None
@@ -30,16 +34,19 @@ class About(NamedTuple):
     padding_value: float = 0.0
     batch_first: bool = False
     seed: Any = None
+    every_state: bool = False
 
     def shape_of(self, x):
         """The `reserved.Shape` of the call."""
         steps, batch = x.shape[1::-1] if self.batch_first else x.shape[:2]
         seed = 0 if self.seed is None else int(self.seed.item())
-        return reserved.Shape(steps, batch, self.lengths is not None, self.resets is not None, self.batch_first, seed)
+        odd = self.lengths is not None, self.resets is not None
+        return reserved.Shape(steps, batch, *odd, self.batch_first, seed, self.every_state)
 
 
 def forward(network, about, x, hx, cx, weights, keep):
-    """y, hy, cy (None without private states), reserve (None unless something is kept or drawn), shape.
+    """y, hy, cy (None without private states), all private states (None if nobody asked), reserve (None unless it is
+    to be kept), shape.
 
     Args:
         hx, cx: (L*D, B, H), of cx N H wide; of layers that differ in size side by side, (D, B, sum of H); None: zero.
@@ -52,31 +59,34 @@ def forward(network, about, x, hx, cx, weights, keep):
         if about.lengths is not None or about.resets is not None:
             ends = _host(about.lengths), _flags(about.resets)
             sequences = checked(stack.engine, *ends, about.padding_value, shape.steps, shape.batch, about.batch_first)
+        if about.every_state:
+            sequences = replace(sequences, every_state=True)
         flat = weights_of(network, weights)
         sizes = stack.output_sizes, [network.private * hidden for hidden in stack.hidden_sizes]
         state = [_apart(network, array_of(one), widths) for one, widths in zip((hx, cx), sizes, strict=True)]
         if keep or about.seed is not None:
             y, *states, reserve = reserved.forward(stack, shape, array_of(x), state, flat, sequences)
         else:
-            y, *states, reserve = stack.forward(
+            y, *states, reserve = stack.forward(  # whose tape is None
                 array_of(x), *state, flat, False, batch_major=about.batch_first, sequences=sequences
             )
-        hy, cy = (tensor_of(_joined(stack, one)) for one in states)
-        return tensor_of(y), hy, cy, tensor_of(reserve) if keep else None, shape
+        hy, cy, *every = [tensor_of(_joined(stack, one)) for one in states]
+        every, reserve = every[0] if every else None, tensor_of(reserve) if keep else None
+        return tensor_of(y), hy, cy, every, reserve, shape
 
 
 def backward(network, shape, draws, x, weights, reserve, gradients, need):
     """dx, dhx, dcx, flat dw; see `reserved.backward`. States as in `forward`.
 
     Args:
-        draws: whether forward drew random numbers. gradients: (dy, dhy, dcy), tensors or None.
+        draws: whether forward drew random numbers. gradients: (dy, dhy, dcy, d_states), tensors or None.
     """
     stack = network.stack_for(weights[0], draws)
-    dy, dhy, dcy = gradients
+    dy, dhy, dcy, d_states = gradients
     with stream_of(reserve):
         dhy = _apart(network, array_of(dhy), stack.output_sizes)
         dcy = _apart(network, array_of(dcy), [network.private * hidden for hidden in stack.hidden_sizes])
-        flat, given = weights_of(network, weights), (array_of(dy), dhy, dcy)
+        flat, given = weights_of(network, weights), Given(array_of(dy), dhy, dcy, array_of(d_states))
         dx, dhx, dcx, dw = reserved.backward(stack, shape, array_of(x), flat, array_of(reserve), given, need)
         return tensor_of(dx), tensor_of(_joined(stack, dhx)), tensor_of(_joined(stack, dcx)), tensor_of(dw)
 
@@ -137,6 +147,8 @@ def _check(network, stack, shape, x, hx, cx, weights):
                 raise ValueError(f"{name} must have shape {wanted}, but has {tuple(state.shape)}")
             _alike(name, state, x)
     _alike("weights", weights[0], x)
+    if shape.keeps_states:
+        keeps_states(stack, True)
 
 
 def _alike(name, tensor, x):

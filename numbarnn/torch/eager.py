@@ -15,30 +15,30 @@ except AttributeError:  # other versions of PyTorch
 
 
 class Recurrence(torch.autograd.Function):
-    """y, hy, cy of x, hx, cx and the parameters; cy is None without private states."""
+    """y, hy, cy and all private states of x, hx, cx and the parameters; None for what there is not."""
 
     @staticmethod
     def forward(ctx, network, about, x, hx, cx, *weights):
-        y, hy, cy, reserve, shape = core.forward(network, about, x, hx, cx, weights, keep=True)
+        y, hy, cy, states, reserve, shape = core.forward(network, about, x, hx, cx, weights, keep=True)
         ctx.set_materialize_grads(False)
         ctx.network, ctx.shape, ctx.draws = network, shape, about.seed is not None
         keeps_x, y_is_reserve = core.what_is_read(network, shape)
         # Whoever writes into y, writes into the reserve, if y is in there: PyTorch notices it where y is saved.
         x = x if keeps_x and any(ctx.needs_input_grad[5:]) else None
         ctx.save_for_backward(x, reserve, y if y_is_reserve else None, *weights)
-        return y, hy, cy
+        return y, hy, cy, states
 
     @staticmethod
-    def backward(ctx, dy, dhy, dcy):
+    def backward(ctx, dy, dhy, dcy, d_states):
         x, reserve, _, *weights = ctx.saved_tensors
         network, (_, _, needs_x, needs_hx, needs_cx, *needs_weights) = ctx.network, ctx.needs_input_grad
-        given = x, weights, reserve, (dy, dhy, dcy)
+        given = x, weights, reserve, (dy, dhy, dcy, d_states)
         need = Need(needs_x, any(needs_weights), graph_is_kept())
         dx, dhx, dcx, dw = core.backward(network, ctx.shape, ctx.draws, *given, need)
         states = dhx if needs_hx else None, dcx if needs_cx else None
         gradients = dx, *states, *gradients_of(network, weights, dw)
         if torch.is_grad_enabled():  # create_graph
-            gradients = Once.apply(gradients, dy, dhy, dcy, x, *weights)
+            gradients = Once.apply(gradients, dy, dhy, dcy, d_states, x, *weights)
         return None, None, *gradients
 
 

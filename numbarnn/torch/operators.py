@@ -3,8 +3,8 @@
 `torch.compile`, `torch.export`, `torch.func` and tensors without numbers (device "meta") see a call as one operator
 with known shapes; what it costs to compile does not depend on T. A network is known by its key (`networks`).
 
-    y, hy, cy, reserve = rnn_forward(x, hx, cx, weights, lengths, resets, seed, network, ...)
-    dx, dhx, dcx, dw = rnn_backward(dy, dhy, dcy, x, weights, reserve, seed, network, steps, batch, ...)
+    y, hy, cy, states, reserve = rnn_forward(x, hx, cx, weights, lengths, resets, seed, network, ...)
+    dx, dhx, dcx, dw = rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, ...)
 
 States are one tensor each (see `core.forward`). A result that a network or a call does not have has no elements.
 Results share no memory: y is copied out of the reserve.
@@ -36,14 +36,15 @@ def rnn_forward(
     network: str,
     padding_value: float,
     batch_first: bool,
+    every_state: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """y, hy, cy and the reserve; arguments as in `core.forward` and `core.About`."""
-    about = core.About(lengths, resets, padding_value, batch_first, seed)
-    y, hy, cy, reserve, _ = core.forward(Network.of_key(network), about, x, hx, cx, weights, keep)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """y, hy, cy, all private states, and the reserve; arguments as in `core.forward` and `core.About`."""
+    about = core.About(lengths, resets, padding_value, batch_first, seed, every_state)
+    y, hy, cy, states, reserve, _ = core.forward(Network.of_key(network), about, x, hx, cx, weights, keep)
     if reserve is not None and y.untyped_storage().data_ptr() == reserve.untyped_storage().data_ptr():
         y = y.clone()
-    return y, hy, x.new_empty(0) if cy is None else cy, _nothing(x, reserve, torch.uint8)
+    return y, hy, _nothing(x, cy), _nothing(x, states), _nothing(x, reserve, torch.uint8)
 
 
 def _nothing(like, result, dtype=None):
@@ -52,7 +53,7 @@ def _nothing(like, result, dtype=None):
 
 
 @rnn_forward.register_fake
-def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, keep):
+def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep):
     found = Network.of_key(network)
     stack, shape = found.stack, reserved.Shape(*x.shape[1::-1], lengths is not None, resets is not None, batch_first)
     if not batch_first:
@@ -60,7 +61,10 @@ def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_f
     y = x.new_empty((*x.shape[:2], stack.directions * stack.output_sizes[-1]))
     of_h, of_c = core.state_shapes(found, shape.batch)
     size = reserved.reserve_size(stack, shape, dtype=DTYPES[x.dtype]) if keep else 0
-    return y, x.new_empty(of_h), x.new_empty(of_c if found.private else 0), x.new_empty(size, dtype=torch.uint8)
+    width = stack.directions * found.private * stack.hidden_sizes[-1]
+    states = x.new_empty((*x.shape[:2], width) if every_state else 0)
+    cy, reserve = x.new_empty(of_c if found.private else 0), x.new_empty(size, dtype=torch.uint8)
+    return y, x.new_empty(of_h), cy, states, reserve
 
 
 # ----------------------------------------------------------------------------------------------------------- backward
@@ -69,6 +73,7 @@ def rnn_backward(
     dy: Tensor | None,
     dhy: Tensor | None,
     dcy: Tensor | None,
+    d_states: Tensor | None,
     x: Tensor | None,
     weights: Sequence[Tensor],
     reserve: Tensor,
@@ -79,21 +84,22 @@ def rnn_backward(
     padded: bool,
     resets: bool,
     batch_first: bool,
+    every_state: bool,
     need_x: bool,
     need_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dx, dhx, dcx and the flat dw of a forward call; x is needed for dw alone. The reserve stays what it is."""
-    shape = reserved.Shape(steps, batch, padded, resets, batch_first, 0 if seed is None else int(seed.item()))
+    seed = None if seed is None else int(seed.item())
+    shape = reserved.Shape(steps, batch, padded, resets, batch_first, seed or 0, every_state)
     need, found = Need(need_x, need_weights, again=True), Network.of_key(network)
-    given = x, weights, reserve, (dy, dhy, dcy)
+    given = x, weights, reserve, (dy, dhy, dcy, d_states)
     results = core.backward(found, shape, seed is not None, *given, need)
     return tuple(_nothing(weights[0], result) for result in results)
 
 
 @rnn_backward.register_fake
-def _(
-    dy, dhy, dcy, x, weights, reserve, seed, network, steps, batch, padded, resets, batch_first, need_x, need_weights
-):
+def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, *options):
+    *_, batch_first, _, need_x, need_weights = options
     found, like = Network.of_key(network), weights[0]
     outer = (batch, steps) if batch_first else (steps, batch)
     of_h, of_c = core.state_shapes(found, batch)
@@ -103,31 +109,30 @@ def _(
 
 # ----------------------------------------------------------------------------------------------------------- autograd
 def _set_up(ctx, inputs, output):
-    x, _, _, weights, lengths, resets, seed, network, _, batch_first, keep = inputs
+    x, _, _, weights, lengths, resets, seed, network, _, batch_first, every_state, keep = inputs
     ctx.set_materialize_grads(False)
     steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
     padded, keeps_x = lengths is not None, not (batch_first or lengths is not None)  # `core.what_is_read`
-    ctx.call = network, steps, batch, padded, resets is not None, batch_first
+    ctx.call = network, steps, batch, padded, resets is not None, batch_first, every_state
     ctx.needs, ctx.count, ctx.keep = ctx.needs_input_grad, len(weights), keep
-    ctx.save_for_backward(x if keeps_x else None, output[3], seed, *weights)
-    ctx.mark_non_differentiable(output[3])
+    ctx.save_for_backward(x if keeps_x else None, output[4], seed, *weights)
+    ctx.mark_non_differentiable(output[4])
 
 
-def _backward(ctx, dy, dhy, dcy, _):
+def _backward(ctx, dy, dhy, dcy, d_states, _):
     if not ctx.keep:
         raise RuntimeError("this call of numbarnn::rnn_forward kept nothing for backward: pass keep=True")
     x, reserve, seed, *weights = ctx.saved_tensors
     network = Network.of_key(ctx.call[0])
-    if not network.private:
-        dcy = None
+    dcy, d_states = dcy if network.private else None, d_states if ctx.call[-1] else None
     needs_x, needs_hx, needs_cx, needs_weights = ctx.needs_input_grad[:4]
     need_weights = any(needs_weights) if isinstance(needs_weights, list | tuple) else needs_weights
     dx, dhx, dcx, dw = torch.ops.numbarnn.rnn_backward(
-        dy, dhy, dcy, x if need_weights else None, weights, reserve, seed, *ctx.call, needs_x, need_weights
+        dy, dhy, dcy, d_states, x if need_weights else None, weights, reserve, seed, *ctx.call, needs_x, need_weights
     )
     dw = gradients_of(network, weights, dw) if need_weights else [None] * len(weights)
     states = dhx if needs_hx else None, dcx if needs_cx else None
-    return dx if needs_x else None, *states, dw, *[None] * 7
+    return dx if needs_x else None, *states, dw, *[None] * 8
 
 
 def _refuse(ctx, *_):

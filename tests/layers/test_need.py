@@ -7,7 +7,7 @@ import numbarnn as nr
 from numbarnn.cells import library
 from numbarnn.layers import reserved
 from numbarnn.layers.sequences import EVERY_STEP, Sequences
-from numbarnn.passes.backward import Need
+from numbarnn.passes.backward import Given, Need
 
 STEPS, BATCH, INPUT, HIDDEN = 6, 4, 5, 8
 
@@ -132,7 +132,7 @@ def test_a_reserve_is_all_that_backward_needs(name, odd):
     for need in (Need(again=True), Need(x=False), Need(weights=False)):
         memory = kept.copy()
         given = None if not need.weights or stack.problem(*shape[:2], True, *shape[2:5]).copies_x else x
-        dx, dhx, dcx, dw = reserved.backward(stack, shape, given, layer.weights, memory, (dy, None, None), need)
+        dx, dhx, dcx, dw = reserved.backward(stack, shape, given, layer.weights, memory, Given(dy), need)
         assert need.again == np.array_equal(memory, kept) or not stack.cell.num_saved
         same(layer._states(dhx, dcx), grads.state)
         for found, expected, asked in ((dx, grads.x, need.x), (dw, grads.weights, need.weights)):

@@ -30,8 +30,8 @@ class Setup:
         self.dy = torch.randn_like(self.module(self.x)[0])
 
     def loss(self, x, weights, **options):
-        y, hy, cy = run(self.network, x, None, None, weights, **options)
-        states = [hy] if cy is None else [hy, cy]
+        y, hy, cy, *every = run(self.network, x, None, None, weights, **options)
+        states = [hy] if cy is None else [hy, cy, *(state for part in every for state in part)]
         return (y * self.dy).sum() + sum(state.square().sum() for state in states)
 
     def peer_loss(self, x):

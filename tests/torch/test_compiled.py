@@ -24,6 +24,7 @@ CALLS = {
     "time_first": {},
     "batch_first": {"batch_first": True},
     "odd": {"lengths": [6, 0, 3, 5], "resets": True, "padding_value": 0.5},
+    "states": {"batch_first": True, "lengths": [6, 0, 3, 5], "output_states": True},
 }
 
 
@@ -42,7 +43,13 @@ def arguments(options, call, dtype=torch.float32, keep=True):
     seed = torch.tensor([5]) if network.draws else None
     x, *states = (tensor.requires_grad_() for tensor in (x, *states))
     weights = [weight.requires_grad_() for weight in weights]
-    rest = network.key, call.get("padding_value", 0.0), call.get("batch_first", False), keep
+    rest = (
+        network.key,
+        call.get("padding_value", 0.0),
+        call.get("batch_first", False),
+        call.get("output_states", False),
+        keep,
+    )
     return network, (x, *states, weights, lengths, resets, seed, *rest)
 
 
@@ -70,13 +77,13 @@ def test_forward_is_as_operators_must_be(options, call):
 @pytest.mark.parametrize("call", CALLS)
 def test_backward_is_as_operators_must_be(call, need):
     _, given = arguments(OPTIONS["both_ways"], CALLS[call])
-    x, _, _, weights, lengths, resets, seed, key, _, batch_first, _ = given
+    x, _, _, weights, lengths, resets, seed, key, _, batch_first, every_state, _ = given
     with torch.no_grad():
-        y, hy, _, reserve = torch.ops.numbarnn.rnn_forward(*given)
-    about = key, 6, 4, lengths is not None, resets is not None, batch_first
-    weights = [weight.detach() for weight in weights]
+        y, hy, _, states, reserve = torch.ops.numbarnn.rnn_forward(*given)
+    about = key, 6, 4, lengths is not None, resets is not None, batch_first, every_state
+    weights, d_states = [weight.detach() for weight in weights], states if every_state else None
     torch.library.opcheck(
-        torch.ops.numbarnn.rnn_backward, (y, hy, None, x.detach(), weights, reserve, seed, *about, *need)
+        torch.ops.numbarnn.rnn_backward, (y, hy, None, d_states, x.detach(), weights, reserve, seed, *about, *need)
     )
 
 
@@ -84,19 +91,19 @@ def test_backward_is_as_operators_must_be(call, need):
 @pytest.mark.parametrize("options", OPTIONS)
 def test_gradients_are_those_of_differences(options, call):
     network, given = arguments(OPTIONS[options], CALLS[call], torch.float64)
-    x, hx, cx, weights, lengths, resets, _, _, fill, batch_first, _ = given
+    x, hx, cx, weights, lengths, resets, _, _, fill, batch_first, every_state, _ = given
 
     def split(state, sizes):
         return list(state.split(sizes, dim=2)) if network.uneven else state
 
     def function(x, hx, cx, *weights):
         torch.manual_seed(1)
-        y, hy, cy = run(
+        y, hy, cy, *every = run(
             network, x, split(hx, [8, 6]), split(cx, [8, 6]), weights, lengths=lengths, resets=resets,
-            padding_value=fill, batch_first=batch_first, training=True,
+            padding_value=fill, batch_first=batch_first, training=True, output_states=every_state,
         )  # fmt: skip
         states = torch.cat([*hy, *cy], dim=2) if network.uneven else torch.cat([hy, cy], dim=2)
-        return y, states
+        return y, states, *(state for part in every for state in part)
 
     assert torch.autograd.gradcheck(function, (x, hx, cx, *weights), fast_mode=True)
 

@@ -49,7 +49,9 @@ def test_lengths_and_resets_are_tensors(batch_first):
 
 def by_operators(s, x, weights):
     """y of the operators themselves."""
-    return torch.ops.numbarnn.rnn_forward(x, None, None, weights, None, None, None, s.network.key, 0.0, False, True)[0]
+    return torch.ops.numbarnn.rnn_forward(
+        x, None, None, weights, None, None, None, s.network.key, 0.0, False, False, True
+    )[0]
 
 
 @pytest.mark.parametrize("how", ["eager", "operators"])

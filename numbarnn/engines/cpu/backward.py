@@ -136,6 +136,19 @@ def _mask_gradients(zero, call, own, at):
 
 
 @inner
+def _add_state_gradients(zero, call, own, at):
+    """dc += the gradient of the step's own private states, where it is not skipped: the thread's units."""
+    if call.d_states:
+        (t, _), width = at, call.hidden * bytes_of(zero)
+        for b in range(own.first_row, own.last_row):
+            if mask_at(call, t + 1, b) != SKIP:
+                dc, given = call.dc + b * call.dc_row, call.d_states + (t * call.batch + b) * call.d_states_row
+                for number in range(call.private):
+                    part = dc + number * width
+                    _add_to(zero, part, part, given + number * width, own.first, own.last)
+
+
+@inner
 def _stages(zero, call, own, address, at):
     """The gradients of the cell's stages, from the last: of sums over all units, or of gates, and then of the vector
     that the stage's rows of R multiplied."""
@@ -178,6 +191,7 @@ def backward_steps(zero, address):
         at = find_step_time(step, call.steps, call.direction, YES)
         _project(zero, call, own, at)
         _mask_gradients(zero, call, own, at)
+        _add_state_gradients(zero, call, own, at)
         _stages(zero, call, own, rows_address, at)
         run_rows(zero, call, own, rows_address, at, call.step, ZERO, ZERO, YES)
         meet(call, own)

@@ -130,4 +130,7 @@ def backward_call(call, buffers):
     call.dah, call.dah_row, call.dht = address(g.dah), row_bytes(g.dah), address(g.dht)
     call.dy, call.dy_row = address(g.dy) + buffers.direction * call.outputs * item, row_bytes(g.dy)
     call.d_per_unit, call.d_per_unit_row = address(g.d_per_unit), row_bytes(g.d_per_unit)
+    if g.d_states is not None:
+        call.d_states = address(g.d_states) + buffers.direction * call.private * call.hidden * item
+        call.d_states_row = row_bytes(g.d_states)
     call.d_v, call.d_v_row = address(scratch.d_v), row_bytes(scratch.d_v)

@@ -63,9 +63,8 @@ class CpuEngine(HostEngine):
     """The cells compiled for this CPU. One pool of threads runs products and cells alike."""
 
     name = "cpu"
-    fuses_input = True
+    fuses_input = keeps_states = binds_calls = True
     has_halves = False
-    binds_calls = True
 
     def __init__(self):
         notice.listen_to_numba(what_is_compiled)

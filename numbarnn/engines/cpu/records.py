@@ -26,6 +26,7 @@ _CALL = (
     "h h_row h_slot own_h own_h_row own_h_slot c c_row c_slot c_slots zeros",
     "x x_row ax ax_row ah ah_row saved saved_row v v_row all_sums lanes parts totals step_mask noise",
     # gradients; own_dh is that of own_h
+    "d_states d_states_row",
     "dh dh_row own_dh own_dh_row dc dc_row dax dax_row dah dah_row dy dy_row dht d_per_unit d_per_unit_row d_v d_v_row",
     # addresses of functions: the cell's, that which multiplies by R and W_hr, and packs; of a `Stage` for each stage
     "step stages stages_count product input_product pack_panel",
