@@ -427,7 +427,7 @@ class Stack:
             problem, makes = tape.forward.problem, dw is None and not accumulate
             plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes, need.x)
             given = Given(dy, dhy, dcy, d_states)
-            bindable = dw is None and (not need.weights or makes and self.space.size <= SMALL_WEIGHTS)
+            bindable = dw is None and (not need.weights or (makes and self.space.size <= SMALL_WEIGHTS))
             if bindable and tape.bound is not None:
                 *results, tape.dw = tape.bound.run_backward((plan, need, accumulate), self.space, given)
                 return results

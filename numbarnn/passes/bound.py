@@ -24,7 +24,8 @@ def is_small(problem):
     values = max(cell.num_gates, cell.num_saved) + cell.num_private + 2  # per unit; h, and what it is made of
     widths = problem.input_size + problem.directions * values * sum(problem.hidden_sizes)
     draws = problem.training and (problem.dropping or bool(cell.noise) or any(cell.drop_connect))
-    return rows * widths * np.dtype(problem.dtype).itemsize <= SMALL and not (problem.masked or problem.keeps_states or draws)
+    differs = problem.masked or problem.keeps_states or draws
+    return rows * widths * np.dtype(problem.dtype).itemsize <= SMALL and not differs
 
 
 def _own(array):
