@@ -10,6 +10,7 @@ once with it (they must fail). tests/test_mutations.py holds that every text sti
 
 import argparse
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,437 +26,267 @@ class Mutation(NamedTuple):
     """A mistake.
 
     Attributes:
-        edits: (file, text that stands there once, what it becomes), each.
+        file, old, new: a text that stands once in a file, and what it becomes.
         tests: pytest's arguments: what should fail.
-        simulated: the tests run in the simulator.
     """
 
-    edits: tuple[tuple[str, str, str], ...]
-    tests: tuple[str, ...]
-    simulated: bool = False
+    file: str
+    old: str
+    new: str
+    tests: str
+
+    @property
+    def simulated(self):
+        """Whether the tests run in the simulator."""
+        return self.tests.startswith(("tests/simulated/", "tests/test_conformance.py"))
 
 
 MUTATIONS = {
     "gru_candidate_gradient": Mutation(
-        (
-            (
-                "numbarnn/cells/gru.py",
-                "return (dr, dz, dn), (dr, dz, dq), (dh * z,)",
-                "return (dr, dz, dn), (dr, dz, dn), (dh * z,)",
-            ),
-        ),
-        ("tests/test_conformance.py",),
-        True,
+        "numbarnn/cells/gru.py",
+        "return (dr, dz, dn), (dr, dz, dq), (dh * z,)",
+        "return (dr, dz, dn), (dr, dz, dn), (dh * z,)",
+        "tests/test_conformance.py",
     ),
     "cpu_state_two_steps_ago": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/forward.py",
-                "h = call.h + before * call.h_slot + b * call.h_row, call.h_row",
-                "h = call.h + (before - (t > 1 and t == call.steps - 1 and call.direction == 0)) * call.h_slot + b * call.h_row, call.h_row",
-            ),
-        ),
-        ("tests/layers/test_layers.py", "-k", "large_recurrent and GRU"),
-        False,
+        "numbarnn/engines/cpu/forward.py",
+        "h = call.h + before * call.h_slot + b * call.h_row, call.h_row",
+        "h = call.h + (before - (t > 1 and t == call.steps - 1 and call.direction == 0)) * call.h_slot + b * call.h_row, call.h_row",
+        "tests/layers/test_layers.py -k 'large_recurrent and GRU'",
     ),
     "cpu_last_unit_of_second_tile": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/cell_steps.py",
-                "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, _ZERO, _ONE, n)",
-                "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, _ZERO, _ONE, n - (first > rows.first))",
-            ),
-        ),
-        ("tests/layers/test_layers.py", "-k", "tiles and GRU and 130"),
-        False,
+        "numbarnn/engines/cpu/cell_steps.py",
+        "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, _ZERO, _ONE, n)",
+        "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, _ZERO, _ONE, n - (first > rows.first))",
+        "tests/layers/test_layers.py -k 'tiles and GRU and 130'",
     ),
     "cpu_second_chunk_overwrites": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/products.py",
-                "at.add != 0 or j > 0, at.out",
-                "at.add != 0 or (j > 0 and not transpose_b), at.out",
-            ),
-        ),
-        ("tests/engines/test_engines.py", "-k", "multiply"),
-        False,
+        "numbarnn/engines/cpu/products.py",
+        "at.add != 0 or j > 0, at.out",
+        "at.add != 0 or (j > 0 and not transpose_b), at.out",
+        "tests/engines/test_engines.py -k multiply",
     ),
     "cpu_recurrent_bias_from_input": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/engine.py",
-                '(("b_w", dax), ("b_r", dah))',
-                '(("b_w", dax), ("b_r", dax))',
-            ),
-        ),
-        ("tests/layers/test_layers.py", "-k", "large_recurrent and GRU"),
-        False,
+        "numbarnn/engines/cpu/engine.py",
+        '(("b_w", dax), ("b_r", dah))',
+        '(("b_w", dax), ("b_r", dax))',
+        "tests/layers/test_layers.py -k 'large_recurrent and GRU'",
     ),
     "cpu_row_sums_lose_a_row": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/products.py",
-                "for m in range(at.rows):",
-                "for m in range(at.rows - (at.rows > SUM_ROWS**2)):",
-            ),
-        ),
-        ("tests/engines/test_engines.py", "-k", "column_sums"),
-        False,
+        "numbarnn/engines/cpu/products.py",
+        "for m in range(at.rows):",
+        "for m in range(at.rows - (at.rows > SUM_ROWS**2)):",
+        "tests/engines/test_engines.py -k column_sums",
     ),
     "dropout_ignores_call": Mutation(
-        (
-            (
-                "numbarnn/common/philox.py",
-                "(seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF)\n    return (scale",
-                "(seed >> 32) & 0xFFFFFFFF, layer, 0)\n    return (scale",
-            ),
-        ),
-        ("tests/layers/test_layers_calls.py", "tests/cells/test_cells.py", "-k", "dropout or masks or call"),
-        False,
+        "numbarnn/common/philox.py",
+        "(seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF)\n    return (scale",
+        "(seed >> 32) & 0xFFFFFFFF, layer, 0)\n    return (scale",
+        "tests/layers/test_layers_calls.py tests/cells/test_cells.py -k 'dropout or masks or call'",
     ),
     "dropout_without_scale": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/products.py",
-                "out[i] = x[i] * scale if words[k] >= threshold else scale - scale",
-                "out[i] = x[i] if words[k] >= threshold else scale - scale",
-            ),
-        ),
-        ("tests/engines/test_engines.py", "-k", "dropout"),
-        False,
+        "numbarnn/engines/cpu/products.py",
+        "out[i] = x[i] * scale if words[k] >= threshold else scale - scale",
+        "out[i] = x[i] if words[k] >= threshold else scale - scale",
+        "tests/engines/test_engines.py -k dropout",
     ),
     "cpu_barrier_after_step": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/forward.py",
-                "        meet(call, own)\n        _project(",
-                "        _project(",
-            ),
-        ),
-        ("tests/engines/test_sharing_cpu.py", "-k", "not_depend and gru-ordinary-units"),
-        False,
+        "numbarnn/engines/cpu/forward.py",
+        "        meet(call, own)\n        _project(",
+        "        _project(",
+        "tests/engines/test_sharing_cpu.py -k 'not_depend and gru-ordinary-units'",
     ),
     "cpu_barrier_after_packing": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/forward.py",
-                "    if call.by_rows:\n        meet_all(own)\n",
-                "",
-            ),
-        ),
-        ("tests/engines/test_sharing_cpu.py", "-k", "not_depend and gru-ordinary-sequences"),
-        False,
+        "numbarnn/engines/cpu/forward.py",
+        "    if call.by_rows:\n        meet_all(own)\n",
+        "",
+        "tests/engines/test_sharing_cpu.py -k 'not_depend and gru-ordinary-sequences'",
     ),
     "cpu_last_tile_of_rows_loses_one": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/panels.py",
-                "rows * (tile + 1) // tiles\n",
-                "rows * (tile + 1) // tiles - (tile > 0)\n",
-            ),
-        ),
-        ("tests/engines/test_panels.py", "-k", "numpys"),
-        False,
+        "numbarnn/engines/cpu/panels.py",
+        "rows * (tile + 1) // tiles\n",
+        "rows * (tile + 1) // tiles - (tile > 0)\n",
+        "tests/engines/test_panels.py -k numpys",
     ),
     "cpu_second_chain_overwrites": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/panels.py",
-                "add or start > 0",
-                "add",
-            ),
-        ),
-        ("tests/engines/test_panels.py", "-k", "numpys"),
-        False,
+        "numbarnn/engines/cpu/panels.py",
+        "add or start > 0",
+        "add",
+        "tests/engines/test_panels.py -k numpys",
     ),
     "cpu_packing_loses_the_last_column": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/panels.py",
-                "panel[k * width + i] = row[k] if i < at.columns else zero",
-                "panel[k * width + i] = row[k] if i < at.columns - (at.columns < width) else zero",
-            ),
-        ),
-        ("tests/engines/test_panels.py", "-k", "packing"),
-        False,
+        "numbarnn/engines/cpu/panels.py",
+        "panel[k * width + i] = row[k] if i < at.columns else zero",
+        "panel[k * width + i] = row[k] if i < at.columns - (at.columns < width) else zero",
+        "tests/engines/test_panels.py -k packing",
     ),
     "cpu_skipped_step_loses_a_unit": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/forward.py",
-                "copy_units(zero, c, c_before, call.private, H, own.first, own.last)",
-                "copy_units(zero, c, c_before, call.private, H, own.first, own.last - 1)",
-            ),
-        ),
-        ("tests/engines/test_engine_steps.py", "-k", "lstm-masked and not_read"),
-        False,
+        "numbarnn/engines/cpu/forward.py",
+        "copy_units(zero, c, c_before, call.private, H, own.first, own.last)",
+        "copy_units(zero, c, c_before, call.private, H, own.first, own.last - 1)",
+        "tests/engines/test_engine_steps.py -k 'lstm-masked and not_read'",
     ),
     "cpu_sums_lose_the_last_tile": Mutation(
-        (
-            (
-                "numbarnn/engines/cpu/sharing.py",
-                "tiles = (call.hidden + TILE - 1) // TILE",
-                "tiles = call.hidden // TILE",
-            ),
-        ),
-        ("tests/engines/test_sums_cpu.py", "-k", "in_pairs"),
-        False,
+        "numbarnn/engines/cpu/sharing.py",
+        "tiles = (call.hidden + TILE - 1) // TILE",
+        "tiles = call.hidden // TILE",
+        "tests/engines/test_sums_cpu.py -k in_pairs",
     ),
     "wavefront_loses_a_need": Mutation(
-        (
-            (
-                "numbarnn/schedules/wavefront.py",
-                "covering(below, product.times(steps), steps, False)\n",
-                "covering(below, product.times(steps), steps, False)[:1]\n",
-            ),
-        ),
-        ("tests/schedules/test_wavefront.py",),
-        False,
+        "numbarnn/schedules/wavefront.py",
+        "covering(below, product.times(steps), steps, False)\n",
+        "covering(below, product.times(steps), steps, False)[:1]\n",
+        "tests/schedules/test_wavefront.py",
     ),
     "reset_beyond_length": Mutation(
-        (
-            (
-                "numbarnn/common/order.py",
-                "if start < resets.shape[0] and start < length and resets[start, b]:",
-                "if start < resets.shape[0] and resets[start, b]:",
-            ),
-        ),
-        ("tests/test_conformance.py",),
-        True,
+        "numbarnn/common/order.py",
+        "if start < resets.shape[0] and start < length and resets[start, b]:",
+        "if start < resets.shape[0] and resets[start, b]:",
+        "tests/test_conformance.py",
     ),
     "drop_connect_accumulates": Mutation(
-        (
-            (
-                "numbarnn/passes/recurrent_weights.py",
-                "        if self.words is not None:\n            yield from self.drop(out, out, place)",
-                "        if self.words is not None and scratch is None:\n            yield from self.drop(out, out, place)",
-            ),
-        ),
-        ("tests/test_conformance.py",),
-        True,
+        "numbarnn/passes/recurrent_weights.py",
+        "        if self.words is not None:\n            yield from self.drop(out, out, place)",
+        "        if self.words is not None and scratch is None:\n            yield from self.drop(out, out, place)",
+        "tests/test_conformance.py",
     ),
     "space_bias_order": Mutation(
-        (
-            (
-                "numbarnn/weights/space.py",
-                'order = ("W", "R", "b_w", "b_r", PER_UNIT, "W_hr")',
-                'order = ("W", "R", "b_r", "b_w", PER_UNIT, "W_hr")',
-            ),
-        ),
-        ("tests/weights/test_weights.py",),
-        False,
+        "numbarnn/weights/space.py",
+        'order = ("W", "R", "b_w", "b_r", PER_UNIT, "W_hr")',
+        'order = ("W", "R", "b_r", "b_w", PER_UNIT, "W_hr")',
+        "tests/weights/test_weights.py",
     ),
     "gru_candidate_five_ulp": Mutation(
-        (
-            (
-                "numbarnn/cells/gru.py",
-                "n = tanh(ax[2] + r * q)\n    return (mix(n, z, h),), (r, z, n, q)",
-                "n = tanh(ax[2] + r * q)\n    n = n + n * 5e-7\n    return (mix(n, z, h),), (r, z, n, q)",
-            ),
-        ),
-        ("tests/test_conformance.py",),
-        True,
+        "numbarnn/cells/gru.py",
+        "n = tanh(ax[2] + r * q)\n    return (mix(n, z, h),), (r, z, n, q)",
+        "n = tanh(ax[2] + r * q)\n    n = n + n * 5e-7\n    return (mix(n, z, h),), (r, z, n, q)",
+        "tests/test_conformance.py",
     ),
     "scope_cta": Mutation(
-        (
-            (
-                "numbarnn/cuda/ptx.py",
-                '_load_four_words(".relaxed.gpu.global"))',
-                '_load_four_words(".relaxed.cta.global"))',
-            ),
-        ),
-        ("tests/kernels/test_kernels_ptx.py",),
-        False,
+        "numbarnn/cuda/ptx.py",
+        '_load_four_words(".relaxed.gpu.global"))',
+        '_load_four_words(".relaxed.cta.global"))',
+        "tests/kernels/test_kernels_ptx.py",
     ),
     "load_not_coherent": Mutation(
-        (("numbarnn/cuda/ptx.py", '_load_four_words(".relaxed.gpu.global"))', '_load_four_words(".global.nc"))'),),
-        ("tests/kernels/test_kernels_ptx.py",),
-        False,
+        "numbarnn/cuda/ptx.py",
+        '_load_four_words(".relaxed.gpu.global"))',
+        '_load_four_words(".global.nc"))',
+        "tests/kernels/test_kernels_ptx.py",
     ),
     "persistent_no_barrier_after_weights": Mutation(
-        (
-            (
-                "numbarnn/kernels/persistent/forward.py",
-                "        cuda.syncthreads()  # weights may have passed through where biases, sums and states go\n",
-                "",
-            ),
-        ),
-        ("tests/simulated/test_persistent_simulated.py", "-k", "several_groups and registers"),
-        True,
+        "numbarnn/kernels/persistent/forward.py",
+        "        cuda.syncthreads()  # weights may have passed through where biases, sums and states go\n",
+        "",
+        "tests/simulated/test_persistent_simulated.py -k 'several_groups and registers'",
     ),
     "persistent_no_barrier_before_loop": Mutation(
-        (
-            (
-                "numbarnn/kernels/persistent/forward.py",
-                "            fetch(now, gate_rows, t, begin, owned)\n        cuda.syncthreads()\n",
-                "            fetch(now, gate_rows, t, begin, owned)\n",
-            ),
-        ),
-        ("tests/simulated/test_persistent_mutants.py", "-k", "slow"),
-        True,
+        "numbarnn/kernels/persistent/forward.py",
+        "            fetch(now, gate_rows, t, begin, owned)\n        cuda.syncthreads()\n",
+        "            fetch(now, gate_rows, t, begin, owned)\n",
+        "tests/simulated/test_persistent_mutants.py -k slow",
     ),
     "persistent_fma_no_syncwarp2": Mutation(
-        (
-            (
-                "numbarnn/kernels/persistent/fma.py",
-                "        cuda.syncwarp()  # other lanes may still read what was staged before\n        stage(",
-                "        stage(",
-            ),
-        ),
-        ("tests/simulated/test_persistent_simulated.py", "-k", "several_groups and fma"),
-        True,
+        "numbarnn/kernels/persistent/fma.py",
+        "        cuda.syncwarp()  # other lanes may still read what was staged before\n        stage(",
+        "        stage(",
+        "tests/simulated/test_persistent_simulated.py -k 'several_groups and fma'",
     ),
     "persistent_bwd_reset_state": Mutation(
-        (
-            (
-                "numbarnn/kernels/persistent/backward.py",
-                "                            if masked and code_of[i] == RESET:\n                                state = no_state()\n                            d_state",
-                "                            d_state",
-            ),
-        ),
-        ("tests/simulated/test_persistent_simulated.py", "-k", "own_cells or masked"),
-        True,
+        "numbarnn/kernels/persistent/backward.py",
+        "                            if masked and code_of[i] == RESET:\n                                state = no_state()\n                            d_state",
+        "                            d_state",
+        "tests/simulated/test_persistent_simulated.py -k 'own_cells or masked'",
     ),
     "persistent_bwd_code_after": Mutation(
-        (
-            (
-                "numbarnn/kernels/persistent/backward.py",
-                "look_up(code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)",
-                "look_up(code_after, options.step_mask, (slots + t + 2) * batch, b0, end)",
-            ),
-        ),
-        ("tests/simulated/test_persistent_simulated.py", "-k", "own_cells or masked"),
-        True,
+        "numbarnn/kernels/persistent/backward.py",
+        "look_up(code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)",
+        "look_up(code_after, options.step_mask, (slots + t + 2) * batch, b0, end)",
+        "tests/simulated/test_persistent_simulated.py -k 'own_cells or masked'",
     ),
     "persistent_publish_nan": Mutation(
-        (
-            (
-                "numbarnn/kernels/persistent/exchange.py",
-                "store(array, index, nan if stored != stored else stored)",
-                "store(array, index, stored)",
-            ),
-        ),
-        ("tests/simulated/test_persistent_simulated.py", "-k", "not_a_number"),
-        True,
+        "numbarnn/kernels/persistent/exchange.py",
+        "store(array, index, nan if stored != stored else stored)",
+        "store(array, index, stored)",
+        "tests/simulated/test_persistent_simulated.py -k not_a_number",
     ),
     "persistent_limit_ignored": Mutation(
-        (
-            (
-                "numbarnn/kernels/persistent/exchange.py",
-                "            if polls > patience.limit:\n                return False\n",
-                "",
-            ),
-        ),
-        ("tests/simulated/test_persistent_mutants.py", "-k", "never_publishes"),
-        True,
+        "numbarnn/kernels/persistent/exchange.py",
+        "            if polls > patience.limit:\n                return False\n",
+        "",
+        "tests/simulated/test_persistent_mutants.py -k never_publishes",
     ),
     "onnx_bias": Mutation(
-        (
-            (
-                "numbarnn/weights/onnx.py",
-                'part["b_w"], part["b_r"] = given["B"][direction, :rows], given["B"][direction, rows:]',
-                'part["b_r"], part["b_w"] = given["B"][direction, :rows], given["B"][direction, rows:]',
-            ),
-        ),
-        ("tests/weights/test_weights_onnx.py",),
-        False,
+        "numbarnn/weights/onnx.py",
+        'part["b_w"], part["b_r"] = given["B"][direction, :rows], given["B"][direction, rows:]',
+        'part["b_r"], part["b_w"] = given["B"][direction, :rows], given["B"][direction, rows:]',
+        "tests/weights/test_weights_onnx.py",
     ),
     "mma_group_weights": Mutation(
-        (
-            (
-                "numbarnn/kernels/persistent/mma.py",
-                "_make_mma_group(tile, group * gathered + chunk, chunk)",
-                "_make_mma_group(tile, chunk, chunk)",
-            ),
-        ),
-        ("tests/simulated/test_persistent_simulated.py", "-k", "several_groups and mma"),
-        True,
+        "numbarnn/kernels/persistent/mma.py",
+        "_make_mma_group(tile, group * gathered + chunk, chunk)",
+        "_make_mma_group(tile, chunk, chunk)",
+        "tests/simulated/test_persistent_simulated.py -k 'several_groups and mma'",
     ),
     "fma_shared_group_weights": Mutation(
-        (("numbarnn/kernels/persistent/fma.py", "skipped, unrolled = group * columns, 2", "skipped, unrolled = 0, 2"),),
-        ("tests/simulated/test_persistent_simulated.py", "-k", "several_groups and fma"),
-        True,
+        "numbarnn/kernels/persistent/fma.py",
+        "skipped, unrolled = group * columns, 2",
+        "skipped, unrolled = 0, 2",
+        "tests/simulated/test_persistent_simulated.py -k 'several_groups and fma'",
     ),
     "check_limits_1000": Mutation(
-        (("numbarnn/bench/check/accuracy.py", "FUNCTION_ULPS = 3", "FUNCTION_ULPS = 3000"),),
-        ("tests/bench/test_bench_check.py", "-k", "how_large"),
-        False,
+        "numbarnn/bench/check/accuracy.py",
+        "FUNCTION_ULPS = 3",
+        "FUNCTION_ULPS = 3000",
+        "tests/bench/test_bench_check.py -k how_large",
     ),
     "problems_limits_1000": Mutation(
-        (("tests/support/problems.py", "ROUNDINGS, STORED = 12, 4", "ROUNDINGS, STORED = 12000, 4"),),
-        ("tests/test_problems.py",),
-        False,
+        "tests/support/problems.py",
+        "ROUNDINGS, STORED = 12, 4",
+        "ROUNDINGS, STORED = 12000, 4",
+        "tests/test_problems.py",
     ),
     "reset_ignored_in_forward": Mutation(
-        (
-            (
-                "numbarnn/kernels/step/given.py",
-                "        if masked and where.code == RESET:",
-                "        if masked and where.code == 77:",
-            ),
-        ),
-        ("tests/test_conformance.py",),
-        True,
+        "numbarnn/kernels/step/given.py",
+        "        if masked and where.code == RESET:",
+        "        if masked and where.code == 77:",
+        "tests/test_conformance.py",
     ),
     "reset_ignored_in_backward": Mutation(
-        (
-            (
-                "numbarnn/kernels/step/given.py",
-                "            if where.code == RESET:",
-                "            if where.code == 77:",
-            ),
-        ),
-        ("tests/test_conformance.py",),
-        True,
+        "numbarnn/kernels/step/given.py",
+        "            if where.code == RESET:",
+        "            if where.code == 77:",
+        "tests/test_conformance.py",
     ),
     "gradient_passes_a_reset": Mutation(
-        (
-            (
-                "numbarnn/kernels/step/given.py",
-                "            if where.code_after == RESET:",
-                "            if where.code_after == 77:",
-            ),
-        ),
-        ("tests/test_conformance.py",),
-        True,
+        "numbarnn/kernels/step/given.py",
+        "            if where.code_after == RESET:",
+        "            if where.code_after == 77:",
+        "tests/test_conformance.py",
     ),
     "padding_not_carried": Mutation(
-        (
-            (
-                "numbarnn/kernels/step/pointwise.py",
-                "                    new_state = state\n",
-                "                    pass\n",
-            ),
-        ),
-        ("tests/test_conformance.py",),
-        True,
+        "numbarnn/kernels/step/pointwise.py",
+        "                    new_state = state\n",
+        "                    pass\n",
+        "tests/test_conformance.py",
     ),
     "skipped_stage_has_gradients": Mutation(
-        (("numbarnn/kernels/step/stages.py", "if masked and where.code == SKIP:", "if masked and where.code == 77:"),),
-        ("tests/test_conformance.py",),
-        True,
+        "numbarnn/kernels/step/stages.py",
+        "if masked and where.code == SKIP:",
+        "if masked and where.code == 77:",
+        "tests/test_conformance.py",
     ),
     "lent_memory_not_held": Mutation(
-        (
-            (
-                "numbarnn/engines/gpu/buffer_pool.py",
-                "self._pieces[name].append(memory)",
-                "self._pieces[name].append(None)",
-            ),
-        ),
-        ("tests/passes/test_replays.py", "-k", "circle"),
-        False,
+        "numbarnn/engines/gpu/buffer_pool.py",
+        "self._pieces[name].append(memory)",
+        "self._pieces[name].append(None)",
+        "tests/passes/test_replays.py -k circle",
     ),
     "last_part_of_a_sum_lost": Mutation(
-        (
-            (
-                "numbarnn/kernels/step/unit_sums.py",
-                "            for part in range(PARTS):",
-                "            for part in range(PARTS - 1):",
-            ),
-        ),
-        ("tests/test_conformance.py",),
-        True,
+        "numbarnn/kernels/step/unit_sums.py",
+        "            for part in range(PARTS):",
+        "            for part in range(PARTS - 1):",
+        "tests/test_conformance.py",
     ),
 }
 
@@ -464,13 +295,13 @@ def applied(mutation, tree):
     """Make the mistake in a tree.
 
     Raises:
-        ValueError: a text does not stand there once.
+        ValueError: the text does not stand there once.
     """
-    for file, old, new in mutation.edits:
-        text = (tree / file).read_text(encoding="utf-8")
-        if text.count(old) != 1:
-            raise ValueError(f"{file} has the text {old!r} {text.count(old)} times, not once")
-        (tree / file).write_text(text.replace(old, new), encoding="utf-8")
+    file, old, new = tree / mutation.file, mutation.old, mutation.new
+    text = file.read_text(encoding="utf-8")
+    if text.count(old) != 1:
+        raise ValueError(f"{mutation.file} has the text {old!r} {text.count(old)} times, not once")
+    file.write_text(text.replace(old, new), encoding="utf-8")
 
 
 def fails(mutation, tree, limit):
@@ -478,7 +309,7 @@ def fails(mutation, tree, limit):
     with tempfile.TemporaryDirectory() as caches:
         env = os.environ | {"NUMBA_CACHE_DIR": f"{caches}/numba", "NUMBARNN_CACHE_DIR": f"{caches}/cubins"}
         env |= {"PYTHONPATH": str(tree), "NUMBA_ENABLE_CUDASIM": str(int(mutation.simulated))}
-        command = [sys.executable, "-m", "pytest", "-x", "-rf", "-p", "no:cacheprovider", *mutation.tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-rf", "-p", "no:cacheprovider", *shlex.split(mutation.tests)]
         start = time.monotonic()
         try:
             ran = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=limit)
@@ -511,11 +342,11 @@ def main(argv=None):
         with tempfile.TemporaryDirectory() as folder:
             tree = Path(folder) / "tree"
             shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", "__pycache__", ".venv", "venv"))
-            if mutation[1:] not in sound:
-                sound[mutation[1:]] = not fails(mutation, tree, args.limit)[0]
+            if mutation.tests not in sound:
+                sound[mutation.tests] = not fails(mutation, tree, args.limit)[0]
             applied(mutation, tree)
             seen, seconds, line = fails(mutation, tree, args.limit)
-        verdict = ("caught" if seen else "ESCAPED") if sound[mutation[1:]] else "its tests fail without it"
+        verdict = ("caught" if seen else "ESCAPED") if sound[mutation.tests] else "its tests fail without it"
         escaped += verdict != "caught"
         print(f"{name:36} {verdict:10} {seconds:5.0f} s  {line[:90]}", flush=True)
     return int(escaped > 0)
