@@ -196,7 +196,7 @@ def _cell(cell, arrays, what):
 
 def _checked(network, what):
     """The network with its parameters in order, if names and shapes are those of a network of its kind."""
-    expected = {part.name: part.shape for part in network.space.parameters}
+    expected = network.space.shapes
     arrays = network.parameters
     shapes = {name: array.shape for name, array in arrays.items()}
     problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in shapes]
@@ -212,8 +212,7 @@ def _checked(network, what):
             f"{what} does not fit {network.cell} of input_size {network.input_size}, hidden_size "
             f"{network.hidden_sizes}, {network.directions} direction(s): {'; '.join(problems)}"
         )
-    order = network.space.views(np.empty(network.space.size, np.bool_))
-    return replace(network, parameters={name: arrays[name] for name in order})
+    return replace(network, parameters={name: arrays[name] for name in expected})
 
 
 # ---------------------------------------------------------------- the same network in forms that other formats have

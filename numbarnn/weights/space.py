@@ -116,9 +116,16 @@ class WeightSpace:
 
     def views(self, flat):
         """Name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""
+        return {part.name: self._view(flat, part) for part in self._in_order()}
+
+    @property
+    def shapes(self):
+        """Name -> shape of each parameter, in the same order."""
+        return {part.name: part.shape for part in self._in_order()}
+
+    def _in_order(self):
         order = ("W", "R", "b_w", "b_r", PER_UNIT, "W_hr")  # of one pseudo-layer
-        parts = sorted(self.parameters, key=lambda part: (part.layer, part.direction, order.index(part.kind)))
-        return {part.name: self._view(flat, part) for part in parts}
+        return sorted(self.parameters, key=lambda part: (part.layer, part.direction, order.index(part.kind)))
 
     def pseudo_layer(self, flat, layer, direction):
         """Kind -> view of a flat buffer, of one layer and direction: {"W": ..., "R": ..., "b_w": ..., "b_r": ...}; all

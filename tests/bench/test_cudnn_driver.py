@@ -1,75 +1,20 @@
 """The GPU of numbarnn.bench.peers.cudnn, against what it uses of CuPy made of the host's memory."""
 
-import ctypes
 import gc
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fake_cudnn import FakeCuda, device_of
 from numbarnn.bench.peers.cudnn import driver
-
-DEFAULT, OWN = 0, 0x5E  # streams
-
-
-class Cuda:
-    """`cupy.cuda` and its `runtime`.
-
-    Attributes:
-        blocks: address -> memory that is not freed. depth: how many contexts are entered. recording: the work of the
-            graph that is being recorded, else None.
-    """
-
-    memcpyHostToDevice, memcpyDeviceToHost, CUDARuntimeError = 1, 2, RuntimeError
-
-    def __init__(self):
-        self.blocks, self.depth, self.recording, self.runtime = {}, 0, None, self
-        self.Device = lambda index: SimpleNamespace(__enter__=self.enter, __exit__=self.leave)
-        self.Stream = lambda non_blocking: SimpleNamespace(ptr=OWN, begin_capture=self.begin, end_capture=self.end)
-        self.Stream.null = DEFAULT
-        self.free, self.memset = self.blocks.__delitem__, ctypes.memset
-        self.getDeviceProperties, self.driverGetVersion = lambda index: {"name": b"fake GPU 40"}, lambda: 13010
-
-    def enter(self):
-        self.depth += 1
-
-    def leave(self, *exception):
-        self.depth -= 1
-
-    def malloc(self, size):
-        if size > 1 << 20:
-            raise self.CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
-        block = ctypes.create_string_buffer(size)
-        self.blocks[ctypes.addressof(block)] = block
-        return ctypes.addressof(block)
-
-    def memcpy(self, target, source, size, kind):
-        assert (target if kind == self.memcpyHostToDevice else source) in self.blocks
-        ctypes.memmove(target, source, size)
-
-    def memsetAsync(self, address, byte, size, stream):
-        assert stream == (DEFAULT if self.recording is None else OWN)
-        if self.recording is None:
-            self.memset(address, byte, size)
-        else:
-            self.recording.append((address, byte, size))
-
-    def begin(self):
-        self.recording = []
-
-    def end(self):
-        work, self.recording = self.recording, None
-        return SimpleNamespace(launch=lambda stream: [self.memset(*one) for one in work if stream == DEFAULT])
 
 
 @pytest.fixture
-def device(monkeypatch):
-    found = Cuda()
-    monkeypatch.setattr(driver, "cupy", lambda: SimpleNamespace(cuda=found))
-    monkeypatch.setattr(driver.engines, "why_not", lambda name: None)
-    yield driver.Device()
+def device():
+    cuda = FakeCuda()
+    yield device_of(cuda)
     gc.collect()
-    assert found.depth == 0 and found.recording is None and not found.blocks, "something is left behind"
+    assert cuda.entered == 0 and cuda.recording is None and not cuda.memory, "something is left behind"
 
 
 def test_a_device_tells_what_it_is(device):
@@ -94,6 +39,7 @@ def test_arrays_go_there_and_back_and_outputs_begin_as_nan(device, dtype):
 
 
 def test_no_memory_is_said_with_the_cure(device):
+    device._cuda.fail_after = 0
     with pytest.raises(RuntimeError, match="out of memory; free memory on the device"):
         driver.Buffer(device, 1 << 21)
 

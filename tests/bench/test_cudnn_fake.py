@@ -102,7 +102,9 @@ def test_a_prepared_call_gives_the_same_again_and_again(session, name, recorded)
     call, rnn = prepared(problem, session)
     for _ in range(3):
         call.run()
-    assert session.device.launches == 3 * recorded and session.library.stream is None, "back on the default stream"
+    assert session.library.cuda.launches == 3 * recorded and session.library.stream is None, (
+        "back on the default stream"
+    )
     assert recorded == (call.why_no_graph is None)
     assert recorded or "cudnnRNNForward: CUDNN_STATUS_EXECUTION_FAILED" in call.why_no_graph
     values = call.results()
@@ -113,11 +115,11 @@ def test_a_prepared_call_gives_the_same_again_and_again(session, name, recorded)
 def test_a_prepared_call_packs_and_copies_once(session):
     problem = Problem("lstm", 3, 5)
     call, _ = prepared(problem, session)
-    device, calls = session.device, len(session.library.calls)
-    writes, memory = device.writes, len(device.memory)
+    cuda, calls = session.library.cuda, len(session.library.calls)
+    writes, memory = cuda.writes, len(cuda.memory)
     for _ in range(3):
         call.run()
-    assert (device.writes, len(device.memory), device.launches) == (writes, memory, 3)
+    assert (cuda.writes, len(cuda.memory), cuda.launches) == (writes, memory, 3)
     assert len(session.library.calls) == calls, "a launch calls nothing of cuDNN's"
     assert call.why_no_graph is None
 
@@ -155,7 +157,7 @@ def test_nothing_is_left_behind(session):
         cudnn.Rnn("gru", 3, 5, proj_size=2, session=session)
     del rnn, reserve, call
     gc.collect()
-    assert not session.device.memory and not session.library.alive and not session.device.entered
+    assert not session.library.cuda.memory and not session.library.alive and not session.library.cuda.entered
 
 
 def test_a_failed_call_leaves_nothing_behind(session):
@@ -163,19 +165,19 @@ def test_a_failed_call_leaves_nothing_behind(session):
     problem = Problem("lstm", 3, 5)
     rnn = problem.rnn(session)
     gc.collect()
-    memory, alive = len(session.device.memory), len(session.library.alive)
+    memory, alive = len(session.library.cuda.memory), len(session.library.alive)
     for allocations in range(100):
-        session.device.fail_after = allocations
+        session.library.cuda.fail_after = allocations
         try:
             rnn.forward(problem.x, problem.hx, problem.cx, problem.parameters)
         except RuntimeError as error:
-            assert "OUT_OF_MEMORY" in str(error)
+            assert "out of memory" in str(error)
         else:
             break
         finally:
-            session.device.fail_after = None
+            session.library.cuda.fail_after = None
         gc.collect()
-        assert (len(session.device.memory), len(session.library.alive)) == (memory, alive)
+        assert (len(session.library.cuda.memory), len(session.library.alive)) == (memory, alive)
     assert allocations == 9, "x, hx, cx, weights, y, hy, cy, work and reserve space"
 
 

@@ -11,11 +11,13 @@ launches, and nothing runs.
 """
 
 import ctypes
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from numbarnn import reference
-from numbarnn.bench.peers.cudnn import CudnnError, Session
+from numbarnn.bench.peers.cudnn import CudnnError, Session, driver
 from numbarnn.bench.peers.cudnn.library import in_order
 from numbarnn.bench.peers.cudnn.options import DTYPES, LAYOUTS
 from numbarnn.common.precision import numpy_dtype
@@ -31,82 +33,89 @@ STATUS = {2000: "CUDNN_STATUS_BAD_PARAM", 3000: "CUDNN_STATUS_NOT_SUPPORTED", 50
 
 
 def session():
-    """A Session on a fake device with a fake library."""
-    device = FakeDevice()
-    return Session(FakeLibrary(device), device)
+    """A Session on a fake device with a fake library; its `library.cuda` is the device's `FakeCuda`."""
+    cuda = FakeCuda()
+    return Session(FakeLibrary(cuda), device_of(cuda))
 
 
-class FakeDevice:
-    """Memory and graphs, as `driver.Device` has them.
+def device_of(cuda):
+    """The binding's own Device on a `FakeCuda`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "cupy", lambda: SimpleNamespace(cuda=cuda))
+        patch.setattr(driver.engines, "why_not", lambda name: None)
+        return driver.Device()
+
+
+class FakeCuda:
+    """What the binding uses of `cupy.cuda` and its `runtime`: memory of the host, streams that do all at once, graphs.
 
     Attributes:
-        memory: address -> what is allocated there and not freed.
+        memory: address -> what is allocated there and not freed. fail_after: allocations until memory runs out.
+        entered: how many contexts there are.
         recording: the work of the graph that is being recorded, else None. writes, launches: how many there were.
     """
 
-    name, driver_version = "fake device", "0.0"
+    memcpyHostToDevice, memcpyDeviceToHost, CUDARuntimeError = 1, 2, RuntimeError
 
     def __init__(self):
-        self.memory, self.entered, self.fail_after = {}, 0, None
+        self.memory, self.entered, self.fail_after, self.runtime = {}, 0, None, self
         self.recording, self.writes, self.launches = None, 0, 0
+        self.free, self.getDeviceProperties = self.memory.__delitem__, lambda index: {"name": b"fake GPU 40"}
+        self.driverGetVersion = lambda: 13010
+        self.Stream = lambda non_blocking: SimpleNamespace(ptr=STREAM, begin_capture=self.begin, end_capture=self.end)
+        self.Stream.null = 0
 
-    def __enter__(self):
+    def Device(self, index):
+        return SimpleNamespace(__enter__=self.enter, __exit__=self.leave, synchronize=lambda: None)
+
+    def enter(self):
         self.entered += 1
-        return self
 
-    def __exit__(self, *_):
+    def leave(self, *exception):
         self.entered -= 1
 
-    def synchronize(self):
-        pass
-
-    def allocate(self, size):
+    def malloc(self, size):
         if self.fail_after is not None:
             self.fail_after -= 1
             if self.fail_after < 0:
-                raise RuntimeError("cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY")
-        block = ctypes.create_string_buffer(max(size, 1))
+                raise self.CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+        block = ctypes.create_string_buffer(size)
         self.memory[ctypes.addressof(block)] = block
         return ctypes.addressof(block)
 
-    def free(self, address):
-        del self.memory[address]
-
-    def fill(self, address, byte, size):
+    def memset(self, address, byte, size):
         self.block(address, size)[:] = bytes([byte]) * size
 
-    def do(self, stream, work):
-        """Work on a stream, at once; on the one that is recorded, at a launch."""
-        assert (stream is not None) == (self.recording is not None), "on another stream than the one that is recorded"
-        work() if self.recording is None else self.recording.append(work)
+    def memsetAsync(self, address, byte, size, stream):
+        self.do(stream, lambda: self.memset(address, byte, size))
 
-    def fill_on(self, stream, address, byte, size):
-        self.do(stream, lambda: self.fill(address, byte, size))
-
-    def record(self, work):
-        self.recording = []
-        try:
-            work(STREAM)
-            return self.recording
-        finally:
-            self.recording = None
-
-    def launch(self, graph):
-        self.launches += 1
-        for work in graph:
-            work()
-
-    def write(self, address, array):
-        self.writes += 1
-        self.block(address, array.nbytes)[:] = array.tobytes()
-
-    def read(self, array, address):
-        array[...] = np.frombuffer(bytes(self.block(address, array.nbytes)), array.dtype).reshape(array.shape)
+    def memcpy(self, target, source, size, kind):
+        self.writes += kind == self.memcpyHostToDevice
+        self.block(target if kind == self.memcpyHostToDevice else source, size)
+        ctypes.memmove(target, source, size)
 
     def block(self, address, size):
         """The memory at an address, which must have been allocated with exactly this size."""
         assert len(self.memory[address]) == max(size, 1), (len(self.memory[address]), size)
         return memoryview(self.memory[address]).cast("B")[:size]
+
+    def do(self, stream, work):
+        """Work on a stream, at once; on the one that is recorded, at a launch."""
+        assert (stream == STREAM) == (self.recording is not None), "on another stream than the one that is recorded"
+        work() if self.recording is None else self.recording.append(work)
+
+    def begin(self):
+        self.recording = []
+
+    def end(self):
+        work, self.recording = self.recording, None
+        return SimpleNamespace(launch=lambda stream: self.launch(work, stream))
+
+    def launch(self, graph, stream):
+        assert stream == self.Stream.null
+        self.launches += 1
+        for work in graph:
+            work()
 
 
 class FakeLibrary:
@@ -119,8 +128,8 @@ class FakeLibrary:
 
     version, version_text = 92800, "9.28.0"
 
-    def __init__(self, device):
-        self.device, self.calls, self.alive, self.tapes = device, [], {}, {}
+    def __init__(self, cuda):
+        self.cuda, self.calls, self.alive, self.tapes = cuda, [], {}, {}
         self.stream, self.not_recorded = None, ()
         self._pointers = iter(range(0x1000, 0x7FFFFFFF, 16))
 
@@ -129,7 +138,7 @@ class FakeLibrary:
         self.calls.append(function)
         if "handle" in arguments and function != "cudnnCreate":
             assert arguments["handle"].value == 7, "another handle than cudnnCreate made"
-            assert self.device.entered, "the device's context is not the current one"
+            assert self.cuda.entered, "the device's context is not the current one"
         for kind in ("Tensor", "Dropout", "RNNData", "RNN"):
             if function == f"cudnnCreate{kind}Descriptor":
                 return self.create(kind, *arguments.values())
@@ -139,7 +148,7 @@ class FakeLibrary:
             return getattr(self, function)(**arguments)
         if self.stream is not None and self.get("RNN", arguments["rnnDesc"])["algo"] in self.not_recorded:
             self.fail(function, 5000)
-        return self.device.do(self.stream, lambda: getattr(self, function)(**arguments))
+        return self.cuda.do(self.stream, lambda: getattr(self, function)(**arguments))
 
     def cudnnSetStream(self, handle, streamId):
         self.stream = streamId
@@ -179,7 +188,7 @@ class FakeLibrary:
 
     def cudnnSetDropoutDescriptor(self, dropoutDesc, handle, dropout, states, stateSizeInBytes, seed):
         if dropout:
-            self.device.block(states, STATES_SIZE)
+            self.cuda.block(states, STATES_SIZE)
         self.get("Dropout", dropoutDesc).update(dropout=dropout, seed=seed)
 
     def cudnnSetRNNDescriptor_v8(self, rnnDesc, **given):
@@ -282,7 +291,7 @@ class FakeLibrary:
             return None
         dtype = numpy_dtype(NAMES[dtype])
         size = int(np.prod(shape)) * dtype.itemsize
-        return np.frombuffer(self.device.block(address, size), dtype).reshape(shape)
+        return np.frombuffer(self.cuda.block(address, size), dtype).reshape(shape)
 
     def sequences(self, address, data):
         """An array of sequences in any layout as (T, B, n), and what writes such an array back."""
@@ -301,8 +310,8 @@ class FakeLibrary:
 
     def check_spaces(self, workSpaceSize, workSpace, reserveSpaceSize, reserveSpace):
         assert workSpaceSize == WORK_SIZE and reserveSpaceSize in (0, RESERVE_SIZE)
-        self.device.block(workSpace, workSpaceSize)
-        assert not reserveSpaceSize or self.device.block(reserveSpace, reserveSpaceSize) is not None
+        self.cuda.block(workSpace, workSpaceSize)
+        assert not reserveSpaceSize or self.cuda.block(reserveSpace, reserveSpaceSize) is not None
 
     def cudnnRNNForward(
         self, handle, rnnDesc, fwdMode, devSeqLengths, xDesc, x, yDesc, y, hDesc, hx, hy, cDesc, cx, cy,

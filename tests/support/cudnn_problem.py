@@ -64,12 +64,15 @@ def as_id(chosen):
 
 def as_weight_space(chosen):
     """Where numbarnn's own weight space has the parameters, and its size."""
-    chosen = cudnn.Options(**chosen)
-    space = WeightSpace(
-        chosen.gates, chosen.input_size, (chosen.hidden_size,) * chosen.num_layers, chosen.directions,
-        chosen.bias_mode, chosen.proj_size, chosen.input_mode,
-    )  # fmt: skip
+    space = weight_space(cudnn.Options(**chosen))
     return {part.name: (part.offset, part.shape) for part in space.parameters}, space.size
+
+
+def weight_space(o):
+    """The `WeightSpace` of `cudnn.Options`."""
+    return WeightSpace(
+        o.gates, o.input_size, (o.hidden_size,) * o.num_layers, o.directions, o.bias_mode, o.proj_size, o.input_mode
+    )
 
 
 def pack(padded, lengths):
@@ -109,7 +112,7 @@ class Problem:
 
         self.parameters = {
             name: (rng.uniform(-1, 1, shape) / hidden_size**0.5).astype(dtype)
-            for name, shape in parameter_shapes(o).items()
+            for name, shape in weight_space(o).shapes.items()
         }
         parts, width = num_layers * o.directions, o.output_size
         self.x, self.dy = normal(T, B, input_size), normal(T, B, width)
@@ -194,18 +197,3 @@ class Problem:
             if not found <= self.limit:  # so that NaN fails
                 problems.append(f"{name} {found:.2e}")
         assert not problems, f"{what}: errors above {self.limit:.2e}: {', '.join(problems)}"
-
-
-def parameter_shapes(o):
-    """PyTorch's name -> shape of every parameter of `cudnn.Options`."""
-    shapes, rows = {}, o.gates * o.hidden_size
-    for layer in range(o.num_layers):
-        for suffix in ("", "_reverse")[: o.directions]:
-            name = f"_l{layer}{suffix}"
-            if layer or o.input_mode == "linear":
-                shapes[f"weight_ih{name}"] = (rows, o.output_size if layer else o.input_size)
-            shapes[f"weight_hh{name}"] = (rows, o.state_size)
-            shapes |= {f"bias_ih{name}": (rows,)} if o.bias_mode in ("input", "double") else {}
-            shapes |= {f"bias_hh{name}": (rows,)} if o.bias_mode in ("recurrent", "double") else {}
-            shapes |= {f"weight_hr{name}": (o.proj_size, o.hidden_size)} if o.proj_size else {}
-    return shapes

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cudnn_problem import parameter_shapes
+from cudnn_problem import weight_space
 from numbarnn import reference
 from numbarnn.bench.cases import cases
 from numbarnn.bench.check import accuracy
@@ -110,7 +110,7 @@ def draw(name, cell, *, T=4, B=3, input_size=2, hidden_size=3, state=True, gradi
             return np.clip(np.round(random.standard_normal(shape) * scale / STEP) * STEP, -LARGEST, LARGEST)
 
         inputs = {key: steps(shape, 0.7) for key, shape in shapes.items()}
-        parameters = {key: steps(shape, 0.5) for key, shape in parameter_shapes(o).items()}
+        parameters = {key: steps(shape, 0.5) for key, shape in weight_space(o).shapes.items()}
         recording = Recording(name, cell, options, inputs, parameters, lengths)
         if kink_distance(recording) > KINK:
             return recording

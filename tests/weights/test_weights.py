@@ -190,7 +190,7 @@ def test_names_and_their_order_are_pytorchs(hidden, D, bias, P):
     torch = pytest.importorskip("torch")
     space = WeightSpace(4, 4, hidden, D, "double" if bias else "none", P)
     theirs = torch.nn.LSTM(4, 5, len(hidden), bidirectional=D == 2, bias=bias, proj_size=P).state_dict()
-    ours = {name: view.shape for name, view in space.views(np.zeros(space.size)).items()}
+    ours = space.shapes
     assert list(ours.items()) == [(name, tuple(value.shape)) for name, value in theirs.items()]
 
 

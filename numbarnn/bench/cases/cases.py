@@ -8,6 +8,7 @@ import numpy as np
 from numbarnn.bench.cases import sequences
 from numbarnn.common import precision
 from numbarnn.reference.layer_norm_rnn import VECTORS
+from numbarnn.weights import WeightSpace
 
 GATES = {
     "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "gru_reset_before": 3, "traced_lstm": 4, "layer_norm_rnn": 1,
@@ -20,7 +21,6 @@ TRACED_CELLS = ("traced_lstm", "layer_norm_rnn")
 ALL_CELLS = (*CELLS, *TRACED_CELLS)
 SEED = (3 << 32) + 5  # of layers: both words of the random numbers' key
 DTYPES = ("float32", "float64")
-BIASES = {True: ("bias_ih", "bias_hh"), False: (), "input": ("bias_ih",), "recurrent": ("bias_hh",)}
 #: The fields of `Case` that are options of a layer or a call, in the order in which they are told.
 OPTIONS = (
     "bidirectional", "bias", "input_mode", "proj_size", "cell_clip", "clip_propagate_nan", "dropout", "batch_first",
@@ -180,19 +180,11 @@ def renamed(name, by):
 
 def parameter_shapes(case):
     """Name -> shape of every parameter, with PyTorch's names, layer by layer."""
-    G, shapes = GATES[case.cell], {}
-    for k, (H, width) in enumerate(zip(case.hidden, case.outputs, strict=True)):
-        for suffix in ("", "_reverse")[: case.D]:
-            if k or case.input_mode == "linear":
-                shapes[f"weight_ih_l{k}{suffix}"] = (G * H, case.layer_input_size(k))
-            shapes[f"weight_hh_l{k}{suffix}"] = (G * H, width)
-            for bias in BIASES[case.bias] if case.cell != "layer_norm_rnn" else ():
-                shapes[f"{bias}_l{k}{suffix}"] = (G * H,)
-            for vector in VECTORS if case.cell == "layer_norm_rnn" else ():
-                shapes[f"{vector}_l{k}{suffix}"] = (H,)
-            if case.proj_size:
-                shapes[f"weight_hr_l{k}{suffix}"] = (case.proj_size, H)
-    return shapes
+    bias, per_unit = {True: "double", False: "none"}.get(case.bias, case.bias), ()
+    if case.cell == "layer_norm_rnn":
+        bias, per_unit = "none", VECTORS
+    sizes, options = (GATES[case.cell], case.input_size, case.hidden, case.D), (bias, case.proj_size, case.input_mode)
+    return WeightSpace(*sizes, *options, per_unit=per_unit).shapes
 
 
 def make_instance(case, seed=0):
