@@ -29,7 +29,8 @@ SAMPLE = {  # module -> its tests
     "test_kernels_launch.py": ALL,
     "test_persistent.py": (
         # Two layers in one launch, each product in several groups of chunks: by mma and by FMA, forward and backward.
-        "test_several_groups_of_chunks_agree_with_reference[LSTM-T3-B3-H72_72-float16-mma-registers]",
+        # Of one gate: each more takes as long to compile again.
+        "test_several_groups_of_chunks_agree_with_reference[RNN_TANH-T2-B2-H72_72-bfloat16-mma-registers]",
         "test_several_groups_of_chunks_agree_with_reference[RNN_TANH-T2-B2-H36_36-float32-fma-registers]",
     ),
     "test_conformance.py": tuple(

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, STANDARD, Problem, as_id, as_weight_space, pack, unpack
+from emulator import cupy_module
+from emulator.cupy_module import device_memory
 from numbarnn.bench.peers import cudnn
 
 
@@ -100,11 +102,11 @@ def test_a_prepared_call_gives_the_same_again_and_again(session, name, recorded)
     problem = Problem(**OPTIONS[name])
     problem.padding_value = 0.0
     call, rnn = prepared(problem, session)
+    calls, runs = len(session.library.calls), session.library.runs
     for _ in range(3):
         call.run()
-    assert session.library.cuda.launches == 3 * recorded and session.library.stream is None, (
-        "back on the default stream"
-    )
+    assert (len(session.library.calls) == calls) == recorded and session.library.runs == runs + 9
+    assert session.library.stream is None, "back on the default stream"
     assert recorded == (call.why_no_graph is None)
     assert recorded or "cudnnRNNForward: CUDNN_STATUS_EXECUTION_FAILED" in call.why_no_graph
     values = call.results()
@@ -112,14 +114,23 @@ def test_a_prepared_call_gives_the_same_again_and_again(session, name, recorded)
     problem.assert_agrees(values, "prepared fake cuDNN")
 
 
+class Allocations(cupy_module.MemoryHook):
+    """How many there are on the emulated GPU, where nothing is copied to but new arrays."""
+
+    count = 0
+
+    def malloc_preprocess(self, **arguments):
+        self.count += 1
+
+
 def test_a_prepared_call_packs_and_copies_once(session):
     problem = Problem("lstm", 3, 5)
     call, _ = prepared(problem, session)
-    cuda, calls = session.library.cuda, len(session.library.calls)
-    writes, memory = cuda.writes, len(cuda.memory)
-    for _ in range(3):
-        call.run()
-    assert (cuda.writes, len(cuda.memory), cuda.launches) == (writes, memory, 3)
+    calls, runs = len(session.library.calls), session.library.runs
+    with Allocations() as allocations:
+        for _ in range(3):
+            call.run()
+    assert allocations.count == 0 and session.library.runs == runs + 9
     assert len(session.library.calls) == calls, "a launch calls nothing of cuDNN's"
     assert call.why_no_graph is None
 
@@ -146,6 +157,8 @@ def test_what_is_wrong_is_refused_before_a_prepared_call_runs(session):
 
 # ---------------------------------------------------------------------------------------------------------- ownership
 def test_nothing_is_left_behind(session):
+    gc.collect()
+    used = device_memory.used
     problem = Problem("lstm", 3, 5, 2, dropout=0.5)
     rnn = problem.rnn(session)
     reserve = rnn.forward(problem.x, problem.hx, problem.cx, problem.parameters)[3]
@@ -157,27 +170,31 @@ def test_nothing_is_left_behind(session):
         cudnn.Rnn("gru", 3, 5, proj_size=2, session=session)
     del rnn, reserve, call
     gc.collect()
-    assert not session.library.cuda.memory and not session.library.alive and not session.library.cuda.entered
+    assert device_memory.used == used and not session.library.alive and not session.library.context.entered
 
 
-def test_a_failed_call_leaves_nothing_behind(session):
+def no_room(size):
+    raise MemoryError(size)
+
+
+def test_a_failed_call_leaves_nothing_behind(session, monkeypatch):
     """Memory runs out at each allocation in turn."""
-    problem = Problem("lstm", 3, 5)
+    problem, allocate = Problem("lstm", 3, 5), device_memory.allocate
     rnn = problem.rnn(session)
     gc.collect()
-    memory, alive = len(session.library.cuda.memory), len(session.library.alive)
+    used, alive = device_memory.used, len(session.library.alive)
     for allocations in range(100):
-        session.library.cuda.fail_after = allocations
+        left = iter(range(allocations))
+        monkeypatch.setattr(device_memory, "allocate", lambda size, left=left: allocate(size) if next(left, None)
+                            is not None else no_room(size))  # fmt: skip
         try:
             rnn.forward(problem.x, problem.hx, problem.cx, problem.parameters)
         except RuntimeError as error:
-            assert "out of memory" in str(error)
+            assert "no room" in str(error)
         else:
             break
-        finally:
-            session.library.cuda.fail_after = None
         gc.collect()
-        assert (len(session.library.cuda.memory), len(session.library.alive)) == (memory, alive)
+        assert (device_memory.used, len(session.library.alive)) == (used, alive)
     assert allocations == 9, "x, hx, cx, weights, y, hy, cy, work and reserve space"
 
 

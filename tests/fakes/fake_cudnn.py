@@ -1,21 +1,21 @@
-"""A cuDNN and a device made of NumPy, for running numbarnn.bench.peers.cudnn where there is neither.
+"""A cuDNN made of NumPy, for running numbarnn.bench.peers.cudnn on the emulated GPU.
 
     session = fake_cudnn.session()
     rnn = cudnn.Rnn("lstm", 3, 4, session=session)
 
-Its functions take cuDNN's arguments by cuDNN's names, as `Library.call` does. Memory is the host's; every access is
-checked against what was allocated. What it computes comes from `numbarnn.reference`, and where parameters stand it
+Its functions take cuDNN's arguments by cuDNN's names, as `Library.call` does. Memory is the emulated GPU's; each access
+is checked against what was allocated. What it computes comes from `numbarnn.reference`, and where parameters stand it
 counts itself, so that results are right only if every argument was. It refuses what cuDNN 9.28 refuses, and answers
 like it (seen with the library itself, without a GPU). While a graph is recorded, calls that compute are kept for its
 launches, and nothing runs.
 """
 
 import ctypes
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from emulator import cupy_module, machine
 from numbarnn import reference
 from numbarnn.bench.peers.cudnn import CudnnError, Session, driver
 from numbarnn.bench.peers.cudnn.library import in_order
@@ -26,110 +26,59 @@ NAMES = {number: name for name, number in DTYPES.items()}
 CELLS = ("rnn_relu", "rnn_tanh", "lstm", "gru")
 GATES = (1, 1, 4, 3)
 BIASES = ((), ("bias_ih",), ("bias_ih", "bias_hh"), ("bias_hh",))  # by cuDNN's number of the bias mode
-STREAM = 0x5E
 RUNNING = ("cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8")
 WORK_SIZE, RESERVE_SIZE, STATES_SIZE = 48, 80, 16
 STATUS = {2000: "CUDNN_STATUS_BAD_PARAM", 3000: "CUDNN_STATUS_NOT_SUPPORTED", 5000: "CUDNN_STATUS_EXECUTION_FAILED"}
 
 
 def session():
-    """A Session on a fake device with a fake library; its `library.cuda` is the device's `FakeCuda`."""
-    cuda = FakeCuda()
-    return Session(FakeLibrary(cuda), device_of(cuda))
+    """A Session of a fake library on the emulated GPU, through the binding's own Device."""
+    device = emulated_device()
+    return Session(FakeLibrary(device._device), device)
 
 
-def device_of(cuda):
-    """The binding's own Device on a `FakeCuda`."""
+def emulated_device():
+    """The binding's Device on what the emulated GPU has of CuPy; its context counts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "cupy", lambda: SimpleNamespace(cuda=cuda))
+        patch.setattr(driver, "cupy", lambda: cupy_module)
         patch.setattr(driver.engines, "why_not", lambda name: None)
-        return driver.Device()
+        device = driver.Device()
+    device._device = Context()
+    return device
 
 
-class FakeCuda:
-    """What the binding uses of `cupy.cuda` and its `runtime`: memory of the host, streams that do all at once, graphs.
+class Context(cupy_module.Device):
+    """The device as a context. Attributes: entered, how many there are."""
 
-    Attributes:
-        memory: address -> what is allocated there and not freed. fail_after: allocations until memory runs out.
-        entered: how many contexts there are.
-        recording: the work of the graph that is being recorded, else None. writes, launches: how many there were.
-    """
+    entered = 0
 
-    memcpyHostToDevice, memcpyDeviceToHost, CUDARuntimeError = 1, 2, RuntimeError
-
-    def __init__(self):
-        self.memory, self.entered, self.fail_after, self.runtime = {}, 0, None, self
-        self.recording, self.writes, self.launches = None, 0, 0
-        self.free, self.getDeviceProperties = self.memory.__delitem__, lambda index: {"name": b"fake GPU 40"}
-        self.driverGetVersion = lambda: 13010
-        self.Stream = lambda non_blocking: SimpleNamespace(ptr=STREAM, begin_capture=self.begin, end_capture=self.end)
-        self.Stream.null = 0
-
-    def Device(self, index):
-        return SimpleNamespace(__enter__=self.enter, __exit__=self.leave, synchronize=lambda: None)
-
-    def enter(self):
+    def __enter__(self):
         self.entered += 1
 
-    def leave(self, *exception):
+    def __exit__(self, *exception):
         self.entered -= 1
 
-    def malloc(self, size):
-        if self.fail_after is not None:
-            self.fail_after -= 1
-            if self.fail_after < 0:
-                raise self.CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
-        block = ctypes.create_string_buffer(size)
-        self.memory[ctypes.addressof(block)] = block
-        return ctypes.addressof(block)
 
-    def memset(self, address, byte, size):
-        self.block(address, size)[:] = bytes([byte]) * size
-
-    def memsetAsync(self, address, byte, size, stream):
-        self.do(stream, lambda: self.memset(address, byte, size))
-
-    def memcpy(self, target, source, size, kind):
-        self.writes += kind == self.memcpyHostToDevice
-        self.block(target if kind == self.memcpyHostToDevice else source, size)
-        ctypes.memmove(target, source, size)
-
-    def block(self, address, size):
-        """The memory at an address, which must have been allocated with exactly this size."""
-        assert len(self.memory[address]) == max(size, 1), (len(self.memory[address]), size)
-        return memoryview(self.memory[address]).cast("B")[:size]
-
-    def do(self, stream, work):
-        """Work on a stream, at once; on the one that is recorded, at a launch."""
-        assert (stream == STREAM) == (self.recording is not None), "on another stream than the one that is recorded"
-        work() if self.recording is None else self.recording.append(work)
-
-    def begin(self):
-        self.recording = []
-
-    def end(self):
-        work, self.recording = self.recording, None
-        return SimpleNamespace(launch=lambda stream: self.launch(work, stream))
-
-    def launch(self, graph, stream):
-        assert stream == self.Stream.null
-        self.launches += 1
-        for work in graph:
-            work()
+def block(address, size):
+    """The bytes at an address of the device, where exactly so many must have been allocated."""
+    start, memory = address - machine.BASE, cupy_module.device_memory
+    assert memory.is_allocated[start : start + size].all() and not memory.is_allocated[start + max(size, 1)], size
+    return memory.array(address, np.uint8, (size,))
 
 
 class FakeLibrary:
     """cuDNN, as `library.Library` has it.
 
     Attributes:
-        calls: names of the functions called. alive: pointers of the descriptors that exist.
+        calls: names of the functions called. runs: how many computed something, at once or in a graph.
+        alive: pointers of the descriptors that exist.
         not_recorded: numbers of the algorithms that fail while a graph is recorded.
     """
 
     version, version_text = 92800, "9.28.0"
 
-    def __init__(self, cuda):
-        self.cuda, self.calls, self.alive, self.tapes = cuda, [], {}, {}
+    def __init__(self, context):
+        self.context, self.calls, self.alive, self.tapes, self.runs = context, [], {}, {}, 0
         self.stream, self.not_recorded = None, ()
         self._pointers = iter(range(0x1000, 0x7FFFFFFF, 16))
 
@@ -138,7 +87,7 @@ class FakeLibrary:
         self.calls.append(function)
         if "handle" in arguments and function != "cudnnCreate":
             assert arguments["handle"].value == 7, "another handle than cudnnCreate made"
-            assert self.cuda.entered, "the device's context is not the current one"
+            assert self.context.entered, "the device's context is not the current one"
         for kind in ("Tensor", "Dropout", "RNNData", "RNN"):
             if function == f"cudnnCreate{kind}Descriptor":
                 return self.create(kind, *arguments.values())
@@ -148,7 +97,12 @@ class FakeLibrary:
             return getattr(self, function)(**arguments)
         if self.stream is not None and self.get("RNN", arguments["rnnDesc"])["algo"] in self.not_recorded:
             self.fail(function, 5000)
-        return self.cuda.do(self.stream, lambda: getattr(self, function)(**arguments))
+
+        def run():
+            self.runs += 1
+            getattr(self, function)(**arguments)
+
+        return cupy_module.stream_of(self.stream or 0).do(run)
 
     def cudnnSetStream(self, handle, streamId):
         self.stream = streamId
@@ -188,7 +142,7 @@ class FakeLibrary:
 
     def cudnnSetDropoutDescriptor(self, dropoutDesc, handle, dropout, states, stateSizeInBytes, seed):
         if dropout:
-            self.cuda.block(states, STATES_SIZE)
+            block(states, STATES_SIZE)
         self.get("Dropout", dropoutDesc).update(dropout=dropout, seed=seed)
 
     def cudnnSetRNNDescriptor_v8(self, rnnDesc, **given):
@@ -291,7 +245,7 @@ class FakeLibrary:
             return None
         dtype = numpy_dtype(NAMES[dtype])
         size = int(np.prod(shape)) * dtype.itemsize
-        return np.frombuffer(self.cuda.block(address, size), dtype).reshape(shape)
+        return block(address, size).view(dtype).reshape(shape)
 
     def sequences(self, address, data):
         """An array of sequences in any layout as (T, B, n), and what writes such an array back."""
@@ -310,8 +264,8 @@ class FakeLibrary:
 
     def check_spaces(self, workSpaceSize, workSpace, reserveSpaceSize, reserveSpace):
         assert workSpaceSize == WORK_SIZE and reserveSpaceSize in (0, RESERVE_SIZE)
-        self.cuda.block(workSpace, workSpaceSize)
-        assert not reserveSpaceSize or self.cuda.block(reserveSpace, reserveSpaceSize) is not None
+        block(workSpace, workSpaceSize)
+        assert not reserveSpaceSize or block(reserveSpace, reserveSpaceSize) is not None
 
     def cudnnRNNForward(
         self, handle, rnnDesc, fwdMode, devSeqLengths, xDesc, x, yDesc, y, hDesc, hx, hy, cDesc, cx, cy,

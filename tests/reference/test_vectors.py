@@ -113,7 +113,7 @@ def test_the_recorder_runs_cudnn(tmp_path, monkeypatch):
     assert len(files) == len(recordings) == 30
     assert sum(file.stat().st_size for file in [*files, *vectors.FOLDER.iterdir()]) < MOST_BYTES
     for recording in recordings:
-        assert recording.source.startswith("cuDNN 9.28.0 on fake GPU 40, CUDA driver 13.1, 20")
+        assert recording.source.startswith("cuDNN 9.28.0 on emulated GPU, CUDA driver 13.0, 20")
         assert len(recording.results) == (2 if recording.cell == "rnn_relu" or "clip" in recording.name else 4)
         for dtype in recording.results:
             assert_agrees_with_reference(recording, dtype)

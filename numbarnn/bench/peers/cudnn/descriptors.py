@@ -63,7 +63,7 @@ class DropoutDescriptor(Descriptor):
         self._states, size = None, 0
         if dropout:
             (size,) = ask(session.call, "cudnnDropoutGetStatesSize", "z:sizeInBytes").values()
-            self._states = driver.Buffer(session.device, size)
+            self._states = session.device.empty(size, np.uint8)
         session.call(
             "cudnnSetDropoutDescriptor", dropoutDesc=self.pointer, dropout=dropout,
             states=driver.address(self._states), stateSizeInBytes=size, seed=seed,

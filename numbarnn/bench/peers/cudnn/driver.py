@@ -1,6 +1,5 @@
-"""A GPU for cuDNN, through CuPy, whose context PyTorch uses too: memory by its addresses, and CUDA graphs."""
+"""A GPU for cuDNN, through CuPy, whose context PyTorch uses too: arrays by their addresses, and CUDA graphs."""
 
-import weakref
 from contextlib import suppress
 
 import numpy as np
@@ -21,10 +20,11 @@ class Device:
     def __init__(self):
         if (problem := engines.why_not("cuda")) is not None:
             raise RuntimeError(f"cuDNN needs an NVIDIA GPU and its driver: {problem}")
-        self._cuda = cupy().cuda
-        self._device, self._runtime = self._cuda.Device(0), self._cuda.runtime
-        self.name = self._runtime.getDeviceProperties(0)["name"].decode(errors="replace")
-        version = self._runtime.driverGetVersion()
+        self._cupy = cupy()
+        self._cuda = self._cupy.cuda
+        self._device, runtime = self._cuda.Device(0), self._cuda.runtime
+        self.name = runtime.getDeviceProperties(0)["name"].decode(errors="replace")
+        version = runtime.driverGetVersion()
         self.driver_version = f"{version // 1000}.{version % 1000 // 10}"
 
     def __enter__(self):
@@ -37,37 +37,39 @@ class Device:
     def synchronize(self):
         self._device.synchronize()
 
-    def allocate(self, size):
-        """Address of new memory of that many bytes."""
+    def empty(self, shape, dtype):
+        """A new array of CuPy's."""
         try:
             with self:
-                return self._runtime.malloc(max(size, 1))
-        except self._runtime.CUDARuntimeError as error:
+                return self._cupy.empty(shape, dtype)
+        except MemoryError as error:
             raise RuntimeError(f"{error}; free memory on the device, or use smaller sizes") from error
 
-    def free(self, address):
+    def copied(self, array):
+        """A NumPy array's elements on the device; None for None, which is NULL."""
+        if array is None:
+            return None
+        out = self.empty(array.shape, array.dtype)
         with self:
-            self._runtime.free(address)
+            out.set(np.ascontiguousarray(array))
+        return out
 
-    def fill(self, address, byte, size):
-        with self:
-            self._runtime.memset(address, byte, size)
+    def unwritten(self, shape, dtype):
+        """An array full of NaN for an output, so that an element that is never written shows."""
+        array = self.empty(shape, dtype)
+        self.fill(array, NAN_BYTE)
+        return array
 
-    def fill_on(self, stream, address, byte, size):
+    def fill(self, array, byte, stream=None):
         """Set every byte when what stands before it on a stream is done, without waiting for that; None: the default
         stream."""
         with self:
-            self._runtime.memsetAsync(address, byte, size, stream or 0)
+            self._cuda.runtime.memsetAsync(array.data.ptr, byte, array.nbytes, stream or 0)
 
-    def write(self, address, array):
-        """Copy a contiguous NumPy array to the device."""
+    def read(self, array):
+        """An array of the device as NumPy's."""
         with self:
-            self._runtime.memcpy(address, array.ctypes.data, array.nbytes, self._runtime.memcpyHostToDevice)
-
-    def read(self, array, address):
-        """Fill a contiguous NumPy array from the device."""
-        with self:
-            self._runtime.memcpy(array.ctypes.data, address, array.nbytes, self._runtime.memcpyDeviceToHost)
+            return self._cupy.asnumpy(array)
 
     def record(self, work):
         """The graph of what `work(stream)` starts on a stream of its own, where nothing of it is run.
@@ -95,48 +97,6 @@ class Device:
             graph.launch(self._cuda.Stream.null)
 
 
-class Buffer:
-    """Memory on a device, freed when nothing refers to this object any more.
-
-    Attributes:
-        address: of its first byte. size: in bytes.
-    """
-
-    def __init__(self, device, size):
-        self._device, self.size = device, size
-        self.address = device.allocate(size)
-        weakref.finalize(self, device.free, self.address).atexit = False  # at exit the driver frees everything
-
-    def fill(self, byte):
-        if self.size:
-            self._device.fill(self.address, byte, self.size)
-        return self
-
-    def read(self, shape, dtype):
-        """A NumPy array of that shape, which must fill the buffer."""
-        array = np.empty(shape, dtype)
-        assert array.nbytes == self.size, f"{array.nbytes} bytes to read from a buffer of {self.size}"
-        if self.size:
-            self._device.read(array, self.address)
-        return array
-
-
-def copied(device, array):
-    """A Buffer with an array's elements; None for None, which is NULL."""
-    if array is None:
-        return None
-    array = np.ascontiguousarray(array)
-    buffer = Buffer(device, array.nbytes)
-    if array.nbytes:
-        device.write(buffer.address, array)
-    return buffer
-
-
-def unwritten(device, shape, dtype):
-    """A Buffer full of NaN for an output, so that an element that is never written shows."""
-    return Buffer(device, int(np.prod(shape)) * np.dtype(dtype).itemsize).fill(NAN_BYTE)
-
-
-def address(buffer):
-    """What a call takes for a Buffer: its address; None, which is NULL, for None."""
-    return None if buffer is None else buffer.address
+def address(array):
+    """What a call takes for an array: its address; None, which is NULL, for None."""
+    return None if array is None else array.data.ptr

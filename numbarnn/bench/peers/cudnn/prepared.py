@@ -50,6 +50,6 @@ class Prepared:
 
     def _start(self, stream):
         if (dw := self._call.buffers.get("dw")) is not None:
-            self._session.device.fill_on(stream, dw.address, 0, dw.size)
+            self._session.device.fill(dw, 0, stream)
         for function, arguments in self._arguments.items():
             self._session.start(function, **arguments)

@@ -9,7 +9,7 @@ from numbarnn.common.precision import numpy_dtype
 
 from . import options, weights
 from .descriptors import DataDescriptor, DropoutDescriptor, RnnDescriptor, TensorDescriptor
-from .driver import Buffer, address, copied, unwritten
+from .driver import address
 from .library import PROTOTYPES, ask
 from .options import Options
 from .prepared import Prepared
@@ -48,7 +48,7 @@ class Call:
 
     Attributes:
         shapes: name -> shape of every array that a call may have; None for a state that the cell does not have.
-        buffers: name -> `Buffer`, or None for NULL: arrays, and under cuDNN's names spaces.
+        buffers: name -> array of CuPy's, or None for NULL; spaces, of bytes, under cuDNN's names.
         data_done: whether backward data, which changes the reserve space, has run.
     """
 
@@ -79,16 +79,17 @@ class Call:
         self._known |= mode | ask(self._session.call, "cudnnGetRNNTempSpaceSizes", spaces, **about)
         self._known["reserveSpaceSize"] *= training
         for name, there in (("workSpace", True), ("reserveSpace", training)):
-            self.buffers[name] = Buffer(rnn._session.device, self._known[f"{name}Size"]) if there else None
+            size = max(self._known[f"{name}Size"], 1)  # an array of no bytes has no address
+            self.buffers[name] = self._session.device.empty(size, np.uint8) if there else None
 
     def put(self, **arrays):
         """Copy arrays by name to the device; None is NULL."""
-        self.buffers |= {name: copied(self._session.device, array) for name, array in arrays.items()}
+        self.buffers |= {name: self._session.device.copied(array) for name, array in arrays.items()}
 
     def make(self, *names):
         """Outputs full of NaN."""
-        device, dtype = self._session.device, self.rnn.dtype
-        self.buffers |= {name: (shape := self.shapes[name]) and unwritten(device, shape, dtype) for name in names}
+        make, dtype = self._session.device.unwritten, self.rnn.dtype
+        self.buffers |= {name: (shape := self.shapes[name]) and make(shape, dtype) for name in names}
 
     def arguments(self, function):
         """What a function of cuDNN's takes of all this, by its names of the arguments, without the handle."""
@@ -102,7 +103,7 @@ class Call:
 
     def read(self, name):
         """An output as an array; None where there is none."""
-        return self.shapes[name] and self.buffers[name].read(self.shapes[name], self.rnn.dtype)
+        return self.shapes[name] and self._session.device.read(self.buffers[name])
 
     def take(self, *names):
         """Outputs as arrays, which nobody reads again on the device."""
@@ -142,8 +143,8 @@ class Rnn:
             asked = library, self._session.handle, self._descriptor
             self.weight_space_bytes = weights.space_bytes(*asked)
             self.weight_space_size = self.weight_space_bytes // self.dtype.itemsize
-            base = Buffer(self._device, self.weight_space_bytes)
-            self.places = weights.places(*asked, self.options, base.address)
+            base = self._device.empty(self.weight_space_bytes, np.uint8)
+            self.places = weights.places(*asked, self.options, address(base))
 
     # ------------------------------------------------------------------------------------------------------ weights
     def split(self, flat):
