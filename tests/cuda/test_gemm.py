@@ -1,14 +1,14 @@
-"""Products against float64: NumPy's path, cuBLAS as ctypes calls it (a stand-in that multiplies), cuBLAS on a GPU."""
+"""Products against float64: NumPy's path, cuBLAS as ctypes calls it (that of the emulated GPU), cuBLAS on a GPU."""
 
-import ctypes
+import sys
 import threading
-import weakref
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from emulator import cupy_module, libraries
+from emulator.cupy_module import Stream
 from numbarnn.common.precision import DTYPES, is_half, numpy_dtype
 from numbarnn.cuda import cublas, gemm
 
@@ -21,12 +21,6 @@ by_flags = pytest.mark.parametrize(
     ids=lambda flag: "yes" if flag else "no",
 )
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
-CUDA_TYPES = {
-    0: np.float32,
-    1: np.float64,
-    2: np.float16,
-    14: numpy_dtype("bfloat16"),
-}  # cudaDataType of library_types.h
 
 
 def normal(dtype, *shape, seed=0):
@@ -87,7 +81,7 @@ def place(request):
         return partial(on_gpu, cupy), cupy.asnumpy
     if request.param == "cublas":
         request.getfixturevalue("library")
-        return OnDevice, lambda array: getattr(array, "array", array)
+        return partial(on_gpu, cupy_module), cupy_module.asnumpy
     return (lambda array: array,) * 2
 
 
@@ -96,7 +90,7 @@ def on_gpu(cupy, array):
     return cupy.asarray(array) if array.base is None else cupy.asarray(array.base)[..., : array.shape[-1]]
 
 
-# ------------------------------------------------------------------------------------ NumPy, cuBLAS' stand-in, a GPU
+# ------------------------------------------------------------------------------------ NumPy, the emulated GPU, a GPU
 @by_flags
 @by_form
 def test_product(place, dtype, out_dtype, transpose_a, transpose_b, accumulate):
@@ -147,135 +141,32 @@ def test_dtypes_that_do_not_go_together(dtypes):
             multiply(out, a, b)
 
 
-# ------------------------------------------------------------------------------------- cuBLAS' stand-in, in C's terms
-class OnDevice:
-    """A NumPy array with the attributes of a CuPy array that `numbarnn.cuda.cublas` reads."""
-
-    def __init__(self, array):
-        self.array, self.data = array, SimpleNamespace(ptr=array.ctypes.data)
-        self.device = SimpleNamespace(id=0)
-        self.shape, self.strides, self.dtype, self.ndim = array.shape, array.strides, array.dtype, array.ndim
-        self.itemsize, self.base = array.itemsize, array.base
-
-    def __setitem__(self, index, other):
-        self.array[index] = other.array
-
-
-def column_major(address, dtype, rows, columns, leading):
-    """A matrix in memory as cuBLAS sees it: a view."""
-    assert leading >= rows
-    buffer = (ctypes.c_char * (((columns - 1) * leading + rows) * dtype.itemsize)).from_address(address)
-    strides = (dtype.itemsize, leading * dtype.itemsize)
-    return np.ndarray((rows, columns), dtype, buffer, strides=strides)
-
-
-class StandIn:
-    """Functions with C's types that check their arguments and do what cuBLAS does, on host memory."""
-
-    def __init__(self):
-        self.calls, self.streams, self.computes, self.fail = [], {}, [], {}
-        pointer, integer = ctypes.c_void_p, ctypes.c_int
-        signatures = {
-            "cublasCreate_v2": [ctypes.POINTER(pointer)],
-            "cublasSetStream_v2": [pointer, pointer],
-            "cublasSetWorkspace_v2": [pointer, pointer, ctypes.c_size_t],
-            "cublasSetMathMode": [pointer, integer],
-            "cublasDestroy_v2": [pointer],
-            "cublasGemmEx": [
-                pointer, *[integer] * 5, pointer, *[pointer, integer, integer] * 2, pointer,
-                *[pointer, integer, integer], integer, integer,
-            ],
-        }  # fmt: skip
-        for name, types in signatures.items():
-            setattr(self, name, ctypes.CFUNCTYPE(integer, *types)(self._recorded(name)))
-        names = {0: b"CUBLAS_STATUS_SUCCESS", 3: b"CUBLAS_STATUS_ALLOC_FAILED", 15: b"CUBLAS_STATUS_NOT_SUPPORTED"}
-        self.cublasGetStatusName = lambda status: names[status.value]
-
-    def _recorded(self, name):
-        def function(*arguments):
-            self.calls.append(name)
-            return self.fail.get(name, 0) or getattr(self, f"_{name}")(*arguments)
-
-        return function
-
-    def _cublasCreate_v2(self, handle):
-        handle[0] = 1000 + self.calls.count("cublasCreate_v2")
-        self.streams[handle[0]] = None
-        return 0
-
-    def _cublasSetStream_v2(self, handle, stream):
-        self.streams[handle] = stream or 0
-        return 0
-
-    def _cublasSetWorkspace_v2(self, handle, workspace, size):
-        assert self.streams[handle] is not None and workspace % 256 == 0
-        self.workspace = size
-        return 0
-
-    def _cublasSetMathMode(self, handle, mode):
-        assert handle in self.streams and mode == 16
-        return 0
-
-    def _cublasDestroy_v2(self, handle):
-        del self.streams[handle]
-        return 0
-
-    def _cublasGemmEx(
-        self, handle, op_a, op_b, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute,
-        algorithm,
-    ):  # fmt: skip
-        assert self.streams[handle] == self.stream and algorithm == -1
-        self.computes.append(compute)
-        scalar = np.float64 if compute == 70 else np.float32
-        alpha, beta = (column_major(address, np.dtype(scalar), 1, 1, 1)[0, 0] for address in (alpha, beta))
-        sizes = {0: lambda rows, columns: (rows, columns), 1: lambda rows, columns: (columns, rows)}
-        a = column_major(a, np.dtype(CUDA_TYPES[a_type]), *sizes[op_a](m, k), lda).astype(scalar)
-        b = column_major(b, np.dtype(CUDA_TYPES[b_type]), *sizes[op_b](k, n), ldb).astype(scalar)
-        c = column_major(c, np.dtype(CUDA_TYPES[c_type]), m, n, ldc)
-        result = alpha * ((a.T if op_a else a) @ (b.T if op_b else b))
-        c[...] = result + (beta * c if beta else 0)
-        return 0
-
-
+# ------------------------------------------------------------------------------------- cuBLAS as ctypes calls it
 @pytest.fixture
 def library(monkeypatch):
-    """The stand-in in cuBLAS' place, and as much of CuPy as it takes."""
-    stand_in = StandIn()
-    stand_in.stream, stand_in.capability, stand_in.capturing = 77, "90", False
-    stand_in.allocated = weakref.WeakSet()
-
-    class Memory:
-        ptr = 1 << 20
-
-    def alloc(size):
-        if stand_in.fail.get("alloc"):
-            raise MemoryError(f"no {size} bytes")
-        memory = Memory()
-        stand_in.allocated.add(memory)
-        return memory
-
-    class Device:
-        def __init__(self, number):
-            self.compute_capability = stand_in.capability
-
-        __enter__ = __exit__ = lambda *_: None
-
-    cuda = SimpleNamespace(
-        Device=Device,
-        alloc=alloc,
-        get_current_stream=lambda: SimpleNamespace(ptr=stand_in.stream, is_capturing=lambda: stand_in.capturing),
-        runtime=SimpleNamespace(getDevice=lambda: 0),
-    )
-    monkeypatch.setitem(__import__("sys").modules, "cupy", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(cublas, "library", lambda: stand_in)
+    """cuBLAS and CuPy of the emulated GPU, in the places of those of this machine."""
+    found = libraries.Cublas()
+    monkeypatch.setitem(sys.modules, "cupy", cupy_module)
+    monkeypatch.setattr(cublas, "library", lambda: found)
     monkeypatch.setattr(cublas, "_handles", {})
-    return stand_in
+    return found
+
+
+def operands(case):
+    """out, a and b on the emulated GPU."""
+    return [on_gpu(cupy_module, array) for array in (case.out, case.a, case.b)]
+
+
+def product_of(dtype="float32", out_dtype="float32"):
+    """A product on the emulated GPU, prepared."""
+    case = Case(dtype, out_dtype)
+    return cublas.product(*operands(case), **case.flags)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tf32_is_for_float32_where_allowed(library, dtype):
     case = Case(dtype, dtype)
-    gemm.matmul(OnDevice(case.out), OnDevice(case.a), OnDevice(case.b), **case.flags, allow_tf32=True)
+    gemm.matmul(*operands(case), **case.flags, allow_tf32=True)
     assert library.computes == [{"float32": 77, "float64": 70}.get(dtype, 68)]
 
 
@@ -287,12 +178,17 @@ def test_float32_stays_float32_where_the_environment_says_tf32(library, monkeypa
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", setting)
     for dtype, expected in (("float32", compute), ("float16", 68), ("float64", 70)):
         case = Case(dtype, dtype)
-        gemm.matmul(OnDevice(case.out), OnDevice(case.a), OnDevice(case.b), **case.flags)
+        gemm.matmul(*operands(case), **case.flags)
         assert library.computes.pop() == expected
 
 
-def in_another_thread(function):
-    thread = threading.Thread(target=function)
+def run_on(stream, product):
+    with stream:
+        product()
+
+
+def in_another_thread(*arguments):
+    thread = threading.Thread(target=run_on, args=arguments)
     thread.start()
     thread.join()
 
@@ -300,41 +196,43 @@ def in_another_thread(function):
 def test_one_handle_for_each_stream_and_of_default_streams_for_each_thread(library):
     """Work on a stream of one's own comes one after the other, from whatever threads; a default stream may be one per
     thread under one address."""
-    case = Case("float32", "float32")
-    product = cublas.product(OnDevice(case.out), OnDevice(case.a), OnDevice(case.b), **case.flags)
-    for library.stream in (77, 0, 77, 0):  # the stand-in asserts that a handle is used on its own stream
-        product()
-    assert list(library.streams.values()) == [77, 0]
-    in_another_thread(product)
-    assert list(library.streams.values()) == [77, 0, 0]
-    library.stream = 77
-    in_another_thread(product)
-    assert list(library.streams.values()) == [77, 0, 0]
+    product, own, default = product_of(), Stream(), Stream.null
+    for stream in (own, default, own, default):  # the emulated library asserts that a handle is used on its own stream
+        run_on(stream, product)
+    assert list(library.streams.values()) == [own.ptr, 0]
+    in_another_thread(default, product)
+    assert list(library.streams.values()) == [own.ptr, 0, 0]
+    in_another_thread(own, product)
+    assert list(library.streams.values()) == [own.ptr, 0, 0]
 
 
 def test_released_streams_get_new_handles_and_work_spaces(library):
-    case = Case("float32", "float32")
-    product = cublas.product(OnDevice(case.out), OnDevice(case.a), OnDevice(case.b), **case.flags)
-    for library.stream in (77, 78, 79):
-        product()
-    gemm.release(0, (77, 78, 80))  # the last never multiplied
-    gemm.release(1, (79,))  # another device's
-    assert list(library.streams.values()) == [79] and len(library.allocated) == 1
-    for library.stream in (79, 77):
-        product()
-    assert list(library.streams.values()) == [79, 77] and len(library.allocated) == 2
+    product, streams, used = product_of(), [Stream() for _ in range(3)], cupy_module.device_memory.used
+    first, second, third = (stream.ptr for stream in streams)
+    for stream in streams:
+        run_on(stream, product)
+    gemm.release(0, (first, second, third + 1))  # the last never multiplied
+    gemm.release(1, (third,))  # another device's
+    assert list(library.streams.values()) == [third] and cupy_module.device_memory.used == used + (32 << 20)
+    for stream in (streams[2], streams[0]):
+        run_on(stream, product)
+    assert list(library.streams.values()) == [third, first]
+    assert cupy_module.device_memory.used == used + 2 * (32 << 20)
 
 
-def test_no_room_for_a_work_space(library):
-    library.fail["alloc"] = True
+def test_no_room_for_a_work_space(library, monkeypatch):
+    def alloc(size):
+        raise MemoryError(f"no {size} bytes")
+
+    monkeypatch.setattr(cupy_module.cuda, "alloc", alloc)
     with pytest.raises(MemoryError, match=r"no room for cuBLAS's work space, 32 MiB .*buffer_pool\.clear\(\)"):
         cublas.handle()
     assert not cublas._handles
 
 
 @pytest.mark.parametrize("capability, mebibytes", [("75", 4), ("89", 4), ("90", 32), ("100", 32)])
-def test_a_handle_has_a_workspace(library, capability, mebibytes):
-    library.capability = capability
+def test_a_handle_has_a_workspace(library, monkeypatch, capability, mebibytes):
+    monkeypatch.setattr(cupy_module.Device, "compute_capability", capability)
     cublas.handle()
     made = ["cublasCreate_v2", "cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasSetMathMode"]
     assert library.calls == made and library.workspace == mebibytes << 20
@@ -343,32 +241,34 @@ def test_a_handle_has_a_workspace(library, capability, mebibytes):
 
 
 def test_a_handle_is_not_made_during_capture(library):
-    case = Case("float32", "float32")
-    product = cublas.product(OnDevice(case.out), OnDevice(case.a), OnDevice(case.b), **case.flags)
-    product()
-    library.capturing = True
-    product()
-    library.stream = 78
-    with pytest.raises(RuntimeError, match=r"first product on a stream .*compute it once .* before begin_capture"):
+    product, stream, other = product_of(), Stream(), Stream()
+    with stream:
         product()
+        stream.begin_capture()
+        product()
+        stream.end_capture()
+    with other:
+        other.begin_capture()
+        with pytest.raises(RuntimeError, match=r"first product on a stream .*compute it once .* before begin_capture"):
+            product()
+        other.end_capture()
     assert library.calls.count("cublasCreate_v2") == 1
 
 
 def test_a_failed_call_is_named(library):
-    case = Case("bfloat16", "float32")
-    product = cublas.product(OnDevice(case.out), OnDevice(case.a), OnDevice(case.b), **case.flags)
+    product = product_of("bfloat16")
     library.fail["cublasGemmEx"] = 15
     expected = r"product \(5, 33\) by \(33, 7\), bfloat16 to float32.*CUBLAS_STATUS_NOT_SUPPORTED \(15\); .*float32"
     with pytest.raises(RuntimeError, match=expected):
         product()
-    library.fail["cublasSetWorkspace_v2"], library.stream = 3, 5
+    library.fail["cublasSetWorkspace_v2"] = 3
     with pytest.raises(RuntimeError, match=r"handle on device 0: CUBLAS_STATUS_ALLOC_FAILED \(3\); .*no memory left"):
-        product()
+        run_on(Stream(), product)
     assert len(cublas._handles) == 1  # the one that failed is not kept
 
 
 def test_a_missing_library_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(RuntimeError, match=r"CuPy and cuBLAS .*pip install .*cuda13"):
         cublas.library.__wrapped__()
 

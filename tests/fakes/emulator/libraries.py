@@ -113,28 +113,52 @@ _TF32 = 77
 
 
 class Cublas:
-    """In place of the library that ctypes loads."""
+    """In place of the library that ctypes loads.
+
+    Attributes:
+        calls: names of the functions that were called. fail: name -> the status that it returns instead.
+        streams: handle -> address of its stream. workspace: bytes of the last work space.
+        computes: cublasComputeType_t of each product.
+    """
 
     def __init__(self):
-        self._streams = {}  # handle -> number of its stream
+        self.calls, self.fail, self.streams, self.computes, self.workspace = [], {}, {}, [], None
+        names = {3: b"CUBLAS_STATUS_ALLOC_FAILED", 15: b"CUBLAS_STATUS_NOT_SUPPORTED"}
+        self.cublasGetStatusName = lambda status: names[status.value]
 
     def __getattr__(self, name):
-        if name in ("cublasSetWorkspace_v2", "cublasSetMathMode", "cublasDestroy_v2"):
-            return lambda *_: 0
-        raise AttributeError(name)
+        function = object.__getattribute__(self, f"_{name}")
 
-    def cublasCreate_v2(self, handle):
-        handle._obj.value = len(self._streams) + 1
-        self._streams[handle._obj.value] = 0
-        return 0
+        def call(*arguments):
+            self.calls.append(name)
+            return self.fail.get(name) or function(*arguments) or 0
 
-    def cublasSetStream_v2(self, handle, stream):
-        self._streams[handle.value] = stream.value or 0
-        return 0
+        return call
 
-    def cublasGemmEx(self, handle, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, *rest):
-        beta, c, c_type, ldc, compute, _ = rest
+    def _cublasCreate_v2(self, handle):
+        handle._obj.value = 1 + self.calls.count("cublasCreate_v2")
+        self.streams[handle._obj.value] = None
+
+    def _cublasSetStream_v2(self, handle, stream):
+        self.streams[handle.value] = stream.value or 0
+
+    def _cublasSetWorkspace_v2(self, handle, workspace, size):
+        assert self.streams[handle.value] is not None, "setting the stream afterwards would take it away"
+        assert workspace.value % 256 == 0
+        self.workspace = size.value
+
+    def _cublasSetMathMode(self, handle, mode):
+        assert handle.value in self.streams and mode.value == 16
+
+    def _cublasDestroy_v2(self, handle):
+        del self.streams[handle.value]
+
+    def _cublasGemmEx(self, handle, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, *rest):
+        beta, c, c_type, ldc, compute, algorithm = rest
         m, n, k, compute = map(_number, (m, n, k, compute))
+        stream = self.streams[handle.value]
+        assert stream == cupy_module.get_current_stream().ptr and algorithm.value == -1
+        self.computes.append(compute)
         left = _matrix(_number(a), _number(a_type), _number(lda), m, k, _number(transa))
         right = _matrix(_number(b), _number(b_type), _number(ldb), k, n, _number(transb))
         out = _matrix(_number(c), _number(c_type), _number(ldc), m, n, 0)
@@ -148,8 +172,7 @@ class Cublas:
             product = alpha * (one @ other)
             out[...] = product + beta * out.astype(wide) if beta else product
 
-        cupy_module.stream_of(self._streams[_number(handle)]).do(run)
-        return 0
+        cupy_module.stream_of(stream).do(run)
 
 
 def _number(argument):
