@@ -26,7 +26,7 @@ def of_matrix(*words):
 ALL = ("",)
 SAMPLE = {  # module -> its tests
     "test_gemm.py": ("test_gpu_products_in_a_graph", "test_gpu_tf32_is_coarser_and_only_where_allowed"),
-    "test_kernels_launch.py": ALL,
+    "test_kernels_launch_gpu.py": ALL,
     "test_persistent.py": (
         # Two layers in one launch, each product in several groups of chunks: by mma and by FMA, forward and backward.
         # Of one gate: each more takes as long to compile again.
