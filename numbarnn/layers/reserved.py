@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.passes.backward import ALL, BackwardPass
+from numbarnn.passes.bound import SMALL_WEIGHTS
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.passes.reserve import make_layout
 
@@ -59,10 +60,14 @@ def forward(stack, shape, x, state, weights, sequences=EVERY_STEP):
     engine.require_no_trouble()
     with engine.activate():
         engine.require_no_capture()
-        work = ForwardPass(
-            _call(stack, shape, weights), x, *state, sequences.lengths, sequences.resets, sequences.padding_value
-        )
-        work.run(stack.schedule.pick(work.problem)[0].plan_forward(work.problem))
+        call = _call(stack, shape, weights)
+        plan, bound = _bound(stack, call, x, *state)
+        if bound is not None:
+            results = bound.run(0, x, *state)
+            bound.give_back()
+            return results
+        work = ForwardPass(call, x, *state, sequences.lengths, sequences.resets, sequences.padding_value)
+        work.run(plan)
         return *work.results(), work.reserve
 
 
@@ -78,10 +83,28 @@ def backward(stack, shape, x, weights, reserve, gradients, need=ALL):
     engine.require_no_trouble()
     with engine.activate():
         engine.require_no_capture()
-        tape = ForwardPass.of_reserve(_call(stack, shape, weights), x, reserve)
-        work = BackwardPass(tape, gradients, stack.space, None, not need.weights, need)
-        work.run(stack.schedule.pick(work.problem)[0].plan_backward(work.problem, need.weights, need.x))
+        call = _call(stack, shape, weights)
+        plan = stack.schedule.pick(call.problem)[0].plan_backward(call.problem, need.weights, need.x)
+        if not need.weights or stack.space.size <= SMALL_WEIGHTS:
+            _, bound = _bound(stack, call)
+            if bound is not None:
+                bound.remake(x, reserve)
+                how = plan, need._replace(again=False), not need.weights  # what is overwritten is its own
+                results = bound.run_backward(how, stack.space, gradients)
+                bound.give_back()
+                return results
+        work = BackwardPass(
+            ForwardPass.of_reserve(call, x, reserve), gradients, stack.space, None, not need.weights, need
+        )
+        work.run(plan)
         return *work.results(), work.dw
+
+
+def _bound(stack, call, x=None, hx=None, cx=None):
+    """The forward plan of a call, and a `BoundForward` if such calls are bound, else None."""
+    problem = call.problem
+    plan = stack.schedule.pick(problem)[0].plan_forward(problem)
+    return plan, stack.bound.take(call, plan, x, hx, cx)
 
 
 def _call(stack, shape, weights):

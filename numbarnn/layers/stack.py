@@ -165,7 +165,7 @@ class Stack:
         self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
         self._parameters = (None, None)  # the last weight buffer and its views
         self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
-        self._bound = BoundPasses(self.engine)
+        self.bound = BoundPasses(self.engine)
         self._widened = None  # a `Widened` where the engine has no arithmetic for what is stored
         if is_half(self.dtype) and not self.engine.has_halves:
             wide = Stack(**self._arguments | {"dtype": "float32", "device": self.engine.name})
@@ -304,7 +304,7 @@ class Stack:
             watched = self._watched(steps, batch) if training and self.engine.watches_in_jobs else None
             call = Call(self.engine, problem, parameters, weights, self.seed, number, self.caller, watched)
             plan = self.schedule.pick(problem)[0].plan_forward(problem)
-            bound = self._bound.take(call, plan, x, hx, cx)
+            bound = self.bound.take(call, plan, x, hx, cx)
             if bound is not None:
                 results, work = bound.run(number, x, hx, cx), bound.work
             else:

@@ -66,9 +66,11 @@ class BoundForward:
         self.work = ForwardPass(call, *self._own)
         self._functions, self._backward = self.work.bound(plan), {}
         self._results = self.work.results()
+        if call.reserves:
+            self._results = *self._results, self.work.reserve
 
     def run(self, number, *arrays):
-        """(y, hy, cy) of x, hx and cx; `number` is that of a training call."""
+        """(y, hy, cy) of x, hx and cx, and the reserve if the call has one; `number` is that of a training call."""
         self.work.call = number
         for own, given in zip(self._own, arrays, strict=True):
             _fill(own, given)
@@ -104,6 +106,12 @@ class BoundForward:
         """Let others use it."""
         if len(self._free) < KEPT:
             self._free.append(self)
+
+    def remake(self, x, reserve):
+        """Be the tape of a call with this x, which may be None as in `ForwardPass.of_reserve`, and this reserve."""
+        if x is not None:
+            np.copyto(self._own[0], x)
+        np.copyto(self.work.reserve, reserve)
 
     def run_backward(self, how, space, given):
         """(dx, dhx, dcx, dw) of what is `Given`; `how` as `BoundBackward` has it."""
@@ -149,8 +157,13 @@ class BoundPasses:
         self._engine, self._free = engine, {}  # kind of calls -> passes, or None where such calls are not bound
 
     def take(self, call, plan, x, hx, cx):
-        """A `BoundForward` for a call, to be given back; None if such calls are not bound."""
-        kind = call.problem, type(hx), type(cx), self._engine.num_threads if self._engine.binds_calls else 0
+        """A `BoundForward` for a call, to be given back; None if such calls are not bound.
+
+        Args:
+            x, hx, cx: arrays like those that it will get; x may be None if it is for backward alone.
+        """
+        threads = self._engine.num_threads if self._engine.binds_calls else 0
+        kind = call.problem, type(hx), type(cx), call.reserves, threads
         if kind not in self._free:
             if len(self._free) >= KINDS:
                 self._free = {}
@@ -164,5 +177,9 @@ class BoundPasses:
         except IndexError:
             bound = None
         if bound is None or bound.work.flat is not call.flat:
+            if x is None:
+                problem = call.problem
+                outer = (problem.batch, problem.steps) if problem.batch_major else (problem.steps, problem.batch)
+                x = np.empty((*outer, problem.input_size), problem.dtype)
             bound = BoundForward(call, plan, x, hx, cx, free)
         return bound

@@ -1,5 +1,7 @@
 """What backward is asked for: some gradients only, several passes through one forward, and tapes made of a reserve."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from numbarnn.cells import library
 from numbarnn.layers import reserved
 from numbarnn.layers.sequences import EVERY_STEP, Sequences
 from numbarnn.passes.backward import Given, Need
+from problems import bound_each_time
 
 STEPS, BATCH, INPUT, HIDDEN = 6, 4, 5, 8
 
@@ -60,7 +63,7 @@ def test_a_retained_tape_gives_the_same_gradients_again(name):
 
 
 @by_layer
-@pytest.mark.parametrize("need", [(), ("x",), ("weights",), {"weights", "x"}], ids=str)
+@pytest.mark.parametrize("need", [(), ("x",), ("weights",), {"weights", "x"}], ids=["state", "x", "weights", "set"])
 def test_only_what_is_needed_is_there_and_it_is_the_same(name, need):
     layer = LAYERS[name]()
     x, dy = inputs(layer)
@@ -111,8 +114,15 @@ def test_mistakes_leave_the_tape_good():
 
 
 @by_layer
+@pytest.mark.parametrize("binds", [nullcontext, bound_each_time], ids=["bound", "not_bound"])
 @pytest.mark.parametrize("odd", [False, True], ids=["plain", "lengths_and_resets"])
-def test_a_reserve_is_all_that_backward_needs(name, odd):
+def test_a_reserve_is_all_that_backward_needs(name, odd, binds):
+    with binds():
+        assert_a_reserve_is_all(name, odd, binds is bound_each_time)
+
+
+def assert_a_reserve_is_all(name, odd, overwrites):
+    """... and it is overwritten unless it is needed again, where calls are not bound."""
     layer = LAYERS[name]()
     stack, (x, dy) = layer.stack, inputs(layer)
     rng = np.random.default_rng(1)
@@ -133,7 +143,8 @@ def test_a_reserve_is_all_that_backward_needs(name, odd):
         memory = kept.copy()
         given = None if not need.weights or stack.problem(*shape[:2], True, *shape[2:5]).copies_x else x
         dx, dhx, dcx, dw = reserved.backward(stack, shape, given, layer.weights, memory, Given(dy), need)
-        assert need.again == np.array_equal(memory, kept) or not stack.cell.num_saved
+        assert np.array_equal(memory, kept) or not need.again
+        assert not (overwrites and np.array_equal(memory, kept)) or need.again or not stack.cell.num_saved
         same(layer._states(dhx, dcx), grads.state)
         for found, expected, asked in ((dx, grads.x, need.x), (dw, grads.weights, need.weights)):
             if asked:

@@ -15,7 +15,7 @@ from problems import Case, assert_same_bits, bound_each_time, make_problem, name
 
 def free_passes(layer):
     """The bound passes of a layer that nobody uses."""
-    return [one for free in layer.stack._bound._free.values() for one in free or ()]
+    return [one for free in layer.stack.bound._free.values() for one in free or ()]
 
 
 def test_large_calls_and_those_that_draw_are_not_bound():
