@@ -1,1 +1,34 @@
-"""numbarnn in PyTorch: recurrent networks as functions of tensors, with gradients, compiled whole."""
+"""PyTorch's recurrent modules, computed by numbarnn: `import numbarnn.torch as nrt`, then `nrt.LSTM(...)`.
+
+LSTM, GRU, RNN, LSTMCell, GRUCell, RNNCell   torch.nn's, by their arguments, names and numbers
+Recurrent(cell, ...)                         the same of any cell: the library's, or one's own (`@nr.cell`)
+convert(model), restore(model)               torch.nn's modules in a model to these, and back
+
+What differs from torch.nn's modules:
+
+- Modules are instances of `torch.nn.RNNBase` (and cells of `torch.nn.RNNCellBase`), not of `torch.nn.LSTM` and so on:
+  TorchDynamo refuses all instances of these. Code that initialises `isinstance(module, torch.nn.LSTM)` has to ask for
+  `torch.nn.RNNBase`, or to run before `convert`.
+- On the CPU float16 and bfloat16 parameters, and autocast, are computed in float32; results are rounded once. Under
+  autocast on the CPU results are float32.
+- On a GPU other elements are dropped out than by cuDNN. A cell's own random numbers follow `torch.manual_seed`.
+- Second derivatives (`create_graph=True`) are refused when they are asked for. `torch.jit.script` cannot read the
+  modules; `torch.compile` and `torch.export` can, and `restore` goes back to torch.nn's.
+- Devices are CPUs and NVIDIA GPUs; dtypes float64, float32, and on GPUs the 16-bit ones.
+- Some mistakes are refused earlier, or refused that torch.nn lets pass: a `nonlinearity` in the place of a cell's bias
+  (`RNNCell(10, 20, "relu")`), an unknown nonlinearity when a cell is made, hx that is no tuple of a module's states.
+- Pickled by `pickle` alone, without `torch.save`, every parameter carries the whole buffer.
+"""
+
+from importlib.util import find_spec
+
+from numbarnn.common import install
+
+if find_spec("torch") is None:
+    raise ImportError(f"numbarnn.torch needs PyTorch, which is not installed: {install.command('torch')}")
+
+from numbarnn.torch.cells import GRUCell, LSTMCell, RNNCell
+from numbarnn.torch.convert import convert, restore
+from numbarnn.torch.modules import GRU, LSTM, RNN, Recurrent
+
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell", "Recurrent", "convert", "restore"]

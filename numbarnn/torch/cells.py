@@ -1,0 +1,137 @@
+"""torch.nn's single cells, computed by numbarnn: one step of one layer."""
+
+import torch
+from torch.nn import Module, Parameter
+
+from numbarnn.torch import checks, states
+from numbarnn.torch.computation import Computation
+
+_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+class CellBase(torch.nn.RNNCellBase):
+    """One step of one layer: x (B, I), or of one sequence (I,); states (B, H), or (H,).
+
+    Parameters are `weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`, views of one flat buffer; see
+    `Recurrent.flatten_parameters`.
+
+    Args:
+        cell: its name in `numbarnn.cells.CELLS`.
+        input_size, hidden_size: I, H.
+        bias: True, False, or one of "double", "none", "input", "recurrent".
+        device, dtype: of the parameters.
+
+    Raises:
+        TypeError, ValueError: an argument is not what it must be.
+    """
+
+    def __init__(self, cell, input_size, hidden_size, bias=True, device=None, dtype=None):
+        Module.__init__(self)  # not RNNCellBase's, which makes parameters outside of a flat buffer
+        checks.sizes(input_size, hidden_size)
+        self.cell, self.input_size, self.hidden_size, self.bias = cell, input_size, hidden_size, bias
+        self._set_up()
+        for name in _NAMES:
+            shape = self._computation.shapes.get(name)
+            self.register_parameter(name, shape and Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        self.reset_parameters()
+        self.flatten_parameters()
+
+    def _set_up(self):
+        """The `Computation` of the attributes as they are."""
+        options = {name: getattr(self, name) for name in ("cell", "input_size", "hidden_size", "bias")}
+        self._computation = Computation(options, suffix="_l0")
+
+    _OWN = ("cell", "_computation")  # attributes that torch.nn's cells do not have
+
+    def _take_over(self):
+        """Be what a torch.nn cell was, with its attributes."""
+        kind = type(self).__name__.removesuffix("Cell").lower()
+        self.cell = f"rnn_{self.nonlinearity}" if kind == "rnn" else kind
+        self._set_up()
+        self.flatten_parameters()
+
+    def _is_torchs(self):
+        """Whether torch.nn has a cell that computes the same."""
+        return isinstance(self.bias, bool)
+
+    def flatten_parameters(self):
+        """Make the parameters views of one flat buffer again; see `Recurrent.flatten_parameters`."""
+        self._computation.flat.flatten(self)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.flatten_parameters()
+        return self
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "_computation"}
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self._set_up()
+        self.flatten_parameters()
+
+    def forward(self, input, hx=None):
+        """The state after the step.
+
+        Args:
+            input: x, (B, I) or (I,).
+            hx: the state before, h or (h, c), each (B, H) or (H,); None is zero.
+
+        Returns:
+            h, or (h, c), in the form of hx.
+
+        Raises:
+            ValueError, RuntimeError, TypeError: as torch.nn's cells raise them.
+        """
+        kind, names = type(self).__name__, self._computation.states
+        if input.dim() not in (1, 2):
+            raise ValueError(f"{kind}: Expected input to be 1D or 2D, got {input.dim()}D instead")
+        batched = input.dim() == 2
+        x = input.unsqueeze(0) if batched else input[None, None]
+        state = None
+        if hx is not None:
+            state = tuple(hx) if len(names) > 1 else (hx,)
+            checks.cell_state(kind, state, names)
+            state = tuple(one.unsqueeze(0) if batched else one[None, None] for one in state)
+            checks.cell_sizes(x, state, self.input_size, self.hidden_size)
+        elif input.shape[-1] != self.input_size:
+            checks.cell_sizes(x, (), self.input_size, self.hidden_size)
+        _, state = self._computation.run(self, x, state, {"batch_first": False})
+        return states.each(state, _unbatched if not batched else _unstepped)
+
+
+def _unstepped(state):
+    return state.squeeze(0)
+
+
+def _unbatched(state):
+    return state[0, 0]
+
+
+class LSTMCell(CellBase):
+    """`torch.nn.LSTMCell`, computed by numbarnn; arguments: see `CellBase`, without cell. State: (h, c)."""
+
+    def __init__(self, input_size, hidden_size, bias=True, device=None, dtype=None):
+        super().__init__("lstm", input_size, hidden_size, bias, device, dtype)
+
+
+class GRUCell(CellBase):
+    """`torch.nn.GRUCell`, computed by numbarnn; arguments: see `CellBase`, without cell. State: h."""
+
+    def __init__(self, input_size, hidden_size, bias=True, device=None, dtype=None):
+        super().__init__("gru", input_size, hidden_size, bias, device, dtype)
+
+
+class RNNCell(CellBase):
+    """`torch.nn.RNNCell`, computed by numbarnn; arguments: see `CellBase`, without cell. State: h.
+
+    Args:
+        nonlinearity: "tanh" or "relu".
+    """
+
+    def __init__(self, input_size, hidden_size, bias=True, nonlinearity="tanh", device=None, dtype=None):
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
+        super().__init__(f"rnn_{nonlinearity}", input_size, hidden_size, bias, device, dtype)
+        self.nonlinearity = nonlinearity

@@ -1,0 +1,149 @@
+"""What torch.nn's modules refuse, refused with its exception types and, where it has one, its message."""
+
+import numbers
+import warnings
+
+import torch
+
+from numbarnn.layers import checks
+from numbarnn.weights import BIAS_MODES
+
+
+def sizes(input_size, hidden_size, num_layers=1, proj_size=0):
+    """Raise what torch.nn raises of sizes that cannot be; `hidden_size` may be one int per layer besides.
+
+    Raises:
+        TypeError, ValueError: a size is not what it must be.
+    """
+    for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
+        several = name == "hidden_size" and isinstance(size, list | tuple)
+        for one in size if several else (size,):
+            if not isinstance(one, int) or isinstance(one, bool):
+                raise TypeError(f"{name} should be of type int, got: {type(one).__name__}")
+            if one <= 0:
+                raise ValueError(f"{name} must be greater than zero")
+    if num_layers <= 0:
+        raise ValueError("num_layers must be greater than zero")
+    if proj_size < 0:
+        raise ValueError("proj_size should be a positive integer or zero to disable projections")
+
+
+def options(bias, batch_first, dropout, num_layers):
+    """Raise what torch.nn raises of options that cannot be; `bias` may be a bias mode's name besides.
+
+    Raises:
+        TypeError, ValueError: an option is not what it must be.
+    """
+    if isinstance(dropout, bool) or not isinstance(dropout, numbers.Number) or not 0 <= dropout <= 1:
+        raise ValueError(
+            f"dropout should be a number in range [0, 1] representing the probability of an element being zeroed, "
+            f"got: {dropout!r}"
+        )
+    if dropout > 0 and num_layers == 1:
+        warnings.warn(
+            "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers "
+            f"greater than 1, but got dropout={dropout} and num_layers={num_layers}",
+            stacklevel=4,
+        )
+    if not isinstance(bias, bool) and not (isinstance(bias, str) and bias in BIAS_MODES):
+        came = f" {bias!r}" if isinstance(bias, str) else ""
+        modes = ", ".join(map(repr, BIAS_MODES))
+        raise TypeError(f"bias should be of type bool, got: {type(bias).__name__}{came}; or one of {modes}")
+    if not isinstance(batch_first, bool):
+        raise TypeError(f"batch_first should be of type bool, got: {type(batch_first).__name__}")
+
+
+def layers_of(hidden_size, num_layers):
+    """L: of one int per layer their number, which num_layers may repeat."""
+    if not isinstance(hidden_size, list | tuple):
+        return num_layers
+    return len(checks.hidden_sizes(hidden_size, None if num_layers == 1 else num_layers))
+
+
+def fitted_input(input_size, x, state, weights, batch_first):
+    """x and the state with the dtype of the weights; raise what torch.nn raises where x does not fit the module.
+
+    Args:
+        x: (T, B, I), or (B, T, I) with `batch_first`.
+        weights: a tensor of the parameters' dtype and device.
+
+    Raises:
+        ValueError: x is of another dtype, without autocast.
+        RuntimeError: x is of another size, or on another device; T is 0.
+    """
+    if x.shape[2] != input_size:
+        raise RuntimeError(f"input.size(-1) must be equal to input_size. Expected {input_size}, got {x.shape[2]}")
+    if x.device != weights.device:
+        raise RuntimeError(
+            f"Input and parameter tensors are not at the same device, found input tensor at {x.device} and parameter "
+            f"tensor at {weights.device}: move the input or the model by .to(...)"
+        )
+    if x.shape[1 if batch_first else 0] == 0:
+        raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
+    if x.dtype == weights.dtype:
+        return x, state
+    if not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(
+            f"RNN input dtype ({x.dtype}) does not match weight dtype ({weights.dtype}). "
+            f"Convert input: input.to({weights.dtype}), or convert model: model.to({x.dtype})"
+        )
+    return x.to(weights.dtype), None if state is None else tuple(one.to(weights.dtype) for one in state)
+
+
+def refuse_state(state, expected, name, x):
+    """Raise what torch.nn raises if a state does not fit x.
+
+    Args:
+        expected: its shape.
+        name: "hidden", "hidden[0]", ...
+
+    Raises:
+        RuntimeError: its shape, dtype or device is another. TypeError: it is no tensor.
+    """
+    if not isinstance(state, torch.Tensor):
+        raise TypeError(f"{name} must be a tensor of shape {expected}, not {state!r}")
+    if state.shape != expected:
+        raise RuntimeError(f"Expected {name} size {expected}, got {list(state.shape)}")
+    if state.dtype != x.dtype or state.device != x.device:
+        raise RuntimeError(
+            f"Input and hidden tensors are not of the same dtype and device: input is {x.dtype} on {x.device}, {name} "
+            f"is {state.dtype} on {state.device}"
+        )
+
+
+def cell_state(kind, state, names):
+    """Raise what torch.nn's cells raise if the state of a single step has another form than h, or (h, c).
+
+    Args:
+        kind: the module's name. names: of the cell's states.
+
+    Raises:
+        TypeError: there is another number of states. ValueError: one has too many dimensions, or none.
+    """
+    if len(state) != len(names):
+        raise TypeError(f"{kind}: hx must be a tuple ({', '.join(names)}), not {len(state)} items")
+    for number, one in enumerate(state):
+        if one.dim() not in (1, 2):
+            name = f"hx[{number}]" if len(names) > 1 else "hidden"
+            raise ValueError(f"{kind}: Expected {name} to be 1D or 2D, got {one.dim()}D instead")
+
+
+def cell_sizes(x, state, input_size, hidden_size):
+    """Raise what torch.nn's cells raise if sizes do not fit.
+
+    Args:
+        x: (1, B, I). state: each (1, B, H).
+
+    Raises:
+        RuntimeError: x or a state has another size.
+    """
+    batch = x.shape[1]
+    if x.shape[2] != input_size:
+        raise RuntimeError(f"input has inconsistent input_size: got {x.shape[2]} expected {input_size}")
+    for number, one in enumerate(state):
+        name = f"hidden{number}"
+        if one.dim() != 3 or one.shape[1] != batch:
+            came = one.shape[1] if one.dim() == 3 else f"of shape {list(one.shape[1:])}"
+            raise RuntimeError(f"Input batch size {batch} doesn't match {name} batch size {came}")
+        if one.shape[2] != hidden_size:
+            raise RuntimeError(f"{name} has inconsistent hidden_size: got {one.shape[2]}, expected {hidden_size}")

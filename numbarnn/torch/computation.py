@@ -1,0 +1,171 @@
+"""What a module computes: networks of its sizes and options, fed with its flat buffer of parameters."""
+
+import math
+
+import numpy as np
+import torch
+
+from numbarnn.torch import checks, states
+from numbarnn.torch.calls import run
+from numbarnn.torch.networks import Network
+from numbarnn.torch.parameters import FlatParameters
+from numbarnn.weights.space import PER_UNIT
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+class Computation:
+    """The networks that compute a module.
+
+    One network computes all layers; with dropout between layers there is one per layer, and torch draws what falls out,
+    as it does in torch.nn's modules: after the same `torch.manual_seed` the same elements.
+
+    Args:
+        options: of `Network`.
+        by_layer: whether there is one network per layer.
+        suffix: what the module's names of parameters do not have, of "weight_ih_l0", ...
+
+    Attributes:
+        shapes: name -> shape of each parameter, in torch.nn's order.
+        bounds: name -> what its first values do not exceed, 1/√H.
+        initial: (name, rows, value) of parameters that begin with a value of the cell's.
+        layers: [layer and direction] -> names of its parameters.
+        flat: the `FlatParameters`.
+        states: the names of the cell's states, h first.
+        by_layer: see above.
+    """
+
+    def __init__(self, options, by_layer=False, suffix=""):
+        network = Network(**options)
+        whole = self._whole = network.stack
+        self.states, self.by_layer = whole.cell.states, by_layer
+        self._networks = [Network(**own) for own in _options_by_layer(options, whole)] if by_layer else [network]
+        places = {part.name.removesuffix(suffix): part for part in whole.space.parameters}
+        self.shapes = {name: places[name].shape for name in _in_order(whole.space, suffix)}
+        self.bounds = {name: 1.0 / math.sqrt(whole.hidden_sizes[places[name].layer]) for name in self.shapes}
+        self.initial = list(_initial(whole))
+        self.layers = [
+            [name for name in self.shapes if (places[name].layer, places[name].direction) == (layer, direction)]
+            for layer in range(whole.num_layers) for direction in range(whole.directions)
+        ]  # fmt: skip
+        self.flat = FlatParameters(
+            [
+                [_renamed(part.name, layer).removesuffix(suffix) for part in own.parts]
+                for layer, own in enumerate(self._networks)
+            ]
+        )
+
+    # ---------------------------------------------------------------- the call
+    def run(self, module, x, state, options, drop=None):
+        """[y, the final state, with `output_states` the private states of every step].
+
+        Args:
+            x: (T, B, I), or (B, T, I) with `batch_first`.
+            state: as `numbarnn.torch.states.taken` returned it, or None.
+            options: keyword arguments of `run`, `batch_first` among them.
+            drop: y of a layer -> what the next one gets; None: as it is.
+        """
+        weights, inputs = self.flat.of(module), self._whole.input_size
+        first = weights[0][0]
+        if x.dtype is not first.dtype or x.shape[2] != inputs or x.device != first.device or not x.numel():
+            x, state = checks.fitted_input(inputs, x, state, first, options["batch_first"])
+        batch = x.shape[0 if options["batch_first"] else 1]
+        if state is not None:
+            states.check(self._whole, state, batch, x)
+        dtype = x.dtype
+        if dtype in _HALVES and not x.is_cuda:  # computed in float32
+            x, state, weights = states.each((x, state, weights), torch.Tensor.float)
+        options["training"] = module.training
+        if not batch:
+            found = self._of_no_sequences(x, weights, options)
+        elif self.by_layer:
+            found = _layer_by_layer(self._networks, weights, (x, state), options, drop)
+        else:
+            found = _through(self._networks[0], weights[0], x, state, options)
+        y, state, *more = found
+        results = [y, state if len(state) > 1 else state[0], *more]
+        return results if y.dtype == dtype else [states.each(one, lambda value: value.to(dtype)) for one in results]
+
+    def _of_no_sequences(self, x, weights, options):
+        """The results for a batch of 0 sequences, with gradients of 0 for all parameters, as torch.nn has them."""
+        whole = self._whole
+        nothing = x.sum() + sum(part.sum() * 0 for own in weights for part in own)
+
+        def empty(shape):
+            return [empty(one) for one in shape] if isinstance(shape, list) else nothing.new_zeros(shape) + nothing
+
+        def of_every_step(width):
+            return empty((*x.shape[:2], whole.directions * width))
+
+        every = [of_every_step(whole.hidden_sizes[-1]) for _ in self.states[1:]]
+        results = [of_every_step(whole.output_sizes[-1]), tuple(map(empty, states.shapes(whole, 0))), tuple(every)]
+        return results if options.get("output_states") else results[:2]
+
+
+def _in_order(space, suffix):
+    """Names of a `WeightSpace`'s parameters in torch.nn's order."""
+    return [name.removesuffix(suffix) for name in space.views(np.broadcast_to(np.float32(0), space.size))]
+
+
+def _options_by_layer(options, whole):
+    """[layer] -> options of a stack of that layer alone."""
+    return [
+        options | {
+            "input_size": whole.directions * whole.output_sizes[layer - 1] if layer else whole.input_size,
+            "hidden_size": hidden, "num_layers": None, "input_mode": "linear" if layer else whole.input_mode,
+        }
+        for layer, hidden in enumerate(whole.hidden_sizes)
+    ]  # fmt: skip
+
+
+def _renamed(name, layer):
+    """The name of a one-layer stack's parameter in a module whose layer that is."""
+    return name.replace("_l0", f"_l{layer}") if layer else name
+
+
+def _initial(stack):
+    """(name, rows, value) of the parameters that begin with a value that the cell's equations say."""
+    for kind, number, value in stack.cell.initial:
+        for layer, hidden in enumerate(stack.hidden_sizes):
+            for direction in range(stack.directions):
+                at = [part for part in stack.space.parameters if (part.layer, part.direction) == (layer, direction)]
+                own = [part for part in at if part.kind == kind]
+                if kind == PER_UNIT:
+                    yield own[number].name, slice(None), value
+                else:
+                    yield own[0].name, slice(number * hidden, (number + 1) * hidden), value
+
+
+def _through(network, weights, x, state, options):
+    """[y, state, with `output_states` the private states of every step] of x and a state through a network."""
+    h, *others = (None,) if state is None else state
+    c = tuple(others) if len(others) > 1 else others[0] if others else None
+    y, h, c, *more = run(network, x, h, c, weights, **options)
+    return [y, (h,) if c is None else (h, *c) if network.private > 1 else (h, c), *more]
+
+
+def _layer_by_layer(networks, weights, given, options, drop):
+    """The same through networks of one layer each.
+
+    Args:
+        weights: [layer] -> its parameters. given: (x, state).
+        drop: y of a layer -> what the next one gets; None: as it is.
+    """
+    y, state = given
+    batch_first = options["batch_first"]
+    if batch_first:  # torch draws what is dropped for (T, B, H), in this order
+        y, options = y.transpose(0, 1), options | {"batch_first": False}
+        if options.get("resets") is not None:
+            options["resets"] = torch.as_tensor(options["resets"]).transpose(0, 1)
+    final, of_last = [], {"output_states": options.pop("output_states", False)}
+    for layer, (network, own) in enumerate(zip(networks, weights, strict=True)):
+        if layer and drop:
+            y = drop(y)
+        if layer == len(networks) - 1:
+            options |= of_last
+        y, found, *more = _through(network, own, y, states.of_layer(state, layer, network.stack.directions), options)
+        final.append(found)
+    every = [y, *more]
+    if batch_first:
+        every = [states.each(one, lambda value: value.transpose(0, 1)) for one in every]
+    return [every[0], states.of_layers(final), *every[1:]]

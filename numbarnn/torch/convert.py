@@ -1,0 +1,66 @@
+"""torch.nn's recurrent modules in a model to numbarnn's, and back: in place, with the very same parameters."""
+
+import torch
+
+from numbarnn.torch import cells, modules
+
+# torch.nn's class -> ours; whoever made a class of his own of one of them may have changed what it computes.
+_PAIRS = {
+    torch.nn.LSTM: modules.LSTM,
+    torch.nn.GRU: modules.GRU,
+    torch.nn.RNN: modules.RNN,
+    torch.nn.LSTMCell: cells.LSTMCell,
+    torch.nn.GRUCell: cells.GRUCell,
+    torch.nn.RNNCell: cells.RNNCell,
+}
+_BACK = {ours: theirs for theirs, ours in _PAIRS.items()}
+
+
+def convert(model):
+    """Let numbarnn compute every torch.nn.LSTM, GRU, RNN, LSTMCell, GRUCell and RNNCell of a model.
+
+    Modules stay the same objects, and so do their parameters: optimizers, hooks and other references to them go on as
+    before. Subclasses of torch.nn's modules are left alone.
+
+    Args:
+        model: a `torch.nn.Module`, which may be such a module itself. It is changed.
+
+    Returns:
+        the model.
+    """
+    for module in _modules(model):
+        ours = _PAIRS.get(type(module))
+        if ours is not None:
+            vars(module).pop("_flat_weights", None)  # ours take the parameters anew in each call
+            module.__class__ = ours
+            ours._take_over(module)
+    return model
+
+
+def restore(model):
+    """Let torch.nn compute those modules of a model again that it can: the reverse of `convert`.
+
+    Modules that were made as numbarnn's become torch.nn's too. What torch.nn does not have is left alone: `Recurrent`,
+    and modules with a hidden size per layer, a single bias, `cell_clip`, `reset_after=False` or `input_mode="skip"`.
+
+    Args:
+        model: a `torch.nn.Module`. It is changed.
+
+    Returns:
+        the model.
+    """
+    for module in _modules(model):
+        theirs = _BACK.get(type(module))
+        if theirs is not None and module._is_torchs():
+            for name in module._OWN:
+                vars(module).pop(name, None)
+            module.__class__ = theirs
+            if isinstance(module, torch.nn.RNNBase):
+                module._init_flat_weights()
+    return model
+
+
+def _modules(model):
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    return list(model.modules())

@@ -1,0 +1,275 @@
+"""torch.nn's recurrent modules, and those of any other cell, computed by numbarnn.
+
+They are `torch.nn.RNNBase`s, so code that asks for one finds them, but neither `torch.nn.LSTM` nor `GRU` nor `RNN`: of
+these TorchDynamo refuses every instance, and a model with them could not be compiled as a whole.
+"""
+
+from functools import partial
+
+import torch
+from torch.nn import Module
+from torch.nn.utils.rnn import PackedSequence
+
+from numbarnn import cells
+from numbarnn.layers.sequences import NO_PADDING_VALUE
+from numbarnn.torch import checks, packed, states
+from numbarnn.torch.computation import Computation
+
+# What numbarnn has besides torch.nn's options, as it is unless said otherwise.
+_BESIDES = {
+    "reset_after": True, "cell_clip": None, "clip_propagate_nan": True, "input_mode": "linear", "schedule": "auto",
+    "allow_tf32": False,
+}  # fmt: skip
+_OF_STACKS = [name for name in _BESIDES if name != "reset_after"]  # which is another cell
+
+
+class Recurrent(torch.nn.RNNBase):
+    """A stack of recurrent layers of any cell: `torch.nn.LSTM`'s interface, with the cell as its first argument.
+
+    Parameters have torch.nn's names (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_hr_l0`, with
+    `_reverse` for the second direction), those per unit the names that the cell's equations give them. All are views of
+    one flat buffer; see `flatten_parameters`.
+
+    Args:
+        cell: what `@nr.cell` made of equations, one of `nr.cells.library`, or a name in `nr.cells.CELLS`.
+        input_size: I.
+        hidden_size: H of all layers, or a list with one int per layer.
+        num_layers: L, where hidden_size is one int.
+        bias: True, False, or one of "double", "none", "input", "recurrent"; left out for a cell whose equations say
+            which biases it has.
+        batch_first: x and y are (B, T, ...) instead of (T, B, ...); states are not affected.
+        dropout: probability of dropping an element of a layer's output, except the last's, in training. On the CPU
+            with the very random numbers that torch.nn's module would draw, layer by layer; on GPUs with others.
+        bidirectional: a second direction runs backward in time; outputs are concatenated.
+        proj_size: P, of an LSTM, or of a cell that projects its output; 0 for none.
+        device, dtype: of the parameters. On the CPU float16 and bfloat16 are computed in float32, and results rounded.
+        input_mode: "linear", or "skip": layer 0 has no W, x itself is added to each gate; I is H.
+        cell_clip, clip_propagate_nan: of an LSTM; see `numbarnn.LSTM`.
+        schedule: which task runs when; see `numbarnn.LSTM`.
+        allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32.
+
+    Raises:
+        TypeError, ValueError: an argument is not what it must be; torch.nn's modules raise the same.
+
+    Attributes:
+        mode: torch.nn's: "LSTM", "GRU", "RNN_TANH", "RNN_RELU"; of other cells their name.
+        cell: the `numbarnn.cells.Cell`.
+        The arguments, as given; `num_layers` is L in any case.
+    """
+
+    def __init__(
+        self, cell, input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
+        bidirectional=False, proj_size=0, device=None, dtype=None, *, input_mode="linear", cell_clip=None,
+        clip_propagate_nan=True, schedule="auto", allow_tf32=False,
+    ):  # fmt: skip
+        Module.__init__(self)  # not RNNBase's, which makes parameters of the four modes that it knows
+        checks.options(bias, batch_first, dropout, checks.layers_of(hidden_size, num_layers))
+        checks.sizes(input_size, hidden_size, num_layers, proj_size)
+        self.cell = cells.get(cell)
+        self.mode = self.cell.name.upper() if self.cell.name in cells.CELLS else self.cell.name
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.num_layers = checks.layers_of(hidden_size, num_layers)
+        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
+        self.bidirectional, self.proj_size = bidirectional, proj_size
+        self.input_mode, self.cell_clip, self.clip_propagate_nan = input_mode, cell_clip, clip_propagate_nan
+        self.schedule, self.allow_tf32 = schedule, allow_tf32
+        self._set_up()
+        for name, shape in self._computation.shapes.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        self.reset_parameters()
+        self.flatten_parameters()
+
+    def _set_up(self):
+        """The `Computation` of the attributes as they are."""
+        names = ("cell", "input_size", "hidden_size", "bias", "bidirectional", "proj_size", *_OF_STACKS)
+        options = {name: getattr(self, name) for name in names}
+        options["num_layers"] = None if isinstance(self.hidden_size, list | tuple) else self.num_layers
+        drops = self.dropout > 0 and self.num_layers > 1
+        if drops and self._is_on_gpu():
+            drops, options["dropout"] = False, self.dropout
+        self._computation = Computation(options, by_layer=drops)
+        self._flat_weights_names, self._all_weights = list(self._computation.shapes), self._computation.layers
+
+    def _is_on_gpu(self):
+        return any(one.is_cuda for one in self._parameters.values())
+
+    # ---------------------------------------------------------------- parameters
+    def reset_parameters(self):
+        """torch.nn's: every parameter of a layer uniform in ±1/√H, drawn in their order; where a cell's equations say
+        what a parameter begins with, that."""
+        for name, bound in self._computation.bounds.items():
+            torch.nn.init.uniform_(getattr(self, name), -bound, bound)
+        with torch.no_grad():
+            for name, rows, value in self._computation.initial:
+                getattr(self, name)[rows] = value
+
+    def flatten_parameters(self):
+        """Make the parameters views of one flat buffer again, so that calls need not gather them.
+
+        Modules are made so, and `.to(...)` and copies leave them so. Of use after `p.data = ...`, or after
+        `load_state_dict(..., assign=True)`.
+        """
+        self._computation.flat.flatten(self)
+
+    # ---------------------------------------------------------------- from torch.nn's module and back
+    _OWN = ("cell", "_computation", *_OF_STACKS, "reset_after")  # attributes that torch.nn's modules do not have
+
+    def _take_over(self):
+        """Be what a torch.nn module was, with its attributes."""
+        self.cell = cells.get(self.mode.lower())
+        vars(self).update({name: _BESIDES[name] for name in _OF_STACKS})
+        self._set_up()
+        self.flatten_parameters()
+
+    def _is_torchs(self):
+        """Whether torch.nn has a module that computes the same."""
+        besides = ("reset_after", "cell_clip", "input_mode")  # the others change no result
+        usual = all(getattr(self, name, _BESIDES[name]) == _BESIDES[name] for name in besides)
+        return usual and isinstance(self.bias, bool) and isinstance(self.hidden_size, int)
+
+    _flat_weights = property(
+        lambda self: [getattr(self, name, None) for name in self._flat_weights_names],
+        doc="The parameters in the order of all_weights, as code written for torch.nn's modules reads them.",
+    )
+
+    def _init_flat_weights(self):  # RNNBase calls it after `_apply`, which is `.to()`, `.double()`, `.cuda()`, ...
+        self._set_up()
+        self.flatten_parameters()
+
+    def _update_flat_weights(self):  # RNNBase keeps a list of the parameters; here each call takes those that are there
+        pass
+
+    def _replicate_for_data_parallel(self):
+        return Module._replicate_for_data_parallel(self)
+
+    def load_state_dict(self, state_dict, strict=True, assign=False):
+        result = super().load_state_dict(state_dict, strict, assign)
+        if assign:
+            self.flatten_parameters()
+        return result
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name not in ("_computation", "_flat_weight_refs")}
+
+    def __setstate__(self, state):
+        Module.__setstate__(self, state)
+        self._set_up()
+        self.flatten_parameters()
+
+    def extra_repr(self):
+        besides = {name: getattr(self, name, usual) for name, usual in _BESIDES.items()}
+        own = [f"{name}={value!r}" for name, value in besides.items() if value != _BESIDES[name]]
+        first = [self.cell.name] if type(self) is Recurrent else []
+        return ", ".join([*first, super().extra_repr(), *own])
+
+    # ---------------------------------------------------------------- the call
+    def forward(
+        self, input, hx=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE, output_states=False
+    ):
+        """y and the final state, as torch.nn's module returns them.
+
+        Args:
+            input: x, (T, B, I), or (B, T, I) with `batch_first`, or of one sequence (T, I); or a `PackedSequence`.
+            hx: the initial state, h, or (h, c) of an LSTM, or a tuple of all states of another cell; None is zero.
+                Each (L*D, B, H), of one sequence (L*D, H); h is P wide with a projection. Where layers' sizes differ, a
+                list of one (D, B, H) per layer.
+            lengths: (B,) ints, 0 to T, in any order, a list or a tensor on any device: what stands in x beyond a
+                sequence's length is ignored, the backward direction starts at its last element. Instead of packing.
+            resets: (T, B), or (B, T) with `batch_first`, bools: sequence b begins anew at time t.
+            padding_value: what y is beyond a sequence's length.
+            output_states: return the private states of every step of the last layer too.
+
+        Returns:
+            output: y, (T, B, D*H), or as the input is.
+            state: after each sequence's last step, in the form of hx.
+            states: with `output_states` alone: a tuple of the last layer's private states (an LSTM's c), each as y is,
+                but of H.
+
+        Raises:
+            RuntimeError, ValueError, TypeError: as torch.nn's modules raise them.
+        """
+        options = {"batch_first": self.batch_first}
+        if lengths is not None or resets is not None:
+            options |= {"lengths": lengths, "resets": resets, "padding_value": padding_value}
+        if output_states:
+            options["output_states"] = True
+        if isinstance(input, PackedSequence):
+            return packed.forward(self, input, hx, options)
+        batched = input.dim() == 3
+        if not batched:
+            if input.dim() != 2:
+                raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+            input = input.unsqueeze(0 if self.batch_first else 1)
+            if resets is not None:
+                options["resets"] = torch.as_tensor(resets).unsqueeze(0 if self.batch_first else 1)
+        if hx is not None:
+            hx = states.taken(self._computation.states, hx, batched)
+        results = self._computation.run(self, input, hx, options, self._drop())
+        if not batched:
+            output, state, *more = results
+            axis = 0 if self.batch_first else 1
+            results = [output.squeeze(axis), states.each(state, _without_batch)]
+            results += [states.each(one, lambda value: value.squeeze(axis)) for one in more]
+        return tuple(results)
+
+    def _drop(self):
+        """What happens to a layer's output on its way to the next layer, a function; None: nothing."""
+        if not (self.dropout and self.training and self.num_layers > 1) or self._is_on_gpu():
+            return None  # on a GPU networks drop by themselves
+        if not self._computation.by_layer:  # dropout was 0 so far
+            self._set_up()
+            self.flatten_parameters()
+        return partial(torch.nn.functional.dropout, p=self.dropout)
+
+
+def _without_batch(state):
+    return state.squeeze(1)
+
+
+class LSTM(Recurrent):
+    """`torch.nn.LSTM`, computed by numbarnn; equations in `numbarnn.cells.lstm`.
+
+    Arguments, positional order included, attributes, names and first values of parameters, inputs, results and errors
+    are torch.nn's: LSTM(input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
+    bidirectional=False, proj_size=0, device=None, dtype=None). Besides these it has `Recurrent`'s.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__("lstm", *args, **kwargs)
+
+
+class GRU(Recurrent):
+    """`torch.nn.GRU`, computed by numbarnn; equations in `numbarnn.cells.gru`. Arguments: see `LSTM`.
+
+    Args:
+        reset_after: the reset gate is applied after the product R_n h, as in torch.nn; else before it.
+    """
+
+    reset_after = True
+
+    def __init__(self, *args, reset_after=True, **kwargs):
+        _refuse_projection(kwargs)
+        super().__init__("gru" if reset_after else "gru_reset_before", *args, **kwargs)
+        self.reset_after = reset_after
+
+
+class RNN(Recurrent):
+    """`torch.nn.RNN`, computed by numbarnn; equations in `numbarnn.cells.rnn`. Arguments: see `LSTM`.
+
+    Args:
+        nonlinearity: "tanh" or "relu"; the fourth argument, before bias, as in torch.nn.
+    """
+
+    def __init__(self, *args, nonlinearity="tanh", **kwargs):
+        _refuse_projection(kwargs)
+        if len(args) > 3:
+            nonlinearity, args = args[3], args[:3] + args[4:]
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
+        super().__init__(f"rnn_{nonlinearity}", *args, **kwargs)
+        self.nonlinearity = nonlinearity
+
+
+def _refuse_projection(options):
+    if "proj_size" in options:
+        raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")

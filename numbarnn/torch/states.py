@@ -1,0 +1,80 @@
+"""States of a module: h, or a tuple (h, c, ...).
+
+Inside a state is a tuple with one entry per state of the cell, h first: a tensor (L*D, B, H), or where layers' sizes
+differ a list with one (D, B, H) per layer.
+"""
+
+import torch
+from torch import Tensor
+
+from numbarnn.torch import checks
+
+
+def taken(names, hx, batched):
+    """The state of a call's argument, with an axis for the batch.
+
+    Args:
+        names: of the cell's states.
+        hx: h, or a tuple of all states; of one sequence, unless `batched`, without the axis of the batch.
+
+    Raises:
+        TypeError, RuntimeError: it is no such tuple; a state has too many dimensions, or too few.
+    """
+    if len(names) > 1:
+        if not isinstance(hx, tuple | list) or len(hx) != len(names):
+            came = f"{len(hx)} items" if isinstance(hx, tuple | list) else f"a {type(hx).__name__}"
+            raise TypeError(f"hx must be a tuple ({', '.join(names)}), not {came}")
+        state = tuple(hx)
+    else:
+        state = (hx,)
+    dims = [one.dim() for value in state for one in (value if isinstance(value, list | tuple) else (value,))]
+    wanted = 3 if batched else 2
+    if any(dim != wanted for dim in dims):
+        known_as = "hx" if len(names) == 1 else "hx and cx" if len(names) == 2 else "all states"
+        came = f"{dims[0]}-D tensor" if len(dims) == 1 else f"({', '.join(f'{dim}-D' for dim in dims)}) tensors"
+        kind = "batched 3-D" if batched else "unbatched 2-D"
+        raise RuntimeError(f"For {kind} input, {known_as} should also be {wanted}-D but got {came}")
+    return state if batched else each(state, lambda one: one.unsqueeze(1))
+
+
+def each(value, function):
+    """A state, a tuple or list of them, or None, with a function applied to each tensor."""
+    if value is None or isinstance(value, Tensor):
+        return value if value is None else function(value)
+    return type(value)(each(one, function) for one in value)
+
+
+def shapes(stack, batch):
+    """[state] -> its shape, or a list of one per layer where these differ."""
+    D = stack.directions
+    kinds = (stack.output_sizes, *[stack.hidden_sizes] * stack.cell.num_private)
+    if stack.equal_sizes:
+        return [(stack.num_layers * D, batch, sizes[0]) for sizes in kinds]
+    return [[(D, batch, size) for size in sizes] for sizes in kinds]
+
+
+def check(stack, state, batch, x):
+    """Raise what torch.nn raises of a state that does not fit x of that batch; see `numbarnn.torch.checks`."""
+    for number, (one, shape) in enumerate(zip(state, shapes(stack, batch), strict=True)):
+        name = f"hidden[{number}]" if len(state) > 1 else "hidden"
+        if not isinstance(shape, list):
+            checks.refuse_state(one, shape, name, x)
+            continue
+        if not isinstance(one, list | tuple) or len(one) != len(shape):
+            raise RuntimeError(f"Expected {name} to be a list of one tensor per layer, of shapes {shape}, got {one!r}")
+        for layer, (part, size) in enumerate(zip(one, shape, strict=True)):
+            checks.refuse_state(part, size, f"{name}[{layer}]", x)
+
+
+def of_layer(state, layer, directions):
+    """One layer's part of a state; None of None."""
+    if state is None:
+        return None
+    rows = slice(layer * directions, (layer + 1) * directions)
+    return tuple(one[rows] if isinstance(one, Tensor) else one[layer] for one in state)
+
+
+def of_layers(found):
+    """The state of all layers, from one per layer."""
+    equal = len({state[-1].shape for state in found}) == 1
+    return tuple(torch.cat(one) if equal else list(one) for one in zip(*found, strict=True))

@@ -1,0 +1,371 @@
+"""Modules as torch.nn's are used: constructors, attributes, copies, files, devices, dtypes, hooks, errors, options."""
+
+import copy
+import io
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import numbarnn as nr
+import numbarnn.torch as nrt
+import torch_modules
+
+SIZES = {
+    "LSTM": (3, 5, 2),
+    "GRU": (3, 5, 2),
+    "RNN": (3, 5, 2),
+    "LSTMCell": (3, 5),
+    "GRUCell": (3, 5),
+    "RNNCell": (3, 5),
+}
+ALL = tuple(SIZES)
+
+each = pytest.mark.parametrize("name", ALL)
+each_stack = pytest.mark.parametrize("name", torch_modules.LAYERS)
+
+
+def pair(name, **options):
+    return torch_modules.pair(name, *SIZES[name], **options)
+
+
+def x_for(name, dtype=torch.float32):
+    torch.manual_seed(2)
+    return torch.randn((4, 3) if name.endswith("Cell") else (6, 4, 3), dtype=dtype)
+
+
+# ---------------------------------------------------------------- what is there
+@each
+def test_attributes_names_and_first_values(name):
+    theirs, ours = pair(name)
+    assert repr(ours) == repr(theirs)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(one, other) and one.requires_grad
+    public = {key: value for key, value in vars(theirs).items() if not key.startswith("_")}
+    assert public.items() <= vars(ours).items()
+    assert isinstance(ours, nn.RNNCellBase if name.endswith("Cell") else nn.RNNBase)
+
+
+@each_stack
+def test_attributes_of_stacks(name):
+    options = dict(batch_first=True, bidirectional=True, dropout=0.25, bias=False)
+    theirs, ours = pair(name, **options)
+    assert repr(ours) == repr(theirs)
+    assert [[one.shape for one in own] for own in ours.all_weights] == [
+        [one.shape for one in own] for own in theirs.all_weights
+    ]
+    assert [one is other for one, other in zip(ours._flat_weights, ours.parameters(), strict=True)]
+
+
+def test_positional_arguments():
+    for package in (nn, nrt):
+        lstm = package.LSTM(3, 5, 2, False, True, 0.5, True, 2, "cpu", torch.float64)
+        assert (lstm.num_layers, lstm.bias, lstm.batch_first, lstm.dropout) == (2, False, True, 0.5)
+        assert (lstm.bidirectional, lstm.proj_size, lstm.weight_hh_l1_reverse.dtype) == (True, 2, torch.float64)
+        rnn = package.RNN(3, 5, 2, "relu", False, True)
+        assert (rnn.nonlinearity, rnn.bias, rnn.batch_first, rnn.mode) == ("relu", False, True, "RNN_RELU")
+        cell = package.RNNCell(3, 5, False, "relu", "cpu", torch.float64)
+        assert (cell.bias, cell.nonlinearity, cell.weight_ih.dtype) == (False, "relu", torch.float64)
+
+
+@each
+def test_state_dicts_both_ways(name):
+    theirs, ours = pair(name)
+    x = x_for(name)
+    other = getattr(nn, name)(*SIZES[name])
+    assert ours.load_state_dict(other.state_dict()) == theirs.load_state_dict(ours.state_dict())
+    torch_modules.assert_same(other, ours, x)
+    torch_modules.assert_same(theirs, ours, x)
+
+
+@each
+def test_reset_parameters(name):
+    theirs, ours = pair(name)
+    for module in (theirs, ours):
+        torch.manual_seed(4)
+        module.reset_parameters()
+    torch_modules.assert_same(theirs, ours, x_for(name))
+
+
+# ---------------------------------------------------------------- copies, files, devices, dtypes
+@each
+@pytest.mark.parametrize("how", ("deepcopy", "pickle", "save"))
+def test_copies(name, how):
+    theirs, ours = pair(name)
+    if how == "deepcopy":
+        other = copy.deepcopy(ours)
+    elif how == "pickle":
+        other = pickle.loads(pickle.dumps(ours))
+    else:
+        file = io.BytesIO()
+        torch.save(ours, file)
+        file.seek(0)
+        other = torch.load(file, weights_only=False)
+    with torch.no_grad():
+        for one in ours.parameters():
+            one.zero_()
+    torch_modules.assert_same(theirs, other, x_for(name))
+
+
+@each
+def test_device_meta(name):
+    with torch.device("meta"):
+        module = getattr(nrt, name)(*SIZES[name])
+    assert all(one.is_meta for one in module.parameters())
+    theirs, _ = pair(name)
+    module.to_empty(device="cpu").load_state_dict(theirs.state_dict())
+    torch_modules.assert_same(theirs, module, x_for(name))
+    other = getattr(nrt, name)(*SIZES[name], device="meta")
+    other.load_state_dict(theirs.state_dict(), assign=True)
+    torch_modules.assert_same(theirs, other, x_for(name))
+
+
+@each
+def test_double_and_back(name):
+    theirs, ours = (module.double() for module in pair(name))
+    torch_modules.assert_same(theirs, ours, x_for(name, torch.float64))
+    torch_modules.assert_same(theirs.float(), ours.float(), x_for(name))
+
+
+@each
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+def test_16_bits_on_the_cpu(name, dtype):
+    """Computed in float32 from the rounded numbers: closer to that than torch.nn, whose every step rounds."""
+    theirs, ours = (module.to(dtype) for module in pair(name))
+    x = x_for(name).to(dtype)
+    (found, gradients), expected = torch_modules.trained(ours, x), torch_modules.trained(theirs.float(), x.float())
+    assert all(one.dtype == dtype for one in found + gradients)
+    for one, other in zip(found + gradients, expected[0] + expected[1], strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=0.02, atol=0.02)
+
+
+def test_autocast_on_the_cpu():
+    theirs, ours = pair("LSTM")
+    x = x_for("LSTM")
+    expected, _ = theirs(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = ours(x.bfloat16())
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.02)
+
+
+@each_stack
+def test_hooks(name):
+    module, seen = getattr(nrt, name)(3, 5), []
+    module.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))
+    module.register_forward_hook(lambda module, inputs, results: seen.append(results[0].shape))
+    module.register_full_backward_hook(lambda module, into, out: seen.append(out[0].shape))
+    module.weight_hh_l0.register_post_accumulate_grad_hook(lambda one: seen.append(one.grad.shape))
+    x = x_for(name)
+    y, _ = module(x)
+    y.sum().backward()
+    assert sorted(map(tuple, seen)) == sorted([(6, 4, 5), (6, 4, 5), tuple(module.weight_hh_l0.shape)])
+    assert torch.equal(module.forward(x * 2)[0], y)
+
+
+# ---------------------------------------------------------------- inputs
+@each_stack
+@pytest.mark.parametrize("shape", [(6, 0, 3), (0, 4, 3)], ids=str)
+def test_nothing_to_do(name, shape):
+    theirs, ours = pair(name)
+    if shape[0]:
+        torch_modules.assert_same(theirs, ours, torch.zeros(shape))
+    else:
+        for module in (theirs, ours):
+            with pytest.raises(RuntimeError, match="Expected sequence length to be larger than 0 in RNN"):
+                module(torch.zeros(shape))
+
+
+@each_stack
+def test_lengths_are_packing_without_it(name):
+    theirs, ours = pair(name, bidirectional=True, batch_first=True)
+    lengths, x = [2, 6, 1, 4], torch.randn(4, 6, 3)
+    expected, state = theirs(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+    expected, _ = pad_packed_sequence(expected, batch_first=True, padding_value=7.0)
+    for given in (lengths, torch.tensor(lengths), np.array(lengths)):
+        y, found = ours(x, lengths=given, padding_value=7.0)
+        torch.testing.assert_close((y, found), (expected, state))
+
+
+def test_resets_are_sequences_of_their_own():
+    ours = nrt.LSTM(3, 5)
+    x, resets = torch.randn(6, 2, 3), torch.zeros(6, 2, dtype=torch.bool)
+    resets[4, 1] = True
+    y, (h, c) = ours(x, resets=resets)
+    torch.testing.assert_close(y[:4, 1], ours(x[:4, 1])[0])
+    torch.testing.assert_close((y[4:, 1], (h[:, 1], c[:, 1])), ours(x[4:, 1]))
+    torch.testing.assert_close(y[:, 0], ours(x[:, 0])[0])
+
+
+# ---------------------------------------------------------------- what torch.nn does not have
+@pytest.mark.parametrize("form", ("time_first", "batch_first", "unbatched", "packed", "layer_by_layer"))
+def test_states_of_every_step(form):
+    """c after each step, as torch.nn gives it for one step at a time; with gradients."""
+    options = dict(batch_first=form == "batch_first", dropout=0.5 if form == "layer_by_layer" else 0.0)
+    theirs, ours = (module.eval() for module in torch_modules.pair("LSTM", 3, 5, 2, proj_size=2, **options))
+    x, state, expected = torch.randn(6, 2, 3), None, []
+    for x_t in x:
+        _, state = theirs(x_t[:, None] if options["batch_first"] else x_t[None], state)
+        expected.append(state[1][1])
+    expected = torch.stack(expected)
+    given = {"batch_first": x.transpose(0, 1), "unbatched": x[:, 0], "packed": pack_padded_sequence(x, [6, 6])}
+    _, _, (every,) = ours(given.get(form, x), output_states=True)
+    if form == "packed":
+        every = pad_packed_sequence(every)[0]
+    if form in ("batch_first", "unbatched"):
+        every = every.transpose(0, 1) if form == "batch_first" else every[:, None]
+    torch.testing.assert_close(every[:, 0], expected[:, 0])
+    both = (every, ours), (expected, theirs)
+    gradients = [torch.autograd.grad(one[:, 0].square().sum(), module.weight_hh_l0) for one, module in both]
+    torch.testing.assert_close(*gradients)
+    with pytest.raises(ValueError, match="output_states must be False: a gru has no state besides h, which y is"):
+        nrt.GRU(3, 5)(x, output_states=True)
+    assert [one.shape for one in nrt.LSTM(3, 5)(x[:, :0], output_states=True)[2]] == [(6, 0, 5)]
+
+
+def test_a_hidden_size_per_layer():
+    module = nrt.LSTM(3, [5, 4], bidirectional=True, batch_first=True)
+    assert module.num_layers == 2 and module.weight_ih_l1.shape == (16, 10)
+    x = torch.randn(2, 6, 3)
+    y, (h, c) = module(x)
+    assert y.shape == (2, 6, 8) and [one.shape for one in c] == [(2, 2, 5), (2, 2, 4)]
+    layers = [nn.LSTM(3, 5, bidirectional=True, batch_first=True), nn.LSTM(10, 4, bidirectional=True, batch_first=True)]
+    expected = x
+    for number, layer in enumerate(layers):
+        own = {key: value for key, value in module.state_dict().items() if f"_l{number}" in key}
+        layer.load_state_dict({key.replace(f"_l{number}", "_l0"): value for key, value in own.items()})
+        expected, final = layer(expected, None)
+        torch.testing.assert_close((h[number], c[number]), final)
+    torch.testing.assert_close(y, expected)
+    again, _ = module(x, (h, c))
+    assert not torch.allclose(again, y)
+    with pytest.raises(RuntimeError, match=r"Expected hidden\[0\]\[1\] size \(2, 2, 4\), got \[2, 2, 5\]"):
+        module(x, (h[:1] * 2, c))
+
+
+@pytest.mark.parametrize("options", [
+    dict(cell_clip=0.1), dict(bias="input"), dict(input_mode="skip"), dict(schedule="stepwise"), dict(dropout=0.5),
+], ids=str)  # fmt: skip
+def test_options_as_in_numbarnn(options):
+    """The same as numbarnn's own layer with the same parameters."""
+    torch.manual_seed(0)
+    module = nrt.LSTM(5, 5, 2, **options).eval()
+    layer = nr.LSTM(5, 5, 2, device="cpu", **options)
+    layer.load_state_dict(module.state_dict())
+    x = torch.randn(6, 4, 5)
+    y, (h, c) = layer(x.numpy())
+    torch.testing.assert_close(module(x), (torch.tensor(y), (torch.tensor(h), torch.tensor(c))))
+    (name, value), *_ = options.items()
+    assert f"{name}={value}" in repr(module) or f"{name}={value!r}" in repr(module)
+
+
+def test_reset_before():
+    module = nrt.GRU(3, 5, reset_after=False)
+    layer = nr.GRU(3, 5, device="cpu", reset_after=False)
+    layer.load_state_dict(module.state_dict())
+    x = torch.randn(6, 4, 3)
+    torch.testing.assert_close(module(x)[0], torch.tensor(layer(x.numpy())[0]))
+    assert "reset_after=False" in repr(module)
+
+
+@nr.cell
+def leaky(x, h, u, p):
+    u_new = 0.9 * u + nr.tanh(p.W.u @ x + p.R.u @ h + p.gain * u + p.b.u)
+    return nr.sigmoid(u_new), u_new
+
+
+def leaky_loop(x, module):
+    """The same as a loop in PyTorch."""
+    W, R, b, gain = (getattr(module, name) for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "gain_l0"))
+    h = u = x.new_zeros(x.shape[1], module.hidden_size)
+    outputs = []
+    for x_t in x:
+        u = 0.9 * u + torch.tanh(x_t @ W.T + h @ R.T + gain * u + b)
+        h = torch.sigmoid(u)
+        outputs.append(h)
+    return torch.stack(outputs), (h[None], u[None])
+
+
+def test_a_cell_of_ones_own():
+    module = nrt.Recurrent(leaky, 3, 5, dtype=torch.float64)
+    assert "leaky, 3, 5" in repr(module)
+    x = torch.randn(6, 4, 3, dtype=torch.float64)
+    for other in (module, copy.deepcopy(module)):
+        found = other(x)
+        expected = leaky_loop(x, other)
+        torch.testing.assert_close(found, expected)
+        gradients = [
+            torch.autograd.grad(sum(one.square().sum() for one in torch_modules.tensors(results)), other.parameters())
+            for results in (found, expected)
+        ]
+        torch.testing.assert_close(*gradients)
+
+
+def test_cells_of_the_library():
+    library = nr.cells.library
+    module = nrt.Recurrent(library.slstm, 4, 8, bidirectional=True)
+    y, state = module(torch.randn(5, 2, 4))
+    assert y.shape == (5, 2, 16) and [one.shape for one in state] == [(2, 2, 8)] * 4
+    again, _ = module(torch.randn(5, 2, 4), state)
+    assert torch.isfinite(again).all()
+    assert nrt.Recurrent("gru", 3, 5).mode == "GRU"
+
+
+# ---------------------------------------------------------------- errors
+@each_stack
+@pytest.mark.parametrize("options", [
+    dict(input_size=0), dict(input_size=2.0), dict(hidden_size=-1), dict(hidden_size="5"), dict(num_layers=0),
+    dict(dropout=2.0), dict(dropout=True), dict(dropout="1"), dict(bias=None), dict(batch_first=1), dict(proj_size=9),
+    dict(proj_size=-1), dict(wrong=1),
+], ids=str)  # fmt: skip
+def test_constructor_errors(name, options):
+    options = dict(input_size=3, hidden_size=5) | options
+    with pytest.raises(Exception) as theirs:
+        getattr(nn, name)(**options)
+    with pytest.raises(theirs.type) as ours:
+        getattr(nrt, name)(**options)
+    assert str(ours.value)
+
+
+@each_stack
+@pytest.mark.parametrize("shape, state_shape, dtype", [
+    ((6, 4, 2), None, None), ((6,), None, None), ((6, 4, 3, 1), None, None), ((6, 4, 3), (2, 4), None),
+    ((6, 4, 3), (2, 4, 6), None), ((6, 4, 3), (1, 4, 5), None), ((6, 4, 3), (2, 3, 5), None), ((6, 3), (2, 4, 5), None),
+    ((6, 4, 3), None, torch.float64), ((6, 4, 3), None, torch.int64), ((6, 4, 3), (2, 4, 5), torch.float64),
+], ids=str)  # fmt: skip
+def test_call_errors(name, shape, state_shape, dtype):
+    theirs, ours = pair(name)
+    x = torch.zeros(shape, dtype=dtype if state_shape is None else None)
+    state = None if state_shape is None else torch.zeros(state_shape, dtype=dtype)
+    state = (state, state) if name == "LSTM" and state is not None else state
+    with pytest.raises(Exception) as expected:
+        theirs(x, state)
+    with pytest.raises(expected.type) as found:
+        ours(x, state)
+    if "same dtype" not in str(expected.value) and "dtype" not in str(found.value):
+        assert str(found.value) in (str(expected.value), str(expected.value).replace("D tensor instead", "D instead"))
+
+
+def test_dropout_of_one_layer_warns():
+    for package in (nn, nrt):
+        with pytest.warns(UserWarning, match="dropout option adds dropout after all but last") as seen:
+            package.LSTM(3, 5, dropout=0.5)
+    assert seen[0].filename == __file__  # ours names the caller's line
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nrt.LSTM(3, 5, 2, dropout=0.5)
+
+
+def test_states_that_are_no_tuple():
+    with pytest.raises(TypeError, match=r"hx must be a tuple \(h, c\), not a Tensor"):
+        nrt.LSTM(3, 5)(torch.zeros(6, 4, 3), torch.zeros(1, 4, 5))
+
+
+def test_lengths_of_a_packed_input():
+    x = pack_padded_sequence(torch.zeros(6, 2, 3), [6, 3])
+    with pytest.raises(ValueError, match="lengths must be None with a packed input"):
+        nrt.LSTM(3, 5)(x, lengths=[6, 3])

@@ -1,0 +1,126 @@
+"""Parameters as views of one flat buffer: theirs, their gradients', and when they came from elsewhere."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+
+import numbarnn.torch as nrt
+import torch_modules
+
+
+def are_one_buffer(tensors):
+    """Whether these tensors share a memory that holds nothing else."""
+    memories = {one.untyped_storage().data_ptr() for one in tensors}
+    return len(memories) == 1 and tensors[0].untyped_storage().nbytes() == sum(one.nbytes for one in tensors)
+
+
+def step(module, x):
+    module(x)[0].sum().backward()
+    return [one.grad for one in module.parameters()]
+
+
+@pytest.mark.parametrize("make", [
+    lambda: nrt.LSTM(3, 5, 2, bidirectional=True, proj_size=2), lambda: nrt.GRU(3, [5, 4], bias=False),
+    lambda: nrt.LSTM(3, 5, 3, dropout=0.1).double().float(), lambda: nrt.GRUCell(3, 5),
+])  # fmt: skip
+def test_parameters_and_gradients_are_views_of_one_buffer_each(make):
+    module = make()
+    own = list(module.parameters())
+    places = [one.data_ptr() for one in own]
+    assert are_one_buffer(own)
+    gradients = step(module, torch.randn(2, 3) if isinstance(module, nrt.GRUCell) else torch.randn(4, 2, 3))
+    if not getattr(module, "dropout", 0):  # else one buffer per layer
+        assert are_one_buffer(gradients)
+    torch.optim.Adam(own).step()
+    assert [one.data_ptr() for one in own] == places
+
+
+def test_gradients_add_up():
+    theirs, ours = torch_modules.pair("LSTM", 3, 5)
+    x = torch.randn(4, 2, 3)
+    for _ in range(2):
+        expected, found = step(theirs, x), step(ours, x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_frozen_parameters():
+    module = nrt.LSTM(3, 5)
+    module.weight_ih_l0.requires_grad_(False)
+    gradients = step(module, torch.randn(4, 2, 3))
+    assert gradients[0] is None and all(one is not None for one in gradients[1:])
+    y, _ = module.requires_grad_(False)(torch.randn(4, 2, 3))
+    assert not y.requires_grad
+
+
+def test_data_from_elsewhere():
+    theirs, ours = torch_modules.pair("GRU", 3, 5)
+    own = torch.randn(15, 5)
+    for module in (theirs, ours):
+        module.weight_hh_l0.data = own.clone()
+    x = torch.randn(4, 2, 3)
+    torch_modules.assert_same(theirs, ours, x)
+    assert not are_one_buffer(list(ours.parameters()))
+    ours.flatten_parameters()
+    assert are_one_buffer(list(ours.parameters()))
+    torch_modules.assert_same(theirs, ours, x)
+
+
+def test_a_transposed_matrix_is_seen_as_such():
+    theirs, ours = torch_modules.pair("RNN", 5, 5)
+    for module in (theirs, ours):
+        module.weight_hh_l0.data = module.weight_hh_l0.data.t()
+    torch_modules.assert_same(theirs, ours, torch.randn(4, 2, 5))
+
+
+def test_parameters_replaced():
+    theirs, ours = torch_modules.pair("LSTM", 3, 5)
+    for module in (theirs, ours):
+        torch.manual_seed(3)
+        module.bias_ih_l0 = nn.Parameter(torch.randn(20))
+    torch_modules.assert_same(theirs, ours, torch.randn(4, 2, 3))
+
+
+def test_shared_parameters_stay_shared():
+    first, second = nrt.RNN(5, 5), nrt.RNN(5, 5)
+    second.weight_hh_l0 = first.weight_hh_l0
+    model = nn.Sequential(first, second).double()
+    assert model[1].weight_hh_l0 is model[0].weight_hh_l0
+    own = nrt.RNN(5, 5)
+    own.weight_ih_l0.data = own.weight_hh_l0.data
+    own.flatten_parameters()
+    assert own.weight_ih_l0.data_ptr() == own.weight_hh_l0.data_ptr()
+
+
+def test_functional_call():
+    theirs, ours = torch_modules.pair("LSTM", 3, 5, 2)
+    x, parameters = torch.randn(4, 2, 3), {name: torch.randn_like(one) for name, one in theirs.named_parameters()}
+
+    def loss(parameters, module):
+        return torch.func.functional_call(module, parameters, (x,))[0].square().sum()
+
+    expected, found = (torch.func.grad(loss)(parameters, module) for module in (theirs, ours))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ("weight_norm", "old_weight_norm", "prune"))
+def test_reparametrized(what):
+    theirs, ours = torch_modules.pair("GRU", 3, 5)
+    for module in (theirs, ours):
+        if what == "weight_norm":
+            parametrizations.weight_norm(module, "weight_hh_l0")
+        elif what == "old_weight_norm":
+            nn.utils.weight_norm(module, "weight_hh_l0")
+        else:
+            prune.random_unstructured(module, "weight_hh_l0", amount=0.0)
+            module.weight_hh_l0_mask[:, 0] = 0.0
+    torch_modules.assert_same(theirs, ours, torch.randn(4, 2, 3))
+
+
+def test_an_optimizers_step_before_backward_is_noticed():
+    for module in torch_modules.pair("LSTM", 3, 5):
+        y, _ = module(torch.randn(4, 2, 3))
+        with torch.no_grad():
+            module.weight_hh_l0.add_(1.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
