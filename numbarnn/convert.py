@@ -247,6 +247,8 @@ def save_safetensors(layer, path):
     options = {"cell": network.cell, "batch_first": layer.batch_first, "dropout": layer.dropout}
     if network.cell == "lstm":
         options |= {"cell_clip": layer.cell_clip, "clip_propagate_nan": layer.clip_propagate_nan}
+    if network.input_mode == "given":
+        raise ValueError("a layer with input_mode 'given' is not written to safetensors files: keep its state_dict()")
     safetensors.write(os.fspath(path), network.parameters, options)
 
 
@@ -280,7 +282,10 @@ def _network(layer):
             f"layer has cell {layer.cell!r}, which no other format knows ({', '.join(_CLASSES)} are known): keep its "
             "state_dict()"
         )
-    return replace(infer(layer.state_dict(), layer.cell), cell_clip=layer.cell_clip)
+    network = replace(infer(layer.state_dict(), layer.cell), cell_clip=layer.cell_clip)
+    if layer.input_mode == "given":  # which arrays do not tell
+        network = replace(network, input_mode="given", input_size=layer.input_size)
+    return network
 
 
 def _layer(network, found, options):

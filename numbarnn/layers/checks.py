@@ -114,14 +114,23 @@ def recurrent_matrix(cell, sizes, width):
         probability(rate, f"drop_connect of cell {cell.name}")
 
 
-def input_mode(value, input_size, sizes):
-    """The input mode, of `INPUT_MODES`."""
+def input_mode(value, input_size, sizes, given):
+    """The input mode, of `INPUT_MODES`.
+
+    Args:
+        given: numbers per sequence and step of W x, D*G*H of layer 0.
+    """
     if value not in INPUT_MODES:
         raise ValueError(f"input_mode must be one of {', '.join(map(repr, INPUT_MODES))}, not {value!r}")
     if value == "skip" and input_size != sizes[0]:
         raise ValueError(
             f"input_mode 'skip' adds x to each gate of layer 0: input_size must be its hidden size {sizes[0]}, not "
             f"{input_size}"
+        )
+    if value == "given" and input_size != given:
+        raise ValueError(
+            f"input_mode 'given' takes W x of layer 0 as x: input_size must be its directions, gates and units "
+            f"multiplied, {given}, not {input_size}"
         )
     return value
 

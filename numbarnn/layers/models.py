@@ -22,7 +22,8 @@ _ARGUMENTS = """
         batch_first: x and y are (B, T, ...) instead of (T, B, ...); states are not affected.
         dropout: probability of dropping an element of a layer's output, except the last's, in training.
         bidirectional: a second direction runs backward in time; outputs are concatenated.{options}
-        input_mode: "linear", or "skip" (CUDNN_SKIP_INPUT): layer 0 has no W, x itself is added to each gate; I is H.
+        input_mode: "linear"; "skip" (CUDNN_SKIP_INPUT): layer 0 has no W, x itself is added to each gate, and I is H;
+            "given": layer 0 has no W, x is W x already, gate after gate, for both directions side by side; I is D*G*H.
         dtype: "float32", "float64", or "float16" or "bfloat16" for what is stored: arithmetic, c and the gradients of
             states are float32 then. On the CPU x, y, states, weights and gradients have 16 bits, all else has 32.
         device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", "sim" (simulator).

@@ -122,7 +122,7 @@ class Recurrent:
     proj_size = property(lambda self: self.stack.proj_size, doc="P; 0 without projection.")
     cell_clip = property(lambda self: self.stack.cell_clip, doc="(lclip, rclip), the limits of c; None without.")
     clip_propagate_nan = property(lambda self: self.stack.clip_propagate_nan, doc="Whether a NaN in c stays NaN.")
-    input_mode = property(lambda self: self.stack.input_mode, doc='"linear" or "skip".')
+    input_mode = property(lambda self: self.stack.input_mode, doc='"linear", "skip" or "given".')
     dropout = property(lambda self: self.stack.dropout, doc="Dropout probability between layers.")
     input_size = property(lambda self: self.stack.input_size, doc="I.")
     hidden_size = property(lambda self: self.stack.hidden_sizes, doc="H of each layer.")
@@ -148,7 +148,7 @@ class Recurrent:
         options += [f"cell_clip={self.cell_clip}"] if self.cell_clip else []
         options += [] if self.clip_propagate_nan else ["clip_propagate_nan=False"]
         options += [] if getattr(self, "reset_after", True) else ["reset_after=False"]
-        options += ["input_mode='skip'"] if self.input_mode == "skip" else []
+        options += [f"input_mode={self.input_mode!r}"] if self.input_mode != "linear" else []
         options += [f"dropout={self.dropout}"] if self.dropout else []
         options[:0] = [] if isinstance(self._cell, str) else [self.cell]
         return f"{type(self).__name__}({', '.join(options)}, dtype={self.dtype!r}, device={self.device!r})"

@@ -87,7 +87,7 @@ class Stack:
         num_layers: L.
         bias: True or "double", False or "none", "input", "recurrent": which biases there are.
         dropout, bidirectional, proj_size: as in torch.nn.LSTM.
-        input_mode: "linear", or "skip": no W in layer 0, x is added to each gate.
+        input_mode: "linear"; "skip": no W in layer 0, x is added to each gate; "given": no W in layer 0, x is W x.
         cell_clip, clip_propagate_nan: see `numbarnn.LSTM`.
         dtype: "float32", "float64", "float16" or "bfloat16" (see `numbarnn.common.precision`, on the CPU
             `numbarnn.layers.widened`).
@@ -130,10 +130,11 @@ class Stack:
         self.bias_mode = checks.bias_mode(bias, self.cell)
         self.proj_size = checks.proj_size(proj_size, self.cell, self.hidden_sizes)
         checks.recurrent_matrix(self.cell, self.hidden_sizes, self.proj_size)
-        self.input_mode = checks.input_mode(input_mode, self.input_size, self.hidden_sizes)
         self.output_sizes = tuple(self.proj_size or hidden for hidden in self.hidden_sizes)
         self.dropout = checks.probability(dropout, "dropout")
         self.directions = 2 if checks.flag(bidirectional, "bidirectional") else 1
+        of_gates = self.directions * self.cell.num_gates * self.hidden_sizes[0]
+        self.input_mode = checks.input_mode(input_mode, self.input_size, self.hidden_sizes, of_gates)
         self.dtype = checks.dtype_name(dtype)
         self.schedule = schedules.choose(schedule)
         self.engine = engines.get(device)
@@ -154,7 +155,7 @@ class Stack:
             dropout=self.dropout,
             bias=self.bias_mode,
             projection=self.proj_size,
-            skip_input=self.input_mode == "skip",
+            input_mode=self.input_mode,
             allow_tf32=self.allow_tf32,
             profile=self.engine.profile,
             fuses_input=self.engine.fuses_input,

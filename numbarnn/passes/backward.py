@@ -161,7 +161,11 @@ class BackwardPass(Pass):
         for direction, part in enumerate(self.tape.weights[task.layer]):
             gates = self.problem.cell.num_gates
             dax = self._columns(self.dax[task.layer, direction][when], task.layer, gates)
-            if self.tape.skips_input(task.layer):
+            mode = self.tape.input_mode(task.layer)
+            if mode == "given":
+                products.append(partial(self.engine.copy, dx[:, direction * dax.shape[1] :][:, : dax.shape[1]], dax))
+                continue
+            if mode == "skip":
                 products.append(partial(self.engine.sum_gates, dx, dax, gates, accumulate=direction > 0))
                 continue
             options = {"accumulate": direction > 0, "allow_tf32": self.problem.allow_tf32}

@@ -174,14 +174,17 @@ class ForwardPass(Pass):
         when = task.times(self.steps)
         ax = rows(self.ax[layer, direction][when])[:, : cell.num_gates * self.problem.hidden_sizes[layer]]
         x = rows(self.input(layer)[when])
-        if self.skips_input(layer):
+        mode = self.input_mode(layer)
+        if mode == "skip":
             return partial(self.engine.spread, ax, x, cell.num_gates)
+        if mode == "given":
+            return partial(self.engine.copy, ax, x[:, direction * ax.shape[1] :][:, : ax.shape[1]])
         W, allow_tf32 = self.weights[layer][direction].W, self.problem.allow_tf32
         return partial(self.engine.multiply, ax, x, W, transpose_b=True, allow_tf32=allow_tf32)
 
-    def skips_input(self, layer):
-        """Whether x itself stands for x Wᵀ."""
-        return layer == 0 and self.problem.skip_input
+    def input_mode(self, layer):
+        """How x Wᵀ of a layer comes to be, one of `numbarnn.weights.INPUT_MODES`."""
+        return self.problem.input_mode if layer == 0 else "linear"
 
     def prepare_launches(self):
         super().prepare_launches()

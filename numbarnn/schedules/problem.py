@@ -6,7 +6,7 @@ from typing import Any
 
 from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype
-from numbarnn.weights import WeightSpace
+from numbarnn.weights import WITHOUT_W, WeightSpace
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Problem:
         dropout: its probability between layers in training.
         bias: the biases that there are, one of `numbarnn.weights.BIAS_MODES`.
         projection: P, the width of h where it is W_hr m with the cell's output m; 0 without.
-        skip_input: x itself stands for W x in layer 0, for each gate.
+        input_mode: "linear"; in layer 0 "skip": x itself stands for W x, for each gate; "given": x is W x.
         padded: sequences may be shorter than T: what stands beyond their length is ignored, and filled in y.
         resets: sequences may begin anew.
         batch_major: x, y, dy and dx have the axes of batch and time exchanged.
@@ -45,7 +45,7 @@ class Problem:
     dropout: float = 0.0
     bias: str = "double"
     projection: int = 0
-    skip_input: bool = False
+    input_mode: str = "linear"
     padded: bool = False
     resets: bool = False
     allow_tf32: bool = False
@@ -74,7 +74,7 @@ class Problem:
     @cached_property
     def space(self):
         """The `WeightSpace` of its parameters."""
-        mode, cell = "skip" if self.skip_input else "linear", self.cell
+        mode, cell = self.input_mode, self.cell
         return WeightSpace(
             cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias, self.projection, mode,
             num_ah=cell.num_ah, per_unit=cell.per_unit, heads=cell.heads,
@@ -84,7 +84,7 @@ class Problem:
     def input_products(self):
         """The layers whose x Wᵀ is a task of its own, from the first: all, or where steps compute it none but a first
         one that has no W."""
-        return range(int(self.skip_input) if self.fuses_input else self.layers)
+        return range(int(self.input_mode in WITHOUT_W) if self.fuses_input else self.layers)
 
     @cached_property
     def masked(self):

@@ -35,7 +35,7 @@ class Network:
         parameters: PyTorch's name -> NumPy array, in the order of a state dict.
         bidirectional: whether D is 2.
         bias: one of `BIAS_MODES`.
-        input_mode: "linear", or "skip": layer 0 has no W.
+        input_mode: one of `INPUT_MODES`; but for "linear" layer 0 has no W.
         proj_size: P, or 0.
         cell_clip: (lclip, rclip), or None.
     """
@@ -217,11 +217,13 @@ def _checked(network, what):
 
 # ---------------------------------------------------------------- the same network in forms that other formats have
 def with_input_matrix(network):
-    """The same network without skip input: W of layer 0 is the identity for every gate, which changes no bit of y."""
+    """The same network with a W of layer 0 that changes no bit of y: the identity for every gate where it skips W, for
+    the direction's own columns where W x is given."""
     if network.input_mode == "linear":
         return network
-    identity = np.tile(np.eye(network.input_size, dtype=network.dtype), (network.num_gates, 1))
-    added = {parameter_name("W", 0, direction): identity.copy() for direction in range(network.directions)}
+    identity, D = np.eye(network.input_size, dtype=network.dtype), network.directions
+    own = [np.tile(identity, (network.num_gates, 1))] * D if network.input_mode == "skip" else np.split(identity, D)
+    added = {parameter_name("W", 0, direction): W.copy() for direction, W in enumerate(own)}
     return _checked(replace(network, input_mode="linear", parameters=added | network.parameters), "the network")
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 # The biases of cuDNN's four bias modes (CUDNN_RNN_NO_BIAS, _SINGLE_INP_BIAS, _SINGLE_REC_BIAS, _DOUBLE_BIAS).
 BIAS_MODES = {"none": (), "input": ("b_w",), "recurrent": ("b_r",), "double": ("b_w", "b_r")}
-INPUT_MODES = ("linear", "skip")
+INPUT_MODES = ("linear", "skip", "given")
+WITHOUT_W = ("skip", "given")  # of these, those in which layer 0 has no W
 
 PER_UNIT = "per_unit"  # the kind of a parameter per unit of a cell that has such
 _PREFIX = {"W": "weight_ih", "R": "weight_hh", "W_hr": "weight_hr", "b_w": "bias_ih", "b_r": "bias_hh"}
@@ -70,7 +71,7 @@ class WeightSpace:
         directions: D, 1 or 2.
         bias: one of `BIAS_MODES`.
         proj_size: P, or 0 for no projection.
-        input_mode: "linear", or "skip": layer 0 has no W.
+        input_mode: "linear", or one of `WITHOUT_W`: layer 0 has no W.
         general: of a cell that is written as equations: see `General`.
 
     Raises:
@@ -98,7 +99,7 @@ class WeightSpace:
                 recurrent = rows if num_ah is None else num_ah * hidden
                 shapes = {"W": (rows, inputs), "R": (recurrent, outputs // heads), "W_hr": (outputs, hidden)}
                 shapes |= {"b_w": (rows,), "b_r": (recurrent,), PER_UNIT: (hidden,)}
-                missing = {"W"} if layer == 0 and input_mode == "skip" else set()
+                missing = {"W"} if layer == 0 and input_mode in WITHOUT_W else set()
                 missing |= set() if recurrent else {"R", "b_r"}
                 own = [kind for kind in kinds if kind not in missing]
                 for direction in range(directions):

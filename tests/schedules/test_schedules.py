@@ -123,7 +123,7 @@ def test_plans_have_the_input_products_that_steps_do_not_compute():
     for options, layers in (
         ({}, [0, 1]),
         ({"fuses_input": True}, []),
-        ({"fuses_input": True, "skip_input": True}, [0]),
+        ({"fuses_input": True, "input_mode": "skip"}, [0]),
     ):
         case = problem(hidden_sizes=(5, 5), **options)
         assert list(case.input_products) == layers

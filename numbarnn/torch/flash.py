@@ -1,0 +1,133 @@
+"""FlashRNN's function, `flashrnn`: networks whose input product is made outside, with heads, by its names and shapes.
+
+Pöppel, Beck and Hochreiter 2024, arXiv:2412.07752. Letters: B batch, T steps, G gates, N heads, D units of a head, S
+states, of which h is the first.
+"""
+
+from functools import cache
+
+import torch
+
+from numbarnn.cells import tracing
+from numbarnn.cells.functions import exp, heads, maximum, sigmoid, softplus, tanh, where
+from numbarnn.torch.calls import run
+from numbarnn.torch.networks import Network
+
+
+def _slstm(x, h, c, n, m, p, count=1):
+    """sLSTM (Beck et al. 2024, arXiv:2405.04517) as FlashRNN has it: where n is 0, m begins with i; n is at least 1."""
+    R = heads(p.R, count)
+    log_i = p.W.i @ x + R.i @ h + p.b.i
+    log_f = m - softplus(-(p.W.f @ x + R.f @ h + p.b.f))  # log σ(f) + m
+    z = tanh(p.W.z @ x + R.z @ h + p.b.z)
+    o = sigmoid(p.W.o @ x + R.o @ h + p.b.o)
+    m_new = where(n == 0.0, log_i, maximum(log_i, log_f))
+    i, f = exp(log_i - m_new), exp(log_f - m_new)
+    c_new = f * c + i * z
+    n_new = maximum(f * n + i, 1.0)
+    return o * c_new / n_new, c_new, n_new, m_new
+
+
+def _lstm(x, h, c, p, count=1):
+    """LSTM with one bias per gate."""
+    R = heads(p.R, count)
+    i = sigmoid(p.W.i @ x + R.i @ h + p.b.i)
+    f = sigmoid(p.W.f @ x + R.f @ h + p.b.f)
+    z = tanh(p.W.z @ x + R.z @ h + p.b.z)
+    o = sigmoid(p.W.o @ x + R.o @ h + p.b.o)
+    c_new = f * c + i * z
+    return o * tanh(c_new), c_new
+
+
+def _gru(x, h, p, count=1):
+    """GRU; g is the recurrent part of the candidate, with a bias of its own."""
+    R = heads(p.R, count)
+    g = R.g @ h + p.b_g
+    r = sigmoid(p.W.r @ x + R.r @ h + p.b.r)
+    z = sigmoid(p.W.z @ x + R.z @ h + p.b.z)
+    n = tanh(p.W.n @ x + p.b.n + r * g)
+    return z * h + (1 - z) * n
+
+
+def _elman(x, h, p, count=1):
+    """The vanilla RNN."""
+    return tanh(p.W.g @ x + heads(p.R, count).g @ h + p.b.g)
+
+
+FUNCTIONS = {"slstm": _slstm, "lstm": _lstm, "gru": _gru, "elman": _elman}
+GATES = {"slstm": (4, 4, 4), "lstm": (4, 4, 4), "gru": (3, 3, 4), "elman": (1, 1, 1)}  # of Wx, R and b
+STATES = {"slstm": 4, "lstm": 2, "gru": 1, "elman": 1}
+
+
+@torch.compiler.assume_constant_result  # torch.compile does not look into the tracing of cells
+def _network(function, heads, units):
+    """The `Network` of a function with N heads of D units, always the same one."""
+    return _new_network(function, heads, units)
+
+
+@cache
+def _new_network(function, heads, units):
+    cell, hidden = tracing.cell(FUNCTIONS[function], count=heads, name=f"flash_{function}_{heads}"), heads * units
+    return Network(cell, GATES[function][0] * hidden, hidden, input_mode="given")
+
+
+def flashrnn(Wx, R, b, states=None, function="lstm", config=None, backend=None, dtype=None):
+    """All states of every step, and the last.
+
+    Args:
+        Wx: (B, T, G, N, D), W x of each gate: i, f, z, o of "lstm" and "slstm"; r, z, n of "gru"; one of "elman".
+        R: (G, N, D, D), of each gate and head what multiplies h: row by row the units of the gate; of "gru" g, r, z.
+        b: (G, N, D), one bias per gate; of "gru" g, r, z, n, where g is the recurrent part of the candidate n.
+        states: (S, B, 1, N, D), the initial states: h of "gru" and "elman", h and c of "lstm", h, c, n and m of
+            "slstm"; None is zero.
+        function: "slstm", "lstm", "gru" or "elman".
+        config, backend, dtype: FlashRNN's; config must be None, the others are ignored: numbers are of Wx' dtype, and
+            computed where Wx is.
+
+    Returns:
+        states: (S, B, T, N, D); last: (S, B, 1, N, D). h is states[0].
+
+    Raises:
+        ValueError: an unknown function, a config, or shapes that do not go together.
+    """
+    sizes = _sizes(Wx, R, b, states, function, config)
+    (batch, steps, heads, units), hidden = sizes, sizes[2] * sizes[3]
+    network = _network(function, heads, units)
+    given = {"weight_hh_l0": R.reshape(-1, units)} | _biases(function, b)
+    weights = [given[part.name].reshape(part.shape) for part in network.parts]
+    hx, *private = [None] * (1 + network.private) if states is None else states.reshape(len(states), 1, batch, hidden)
+    cx = None if states is None or not private else private[0] if len(private) == 1 else tuple(private)
+    x, keeps = Wx.reshape(batch, steps, -1), network.private > 0
+    y, hy, cy, *every = run(network, x, hx, cx, weights, batch_first=True, output_states=keeps)
+    last = [hy] if cy is None else [hy, *(cy if isinstance(cy, tuple) else [cy])]
+    shape = -1, batch, steps, heads, units
+    every = torch.stack([y, *(state for part in every for state in part)]).reshape(shape)
+    return every, torch.stack(last).reshape(-1, batch, 1, heads, units)
+
+
+def _biases(function, b):
+    """Name of each parameter for biases -> it: of a GRU g's is one per unit."""
+    if function == "gru":
+        return {"b_g_l0": b[0], "bias_ih_l0": b[1:]}
+    return {"bias_ih_l0": b}
+
+
+def _sizes(Wx, R, b, states, function, config):
+    """(B, T, N, D), if all shapes go together."""
+    if function not in FUNCTIONS:
+        raise ValueError(f"function must be one of {', '.join(map(repr, FUNCTIONS))}, not {function!r}")
+    if config is not None:
+        raise ValueError(
+            "config must be None: FlashRNN's options of kernels mean nothing here, and others are not there"
+        )
+    if Wx.dim() != 5:
+        raise ValueError(f"Wx must have shape (B, T, G, N, D), but has {tuple(Wx.shape)}")
+    (batch, steps, gates, count, units), (of_x, of_R, of_b) = Wx.shape, GATES[function]
+    of_states = STATES[function], batch, 1, count, units
+    expected = {"R": (of_R, count, units, units), "b": (of_b, count, units), "states": of_states}
+    if gates != of_x:
+        raise ValueError(f"Wx must have the {of_x} gates of {function!r}, but has shape {tuple(Wx.shape)}")
+    for name, tensor in (("R", R), ("b", b), ("states", states)):
+        if tensor is not None and tensor.shape != expected[name]:
+            raise ValueError(f"{name} must have shape {expected[name]}, but has {tuple(tensor.shape)}")
+    return batch, steps, count, units
