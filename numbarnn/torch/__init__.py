@@ -17,7 +17,8 @@ What differs from torch.nn's modules:
 - Devices are CPUs and NVIDIA GPUs; dtypes float64, float32, and on GPUs the 16-bit ones.
 - Some mistakes are refused earlier, or refused that torch.nn lets pass: a `nonlinearity` in the place of a cell's bias
   (`RNNCell(10, 20, "relu")`), an unknown nonlinearity when a cell is made, hx that is no tuple of a module's states.
-- Pickled by `pickle` alone, without `torch.save`, every parameter carries the whole buffer.
+- Parameters are views of one buffer, as those of torch.nn's modules on a GPU. So pickled by `pickle` alone, without
+  `torch.save`, every one carries the whole buffer, and `safetensors.torch.save_model` wants `save_file(state_dict)`.
 """
 
 from importlib.util import find_spec

@@ -103,6 +103,33 @@ def test_functional_call():
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_an_ensemble():
+    """vmap over stacked parameters computes what the modules do one by one."""
+    modules, x = [nrt.LSTM(3, 5) for _ in range(3)], torch.randn(4, 2, 3)
+    parameters, buffers = torch.func.stack_module_state(modules)
+    y, _ = torch.func.vmap(lambda own: torch.func.functional_call(modules[0], (own, buffers), (x,)))(parameters)
+    torch.testing.assert_close(y, torch.stack([module(x)[0] for module in modules]))
+
+
+def test_a_replica():
+    """What `DataParallel` calls on each device: a module whose parameters are plain tensors."""
+    module, x = nrt.GRU(3, 5), torch.randn(4, 2, 3)
+    replica = module._replicate_for_data_parallel()
+    assert not replica._parameters
+    for name, one in module.named_parameters():
+        setattr(replica, name, one * 1.0)
+    torch.testing.assert_close(step(module, x), [*torch.autograd.grad(replica(x)[0].sum(), list(module.parameters()))])
+
+
+def test_files_of_safetensors(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    theirs, ours = torch_modules.pair("LSTM", 3, 5, 2)
+    safetensors.save_file(ours.state_dict(), tmp_path / "ours.safetensors")
+    other = nn.LSTM(3, 5, 2)
+    other.load_state_dict(safetensors.load_file(tmp_path / "ours.safetensors"))
+    torch_modules.assert_same(theirs, other, torch.randn(4, 2, 3))
+
+
 @pytest.mark.parametrize("what", ("weight_norm", "old_weight_norm", "prune"))
 def test_reparametrized(what):
     theirs, ours = torch_modules.pair("GRU", 3, 5)
