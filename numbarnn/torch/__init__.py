@@ -3,6 +3,7 @@
 LSTM, GRU, RNN, LSTMCell, GRUCell, RNNCell   torch.nn's, by their arguments, names and numbers
 Recurrent(cell, ...)                         the same of any cell: the library's, or one's own (`@nr.cell`)
 convert(model), restore(model)               torch.nn's modules in a model to these, and back
+flashrnn(Wx, R, b, ...)                      FlashRNN's function by its shapes
 
 What differs from torch.nn's modules:
 
@@ -30,6 +31,7 @@ if find_spec("torch") is None:
 
 from numbarnn.torch.cells import GRUCell, LSTMCell, RNNCell
 from numbarnn.torch.convert import convert, restore
+from numbarnn.torch.flash import flashrnn
 from numbarnn.torch.modules import GRU, LSTM, RNN, Recurrent
 
-__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell", "Recurrent", "convert", "restore"]
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell", "Recurrent", "convert", "flashrnn", "restore"]

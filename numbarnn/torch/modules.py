@@ -43,7 +43,8 @@ class Recurrent(torch.nn.RNNBase):
         bidirectional: a second direction runs backward in time; outputs are concatenated.
         proj_size: P, of an LSTM, or of a cell that projects its output; 0 for none.
         device, dtype: of the parameters. On the CPU float16 and bfloat16 are computed in float32, and results rounded.
-        input_mode: "linear", or "skip": layer 0 has no W, x itself is added to each gate; I is H.
+        input_mode: "linear"; "skip": layer 0 has no W, x itself is added to each gate; "given": x is W x already; see
+            `numbarnn.LSTM`.
         cell_clip, clip_propagate_nan: of an LSTM; see `numbarnn.LSTM`.
         schedule: which task runs when; see `numbarnn.LSTM`.
         allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32.
