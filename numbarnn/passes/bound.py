@@ -68,6 +68,7 @@ class BoundForward:
         self._results = self.work.results()
         if call.reserves:
             self._results = *self._results, self.work.reserve
+            self.work.remade = True  # for backward: it gets the reserve of any call
 
     def run(self, number, *arrays):
         """(y, hy, cy) of x, hx and cx, and the reserve if the call has one; `number` is that of a training call."""

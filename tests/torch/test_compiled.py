@@ -7,6 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch._dynamo.testing as dynamo_testing  # noqa: E402
+
 import numbarnn as nr  # noqa: E402
 from numbarnn.torch.calls import run  # noqa: E402
 from numbarnn.torch.networks import Network  # noqa: E402
@@ -136,7 +138,7 @@ def test_gradients_of_own_cells(name):
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_compiled_whole_with_sizes_that_vary(dropout):
     s = Setup(dropout=dropout)
-    counted = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counted = dynamo_testing.CompileCounterWithBackend("aot_eager")
     call = torch.compile(s.loss, backend=counted, fullgraph=True, dynamic=True)
     for steps, batch in ((6, 4), (9, 3), (30, 7), (4, 2)):
         s.x, s.dy = torch.randn(steps, batch, 5), torch.randn(steps, batch, 8)
