@@ -39,7 +39,7 @@ SERIAL_WORK = 3_000_000
 # Multiply-adds per step below which threads do not share units: at each step they wait for each other, which beside
 # other programs takes long.
 SERIAL_STEP = 800_000
-PACKED_FROM = 8  # rows of all steps from which R is packed
+PACKED_FROM = 8  # rows of all steps from which weights are packed
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 
 
@@ -216,12 +216,14 @@ class CpuEngine(HostEngine):
             kept.append(self._memory.empty(shape, dtype))
             return address(kept[-1])
 
-        call.product = call.input_product = self._function(products.blas_product, dtype)
+        call.product = self._function(products.blas_product, dtype)
         call.by_rows = call.batch >= threads * ROWS_OF_THREAD
         if call.steps * call.batch >= PACKED_FROM:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)
             call.R_panels = scratch(panels.panels_shape(p.R.shape, call.hidden, call.backward, dtype))
+            if call.x:
+                call.W_panels = scratch(panels.panels_shape(p.W.shape, call.hidden, False, dtype))
             if call.W_hr:
                 call.W_hr_panels = scratch(panels.panels_shape(p.W_hr.shape, call.outputs, call.backward, dtype))
         if call.sums_count:

@@ -3,6 +3,7 @@
 Compiled once for each dtype. It knows no cell: what a cell does in a step it calls by address (`cell_steps`).
 """
 
+import numpy as np
 from numba import njit
 
 from numbarnn.common.order import RESET, SKIP
@@ -40,14 +41,18 @@ from numbarnn.engines.cpu.sharing import (
 )
 from numbarnn.engines.cpu.vectors import bytes_of
 
+INPUT_ROWS = np.intp(96)  # rows of x multiplied together: they stay in the second cache while W passes by
+
 
 # ------------------------------------------------------------------------------------------ products
 @inner
 def _pack(zero, call, own):
-    """R and W_hr in panels: the rows of the thread's units."""
+    """R, W and W_hr in panels: the rows of the thread's units."""
     if call.pack:
         first, last = own.first_packed, own.last_packed
         _pack_gates(zero, call, (call.R, call.R_panels), (call.ah_gates, call.hidden, call.outputs), (first, last))
+        if call.x:
+            _pack_gates(zero, call, (call.W, call.W_panels), (call.gates, call.hidden, call.inputs), (first, last))
         if call.W_hr:
             first, last = own.first_out, own.last_out
             if call.by_rows:
@@ -97,19 +102,16 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
 @inner
 def _input_products(zero, call, own):
     """x Wᵀ of the steps' times and the thread's units, into ax; nothing where it is there already."""
-    if call.x and own.first_packed < own.last_packed:
-        address, item = new_product(), bytes_of(zero)
-        at = product_at(address)
+    if call.x:
         t0 = find_step_time(call.first, call.steps, call.direction, NO)[0]
         t1 = find_step_time(call.last - 1, call.steps, call.direction, NO)[0]
-        row = min(t0, t1) * call.batch
-        at.rows, at.columns = (abs(t1 - t0) + 1) * call.batch, own.last_packed - own.first_packed
-        at.terms, at.transpose_b = call.inputs, 1
-        at.a, at.a_row, at.out_row, at.b_row = call.x + row * call.x_row, call.x_row, call.ax_row, call.inputs * item
-        for g in range(call.gates):
-            j = g * call.hidden + own.first_packed
-            at.out, at.b = call.ax + row * call.ax_row + j * item, call.W + j * at.b_row
-            run(zero, call.input_product, address)
+        row, end = min(t0, t1) * call.batch, (max(t0, t1) + 1) * call.batch
+        shape, units = (ZERO, call.gates, call.hidden, call.inputs), (own.first_packed, own.last_packed)
+        while row < end:
+            count = min(INPUT_ROWS, end - row)
+            x, ax = (call.x + row * call.x_row, call.x_row), (call.ax + row * call.ax_row, call.ax_row)
+            _multiply_gates(zero, call, (call.W, call.W_panels), shape, count, x, ax, units)
+            row += count
 
 
 # ------------------------------------------------------------------------------------------ parts of a step

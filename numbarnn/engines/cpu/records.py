@@ -17,19 +17,19 @@ from numba.np.numpy_support import from_dtype
 from numbarnn.compile.specialise import INSIDE, ON_CPU
 
 _CALL = (
-    # the cell, the problem, and what of it is to do; `pack`: R and W_hr in panels; `by_rows`: see `sharing.Share`
+    # the cell, the problem, and what of it is to do; `pack`: weights in panels; `by_rows`: see `sharing.Share`
     "hidden gates recurrent ah_gates private per_unit_values sums_count same_gradient",
     "steps batch outputs inputs direction first last save backward pack by_rows",
     # parameters; places for panels
-    "W R b_w b_r W_hr per_unit R_panels W_hr_panels",
+    "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels",
     # states; own_h is h as the cell computes it, ahead of a projection
     "h h_row h_slot own_h own_h_row own_h_slot c c_row c_slot c_slots zeros",
     "x x_row ax ax_row ah ah_row saved saved_row v v_row all_sums lanes parts totals step_mask noise",
     # gradients; own_dh is that of own_h
     "d_states d_states_row",
     "dh dh_row own_dh own_dh_row dc dc_row dax dax_row dah dah_row dy dy_row dht d_per_unit d_per_unit_row d_v d_v_row",
-    # addresses of functions: the cell's, that which multiplies by R and W_hr, and packs; of a `Stage` for each stage
-    "step stages stages_count product input_product pack_panel",
+    # addresses of functions: the cell's, that which multiplies by weights, and packs; of a `Stage` for each stage
+    "step stages stages_count product pack_panel",
 )
 
 

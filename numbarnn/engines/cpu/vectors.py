@@ -32,6 +32,7 @@ def _vector_bytes():
 
 
 VECTOR_BYTES = _vector_bytes()
+LINE = 64  # bytes of a line of the caches
 MOST_ROWS = 6  # of a tile: 6 x 2 sums, 2 vectors of the panel and a factor are 15 registers, of 16
 
 
@@ -85,6 +86,14 @@ class _Vectors:
         name = f"llvm.fmuladd.v{self.length}f{8 * self.bytes}"
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, of_all, name), [x, y, z])
 
+    def fetch(self, address, bytes_):
+        """Let the second cache get what is at an address; none of it need be there."""
+        builder, byte, flag = self.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        for start in range(0, bytes_, LINE):
+            builder.call(fetch, [self.at(self.moved(address, 1, start), ir.IntType(8)), flag(0), flag(2), flag(1)])
+
     def variable(self):
         """A vector that changes; registers, in the end. Zero now."""
         place = cgutils.alloca_once(self.builder, self.type)
@@ -99,19 +108,22 @@ def tile_product(rows, panels):
     Args of the function:
         a, a_row: address of the rows (rows, terms), and bytes between them.
         panel, panel_bytes: address of the first panel (terms, `panel_width`); bytes between two.
+        ahead: bytes from these panels to those that are multiplied with next, which are fetched meanwhile: the machine
+            itself does not see that they are next, and large weights are in the third cache.
         out, out_row: address of the result, and bytes between its rows.
         add: add to out. Each call adds up its terms before, which keeps rounding errors small.
     """
 
     def generate(context, builder, signature, arguments):
         v = _Vectors(context, builder, signature.args[0])
-        _, a, a_row, panel, panel_bytes, terms, out, out_row, add = arguments
+        _, a, a_row, panel, panel_bytes, ahead, terms, out, out_row, add = arguments
         sums = [[v.variable() for _ in range(2 * panels)] for _ in range(rows)]
         with cgutils.for_range(builder, terms) as loop:
             b = []
             for p in range(panels):
                 first = v.moved(v.moved(panel, p, panel_bytes), loop.index, 2 * VECTOR_BYTES)
                 b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
+                v.fetch(builder.add(first, ahead), 2 * VECTOR_BYTES)
             for i in range(rows):
                 factor = v.same(v.moved(v.moved(a, i, a_row), loop.index, v.bytes))
                 for place, vector in zip(sums[i], b, strict=True):
@@ -129,8 +141,8 @@ def tile_product(rows, panels):
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, a, a_row, panel, panel_bytes, terms, out, out_row, add):
-        return types.void(zero, *[types.intp] * 7, types.boolean), generate
+    def product(typing_context, zero, a, a_row, panel, panel_bytes, ahead, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 8, types.boolean), generate
 
     return product
 
