@@ -55,33 +55,55 @@ def d_relu_scalar(y):
     return ONE if y > ZERO else ZERO
 
 
-# exp, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorise the loop around them (libm's
-# are a call per element, ten times slower). The polynomials of exp and tanh are our own least-maximum-error fits;
-# tests/cells/test_cells.py bounds the error of each over the whole range: 2 units in the last place.
+# exp, sigmoid, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorise the loop around them
+# (libm's are a call per element, ten times slower). The polynomials of exp and tanh are our own least-maximum-error
+# fits; tests/cells/test_cells.py bounds the error of each over the whole range: 2 units in the last place, of sigmoid
+# and tanh 2.5.
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.693359375, -2.1219444005469057e-04  # their sum is ln 2; n * LN2_HIGH is exact for small n
 EXP_LOW, EXP_HIGH = -87.0, 88.0  # beyond these 2^n leaves float32's exponent
+SIGN_BIT = np.int32(-(2**31))
 ROUND_TO_INTEGER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the lowest bits
 # (e^r - 1 - r) / r^2, |r| <= ln(2) / 2
 E0, E1, E2, E3, E4 = 0.5, 0.16666576, 0.041666374, 0.008363235, 0.0013941217
-TANH_SMALL = 0.625  # below it 1 - 2 / (e^2x + 1) would cancel
-# (tanh(x) - x) / x^3 in x^2
-T0, T1, T2, T3, T4 = -0.3333333, 0.13332775, -0.053851031, 0.020995526, -0.0060918923
 
 
-def exp_float32(x):
-    """e^x of one float32: 2^n e^r with n the integer nearest to x / ln 2."""
-    x = EXP_LOW if x < EXP_LOW else x
-    x = EXP_HIGH if x > EXP_HIGH else x
+def expm1_and_power(x):
+    """(e^r - 1, 2^n) with e^x = 2^n e^r, n the integer nearest to x / ln 2, of one float32 from EXP_LOW to EXP_HIGH."""
     shifted = x * LOG2_E + ROUND_TO_INTEGER
     n = shifted - ROUND_TO_INTEGER
     r = x - n * LN2_HIGH
     r = r - n * LN2_LOW
     p = (((E4 * r + E3) * r + E2) * r + E1) * r + E0
-    p = p * (r * r) + r + ONE
     # 2^n: n stands in the low bits of `shifted`; move it, plus the exponent's bias, into the exponent
     power = np.int32((np.float32(shifted).view(np.int32) + np.int32(127)) << np.int32(23)).view(np.float32)
-    return p * power
+    return p * (r * r) + r, power
+
+
+def exp_float32(x):
+    """e^x of one float32."""
+    x = EXP_LOW if x < EXP_LOW else x
+    x = EXP_HIGH if x > EXP_HIGH else x
+    p, power = expm1_and_power(x)
+    return p * power + power
+
+
+def sigmoid_float32(x):
+    """The sigmoid of one float32: 1 / (1 + e^-x)."""
+    x = -EXP_HIGH if x < -EXP_HIGH else x
+    x = -EXP_LOW if x > -EXP_LOW else x
+    p, power = expm1_and_power(-x)
+    return divide(ONE, p * power + (power + ONE))
+
+
+def tanh_float32(x):
+    """tanh of one float32: y / (y + 2) with y = e^2|x| - 1, where nothing cancels, and the sign of x."""
+    a = abs(x + x)
+    a = EXP_HIGH if a > EXP_HIGH else a
+    p, power = expm1_and_power(a)
+    y = p * power + (power - ONE)  # p where n is 0
+    y = divide(y, y + TWO)
+    return np.int32(np.float32(y).view(np.int32) | (np.float32(x).view(np.int32) & SIGN_BIT)).view(np.float32)
 
 
 EXPM1_SMALL = 0.34  # below it, n above would be 0; above it e^x - 1 does not cancel
@@ -91,16 +113,6 @@ def expm1_float32(x):
     """e^x - 1 of one float32: r + r^2 E(r) with r = x for small x."""
     p = (((E4 * x + E3) * x + E2) * x + E1) * x + E0
     return p * (x * x) + x if abs(x) < EXPM1_SMALL else exp_float32(x) - ONE
-
-
-def tanh_float32(x):
-    """tanh of one float32: 1 - 2 / (e^2|x| + 1) with the sign of x, or x + x^3 T(x^2) for small x."""
-    a = abs(x)
-    large = ONE - divide(TWO, exp_float32(a + a) + ONE)
-    large = -large if x < ZERO else large
-    s = x * x
-    small = x + x * s * ((((T4 * s + T3) * s + T2) * s + T1) * s + T0)
-    return large if a > TANH_SMALL else small
 
 
 L1, L2, L3, L4, L5, L6 = 1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11, 1 / 13  # atanh(s) / s = 1 + s^2 / 3 + s^4 / 5 + ...
@@ -127,6 +139,21 @@ def exp_cuda(x):
     r = fma(x, LOG2_E, -t) + x * LOG2_E_LOW
     power = exp2(t)
     return fma(power, r * LN2, power)
+
+
+TANH_SMALL = 0.625  # below it 1 - 2 / (e^2x + 1) would cancel
+# (tanh(x) - x) / x^3 in x^2
+T0, T1, T2, T3, T4 = -0.3333333, 0.13332775, -0.053851031, 0.020995526, -0.0060918923
+
+
+def tanh_cuda(x):
+    """tanh of one float32: 1 - 2 / (e^2|x| + 1) with the sign of x, or x + x^3 T(x^2) for small x."""
+    a = abs(x)
+    large = ONE - divide(TWO, exp_float32(a + a) + ONE)
+    large = -large if x < ZERO else large
+    s = x * x
+    small = x + x * s * ((((T4 * s + T3) * s + T2) * s + T1) * s + T0)
+    return large if a > TANH_SMALL else small
 
 
 def fma(a, b, c):
@@ -170,7 +197,14 @@ def functions_of(backend, dtype):
     if dtype == "float64":
         return _LIBM
     if backend == "cpu":
-        return {**_SCALAR, "exp": exp_float32, "expm1": expm1_float32, "log1p": log1p_float32, "tanh": tanh_float32}
+        return {
+            **_SCALAR,
+            "exp": exp_float32,
+            "expm1": expm1_float32,
+            "log1p": log1p_float32,
+            "tanh": tanh_float32,
+            "sigmoid": sigmoid_float32,
+        }
     from numba.cuda import libdevice
 
     return {
@@ -179,7 +213,7 @@ def functions_of(backend, dtype):
         "exp_float32": exp_cuda,  # in tanh and expm1
         "expm1": expm1_float32,
         "log1p": log1p_float32,
-        "tanh": tanh_float32,
+        "tanh": tanh_cuda,
         "divide": libdevice.fast_fdividef,
         "exp2": libdevice.exp2f,
         "fma": libdevice.fmaf_rn,

@@ -246,10 +246,12 @@ def test_exp_float32():
     assert (beyond[:3] < 2 * TINY).all() and (beyond[3:] > 1e38).all() and np.isfinite(beyond).all()
 
 
-def test_tanh_float32():
+@pytest.mark.parametrize("function, bound", [(compiled_scalar.tanh_float32, 2.5), (compiled_scalar.tanh_cuda, 2)])
+def test_tanh_float32(function, bound):
     x = np.concatenate([FINITE, np.linspace(-10, 10, 1_000_001, dtype=np.float32)])
-    tanh = mapped(compiled_scalar.tanh_float32)
-    assert ulps(tanh(x), np.tanh(x.astype(np.float64))) < 2
+    tanh = mapped(function)
+    assert ulps(tanh(x), np.tanh(x.astype(np.float64))) < bound
+    np.testing.assert_array_equal(tanh(-x), -tanh(x))
     assert (np.abs(tanh(x)) <= 1).all()
     ends = tanh(np.float32([-np.inf, -1000, 0, 1000, np.inf]))
     np.testing.assert_array_equal(ends, np.float32([-1, -1, 0, 1, 1]))
@@ -263,17 +265,21 @@ def test_log1p_float32():
     assert np.isnan(log1p(np.float32([np.nan]))).all()
 
 
-def test_sigmoid_float32():
+@pytest.mark.parametrize("function, bound", [(compiled_scalar.sigmoid_float32, 2.5), (scalar.sigmoid, 3)])
+def test_sigmoid_float32(function, bound):
     x = np.concatenate([FINITE, np.linspace(-20, 20, 1_000_001, dtype=np.float32)])
-    sigmoid = mapped(scalar.sigmoid)
+    sigmoid = mapped(function)
     normal = x[exact_sigmoid(x) >= TINY]
-    assert ulps(sigmoid(normal), exact_sigmoid(normal)) < 3
+    assert ulps(sigmoid(normal), exact_sigmoid(normal)) < bound
     assert np.max(np.abs(sigmoid(x) - exact_sigmoid(x))) < 2 * np.finfo(np.float32).eps
     ends = sigmoid(np.float32([-np.inf, -1000, 0, 1000, np.inf]))
     np.testing.assert_allclose(ends, [0, 0, 0.5, 1, 1], rtol=0, atol=TINY)
 
 
-@pytest.mark.parametrize("function", (compiled_scalar.exp_float32, compiled_scalar.tanh_float32, scalar.sigmoid))
+@pytest.mark.parametrize(
+    "function",
+    (compiled_scalar.exp_float32, compiled_scalar.tanh_float32, compiled_scalar.sigmoid_float32, scalar.sigmoid),
+)
 def test_every_nan_stays_nan(function):
     """Whatever its sign and payload."""
     x = X[np.isnan(X)]
