@@ -55,10 +55,10 @@ def d_relu_scalar(y):
     return ONE if y > ZERO else ZERO
 
 
-# exp, sigmoid, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorise the loop around them
-# (libm's are a call per element, ten times slower). The polynomials of exp and tanh are our own least-maximum-error
-# fits; tests/cells/test_cells.py bounds the error of each over the whole range: 2 units in the last place, of sigmoid
-# and tanh 2.5.
+# exp, sigmoid, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorise the loop around
+# them (libm's are a call per element, ten times slower). The polynomials are our own least-maximum-error fits;
+# tests/cells/test_cells.py bounds the error of each over the whole range: 2 units in the last place, of sigmoid and
+# tanh 2.5.
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.693359375, -2.1219444005469057e-04  # their sum is ln 2; n * LN2_HIGH is exact for small n
 EXP_LOW, EXP_HIGH = -87.0, 88.0  # beyond these 2^n leaves float32's exponent

@@ -8,7 +8,7 @@ import numbarnn as nr
 from numbarnn import cells
 from numbarnn.cells import library
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu import products
+from numbarnn.engines.cpu import forward, products
 from numbarnn.engines.cpu.records import Call
 from step_buffers import KINDS, forward_buffers, normal, walk
 
@@ -122,7 +122,7 @@ def test_inference_is_shared_likewise(engine, share, cell, options, way):
 @by_way
 @pytest.mark.parametrize("batch", (4, 9))
 def test_layers_differ_in_rounding_alone(engine, share, batch, way):
-    """OpenBLAS multiplies x Wᵀ and the gradients of weights; the bits of a share depend on where it ends."""
+    """OpenBLAS multiplies the gradients of x and weights; the bits of a share depend on where it ends."""
     layer = nr.LSTM(40, 90, num_layers=2, bidirectional=True, proj_size=70, device="cpu", seed=0)
     x, dy = normal("float32", 6, batch, 40), normal("float32", 6, batch, 140, seed=1)
     found = []
@@ -183,3 +183,28 @@ def test_few_rows_are_multiplied_by_weights_as_they_lie(loops_run):
         layer(np.zeros((T, batch, 4), np.float32))
         assert loops_run.pop()[2] == expected
     assert products.FEW_ROWS > cpu.PACKED_FROM  # such small products go to OpenBLAS in small pieces
+
+
+@by_way
+def test_many_rows_of_x_in_panels(share, monkeypatch, way):
+    """More than are multiplied together, and no multiple of these; the same bits on any number of threads."""
+    layer = nr.LSTM(70, 90, device="cpu", seed=0)
+    x, found = normal("float32", 29, 9, 70), []
+    assert 2 * forward.INPUT_ROWS < 29 * 9
+    for threads in (1, 2, 3, 4):
+        share(way, threads)
+        found.append([layer(x)[0]])
+    assert_same_bits(found)
+    monkeypatch.setattr(cpu, "PACKED_FROM", 10**9)
+    assert_close(found[0][0], layer(x)[0])
+
+
+def test_threads_share_the_units_of_large_weights(share, loops_run, monkeypatch):
+    """Where each of them would read all of R for a few sequences."""
+    monkeypatch.setattr(cpu, "ROWS_OF_LARGE", 5)
+    layer = nr.LSTM(4, 90, device="cpu", seed=0)
+    for large, batch, by_sequences in ((10**9, 9, True), (1, 9, False), (1, 10, True)):
+        monkeypatch.setattr(cpu, "LARGE_R", large)
+        share("sequences", 2)
+        layer(np.zeros((8, batch, 4), np.float32))
+        assert loops_run.pop()[:2] == (2, by_sequences)

@@ -41,6 +41,8 @@ SERIAL_WORK = 3_000_000
 SERIAL_STEP = 800_000
 PACKED_FROM = 8  # rows of all steps from which weights are packed
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
+# The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
+LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):
@@ -57,6 +59,11 @@ def _sums(out, x, add):
     """A `records.Sums`: out (columns,) = the sums of the columns of x, or +=."""
     columns = min(out.shape[0], x.shape[1])
     return Sums(rows=x.shape[0], columns=columns, x=address(x), x_row=row_bytes(x), out=address(out), add=add)
+
+
+def _by_rows(batch, threads, R):
+    """Whether threads share the sequences, see `sharing.Share`."""
+    return batch >= threads * (ROWS_OF_THREAD if threads == 1 or R.size < LARGE_R else ROWS_OF_LARGE)
 
 
 class CpuEngine(HostEngine):
@@ -121,7 +128,7 @@ class CpuEngine(HostEngine):
         recurrent = R.size if W_hr is None else R.size + W_hr.size
         inputs = 0 if x is None else parameters.W.size
         threads = self._threads(steps * batch * (recurrent + inputs), R.shape[1])
-        by_units = batch < threads * ROWS_OF_THREAD
+        by_units = not _by_rows(batch, threads, R)
         return 1 if by_units and batch * max(recurrent, (recurrent + inputs) // 2) < SERIAL_STEP else threads
 
     def empty(self, shape, dtype):
@@ -217,7 +224,7 @@ class CpuEngine(HostEngine):
             return address(kept[-1])
 
         call.product = self._function(products.blas_product, dtype)
-        call.by_rows = call.batch >= threads * ROWS_OF_THREAD
+        call.by_rows = _by_rows(call.batch, threads, p.R)
         if call.steps * call.batch >= PACKED_FROM:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)

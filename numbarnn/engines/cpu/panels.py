@@ -102,13 +102,13 @@ def _multiply_panels(zero, rows, a, a_row, panel, size, panels, terms, out, out_
             at, into, left = own_panel + p * size, out + p * PANEL_ROW, panels - p
             # Of few rows several panels at once: enough sums to keep both multipliers busy.
             if rows == 1 and left >= 4:
-                _one_by_4(zero, own_a, a_row, at, size, 4 * size, chain, into, out_row, adds)
+                _one_by_4(zero, own_a, a_row, at, size, size, chain, into, out_row, adds)
                 p += 4
             elif rows == 2 and left >= 2:
-                _two_by_2(zero, own_a, a_row, at, size, 2 * size, chain, into, out_row, adds)
+                _two_by_2(zero, own_a, a_row, at, size, size, chain, into, out_row, adds)
                 p += 2
             elif rows == 3 and left >= 2:
-                _three_by_2(zero, own_a, a_row, at, size, 2 * size, chain, into, out_row, adds)
+                _three_by_2(zero, own_a, a_row, at, size, size, chain, into, out_row, adds)
                 p += 2
             else:
                 _multiply_panel(zero, rows, own_a, a_row, at, size, chain, into, out_row, adds)
@@ -122,15 +122,16 @@ def _multiply_panel(zero, rows, a, a_row, panel, ahead, terms, out, out_row, add
     for tile in range(tiles):
         first, last = rows * tile // tiles, rows * (tile + 1) // tiles
         own_a, own_out, n = a + first * a_row, out + first * out_row, last - first
+        fetched = ahead if tile + 1 == tiles else 0  # what is there already: once is enough
         if n == 6:
-            _six(zero, own_a, a_row, panel, 0, ahead, terms, own_out, out_row, add)
+            _six(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)
         elif n == 5:
-            _five(zero, own_a, a_row, panel, 0, ahead, terms, own_out, out_row, add)
+            _five(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)
         elif n == 4:
-            _four(zero, own_a, a_row, panel, 0, ahead, terms, own_out, out_row, add)
+            _four(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)
         elif n == 3:
-            _three(zero, own_a, a_row, panel, 0, ahead, terms, own_out, out_row, add)
+            _three(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)
         elif n == 2:
-            _two(zero, own_a, a_row, panel, 0, ahead, terms, own_out, out_row, add)
+            _two(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)
         else:
-            _one(zero, own_a, a_row, panel, 0, ahead, terms, own_out, out_row, add)
+            _one(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)

@@ -108,8 +108,8 @@ def tile_product(rows, panels):
     Args of the function:
         a, a_row: address of the rows (rows, terms), and bytes between them.
         panel, panel_bytes: address of the first panel (terms, `panel_width`); bytes between two.
-        ahead: bytes from these panels to those that are multiplied with next, which are fetched meanwhile: the machine
-            itself does not see that they are next, and large weights are in the third cache.
+        ahead: bytes from a panel alone to the one that is multiplied with next, which is fetched meanwhile: the machine
+            does not see that it is next, and large weights are in the third cache.
         out, out_row: address of the result, and bytes between its rows.
         add: add to out. Each call adds up its terms before, which keeps rounding errors small.
     """
@@ -123,7 +123,8 @@ def tile_product(rows, panels):
             for p in range(panels):
                 first = v.moved(v.moved(panel, p, panel_bytes), loop.index, 2 * VECTOR_BYTES)
                 b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
-                v.fetch(builder.add(first, ahead), 2 * VECTOR_BYTES)
+                if panels == 1:  # several panels keep the machine's own fetching busy
+                    v.fetch(builder.add(first, ahead), 2 * VECTOR_BYTES)
             for i in range(rows):
                 factor = v.same(v.moved(v.moved(a, i, a_row), loop.index, v.bytes))
                 for place, vector in zip(sums[i], b, strict=True):
