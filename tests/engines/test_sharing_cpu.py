@@ -189,8 +189,8 @@ def test_few_rows_are_multiplied_by_weights_as_they_lie(loops_run):
 def test_many_rows_of_x_in_panels(share, monkeypatch, way):
     """More than are multiplied together, and no multiple of these; the same bits on any number of threads."""
     layer = nr.LSTM(70, 90, device="cpu", seed=0)
-    x, found = normal("float32", 29, 9, 70), []
-    assert 2 * forward.INPUT_ROWS < 29 * 9
+    x, found = normal("float32", 29, 21, 70), []
+    assert 2 * forward.INPUT_ROWS < 29 * 21
     for threads in (1, 2, 3, 4):
         share(way, threads)
         found.append([layer(x)[0]])

@@ -41,7 +41,7 @@ from numbarnn.engines.cpu.sharing import (
 )
 from numbarnn.engines.cpu.vectors import bytes_of
 
-INPUT_ROWS = np.intp(96)  # rows of x multiplied together: they stay in the second cache while W passes by
+INPUT_ROWS = np.intp(288)  # rows of x multiplied together: CHAIN terms of them stay in the second cache, W passes by
 
 
 # ------------------------------------------------------------------------------------------ products
@@ -107,8 +107,9 @@ def _input_products(zero, call, own):
         t1 = find_step_time(call.last - 1, call.steps, call.direction, NO)[0]
         row, end = min(t0, t1) * call.batch, (max(t0, t1) + 1) * call.batch
         shape, units = (ZERO, call.gates, call.hidden, call.inputs), (own.first_packed, own.last_packed)
+        count = (end - row) // ((end - row + INPUT_ROWS - 1) // INPUT_ROWS) + 1
         while row < end:
-            count = min(INPUT_ROWS, end - row)
+            count = min(count, end - row)
             x, ax = (call.x + row * call.x_row, call.x_row), (call.ax + row * call.ax_row, call.ax_row)
             _multiply_gates(zero, call, (call.W, call.W_panels), shape, count, x, ax, units)
             row += count
