@@ -43,7 +43,10 @@ def jit(function, backend):
     if backend == "cpu":
         import numba
 
-        return only_for_compiled_code(numba.njit(function, **INSIDE, **ON_CPU, forceinline=True))
+        from numbarnn.compile import pipeline
+
+        options = dict(forceinline=True, pipeline_class=pipeline.ForParts, **INSIDE, **ON_CPU)
+        return only_for_compiled_code(numba.njit(**options)(function))
     if backend == "cuda":
         from numba import cuda
 
@@ -51,15 +54,8 @@ def jit(function, backend):
     return function
 
 
-def inner(function):
-    """`function` compiled for the CPU as a part of the compiled functions that call it."""
-    import numba
-
-    return only_for_compiled_code(numba.njit(function, **INSIDE, **ON_CPU))
-
-
 def inline(function):
-    """As `inner`, and always inlined."""
+    """`function` compiled for the CPU as a part of the compiled functions that call it."""
     return jit(function, "cpu")
 
 
@@ -67,17 +63,11 @@ def only_for_compiled_code(dispatcher):
     """A dispatcher of `numba.njit(..., **INSIDE)` that other compiled functions call, and Python must not: Numba would
     not notice, and crash.
 
-    It is neither optimised nor turned into machine code on its own, which is most of what takes time: LLVM does so with
-    the function that calls it, of which it becomes a part.
+    It gets no machine code of its own (`pipeline.ForParts`): it becomes a part of the function that calls it.
     """
     add_to_overloads = dispatcher.overloads.__setitem__
 
-    def customize_flags(flags):
-        flags.no_compile = True
-        return flags
-
     def add_overload(compiled):
-        compiled.library._optimize_final_module = lambda: None
         compiled = compiled._replace(entry_point=object())  # by which callers ask Numba for it
         add_to_overloads(tuple(compiled.signature.args), compiled)  # and not where calls from Python look
         dispatcher.targetctx.insert_user_function(compiled.entry_point, compiled.fndesc, [compiled.library])
@@ -85,7 +75,6 @@ def only_for_compiled_code(dispatcher):
     def refuse(*arguments, **named):
         raise TypeError(f"{dispatcher.py_func.__name__} is for compiled code: call it in a function of numba.njit")
 
-    dispatcher._compiler._customize_flags = customize_flags
     dispatcher.add_overload, dispatcher._compile_for_args = add_overload, refuse
     return dispatcher
 

@@ -14,6 +14,8 @@ import pytest
 from numbarnn.cells import CELLS, library
 from numbarnn.common import notice
 from numbarnn.cuda import cubin_cache
+from numbarnn.engines.cpu import backward, cell_steps, fingerprints, forward, products, sharing, thread_pool
+from numbarnn.engines.cpu import panels as panels_module
 from numbarnn.engines.cpu.cell_tag import CellTag, what_is_compiled
 
 RELU_FACTORIES = (("lstm_with", ("hard_sigmoid", "elu", "leaky_relu")), ("recurrent_highway", (2,)))
@@ -32,6 +34,13 @@ RELU = """
     import numpy, numbarnn
     layer = numbarnn.RNN(4, 5, nonlinearity="relu", device="cpu", seed=0)
     layer(numpy.ones((2, 3, 4), "float32"))
+"""
+NAMES = COUNT.replace("print(len(", "print(*set(function.__name__ for function in compiled)); print(len(")
+LSTM = """
+    import numpy, numbarnn
+    layer = numbarnn.LSTM(4, 5, device="cpu", seed=0)
+    y, _, tape = layer.forward(numpy.ones(({steps}, 2, 4), "float32"))
+    layer.backward(tape, y)
 """
 MULTIPLY = """
     import numpy
@@ -100,6 +109,25 @@ def test_a_second_process_compiles_nothing():
     run(COUNT.format(work=RELU))
     said, _ = run(COUNT.format(work=RELU))
     assert said.split() == ["0"]
+
+
+def test_a_first_call_compiles_what_it_uses_alone(tmp_path):
+    """With empty caches. Of the loops Numba sees the doors, a tenth of a second each would be all their functions."""
+    found, cell = {}, {"train_units", "backward_units"}
+    loops = {"forward_steps", "backward_steps", "multiply_and_add", "blas_product", "run_alone", "_of_two"}
+    panels = {"pack_rows", "pack_columns", "panel_product"}
+    for steps in (2, 20):
+        said, _ = run(NAMES.format(work=LSTM.format(steps=steps)), NUMBA_CACHE_DIR=str(tmp_path / str(steps)))
+        names, number = said.splitlines()
+        found[steps] = set(names.split())
+        assert int(number) <= 45
+    assert found[20] - found[2] == panels
+    named = {name for name in found[20] if name in vars(cell_steps) and not name.startswith("_")}
+    assert named == cell
+    of_loops = [
+        vars(module) for module in (forward, backward, sharing, products, panels_module, thread_pool, fingerprints)
+    ]
+    assert {name for name in found[20] if any(name in names for names in of_loops)} == loops | panels
 
 
 # -------------------------------------------------------------------------------------- the word

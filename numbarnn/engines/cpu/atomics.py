@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from numbarnn.compile.specialise import inner
+from numbarnn.compile.plain import plain
 
 _I64 = ir.IntType(64)
 SLOTS = 8  # int64 words between two threads' counters: one cache line, so that they do not disturb each other
@@ -72,7 +72,7 @@ if SLEEPS:
     )
     _FUTEX = np.int64(_FUTEX_CALLS[platform.machine()])
 
-    @inner
+    @plain
     def sleep_while(address, value):
         """Sleep until another thread calls `wake`, unless the int64 at an address is another one than `value` already.
 
@@ -80,7 +80,7 @@ if SLEEPS:
         """
         _system_call(_FUTEX, address, np.int64(_FUTEX_WAIT), value & 0xFFFFFFFF, np.int64(0))
 
-    @inner
+    @plain
     def wake(address):
         """Wake all threads that sleep on an address."""
         _system_call(_FUTEX, address, np.int64(_FUTEX_WAKE), np.int64(2**31 - 1), np.int64(0))
@@ -94,17 +94,17 @@ else:
         types.int32(),
     )
 
-    @inner
+    @plain
     def sleep_while(address, value):
         """Let another thread run."""
         _yield()
 
-    @inner
+    @plain
     def wake(address):
         """Nobody sleeps."""
 
 
-@inner
+@plain
 def wait_until(place, turn):
     """Wait until the int64 at an address is at least `turn`; in the next one stands how many sleep until it changes.
 
@@ -124,7 +124,7 @@ def wait_until(place, turn):
             add_in_order(place + 8, -1)
 
 
-@inner
+@plain
 def announce(place, turn):
     """Write the int64 that others wait for, and wake those that sleep."""
     store_in_order(place, turn)
@@ -132,7 +132,7 @@ def announce(place, turn):
         wake(place)
 
 
-@inner
+@plain
 def barrier(counters, thread, threads):
     """Wait until all `threads` have called this as often as thread `thread` has.
 

@@ -1,14 +1,12 @@
 """The CPU engine's backward loop, which walks through the steps of one layer and direction from the last; see
 `forward`."""
 
-from numba import njit
-
 from numbarnn.common.order import RESET, SKIP
-from numbarnn.compile.specialise import inner
+from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.panels import PANEL_ROW
 from numbarnn.engines.cpu.records import (
-    BY_ADDRESS,
     STAGE_BYTES,
+    by_address,
     call_at,
     job_at,
     new_product,
@@ -38,7 +36,7 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
 
 # ------------------------------------------------------------------------------------------ products
-@inner
+@plain
 def _pack(zero, call, own):
     """R and W_hr in panels of their columns: the thread's share."""
     if call.pack:
@@ -47,7 +45,7 @@ def _pack(zero, call, own):
             _pack_columns(zero, call, own, call.W_hr, call.W_hr_panels, call.outputs, call.hidden)
 
 
-@inner
+@plain
 def _pack_columns(zero, call, own, source, panels, terms, columns):
     """Weights (terms, columns) in panels (columns / width, terms, width)."""
     item, address = bytes_of(zero), new_product()
@@ -60,7 +58,7 @@ def _pack_columns(zero, call, own, source, panels, terms, columns):
         run(zero, call.pack_panel, address)
 
 
-@inner
+@plain
 def _multiply_back(zero, call, weights, shape, terms, sizes, a, out, add):
     """out = a weights, or +=: some columns of the weights, of which some terms are multiplied.
 
@@ -84,7 +82,7 @@ def _multiply_back(zero, call, weights, shape, terms, sizes, a, out, add):
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
-@inner
+@plain
 def _project(zero, call, own, at):
     """dht[t] = dy[t] + dh, 0 where the step is skipped; dh = 0 but there; dm = dht[t] W_hr: the thread's columns."""
     if call.W_hr:
@@ -107,7 +105,7 @@ def _project(zero, call, own, at):
         _multiply_back(zero, call, (call.W_hr, call.W_hr_panels), (P, H), (ZERO, P), sizes, a, out, NO)
 
 
-@inner
+@plain
 def _add_to(zero, total, one, other, first, last):
     """total = one + other, of units [first, last)."""
     total, one, other = numbers_at(zero, total), numbers_at(zero, one), numbers_at(zero, other)
@@ -115,7 +113,7 @@ def _add_to(zero, total, one, other, first, last):
         total[j] = other[j] + one[j]
 
 
-@inner
+@plain
 def _mask_gradients(zero, call, own, at):
     """Of a step after which a sequence begins anew nothing comes back; a skipped one has no part in the gradients of
     parameters."""
@@ -135,7 +133,7 @@ def _mask_gradients(zero, call, own, at):
                 clear_units(zero, d_per_unit, call.per_unit_values, H, first, last)
 
 
-@inner
+@plain
 def _add_state_gradients(zero, call, own, at):
     """dc += the gradient of the step's own private states, where it is not skipped: the thread's units."""
     if call.d_states:
@@ -148,7 +146,7 @@ def _add_state_gradients(zero, call, own, at):
                     _add_to(zero, part, part, given + number * width, own.first, own.last)
 
 
-@inner
+@plain
 def _stages(zero, call, own, address, at):
     """The gradients of the cell's stages, from the last: of sums over all units, or of gates, and then of the vector
     that the stage's rows of R multiplied."""
@@ -170,7 +168,7 @@ def _stages(zero, call, own, address, at):
 
 
 # ------------------------------------------------------------------------------------------ the loop
-@njit(**BY_ADDRESS)
+@by_address
 def backward_steps(zero, address):
     """Steps of one direction's walk back: the cell's backward and the product with R.
 

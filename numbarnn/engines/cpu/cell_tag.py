@@ -17,16 +17,16 @@ from numba.extending import NativeValue, models, register_model, typeof_impl, un
 
 from numbarnn.cells import Cell, scalar
 from numbarnn.common import philox
+from numbarnn.compile import pipeline, plain, units
 from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile import specialise as compiling
-from numbarnn.compile import units
 from numbarnn.compile.specialise import backward_function, forward_function, jit, specialise
 from numbarnn.cuda.cubin_cache import fingerprint
 from numbarnn.engines.cpu import cell_steps, records, vectors
 from numbarnn.engines.cpu.disk_cache import code_of_module
 
 WRITTEN = (
-    *(scalar, compiled_scalar, compiling, units, philox),
+    *(scalar, compiled_scalar, compiling, pipeline, plain, units, philox),
     *(vectors, records, cell_steps, sys.modules[__name__]),
 )
 
@@ -162,7 +162,7 @@ def what_is_compiled(arguments):
     for one in arguments:
         if isinstance(one, _Described):
             return f"the cell {one.of_cell.name} for the CPU engine, {one.of_dtype}", "a few seconds"
-    return "the CPU engine's loops and products", "ten seconds"
+    return "the CPU engine's loops and products", "a few seconds"
 
 
 # ------------------------------------------------------------------------------------------ attributes

@@ -7,6 +7,7 @@ import numpy as np
 from numba.np.numpy_support import from_dtype
 
 from numbarnn.common import notice, order, philox
+from numbarnn.compile import pipeline, plain
 from numbarnn.compile import specialise as compiling
 from numbarnn.engines.base import HostEngine
 from numbarnn.engines.cpu import (
@@ -29,10 +30,12 @@ from numbarnn.engines.cpu.disk_cache import go_by_code
 from numbarnn.engines.cpu.memory import MemoryPool
 from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work, address_of
 from numbarnn.engines.cpu.thread_pool import ThreadPool
+from numbarnn.kernels.arrays import samples
 
+HOW = compiling, plain, pipeline
 go_by_code(cell_steps, *WRITTEN)
 for module in (atomics, fingerprints, products, panels, sharing, forward, backward, thread_pool):
-    go_by_code(module, atomics, openblas, products, panels, sharing, records, vectors, compiling, order, philox)
+    go_by_code(module, atomics, openblas, products, panels, sharing, records, vectors, samples, *HOW, order, philox)
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000

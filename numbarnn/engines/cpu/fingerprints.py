@@ -1,44 +1,39 @@
 """Fingerprints of NumPy arrays, compiled; see `numbarnn.kernels.arrays.samples`."""
 
-from functools import partial
-
 import numpy as np
-from numba import njit
+from numba import types
 
-from numbarnn.compile import specialise as compiling
-from numbarnn.compile.specialise import jit
-from numbarnn.engines.cpu.disk_cache import contains
+from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu.records import from_python
+from numbarnn.engines.cpu.vectors import numbers_at
 from numbarnn.kernels.arrays import samples
 
-_OPTIONS = dict(cache=True, nogil=True, error_model="numpy")
-_LINE = samples.LINE
-_term = jit(samples.term, "cpu")
+_WORD, _PLACE = np.uint32(0), np.int64(0)
+_term = plain(samples.term)
 
 
-@contains(compiling, samples)
-@njit(**_OPTIONS)
-def _of_words(words, places):
-    total = np.uint64(0)
-    for first in places:
-        line = words[first : first + _LINE]
-        for j in range(line.size):
-            total ^= _term(line[j], first + j)
+@plain
+def _of_words(words, count, places, places_count):
+    """Of `count` words at an address, of which the lines are read that begin at the places."""
+    words, places, total = numbers_at(_WORD, words), numbers_at(_PLACE, places), np.uint64(0)
+    for k in range(places_count):
+        first = places[k]
+        for j in range(first, min(count, first + samples.LINE)):
+            total = total ^ _term(words[j], j)
     return total
 
 
-@contains(compiling, samples)
-@njit(**_OPTIONS)
-def _of_one(array, places):
-    return (_of_words(np.frombuffer(array, np.uint32), places),)
+@from_python
+def _of_one(words, count, places, places_count) -> types.UniTuple(types.uint64, 1):
+    return (_of_words(words, count, places, places_count),)
 
 
-@contains(compiling, samples)
-@njit(**_OPTIONS)
-def _of_two(one, other, places, other_places):
-    return (
-        _of_words(np.frombuffer(one, np.uint32), places),
-        _of_words(np.frombuffer(other, np.uint32), other_places),
-    )
+@from_python
+def _of_two(
+    words, count, places, places_count, other_words, other_count, other_places, other_places_count
+) -> types.UniTuple(types.uint64, 2):
+    one = _of_words(words, count, places, places_count)
+    return one, _of_words(other_words, other_count, other_places, other_places_count)
 
 
 def watch(arrays, places):
@@ -49,4 +44,13 @@ def watch(arrays, places):
     """
     if arrays[0].dtype.itemsize == 2:  # only in the simulator: widened, a word each
         return lambda: watch([array.astype(np.float32) for array in arrays], places)()
-    return partial(_of_one if len(arrays) == 1 else _of_two, *arrays, *places)
+    numbers = []
+    for array, own in zip(arrays, places, strict=True):
+        numbers += [array.ctypes.data, array.nbytes // 4, own.ctypes.data, len(own)]
+    function, kept = _of_one if len(arrays) == 1 else _of_two, (arrays, places)
+
+    def fingerprints():
+        assert kept
+        return function(*numbers)
+
+    return fingerprints

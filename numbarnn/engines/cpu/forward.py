@@ -4,14 +4,13 @@ Compiled once for each dtype. It knows no cell: what a cell does in a step it ca
 """
 
 import numpy as np
-from numba import njit
 
 from numbarnn.common.order import RESET, SKIP
-from numbarnn.compile.specialise import inner
+from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.panels import PANEL_ROW
 from numbarnn.engines.cpu.records import (
-    BY_ADDRESS,
     STAGE_BYTES,
+    by_address,
     call_at,
     job_at,
     new_product,
@@ -45,7 +44,7 @@ INPUT_ROWS = np.intp(288)  # rows of x multiplied together: CHAIN terms of them 
 
 
 # ------------------------------------------------------------------------------------------ products
-@inner
+@plain
 def _pack(zero, call, own):
     """R, W and W_hr in panels: the rows of the thread's units."""
     if call.pack:
@@ -60,7 +59,7 @@ def _pack(zero, call, own):
             _pack_gates(zero, call, (call.W_hr, call.W_hr_panels), (ONE, call.outputs, call.hidden), (first, last))
 
 
-@inner
+@plain
 def _pack_gates(zero, call, weights, shape, units):
     """Rows [first, last) of H of each gate of weights (gates * H, terms), in panels of `width` of them."""
     (source, panels), (gates, H, terms), (first, last), item = weights, shape, units, bytes_of(zero)
@@ -74,7 +73,7 @@ def _pack_gates(zero, call, weights, shape, units):
             run(zero, call.pack_panel, address)
 
 
-@inner
+@plain
 def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
     """out = a weightsᵀ: of the rows, gates [first, end) and the units.
 
@@ -99,7 +98,7 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
             run(zero, call.product, address)
 
 
-@inner
+@plain
 def _input_products(zero, call, own):
     """x Wᵀ of the steps' times and the thread's units, into ax; nothing where it is there already."""
     if call.x:
@@ -116,7 +115,7 @@ def _input_products(zero, call, own):
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
-@inner
+@plain
 def _recurrent_products(zero, call, own, at):
     """h Rᵀ; zero for the sequences that begin anew."""
     t, before = at
@@ -131,7 +130,7 @@ def _recurrent_products(zero, call, own, at):
                 clear_units(zero, call.ah + b * call.ah_row, call.recurrent, call.hidden, own.first, own.last)
 
 
-@inner
+@plain
 def _stages(zero, call, own, address, at):
     """The cell's stages: sums over all units, or a vector of all units and its product with the stage's rows of R."""
     (t, _), item, H, b = at, bytes_of(zero), call.hidden, own.first_row
@@ -157,7 +156,7 @@ def _stages(zero, call, own, address, at):
         )
 
 
-@inner
+@plain
 def _carry(zero, call, own, at):
     """The state of sequences whose step is skipped stays."""
     if call.step_mask:
@@ -172,7 +171,7 @@ def _carry(zero, call, own, at):
                 copy_units(zero, c, c_before, call.private, H, own.first, own.last)
 
 
-@inner
+@plain
 def _project(zero, call, own, at):
     """h = m W_hrᵀ after a step, the thread's columns; those of skipped steps are carried through."""
     if call.W_hr:
@@ -190,7 +189,7 @@ def _project(zero, call, own, at):
 
 
 # ------------------------------------------------------------------------------------------ the loop
-@njit(**BY_ADDRESS)
+@by_address
 def forward_steps(zero, address):
     """Steps of one direction: its products and its cell.
 

@@ -5,10 +5,9 @@ Packing reads and writes all weights once, so it is worth it from a few steps on
 """
 
 import numpy as np
-from numba import njit
 
-from numbarnn.compile.specialise import inner
-from numbarnn.engines.cpu.records import BY_ADDRESS, product_at
+from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu.records import by_address, product_at
 from numbarnn.engines.cpu.vectors import (
     MOST_ROWS,
     VECTOR_BYTES,
@@ -37,7 +36,7 @@ def panels_shape(shape, H, transposed, dtype):
     return rows // max(1, H) * -(-H // width), columns, width
 
 
-@njit(**BY_ADDRESS)
+@by_address
 def pack_rows(zero, address):
     """A panel whose columns are rows of weights: `out` of a `records.Product` from b (columns, terms).
 
@@ -58,7 +57,7 @@ def pack_rows(zero, address):
             panel[k * width + i] = row[k] if i < at.columns else zero
 
 
-@njit(**BY_ADDRESS)
+@by_address
 def pack_columns(zero, address):
     """A panel whose columns are columns of weights: `out` of a `records.Product` from b (terms, columns); likewise."""
     at = product_at(address)
@@ -70,7 +69,7 @@ def pack_columns(zero, address):
 
 
 # ------------------------------------------------------------------------------------------ products
-@njit(**BY_ADDRESS)
+@by_address
 def panel_product(zero, address):
     """A `records.Product` whose b is in panels."""
     at, item = product_at(address), bytes_of(zero)
@@ -89,7 +88,7 @@ def panel_product(zero, address):
                     row[j] = row[j] + own[j] if add else own[j]
 
 
-@inner
+@plain
 def _multiply_panels(zero, rows, a, a_row, panel, size, panels, terms, out, out_row, add):
     """Of whole panels, whose columns follow each other in out.
 
@@ -115,7 +114,7 @@ def _multiply_panels(zero, rows, a, a_row, panel, size, panels, terms, out, out_
                 p += 1
 
 
-@inner
+@plain
 def _multiply_panel(zero, rows, a, a_row, panel, ahead, terms, out, out_row, add):
     """Of one whole panel, in tiles of at most MOST_ROWS rows, all of nearly the same height: low ones are slow."""
     tiles = (rows + MOST_ROWS - 1) // MOST_ROWS

@@ -5,16 +5,17 @@ Of arrays they get the addresses, in `records`; what threads do together is a fu
 
 import numpy as np
 from numba import njit
-from numba.extending import overload
 
 from numbarnn.common.order import mask_of_step
 from numbarnn.common.philox import philox
-from numbarnn.compile.specialise import ON_CPU, inner, specialise
+from numbarnn.compile.expressions import of_types
+from numbarnn.compile.plain import plain
+from numbarnn.compile.specialise import ON_CPU
 from numbarnn.engines.cpu import openblas
 from numbarnn.engines.cpu.records import (
-    BY_ADDRESS,
     PRODUCT_BYTES,
     SUMS_BYTES,
+    by_address,
     dropout_at,
     job_at,
     new_product,
@@ -37,38 +38,35 @@ _mask_of_step = njit(**OPTIONS)(mask_of_step)
 
 
 # ------------------------------------------------------------------------------------------ products
+_gemm = of_types(lambda zero: openblas.blas_function(str(zero), "gemm"))
+_gemv = of_types(lambda zero: openblas.blas_function(str(zero), "gemv"))
+_one = of_types(lambda zero: getattr(np, str(zero))(1))
+
+
+@plain
 def _blas(zero, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
-    raise NotImplementedError("only for compiled code")
-
-
-@overload(_blas)
-def _blas_typed(zero, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
-    matrix_matrix, matrix_vector = (openblas.blas_function(str(zero), name) for name in ("gemm", "gemv"))
-    one, zero = (getattr(np, str(zero))(value) for value in (1, 0))
-
-    def call(zero, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
-        if m == 1:  # c = op(b)ᵀ a: not copied anywhere, up to 6 times faster
-            matrix_vector(
-                _ROW_MAJOR, _NO_TRANS if transpose_b else _TRANS, n if transpose_b else k, k if transpose_b else n,
-                one, b, ldb, a, lda if transpose_a else 1, one if accumulate else zero, c, 1,
-            )  # fmt: skip
-            return
-        matrix_matrix(
+    one, gemm, gemv = _one(zero), _gemm(zero), _gemv(zero)
+    beta = one if accumulate else zero
+    if m == 1:  # c = op(b)ᵀ a: not copied anywhere, up to 6 times faster
+        gemv(
+            _ROW_MAJOR, _NO_TRANS if transpose_b else _TRANS, n if transpose_b else k, k if transpose_b else n,
+            one, b, ldb, a, lda if transpose_a else 1, beta, c, 1,
+        )  # fmt: skip
+    else:
+        gemm(
             _ROW_MAJOR, _TRANS if transpose_a else _NO_TRANS, _TRANS if transpose_b else _NO_TRANS,
-            m, n, k, one, a, lda, b, ldb, one if accumulate else zero, c, ldc,
+            m, n, k, one, a, lda, b, ldb, beta, c, ldc,
         )  # fmt: skip
 
-    return call
 
-
-@inner
+@plain
 def share(size, thread, threads):
     """[first, last) of the thread's share of `size` units, cut at multiples of UNITS."""
     blocks = (size + UNITS - 1) // UNITS
     return min(size, blocks * thread // threads * UNITS), min(size, blocks * (thread + 1) // threads * UNITS)
 
 
-@njit(**BY_ADDRESS)
+@by_address
 def blas_product(zero, address):
     """A `records.Product` of matrices as they are.
 
@@ -95,7 +93,7 @@ def blas_product(zero, address):
             )  # fmt: skip
 
 
-@inner
+@plain
 def _multiply_share(zero, address, thread, threads, function):
     """The thread's share of a product; the longer side of out is shared."""
     whole, place, item = product_at(address), new_product(), bytes_of(zero)
@@ -118,7 +116,7 @@ def _multiply_share(zero, address, thread, threads, function):
 
 
 # ------------------------------------------------------------------------------------------ sums
-@inner
+@plain
 def _add_column_sums(zero, address, thread, threads):
     """The thread's share of a `records.SUMS`.
 
@@ -145,7 +143,7 @@ def _add_column_sums(zero, address, thread, threads):
             out[j] = out[j] + all_rows[j] if at.add else all_rows[j]
 
 
-@inner
+@plain
 def _move_sums(zero, total, part):
     """total += part, part = 0."""
     for j in range(SUM_COLUMNS):
@@ -153,7 +151,7 @@ def _move_sums(zero, total, part):
         part[j] = zero
 
 
-@njit(**BY_ADDRESS)
+@by_address
 def multiply_and_add(zero, address):
     """The thread's share of a `records.Work`."""
     job = job_at(address)
@@ -165,7 +163,7 @@ def multiply_and_add(zero, address):
 
 
 # ------------------------------------------------------------------------------------------ masks
-_philox = specialise(philox, "float32", "cpu")
+_philox = plain(philox)
 
 
 @njit(**OPTIONS)
@@ -178,7 +176,7 @@ def fill_step_mask(step_mask, lengths, resets):
                 step_mask[direction, t + 1, b] = _mask_of_step(t, direction, lengths[b], resets, b)
 
 
-@njit(**BY_ADDRESS)
+@by_address
 def dropout(zero, address):
     """The thread's share of a `records.Dropout`, element by element as `kernels.arrays.dropout` does it."""
     job = job_at(address)
@@ -186,10 +184,11 @@ def dropout(zero, address):
     first, last = share(at.size, job.thread, job.threads)
     mask, scale = numbers_at(np.uint64(0), at.mask), numbers_at(zero, at.scale)[0]
     out, x, position = numbers_at(zero, at.out), numbers_at(zero, at.x), at.position
+    words = own_numbers(np.uint64(0), 4)
     threshold, key_0, key_1, stream_0, stream_1 = mask[0], mask[1], mask[2], mask[3], mask[4]
     for group in range((position + first) // 4, (position + last + 3) // 4):
         low, high = np.uint64(group) & np.uint64(0xFFFFFFFF), np.uint64(group) >> np.uint64(32)
-        words = _philox(low, high, stream_0, stream_1, key_0, key_1)
+        words[0], words[1], words[2], words[3] = _philox(low, high, stream_0, stream_1, key_0, key_1)
         for k in range(4):
             i = group * 4 + k - position
             if first <= i < last:

@@ -9,11 +9,13 @@ import ctypes
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.numpy_support import from_dtype
 
+from numbarnn.compile import pipeline
+from numbarnn.compile.plain import door
 from numbarnn.compile.specialise import INSIDE, ON_CPU
 
 _CALL = (
@@ -75,6 +77,17 @@ STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, P
 
 # Functions that others call by their address, which Python does not.
 BY_ADDRESS = dict(cache=True, nogil=True, **ON_CPU, **INSIDE)
+
+
+def by_address(function):
+    """A plain function that others call by its address (`run`)."""
+    return njit(**BY_ADDRESS, pipeline_class=pipeline.ForDoors)(door(function))
+
+
+def from_python(function):
+    """A plain function that Python calls."""
+    options = dict(cache=True, nogil=True, no_cfunc_wrapper=True, pipeline_class=pipeline.ForDoors, **ON_CPU)
+    return njit(**options)(door(function))
 
 
 def _viewer(kind):

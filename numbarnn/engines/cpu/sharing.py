@@ -5,14 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.common.order import RESET, SKIP, step_time
-from numbarnn.compile.specialise import inner
+from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.atomics import barrier
 from numbarnn.engines.cpu.cell_steps import TILE
 from numbarnn.engines.cpu.panels import PANEL_ROW
 from numbarnn.engines.cpu.records import rows_at, run
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
-find_step_time = inner(step_time)
+find_step_time = plain(step_time)
 FEW_TILES = 8  # sums of TILEs of units added up one after another
 _BYTE = np.uint8(0)
 # Numbers whose values Numba does not know: for those that it knows it compiles functions of their own.
@@ -45,14 +45,14 @@ class Share(NamedTuple):
     last_packed: int
 
 
-@inner
+@plain
 def cut(size, part, thread, threads):
     """[first, last) of the thread's share of `size`, cut at multiples of `part`."""
     parts = (size + part - 1) // part
     return min(size, parts * thread // threads * part), min(size, parts * (thread + 1) // threads * part)
 
 
-@inner
+@plain
 def share_of(zero, call, job):
     """The thread's share of a call."""
     thread, threads, counters = job.thread, job.threads, job.counters
@@ -66,14 +66,14 @@ def share_of(zero, call, job):
     return Share(thread, threads, counters, 0, call.batch, first, last, p0, p1, first, last)
 
 
-@inner
+@plain
 def meet(call, own):
     """In a step: wait until all threads have come here, where they share the units."""
     if own.threads > 1 and not call.by_rows:
         barrier(own.counters, own.thread, own.threads)
 
 
-@inner
+@plain
 def meet_all(own):
     """Wait until all threads have come here."""
     if own.threads > 1:
@@ -81,7 +81,7 @@ def meet_all(own):
 
 
 # ------------------------------------------------------------------------------------------ masks and rows
-@inner
+@plain
 def mask_at(call, slot, b):
     """The mask of a sequence's step, by the slot after it; 0, an ordinary step, in a call without masks."""
     if call.step_mask == 0:
@@ -89,7 +89,7 @@ def mask_at(call, slot, b):
     return int(numbers_at(_BYTE, call.step_mask)[slot * call.batch + b])
 
 
-@inner
+@plain
 def clear_units(zero, address, values, H, first, last):
     """0 for units [first, last) of `values` values of H units each."""
     row = numbers_at(zero, address)
@@ -98,7 +98,7 @@ def clear_units(zero, address, values, H, first, last):
             row[k * H + j] = zero
 
 
-@inner
+@plain
 def copy_units(zero, address, source, values, H, first, last):
     """The same numbers as at the source, likewise."""
     row, other = numbers_at(zero, address), numbers_at(zero, source)
@@ -107,13 +107,13 @@ def copy_units(zero, address, source, values, H, first, last):
             row[k * H + j] = other[k * H + j]
 
 
-@inner
+@plain
 def c_slot(call, slot):
     """The address of the private states in a slot; there may be but two, which take turns."""
     return call.c + slot % call.c_slots * call.c_slot
 
 
-@inner
+@plain
 def set_rows(zero, call, own, rows, b, count, t, before):
     """Let `rows` be `count` sequences from number b in time t, whose step starts from slot `before`.
 
@@ -138,7 +138,7 @@ def set_rows(zero, call, own, rows, b, count, t, before):
         rows.sums, rows.ax, rows.ah = totals, call.ax + place * call.ax_row, call.ah + b * call.ah_row
 
 
-@inner
+@plain
 def set_parameters(zero, call, own, rows):
     """What `rows` has in all steps."""
     rows.first, rows.last, rows.H, rows.noise = own.first, own.last, call.hidden, call.noise
@@ -153,7 +153,7 @@ def set_parameters(zero, call, own, rows):
 
 
 # ------------------------------------------------------------------------------------------ sums over units
-@inner
+@plain
 def _add_lanes(zero, out, lanes, count, n):
     """out[q] = the sum of n numbers of row q of lanes (count, TILE): added up in pairs, those in pairs, and so on."""
     sums = numbers_at(zero, out)
@@ -168,7 +168,7 @@ def _add_lanes(zero, out, lanes, count, n):
         sums[q] = row[0]
 
 
-@inner
+@plain
 def sum_units(zero, call, own, address, at, stage, totals):
     """The sums of a stage over all units: those of each TILE of units, then their sum, in the order of the units.
 
@@ -201,7 +201,7 @@ def sum_units(zero, call, own, address, at, stage, totals):
             sums[b * Q + q] = total
 
 
-@inner
+@plain
 def run_rows(zero, call, own, address, at, step, out, out_row, skip):
     """Call a function of the cell on the thread's sequences: on all at once, or with a step mask on each.
 

@@ -7,15 +7,11 @@ import weakref
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 
-from numbarnn.compile.specialise import ON_CPU, inner
+from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.atomics import SLOTS, announce, load_in_order, wait_until
-from numbarnn.engines.cpu.records import JOB_BYTES, job_at, new_job, run
+from numbarnn.engines.cpu.records import JOB_BYTES, from_python, job_at, new_job, run
 from numbarnn.engines.cpu.vectors import numbers_at
-
-OPTIONS = dict(cache=True, nogil=True, no_cfunc_wrapper=True, **ON_CPU)
-
 
 VARIABLE = "NUMBARNN_NUM_THREADS"
 _CGROUP = Path("/sys/fs/cgroup")
@@ -143,7 +139,7 @@ class _JobQueue:
 _DONE, _FUNCTION, _ITEM, _JOB, _SLOT = 64, 128, 136, 144, 192
 
 
-@inner
+@plain
 def _call(item, function, job):
     """Call a function of (zero, address of a `records.Job`)."""
     if item == 4:
@@ -152,7 +148,7 @@ def _call(item, function, job):
         run(np.float64(0), function, job)
 
 
-@njit(**OPTIONS)
+@from_python
 def help_forever(slot):
     """What a helping thread does; a turn without a function ends it."""
     words, turn = numbers_at(np.int64(0), slot), 0
@@ -165,7 +161,7 @@ def help_forever(slot):
         announce(slot + _DONE, turn)
 
 
-@njit(**OPTIONS)
+@from_python
 def run_alone(item, function, what):
     """Do something on this thread."""
     address = new_job()
@@ -174,7 +170,7 @@ def run_alone(item, function, what):
     _call(item, function, address)
 
 
-@njit(**OPTIONS)
+@from_python
 def run_together(item, function, what, threads, slots, jobs, counters):
     """Do something on this thread and the helpers of the first slots.
 
@@ -226,7 +222,7 @@ class _Helpers:
             tell(self.slots + number * _SLOT)
 
 
-@njit(**OPTIONS)
+@from_python
 def tell(slot):
     """A turn of a slot whose words are written."""
     announce(slot, load_in_order(slot) + 1)
