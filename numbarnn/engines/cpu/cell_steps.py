@@ -7,15 +7,13 @@ sees that loads and stores of a loop cannot meet, and makes vectors of them. Ind
 """
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from numbarnn.compile import pipeline
 from numbarnn.compile.specialise import inline
 from numbarnn.engines.cpu.records import BY_ADDRESS, rows_at
-from numbarnn.engines.cpu.vectors import numbers_at
+from numbarnn.engines.cpu.vectors import numbers_at, own_memory
 
 TILE = 128  # units
 # Numbers whose values Numba does not know, see `sharing.ZERO`.
@@ -30,8 +28,8 @@ def _own_tile(typing_context, cell, zero):
     values = max(values, 2 * about.num_sums)
 
     def generate(context, builder, signature, arguments):
-        kind = ir.ArrayType(context.get_value_type(zero), values * TILE)
-        return builder.bitcast(cgutils.alloca_once(builder, kind), context.get_value_type(pointer))
+        place = own_memory(builder, context.get_value_type(zero), values * TILE)
+        return builder.bitcast(place, context.get_value_type(pointer))
 
     return pointer(cell, zero), generate
 

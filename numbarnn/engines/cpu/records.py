@@ -17,6 +17,7 @@ from numba.np.numpy_support import from_dtype
 from numbarnn.compile import pipeline
 from numbarnn.compile.plain import door
 from numbarnn.compile.specialise import INSIDE, ON_CPU
+from numbarnn.engines.cpu.vectors import own_memory
 
 _CALL = (
     # the cell, the problem, and what of it is to do; `pack`: weights in panels; `by_rows`: see `sharing.Share`
@@ -110,8 +111,9 @@ def _maker(kind):
     @intrinsic
     def make(typing_context):
         def generate(context, builder, signature, arguments):
-            memory = ir.ArrayType(ir.IntType(8), ctypes.sizeof(kind))
-            return builder.ptrtoint(cgutils.alloca_once(builder, memory, zfill=True), ir.IntType(64))
+            place = own_memory(builder, ir.IntType(64), ctypes.sizeof(kind) // 8)
+            cgutils.memset(builder, place, ir.IntType(64)(ctypes.sizeof(kind)), 0)
+            return builder.ptrtoint(place, ir.IntType(64))
 
         return types.intp(), generate
 

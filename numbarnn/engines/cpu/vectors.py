@@ -47,6 +47,13 @@ def description():
     return f"vectors of {8 * VECTOR_BYTES} bits" + (", fused multiply-add" if fused else "")
 
 
+def own_memory(builder, kind, count):
+    """The address of memory of the function's own, for `count` values of a kind, not set to anything: the way of
+    Numba's helper, one store of so many zeros, takes LLVM a second to take apart."""
+    with builder.goto_entry_block():
+        return builder.alloca(ir.ArrayType(kind, count))
+
+
 class _Vectors:
     """Writes instructions on vectors of a dtype."""
 
@@ -202,7 +209,7 @@ def own_numbers(typing_context, zero, count):
     pointer, size = types.CPointer(zero), count.literal_value
 
     def generate(context, builder, signature, arguments):
-        place = cgutils.alloca_once(builder, ir.ArrayType(context.get_value_type(zero), size))
+        place = own_memory(builder, context.get_value_type(zero), size)
         return builder.bitcast(place, context.get_value_type(pointer))
 
     return pointer(zero, count), generate
@@ -219,7 +226,6 @@ def own_rows(typing_context):
     """The address of memory of the calling function's own: MOST_ROWS rows of two vectors."""
 
     def generate(context, builder, signature, arguments):
-        place = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(8), MOST_ROWS * 2 * VECTOR_BYTES))
-        return builder.ptrtoint(place, _INT)
+        return builder.ptrtoint(own_memory(builder, ir.IntType(8), MOST_ROWS * 2 * VECTOR_BYTES), _INT)
 
     return types.intp(), generate
