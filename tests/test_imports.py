@@ -170,10 +170,10 @@ def test_import_is_light(module):
     assert ran.stdout.split() == []
 
 
-def test_layers_run_without_cupy_and_torch():
+def test_layers_run_without_cupy_torch_and_numba_for_gpus():
     program = """
 import sys
-sys.modules["cupy"] = sys.modules["torch"] = None
+sys.modules["cupy"] = sys.modules["torch"] = sys.modules["numba.cuda"] = None
 import numpy, numbarnn
 layer = numbarnn.LSTM(4, 5, seed=0)
 y, state, tape = layer.forward(numpy.ones((2, 3, 4), numpy.float32))

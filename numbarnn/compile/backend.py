@@ -1,7 +1,5 @@
 """Whether kernels are compiled or run in Numba's simulator (`NUMBA_ENABLE_CUDASIM=1`)."""
 
-from numba import cuda
-
 from numbarnn.cuda.compiler import simulated
 
 BACKEND = "python" if simulated() else "cuda"  # what device functions are made for, see `specialise`
@@ -10,4 +8,6 @@ TINY_LAUNCHES = simulated()  # there a thread is dear: few, but several blocks, 
 
 def kernel(**options):
     """`numba.cuda.jit` with options that only its compiler knows, such as launch_bounds."""
+    from numba import cuda  # half a second, which the CPU engine does without
+
     return cuda.jit if simulated() else cuda.jit(**options)

@@ -20,7 +20,7 @@ from numbarnn.cuda import compiler
 from numbarnn.cuda.arguments import Arguments, numba_types
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import trouble
-from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, fingerprint, masks, repeat
+from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, fingerprint, masks, repeat, samples
 from numbarnn.kernels.step import pointwise, projection, stages, unit_sums
 from numbarnn.kernels.step.groups import (
     BackwardBuffers,
@@ -251,7 +251,7 @@ def fingerprint_kernels(dtype):
     """Fingerprints of weights and h, noted and compared: words of 32 bits (a float64 is two), or of 16."""
     if dtype in ("float32", "float16"):
         words = zeros(dtype, 64).view(np.uint32 if dtype == "float32" else np.uint16)
-        places, seen = np.zeros(2, np.int64), np.zeros((fingerprint.MOST_ARRAYS, fingerprint.BLOCKS), np.uint64)
+        places, seen = np.zeros(2, np.int64), np.zeros((samples.MOST_ARRAYS, samples.BLOCKS), np.uint64)
         arguments = seen, (words, words), (places, places), np.zeros(1, np.int64)
         for compares in (False, True):
             kernel = fingerprint.make_fingerprint(compares)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from numbarnn.common.order import RESET
 from numbarnn.kernels.step.groups import BackwardBuffers, Gradients, Saved, Scratch
-from numbarnn.passes import buffers, launches
+from numbarnn.passes import buffers
 from numbarnn.passes.executor import Pass, form_of_state, one_after_another, part_of_state, rows, state_arrays
 
 _GATES = frozenset(["gates"])
@@ -148,6 +148,8 @@ class BackwardPass(Pass):
 
     def bind_launch(self, task):
         """All steps of several layers."""
+        from numbarnn.passes import launches  # and with them Numba for GPUs, half a second
+
         return launches.bind_backward(self, task.launch)
 
     def bind_remake(self, task):

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from numbarnn.common.precision import known_dtype
+from numbarnn.kernels.arrays import samples
 from numbarnn.schedules.plan import BOTH, KINDS
 from numbarnn.schedules.problem import state_shapes
 
@@ -90,7 +91,7 @@ FORWARD = (
     Row("all_weights", "call", "F + X,", "storage", "all_weights", "tape", "the parameters, then all R", RECURRENT),
     Row("R_dropped", "call", "Y // cell.heads,", "storage", "R_dropped", "tape", "a parameter before it is spread",
         DROPS + " and cell.heads > 1"),
-    Row("seen", "call", "fingerprint.MOST_ARRAYS, fingerprint.BLOCKS", "uint64", "seen", "tape",
+    Row("seen", "call", "samples.MOST_ARRAYS, samples.BLOCKS", "uint64", "seen", "tape",
         "fingerprints of the weights and of y"),
     Row("trouble", "call", "1,", "int64", "trouble", "tape", "the call's word, `numbarnn.kernels.trouble`"),
     Row("dropped_input", "layer", "T, B, I", "storage", "dropout remake", "call", "the layer's input, dropped out",
@@ -157,10 +158,8 @@ class _Sizes(dict):
             return p.directions * sum(sizes) if name == "X" else max(sizes)
         if name == "F":
             return p.space.size
-        if name == "fingerprint":
-            from numbarnn.kernels.arrays import fingerprint  # kernels, which few calls launch
-
-            return fingerprint
+        if name == "samples":
+            return samples
         raise KeyError(name)
 
 

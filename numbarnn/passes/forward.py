@@ -10,7 +10,7 @@ from numbarnn.common.philox import dropout_masks, noise_words
 from numbarnn.common.precision import known_dtype
 from numbarnn.engines import Engine
 from numbarnn.kernels.step.groups import ForwardBuffers, Options, Saved, Scratch, States
-from numbarnn.passes import buffers, launches
+from numbarnn.passes import buffers
 from numbarnn.passes.executor import Pass, form_of_state, part_of_state, rows, state_arrays
 from numbarnn.passes.recurrent_weights import RecurrentWeights
 from numbarnn.passes.reserve import Reserve, layout_of
@@ -199,6 +199,8 @@ class ForwardPass(Pass):
 
     def bind_launch(self, task):
         """All steps of several layers."""
+        from numbarnn.passes import launches  # and with them Numba for GPUs, half a second
+
         return launches.bind_forward(self, task.launch)
 
     def steps_function(self, layer, direction):

@@ -17,7 +17,7 @@ def arrays():
 
 
 def noted(arrays, places):
-    seen, trouble = np.zeros((fingerprint.MOST_ARRAYS, fingerprint.BLOCKS), np.uint64), np.zeros(1, np.int64)
+    seen, trouble = np.zeros((samples.MOST_ARRAYS, samples.BLOCKS), np.uint64), np.zeros(1, np.int64)
     fingerprint.note(seen, arrays, places, trouble)
     assert not trouble[0]
     return seen, trouble

@@ -107,7 +107,7 @@ def infer_in_parts(layer, problem):
 def launch_what_gpus_need_to_notice_failures():
     """Calls in the simulator fail where they are made, and watch what backward reads again on the host."""
     engine, word, places = engines.get("sim"), np.zeros(1, np.int64), samples.places([(0, 6, 1)])
-    seen = np.zeros((fingerprint.MOST_ARRAYS, fingerprint.BLOCKS), np.uint64)
+    seen = np.zeros((samples.MOST_ARRAYS, samples.BLOCKS), np.uint64)
     for dtype in ("float16", "float32", "float64"):
         arrays = np.ones(6, dtype), np.ones((2, 3), dtype)
         engine.spoil(arrays, word, "nobody")

@@ -9,12 +9,10 @@ from numbarnn.compile import storage
 from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda.launch import Kernel, LaunchConfig
-from numbarnn.kernels.arrays.samples import LINE, term
+from numbarnn.kernels.arrays.samples import BLOCKS, LINE, term
 from numbarnn.kernels.trouble import CHANGED, code_of, make_report
 
 THREADS = 4 if TINY_LAUNCHES else 256  # of a block; a power of two
-BLOCKS = 2 if TINY_LAUNCHES else 128  # per array, at most
-MOST_ARRAYS = 2
 
 
 @cache

@@ -7,9 +7,13 @@ changes as a whole is noticed, and so is any parameter; a change of a few words 
 
 import numpy as np
 
+from numbarnn.compile.backend import TINY_LAUNCHES
+
 LINE = 16  # words that are read together: one line of a CPU's cache
 MOST = 65536  # lines
 STRIDES = (1, 3, 7, 13, 29, 61, 127, 251, 509, 1021)  # on average one line of so many is read
+MOST_ARRAYS = 2  # in one launch
+BLOCKS = 2 if TINY_LAUNCHES else 128  # of a launch per array, at most
 FEWEST = 4  # lines of a part, where it has as many
 
 
