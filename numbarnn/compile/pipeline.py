@@ -46,8 +46,9 @@ class _Door(JITCodeLibrary):
         module.data_layout = self._codegen._data_layout
 
     def _optimize_final_module(self):
-        passes, builder = self._codegen._module_pass_manager()
-        passes.run(self._final_module, builder)
+        made = self._codegen._module_pass_manager()
+        passes, *builder = made if isinstance(made, tuple) else (made,)  # without a builder before numba 0.62
+        passes.run(self._final_module, *builder)
 
 
 class _Compiler(Compiler):
