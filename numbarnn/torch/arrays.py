@@ -1,6 +1,7 @@
 """Tensors as the engines' arrays and back: the same memory on the same stream, nothing copied."""
 
 from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,40 +45,42 @@ def weights_of(network, weights):
     The last buffer's array is kept, with which views of it are.
 
     Args:
-        network: the `Network`. weights: the flat tensor, or a list of its parts.
+        network: the `Network`. weights: all parameters, or one flat tensor.
 
     Raises:
         ValueError: there are too few or too many, or of another size.
     """
-    first = weights[0]
-    start, known = first.data_ptr(), network.last_weights  # one read: another thread may change it
-    if _lie_together(network, weights, start):
-        if known is not None and known[:3] == (start, first.dtype, first.device):
-            return known[3]
-        memory = first.untyped_storage()
-        if start + network.size * first.element_size() <= memory.data_ptr() + memory.nbytes():
-            flat = array_of(first.detach().as_strided((network.size,), (1,)))
-            network.last_weights = start, first.dtype, first.device, flat
-            return flat
-    return array_of(gathered(network, weights))
+    first, known = weights[0], network.last_weights  # one read: another thread may change it
+    places = [tensor.data_ptr() for tensor in weights if tensor.is_contiguous()]
+    if known is not None and places == known.places and first.dtype is known.dtype and first.device == known.device:
+        return known.array
+    check_weights(network, weights)
+    item, memory = first.element_size(), first.untyped_storage()
+    ends_inside = places and places[0] + network.size * item <= memory.data_ptr() + memory.nbytes()
+    offsets = [0] if is_flat(network, weights) else [part.offset * item for part in network.parts]
+    if not ends_inside or places != [places[0] + offset for offset in offsets]:
+        return array_of(gathered(network, weights))
+    array = array_of(first.detach().as_strided((network.size,), (1,)))
+    network.last_weights = LastWeights(places, first.dtype, first.device, array)
+    return array
+
+
+class LastWeights(NamedTuple):
+    """A buffer of parameters.
+
+    Attributes:
+        places: addresses of the parameters, or of the flat tensor. array: all of them.
+    """
+
+    places: list
+    dtype: torch.dtype
+    device: torch.device
+    array: Any
 
 
 def is_flat(network, weights):
     """Whether there is one tensor for all parameters."""
     return len(weights) == 1 and weights[0].dim() == 1
-
-
-def _lie_together(network, weights, start):
-    """Whether tensors stand in memory as the parts of the flat buffer do."""
-    if is_flat(network, weights):
-        return weights[0].is_contiguous() and weights[0].numel() == network.size
-    if len(weights) != len(network.parts):
-        return False
-    item = weights[0].element_size()
-    for tensor, part in zip(weights, network.parts, strict=True):
-        if tensor.data_ptr() != start + part.offset * item or not tensor.is_contiguous():
-            return False
-    return True
 
 
 def gathered(network, weights):

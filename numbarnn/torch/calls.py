@@ -4,7 +4,7 @@ import torch
 
 from numbarnn.layers.private import split_steps
 from numbarnn.torch import batching, core  # noqa: F401 - which registers torch.ops.numbarnn and its rules
-from numbarnn.torch.eager import Recurrence
+from numbarnn.torch.eager import recurrence
 from numbarnn.torch.networks import DEVICES
 from numbarnn.torch.transformed import Forward
 
@@ -52,7 +52,7 @@ def run(
     if _goes_by_operators(x, weights):
         y, hy, cy, every = _by_operators(network, about, x, hx, cx, weights, keep)
     elif keep:
-        y, hy, cy, every = Recurrence.apply(network, about, x, hx, cx, *weights)
+        y, hy, cy, every = recurrence(network, about, x, hx, cx, *weights)
     else:
         y, hy, cy, every, *_ = core.forward(network, about, x, hx, cx, weights, keep=False)
     if not network.private:

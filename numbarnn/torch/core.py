@@ -62,17 +62,16 @@ def forward(network, about, x, hx, cx, weights, keep):
         if about.every_state:
             sequences = replace(sequences, every_state=True)
         flat = weights_of(network, weights)
-        sizes = stack.output_sizes, [network.private * hidden for hidden in stack.hidden_sizes]
-        state = [_apart(network, array_of(one), widths) for one, widths in zip((hx, cx), sizes, strict=True)]
+        state = _apart(network, array_of(hx), array_of(cx))
         if keep or about.seed is not None:
             y, *states, reserve = reserved.forward(stack, shape, array_of(x), state, flat, sequences)
         else:
             y, *states, reserve = stack.forward(  # whose tape is None
                 array_of(x), *state, flat, False, batch_major=about.batch_first, sequences=sequences
             )
-        hy, cy, *every = [tensor_of(_joined(stack, one)) for one in states]
-        every, reserve = every[0] if every else None, tensor_of(reserve) if keep else None
-        return tensor_of(y), hy, cy, every, reserve, shape
+        hy, cy, *every = states if not network.uneven else [_joined(stack, one) for one in states]
+        every, reserve = tensor_of(every[0]) if every else None, tensor_of(reserve) if keep else None
+        return tensor_of(y), tensor_of(hy), tensor_of(cy), every, reserve, shape
 
 
 def backward(network, shape, draws, x, weights, reserve, gradients, need):
@@ -84,17 +83,12 @@ def backward(network, shape, draws, x, weights, reserve, gradients, need):
     stack = network.stack_for(weights[0], draws)
     dy, dhy, dcy, d_states = gradients
     with stream_of(reserve):
-        dhy = _apart(network, array_of(dhy), stack.output_sizes)
-        dcy = _apart(network, array_of(dcy), [network.private * hidden for hidden in stack.hidden_sizes])
-        flat, given = weights_of(network, weights), Given(array_of(dy), dhy, dcy, array_of(d_states))
+        states = _apart(network, array_of(dhy), array_of(dcy))
+        flat, given = weights_of(network, weights), Given(array_of(dy), *states, array_of(d_states))
         dx, dhx, dcx, dw = reserved.backward(stack, shape, array_of(x), flat, array_of(reserve), given, need)
-        return tensor_of(dx), tensor_of(_joined(stack, dhx)), tensor_of(_joined(stack, dcx)), tensor_of(dw)
-
-
-def what_is_read(network, shape):
-    """(whether backward reads x itself for the gradients of parameters, whether y is a part of the reserve)."""
-    problem = reserved.problem_of(network.stack, shape)
-    return not problem.copies_x, not (problem.batch_major or problem.padded)
+        if network.uneven:
+            dhx, dcx = _joined(stack, dhx), _joined(stack, dcx)
+        return tensor_of(dx), tensor_of(dhx), tensor_of(dcx), tensor_of(dw)
 
 
 def state_shapes(network, batch):
@@ -107,13 +101,21 @@ def state_shapes(network, batch):
     return [(stack.num_layers * D, batch, width) for width in widths]
 
 
-def _apart(network, state, widths):
-    """An array as the engines' states: of layers that differ in size a list."""
-    if state is None or not network.uneven:
-        return state
+def _apart(network, h, c):
+    """Arrays of h and of all private states as the engines have them: of layers that differ in size lists."""
+    if not network.uneven:
+        return h, c
+    return _by_layer(h, network.stack.output_sizes), _by_layer(
+        c, [network.private * hidden for hidden in network.stack.hidden_sizes]
+    )
+
+
+def _by_layer(state, widths):
+    """A list of copies of a state's columns."""
+    if state is None:
+        return None
     ends = np.cumsum(widths).tolist()
-    parts = [state[:, :, end - width : end] for end, width in zip(ends, widths, strict=True)]
-    return [part.copy() for part in parts]
+    return [state[:, :, end - width : end].copy() for end, width in zip(ends, widths, strict=True)]
 
 
 def _joined(stack, state):

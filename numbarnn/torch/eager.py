@@ -22,10 +22,10 @@ class Recurrence(torch.autograd.Function):
         y, hy, cy, states, reserve, shape = core.forward(network, about, x, hx, cx, weights, keep=True)
         ctx.set_materialize_grads(False)
         ctx.network, ctx.shape, ctx.draws = network, shape, about.seed is not None
-        keeps_x, y_is_reserve = core.what_is_read(network, shape)
+        copied = shape.batch_major or shape.padded  # x into the reserve, and y out of it
         # Whoever writes into y, writes into the reserve, if y is in there: PyTorch notices it where y is saved.
-        x = x if keeps_x and any(ctx.needs_input_grad[5:]) else None
-        ctx.save_for_backward(x, reserve, y if y_is_reserve else None, *weights)
+        x = x if not copied and any(ctx.needs_input_grad[5:]) else None
+        ctx.save_for_backward(x, reserve, None if copied else y, *weights)
         return y, hy, cy, states
 
     @staticmethod
@@ -40,6 +40,10 @@ class Recurrence(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph
             gradients = Once.apply(gradients, dy, dhy, dcy, d_states, x, *weights)
         return None, None, *gradients
+
+
+# Without what `apply` does for calls under functorch's transformations, which do not come here.
+recurrence = super(torch.autograd.Function, Recurrence).apply
 
 
 class Once(torch.autograd.Function):

@@ -112,7 +112,7 @@ def _set_up(ctx, inputs, output):
     x, _, _, weights, lengths, resets, seed, network, _, batch_first, every_state, keep = inputs
     ctx.set_materialize_grads(False)
     steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
-    padded, keeps_x = lengths is not None, not (batch_first or lengths is not None)  # `core.what_is_read`
+    padded, keeps_x = lengths is not None, not (batch_first or lengths is not None)
     ctx.call = network, steps, batch, padded, resets is not None, batch_first, every_state
     ctx.needs, ctx.count, ctx.keep = ctx.needs_input_grad, len(weights), keep
     ctx.save_for_backward(x if keeps_x else None, output[4], seed, *weights)

@@ -23,7 +23,7 @@ def test_results_and_gradients_are_torchs(cell, bidirectional, views):
     for weight, peer in zip(s.weights, s.peers, strict=True):
         assert_near(weight.grad, peer.grad)
     assert len({weight.grad.untyped_storage().data_ptr() for weight in s.weights}) == 1
-    assert views == (s.network.last_weights is not None and s.network.last_weights[0] == s.flat.data_ptr())
+    assert views == (s.network.last_weights is not None and s.network.last_weights.places[0] == s.flat.data_ptr())
 
 
 def flags(probability, *shape):
