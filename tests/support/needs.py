@@ -1,0 +1,46 @@
+"""Retained tapes, needs and reserves on any engine: the same bits as one ordinary backward pass."""
+
+import numpy as np
+
+import numbarnn as nr
+from numbarnn.cells import library
+from numbarnn.layers import reserved
+from numbarnn.passes.backward import Given, Need
+
+STEPS, BATCH = 3, 2
+LAYERS = {
+    "lstm": lambda **options: nr.LSTM(4, 6, 2, **options),
+    "given": lambda **options: nr.GRU(2 * 18, 6, bidirectional=True, input_mode="given", **options),
+    "dropped": lambda **options: nr.RNN(RANDOM, 4, 6, 2, dropout=0.5, **options),
+}
+RANDOM = nr.cell(library.lstm, drop_R=0.4, zoneout_c=0.2)
+
+
+def check_needs(name, device, schedule, calls=1):
+    """Assert it for a layer; of several calls the later ones may be replays."""
+    layer = LAYERS[name](device=device, schedule=schedule, seed=1)
+    engine, stack = layer.engine, layer.stack
+    rng = np.random.default_rng(0)
+    x = engine.from_host(rng.normal(size=(STEPS, BATCH, layer.input_size)).astype("float32"))
+    for call in range(calls):
+        layer.training_calls = call
+        y, _, tape = layer.forward(x)
+        dy = engine.from_host(rng.normal(size=y.shape).astype("float32"))
+        several = [
+            layer.backward(tape, dy, need=need, retain=True) for need in (("x", "weights"), ("x",), ("weights",))
+        ]
+        last, host = layer.backward(tape, dy), engine.to_host
+        assert several[1].weights is None and several[2].x is None
+        for grads in several:
+            for found, expected in ((grads.x, last.x), (grads.weights, last.weights)):
+                assert found is None or np.array_equal(host(found), host(expected))
+        if call:
+            continue
+        shape, given = reserved.Shape(STEPS, BATCH, seed=stack.seed), Given(dy)
+        again, _, _, reserve = reserved.forward(stack, shape, x, (None, None), layer.weights)
+        assert np.array_equal(host(again), host(y))
+        copy = engine.from_host(host(reserve))
+        reserve[...] = 0xFF
+        for _ in range(2):
+            dx, *_, dw = reserved.backward(stack, shape, x, layer.weights, copy, given, Need(again=True))
+            assert np.array_equal(host(dx), host(last.x)) and np.array_equal(host(dw), host(last.weights))
