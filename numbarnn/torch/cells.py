@@ -4,16 +4,16 @@ import torch
 from torch.nn import Module, Parameter
 
 from numbarnn.torch import checks, states
-from numbarnn.torch.computation import Computation
+from numbarnn.torch.computation import Computation, Computed
 
 _NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
-class CellBase(torch.nn.RNNCellBase):
+class CellBase(Computed, torch.nn.RNNCellBase):
     """One step of one layer: x (B, I), or of one sequence (I,); states (B, H), or (H,).
 
     Parameters are `weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`, views of one flat buffer; see
-    `Recurrent.flatten_parameters`.
+    `flatten_parameters`.
 
     Args:
         cell: its name in `numbarnn.cells.CELLS`.
@@ -47,29 +47,16 @@ class CellBase(torch.nn.RNNCellBase):
         """Be what a torch.nn cell was, with its attributes."""
         kind = type(self).__name__.removesuffix("Cell").lower()
         self.cell = f"rnn_{self.nonlinearity}" if kind == "rnn" else kind
-        self._set_up()
-        self.flatten_parameters()
+        self._start_anew()
 
     def _is_torchs(self):
         """Whether torch.nn has a cell that computes the same."""
         return isinstance(self.bias, bool)
 
-    def flatten_parameters(self):
-        """Make the parameters views of one flat buffer again; see `Recurrent.flatten_parameters`."""
-        self._computation.flat.flatten(self)
-
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
         self.flatten_parameters()
         return self
-
-    def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name != "_computation"}
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        self._set_up()
-        self.flatten_parameters()
 
     def forward(self, input, hx=None):
         """The state after the step.
@@ -97,6 +84,12 @@ class CellBase(torch.nn.RNNCellBase):
             checks.cell_sizes(x, state, self.input_size, self.hidden_size)
         elif input.shape[-1] != self.input_size:
             checks.cell_sizes(x, (), self.input_size, self.hidden_size)
+        weight = self._parameters.get("weight_ih")
+        if weight is not None and x.dtype is not weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise RuntimeError(
+                f"{kind}: input and weights must have the same dtype, but are {x.dtype} and {weight.dtype}: convert "
+                f"the input, input.to({weight.dtype}), or the module, .to({x.dtype})"
+            )
         _, state = self._computation.run(self, x, state, {"batch_first": False})
         return states.each(state, _unbatched if not batched else _unstepped)
 

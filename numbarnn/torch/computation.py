@@ -33,12 +33,13 @@ class Computation:
         flat: the `FlatParameters`.
         states: the names of the cell's states, h first.
         by_layer: see above.
+        dropout: what networks drop by themselves.
     """
 
     def __init__(self, options, by_layer=False, suffix=""):
         network = Network(**options)
         whole = self._whole = network.stack
-        self.states, self.by_layer = whole.cell.states, by_layer
+        self.states, self.by_layer, self.dropout = whole.cell.states, by_layer, whole.dropout
         self._networks = [Network(**own) for own in _options_by_layer(options, whole)] if by_layer else [network]
         places = {part.name.removesuffix(suffix): part for part in whole.space.parameters}
         self.shapes = {name: places[name].shape for name in _in_order(whole.space, suffix)}
@@ -100,6 +101,33 @@ class Computation:
         every = [of_every_step(whole.hidden_sizes[-1]) for _ in self.states[1:]]
         results = [of_every_step(whole.output_sizes[-1]), tuple(map(empty, states.shapes(whole, 0))), tuple(every)]
         return results if options.get("output_states") else results[:2]
+
+
+class Computed:
+    """What modules with a `Computation` have in common; they make it in `_set_up`, of their attributes as they are."""
+
+    def flatten_parameters(self):
+        """Make the parameters views of one flat buffer again, so that calls need not gather them.
+
+        Modules are made so; `.to(...)`, copies and `load_state_dict` leave them so. Of use after `p.data = ...`.
+        """
+        self._computation.flat.flatten(self)
+
+    def _start_anew(self):
+        self._set_up()
+        self.flatten_parameters()
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+        if local_metadata.get("assign_to_params_buffers"):
+            self.flatten_parameters()
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name not in ("_computation", "_flat_weight_refs")}
+
+    def __setstate__(self, state):
+        torch.nn.Module.__setstate__(self, state)
+        self._start_anew()
 
 
 def _in_order(space, suffix):

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from numbarnn import cells
 from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.torch import checks, packed, states
-from numbarnn.torch.computation import Computation
+from numbarnn.torch.computation import Computation, Computed
 
 # What numbarnn has besides torch.nn's options, as it is unless said otherwise.
 _BESIDES = {
@@ -23,7 +23,7 @@ _BESIDES = {
 _OF_STACKS = [name for name in _BESIDES if name != "reset_after"]  # which is another cell
 
 
-class Recurrent(torch.nn.RNNBase):
+class Recurrent(Computed, torch.nn.RNNBase):
     """A stack of recurrent layers of any cell: `torch.nn.LSTM`'s interface, with the cell as its first argument.
 
     Parameters have torch.nn's names (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_hr_l0`, with
@@ -78,7 +78,7 @@ class Recurrent(torch.nn.RNNBase):
         for name, shape in self._computation.shapes.items():
             self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
         self.reset_parameters()
-        self.flatten_parameters()
+        self._start_anew()  # on the device where they are
 
     def _set_up(self):
         """The `Computation` of the attributes as they are."""
@@ -104,14 +104,6 @@ class Recurrent(torch.nn.RNNBase):
             for name, rows, value in self._computation.initial:
                 getattr(self, name)[rows] = value
 
-    def flatten_parameters(self):
-        """Make the parameters views of one flat buffer again, so that calls need not gather them.
-
-        Modules are made so, and `.to(...)` and copies leave them so. Of use after `p.data = ...`, or after
-        `load_state_dict(..., assign=True)`.
-        """
-        self._computation.flat.flatten(self)
-
     # ---------------------------------------------------------------- from torch.nn's module and back
     _OWN = ("cell", "_computation", *_OF_STACKS, "reset_after")  # attributes that torch.nn's modules do not have
 
@@ -119,8 +111,7 @@ class Recurrent(torch.nn.RNNBase):
         """Be what a torch.nn module was, with its attributes."""
         self.cell = cells.get(self.mode.lower())
         vars(self).update({name: _BESIDES[name] for name in _OF_STACKS})
-        self._set_up()
-        self.flatten_parameters()
+        self._start_anew()
 
     def _is_torchs(self):
         """Whether torch.nn has a module that computes the same."""
@@ -134,28 +125,13 @@ class Recurrent(torch.nn.RNNBase):
     )
 
     def _init_flat_weights(self):  # RNNBase calls it after `_apply`, which is `.to()`, `.double()`, `.cuda()`, ...
-        self._set_up()
-        self.flatten_parameters()
+        self._start_anew()
 
     def _update_flat_weights(self):  # RNNBase keeps a list of the parameters; here each call takes those that are there
         pass
 
     def _replicate_for_data_parallel(self):
         return Module._replicate_for_data_parallel(self)
-
-    def load_state_dict(self, state_dict, strict=True, assign=False):
-        result = super().load_state_dict(state_dict, strict, assign)
-        if assign:
-            self.flatten_parameters()
-        return result
-
-    def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name not in ("_computation", "_flat_weight_refs")}
-
-    def __setstate__(self, state):
-        Module.__setstate__(self, state)
-        self._set_up()
-        self.flatten_parameters()
 
     def extra_repr(self):
         besides = {name: getattr(self, name, usual) for name, usual in _BESIDES.items()}
@@ -176,7 +152,7 @@ class Recurrent(torch.nn.RNNBase):
                 list of one (D, B, H) per layer.
             lengths: (B,) ints, 0 to T, in any order, a list or a tensor on any device: what stands in x beyond a
                 sequence's length is ignored, the backward direction starts at its last element. Instead of packing.
-            resets: (T, B), or (B, T) with `batch_first`, bools: sequence b begins anew at time t.
+            resets: (T, B), or (B, T) with `batch_first` unless x is packed, bools: sequence b begins anew at time t.
             padding_value: what y is beyond a sequence's length.
             output_states: return the private states of every step of the last layer too.
 
@@ -205,7 +181,8 @@ class Recurrent(torch.nn.RNNBase):
                 options["resets"] = torch.as_tensor(resets).unsqueeze(0 if self.batch_first else 1)
         if hx is not None:
             hx = states.taken(self._computation.states, hx, batched)
-        results = self._computation.run(self, input, hx, options, self._drop())
+        drop = self._drop()  # which may make another computation
+        results = self._computation.run(self, input, hx, options, drop)
         if not batched:
             output, state, *more = results
             axis = 0 if self.batch_first else 1
@@ -214,13 +191,13 @@ class Recurrent(torch.nn.RNNBase):
         return tuple(results)
 
     def _drop(self):
-        """What happens to a layer's output on its way to the next layer, a function; None: nothing."""
-        if not (self.dropout and self.training and self.num_layers > 1) or self._is_on_gpu():
-            return None  # on a GPU networks drop by themselves
-        if not self._computation.by_layer:  # dropout was 0 so far
-            self._set_up()
-            self.flatten_parameters()
-        return partial(torch.nn.functional.dropout, p=self.dropout)
+        """What happens to a layer's output on its way to the next layer, a function; None: nothing, or the network does
+        it by itself."""
+        if not (self.dropout and self.training and self.num_layers > 1):
+            return None
+        if not self._computation.by_layer and self._computation.dropout != self.dropout:
+            self._start_anew()  # dropout was another one so far
+        return partial(torch.nn.functional.dropout, p=self.dropout) if self._computation.by_layer else None
 
 
 def _without_batch(state):

@@ -1,5 +1,6 @@
 """Packed sequences: padded for the engines, which take sequences of any length, and packed again."""
 
+import torch
 from torch import _VF
 from torch.nn.utils.rnn import PackedSequence
 
@@ -37,6 +38,8 @@ def forward(module, sequence, hx, options):
         if order is not None:
             hx = states.each(hx, lambda one: one.index_select(1, order))
     options = options | {"lengths": lengths, "batch_first": False}
+    if options.get("resets") is not None and order is not None:
+        options["resets"] = torch.as_tensor(options["resets"])[:, order]
     y, state, *more = module._computation.run(module, x, hx, options, drop and drop_packed)
     if ranks is not None:
         state = states.each(state, lambda one: one.index_select(1, ranks))

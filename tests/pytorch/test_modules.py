@@ -121,7 +121,8 @@ def test_device_meta(name):
     module.to_empty(device="cpu").load_state_dict(theirs.state_dict())
     torch_modules.assert_same(theirs, module, x_for(name))
     other = getattr(nrt, name)(*SIZES[name], device="meta")
-    other.load_state_dict(theirs.state_dict(), assign=True)
+    nn.Sequential(other).load_state_dict({f"0.{key}": value for key, value in theirs.state_dict().items()}, assign=True)
+    assert len({one.untyped_storage().data_ptr() for one in other.parameters()}) == 1
     torch_modules.assert_same(theirs, other, x_for(name))
 
 
@@ -199,6 +200,43 @@ def test_resets_are_sequences_of_their_own():
     torch.testing.assert_close(y[:4, 1], ours(x[:4, 1])[0])
     torch.testing.assert_close((y[4:, 1], (h[:, 1], c[:, 1])), ours(x[4:, 1]))
     torch.testing.assert_close(y[:, 0], ours(x[:, 0])[0])
+
+
+def test_resets_of_packed_sequences():
+    """They are given for sequences in their own order."""
+    ours = nrt.GRU(3, 5)
+    x, lengths, resets = torch.randn(6, 3, 3), [2, 6, 4], torch.zeros(6, 3, dtype=torch.bool)
+    resets[3, 1] = resets[1, 2] = True
+    expected = ours(x, lengths=lengths, resets=resets)
+    y, state = ours(pack_padded_sequence(x, lengths, enforce_sorted=False), resets=resets)
+    torch.testing.assert_close((pad_packed_sequence(y)[0], state), expected)
+
+
+@each_stack
+def test_dropout_by_the_network_itself(name, monkeypatch):
+    """As on a GPU: other elements than torch.nn's, the same ones after the same seed; none in evaluation."""
+    monkeypatch.setattr(nrt.Recurrent, "_is_on_gpu", lambda module: True)
+    theirs, ours = pair(name, dropout=0.5)
+    x = torch.randn(20, 8, 3)
+
+    def drawn(seed):
+        torch.manual_seed(seed)
+        return ours(x)[0]
+
+    assert torch.equal(drawn(1), drawn(1)) and not torch.equal(drawn(1), drawn(2))
+    ours.dropout = 1.0
+    expected = getattr(nn, name)(3, 5, 2, dropout=1.0)
+    expected.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(ours(x)[0], expected(x)[0])
+    torch_modules.assert_same(theirs.eval(), ours.eval(), x)
+
+
+@each_stack
+def test_dropout_changed_later(name):
+    theirs, ours = pair(name)
+    for dropout in (0.5, 0.2, 0.0):
+        theirs.dropout = ours.dropout = dropout
+        torch_modules.assert_same(theirs, ours, torch.randn(6, 4, 3))
 
 
 # ---------------------------------------------------------------- what torch.nn does not have
@@ -348,6 +386,13 @@ def test_call_errors(name, shape, state_shape, dtype):
         ours(x, state)
     if "same dtype" not in str(expected.value) and "dtype" not in str(found.value):
         assert str(found.value) in (str(expected.value), str(expected.value).replace("D tensor instead", "D instead"))
+
+
+@pytest.mark.parametrize("name", torch_modules.CELLS)
+def test_dtypes_of_cells(name):
+    for module in pair(name):
+        with pytest.raises(RuntimeError, match="same dtype"):
+            module(torch.zeros(4, 3, dtype=torch.float64))
 
 
 def test_dropout_of_one_layer_warns():
