@@ -7,6 +7,9 @@ from torch.testing._internal import common_modules
 import numbarnn.torch as nrt
 import torch_modules
 
+# That import forbids the whole process to set PyTorch's flags, which other tests do.
+torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_flag"] = True
+
 INFOS = [info for info in common_modules.module_db if info.module_cls.__name__ in nrt.__all__]
 DTYPES = (torch.float32, torch.float64)
 
