@@ -1,7 +1,7 @@
 """How Numba compiles the CPU engine's functions: without machine code that nobody calls and passes without effect.
 
 This reaches into Numba's libraries of code, as numba 0.61 to 0.68 have them. With a Numba that lacks something of it,
-`ForParts`, `ForWholes` and `ForDoors` are Numba's own compiler, and first calls take longer.
+`ForParts` and `ForDoors` are Numba's own compiler, and first calls take longer.
 """
 
 from numba.core.codegen import JITCodeLibrary
@@ -14,22 +14,12 @@ _NOT_NEEDED = {
     "FindLiterallyCalls", "LiteralUnroll", "LiteralPropagationSubPipelinePass", "InlineOverloads", "NopythonRewrites",
     "DumpParforDiagnostics",
 }  # fmt: skip
-_OF_LIBRARIES = "add_linking_library finalize _finalize_dynamic_globals _optimize_functions _optimize_final_module"
+_OF_LIBRARIES = "finalize _finalize_dynamic_globals _optimize_functions _optimize_final_module"
 
 
-class _WithParts(JITCodeLibrary):
-    """Code that is linked with that of the functions it calls, and with what these call."""
-
-    def add_linking_library(self, library):
-        super().add_linking_library(library)
-        if isinstance(library, _Part):
-            for one in library._linking_libraries:
-                super().add_linking_library(one)
-
-
-class _Part(_WithParts):
+class _Part(JITCodeLibrary):
     """The code of a function that only compiled functions call. LLVM optimises it with these, of which it becomes a
-    part; machine code of its own, which takes as long, it has none."""
+    part; machine code of its own, which takes as long, it has none. Who calls it is linked with all that it calls."""
 
     def finalize(self):
         self._finalize_dynamic_globals()
@@ -74,12 +64,6 @@ class ForParts(_Compiler):
         self.state.flags.no_compile = True
 
 
-class ForWholes(_Compiler):
-    """Of functions that call such."""
-
-    library = _WithParts
-
-
 class ForDoors(_Compiler):
     """Of doors."""
 
@@ -95,4 +79,4 @@ class ForDoors(_Compiler):
 
 
 if not all(hasattr(JITCodeLibrary, name) for name in _OF_LIBRARIES.split()):
-    ForParts = ForWholes = ForDoors = Compiler
+    ForParts = ForDoors = Compiler

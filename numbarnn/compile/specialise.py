@@ -70,7 +70,9 @@ def only_for_compiled_code(dispatcher):
     def add_overload(compiled):
         compiled = compiled._replace(entry_point=object())  # by which callers ask Numba for it
         add_to_overloads(tuple(compiled.signature.args), compiled)  # and not where calls from Python look
-        dispatcher.targetctx.insert_user_function(compiled.entry_point, compiled.fndesc, [compiled.library])
+        # With the parts that it calls: none has machine code of its own.
+        parts = [compiled.library, *getattr(compiled.library, "_linking_libraries", ())]
+        dispatcher.targetctx.insert_user_function(compiled.entry_point, compiled.fndesc, parts)
 
     def refuse(*arguments, **named):
         raise TypeError(f"{dispatcher.py_func.__name__} is for compiled code: call it in a function of numba.njit")

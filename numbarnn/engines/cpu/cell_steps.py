@@ -10,7 +10,6 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-from numbarnn.compile import pipeline
 from numbarnn.compile.specialise import inline
 from numbarnn.engines.cpu.records import BY_ADDRESS, rows_at
 from numbarnn.engines.cpu.vectors import numbers_at, own_memory
@@ -83,19 +82,19 @@ def _forward(cell, address, save):
                 _put(zero, rows.saved + b * rows.saved_row, first, rows.H, tile, cell.num_states, cell.num_saved, n)
 
 
-@njit(**BY_ADDRESS, pipeline_class=pipeline.ForWholes)
+@njit(**BY_ADDRESS)
 def infer_units(cell, address):
     """One step of the units."""
     _forward(cell, address, False)
 
 
-@njit(**BY_ADDRESS, pipeline_class=pipeline.ForWholes)
+@njit(**BY_ADDRESS)
 def train_units(cell, address):
     """One step of the units, which keeps what backward needs."""
     _forward(cell, address, True)
 
 
-@njit(**BY_ADDRESS, pipeline_class=pipeline.ForWholes)
+@njit(**BY_ADDRESS)
 def stage_units(stage, address):
     """Forward of a stage of gates: what its rows of R multiply, of the units, into `out`."""
     zero, rows = stage.zero(), rows_at(address)
@@ -109,7 +108,7 @@ def stage_units(stage, address):
             _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, _ZERO, _ONE, n)
 
 
-@njit(**BY_ADDRESS, pipeline_class=pipeline.ForWholes)
+@njit(**BY_ADDRESS)
 def stage_terms(stage, address):
     """Forward of a stage of sums: its terms of the units of one sequence, at most TILE of them, into `out` (sums,
     TILE)."""
@@ -143,7 +142,7 @@ def _backward_arguments(cell, zero, rows, b, j):
     )
 
 
-@njit(**BY_ADDRESS, pipeline_class=pipeline.ForWholes)
+@njit(**BY_ADDRESS)
 def backward_units(cell, address):
     """One step backward of the units."""
     zero, rows = cell.zero(), rows_at(address)
@@ -171,7 +170,7 @@ def backward_units(cell, address):
             _put(zero, rows.d_per_unit + b * rows.d_per_unit_row, first, H, tile, of_parameters, cell.num_per_unit, n)
 
 
-@njit(**BY_ADDRESS, pipeline_class=pipeline.ForWholes)
+@njit(**BY_ADDRESS)
 def stage_units_back(stage, address):
     """Backward of a stage of gates: their gradients, of the units, into dah."""
     zero, rows = stage.zero(), rows_at(address)
@@ -186,7 +185,7 @@ def stage_units_back(stage, address):
             _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, _ZERO, stage.count, n)
 
 
-@njit(**BY_ADDRESS, pipeline_class=pipeline.ForWholes)
+@njit(**BY_ADDRESS)
 def stage_terms_back(stage, address):
     """Backward of a stage of sums: the terms of their gradients; as `stage_terms`."""
     zero, rows = stage.zero(), rows_at(address)
