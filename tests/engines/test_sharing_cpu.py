@@ -202,8 +202,8 @@ def test_many_rows_of_x_in_panels(share, monkeypatch, way):
 def test_threads_share_the_units_of_large_weights(share, loops_run, monkeypatch):
     """Where each of them would read all of R for a few sequences."""
     monkeypatch.setattr(cpu, "ROWS_OF_LARGE", 5)
-    layer = nr.LSTM(4, 90, device="cpu", seed=0)
     for large, batch, by_sequences in ((10**9, 9, True), (1, 9, False), (1, 10, True)):
+        layer = nr.LSTM(4, 90, device="cpu", seed=0)
         monkeypatch.setattr(cpu, "LARGE_R", large)
         share("sequences", 2)
         layer(np.zeros((8, batch, 4), np.float32))
