@@ -1,7 +1,7 @@
 """Training runs with either import: the same numbers; in several processes, threads and workers of a DataLoader."""
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
@@ -66,11 +66,11 @@ def test_a_language_model_learns_the_same(kind, seed):
 
 
 # ---------------------------------------------------------------- several processes
-def train_in_parallel(rank, port, address, results):
+def train_in_parallel(rank, meeting_place, results):
     """One of two processes: a few steps under DistributedDataParallel, on this process' half of the batch."""
     torch.set_num_threads(1)
-    store = torch.distributed.TCPStore(address, port, 2, is_master=rank == 0)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    patience = timedelta(seconds=60)  # then it fails, and does not keep all tests waiting
+    torch.distributed.init_process_group("gloo", f"file://{meeting_place}", patience, world_size=2, rank=rank)
     model, x = parallel_model(nrt)
     model = nn.parallel.DistributedDataParallel(model)
     losses = train(model, x[:, 2 * rank : 2 * rank + 2])
@@ -99,11 +99,8 @@ def train(model, x):
 
 def test_distributed_data_parallel(tmp_path):
     """Two processes with half of the batch each do what one does with all of it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     results = tmp_path / "results.pt"
-    torch.multiprocessing.spawn(train_in_parallel, (port, "127.0.0.1", results), nprocs=2)
+    torch.multiprocessing.spawn(train_in_parallel, (tmp_path / "meeting place", results), nprocs=2)
     losses, parameters = torch.load(results, weights_only=False)
     model, x = parallel_model(nn)
     torch.testing.assert_close(losses, torch.stack(train(model, x)), rtol=1e-4, atol=1e-6)
