@@ -7,13 +7,12 @@ hand on to each other and keep for backward is rounded too, so that it takes hal
 import numpy as np
 
 from numbarnn.common.precision import known_dtype
+from numbarnn.passes.executor import with_each
 
 
 def widened(array):
     """An array, or state, in float32; None stays None."""
-    if isinstance(array, list):
-        return [part.astype(np.float32) for part in array]
-    return None if array is None else array.astype(np.float32)
+    return with_each(array, lambda part: part.astype(np.float32))
 
 
 class Widened:
@@ -28,12 +27,8 @@ class Widened:
         self._weights = (None, None)  # the last buffer of weights, and its numbers in float32
 
     def _rounded(self, array):
-        if isinstance(array, list):
-            return [self._rounded(part) for part in array]
-        if array is None:
-            return None
         with np.errstate(over="ignore"):  # beyond the dtype's range is infinity, as on a GPU
-            return array.astype(self._dtype)
+            return with_each(array, lambda part: part.astype(self._dtype))
 
     def _wide_weights(self, weights):
         """The weights as they are now; in one buffer for calls with one buffer, so that small calls stay bound."""

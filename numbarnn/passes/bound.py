@@ -8,7 +8,7 @@ functions that the tasks became, and copies the results out.
 import numpy as np
 
 from numbarnn.passes.backward import BackwardPass, Given
-from numbarnn.passes.executor import state_arrays
+from numbarnn.passes.executor import state_arrays, with_each
 from numbarnn.passes.forward import ForwardPass
 
 SMALL = 1 << 18  # bytes of a call's largest arrays, of all steps and layers, up to which it is bound
@@ -28,15 +28,41 @@ def is_small(problem):
     return rows * widths * np.dtype(problem.dtype).itemsize <= SMALL and not differs
 
 
-def _own(array):
-    """An array, or state, like the caller's one."""
-    if isinstance(array, list):
-        return [np.empty_like(part) for part in array]
-    return None if array is None else np.empty(array.shape, array.dtype)
+def _like(array):
+    """An array like the caller's one, contiguous."""
+    return np.empty(array.shape, array.dtype)
 
 
-def _fill(own, given):
-    """Copy what the caller gave: an array, a state, or None."""
+class _Bound:
+    """A pass with arrays of its own.
+
+    Args:
+        given: arrays, states, or None, like those that it will get.
+    """
+
+    def __init__(self, given):
+        self._own = tuple(with_each(one, _like) for one in given)
+
+    def _bind(self, plan):
+        """Let `self.work` become functions."""
+        self._functions, self._results = self.work.bound(plan), self.work.results()
+
+    def _fill(self, given):
+        """Copy what the caller gave into its own arrays."""
+        for own, other in zip(self._own, given, strict=True):
+            _copy(own, other)
+
+    def _run(self):
+        for function in self._functions:
+            function()
+
+    def _copies(self):
+        """Copies of the results."""
+        return tuple(with_each(one, np.ndarray.copy) for one in self._results)
+
+
+def _copy(own, given):
+    """own = given, arrays or states, or both None."""
     if type(own) is np.ndarray:
         np.copyto(own, given)
     elif own is not None:
@@ -44,13 +70,7 @@ def _fill(own, given):
             np.copyto(part, other)
 
 
-def _copy_of(result):
-    if type(result) is np.ndarray:
-        return result.copy()
-    return None if result is None else [part.copy() for part in result]
-
-
-class BoundForward:
+class BoundForward(_Bound):
     """A forward pass with arrays of its own.
 
     Args:
@@ -62,10 +82,9 @@ class BoundForward:
     """
 
     def __init__(self, call, plan, x, hx, cx, free=()):
-        self._own, self._free = (_own(x), _own(hx), _own(cx)), free
-        self.work = ForwardPass(call, *self._own)
-        self._functions, self._backward = self.work.bound(plan), {}
-        self._results = self.work.results()
+        super().__init__((x, hx, cx))
+        self.work, self._free, self._backward = ForwardPass(call, *self._own), free, {}
+        self._bind(plan)
         if call.reserves:
             self._results = *self._results, self.work.reserve
             self.work.remade = True  # for backward: it gets the reserve of any call
@@ -73,32 +92,29 @@ class BoundForward:
     def run(self, number, *arrays):
         """(y, hy, cy) of x, hx and cx, and the reserve if the call has one; `number` is that of a training call."""
         self.work.call = number
-        for own, given in zip(self._own, arrays, strict=True):
-            _fill(own, given)
-        for function in self._functions:
-            function()
-        return tuple(map(_copy_of, self._results))
+        self._fill(arrays)
+        self._run()
+        return self._copies()
 
     def step(self, x):
         """y (B, D*H) of one step with x (B, I), from the state that the last one left."""
         (own, *state), (y, *new_state) = self._own, self._results
         np.copyto(own[0], x)
-        for function in self._functions:
-            function()
+        self._run()
         for before, after in zip(state, new_state, strict=True):
-            _fill(before, after)
+            _copy(before, after)
         return y[0].copy()
 
     @property
     def state(self):
         """A copy of h and c of `step`."""
-        return tuple(map(_copy_of, self._own[1:]))
+        return tuple(with_each(one, np.ndarray.copy) for one in self._own[1:])
 
     @state.setter
     def state(self, state):
         for own, given in zip(self._own[1:], state, strict=True):
             if given is not None:
-                _fill(own, given)
+                _copy(own, given)
             else:
                 for part in state_arrays(own):
                     part[...] = 0
@@ -123,7 +139,7 @@ class BoundForward:
         return bound.run(given)
 
 
-class BoundBackward:
+class BoundBackward(_Bound):
     """The backward pass of a `BoundForward`'s, likewise.
 
     Args:
@@ -133,18 +149,16 @@ class BoundBackward:
 
     def __init__(self, tape, how, space, given):
         plan, need, accumulate = how
-        self._own = Given(*map(_own, given))
-        self.work = BackwardPass(tape, self._own, space, accumulate=accumulate, need=need)
-        self._functions = self.work.bound(plan)
-        self._results = *self.work.results(), self.work.dw
+        super().__init__(given)
+        self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
+        self._bind(plan)
+        self._results = *self._results, self.work.dw
 
     def run(self, given):
         """(dx, dhx, dcx, dw)."""
-        for own, array in zip(self._own, given, strict=True):
-            _fill(own, array)
-        for function in self._functions:
-            function()
-        return tuple(map(_copy_of, self._results))
+        self._fill(given)
+        self._run()
+        return self._copies()
 
 
 class BoundPasses:

@@ -175,6 +175,13 @@ def state_arrays(state):
     return state if isinstance(state, list) else (state,)
 
 
+def with_each(state, function):
+    """A state, or an array, with a function applied to each array; None stays None."""
+    if isinstance(state, list):
+        return [function(part) for part in state]
+    return None if state is None else function(state)
+
+
 def part_of_state(problem, state, layer):
     """(D, B, H) of a state, one layer's part."""
     return state[layer] if isinstance(state, list) else state[layer * problem.directions :][: problem.directions]
