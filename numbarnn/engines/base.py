@@ -48,7 +48,6 @@ class Engine(ABC):
             calls are bound once.
         watches_in_jobs: calls return before they are done, so that what must not change between forward and backward is
             noted and compared as jobs of theirs (`note`, `compare`); else by `watch`.
-        keeps_states: calls can return the private states of every step, and backward takes gradients of them.
         profile: what planners know of the device, hashable; None if there is nothing to know.
         few_lines, work_per_line: how much of an array a fingerprint reads, in lines of
             `numbarnn.kernels.arrays.samples`: that many at least, and one for so many multiply-adds of the forward
@@ -63,7 +62,6 @@ class Engine(ABC):
     records_jobs = False
     binds_calls = False
     watches_in_jobs = False
-    keeps_states = False
     profile: Any = None
     few_lines, work_per_line = 48, 100_000
 

@@ -155,14 +155,9 @@ def _is_number(value):
 
 
 def keeps_states(stack, asked):
-    """Raise ValueError or RuntimeError if the private states of every step are asked for and cannot be had."""
+    """Raise ValueError if the private states of every step are asked for and the cell has none."""
     if asked and not stack.cell.num_private:
         raise ValueError(f"output_states must be False: a {stack.cell.name} has no state besides h, which y is")
-    if asked and not stack.engine.keeps_states:
-        raise RuntimeError(
-            f"output_states runs on device 'cpu' so far, not on {stack.engine.name!r}: make the layer with "
-            "device='cpu', or call it step by step and keep the states"
-        )
 
 
 def needed(need, names):

@@ -168,7 +168,7 @@ class Recurrent:
             resets: (T, B), or (B, T) with `batch_first`, bools: sequence b begins anew at time t. Nothing of earlier
                 times is seen from then on (nor, by the backward direction, anything of then or later before).
             padding_value: what y is beyond a sequence's length.
-            output_states: return the private states of every step too; on device "cpu".
+            output_states: return the private states of every step too; not with schedule "persistent".
 
         Returns:
             y: (T, B, D*H) of the last layer, or (B, T, D*H), or packed as x.

@@ -73,9 +73,9 @@ class BackwardPass(Pass):
         self.trouble = tape.trouble  # what is wrong with the tape is wrong with gradients
         self.allocate("call")
         self.dhy, self.dcy = self.take("dhy", given.h), self.take("dcy", given.c)
-        self.dy, self.d_states = self.take("dy", given.y), given.states
+        self.dy, self.d_states = self.take("dy", given.y), self.take("d_states", given.states)
         if problem.batch_major and given.states is not None:
-            self.d_states = self.engine.array_module.ascontiguousarray(given.states.transpose(1, 0, 2))
+            self.allocate("d_states_copy")
         if given.y is None or problem.batch_major:
             self.allocate("dy_copy")
         if need.x:
@@ -95,6 +95,12 @@ class BackwardPass(Pass):
         if layer + 1 < self.problem.layers:
             return self.dx[layer + 1]
         return self.dy if self.dy_copy is None else self.dy_copy
+
+    def d_states_of(self, layer):
+        """(T, B, D * N * H), the gradient of every step's private states, which the last layer's may have."""
+        if layer + 1 < self.problem.layers:
+            return None
+        return self.d_states if self.d_states_copy is None else self.d_states_copy
 
     def state_gradients(self, layer, direction):
         """dh (B, P) and dc (B, N * H) of a layer and direction: at first of the final state, at last of the initial."""
@@ -138,7 +144,7 @@ class BackwardPass(Pass):
                 dy=self.dy_of(layer),
                 dht=self.dht.get(place),
                 d_per_unit=self.d_per_unit.get(place),
-                d_states=self.d_states if layer + 1 == problem.layers else None,
+                d_states=self.d_states_of(layer),
             ),
             scratch=Scratch(dm=self.dm.get(place), d_v=self.d_v.get(place), d_sums=self.d_sums.get(place)),
             options=tape.options_of(*place),
@@ -251,6 +257,8 @@ class BackwardPass(Pass):
         yield from self.tape.made_again()
         if self.dy_copy is not None:
             yield self.put(self.dy_copy, None if self.dy is None else self.dy.transpose(1, 0, 2))
+        if self.d_states_copy is not None:
+            yield self.put(self.d_states_copy, self.d_states.transpose(1, 0, 2))
         yield from self.put_state(self.dh, self.dhy)
         yield from self.put_state(self.dc, self.dcy)
 
@@ -285,4 +293,5 @@ class BackwardPass(Pass):
 
     def facts(self):
         forms = form_of_state(self.dhy), form_of_state(self.dcy)
-        return self.problem, self.caller, self.accumulate, self.dy is None, self.need, self.tape.remade, *forms
+        absent = self.dy is None, self.d_states is None
+        return self.problem, self.caller, self.accumulate, absent, self.need, self.tape.remade, *forms

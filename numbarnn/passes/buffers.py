@@ -116,6 +116,7 @@ BACKWARD = (
         "p.dtype != p.state_dtype and cell.num_private"),
     Row("dx_copy", "call", "B, T, I", "storage", "dx_copy", "tape", "dx as x was given", "p.batch_major"),
     Row("dy_copy", "call", "T, B, D * P", "storage", "dy_copy", "tape", "dy with time first, or zeros for None"),
+    Row("d_states_copy", "call", "T, B, D * N * H", "storage", "d_states_copy", "tape", "that with time first"),
     Row("trouble", "call", "1,", "int64", "trouble", "tape", "the tape's word, or one of its own"),
     Row("dw", "call", "F,", "storage", "dw", "tape", "the gradients of all parameters"),
     Row("dx", "layer", "T, B, I", "storage", "input", "tape", "of the layer's input: dy of the layer below"),

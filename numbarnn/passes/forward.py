@@ -341,7 +341,7 @@ class ForwardPass(Pass):
         return [self.flat, first.b_w, first.b_r, *(self.watched or ()), *super().arrays()]
 
     def result_arrays(self):
-        return [self.y, *state_arrays(self.hy), *state_arrays(self.cy)]
+        return [self.y, *state_arrays(self.hy), *state_arrays(self.cy), *state_arrays(self.all_states)]
 
     def facts(self):  # the fill as text: NaN is not equal to itself
         return self.problem, self.caller, str(self.fill), form_of_state(self.hx), form_of_state(self.cx)

@@ -73,7 +73,7 @@ class CpuEngine(HostEngine):
     """The cells compiled for this CPU. One pool of threads runs products and cells alike."""
 
     name = "cpu"
-    fuses_input = keeps_states = binds_calls = True
+    fuses_input = binds_calls = True
     has_halves = False
 
     def __init__(self):

@@ -57,6 +57,7 @@ class BackwardRows(NamedTuple):
     dy: Any
     dh: Any
     dc: Any
+    d_states: Any
     d_v: Any
     d_sums: Any
 
@@ -76,12 +77,12 @@ def make_where(masked):
 
 @cache
 def make_forward_rows(cell):
-    """A device function rows(states, saved, scratch, t, before, b, save): `ForwardRows`. Without `save` c has two slots
-    that steps use in turns, and sums one."""
+    """A device function rows(states, saved, scratch, t, before, b, save): `ForwardRows`. Without `save` sums have one
+    slot, and c two that steps use in turns, unless the call keeps all of them."""
     has_sums = cell.num_sums > 0
 
     def rows(states, saved, scratch, t, before, b, save):
-        c = states.c[before if save else before % 2, b]
+        c = states.c[before if save or states.c.shape[0] > 2 else before % 2, b]
         sums = saved.sums[t if save else 0, b] if has_sums else None
         return ForwardRows(states.h[before, b], c, scratch.ax[t, b], scratch.ah[b], sums)
 
@@ -89,18 +90,20 @@ def make_forward_rows(cell):
 
 
 @cache
-def make_backward_rows(cell, projected):
-    """A device function rows(states, saved, gradients, scratch, t, before, b): `BackwardRows`."""
+def make_backward_rows(cell, projected, with_states=False):
+    """A device function rows(states, saved, gradients, scratch, t, before, b): `BackwardRows`; `with_states`: every
+    step's private states have a gradient of their own."""
     has_sums, has_products, has_saved = cell.num_sums > 0, cell.num_products > 0, cell.num_saved > 0
 
     def rows(states, saved, gradients, scratch, t, before, b):
         dy = None if projected else gradients.dy[t, b]
         d_v = scratch.d_v[b] if has_products else None
         sums, d_sums = (saved.sums[t, b], scratch.d_sums[b]) if has_sums else (None, None)
+        d_states = gradients.d_states[t, b] if with_states else None
         h, c, dh, dc = states.h, states.c, gradients.dh[b], gradients.dc[b]
         of_states = h[before, b], c[before, b], h[t + 1, b], c[t + 1, b]
         gates = saved.gates[t, b] if has_saved else None
-        return BackwardRows(*of_states, gates, sums, dy, dh, dc, d_v, d_sums)
+        return BackwardRows(*of_states, gates, sums, dy, dh, dc, d_states, d_v, d_sums)
 
     return jit(rows, BACKEND)
 
@@ -157,12 +160,13 @@ def make_given_forward(cell, dtype, masked, draws):
 
 
 @cache
-def make_given_backward(cell, dtype, masked, projected):
+def make_given_backward(cell, dtype, masked, projected, with_states=False):
     """A device function given(rows, parameters, noise, where, j, H): the arguments of a cell's backward for unit j, and
     of those of its stages; and the gradient of the state that a skipped step carries on.
 
     Args of given:
-        rows: `BackwardRows`. `projected`: dh is all of the gradient of m, and there is no dy.
+        rows: `BackwardRows`. `projected`: dh is all of the gradient of m, and there is no dy. `with_states`: the
+            private states after the step have a gradient d_states besides what comes from later steps.
         parameters: `Parameters`, of which per_unit is read. noise: as forward's. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
@@ -170,6 +174,7 @@ def make_given_backward(cell, dtype, masked, projected):
     load_per_unit, load_d_v = units.loader(cell.num_per_unit, BACKEND, widen), units.loader(cell.num_products, BACKEND)
     load_sums, draw = make_load_sums(cell.num_sums, dtype), make_draw(cell.noise, dtype, True)
     load_d_sums, first, next_one = units.loader(cell.num_sums, BACKEND), np.uintp(0), np.uintp(1)
+    load_d_states, add = units.loader(cell.num_private, BACKEND, widen), units.adder(cell.num_private, BACKEND)
     no_state, no_private = (units.zeros(count, BACKEND, number) for count in (cell.num_states, cell.num_private))
     zero, whole, N = np.dtype(number).type(0), units.joiner(BACKEND), cell.num_private
 
@@ -184,9 +189,10 @@ def make_given_backward(cell, dtype, masked, projected):
             if where.code_after == RESET:  # nothing comes from the step after
                 d_h, d_private = d_h if projected else zero, no_private()
         d_output = d_h if projected else widen(rows.dy[h_unit]) + d_h
+        d_own = add(d_private, load_d_states(rows.d_states, c_unit, H)) if with_states else d_private
         drawn = draw(noise, np.uint64(where.b) * np.uint64(H) + np.uint64(j), np.uint64(where.t))
         arguments = (
-            load_saved(rows.gates, j, H), state, new_state, whole(d_output, d_private), load_d_v(rows.d_v, j, H),
+            load_saved(rows.gates, j, H), state, new_state, whole(d_output, d_own), load_d_v(rows.d_v, j, H),
             load_per_unit(parameters.per_unit, j, H), load_sums(rows.sums, H),
             load_d_sums(rows.d_sums, first, next_one), drawn,
         )  # fmt: skip

@@ -103,8 +103,7 @@ class Gradients(NamedTuple):
         dy: (T, B, D * H), the gradient of the layer's output, which is read.
         dht: (T, B, P), with projection: all of the gradient of h.
         d_per_unit: (T, B, V * H), the gradient of the parameters per unit in each step.
-        d_states: (T, B, D * N * H), the gradient of the private states of each step, which is read; for engines that
-            take one (`Engine.keeps_states`).
+        d_states: (T, B, D * N * H), the gradient of the private states of each step, which is read.
     """
 
     dh: Any

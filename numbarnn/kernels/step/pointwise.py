@@ -74,14 +74,14 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
         Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but where sums are made it is
                  one block wide
         Aliases  gates may be the memory of ax
-        Inference: c is (2, B, D*N*H), its slots modulo 2, and sums (1, B, Q)
+        Inference: c is (2, B, D*N*H), its slots modulo 2, unless the call keeps all slots; and sums (1, B, Q)
         """
         H = np.uintp(parameters.b_w.shape[0] // G)
         h_first, c_first = np.uintp(direction) * H, np.uintp(direction * N) * H
         for b in range(cuda.blockIdx.y, scratch.ah.shape[0], cuda.gridDim.y):
             rows = rows_of(states, saved, scratch, t, before, b, save)
             where = where_of(options, direction, t, before, b)
-            h_row, c_row = states.h[t + 1, b], states.c[t + 1 if save else (t + 1) % 2, b]
+            h_row, c_row = states.h[t + 1, b], states.c[t + 1 if save or states.c.shape[0] > 2 else (t + 1) % 2, b]
             add_up(rows, parameters, options.noise, where, H)
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
                 arguments, state = given(rows, parameters, options.noise, where, j, H)
@@ -98,13 +98,13 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
 
 
 @cache
-def make_pointwise_backward(cell, dtype, masked=False, projected=False):
+def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_states=False):
     """The backward kernel of a cell for arrays of a dtype; with `masked` it reads the step mask; `projected`: dh is all
-    of the gradient of m, and there is no dy."""
+    of the gradient of m, and there is no dy; `with_states`: every step's private states have a gradient."""
     backward, narrow = backward_function(cell, compute_dtype(dtype), BACKEND), storage.narrow(dtype)
-    where_of, rows_of = make_where(masked), make_backward_rows(cell, projected)
-    given = make_given_backward(cell, dtype, masked, projected)
-    add_up = unit_sums.make_backward_sums(cell, cell.sums_after(-1), dtype, masked, projected)
+    where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
+    given = make_given_backward(cell, dtype, masked, projected, with_states)
+    add_up = unit_sums.make_backward_sums(cell, cell.sums_after(-1), dtype, (masked, projected, with_states))
     counts = cell.num_gates, cell.num_recurrent, cell.num_per_unit
     store_gates, store_recurrent, store_per_unit = (units.storer(count, BACKEND, narrow) for count in counts)
     no_gates, no_recurrent, no_per_unit = (units.zeros(count, BACKEND, compute_dtype(dtype)) for count in counts)
@@ -119,9 +119,9 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False):
                  with such parameters); dh, dc of the state before the step but for its part through R; scratch: those
                  of d_sums (cells with sums) that come before all products
         Reads    saved: gates[t], sums[t]; gradients: dh, dc, of the step's state from later steps, dy[t] (not
-                 projected); states: h, c at t + 1 and `before`; parameters: per_unit; scratch: d_v (cells with further
-                 products), other d_sums; options: step_mask (masked) at t + 1 and at the step after, noise (cells that
-                 draw)
+                 projected), d_states[t] (with_states); states: h, c at t + 1 and `before`; parameters: per_unit;
+                 scratch: d_v (cells with further products), other d_sums; options: step_mask (masked) at t + 1 and at
+                 the step after, noise (cells that draw)
         Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but where gradients of sums are
                  made it is one block wide
         Aliases  dax may be the memory of gates
@@ -144,7 +144,7 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False):
                 if not same_gradient:
                     store_recurrent(gradients.dah[t, b], j, H, d_ah)
 
-    words = ["backward", *["masked"] * masked, *["projected"] * projected]
+    words = ["backward", *["masked"] * masked, *["projected"] * projected, *["states"] * with_states]
     return Kernel(pointwise_backward_kernel, f"{cell.name}_pointwise_{'_'.join(words)}")
 
 
@@ -153,6 +153,12 @@ def forward_config(buffers, stages):
     cell = buffers.cell
     together = unit_sums.threads(cell, buffers.states.h.dtype.name, stages)
     return launch_config(len(buffers.scratch.ah), len(buffers.parameters.b_w) // cell.num_gates, together)
+
+
+def backward_flags(buffers):
+    """What `BackwardBuffers` have that not every call has: (masked, projected, with_states)."""
+    masked, projected = buffers.options.step_mask is not None, buffers.states.m is not None
+    return masked, projected, buffers.gradients.d_states is not None
 
 
 def backward_config(buffers, stages):
@@ -171,6 +177,6 @@ def bind_forward(buffers):
 
 def bind_backward(buffers):
     """A function f(t, before) that launches the backward kernel on a direction's `BackwardBuffers`."""
-    cell, masked, projected = buffers.cell, buffers.options.step_mask is not None, buffers.states.m is not None
-    kernel = make_pointwise_backward(cell, buffers.states.h.dtype.name, masked, projected)
+    cell = buffers.cell
+    kernel = make_pointwise_backward(cell, buffers.states.h.dtype.name, *backward_flags(buffers))
     return kernel.bind(backward_config(buffers, cell.sums_after(-1)), *backward_arguments(buffers))

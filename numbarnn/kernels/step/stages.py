@@ -19,7 +19,7 @@ from numbarnn.kernels.step.given import (
     make_given_forward,
     make_where,
 )
-from numbarnn.kernels.step.pointwise import backward_config, forward_config
+from numbarnn.kernels.step.pointwise import backward_config, backward_flags, forward_config
 
 
 @cache
@@ -60,13 +60,13 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
 
 
 @cache
-def make_stage_backward(cell, stage, dtype, masked=False, projected=False):
-    """The backward kernel of a cell's product (the stage's number) for arrays of a dtype; with `masked` it reads the
-    step mask; `projected`: dh is all of the gradient of m, and there is no dy."""
+def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_states=False):
+    """The backward kernel of a cell's product (the stage's number) for arrays of a dtype; flags as of
+    `pointwise.make_pointwise_backward`."""
     gradients_of, narrow = specialise(cell.stages[stage].backward, compute_dtype(dtype), BACKEND), storage.narrow(dtype)
-    where_of, rows_of = make_where(masked), make_backward_rows(cell, projected)
-    given = make_given_backward(cell, dtype, masked, projected)
-    add_up = unit_sums.make_backward_sums(cell, cell.sums_after(stage), dtype, masked, projected)
+    where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
+    given = make_given_backward(cell, dtype, masked, projected, with_states)
+    add_up = unit_sums.make_backward_sums(cell, cell.sums_after(stage), dtype, (masked, projected, with_states))
     count, first_gate = len(cell.stages[stage].gates), cell.first_of_stage(stage)
     store_gates, no_gates = units.storer(count, BACKEND, narrow), units.zeros(count, BACKEND, compute_dtype(dtype))
 
@@ -76,9 +76,10 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False):
 
         Writes   gradients: the stage's columns of dah[t]; scratch: those of d_sums (cells with sums) that come right
                  after it
-        Reads    saved: gates[t], sums[t]; gradients: dh, dc, dy[t] (not projected); states: h, c at t + 1 and `before`;
-                 parameters: per_unit (cells with any); scratch: d_v and d_sums of the stages after this one; options:
-                 step_mask (masked) at t + 1 and at the step after, noise (cells that draw)
+        Reads    saved: gates[t], sums[t]; gradients: dh, dc, dy[t] (not projected), d_states[t]
+                 (with_states); states: h, c at t + 1 and `before`; parameters: per_unit (cells with any); scratch: d_v
+                 and d_sums of the stages after this one; options: step_mask (masked) at t + 1 and at the step after,
+                 noise (cells that draw)
         Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but where gradients of sums are
                  made it is one block wide
         """
@@ -95,7 +96,8 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False):
                     gates = no_gates()
                 store_gates(gradients.dah[t, b], dah_first + j, H, gates)
 
-    words = [f"{cell.name}_stage{stage}_backward", *["masked"] * masked, *["projected"] * projected]
+    words = ["masked"] * masked + ["projected"] * projected + ["states"] * with_states
+    words.insert(0, f"{cell.name}_stage{stage}_backward")
     return Kernel(stage_backward_kernel, "_".join(words), source_key=str(stage))
 
 
@@ -115,6 +117,6 @@ def bind_forward(buffers, stage):
 
 def bind_backward(buffers, stage):
     """A function f(t, before) that launches the stage's backward kernel on a direction's `BackwardBuffers`."""
-    cell, masked, projected = buffers.cell, buffers.options.step_mask is not None, buffers.states.m is not None
-    kernel = make_stage_backward(cell, stage, buffers.states.h.dtype.name, masked, projected)
+    cell = buffers.cell
+    kernel = make_stage_backward(cell, stage, buffers.states.h.dtype.name, *backward_flags(buffers))
     return kernel.bind(backward_config(buffers, cell.sums_after(stage)), *groups.backward_arguments(buffers))

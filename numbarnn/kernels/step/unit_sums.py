@@ -41,11 +41,11 @@ def make_forward_sums(cell, stages, dtype, masked, draws):
     return _make_sums(cell, stages, functions, make_given_forward(cell, dtype, masked, draws), dtype)
 
 
-def make_backward_sums(cell, stages, dtype, masked, projected):
+def make_backward_sums(cell, stages, dtype, flags):
     """A device function (rows, parameters, noise, where, H) that fills in the row of d_sums likewise. Arguments as of
-    `given.make_given_backward`."""
+    `given.make_given_backward`; flags: (masked, projected, with_states)."""
     functions = tuple(cell.stages[stage].backward for stage in stages)
-    return _make_sums(cell, stages, functions, make_given_backward(cell, dtype, masked, projected), dtype)
+    return _make_sums(cell, stages, functions, make_given_backward(cell, dtype, *flags), dtype)
 
 
 @cache

@@ -21,7 +21,8 @@ def profile_of(problem):
     """The DeviceProfile to plan for.
 
     Raises:
-        planner.DoesNotFit: the engine has no kernels, nothing is known of its device, or a step has to wait within.
+        planner.DoesNotFit: the engine has no kernels, nothing is known of its device, a step has to wait within,
+            or all states are asked for.
     """
     if problem.engine == "cpu":
         raise planner.DoesNotFit(
@@ -31,6 +32,11 @@ def profile_of(problem):
         raise planner.DoesNotFit(
             f"schedule 'persistent' has one product of h per step and then the cell, but this one, "
             f"{problem.cell.name!r}, has {_waits_within(problem)}: use schedule='wavefront' or 'stepwise'"
+        )
+    if problem.keeps_states:
+        raise planner.DoesNotFit(
+            "schedule 'persistent' keeps no state but h of every step, which output_states asks for: use "
+            "schedule='wavefront' or 'stepwise'"
         )
     if problem.profile is None:
         raise planner.DoesNotFit("nothing is known of the device: the problem has no profile")
