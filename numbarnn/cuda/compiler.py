@@ -5,7 +5,8 @@
 No GPU and no driver is needed for that, so every kernel can be compiled for every device anywhere. Numba's part takes
 most of the time and is the same for all devices: the next device starts from LLVM's code. Cubins are kept in the
 process and on disk (`numbarnn.cuda.cubin_cache`). What reaches into Numba's internals is here: `_device_for_numba`,
-`_numpy_for_numba`, `_convergent_functions`, `_code_of_llvm`, and the names of the dispatcher's attributes.
+`_numpy_for_numba`, `_convergent_functions`, `_code_of_llvm`, and the names of the dispatcher's attributes; and in
+`numbarnn.cuda.frontend`, which only makes it quicker.
 """
 
 import re
@@ -183,7 +184,15 @@ def _lower(function, argument_types, cc, options):
     options = {name: value for name, value in options.items() if name != "max_registers"}
     key = cubin_cache.key(function, str(argument_types), f"{cc >= (7, 5)} {sorted(options.items())}")
     if key not in _lowered:
-        with _device_for_numba(cc), _numpy_for_numba(), _convergent_functions(), _code_of_llvm() as given:
+        from numbarnn.cuda import frontend  # which needs numba.cuda
+
+        with (
+            frontend.quicker(),
+            _device_for_numba(cc),
+            _numpy_for_numba(),
+            _convergent_functions(),
+            _code_of_llvm() as given,
+        ):
             cuda.compile(
                 function, argument_types, device=False, abi="numba", output="ptx", cc=cc, debug=False, **options
             )
