@@ -34,10 +34,32 @@ DIFFERENCED = {
 }
 
 
-@pytest.mark.parametrize("options", DIFFERENCED.values(), ids=DIFFERENCED.keys())
+def ways(name):
+    """Element by element, or along a few directions; in the smallest of problems both in every run."""
+    small = name in ("one-layer", "three-layers-bidirectional-T1-I1-H1")
+    yield pytest.param(DIFFERENCED[name], False, id=name)
+    yield pytest.param(DIFFERENCED[name], True, marks=[] if small else pytest.mark.full, id=f"{name}-each")
+
+
+@pytest.mark.parametrize("options, each", [way for name in DIFFERENCED for way in ways(name)])
 @pytest.mark.parametrize("cell", CELLS)
-def test_backward_against_finite_differences(cell, options):
-    assert_gradients_are_differences(Problem(cell, **options, seed=SEEDS.get(cell, 0)))
+def test_backward_against_finite_differences(cell, options, each):
+    assert_gradients_are_differences(Problem(cell, **options, seed=SEEDS.get(cell, 0)), each)
+
+
+def test_one_wrong_gradient_is_no_difference(monkeypatch):
+    """Along directions too."""
+    problem, backward = Problem("gru"), Problem.backward
+
+    def wrong(problem, result=None):
+        gradients = backward(problem, result)
+        gradients.params["weight_hh_l1"][5, 2] *= 1.001
+        return gradients
+
+    monkeypatch.setattr(Problem, "backward", wrong)
+    for each in (False, True):
+        with pytest.raises(AssertionError, match="weight_hh_l1"):
+            assert_gradients_are_differences(problem, each)
 
 
 def scalar_sigmoid(a):

@@ -41,12 +41,13 @@ LSTM_DIFFERENCED = {
 def differenced_cases():
     for cell in CELLS:
         for name, options in (DIFFERENCED | (LSTM_DIFFERENCED if cell == "lstm" else {})).items():
-            yield pytest.param(cell, options, id=f"{cell}-{name}")
+            yield pytest.param(cell, options, False, id=f"{cell}-{name}")
+            yield pytest.param(cell, options, True, marks=pytest.mark.full, id=f"{cell}-{name}-each")
 
 
-@pytest.mark.parametrize(("cell", "options"), list(differenced_cases()))
-def test_backward_against_finite_differences(cell, options):
-    assert_gradients_are_differences(Problem(cell, **options))
+@pytest.mark.parametrize(("cell", "options", "each"), list(differenced_cases()))
+def test_backward_against_finite_differences(cell, options, each):
+    assert_gradients_are_differences(Problem(cell, **options), each)
 
 
 # ------------------------------------------------------------------------------------------------------------ clipping

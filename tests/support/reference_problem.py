@@ -109,6 +109,17 @@ def central_differences(loss, array, step):
     return gradient
 
 
+def central_difference_along(loss, array, change):
+    """What the loss gains from array - change to array + change; array is changed in place and put back."""
+    before = array.copy()
+    array += change
+    above = loss()
+    array[...] = before - change
+    below = loss()
+    array[...] = before
+    return above - below
+
+
 def relative_error(actual, expected):
     """Largest absolute difference, relative to the largest element of `expected`."""
     assert actual.shape == expected.shape
@@ -137,15 +148,27 @@ STEP = 1e-5
 FINITE_DIFFERENCE_LIMIT = 1e-6
 
 
-def assert_gradients_are_differences(problem):
-    """Every gradient against central differences of the loss."""
+def assert_gradients_are_differences(problem, each):
+    """Every gradient against central differences of the loss: with `each` element by element, else along DIRECTIONS of
+    each array, in which all elements go up or down at once: one that is wrong shows in every one of them."""
     result = problem.forward()
     assert_away_from_kinks(problem, result)
-    gradients, inputs = gradients_by_name(problem.backward(result)), problem.inputs()
+    gradients, inputs, rng = gradients_by_name(problem.backward(result)), problem.inputs(), np.random.default_rng(0)
     assert gradients.keys() == inputs.keys()
     for name, array in inputs.items():
-        numeric = central_differences(problem.loss, array, STEP)
-        assert relative_error(gradients[name], numeric) < FINITE_DIFFERENCE_LIMIT, name
+        if each or array.size <= DIRECTIONS:
+            numeric = central_differences(problem.loss, array, STEP)
+            assert relative_error(gradients[name], numeric) < FINITE_DIFFERENCE_LIMIT, name
+            continue
+        scale = np.max(np.abs(gradients[name]))
+        assert scale > 1e-3, "a gradient this small would test nothing"
+        for _ in range(DIRECTIONS):
+            direction = rng.choice([-1.0, 1.0], array.shape)
+            numeric = central_difference_along(problem.loss, array, STEP * direction) / (2 * STEP)
+            assert abs(np.sum(gradients[name] * direction) - numeric) < FINITE_DIFFERENCE_LIMIT * scale, name
+
+
+DIRECTIONS = 4  # of two elements whose errors are opposite, one in 16 is not seen
 
 
 def assert_away_from_kinks(problem, result):
