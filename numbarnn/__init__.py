@@ -36,14 +36,15 @@ _PUBLIC = {
 }
 # The functions for the equations of a cell.
 _FUNCTIONS = (
-    "clip", "cos", "drop_connect", "dropout", "elu", "exp", "hard_sigmoid", "hard_tanh", "heads", "initial",
-    "layer_norm", "leaky_relu", "log", "maximum", "mean", "minimum", "relu", "sigmoid", "sin", "softplus", "softsign",
-    "sqrt", "sum", "tanh", "where", "zoneout",
+    "abs", "clip", "cos", "custom_derivative", "drop_connect", "dropout", "elu", "erf", "exp", "floor", "gelu",
+    "hard_sigmoid", "hard_tanh", "heads", "initial", "layer_norm", "leaky_relu", "log", "log_sigmoid", "maximum",
+    "mean", "minimum", "mish", "normal_cdf", "relu", "selu", "sigmoid", "sign", "silu", "sin", "softplus",
+    "softsign", "sqrt", "stop_gradient", "sum", "tanh", "where", "zoneout",
 )  # fmt: skip
 _PUBLIC |= dict.fromkeys(_FUNCTIONS, "numbarnn.cells.functions")
 
-# `from numbarnn import *` leaves Python's own sum alone.
-__all__ = [*(name for name in _PUBLIC if name != "sum"), "__version__"]
+# `from numbarnn import *` leaves Python's own functions alone.
+__all__ = [*(name for name in _PUBLIC if name not in ("abs", "sum")), "__version__"]
 
 
 def __getattr__(name):

@@ -1,28 +1,32 @@
-"""The functions that equations of a cell may use; besides + - * / **, abs, and comparisons for `where`.
+"""The functions that equations of a cell may use; besides + - * / % **, abs, and comparisons for `where`.
 
 They take traced values (see `numbarnn.cells.tracing`), and also numbers and NumPy arrays, so that the same equations
 run as plain NumPy, as in inference. Where one has a kink, its derivative there is said below.
 
-    of one unit           sigmoid tanh relu leaky_relu elu softplus softsign hard_sigmoid hard_tanh exp log sqrt abs
-                          sin cos maximum minimum where clip
+    of one unit           sigmoid tanh relu leaky_relu elu selu softplus log_sigmoid softsign gelu silu mish
+                          hard_sigmoid hard_tanh erf normal_cdf exp log sqrt abs sign floor sin cos maximum minimum
+                          where clip
     of all units          sum mean layer_norm
     random, in training   dropout zoneout
     of parameters         heads drop_connect (of matrices), initial
+    of derivatives        stop_gradient custom_derivative
 """
 
 import builtins
+import math
 
 import numpy as np
 
 from numbarnn.cells import scalar
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.tracing.errors import error
-from numbarnn.cells.tracing.values import Parameter, Traced
+from numbarnn.cells.tracing.values import Parameter, Traced, words
 
 __all__ = [
-    "abs", "clip", "cos", "drop_connect", "dropout", "elu", "exp", "hard_sigmoid", "hard_tanh", "heads", "initial",
-    "layer_norm", "leaky_relu", "log", "maximum", "mean", "minimum", "relu", "sigmoid", "sin", "softplus", "softsign",
-    "sqrt", "sum", "tanh", "where", "zoneout",
+    "abs", "clip", "cos", "custom_derivative", "drop_connect", "dropout", "elu", "erf", "exp", "floor", "gelu",
+    "hard_sigmoid", "hard_tanh", "heads", "initial", "layer_norm", "leaky_relu", "log", "log_sigmoid", "maximum",
+    "mean", "minimum", "mish", "normal_cdf", "relu", "selu", "sigmoid", "sign", "silu", "sin", "softplus",
+    "softsign", "sqrt", "stop_gradient", "sum", "tanh", "where", "zoneout",
 ]  # fmt: skip
 
 
@@ -62,6 +66,10 @@ exp = _of_one("exp", "exp", "e^x.")
 log = _of_one("log", "log", "The natural logarithm.")
 sqrt = _of_one("sqrt", "sqrt", "The square root.")
 abs = _of_one("abs", "absolute", "|x|. Derivative 0 at 0.")
+sign = _of_one("sign", "sign", "1 where x is positive, -1 where it is negative, 0 at 0. Derivative 0 everywhere.")
+floor = _of_one("floor", "floor", "The largest integer that is not larger than x. Derivative 0 everywhere.")
+erf = _of_one("erf", "erf", "The error function, 2/√π times the integral of e^-t² from 0 to x.")
+normal_cdf = _of_one("normal_cdf", "normal_cdf", "Φ(x), the probability that a standard normal number is less than x.")
 sin = _of_one("sin", "sin", "The sine of x radians.")
 cos = _of_one("cos", "cos", "The cosine of x radians.")
 
@@ -74,6 +82,54 @@ def leaky_relu(x, negative_slope=0.01):
 def elu(x, alpha=1.0):
     """x where it is positive, else alpha (e^x - 1). Derivative alpha at 0."""
     return _apply("elu", x, _number("alpha", alpha, 0))
+
+
+def selu(x):
+    """1.0507 x where it is positive, else 1.7581 (e^x - 1). Derivative 1.7581 at 0.
+
+    Klambauer et al. 2017, arXiv:1706.02515.
+    """
+    return _SELU_SCALE * elu(x, _SELU_ALPHA)
+
+
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def log_sigmoid(x):
+    """log(1 / (1 + e^-x)), of any x."""
+    return -softplus(-x)
+
+
+def silu(x):
+    """x sigmoid(x); also called swish."""
+    return x * sigmoid(x)
+
+
+def mish(x):
+    """x tanh(softplus(x)).
+
+    Misra 2019, arXiv:1908.08681.
+    """
+    return x * tanh(softplus(x))
+
+
+def gelu(x, approximate="none"):
+    """x Φ(x), Φ the distribution function of the normal distribution.
+
+    Hendrycks and Gimpel 2016, arXiv:1606.08415.
+
+    Args:
+        approximate: "none", or "tanh": x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2, as in PyTorch.
+    """
+    if approximate == "none":
+        return x * normal_cdf(x)
+    if approximate != "tanh":
+        raise ValueError(f"approximate must be 'none' or 'tanh', not {approximate!r}")
+    # (1 + tanh(u)) / 2 is sigmoid(2 u), in which nothing cancels.
+    return x * sigmoid(_GELU_SCALE * (x + 0.044715 * x * x * x))
+
+
+_GELU_SCALE = 2 * math.sqrt(2 / math.pi)
 
 
 def hard_sigmoid(x):
@@ -161,6 +217,34 @@ def _named(name, value):
     if isinstance(value, Traced):
         value._name_it(name)
     return value
+
+
+# ------------------------------------------------------------------------------------------------------ of derivatives
+def stop_gradient(x):
+    """x, through which no gradient flows: backward takes it as a constant. It is PyTorch's detach."""
+    return _apply("stop_gradient", x)
+
+
+def custom_derivative(value, x, derivative, *more):
+    """`value`, whose derivative by x backward takes to be `derivative`; nothing else of what value is made of gets a
+    gradient through it.
+
+        spike = custom_derivative(where(v > 1, 1, 0), v, 1 / (1 + abs(5 * (v - 1))) ** 2)   # a surrogate
+        bit = custom_derivative(sign(a), a, 1)                                              # straight through
+
+    Args:
+        value: what forward computes.
+        x: a traced value or a parameter, which gets `derivative` times the gradient of value.
+        derivative: computed in backward alone; no gradient flows through it.
+        more: further x and derivatives, in turns.
+    """
+    if len(more) % 2:
+        raise error("custom_derivative takes a value, then pairs of an x and the derivative by it; the last has none")
+    pairs = (x, derivative, *more)
+    for number, one in enumerate(pairs[::2]):
+        if isinstance(value, Traced) and not isinstance(one, Traced):
+            raise error(f"custom_derivative's x number {number + 1} is {words(one)}; expected a traced value")
+    return _apply("custom_derivative", value, *pairs)
 
 
 # -------------------------------------------------------------------------------------------------- random, in training

@@ -6,14 +6,32 @@ They are plain Python over NumPy here, so that a cell's equations run on numbers
 which `exp`, `tanh` and division are the backend's own (`numbarnn.compile.scalar`).
 """
 
+import math
+
 import numpy as np
 
 ZERO = 0.0
 HALF = 0.5
 ONE = 1.0
 TWO = 2.0
+SQRT_HALF = 0.7071067811865476
+
+
+def _of_each(function):
+    """A function of one Python number as one of NumPy's numbers and arrays, which keeps their dtype."""
+    over = np.frompyfunc(function, 1, 1)
+
+    def apply(x):
+        x = np.asarray(x)
+        return np.asarray(over(x), x.dtype)[()]
+
+    apply.__name__, apply.__doc__ = function.__name__, function.__doc__
+    return apply
+
 
 exp, expm1 = np.exp, np.expm1
+erf, erfc = _of_each(math.erf), _of_each(math.erfc)  # of float32, erfc is for `normal_cdf` alone
+floor, modulo = np.floor, np.mod  # modulo has the sign of the divisor, as Python's %
 log, log1p = np.log, np.log1p  # log1p of numbers from 0 to 1
 tanh, sin, cos = np.tanh, np.sin, np.cos
 sqrt, power = np.sqrt, np.power
@@ -90,6 +108,21 @@ def softsign(x):
 def d_softsign(y):
     """Derivative of softsign from its value y: (1 - |y|)^2."""
     return (ONE - absolute(y)) * (ONE - absolute(y))
+
+
+def normal_cdf(x):
+    """The probability that a standard normal number is less than x: (1 + erf(x / √2)) / 2, where nothing cancels."""
+    return HALF * erfc(-x * SQRT_HALF)
+
+
+def stop_gradient(x):
+    """x."""
+    return x
+
+
+def custom_derivative(value, *_):
+    """value."""
+    return value
 
 
 def clip(x, low, high):

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from numbarnn.cells.scalar import ONE, TWO, ZERO, divide
+from numbarnn.cells.scalar import HALF, ONE, SQRT_HALF, TWO, ZERO, divide, floor
 
 
 def clip_scalar(x, low, high):
@@ -58,7 +58,7 @@ def d_relu_scalar(y):
 # exp, sigmoid, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorise the loop around
 # them (libm's are a call per element, ten times slower). The polynomials are our own least-maximum-error fits;
 # tests/cells/test_cells.py bounds the error of each over the whole range: 2 units in the last place, of sigmoid and
-# tanh 2.5.
+# tanh 2.5, of erf 2, of normal_cdf 5.
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.693359375, -2.1219444005469057e-04  # their sum is ln 2; n * LN2_HIGH is exact for small n
 EXP_LOW, EXP_HIGH = -87.0, 88.0  # beyond these 2^n leaves float32's exponent
@@ -126,6 +126,65 @@ def log1p_float32(x):
     return TWO * (s * series + s)
 
 
+# (erf(x) - x) / x in x^2, |x| <= ERF_SMALL
+ERF_SMALL, CDF_SMALL, SQRT_TWO = 0.93, 0.7, 1.4142135623730951
+F0, F1, F2, F3, F4, F5 = 0.12837915, -0.37612481, 0.11281683, -0.026761720, 0.0049859401, -0.00059537392
+# (1 - Φ(a)) e^(a²/2) / s in s = 1 / (1 + a / 4), a from 0 to TAIL_END
+QUARTER, TAIL_END = 0.25, 13.1875
+M0, M1, M2, M3, M4 = 0.099747243, 0.099504651, 0.095420651, 0.072421102, 0.085492154
+M5, M6, M7, M8, M9 = 0.014792718, 0.026027075, 0.053397558, -0.063511572, 0.016708425
+ROUND_TO_128TH = 98304.0  # 1.5 * 2^16: adding it leaves the nearest multiple of 1 / 128 in the bits that are left
+
+
+def normal_tail(a):
+    """1 - Φ(a) of one float32 from 0 on: e^(-a²/2) times a polynomial; 0 from TAIL_END on, where float32 has no such
+    numbers.
+
+    a² rounded would cost as many units in the last place as a²/2 has ones before the point. So a is b plus a rest, and
+    b² is exact.
+    """
+    near = TAIL_END if a > TAIL_END else a
+    b = (near + ROUND_TO_128TH) - ROUND_TO_128TH
+    rest = HALF * ((b - near) * (b + near))
+    s = divide(ONE, ONE + QUARTER * near)
+    m = ((((M9 * s + M8) * s + M7) * s + M6) * s + M5) * s + M4
+    m = ((((m * s + M3) * s + M2) * s + M1) * s + M0) * s
+    p, power = expm1_and_power(-HALF * (b * b))
+    q = (((E3 * rest + E2) * rest + E1) * rest + E0) * (rest * rest) + rest  # e^rest - 1, rest at most 0.06
+    tail = (m * (p * q + (p + q)) + m) * power
+    return ZERO if a >= TAIL_END else tail
+
+
+def erf_near_0(x):
+    """erf(x) of one float32 to ±ERF_SMALL: x + x F(x²)."""
+    s = x * x
+    return x + x * (((((F5 * s + F4) * s + F3) * s + F2) * s + F1) * s + F0)
+
+
+def erf_float32(x):
+    """erf(x) of one float32: for |x| beyond ERF_SMALL 1 - 2 (1 - Φ(√2 |x|)) with the sign of x."""
+    a = abs(x)
+    large = ONE - TWO * normal_tail(SQRT_TWO * a)
+    large = -large if x < ZERO else large
+    return large if a > ERF_SMALL else erf_near_0(x)
+
+
+def normal_cdf_float32(x):
+    """Φ(x) of one float32: near 0 by the error function, where its digits count most."""
+    a = abs(x)
+    tail = normal_tail(a)
+    far = ONE - tail if x > ZERO else tail
+    return far if a > CDF_SMALL else HALF + HALF * erf_near_0(x * SQRT_HALF)
+
+
+def modulo_scalar(a, b):
+    """`modulo` of two numbers. The quotient may be rounded to the wrong side of an integer, which is put right: for
+    integers that float32 has, the remainder is exact."""
+    r = a - floor(divide(a, b)) * b
+    r = r + b if r * b < ZERO else r
+    return r - b if abs(r) >= abs(b) else r
+
+
 # The same on a GPU, where 2^x is one instruction, whose error is at most 2 units in the last place.
 LOG2_E_LOW = 1.9259629911e-08  # what LOG2_E lacks as a float32
 LN2 = 0.6931471805599453
@@ -173,6 +232,8 @@ _SCALAR = {
     "maximum": maximum_scalar,
     "minimum": minimum_scalar,
     "sign": sign_scalar,
+    "modulo": modulo_scalar,
+    "floor": np.floor,
     "absolute": abs,
     "log": math.log,
     "log1p": math.log1p,
@@ -181,7 +242,9 @@ _SCALAR = {
     "sqrt": math.sqrt,
     "power": math.pow,
 }
-_LIBM = {**_SCALAR, "exp": math.exp, "expm1": math.expm1, "tanh": math.tanh}
+_LIBM = {
+    **_SCALAR, "exp": math.exp, "expm1": math.expm1, "tanh": math.tanh, "erf": math.erf, "erfc": math.erfc,
+}  # fmt: skip
 
 
 @cache
@@ -195,7 +258,7 @@ def functions_of(backend, dtype):
     if backend == "python":
         return {}
     if dtype == "float64":
-        return _LIBM
+        return _LIBM if backend == "cpu" else {**_LIBM, "floor": _libdevice().floor}
     if backend == "cpu":
         return {
             **_SCALAR,
@@ -204,11 +267,15 @@ def functions_of(backend, dtype):
             "log1p": log1p_float32,
             "tanh": tanh_float32,
             "sigmoid": sigmoid_float32,
+            "erf": erf_float32,
+            "normal_cdf": normal_cdf_float32,
         }
-    from numba.cuda import libdevice
-
+    libdevice = _libdevice()
     return {
         **_SCALAR,
+        "floor": libdevice.floorf,
+        "erf": erf_float32,
+        "normal_cdf": normal_cdf_float32,
         "exp": exp_cuda,
         "exp_float32": exp_cuda,  # in tanh and expm1
         "expm1": expm1_float32,
@@ -218,3 +285,10 @@ def functions_of(backend, dtype):
         "exp2": libdevice.exp2f,
         "fma": libdevice.fmaf_rn,
     }
+
+
+def _libdevice():
+    """Functions of NVIDIA's for GPUs."""
+    from numba.cuda import libdevice
+
+    return libdevice

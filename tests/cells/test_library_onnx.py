@@ -94,4 +94,5 @@ def test_layers_agree_with_onnxruntime(case):
 
 def test_every_loop_that_onnxruntime_has_is_compared():
     of_onnx = {name for name in LIBRARY if name.startswith("lstm_with") or name in ("peephole_lstm", "coupled_lstm")}
+    of_onnx -= {"lstm_with sigmoid gelu mish", "lstm_with normal_cdf selu erf"}  # not among ONNX' activations
     assert of_onnx | {"library lstm"} == {*NODES}

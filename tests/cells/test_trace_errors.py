@@ -43,7 +43,7 @@ EQUATIONS = {
     "a_string": ('return h * "2"', r"'2' \(str\) in an equation; expected a traced value, a parameter or a number"),
     "method": ("return h / h.sum()", "'h' has no attribute 'sum'.*sums over all units are numbarnn.sum"),
     "transposed": ("return p.W.a.T @ x", r"p.W.a.T: parameters have no attributes of arrays"),
-    "floor": ("return h // 2", "with //, %"),
+    "floor": ("return h // 2", r"with //, divmod.*numbarnn.floor\(a / b\)"),
     "conditions_combined": (
         "return where((h > 0) & (h < 1), h, 0)",
         "a comparison of traced values with .*&.*combine comparisons by where",

@@ -9,11 +9,26 @@ from numba import njit
 
 from cell_steps import mapped
 from numbarnn.cells import functions, scalar
+from numbarnn.cells.definition import with_names
 from numbarnn.cells.tracing import cell
 from numbarnn.compile.specialise import specialise
 
 X = np.concatenate([np.linspace(-30, 30, 4001), np.linspace(-1, 1, 4001), [0.0, -0.0, 3.0, -3.0]])
 POSITIVE = X[X > 0]
+
+
+def exact_normal_cdf(x):
+    """By its series near 0, and by the continued fraction of its tail elsewhere."""
+    density = math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    if abs(x) < 3:
+        terms = [x]
+        while abs(terms[-1]) > 1e-18:
+            terms.append(terms[-1] * x * x / (2 * len(terms) + 1))
+        return 0.5 + density * math.fsum(terms)
+    fraction = abs(x)
+    for k in range(200, 0, -1):
+        fraction = abs(x) + k / fraction
+    return density / fraction if x < 0 else 1 - density / fraction
 
 
 def exact_function(name):
@@ -34,13 +49,24 @@ def exact_function(name):
         "abs": abs,
         "sin": math.sin,
         "cos": math.cos,
+        "selu": lambda x: 1.0507009873554804934 * (x if x > 0 else 1.6732632423543772848 * math.expm1(x)),
+        "log_sigmoid": lambda x: min(x, 0.0) - math.log1p(math.exp(-abs(x))),
+        "silu": lambda x: x / (1 + math.exp(-x)),
+        "mish": lambda x: x * math.tanh(max(x, 0.0) + math.log1p(math.exp(-abs(x)))),
+        "gelu": lambda x: x * exact_normal_cdf(x),
+        "normal_cdf": exact_normal_cdf,
+        "erf": math.erf,
+        "sign": lambda x: math.copysign(1, x) if x else 0,
+        "floor": math.floor,
     }[name]
 
 
 OTHERS = {
     "maximum", "minimum", "where", "clip", "sum", "mean", "layer_norm", "dropout", "zoneout", "heads", "drop_connect",
-    "initial",
+    "initial", "stop_gradient", "custom_derivative",
 }  # fmt: skip
+# Where e^(-x²/2) is computed, x² is rounded: at 30 that is 450 times a number's rounding.
+RTOL = {"gelu": 2e-13, "normal_cdf": 2e-13}
 ONE_ARGUMENT = tuple(name for name in functions.__all__ if name not in OTHERS)
 
 
@@ -49,8 +75,8 @@ def test_on_arrays_and_numbers(name):
     function, exact = getattr(functions, name), exact_function(name)
     x = POSITIVE if name in ("log", "sqrt") else X
     expected = [exact(value) for value in x]
-    np.testing.assert_allclose(function(x), expected, rtol=4e-15, atol=1e-300)
-    assert function(float(x[7])) == pytest.approx(expected[7], rel=4e-15)
+    np.testing.assert_allclose(function(x), expected, rtol=RTOL.get(name, 4e-15), atol=1e-300)
+    assert function(float(x[7])) == pytest.approx(expected[7], rel=RTOL.get(name, 4e-15))
 
 
 def test_functions_of_several_arrays():
@@ -67,6 +93,7 @@ TINY = 1e-35  # smaller results count as this large
 FLOAT32_ERRORS = {
     "sigmoid": 3, "tanh": 2, "relu": 0, "leaky_relu": 1, "elu": 3, "softplus": 3, "softsign": 2, "exp": 2, "log": 2,
     "sqrt": 1, "absolute": 0, "sin": 2, "cos": 2, "expm1": 5, "d_softplus": 3, "d_elu": 2, "d_softsign": 3,
+    "erf": 2, "normal_cdf": 5, "floor": 0,
 }  # fmt: skip
 CONSTANTS = {"leaky_relu": (0.01,), "elu": (1.0,), "d_elu": (1.0,)}
 
@@ -85,6 +112,9 @@ def test_float32(name):
     if name == "d_elu":
         x = x[x > -1]
     function = scalar_function(name)
+    if name == "normal_cdf":  # down to where float32 has all digits of it; beyond it goes to 0
+        assert mapped(function)(x[x < -12.9]).max() < 1e-37
+        x = x[x >= -12.9]
     exact = function(x.astype(np.float64))
     error = np.abs(mapped(function, "float32")(x) - exact)
     assert np.max(error / np.spacing(np.maximum(np.abs(exact), TINY).astype(np.float32))) <= FLOAT32_ERRORS[name]
@@ -165,15 +195,15 @@ def test_derivative_of_powers(exponent):
 
 KINKS = {
     "relu": (0.0, 0.0), "leaky_relu": (0.0, 0.01), "elu": (0.0, 1.0), "abs": (0.0, 0.0), "hard_tanh": (1.0, 0.0),
-    "hard_sigmoid": (-3.0, 0.0),
+    "hard_sigmoid": (-3.0, 0.0), "selu": (0.0, 1.7580993408473768),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KINKS)
 def test_derivative_at_kinks_is_what_the_docstring_says(name):
     value, expected = KINKS[name]
-    assert derivative(getattr(functions, name), value) == expected
-    number = "negative_slope" if name == "leaky_relu" else "alpha" if name == "elu" else "0"
+    assert derivative(getattr(functions, name), value) == pytest.approx(expected, rel=1e-15, abs=0)
+    number = {"leaky_relu": "negative_slope", "elu": "alpha", "selu": "1.7581"}.get(name, "0")
     assert f"Derivative {number} at" in getattr(functions, name).__doc__
 
 
@@ -183,9 +213,77 @@ def test_derivative_where_two_are_equal():
 
 
 def test_derivatives_far_out_are_finite():
-    for name in set(ONE_ARGUMENT) - {"exp", "log", "sqrt"}:
+    for name in sorted(set(ONE_ARGUMENT) - {"exp", "log", "sqrt"}):
         for value in (-80.0, 80.0):
             assert math.isfinite(derivative(getattr(functions, name), value)), (name, value)
+
+
+# ------------------------------------------------------------------------------------------------ of several numbers
+def test_gelu_by_tanh():
+    """As PyTorch's; both forms differ by some 1e-4 from each other."""
+    torch = pytest.importorskip("torch")
+    x = X[np.abs(X) < 10]
+    found = functions.gelu(x, approximate="tanh")
+    # 1 + tanh(u), as PyTorch has it, cancels
+    np.testing.assert_allclose(found, torch.nn.functional.gelu(torch.tensor(x), approximate="tanh").numpy(), atol=3e-15)
+    assert 1e-4 < np.max(np.abs(found - functions.gelu(x))) < 1e-3
+    assert derivative(lambda a: functions.gelu(a, "tanh"), 0.7) == pytest.approx(
+        (functions.gelu(0.7 + 1e-5, "tanh") - functions.gelu(0.7 - 1e-5, "tanh")) / 2e-5, rel=1e-8
+    )
+    with pytest.raises(ValueError, match="approximate must be 'none' or 'tanh', not 'erf'"):
+        functions.gelu(X, approximate="erf")
+
+
+@pytest.mark.parametrize("backend", ("cpu", "python"))
+def test_modulo_of_integers_is_exact(backend):
+    """Also where the quotient is rounded to an integer, such as that of 49 and 49 by the reciprocal."""
+    steps = np.arange(-3000, 3000, dtype=np.float32)
+    for divisor in (1.0, 2.0, 3.0, 7.0, 10.0, 49.0, 128.0, 961.0, -7.0):
+        function = with_names(modulo_of, DIVISOR=divisor)
+        apply = mapped(function) if backend == "cpu" else specialise(function, "float32", backend)
+        np.testing.assert_array_equal(apply(steps), np.mod(steps, np.float32(divisor)))
+
+
+def modulo_of(x):
+    return modulo(x, DIVISOR)
+
+
+modulo, DIVISOR = scalar.modulo, 1.0
+
+
+def test_derivative_of_modulo():
+    """1 by the dividend, minus the whole quotient by the divisor."""
+    assert derivative(lambda a: a % 1.5, 4.1) == 1
+    assert derivative(lambda a: 7.3 % a, 1.5) == -4
+    traced = cell(lambda x, h, p: 5 % (p.W.a @ x))
+    assert traced.forward((3.0,), (), (0.0,), (), (), ())[0] == (2.0,)
+
+
+# --------------------------------------------------------------------------------------------------- of derivatives
+def test_stop_gradient():
+    assert derivative(lambda a: functions.stop_gradient(a * a) * a, 3.0) == 9
+    assert derivative(functions.stop_gradient, 3.0) == 0
+    np.testing.assert_array_equal(functions.stop_gradient(X), X)
+
+
+def test_custom_derivative():
+    """In place of that of what it is computed from; by several; beside an ordinary one; with no gradient of itself."""
+
+    def surrogate(a):
+        return functions.custom_derivative(functions.where(a > 1, 1, 0), a, 1 / (1 + a * a))
+
+    assert derivative(surrogate, 2.0) == 0.2
+    assert derivative(lambda a: 3 * surrogate(a) * a, 2.0) == pytest.approx(3 * (0.2 * 2 + 1))
+    assert derivative(lambda a: functions.custom_derivative(functions.sign(a), a, 1), 2.0) == 1
+    assert derivative(lambda a: functions.custom_derivative(a * a, a, 0.5, a * a * a, 2), 2.0) == 0.5 + 2 * 12
+    assert derivative(lambda a: functions.custom_derivative(a * a, 1 + 0 * a, 5), 2.0) == 0
+    assert functions.custom_derivative(2.0, 1.0, 3.0) == 2
+
+
+def test_a_derivative_is_computed_in_backward_alone():
+    traced = cell(lambda x, h, p: functions.custom_derivative(p.W.a @ x, h, functions.exp(h) * functions.sin(h)))
+    forward, backward = (function.__code__.co_names for function in (traced.forward, traced.backward))
+    assert "sin" in backward and "sin" not in forward and not traced.saved
 
 
 @pytest.mark.parametrize("compare", ("gt", "ge", "lt", "le", "eq", "ne"))

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 from torch import sigmoid, tanh
-from torch.nn.functional import elu, layer_norm, logsigmoid, softplus, softsign
+from torch.nn.functional import elu, gelu, layer_norm, logsigmoid, mish, selu, softplus, softsign
 
 LOOPS = {}  # name -> Loop
 _distances = []
@@ -167,6 +167,8 @@ ACTIVATIONS = {  # those of lstm_with that the tests take: gates, candidate, out
     "hard_sigmoid tanh softsign": (hardsigmoid, tanh, softsign),
     "sigmoid relu elu": (sigmoid, relu, elu),
     "sigmoid softplus leaky_relu": (sigmoid, softplus, leaky_relu),
+    "sigmoid gelu mish": (sigmoid, gelu, mish),
+    "normal_cdf selu erf": (torch.special.ndtr, with_kinks(selu, 0), torch.erf),
 }
 for activations, functions in ACTIVATIONS.items():
     step = partial(any_lstm, **dict(zip(("gate", "candidate", "output"), functions, strict=True)))

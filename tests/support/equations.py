@@ -17,7 +17,8 @@ from numbarnn.cells.tracing import cell as traced
 from sum_cells import NOISE_CELLS, SUM_CELLS, SUM_STEPS
 
 WRITTEN = GENERAL | UNEVEN | SUM_CELLS | NOISE_CELLS
-ACTIVATIONS = ("hard_sigmoid tanh softsign", "sigmoid relu elu", "sigmoid softplus leaky_relu")
+ACTIVATIONS = ("hard_sigmoid tanh softsign", "sigmoid relu elu", "sigmoid softplus leaky_relu",
+               "sigmoid gelu mish", "normal_cdf selu erf")  # fmt: skip
 AT_RANDOM = {  # name in the library -> what is drawn there
     "lstm": dict(zoneout_h=0.3, zoneout_c=0.2, dropout_g=0.25, drop_R=0.4, name="lstm_at_random"),
     "gru": dict(zoneout_h=0.4, dropout_n=0.3, drop_R=0.5, name="gru_at_random"),

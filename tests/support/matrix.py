@@ -246,7 +246,7 @@ def library_points(engine, full):
 
 def has_kinks(name):
     """Whether a function in the cell has some."""
-    return any(word in name for word in ("relu", "hard_sigmoid", "li_gru", "ind_rnn", "slstm"))
+    return any(word in name for word in ("relu", "selu", "hard_sigmoid", "li_gru", "ind_rnn", "slstm"))
 
 
 def points(engine, full=False):

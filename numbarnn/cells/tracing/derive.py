@@ -3,6 +3,8 @@
 Derivatives are made of values that are there anyway where they can be: sigmoid's from the sigmoid.
 """
 
+import math
+
 from numbarnn.cells.tracing.graph import COMPARISONS, is_const, reachable
 
 
@@ -31,8 +33,31 @@ def _choice(make, condition, g, first):
     return [(first, make("where", condition, g, zero), None), (first + 1, make("where", condition, zero, g), None)]
 
 
+def _normal_density(scale, exponent):
+    """The rule of a function of x whose derivative is scale e^(exponent x²)."""
+
+    def rule(make, node, g):
+        (x,) = node.args
+        power = make("exp", make("mul", make("const", exponent), make("mul", x, x)))
+        return [(0, g, make("mul", make("const", scale), power))]
+
+    return rule
+
+
+def _modulo(make, node, g):
+    a, b = node.args
+    if b.op == "const":
+        return [(0, g, None)]
+    return [(0, g, None), (1, make("neg", g), make("floor", make("divide", a, b)))]
+
+
+def _custom_derivative(make, node, g):
+    return [(number, g, node.args[number + 1]) for number in range(1, len(node.args), 2)]
+
+
 #: Operation -> rule(make, node, g), g the node's gradient: what it adds to the gradients of its arguments, as (number
-#: of the argument, a, b): a b, or a where b is None. `make` is `Graph.make`, and makes constants too.
+#: of the argument, a, b): a b, or a where b is None. `make` is `Graph.make`, and makes constants too. What has no rule
+#: passes no gradient on: stop_gradient, sign, floor.
 RULES = {
     "add": lambda make, node, g: [(0, g, None), (1, g, None)],
     "sub": lambda make, node, g: [(0, g, None), (1, make("neg", g), None)],
@@ -46,6 +71,10 @@ RULES = {
     "sin": lambda make, node, g: [(0, g, make("cos", node.args[0]))],
     "cos": lambda make, node, g: [(0, make("neg", g), make("sin", node.args[0]))],
     "absolute": lambda make, node, g: [(0, g, make("sign", node.args[0]))],
+    "erf": _normal_density(2 / math.sqrt(math.pi), -1.0),
+    "normal_cdf": _normal_density(1 / math.sqrt(2 * math.pi), -0.5),
+    "modulo": _modulo,
+    "custom_derivative": _custom_derivative,
     "where": lambda make, node, g: _choice(make, node.args[0], g, 1),
     "clip": lambda make, node, g: [(0, make("inside", node, *node.args[1:], g), None)],
     "maximum": lambda make, node, g: _choice(make, make("gt", *node.args), g, 0),

@@ -4,7 +4,7 @@ import builtins
 import keyword
 
 from numbarnn.cells import scalar
-from numbarnn.cells.tracing.graph import COMPARISONS, OPERATORS, reachable
+from numbarnn.cells.tracing.graph import COMPARISONS, OPERATORS, SAME_VALUE, parts_of, reachable
 
 WIDTH = 60  # longer expressions get a variable of their own
 _SIGNATURES = {
@@ -92,10 +92,10 @@ class Function:
     def text(self, *results):
         """The whole function; it returns these: each a node, or a tuple of nodes."""
         roots = [node for result in results for node in (result if isinstance(result, tuple) else (result,))]
-        nodes = reachable(roots, stop=self.given)
+        nodes = reachable(roots, stop=self.given, values=True)
         uses = {node: 0 for node in nodes}
         for node in nodes:
-            for part in () if node in self.given else node.args:
+            for part in () if node in self.given else parts_of(node):
                 uses[part] += 1
         self.texts, body = {}, []
         for node in nodes:
@@ -143,6 +143,8 @@ class Function:
 
     def _expression(self, node):
         """(text, how tightly it binds) of an operation on nodes that have texts."""
+        if node.op in SAME_VALUE:
+            return self.texts[node.args[0]]
         level = _LEVELS.get(node.op)
         if level is None:
             return f"{node.op}({', '.join(self.texts[part][0] for part in node.args)})", 9

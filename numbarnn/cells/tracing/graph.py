@@ -4,6 +4,7 @@ A node is a leaf or an operation on nodes. Leaves: "const" (data: its value), "s
 "input" (W @ x of a matrix, data: its name), "noise" (data: number, `Noise`), "units" (how many there are), and of the
 backward "d_state", "d_v" and "d_sum" (data: number). Operation "product" is a matrix (data: its name) times a vector,
 "row_sum" the sum over all units. All others are named as in `numbarnn.cells.scalar`, or are one of `OPERATORS`.
+"stop_gradient" and "custom_derivative" are their first argument, but for backward.
 """
 
 import operator
@@ -15,6 +16,7 @@ from numbarnn.cells import scalar
 LEAVES = {"const", "state", "vector", "input", "noise", "units", "d_state", "d_v", "d_sum"}
 COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "neg": "-", **COMPARISONS}
+SAME_VALUE = {"stop_gradient", "custom_derivative"}  # as their first argument
 _COMMUTATIVE = {"add", "mul"}
 
 
@@ -80,15 +82,21 @@ def is_const(node, value):
     return node.op == "const" and node.data is not True and node.data is not False and node.data == value
 
 
-def reachable(roots, stop=()):
-    """All nodes that the roots are made of, themselves too, by number; not beyond those of `stop`."""
+def parts_of(node):
+    """The nodes that its value is computed from; `Node.args` are those that its gradient is computed from, too."""
+    return node.args[:1] if node.op in SAME_VALUE else node.args
+
+
+def reachable(roots, stop=(), values=False):
+    """All nodes that the roots are made of, themselves too, by number; not beyond those of `stop`. With `values`, those
+    alone that their values are computed from (`parts_of`)."""
     found, waiting = {}, list(roots)
     while waiting:
         node = waiting.pop()
         if node.number not in found:
             found[node.number] = node
             if node not in stop:
-                waiting += node.args
+                waiting += parts_of(node) if values else node.args
     return [found[number] for number in sorted(found)]
 
 

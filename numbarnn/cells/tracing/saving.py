@@ -12,7 +12,7 @@ from numbarnn.cells.tracing.graph import COMPARISONS, LEAVES, reachable
 
 CHOICES = ("gates", "minimal")
 #: What takes time to compute: with save="gates" it is not computed again from saved values.
-_FUNCTIONS = {"sigmoid", "tanh", "exp", "log", "sqrt", "sin", "cos", "softplus", "elu", "power"}
+_FUNCTIONS = {"sigmoid", "tanh", "exp", "log", "sqrt", "sin", "cos", "softplus", "elu", "power", "erf", "normal_cdf"}
 _MANY = 1 << 30
 
 

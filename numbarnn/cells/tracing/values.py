@@ -152,10 +152,10 @@ class Traced:
     __len__ = __iter__ = __getitem__ = __contains__ = __setitem__ = _no_array
 
     def _no_operator(self, *_):
-        raise error(f"{self._what()} with //, %, divmod, &, |, ^, ~, << or >>: not among what a cell may use; "
-                    "combine comparisons by where inside where")  # fmt: skip
+        raise error(f"{self._what()} with //, divmod, &, |, ^, ~, << or >>: not among what a cell may use; "
+                    "combine comparisons by where inside where; a // b is numbarnn.floor(a / b)")  # fmt: skip
 
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = _no_operator
+    __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _no_operator
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _no_operator
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _no_operator
 
@@ -191,7 +191,8 @@ def _operator(op):
     return forward, reflected
 
 
-for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "divide", "pow": "power"}.items():
+_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "divide", "pow": "power", "mod": "modulo"}
+for _name, _op in _BINARY.items():
     _forward, _reflected = _operator(_op)
     setattr(Traced, f"__{_name}__", _forward)
     setattr(Traced, f"__r{_name}__", _reflected)
