@@ -21,18 +21,23 @@ class Stage:
         forward(ax, ah, state, per_unit, sums, noise)                                    -> its sums' terms, a tuple
         backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise)   -> terms of their gradients
 
+    Or in place of their sum the largest of the terms (`largest`), through which no gradient flows: backward's terms are
+    0, and engines leave them out.
+
     forward must read those gates of ah and those sums only that come before this stage's; backward those of d_v (one
     per product) and of d_sums only that come after it.
 
     Attributes:
         gates: of a product: names of its gates of ah.
         sums: of sums: their names.
+        largest: of sums: the largest terms stand in their place.
     """
 
     gates: tuple[str, ...]
     forward: Callable
     backward: Callable
     sums: tuple[str, ...] = ()
+    largest: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,11 +188,11 @@ class Cell:
 
     def sums_after(self, stage):
         """Numbers of the stages of sums right after a stage, the last one first: those whose gradients its backward
-        waits for; of stage -1, those that the cell's own backward waits for."""
+        waits for; of stage -1, those that the cell's own backward waits for. Stages of the largest have none."""
         last = stage + 1
         while last < len(self.stages) and self.stages[last].sums:
             last += 1
-        return tuple(range(last - 1, stage, -1))
+        return tuple(number for number in range(last - 1, stage, -1) if not self.stages[number].largest)
 
     @property
     def vectors(self):

@@ -6,7 +6,7 @@ run as plain NumPy, as in inference. Where one has a kink, its derivative there 
     of one unit           sigmoid tanh relu leaky_relu elu selu softplus log_sigmoid softsign gelu silu mish
                           hard_sigmoid hard_tanh erf normal_cdf exp log sqrt abs sign floor sin cos maximum minimum
                           where clip
-    of all units          sum mean layer_norm
+    of all units          sum mean layer_norm softmax logsumexp
     random, in training   dropout zoneout
     of parameters         heads drop_connect (of matrices), initial
     of derivatives        stop_gradient custom_derivative
@@ -24,9 +24,9 @@ from numbarnn.cells.tracing.values import Parameter, Traced, words
 
 __all__ = [
     "abs", "clip", "cos", "custom_derivative", "drop_connect", "dropout", "elu", "erf", "exp", "floor", "gelu",
-    "hard_sigmoid", "hard_tanh", "heads", "initial", "layer_norm", "leaky_relu", "log", "log_sigmoid", "maximum",
-    "mean", "minimum", "mish", "normal_cdf", "relu", "selu", "sigmoid", "sign", "silu", "sin", "softplus",
-    "softsign", "sqrt", "stop_gradient", "sum", "tanh", "where", "zoneout",
+    "hard_sigmoid", "hard_tanh", "heads", "initial", "layer_norm", "leaky_relu", "log", "log_sigmoid", "logsumexp",
+    "maximum", "mean", "minimum", "mish", "normal_cdf", "relu", "selu", "sigmoid", "sign", "silu", "sin", "softmax",
+    "softplus", "softsign", "sqrt", "stop_gradient", "sum", "tanh", "where", "zoneout",
 ]  # fmt: skip
 
 
@@ -184,6 +184,27 @@ def mean(x):
 def _units(x):
     """How many units there are."""
     return x._trace.units() if isinstance(x, Traced) else len(x)
+
+
+def _largest(x):
+    """The largest of all units, as a constant of backward: what softmax and logsumexp subtract, and add again."""
+    if isinstance(x, Traced):
+        return x._trace.apply("row_max", x)
+    if np.ndim(x) == 0:
+        raise error(f"{x!r} in place of a value per unit, of which there is one; expected what is computed from x or h")
+    return np.broadcast_to(np.max(x, axis=0), np.shape(x))
+
+
+def softmax(x):
+    """e^x / Σ e^x over all units, in which no e^x overflows: positive, and 1 in all."""
+    share = exp(x - _largest(x))
+    return share / sum(share)
+
+
+def logsumexp(x):
+    """log Σ e^x over all units, which all units see; no e^x overflows."""
+    largest = _largest(x)
+    return largest + log(sum(exp(x - largest)))
 
 
 def layer_norm(*values, eps=1e-5):

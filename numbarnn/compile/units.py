@@ -97,9 +97,16 @@ def adder(count, backend):
 
 
 @cache
-def zeros(count, backend, dtype):
-    """A device function () -> a tuple of `count` zeros of a dtype (a name)."""
-    return _write("zeros()", [f"return {_tuple(['zero'] * count)}"], backend, zero=np.dtype(dtype).type(0))
+def larger(count, backend):
+    """A device function larger(a, b): of two tuples' values the larger ones; NaN if either is."""
+    values = [f"a[{k}] if a[{k}] > b[{k}] or a[{k}] != a[{k}] else b[{k}]" for k in range(count)]
+    return _write("larger(a, b)", [f"return {_tuple(values)}"], backend)
+
+
+@cache
+def zeros(count, backend, dtype, value=0):
+    """A device function () -> a tuple of `count` zeros, or another value, of a dtype (a name)."""
+    return _write("zeros()", [f"return {_tuple(['zero'] * count)}"], backend, zero=np.dtype(dtype).type(value))
 
 
 # ------------------------------------------------------------------------------------------------------------- noise

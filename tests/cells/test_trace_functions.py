@@ -10,7 +10,7 @@ from numba import njit
 from cell_steps import mapped
 from numbarnn.cells import functions, scalar
 from numbarnn.cells.definition import with_names
-from numbarnn.cells.tracing import cell
+from numbarnn.cells.tracing import CellError, cell
 from numbarnn.compile.specialise import specialise
 
 X = np.concatenate([np.linspace(-30, 30, 4001), np.linspace(-1, 1, 4001), [0.0, -0.0, 3.0, -3.0]])
@@ -63,7 +63,7 @@ def exact_function(name):
 
 OTHERS = {
     "maximum", "minimum", "where", "clip", "sum", "mean", "layer_norm", "dropout", "zoneout", "heads", "drop_connect",
-    "initial", "stop_gradient", "custom_derivative",
+    "initial", "stop_gradient", "custom_derivative", "softmax", "logsumexp",
 }  # fmt: skip
 # Where e^(-x²/2) is computed, x² is rounded: at 30 that is 450 times a number's rounding.
 RTOL = {"gelu": 2e-13, "normal_cdf": 2e-13}
@@ -292,3 +292,24 @@ def test_comparisons(compare):
     traced = cell(lambda x, h, p: functions.where(chosen(p.W.a @ x, h), 1 * h, 2 + h))
     for a in (0.0, 1.0, 2.0):
         assert traced.forward((a,), (), (1.0,), (), (), ())[0] == (1.0 if chosen(a, 1.0) else 3.0,)
+
+
+# ------------------------------------------------------------------------------------------------------- of all units
+def test_softmax_and_logsumexp_on_arrays():
+    """Over the units, the first axis; large numbers do not overflow; one number is no vector."""
+    a = np.random.default_rng(0).normal(size=(5, 2)) + 800
+    exact = np.exp(a - 800) / np.exp(a - 800).sum(axis=0)
+    np.testing.assert_allclose(functions.softmax(a), exact, rtol=1e-13)
+    np.testing.assert_allclose(functions.logsumexp(a)[0], 800 + np.log(np.exp(a - 800).sum(axis=0)), rtol=1e-14)
+    for function in (functions.softmax, functions.logsumexp):
+        with pytest.raises(CellError, match=r"1\.0 in place of a value per unit"):
+            function(1.0)
+
+
+def test_stages_of_the_largest():
+    """Before the sums that need it; backward leaves it out; of what is the same for all units there is none."""
+    traced = cell(lambda x, h, p: functions.softmax(p.W.a @ x + p.R.a @ h))
+    assert [(stage.largest, len(stage.sums)) for stage in traced.stages] == [(True, 1), (False, 1)]
+    assert (traced.sums_before(2), traced.sums_after(-1)) == ((0, 1), (1,))
+    traced = cell(lambda x, h, p: functions.logsumexp(functions.sum(p.W.a @ x)))
+    assert [stage.largest for stage in traced.stages] == [False]

@@ -93,7 +93,9 @@ class Steps:
                 found = stage.forward(ax, tuple(ah), states, self.per_unit, tuple(sums), self.noise)
                 if stage.sums:
                     first = 1 + cell.first_sum(number)
-                    sums[first : first + len(stage.sums)] = self.totals(found, states[0])
+                    totals = [np.max(f, axis=1, keepdims=True) for f in whole(found, states[0])] if stage.largest else (
+                        self.totals(found, states[0]))  # fmt: skip
+                    sums[first : first + len(stage.sums)] = totals
                 else:
                     inner.append(found)
                     self.multiply(ah, found, rows)

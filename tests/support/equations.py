@@ -14,6 +14,7 @@ import numpy as np
 from general_cells import GENERAL, STEPS, UNEVEN
 from numbarnn.cells import functions, library
 from numbarnn.cells.tracing import cell as traced
+from own_cells import OWN
 from sum_cells import NOISE_CELLS, SUM_CELLS, SUM_STEPS
 
 WRITTEN = GENERAL | UNEVEN | SUM_CELLS | NOISE_CELLS
@@ -31,6 +32,7 @@ LIBRARY = (
     "coupled_lstm", "projected_lstm", "layer_norm_lstm", "layer_norm_gru", "multiplicative_lstm", "janet", "slstm",
     "li_gru", "minimal_gated_unit", "ugrnn", "fast_grnn", "additive_network", "recurrent_highway 1",
     "recurrent_highway 2", "recurrent_highway 3", "cornn", "lem", "ind_rnn", "sru", "qrnn", "min_gru", "min_lstm",
+    *OWN,
 )  # fmt: skip
 
 
@@ -51,7 +53,7 @@ def cell_of(name, heads=1):
     if name.endswith(" at random"):
         name = name.removesuffix(" at random")
         return traced(getattr(library, name), **AT_RANDOM[name])
-    found = getattr(library, name.removeprefix("library "))
+    found = OWN.get(name) or getattr(library, name.removeprefix("library "))
     return found if heads == 1 else traced(found, heads=heads)
 
 
@@ -97,6 +99,7 @@ def by_loops_names(cell, loop, own, hidden):
 
 def loop_of(name):
     """The `cell_loops.Loop` of a library cell's name."""
+    import own_loops  # noqa: F401 - adds its own
     from cell_loops import LOOPS
 
     return LOOPS[name.removeprefix("library ")]

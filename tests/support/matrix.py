@@ -196,7 +196,7 @@ LIBRARY = (*equations.LIBRARY, *(f"{name} at random" for name in equations.AT_RA
 # One of each structure: each takes the CPU's compiler a quarter of a minute. In the simulator all are run.
 ON_CPU = {
     "blend", "ladder", "projected_lstm", "slstm", "multiplicative_lstm", "layer_norm_gru", "sru", "min_gru",
-    "lstm at random",
+    "lstm at random", "softmax_lstm", "adaptive_spiking",
 }  # fmt: skip
 
 
@@ -246,7 +246,7 @@ def library_points(engine, full):
 
 def has_kinks(name):
     """Whether a function in the cell has some."""
-    return any(word in name for word in ("relu", "selu", "hard_sigmoid", "li_gru", "ind_rnn", "slstm"))
+    return any(word in name for word in ("relu", "selu", "hard_sigmoid", "li_gru", "ind_rnn", "slstm", "spiking"))
 
 
 def points(engine, full=False):

@@ -16,7 +16,7 @@ from numbarnn.weights.space import named
 
 _OF_PYTHON = {"add": "add", "sub": "sub", "mul": "mul", "neg": "neg", "divide": "truediv", "power": "pow"}
 _OF_PYTHON |= {name: name for name in ("gt", "ge", "lt", "le", "eq", "ne")}
-_OTHER_NAMES = {"absolute": "abs", "clip": "clamp"}
+_OTHER_NAMES = {"absolute": "abs", "clip": "clamp", "modulo": "remainder", "normal_cdf": "special.ndtr"}
 _LINEAR_FROM = 40.0  # beyond it softplus(x) is x to PyTorch; its default, 20, shows in float64
 
 
@@ -24,6 +24,8 @@ def why_not(cell, train):
     """Why there is no loop of a cell; None if there is one."""
     if getattr(cell, "structure", None) is None:
         return "written by hand, not as equations"
+    if any(node.op == "custom_derivative" for node in reachable(cell.structure.outputs)):
+        return "has derivatives of its own, which autograd would have to be told"
     if train and (cell.noise or cell.drop_connect):
         return "draws random numbers in training, which PyTorch draws otherwise"
     return None
@@ -46,11 +48,17 @@ def operation(op, dtype):
         return getattr(operator, _OF_PYTHON[op])
     if op == "row_sum":
         return lambda a: a.sum(-1, keepdim=True)
+    if op == "row_max":
+        return lambda a: a.detach().amax(-1, keepdim=True)
+    if op == "stop_gradient":
+        return lambda a: a.detach()
     if op == "softplus":
         return lambda a: functional.softplus(a, threshold=_LINEAR_FROM)
     if op in ("maximum", "minimum", "where"):
         return tensors(getattr(torch, op))
     name = _OTHER_NAMES.get(op, op)
+    if name.startswith("special."):
+        return getattr(torch.special, name.removeprefix("special."))
     return getattr(torch, name, None) or getattr(functional, name)
 
 

@@ -5,9 +5,12 @@ from math import isfinite
 
 from numbarnn.cells.tracing.derive import Gradients
 from numbarnn.cells.tracing.generate import Function, Names
-from numbarnn.cells.tracing.graph import LEAVES, reachable
+from numbarnn.cells.tracing.graph import LEAVES, OVER_UNITS, reachable
 from numbarnn.cells.tracing.saving import values_to_save
 from numbarnn.cells.tracing.structure import Product, Sums
+
+
+_SUM_NAMES = {"row_sum": "sum_1", "row_max": "largest_1"}
 
 
 @dataclass
@@ -51,7 +54,11 @@ def assemble(name, states, structure, save, hyperparameters, statements):
     d_ah = tuple(gradients[node] for node in structure.recurrent.values())
     d_before = tuple(gradients[node] for node in state_nodes)
     d_per_unit = tuple(gradients[node] for node in structure.per_unit.values())
-    d_stages = [tuple(gradients[node] for node in _results(stage)) for stage in stages]
+    zero = graph.const(0)
+    d_stages = [
+        tuple(zero if getattr(stage, "largest", False) else gradients[node] for node in _results(stage))
+        for stage in stages
+    ]
     roots = [node for part in (d_ax, d_ah, d_before, d_per_unit, *d_stages) for node in part]
     forward_nodes = set(reachable(outputs))
     needed = _needed(roots, boundary, forward_nodes)
@@ -72,7 +79,9 @@ def assemble(name, states, structure, save, hyperparameters, statements):
         if isinstance(stage, Product):
             function(called, "forward", f"What the rows of R of {' '.join(stage.gates)} multiply.", stage.vector)
         else:
-            function(called, "forward", f"What adds up to {_listed(stage, names)}.", stage.roots())
+            title = f"What {_listed(stage, names)} is the largest of." if stage.largest else (
+                f"What adds up to {_listed(stage, names)}.")  # fmt: skip
+            function(called, "forward", title, stage.roots())
     function(
         made.forward, "forward", "One step of one unit: new states; what backward needs.", tuple(outputs), tuple(kept)
     )
@@ -165,13 +174,13 @@ def _named(states, structure, hyperparameters, kept, gradients, state_nodes, for
     for number in range(len(structure.products)):
         names.give(graph.leaf("d_v", number), f"d_v{number}")
     for number, node in enumerate(structure.sums):
-        names.give(graph.leaf("d_sum", number), f"d_{names.give(node, node.name or 'sum_1')}")
+        names.give(graph.leaf("d_sum", number), f"d_{names.give(node, node.name or _SUM_NAMES[node.op])}")
     names.give(graph.leaf("units", None), "units")
     for node in structure.noise:
         names.give(node, node.name or "noise_1")
     for node, gradient in [*((node, gradients[node]) for node in structure.gates.values()), *gradients.items()]:
         if gradient.op not in ("const", "d_state", "d_v", "d_sum") and names.has(node):
-            names.give(gradient, f"d_{names.of(node)}" + ("_term" if node.op == "row_sum" else ""))
+            names.give(gradient, f"d_{names.of(node)}" + ("_term" if node.op in OVER_UNITS else ""))
     return names
 
 

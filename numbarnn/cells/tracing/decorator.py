@@ -132,7 +132,13 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
     functions = _compiled(name, generated.source)
     stages = tuple(
-        Stage(tuple(stage.gates) if isinstance(stage, Product) else (), functions[forward], functions[backward], sums)
+        Stage(
+            tuple(stage.gates) if isinstance(stage, Product) else (),
+            functions[forward],
+            functions[backward],
+            sums,
+            not isinstance(stage, Product) and stage.largest,
+        )
         for stage, (forward, backward), sums in zip(
             structure.stages, generated.stage_functions, generated.sums, strict=True
         )

@@ -57,7 +57,7 @@ def _custom_derivative(make, node, g):
 
 #: Operation -> rule(make, node, g), g the node's gradient: what it adds to the gradients of its arguments, as (number
 #: of the argument, a, b): a b, or a where b is None. `make` is `Graph.make`, and makes constants too. What has no rule
-#: passes no gradient on: stop_gradient, sign, floor.
+#: passes no gradient on: stop_gradient, sign, floor, row_max.
 RULES = {
     "add": lambda make, node, g: [(0, g, None), (1, g, None)],
     "sub": lambda make, node, g: [(0, g, None), (1, make("neg", g), None)],

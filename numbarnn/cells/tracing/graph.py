@@ -3,7 +3,8 @@
 A node is a leaf or an operation on nodes. Leaves: "const" (data: its value), "state" and "vector" (data: number, name),
 "input" (W @ x of a matrix, data: its name), "noise" (data: number, `Noise`), "units" (how many there are), and of the
 backward "d_state", "d_v" and "d_sum" (data: number). Operation "product" is a matrix (data: its name) times a vector,
-"row_sum" the sum over all units. All others are named as in `numbarnn.cells.scalar`, or are one of `OPERATORS`.
+"row_sum" and "row_max" are the sum over all units and the largest of them. All others are named as in
+`numbarnn.cells.scalar`, or are one of `OPERATORS`.
 "stop_gradient" and "custom_derivative" are their first argument, but for backward.
 """
 
@@ -16,6 +17,7 @@ from numbarnn.cells import scalar
 LEAVES = {"const", "state", "vector", "input", "noise", "units", "d_state", "d_v", "d_sum"}
 COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "neg": "-", **COMPARISONS}
+OVER_UNITS = ("row_sum", "row_max")
 SAME_VALUE = {"stop_gradient", "custom_derivative"}  # as their first argument
 _COMMUTATIVE = {"add", "mul"}
 
@@ -61,6 +63,8 @@ class Graph:
 
     def make(self, op, *args):
         """The node of an operation, or a simpler one of equal value."""
+        if op == "row_max" and args[0].op in ("const", "units", *OVER_UNITS):  # the same for all units
+            return args[0]
         if op != "row_sum" and all(node.op == "const" for node in args):
             return self.const(evaluate(op, *(node.data for node in args)))
         simplify = _SIMPLER.get(op)

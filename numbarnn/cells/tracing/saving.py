@@ -8,7 +8,7 @@ smallest ones that nearest to what is needed: gates rather than pre-activations.
 
 from collections import deque
 
-from numbarnn.cells.tracing.graph import COMPARISONS, LEAVES, reachable
+from numbarnn.cells.tracing.graph import COMPARISONS, LEAVES, OVER_UNITS, reachable
 
 CHOICES = ("gates", "minimal")
 #: What takes time to compute: with save="gates" it is not computed again from saved values.
@@ -60,7 +60,7 @@ def _given(outputs, needed):
     given = set(outputs)
     for node in reachable([*outputs, *needed]):
         made = node.args and node.op != "product" and given.issuperset(node.args)
-        if made or node.op == "row_sum" or node.op in LEAVES - {"input"}:
+        if made or node.op in OVER_UNITS or node.op in LEAVES - {"input"}:
             given.add(node)
     return given
 

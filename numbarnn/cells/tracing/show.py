@@ -86,7 +86,7 @@ def _step(cell):
     for stage in cell.stages:
         made_by = stage.forward.__name__
         if stage.sums:
-            yield f"sums over units: {' '.join(stage.sums)} ({made_by})"
+            yield f"{'largest' if stage.largest else 'sums'} over units: {' '.join(stage.sums)} ({made_by})"
         else:
             yield f"pointwise: the vector v ({made_by}); products with v: {' '.join(stage.gates)}"
     yield f"pointwise: the new states ({cell.forward.__name__})"

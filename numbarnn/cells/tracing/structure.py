@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from numbarnn.cells.tracing.biases import split_biases
-from numbarnn.cells.tracing.graph import Node, reachable
+from numbarnn.cells.tracing.graph import OVER_UNITS, Node, reachable
 
 
 @dataclass
@@ -20,9 +20,10 @@ class Product:
 
 @dataclass
 class Sums:
-    """Sums over units that can be computed at once."""
+    """Sums over units that can be computed at once; or the largest over all units of such values (`largest`)."""
 
     nodes: list[Node]
+    largest: bool = False
 
     def roots(self):
         """What they add up."""
@@ -95,7 +96,7 @@ def split(outputs):
     for node in nodes:
         if node.op == "product":
             products.setdefault(node.args[0], []).append(node)
-    sums = [node for node in nodes if node.op == "row_sum"]
+    sums = [node for node in nodes if node.op in OVER_UNITS]
     found.stages = _stages({v: own for v, own in products.items() if not _is_first_state(v)}, sums)
     first = [node for vector, own in products.items() if _is_first_state(vector) for node in own]
     order = first + [node for product in found.products for node in products[product.vector]]
@@ -131,20 +132,20 @@ def _projection(outputs):
 
 
 def _stages(products, sums):
-    """All of these as stages: as many sums at once as there can be, else the next product.
+    """All of these as stages: as many sums at once as there can be, else as many of the largest, else the next product.
 
     Args:
         products: vector -> the products with it. sums: nodes.
     """
-    made_of = {("sum", node): set(reachable(node.args)) for node in sums}
+    made_of = {(node.op, node): set(reachable(node.args)) for node in sums}
     made_of |= {("product", vector): set(reachable([vector])) for vector in products}
-    results = {(kind, node): [node] if kind == "sum" else products[node] for kind, node in made_of}
+    results = {(kind, node): products[node] if kind == "product" else [node] for kind, node in made_of}
     stages, left = [], sorted(made_of, key=lambda item: item[1].number)
     while left:
         ready = [item for item in left if not any(made_of[item].intersection(results[other]) for other in left)]
-        now = [item for item in ready if item[0] == "sum"] or ready[:1]
-        nodes = [node for _, node in now]
-        stages.append(Sums(nodes) if now[0][0] == "sum" else Product(nodes[0], {}))
+        now = next((now for op in OVER_UNITS if (now := [item for item in ready if item[0] == op])), ready[:1])
+        kind, nodes = now[0][0], [node for _, node in now]
+        stages.append(Product(nodes[0], {}) if kind == "product" else Sums(nodes, kind == "row_max"))
         left = [item for item in left if item not in now]
     return stages
 

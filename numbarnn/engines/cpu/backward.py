@@ -5,6 +5,7 @@ from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.panels import PANEL_ROW
 from numbarnn.engines.cpu.records import (
+    LARGEST,
     STAGE_BYTES,
     by_address,
     call_at,
@@ -153,6 +154,8 @@ def _stages(zero, call, own, address, at):
     (t, _), item, H, b = at, bytes_of(zero), call.hidden, own.first_row
     for number in range(call.stages_count - 1, -1, -1):
         stage = stage_at(call.stages + number * STAGE_BYTES)
+        if stage.is_sums == LARGEST:  # no gradient flows through it
+            continue
         if stage.is_sums:
             totals = call.totals + own.thread * call.batch * call.sums_count * item
             sum_units(zero, call, own, address, at, stage, totals)

@@ -4,7 +4,7 @@ import ctypes
 
 from numbarnn.engines.cpu import cell_steps
 from numbarnn.engines.cpu.cell_tag import CellTag
-from numbarnn.engines.cpu.records import Call, Stage, address_of
+from numbarnn.engines.cpu.records import LARGEST, Call, Stage, address_of
 
 _address_of_buffer, _byte_of = ctypes.addressof, ctypes.c_char.from_buffer
 
@@ -59,7 +59,7 @@ class CompiledCell:
             if back:
                 of_sums, of_gates = cell_steps.stage_terms_back, cell_steps.stage_units_back
             stages[number] = Stage(
-                is_sums=bool(stage.sums),
+                is_sums=LARGEST if stage.largest else bool(stage.sums),
                 first_gate=cell.first_of_stage(number),
                 end_gate=cell.first_of_stage(number + 1),
                 first_sum=cell.first_sum(number),

@@ -62,7 +62,7 @@ def _digest(cell):
     compiled function changes."""
     functions = [cell.forward, cell.backward]
     functions += [function for stage in cell.stages for function in (stage.forward, stage.backward)]
-    stages = [(stage.gates, stage.sums) for stage in cell.stages]
+    stages = [(stage.gates, stage.sums, stage.largest) for stage in cell.stages]
     layout = cell.gates, cell.recurrent, stages, cell.states, cell.saved, cell.per_unit, cell.noise
     about = [code_of_module(module.__name__) for module in WRITTEN]
     about += [*map(fingerprint, functions), repr((layout, cell.same_gradient, cell.general))]

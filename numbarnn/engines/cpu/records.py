@@ -45,7 +45,9 @@ def _table(name, *fields):
 # A call of a loop. Addresses of states and gradients are where the direction's columns begin.
 Call = _table("Call", *_CALL)
 
-# A stage of a cell: its gates, or its sums; `step` is the compiled function, forward or backward.
+# A stage of a cell: its gates, or its sums; `step` is the compiled function, forward or backward. Where the
+# largest terms stand in place of their sums, `is_sums` is this.
+LARGEST = 2
 Stage = _table("Stage", "is_sums first_gate end_gate first_sum end_sum product step")
 
 # What a cell's function works on: some sequences in one step, units [first, last) of H. Addresses are those of unit 0

@@ -9,7 +9,7 @@ from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.atomics import barrier
 from numbarnn.engines.cpu.cell_steps import TILE
 from numbarnn.engines.cpu.panels import PANEL_ROW
-from numbarnn.engines.cpu.records import rows_at, run
+from numbarnn.engines.cpu.records import LARGEST, rows_at, run
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
 find_step_time = plain(step_time)
@@ -169,8 +169,21 @@ def _add_lanes(zero, out, lanes, count, n):
 
 
 @plain
+def _largest_of_lanes(zero, out, lanes, count, n):
+    """out[q] = the largest of n numbers of row q of lanes (count, TILE), NaN if one is."""
+    found = numbers_at(zero, out)
+    for q in range(count):
+        row = numbers_at(zero, lanes + q * TILE * bytes_of(zero))
+        total = row[0]
+        for i in range(1, n):
+            total = row[i] if row[i] > total or row[i] != row[i] else total
+        found[q] = total
+
+
+@plain
 def sum_units(zero, call, own, address, at, stage, totals):
-    """The sums of a stage over all units: those of each TILE of units, then their sum, in the order of the units.
+    """The sums of a stage over all units: those of each TILE of units, then their sum, in the order of the units. Or
+    the largest terms likewise.
 
     Args:
         address: of the `Rows`. at: (t, before). totals: address (B, Q) of the thread's sums.
@@ -185,19 +198,26 @@ def sum_units(zero, call, own, address, at, stage, totals):
                 set_rows(zero, call, own, rows, b, ONE, at[0], at[1])
                 run(None, stage.step, address)
                 out = call.parts + ((first // TILE * B + b) * Q + stage.first_sum) * item
-                _add_lanes(zero, out, lanes, count, rows.last - first)
+                if stage.is_sums == LARGEST:
+                    _largest_of_lanes(zero, out, lanes, count, rows.last - first)
+                else:
+                    _add_lanes(zero, out, lanes, count, rows.last - first)
     rows.first, rows.last = own.first, own.last
     meet(call, own)
     parts, sums = numbers_at(zero, call.parts), numbers_at(zero, totals)
     tiles = (call.hidden + TILE - 1) // TILE
     for b in range(own.first_row, own.last_row):
         for q in range(stage.first_sum, stage.end_sum):
-            total = zero
+            total = parts[b * Q + q] if stage.is_sums == LARGEST else zero
             for start in range(0, tiles, FEW_TILES):  # few, then the sums of few: each rounds less than a long sum
                 part = zero
                 for tile in range(start, min(tiles, start + FEW_TILES)):
-                    part += parts[(tile * B + b) * Q + q]
-                total += part
+                    term = parts[(tile * B + b) * Q + q]
+                    if stage.is_sums == LARGEST:
+                        total = term if term > total or term != term else total
+                    else:
+                        part += term
+                total = total + part
             sums[b * Q + q] = total
 
 

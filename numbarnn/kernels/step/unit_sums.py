@@ -1,7 +1,8 @@
 """Sums over the units of one sequence (`numbarnn.cells.definition.Stage`): before the kernel that reads them, in it.
 
 One block has all units of a sequence. For each stage of sums in turn its threads add up the terms of their units, then,
-in a fixed order, what each of them found; the next stage sees the sums. All threads of the block take part.
+in a fixed order, what each of them found; the next stage sees the sums. All threads of the block take part. Where a
+stage wants the largest of the terms (`Stage.largest`), "adding" is to take the larger of two.
 """
 
 from functools import cache
@@ -67,8 +68,10 @@ def _make_sums(cell, stages, functions, given, dtype):
 def _make_phase(cell, stage, function, given, dtype):
     """A device function for the sums of one stage, which sees those of the phases before."""
     count, first, number = len(cell.stages[stage].sums), cell.first_sum(stage), compute_dtype(dtype)
-    terms_of, add_across = specialise(function, number, BACKEND), _make_add_across(count, number)
-    add, none = units.adder(count, BACKEND), units.zeros(count, BACKEND, number)
+    largest = cell.stages[stage].largest
+    terms_of, add_across = specialise(function, number, BACKEND), _make_add_across(count, number, largest)
+    add = units.larger(count, BACKEND) if largest else units.adder(count, BACKEND)
+    none = units.zeros(count, BACKEND, number, -np.inf if largest else 0)
 
     def phase(shared, rows, parameters, noise, where, H):
         terms = none()
@@ -82,26 +85,35 @@ def _make_phase(cell, stage, function, given, dtype):
 
 
 @cache
-def _make_add_across(count, dtype):
-    """A device function add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k]. Ends
-    with a barrier, after which all threads see them."""
-    zero, store = np.dtype(dtype).type(0), units.storer(count, BACKEND)
+def _make_add_across(count, dtype, largest):
+    """A device function add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k], or
+    the largest. Ends with a barrier, after which all threads see them."""
+    none, store = np.dtype(dtype).type(-np.inf if largest else 0), units.storer(count, BACKEND)
+    add = jit(_larger if largest else _sum, BACKEND)
 
     def add_across(out, first, shared, terms):
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         store(shared, thread, threads, terms)
         cuda.syncthreads()
         for index in range(thread, count * PARTS, threads):  # every PARTS-th thread's, then those
-            k, part, total = index // PARTS, index % PARTS, zero
+            k, part, total = index // PARTS, index % PARTS, none
             for other in range(part, threads, PARTS):
-                total += shared[k * threads + other]
+                total = add(total, shared[k * threads + other])
             shared[count * threads + index] = total
         cuda.syncthreads()
         for k in range(thread, count, threads):
-            total = zero
+            total = none
             for part in range(PARTS):
-                total += shared[count * threads + k * PARTS + part]
+                total = add(total, shared[count * threads + k * PARTS + part])
             out[first + k] = total
         cuda.syncthreads()
 
     return jit(add_across, BACKEND)
+
+
+def _sum(a, b):
+    return a + b
+
+
+def _larger(a, b):
+    return a if a > b or a != a else b

@@ -1,0 +1,38 @@
+"""The cells of own_cells.py once more, as loops over time in PyTorch; see cell_loops.py."""
+
+import torch
+from torch import sigmoid, tanh
+from torch.nn.functional import gelu
+
+from cell_loops import _distances, into, loop, maximum
+
+
+@loop("h c", W="i f g", R="i f g", b="i f g", per_unit="sharpness")
+def softmax_lstm(p, x, h, c, temperature=0.5):
+    i = torch.softmax(into(p, "i", x, h) / temperature, dim=-1)
+    c = sigmoid(into(p, "f", x, h)) * c + 3 * i * gelu(into(p, "g", x, h), approximate="tanh")
+    return tanh(c - 0.5 * torch.logsumexp(p["sharpness"] * c, dim=-1, keepdim=True)), c
+
+
+def spike(excess, slope):
+    """1 where it is positive, with a slope that autograd is told."""
+    _distances.append(float(excess.detach().abs().min()))
+    value = (excess > 0).to(excess.dtype)
+    told = slope.detach() * excess
+    return value + told - told.detach()
+
+
+@loop("z v a", W="v", R="v")
+def adaptive_spiking(p, x, z, v, a, decay=0.9, slow=0.97, beta=0.7, dampening=0.3):
+    reset = (z * (0.6 + beta * a)).detach()
+    v = decay * v + x @ p["W.v"].T + z @ p["R.v"].T - reset
+    a = slow * a + (1 - slow) * z
+    excess = v - (0.6 + beta * a)
+    return spike(excess, dampening * maximum(torch.zeros_like(excess), 1 - excess.abs())), v, a
+
+
+@loop("h", W="r z n", R="r z n", b="r z n")
+def truncated_gru(p, x, h):
+    before = h.detach()
+    r, z = sigmoid(into(p, "r", x, before)), sigmoid(into(p, "z", x, before))
+    return ((1 - z) * tanh(into(p, "n", x, r * h)) + z * h,)
