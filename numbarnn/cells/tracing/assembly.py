@@ -9,7 +9,6 @@ from numbarnn.cells.tracing.graph import LEAVES, OVER_UNITS, reachable
 from numbarnn.cells.tracing.saving import values_to_save
 from numbarnn.cells.tracing.structure import Product, Sums
 
-
 _SUM_NAMES = {"row_sum": "sum_1", "row_max": "largest_1"}
 
 
