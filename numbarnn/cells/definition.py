@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 
+from numbarnn.cells.layout import STACKED, Layout, usual
+
 
 @dataclass(frozen=True, eq=False)
 class Stage:
@@ -98,6 +100,7 @@ class Cell:
         bias: the biases it has, one of `numbarnn.weights.BIAS_MODES`; None: as the layer's user wants.
         general: the wider signatures.
         source: of generated functions, all their text: what was compiled from it is known by that.
+        layout: the names of its parameters, and how what kernels read is made of them; None: as `layout.usual` says.
     """
 
     name: str
@@ -118,6 +121,7 @@ class Cell:
     bias: str | None = None
     general: bool = False
     source: str = ""
+    layout: Layout | None = None
 
     def __copy__(self):
         return self
@@ -193,6 +197,17 @@ class Cell:
         while last < len(self.stages) and self.stages[last].sums:
             last += 1
         return tuple(number for number in range(last - 1, stage, -1) if not self.stages[number].largest)
+
+    @cached_property
+    def parameters(self):
+        """Its parameters by name, a `Layout`."""
+        return usual(self) if self.layout is None else self.layout
+
+    @cached_property
+    def rows(self):
+        """Name of an array of parameters, such as "weight_ih" -> the names of the parameters that stand in it, one
+        after another. All others are arrays of their own."""
+        return {STACKED[kind]: names for kind, names in self.parameters.rows.items()}
 
     @property
     def vectors(self):

@@ -48,6 +48,7 @@ class Engine(ABC):
             calls are bound once.
         watches_in_jobs: calls return before they are done, so that what must not change between forward and backward is
             noted and compared as jobs of theirs (`note`, `compare`); else by `watch`.
+        weights_in_one: its kernels know weights by their places in one array.
         profile: what planners know of the device, hashable; None if there is nothing to know.
         few_lines, work_per_line: how much of an array a fingerprint reads, in lines of
             `numbarnn.kernels.arrays.samples`: that many at least, and one for so many multiply-adds of the forward
@@ -62,6 +63,7 @@ class Engine(ABC):
     records_jobs = False
     binds_calls = False
     watches_in_jobs = False
+    weights_in_one = False
     profile: Any = None
     few_lines, work_per_line = 48, 100_000
 
@@ -108,6 +110,9 @@ class Engine(ABC):
     def from_host_into(self, allocate, name, array):
         """A copy of a NumPy array on this engine, in memory of that name; `allocate` as the method returns it."""
         return self.from_host(array)
+
+    def follow(self):  # noqa: B027 - most engines do one thing after another
+        """Let what this thread writes come after what an earlier call, of another thread or stream, still reads."""
 
     def settled(self, allocate, name, array, own=False):
         """A caller's array as a call's jobs work on it, asked for by engines that record jobs: a contiguous one.

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from numbarnn.layers import checks
+from numbarnn.layers.named import Named
 from numbarnn.weights import WeightSpace
 
 
@@ -18,6 +19,7 @@ class Gradients:
         state: gradients of the initial state, in the form in which states are given: (dhx, dcx) for the LSTM, else dhx.
         weights: the flat buffer of all parameters' gradients, laid out as the layer's `weights`.
         params: name -> gradient, views of `weights`, made when asked for.
+        named: likewise by the names of the cell's equations (`Named`).
     """
 
     x: Any
@@ -27,9 +29,16 @@ class Gradients:
 
     @cached_property
     def params(self):
+        return self._space.views(self._checked())
+
+    @cached_property
+    def named(self):
+        return Named(self._space, self._checked())
+
+    def _checked(self):
         if self.weights is None:
             raise ValueError("the gradients of parameters were not asked for: backward(..., need=('x', 'weights'))")
-        return self._space.views(self.weights)
+        return self.weights
 
 
 class Parameters(Mapping):

@@ -12,6 +12,7 @@ import numpy as np
 from numbarnn.common import philox
 from numbarnn.common.precision import known_dtype
 from numbarnn.layers import checks, drawn, private, sequences
+from numbarnn.layers.named import Named
 from numbarnn.layers.parameters import Gradients, Parameters
 from numbarnn.layers.sequences import NO_PADDING_VALUE, PackedSequence
 from numbarnn.layers.stack import Stack, Tape
@@ -44,6 +45,8 @@ class Recurrent:
             backward, and backward refuses (on a GPU the next check after it). Short calls with large weights look at a
             sample of lines of them, 1 in 1021 at least, of every matrix and bias: an optimizer's step is always
             noticed, a single number perhaps not.
+        named: the same by the names that the cell's equations give them: `layer.named["R.f"]` of one layer and
+            direction, `layer.named["l1.reverse.R.f"]` of several; `layer.named.p()` is the equations' p (`Named`).
         cell, engine, dtype, input_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, input_mode,
             cell_clip, clip_propagate_nan: as made; bias_mode: "double", "none", "input" or "recurrent".
         hidden_size: tuple of one int per layer.
@@ -75,12 +78,18 @@ class Recurrent:
 
     def _take(self, weights):
         """Hold this buffer, an array of the engine, from now on."""
-        self._weights, self._parameters = weights, Parameters(self.stack, weights)
+        self._weights, self._parameters, self._named = weights, Parameters(self.stack, weights), None
         self._array_type = self.engine.array_module.ndarray
         self.stack.caller = f"{self!r} with schedule={self.stack.schedule.name!r}"
 
     weights = property(lambda self: self._weights)  # in the class' docstring, as `parameters` is
     parameters = property(lambda self: self._parameters)
+
+    @property
+    def named(self):
+        if self._named is None:
+            self._named = Named(self.stack.space, self._weights, self._parameters.write)
+        return self._named
 
     @weights.setter
     def weights(self, value):
@@ -91,7 +100,7 @@ class Recurrent:
         raise AttributeError("parameters cannot be replaced: layer.load_state_dict(...) copies values for all names in")
 
     def __getstate__(self):
-        made_again = {"_weights", "_parameters", "_array_type"}
+        made_again = {"_weights", "_parameters", "_named", "_array_type"}
         kept = {name: value for name, value in vars(self).items() if name not in made_again}
         return kept | {"stack": copy.copy(self.stack), "_weights": self.engine.to_host(self._weights)}
 
@@ -363,15 +372,18 @@ class Recurrent:
         return "\n".join([f"{self!r} on {self.engine.device}", *map(str, passes)])
 
     # ---------------------------------------------------------------- parameters
-    def state_dict(self):
-        """Name -> NumPy copy of each parameter, with PyTorch's names."""
-        return {name: self.engine.to_host(view) for name, view in self.parameters.items()}
+    def state_dict(self, named=False):
+        """Name -> NumPy copy of each parameter, with PyTorch's names; with `named` those of the cell's equations."""
+        views = self.named if named else self.parameters
+        return {name: self.engine.to_host(view) for name, view in views.items()}
 
     def load_state_dict(self, state_dict):
         """Copy parameters in; names, shapes and values are checked first, so that a mistake changes nothing.
 
         Args:
-            state_dict: name -> array, as `state_dict` returns it, or torch's with tensors on the CPU.
+            state_dict: name -> array, as `state_dict` returns it, in either form, or torch's with tensors on the CPU.
+                Those of former versions are taken too, in which a bias was a parameter per unit, b_i_l0, where some
+                gate had none.
 
         Raises:
             ValueError, TypeError: a name is missing or unknown, a shape is wrong, a value is no array of real numbers,
@@ -379,17 +391,22 @@ class Recurrent:
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"state_dict must map names to arrays, but is a {type(state_dict).__qualname__}")
-        missing = [name for name in self.parameters if name not in state_dict]
-        unknown = [name for name in state_dict if name not in self.parameters]
+        views = self.parameters
+        if not state_dict.keys() ^ set(self.named):
+            views = self.named
+        else:
+            state_dict = self.stack.space.renewed(state_dict)
+        missing = [name for name in views if name not in state_dict]
+        unknown = [name for name in state_dict if name not in views]
         if missing or unknown:
             raise ValueError(f"state_dict does not fit {self!r}: missing {missing}, unknown {unknown}")
         arrays = {
             name: checks.host_array(state_dict[name], f"state_dict[{name!r}]", view.shape, self.dtype)
-            for name, view in self.parameters.items()
+            for name, view in views.items()
         }
         with self.engine.activate():
             for name, array in arrays.items():
-                self._parameters[name][...] = self.engine.from_host(array)
+                views[name][...] = self.engine.from_host(array)
         self._parameters.version += 1
 
     # ---------------------------------------------------------------- forms

@@ -109,5 +109,5 @@ def _bound(stack, call, x=None, hx=None, cx=None):
 
 def _call(stack, shape, weights):
     """The `Call`."""
-    problem, parameters = problem_of(stack, shape), stack.parameters_of(weights)
-    return Call(stack.engine, problem, parameters, weights, shape.seed, 0, stack.caller, reserves=True)
+    problem, (parameters, flat, formed) = problem_of(stack, shape), stack.kernels_weights(weights)
+    return Call(stack.engine, problem, parameters, flat, shape.seed, 0, stack.caller, reserves=True, formed=formed)

@@ -24,6 +24,7 @@ from numbarnn.passes.bound import SMALL_WEIGHTS, BoundForward, BoundPasses
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
+from numbarnn.weights.formed import FormedWeights
 
 PROBLEMS = 256  # remembered by a stack
 SAMPLES = 64  # likewise, of up to a MiB each
@@ -164,7 +165,7 @@ class Stack:
         self.calls = 0
         sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"
         self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
-        self._parameters = (None, None)  # the last weight buffer and its views
+        self._parameters = (None, None)  # the last weight buffer, and what kernels read of it
         self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
         self.bound = BoundPasses(self.engine)
         self._widened = None  # a `Widened` where the engine has no arithmetic for what is stored
@@ -199,22 +200,33 @@ class Stack:
                 f"allocated on {self.engine.name!r}: take smaller sizes"
             ) from error
 
-    def parameters_of(self, flat):
-        """[layer][direction] -> `Parameters`, views of the flat buffer, with zeros for biases that the stack does not
-        have; the last buffer's are kept."""
+    def kernels_weights(self, flat):
+        """What kernels read of the flat buffer of parameters; the last buffer's is kept.
+
+        Returns:
+            [layer][direction] -> `Parameters`, views, with zeros for biases that the stack does not have; the buffer
+            that kernels know them by; a `FormedWeights`, or None where that is the parameters' own.
+        """
         known, found = self._parameters  # one read: another thread may change them
         if known is not flat:
-            sizes = enumerate(zip(self.hidden_sizes, self.output_sizes, strict=True))
-            found = [
-                [self._parameters_at(flat, layer, direction, *size) for direction in range(self.directions)]
-                for layer, size in sizes
-            ]
+            found = self._kernels_weights(flat)
             self._parameters = (flat, found)
         return found
 
-    def _parameters_at(self, flat, layer, direction, hidden, width):
+    def _kernels_weights(self, flat):
+        formed = FormedWeights(self.space, self.engine, flat, self.dtype) if self.space.formed_size else None
+        arrays = (flat, None) if formed is None else (formed.flat, formed.formed)
+        sizes = enumerate(zip(self.hidden_sizes, self.output_sizes, strict=True))
+        found = [
+            [self._parameters_at(arrays, (layer, direction), *size) for direction in range(self.directions)]
+            for layer, size in sizes
+        ]
+        return found, arrays[0], formed
+
+    def _parameters_at(self, arrays, place, hidden, width):
         """Those of one layer, of H units and an h of that width, and direction."""
-        parts = self.space.pseudo_layer(flat, layer, direction)
+        flat, formed = arrays
+        parts = self.space.pseudo_layer(flat, *place, formed)
         sizes = {"b_w": self.cell.num_gates * hidden, "b_r": self.cell.num_ah * hidden}
         zeros = {kind: self._no_bias[:size] for kind, size in sizes.items() if kind not in parts}
         if "R" not in parts:
@@ -301,9 +313,9 @@ class Stack:
             number = self._next_call() if training else 0
             odd = lengths is not None, resets is not None, batch_major, sequences.every_state
             problem = self.problem(steps, batch, training, *odd)
-            parameters = self.parameters_of(weights)
             watched = self._watched(steps, batch) if training and self.engine.watches_in_jobs else None
-            call = Call(self.engine, problem, parameters, weights, self.seed, number, self.caller, watched)
+            parameters, flat, formed = self.kernels_weights(weights)
+            call = Call(self.engine, problem, parameters, flat, self.seed, number, self.caller, watched, formed=formed)
             plan = self.schedule.pick(problem)[0].plan_forward(problem)
             bound = self.bound.take(call, plan, x, hx, cx)
             if bound is not None:
@@ -323,7 +335,8 @@ class Stack:
         if not self.engine.binds_calls or self._widened is not None:
             return None
         problem = self.problem(1, batch, training=False)
-        call = Call(self.engine, problem, self.parameters_of(weights), weights, caller=self.caller)
+        parameters, flat, formed = self.kernels_weights(weights)
+        call = Call(self.engine, problem, parameters, flat, caller=self.caller, formed=formed)
         plan = self.schedule.pick(problem)[0].plan_forward(problem)
         return BoundForward(call, plan, self._zeros((1, batch, self.input_size)), *self.zero_state(batch))
 

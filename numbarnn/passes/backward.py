@@ -85,6 +85,8 @@ class BackwardPass(Pass):
         self.dw = dw
         if dw is None and not accumulate:
             self.allocate("dw")
+        if self.dw is not None:
+            self.allocate("d_formed")
 
     def dx_of(self, layer):
         """(T, B, I), the gradient of the layer's input."""
@@ -117,6 +119,17 @@ class BackwardPass(Pass):
     def _adds_dropped(self):
         """Whether gradients of R are dropped out and then added to others."""
         return self.accumulate and self.tape.recurrent is not None and self.tape.recurrent.words is not None
+
+    def form_weights(self):
+        self.tape.form_weights()  # again: another call may have formed others there
+        if self.tape.formed is not None and self.dw is not None:
+            self.allocate("d_formed")
+            if self.accumulate:
+                self.engine.zero(self.d_formed)
+
+    def pull_back(self):
+        if self.d_formed is not None and self.dw is not None:
+            self.tape.formed.pull_back(self.dw, self.d_formed, self.accumulate)
 
     # -------------------------------------------------------------------------------------------------------- tasks
     def allocate_for(self, task):
@@ -193,7 +206,7 @@ class BackwardPass(Pass):
         h_before, columns = h[2 * direction :][: tape.steps], slice(direction * P, (direction + 1) * P)
         dax = self._columns(self.dax[place], task.layer, cell.num_gates)
         dah = self._columns(self.dah[place], task.layer, cell.num_ah)
-        dw, x, work = self.space.pseudo_layer(self.dw, *place), rows(tape.input(task.layer)), []
+        dw, x, work = self.space.pseudo_layer(self.dw, *place, self.d_formed), rows(tape.input(task.layer)), []
         if self.problem.resets:
             states, step_mask = self.h_before[place], tape.step_mask[direction][1:-1]
             work.append(partial(self.engine.select, states, h_before[:, :, columns], step_mask, RESET, 0.0))
@@ -283,7 +296,7 @@ class BackwardPass(Pass):
 
     def result_arrays(self):
         dx = self.dx.get(0) if self.dx_copy is None else self.dx_copy
-        given = [array for array in (dx, self.dw) if array is not None]
+        given = [array for array in (dx, self.dw, self.d_formed) if array is not None]
         return [*given, *state_arrays(self.dhx), *state_arrays(self.dcx)]
 
     def prepare_launches(self):

@@ -53,8 +53,10 @@ class _Bound:
             _copy(own, other)
 
     def _run(self):
+        self.work.form_weights()
         for function in self._functions:
             function()
+        self.work.pull_back()
 
     def _copies(self):
         """Copies of the results."""

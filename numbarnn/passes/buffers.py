@@ -5,7 +5,8 @@ A row is a buffer; its columns are those of `Row`. Its shape is written in these
 units, V parameters per unit, E columns of a head's block of R; M steps that are kept (T, in inference 1), C slots of
 private states (T + 2, or 2); of the row's layer I the width of its input, H its units, P the width of its h (H without
 projection). Buffers of a whole call have I of the first layer, H and P of the last; F is the number of all parameters,
-X that of all R once blocks on their diagonals are spread, Y that of the largest of them.
+Z of what is made of some for kernels (`numbarnn.weights.formed`), X that of all R once blocks on their diagonals are
+spread, Y that of the largest of them.
 
 Passes ask for the buffers of a task as they come to it, so that on the CPU a layer's scratch is gone before the next
 layer's is made. What depends on sizes alone is worked out once for a problem: a call that an engine replays only looks
@@ -88,7 +89,7 @@ FORWARD = (
     Row("drop_words", "call", "L * D, A, 5", "uint64", "host", "tape", "masks of weights, `philox.drop_connect_words`",
         DROPS),
     Row("R", "call", "X,", "storage", "R", "tape", "all R as steps multiply with them", RECURRENT),
-    Row("all_weights", "call", "F + X,", "storage", "all_weights", "tape", "the parameters, then all R", RECURRENT),
+    Row("all_weights", "call", "F + Z + X,", "storage", "all_weights", "tape", "the parameters, then all R", RECURRENT),
     Row("R_dropped", "call", "Y // cell.heads,", "storage", "R_dropped", "tape", "a parameter before it is spread",
         DROPS + " and cell.heads > 1"),
     Row("seen", "call", "samples.MOST_ARRAYS, samples.BLOCKS", "uint64", "seen", "tape",
@@ -119,6 +120,8 @@ BACKWARD = (
     Row("d_states_copy", "call", "T, B, D * N * H", "storage", "d_states_copy", "tape", "that with time first"),
     Row("trouble", "call", "1,", "int64", "trouble", "tape", "the tape's word, or one of its own"),
     Row("dw", "call", "F,", "storage", "dw", "tape", "the gradients of all parameters"),
+    Row("d_formed", "call", "Z,", "storage", "d_formed", "tape", "of what is made of parameters",
+        "p.space.formed_size"),
     Row("dx", "layer", "T, B, I", "storage", "input", "tape", "of the layer's input: dy of the layer below"),
     Row("dax", "place", "T, B, G * H", "storage", "steps", "tape", "of x Wᵀ", SAVES, "gates"),
     Row("dax", "place", "T, B, G * H", "storage", "steps", "tape", "of x Wᵀ", f"not ({SAVES})"),
@@ -159,6 +162,8 @@ class _Sizes(dict):
             return p.directions * sum(sizes) if name == "X" else max(sizes)
         if name == "F":
             return p.space.size
+        if name == "Z":
+            return p.space.formed_size
         if name == "samples":
             return samples
         raise KeyError(name)

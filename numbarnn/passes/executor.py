@@ -38,6 +38,7 @@ class Pass(Buffers, ABC):
     def run(self, plan):
         """Do the plan's tasks; those with steps between the pass's first and last copies."""
         self._steps = {}  # (layer, direction) -> the engine's function that runs steps [first, last)
+        self.form_weights()
         if plan.has_launches:
             self.prepare_launches()
         if plan.concurrent or self.engine.records_jobs:
@@ -56,11 +57,12 @@ class Pass(Buffers, ABC):
             if plan.has_steps:
                 one_after_another(self.last_copies())
             one_after_another(self._end())
+        self.pull_back()
         self.finish()
 
     def bound(self, plan):
         """The functions, without arguments, that do the plan one after another whenever they are called, on the arrays
-        that this pass has then; see `bound`."""
+        that this pass has then, between `form_weights` and `pull_back`; see `bound`."""
         self._steps, tasks = {}, []
         for task in plan.tasks:
             self.allocate_for(task)
@@ -129,6 +131,14 @@ class Pass(Buffers, ABC):
     def prepare_launches(self):
         """What a plan with launches of persistent kernels needs before its buffers are made."""
         self.may_fail()
+
+    @abstractmethod
+    def form_weights(self):
+        """Before the plan: what kernels read that is made of the parameters (`numbarnn.weights.formed`). Array code of
+        the host, on its stream: no job."""
+
+    def pull_back(self):
+        """After the plan: the gradients of that become those of the parameters."""
 
     def put(self, out, value):
         """The function that makes `out` what `value` is; None is zero."""

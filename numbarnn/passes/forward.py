@@ -29,6 +29,7 @@ class Call(NamedTuple):
         watched: in training, on an engine that compares as a job: `samples.places` of the weights and of the last
             layer's h, from which a change before backward is seen; else None.
         reserves: keep all that backward reads besides x and the weights in one buffer (`reserve`).
+        formed: the `FormedWeights` whose views `weights` are, where kernels read what is made of the parameters.
     """
 
     engine: Engine
@@ -40,6 +41,7 @@ class Call(NamedTuple):
     caller: str = ""
     watched: Any = None
     reserves: bool = False
+    formed: Any = None
 
 
 class ForwardPass(Pass):
@@ -110,7 +112,7 @@ class ForwardPass(Pass):
 
     def _begin_with(self, call):
         """Know the call; no buffers yet."""
-        engine, problem, self.weights, self.flat, self.seed, self.call, self.caller, self.watched, _ = call
+        engine, problem, self.weights, self.flat, self.seed, self.call, self.caller, self.watched, _, self.formed = call
         super().__init__(engine, problem, engine.allocate(self.flat, problem))
         self.scale = None
 
@@ -160,6 +162,10 @@ class ForwardPass(Pass):
         if layer == 0:
             return self.x
         return self.dropped_input[layer] if self.dropping else self.output(layer - 1)
+
+    def form_weights(self):
+        if self.formed is not None:
+            self.formed.form()
 
     # -------------------------------------------------------------------------------------------------------- tasks
     def bind_dropout(self, task):

@@ -77,7 +77,7 @@ class Problem:
         mode, cell = self.input_mode, self.cell
         return WeightSpace(
             cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias, self.projection, mode,
-            num_ah=cell.num_ah, per_unit=cell.per_unit, heads=cell.heads,
+            num_ah=cell.num_ah, per_unit=cell.per_unit, heads=cell.heads, layout=cell.parameters,
         )  # fmt: skip
 
     @cached_property

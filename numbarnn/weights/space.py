@@ -9,14 +9,18 @@ Names are PyTorch's: weight_ih_l0 (W), weight_hh_l0 (R), weight_hr_l0 (W_hr), bi
 import math
 from collections import namedtuple
 from dataclasses import dataclass
+from typing import NamedTuple
 
-# The biases of cuDNN's four bias modes (CUDNN_RNN_NO_BIAS, _SINGLE_INP_BIAS, _SINGLE_REC_BIAS, _DOUBLE_BIAS).
-BIAS_MODES = {"none": (), "input": ("b_w",), "recurrent": ("b_r",), "double": ("b_w", "b_r")}
+import numpy as np
+
+from numbarnn.cells.layout import BIAS_MODES, STACKED, Layout, flat_name, parameters_in
+
 INPUT_MODES = ("linear", "skip", "given")
 WITHOUT_W = ("skip", "given")  # of these, those in which layer 0 has no W
 
 PER_UNIT = "per_unit"  # the kind of a parameter per unit of a cell that has such
-_PREFIX = {"W": "weight_ih", "R": "weight_hh", "W_hr": "weight_hr", "b_w": "bias_ih", "b_r": "bias_hh"}
+MATRIX, SCALAR = "matrix", "scalar"  # of one that is an array of its own
+_PREFIX = STACKED
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,12 @@ class Parameter:
         name: PyTorch's name.
         kind: "W" (G*H, I), "R" (A*H, H), "b_w" (G*H,), "b_r" (A*H,), `PER_UNIT` (H,); with projection R is (A*H, P),
             and there is "W_hr" (P, H). A, the gates of h Rᵀ, is G but for general cells. With n heads R is n times
-            narrower: row g H + j multiplies the numbers of head j div (H/n) alone.
+            narrower: row g H + j multiplies the numbers of head j div (H/n) alone. Cells that are written as equations
+            may have fewer rows in these, and a `MATRIX` of any shape or a `SCALAR` () besides (`Layout`).
         layer, direction: its pseudo-layer.
         offset: of its first element in the flat buffer.
         shape: its shape.
+        parts: what the cell's equations call its rows, one block after another.
     """
 
     name: str
@@ -39,6 +45,7 @@ class Parameter:
     direction: int
     offset: int
     shape: tuple[int, ...]
+    parts: tuple[str, ...] = ()
 
     @property
     def size(self):
@@ -46,9 +53,9 @@ class Parameter:
         return math.prod(self.shape)
 
 
-# What cells that are written as equations may have: A (None: G), the names of parameters per unit, and the number of
-# heads, n, which divides H and P.
-General = namedtuple("General", "num_ah per_unit heads", defaults=(None, (), 1))
+# What cells that are written as equations may have: A (None: G), the names of parameters per unit, the number of heads,
+# n, which divides H and P, and the names of all parameters.
+General = namedtuple("General", "num_ah per_unit heads layout", defaults=(None, (), 1, None))
 
 
 def parameter_name(kind, layer, direction):
@@ -75,45 +82,91 @@ class WeightSpace:
         general: of a cell that is written as equations: see `General`.
 
     Raises:
-        ValueError: a parameter per unit has the name of another parameter.
+        ValueError: a parameter per unit has the name of another parameter; the sizes are not what the cell's equations
+            need.
 
     Attributes:
         parameters: tuple of `Parameter`, in the buffer's order.
         size: elements of the buffer.
+        formed: (layer, direction) -> kind -> `Formed`, of what kernels read and the buffer does not have (`Layout`).
+        formed_size: elements of all these.
+        sizes: (layer, direction) -> letter (H, I, P) -> int.
     """
 
     def __init__(
         self, num_gates, input_size, hidden_sizes, directions=1, bias="double", proj_size=0, input_mode="linear",
         **general,
     ):  # fmt: skip
-        num_ah, per_unit, heads = General(**general)
+        num_ah, per_unit, heads, layout = General(**general)
         taken = set(_PREFIX.values()).intersection(per_unit)
         if taken:
             raise ValueError(f"a cell's parameters per unit must not be called {', '.join(sorted(taken))}: rename them")
+        self._layout = layout = layout or Layout(own=dict.fromkeys(per_unit, ("H",)))
+        self.parameters, self.size, self.formed, self.formed_size, self._places = (), 0, {}, 0, {}
+        self.sizes = {}
+        self._rows = {"W": num_gates, "b_w": num_gates}
+        self._rows |= dict.fromkeys(("R", "b_r"), num_gates if num_ah is None else num_ah)
         matrices = ("W", "R", "W_hr") if proj_size else ("W", "R")
-        self.parameters, self.size, self._places = (), 0, {}
-        for kinds in (matrices, (*BIAS_MODES[bias], *[PER_UNIT] * len(per_unit))):
+        for of_matrices, kinds in ((True, matrices), (False, BIAS_MODES[bias])):
             inputs = input_size
             for layer, hidden in enumerate(hidden_sizes):
-                rows, outputs = num_gates * hidden, proj_size or hidden
-                recurrent = rows if num_ah is None else num_ah * hidden
-                shapes = {"W": (rows, inputs), "R": (recurrent, outputs // heads), "W_hr": (outputs, hidden)}
-                shapes |= {"b_w": (rows,), "b_r": (recurrent,), PER_UNIT: (hidden,)}
+                sizes = {"H": hidden, "I": inputs, "P": proj_size or hidden}
                 missing = {"W"} if layer == 0 and input_mode in WITHOUT_W else set()
-                missing |= set() if recurrent else {"R", "b_r"}
+                missing |= set() if self._rows["R"] else {"R", "b_r"}
                 own = [kind for kind in kinds if kind not in missing]
+                check_sizes(layout.equal, sizes, layer, "W" in missing)
                 for direction in range(directions):
-                    self._add(own, iter(per_unit), layer, direction, shapes)
-                inputs = directions * outputs
+                    self.sizes[layer, direction] = sizes
+                    self._add(own, of_matrices, (layer, direction), sizes | {"heads": heads})
+                inputs = directions * sizes["P"]
+        if len({part.name for part in self.parameters}) < len(self.parameters):
+            names = [part.name for part in self.parameters]
+            raise ValueError(f"two of a cell's parameters would both be called {max(names, key=names.count)}")
 
-    def _add(self, kinds, names, layer, direction, shapes):
-        """Parameters of these kinds, one after another; names: of parameters per unit."""
+    def _add(self, kinds, of_matrices, place, sizes):
+        """Parameters of these kinds, one after another, then those that are arrays of their own."""
+        layout, H = self._layout, sizes["H"]
         for kind in kinds:
-            name = named(next(names) if kind == PER_UNIT else _PREFIX[kind], layer, direction)
-            part = Parameter(name, kind, layer, direction, self.size, shapes[kind])
-            self._places.setdefault((layer, direction), []).append(part)
-            self.parameters += (part,)
-            self.size += part.size
+            shape = self._shape(kind, self._rows.get(kind), sizes)
+            parts = layout.rows.get(kind, ())
+            if kind in layout.formed:
+                terms = layout.formed[kind]
+                self._add_formed(place, kind, shape, terms)
+                shape = (len(parts) * H, *shape[1:])
+            if shape[0]:
+                self._append(STACKED[kind], kind, place, shape, parts)
+        if not of_matrices and "per_unit" in layout.formed:
+            terms = layout.formed["per_unit"]
+            self._add_formed(place, "per_unit", (len(terms) * H,), terms)
+        there = self._own_in(place) if of_matrices and layout.formed else ()
+        for name, letters in layout.own.items():
+            shape = tuple(sizes.get(letter, letter) for letter in letters)
+            kind = {0: SCALAR, 1: PER_UNIT, 2: MATRIX}[len(shape)]
+            if (kind == MATRIX) == of_matrices and (kind != MATRIX or name in there):
+                self._append(flat_name(name), kind, place, shape, (name,))
+
+    def _own_in(self, place):
+        """The names in what is formed at a place; without W some are not there."""
+        return parameters_in([term for made in self.formed.get(place, {}).values() for term in made.terms])
+
+    @staticmethod
+    def _shape(kind, rows, sizes):
+        """What kernels read."""
+        H = sizes["H"]
+        return {
+            "W": (rows and rows * H, sizes["I"]), "R": (rows and rows * H, sizes["P"] // sizes["heads"]),
+            "W_hr": (sizes["P"], H), "b_w": (rows and rows * H,), "b_r": (rows and rows * H,),
+        }[kind]  # fmt: skip
+
+    def _append(self, name, kind, place, shape, parts):
+        part = Parameter(named(name, *place), kind, *place, self.size, shape, parts)
+        self._places.setdefault(place, []).append(part)
+        self.parameters += (part,)
+        self.size += part.size
+
+    def _add_formed(self, place, kind, shape, terms):
+        made = self.formed.setdefault(place, {})[kind] = Formed(terms, self.formed_size, shape)
+        self.formed_size += made.size
 
     def views(self, flat):
         """Name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""
@@ -125,19 +178,86 @@ class WeightSpace:
         return {part.name: part.shape for part in self._in_order()}
 
     def _in_order(self):
-        order = ("W", "R", "b_w", "b_r", PER_UNIT, "W_hr")  # of one pseudo-layer
+        order = ("W", "R", "b_w", "b_r", PER_UNIT, SCALAR, MATRIX, "W_hr")  # of one pseudo-layer
         return sorted(self.parameters, key=lambda part: (part.layer, part.direction, order.index(part.kind)))
 
-    def pseudo_layer(self, flat, layer, direction):
+    @property
+    def blocks(self):
+        """(layer, direction) -> the equations' name of each parameter -> (its `Parameter`, the slice of its elements of
+        the flat buffer, its shape), in the order of `shapes`."""
+        found = {}
+        for part in self._in_order():
+            own, size = found.setdefault((part.layer, part.direction), {}), part.size // max(len(part.parts), 1)
+            for number, name in enumerate(part.parts):
+                start = part.offset + number * size
+                shape = (part.shape[0] // len(part.parts), *part.shape[1:]) if part.shape else ()
+                own[name] = part, slice(start, start + size), shape
+        return found
+
+    def renewed(self, state_dict, join=np.concatenate):
+        """A state dict, or one of a former version with today's names: there a bias was a parameter per unit of its own
+        where some gate had none. `join` makes one array of several."""
+        state_dict = dict(state_dict)
+        for part in self.parameters:
+            if part.kind in ("b_w", "b_r") and part.name not in state_dict:
+                former = [named(flat_name(name), part.layer, part.direction) for name in part.parts]
+                if former and all(name in state_dict for name in former):
+                    arrays = [state_dict.pop(name) for name in former]
+                    state_dict[part.name] = arrays[0] if len(arrays) == 1 else join(arrays)
+        return state_dict
+
+    def pseudo_layer(self, flat, layer, direction, formed=None):
         """Kind -> view of a flat buffer, of one layer and direction: {"W": ..., "R": ..., "b_w": ..., "b_r": ...}; all
-        parameters per unit are one, (V * H,), "per_unit"."""
+        parameters per unit are one, (V * H,), "per_unit".
+
+        Args:
+            formed: (formed_size,), what kernels read in place of parameters; None: the parameters themselves.
+        """
         own = self._places[layer, direction]
-        views = {part.kind: self._view(flat, part) for part in own if part.kind != PER_UNIT}
+        views = {part.kind: self._view(flat, part) for part in own if part.kind in _PREFIX}
         per_unit = [part for part in own if part.kind == PER_UNIT]
         if per_unit:
             views["per_unit"] = flat[per_unit[0].offset : per_unit[-1].offset + per_unit[-1].size]
+        if formed is not None:
+            views |= {kind: self._view(formed, one) for kind, one in self.formed.get((layer, direction), {}).items()}
         return views
 
     @staticmethod
     def _view(flat, part):
         return flat[part.offset : part.offset + part.size].reshape(part.shape)
+
+
+class Formed(NamedTuple):
+    """What kernels read of one kind, made of parameters.
+
+    Attributes:
+        terms: one per gate, or per parameter per unit; it fills H rows, or numbers.
+        offset: of its first element in the array of all that is formed.
+        shape: its shape.
+    """
+
+    terms: tuple
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def size(self):
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def check_sizes(equal, sizes, layer, without_W):
+    """Raise ValueError unless sizes are equal that a cell's equations need to be so.
+
+    Args:
+        equal: `Equal`s. sizes: letter -> int. without_W: the layer has no W, so that I does not matter.
+    """
+    for one, other, why in equal:
+        if without_W and "I" in (one, other):
+            continue
+        first, second = (sizes.get(size, size) for size in (one, other))
+        if first != second:
+            letters = {"I": "input size", "H": "hidden size", "P": "projection size"}
+            said = [f"{letters[size]} {number}" if size in letters else f"{number}"
+                    for size, number in ((one, first), (other, second))]  # fmt: skip
+            raise ValueError(f"layer {layer}: {why}, so its {said[0]} and {said[1]} must be equal")

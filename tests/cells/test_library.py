@@ -173,7 +173,7 @@ def test_derived_equals_hand_written(name):
     ax, ah = (tuple(rng.standard_normal((len(hand.gates), 100))) for _ in range(2))
     state, d_state = (tuple(rng.standard_normal((hand.num_states, 100))) for _ in range(2))
     d_v = tuple(rng.standard_normal((len(hand.stages), 100)))
-    per_unit = tuple(np.zeros((len(derived.per_unit), 100)))  # the recurrent bias of n, which is in ah by hand
+    per_unit = tuple(np.zeros((len(derived.per_unit), 100)))
     expected = step_of(hand, ax, ah, state, (), d_state, d_v)
     found = step_of(derived, ax, ah, state, per_unit, d_state, d_v)
     for parts, others in zip(found, expected, strict=True):

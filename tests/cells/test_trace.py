@@ -17,8 +17,8 @@ from trace_cases import FUNCTIONS
 
 # name -> gates of ax, gates of ah that multiply h, those of each further product, vectors, bias, saved
 STRUCTURE = {
-    "every_kinked_function": ("a b", "a", [], "b_a", "none", "a tanh_b tanh_1"),
-    "chain_of_products": ("a d", "a", ["b", "c", "d"], "b", "none", "a b_2 tanh_1"),
+    "every_kinked_function": ("a b", "a", [], "", "input", "a tanh_b tanh_1"),
+    "chain_of_products": ("a d", "a", ["b", "c", "d"], "", "recurrent", "a b tanh_1"),
     "product_of_a_product": ("a", "c", ["b"], "", "none", ""),
     "products_of_other_states": ("m", "", ["m", "c"], "u", "none", "tanh_c"),
     "delayed_output": ("c", "c", [], "", "none", ""),
@@ -69,7 +69,7 @@ def test_known_cells_save_what_is_saved_by_hand():
         derived = getattr(library, name)
         assert derived.num_saved == cells.CELLS[name].num_saved and derived.gates == cells.CELLS[name].gates
         assert derived.same_gradient == cells.CELLS[name].same_gradient
-    assert library.lstm.saved == ("i", "f", "g", "o") and library.gru.saved == ("r", "z", "a_n", "n")
+    assert library.lstm.saved == ("i", "f", "g", "o") and library.gru.saved == ("r", "z", "ah_n", "n")
 
 
 def test_what_states_tell_is_not_saved():
@@ -93,12 +93,14 @@ def test_comparisons_are_not_saved():
 
 
 # ------------------------------------------------------------------------------------------------------------- biases
-def test_a_bias_of_one_gate_alone_stays_a_vector():
+def test_a_bias_of_one_gate_alone_is_a_row_of_biases():
+    """As it is where every gate has one: its place does not depend on them."""
+
     @cell
     def traced(x, h, p):
         return tanh(p.W.a @ x + p.b.a) + tanh(p.W.b @ x + p.R.b @ h)
 
-    assert (traced.bias, traced.per_unit) == ("none", ("b_a",))
+    assert (traced.bias, traced.per_unit, traced.rows["bias_ih"]) == ("input", (), ("b.a",))
 
 
 def test_a_bias_that_is_used_elsewhere_stays_a_vector():
@@ -214,7 +216,8 @@ def test_show(capsys):
         "    r = sigmoid(p.W.r @ x + R.r @ h + p.b.r)",
         "weight_ih   (3H, I)    r: p.W.r, z: p.W.z, n: p.W.n",
         "bias_ih     (3H,)      r: p.b.r, z: p.b.z, n: p.b.n",
-        "b_q         (H,)       p.b.q",
+        "bias_hh     (1H,)      n: p.b.q",
+        "by name: W.r W.z W.n (H, I); R.r R.z R.n (H, H); b.r b.z b.n b.q (H,)",
         "4 values per step and unit; bytes: 16 in float32, 8 in float16",
         "def gru_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):",
     ):

@@ -49,6 +49,7 @@ def problems():
         masks = {"padded": masked, "resets": masked, "dropout": 0.5}
         sizes = {"training": training, "batch_major": batch_major, "projection": projection, "dtype": dtype}
         yield problem(CELLS[name], **masks, **sizes)
+    yield problem(library.gru)  # whose b_r is formed: one of its gates has a bias
     yield from (problem(keeps_states=True, batch_major=batch_major) for batch_major in (True, False))
     odd = replace(CELLS["lstm"], heads=2, drop_connect=(0.5, 0, 0, 0), noise=(0.1,))
     yield problem(cell=odd, hidden_sizes=(6, 6))

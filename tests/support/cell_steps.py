@@ -1,8 +1,8 @@
 """A general cell's functions in a plain loop over time: NumPy arrays (B, H) where an engine has one unit's numbers.
 
 One layer, one direction. Parameters have the layer's names without their ending: weight_ih (G*H, I), weight_hh
-(A*H, H), weight_hr, bias_ih, bias_hh, and vectors (H,); a missing one is zero. See `numbarnn.cells.definition` for who
-does what.
+(A*H, H), weight_hr, bias_ih, bias_hh, and vectors (H,); a missing one is zero, as are biases of gates
+without one. See `numbarnn.cells.definition` for who does what.
 """
 
 from functools import cache
@@ -10,7 +10,11 @@ from functools import cache
 import numpy as np
 from numba import njit
 
+from numbarnn import engines
 from numbarnn.compile.specialise import FAST_MATH, ON_CPU, specialise
+from numbarnn.weights import WeightSpace, parameter_name
+from numbarnn.weights.formed import FormedWeights
+from numbarnn.weights.space import PER_UNIT
 
 
 def callable_from_python(function):
@@ -51,7 +55,8 @@ class Steps:
     """
 
     def __init__(self, cell, parameters, hidden):
-        self.cell, self.parameters, self.hidden = cell, parameters, hidden
+        self.cell, self.hidden, self.formed = cell, hidden, None
+        self.parameters = parameters = self.read_by_kernels(parameters)
         self.products, first = [], cell.num_recurrent
         self.outer = slice(0, cell.num_recurrent)
         for stage in cell.stages:
@@ -63,6 +68,38 @@ class Steps:
         self.W_hr = parameters.get("weight_hr")
         self.per_unit = tuple(parameters[name] for name in cell.per_unit)
         self.noise = tuple(noise.mean for noise in cell.noise)
+
+    def read_by_kernels(self, parameters):
+        """What the cell's functions are given, by the same names: where it is formed of the parameters, that."""
+        cell = self.cell
+        if not cell.parameters.formed:
+            return parameters
+        inputs = parameters.get("weight_ih", np.empty((0, self.hidden))).shape[1]
+        width = len(parameters["weight_hr"]) if cell.projected else 0
+        self.space = WeightSpace(
+            cell.num_gates, inputs, (self.hidden,), 1, cell.bias, width, num_ah=cell.num_ah, per_unit=cell.per_unit,
+            layout=cell.parameters,
+        )  # fmt: skip
+        flat = np.concatenate([parameters[part.name.removesuffix("_l0")].ravel() for part in self.space.parameters])
+        self.formed = FormedWeights(self.space, engines.get("cpu"), flat, "float64")
+        self.formed.form()
+        return self._by_name(self.space.pseudo_layer(flat, 0, 0, self.formed.formed))
+
+    def _by_name(self, kinds):
+        names, rows = self.cell.per_unit, kinds.get(PER_UNIT, np.empty(0)).reshape(-1, self.hidden)
+        own = {name.removesuffix("_l0"): kinds[kind] for kind in kinds if kind != PER_UNIT
+               for name in [parameter_name(kind, 0, 0)]}  # fmt: skip
+        return own | dict(zip(names, rows, strict=True))
+
+    def pulled_back(self, gradients):
+        """The gradients of the parameters, from those of what the cell's functions are given."""
+        if self.formed is None:
+            return gradients
+        dw, d_formed = np.full(self.space.size, np.nan), np.full(self.space.formed_size, np.nan)
+        for name, array in self._by_name(self.space.pseudo_layer(dw, 0, 0, d_formed)).items():
+            array[...] = gradients[name]
+        self.formed.pull_back(dw, d_formed, accumulate=False)
+        return {name.removesuffix("_l0"): array for name, array in self.space.views(dw).items()}
 
     def gates(self, name, count):
         """A parameter as (gates, H, ...), or zeros."""
@@ -150,4 +187,4 @@ class Steps:
         found = {"weight_ih": dW, "weight_hh": dR, "bias_ih": db_w, "bias_hh": db_r}
         gradients = {name: np.concatenate(d) for name, d in found.items() if name in self.parameters}
         gradients |= {} if self.W_hr is None else {"weight_hr": dW_hr}
-        return dx, d_states, gradients | dict(zip(cell.per_unit, d_per_unit, strict=True))
+        return dx, d_states, self.pulled_back(gradients | dict(zip(cell.per_unit, d_per_unit, strict=True)))

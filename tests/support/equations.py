@@ -67,18 +67,9 @@ def weighted(name, heads, rates, projected):
 # ------------------------------------------------------------------------------------------ parameters by other names
 def place(cell, name):
     """Where a loop's parameter is among the layer's: (kind, its number of H rows); all rows: (kind, None)."""
-    group, _, gate = name.rpartition(".")
-    recurrent = (*cell.recurrent, *(gate for stage in cell.stages for gate in stage.gates))
-    if group == "W":
-        return "weight_ih", cell.gates.index(gate)
-    if group == "P":
-        return "weight_hr", None
-    if group == "R":
-        return "weight_hh", recurrent.index(gate)
-    for found, known_as, gates in (("bias_ih", "input", cell.gates), ("bias_hh", "recurrent", recurrent)):
-        for gate, bias in cell.structure.biases[known_as].items():
-            if bias == name:
-                return found, gates.index(gate)
+    for key, names in cell.rows.items():
+        if name in names:
+            return key, None if key == "weight_hr" else names.index(name)
     return name.replace(".", "_"), None
 
 

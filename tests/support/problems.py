@@ -197,7 +197,10 @@ class Case:
             shapes = {"weight_ih": (G, self.input_size(layer)), "weight_hh": (A, P // self.heads)}
             if layer == 0 and self.input_mode == "skip":
                 del shapes["weight_ih"]
-            shapes |= {kind: ({"bias_ih": G, "bias_hh": A}[kind],) for kind in BIASES[self.bias_mode]}
+            biases = {"bias_ih": G, "bias_hh": A}
+            if cell.layout is not None:  # its equations may give a bias to some gates only
+                biases = {kind: len(cell.rows.get(kind, ())) * hidden for kind in biases}
+            shapes |= {kind: (biases[kind],) for kind in BIASES[self.bias_mode]}
             shapes |= {"weight_hr": (P, hidden)} if self.proj_size or cell.projected else {}
             shapes |= dict.fromkeys(cell.per_unit, (hidden,))
             for suffix in ("", "_reverse")[: self.directions]:

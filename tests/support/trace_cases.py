@@ -1,13 +1,13 @@
 """Cells written to be hard to trace, and their equations run as plain NumPy."""
 
-from types import SimpleNamespace
-
 import numpy as np
 
 from numbarnn.cells.functions import (  # isort: skip
     clip, cos, dropout, elu, exp, hard_sigmoid, hard_tanh, layer_norm, leaky_relu, log, maximum, mean, minimum, relu,
     sigmoid, sin, softplus, softsign, sqrt, sum, tanh, where, zoneout,
 )  # fmt: skip
+from numbarnn.layers.named import Named
+from numbarnn.weights import WeightSpace
 
 FUNCTIONS = {}
 
@@ -162,25 +162,7 @@ def equations_on_numpy(cell, parameters, x, states):
         parameters: with the layer's names without their ending, as `cell_steps.Steps` takes them.
         x: (T, B, I). states: (B, H) each.
     """
-    structure, hidden, p = cell.structure, states[0].shape[1], SimpleNamespace()
-
-    def put(name, value):
-        *groups, last = name.split(".")
-        place = p
-        for group in groups:
-            if not hasattr(place, group):
-                setattr(place, group, SimpleNamespace())
-            place = getattr(place, group)
-        setattr(place, last, value)
-
-    for key, nodes in (("weight_ih", structure.gates), ("weight_hh", structure.all_recurrent)):
-        for number, node in enumerate(nodes.values()):
-            put(node.data, parameters[key][number * hidden : (number + 1) * hidden])
-    for key, names in (("bias_ih", structure.biases["input"]), ("bias_hh", structure.biases["recurrent"])):
-        for number, name in enumerate(names.values()):
-            put(name, parameters[key][number * hidden : (number + 1) * hidden, None])
-    for key, node in structure.per_unit.items():
-        put(node.data, parameters[key][:, None])
+    p = Named(space_of(cell, parameters, states[0].shape[1]), flat_of(cell, parameters, states[0].shape[1])).p()
     outputs, columns = [], [state.T for state in states]
     for x_t in x:
         returned = cell.function(x_t.T, *columns, p, **cell.hyperparameters)
@@ -189,15 +171,20 @@ def equations_on_numpy(cell, parameters, x, states):
     return np.stack(outputs), [column.T for column in columns]
 
 
+def space_of(cell, parameters, hidden):
+    """The `WeightSpace` of a layer of that cell, of parameters by the names that `Steps` takes."""
+    inputs = parameters["weight_ih"].shape[1]
+    options = {"num_ah": cell.num_ah, "per_unit": cell.per_unit, "layout": cell.parameters}
+    return WeightSpace(cell.num_gates, inputs, (hidden,), 1, cell.bias, **options)
+
+
+def flat_of(cell, parameters, hidden):
+    """Their flat buffer."""
+    space = space_of(cell, parameters, hidden)
+    return np.concatenate([parameters[part.name.removesuffix("_l0")].ravel() for part in space.parameters])
+
+
 def random_parameters(cell, random, inputs, hidden):
     """Parameters of a layer of that cell, by the names that `Steps` takes."""
-    found = {"weight_ih": random.normal(size=(cell.num_gates * hidden, inputs))}
-    if cell.num_ah:
-        found["weight_hh"] = random.normal(size=(cell.num_ah * hidden, hidden))
-    if cell.bias in ("input", "double"):
-        found["bias_ih"] = random.normal(size=cell.num_gates * hidden)
-    if cell.bias in ("recurrent", "double"):
-        found["bias_hh"] = random.normal(size=cell.num_ah * hidden)
-    return {
-        name: 0.7 * value for name, value in (found | {v: random.normal(size=hidden) for v in cell.per_unit}).items()
-    }
+    space = space_of(cell, {"weight_ih": np.empty((0, inputs))}, hidden)
+    return {name.removesuffix("_l0"): 0.7 * random.normal(size=shape) for name, shape in space.shapes.items()}

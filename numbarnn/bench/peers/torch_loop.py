@@ -10,8 +10,10 @@ import operator
 import numpy as np
 
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_to_numpy
+from numbarnn.cells.layout import STACKED
 from numbarnn.cells.tracing.graph import reachable
-from numbarnn.weights import parameter_name
+from numbarnn.weights import WeightSpace, parameter_name
+from numbarnn.weights.formed import Values
 from numbarnn.weights.space import named
 
 _OF_PYTHON = {"add": "add", "sub": "sub", "mul": "mul", "neg": "neg", "divide": "truediv", "power": "pow"}
@@ -60,6 +62,16 @@ def operation(op, dtype):
     if name.startswith("special."):
         return getattr(torch.special, name.removeprefix("special."))
     return getattr(torch, name, None) or getattr(functional, name)
+
+
+class _Values(Values):
+    """The values of terms of tensors."""
+
+    def parameter(self, name):
+        return self.parameters[name]
+
+    def constant(self, array):
+        return self.arrays.as_tensor(array, dtype=self.dtype)
 
 
 class LoopNetwork:
@@ -111,13 +123,12 @@ class LoopNetwork:
         from torch.nn.functional import linear
 
         cell, structure, H = self.cell, self.cell.structure, self.H
-        W, R, b_w, b_r, W_hr = (
-            self.leaves.get(parameter_name(kind, layer, 0)) for kind in ("W", "R", "b_w", "b_r", "W_hr")
-        )
+        kinds = self._read(layer, x.shape[-1])
+        W, R, b_w, b_r, W_hr = (kinds.get(kind) for kind in ("W", "R", "b_w", "b_r", "W_hr"))
         if cell.heads > 1:
             R = torch.cat([torch.block_diag(*gate.chunk(cell.heads)) for gate in R.split(H)])
         known = dict(self._numbers)
-        known |= {node: self.leaves.get(named(name, layer, 0)) for name, node in structure.per_unit.items()}
+        known |= dict(zip(structure.per_unit.values(), kinds["per_unit"], strict=True))
         products = {v: (R[rows], b_r if b_r is None else b_r[rows], gates) for v, (rows, gates) in self._groups.items()}
         state_nodes = {node.data: node for node in reachable(structure.outputs) if node.op == "state"}
         ys = []
@@ -136,6 +147,35 @@ class LoopNetwork:
                 state[0] = linear(state[0], W_hr)
             ys.append(state[0])
         return torch.stack(ys), state
+
+    def _read(self, layer, inputs):
+        """What the products of a layer multiply with, kind by kind: parameters, or what is formed of them; "per_unit"
+        as a list."""
+        import torch
+
+        cell, H = self.cell, self.H
+        kinds = {kind: self.leaves[parameter_name(kind, layer, 0)] for kind in STACKED
+                 if parameter_name(kind, layer, 0) in self.leaves}  # fmt: skip
+        kinds["per_unit"] = [self.leaves.get(named(name, layer, 0)) for name in cell.per_unit]
+        if not cell.parameters.formed:
+            return kinds
+        space = WeightSpace(
+            cell.num_gates, inputs, (H,), 1, cell.bias, len(kinds.get("W_hr", ())), num_ah=cell.num_ah,
+            per_unit=cell.per_unit, heads=cell.heads, layout=cell.parameters,
+        )  # fmt: skip
+        leaves = {
+            part.name: self.leaves[part.name.replace("_l0", f"_l{layer}")].reshape(-1) for part in space.parameters
+        }
+        views = {
+            name: leaves[part.name][where.start - part.offset : where.stop - part.offset].reshape(shape)
+            for name, (part, where, shape) in space.blocks[0, 0].items()
+        }
+        values = _Values(torch, views, next(iter(leaves.values())).dtype, space.sizes[0, 0])
+        for kind, made in space.formed[0, 0].items():
+            shape = (made.shape[0] // len(made.terms), *made.shape[1:])
+            found = [torch.as_tensor(values.of(term), dtype=values.dtype).expand(shape) for term in made.terms]
+            kinds[kind] = found if kind == "per_unit" else torch.cat(found)
+        return kinds
 
     @staticmethod
     def _whole(value, like, H):

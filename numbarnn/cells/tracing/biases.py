@@ -4,18 +4,18 @@ from numbarnn.cells.tracing.graph import Graph, consumers, reachable
 
 
 def split_biases(outputs):
-    """The equations without biases, where every gate has one.
+    """The equations without biases.
 
-    A vector is a gate's bias if it and the gate's product are terms of one sum, and of nothing else. The biases of W's
-    rows are taken out if every product with x has one; those of R's rows if every other product has one that is not
-    W's: a second one of the sum, or one of a sum without x.
+    A vector is a gate's bias if it and the gate's product are terms of one sum, and of nothing else. It is that of the
+    product with x, if there is one; a second one of the sum, or one of a sum without x, is that of the other product.
+    Whether other gates have one does not matter: a parameter's place does not depend on equations that it is not in.
 
     Args:
         outputs: the nodes that are the new states.
 
     Returns:
-        (a new graph; outputs without biases in it; name of W's matrix -> its bias; name of R's matrix -> its bias); a
-        dict is empty if there are none of that kind.
+        (a new graph; outputs without biases in it; node of W @ x in it -> the name of its bias; node of another product
+        in it -> the name of its bias).
     """
     nodes = reachable(outputs)
     users = consumers(nodes)
@@ -29,13 +29,11 @@ def split_biases(outputs):
             for op, found in (("input", input_biases), ("product", other_biases)):
                 for product in (term for term in terms if term.op == op):
                     if per_unit:
-                        found[product.data] = per_unit.pop(0)
-    if {node.data for node in nodes if node.op == "input"} - input_biases.keys():
-        input_biases = {}
-    if {node.data for node in nodes if node.op == "product"} - other_biases.keys():
-        other_biases = {}
+                        found[product] = per_unit.pop(0)
     removed = {*input_biases.values(), *other_biases.values()}
-    return *rebuild(outputs, removed), input_biases, other_biases
+    graph, made = rebuild(outputs, removed)
+    biases = ({made[node]: name for node, name in found.items()} for found in (input_biases, other_biases))
+    return graph, [made[node] for node in outputs], *biases
 
 
 def _sum_above(node, users):
@@ -56,7 +54,7 @@ def _terms(root, users):
 
 
 def rebuild(outputs, removed):
-    """(a new graph, the nodes in it) of the same equations where the per-unit parameters of these names are 0."""
+    """(a new graph, node -> its node there) of the same equations where these parameters per unit, by name, are 0."""
     graph, made = Graph(), {}
     for node in reachable(outputs):
         args, graph.place = [made[part] for part in node.args], node.place
@@ -70,4 +68,4 @@ def rebuild(outputs, removed):
             made[node] = graph.make(node.op, *args) if args else graph.leaf(node.op, node.data)
         if made[node].name is None and made[node].op != "const":
             made[node].name = node.name
-    return graph, [made[node] for node in outputs]
+    return graph, made

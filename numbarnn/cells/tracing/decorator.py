@@ -13,9 +13,11 @@ from pickle import PicklingError, UnpicklingError
 
 from numbarnn.cells import scalar
 from numbarnn.cells.definition import Cell, Stage
+from numbarnn.cells.layout import listed
 from numbarnn.cells.tracing.assembly import assemble
 from numbarnn.cells.tracing.errors import CellError, error
 from numbarnn.cells.tracing.graph import Graph, reachable
+from numbarnn.cells.tracing.parameters import layout_of
 from numbarnn.cells.tracing.saving import CHOICES
 from numbarnn.cells.tracing.structure import Product, Structure, split
 from numbarnn.cells.tracing.values import Input, Parameters, Trace, Traced, Value, is_condition, words
@@ -46,7 +48,8 @@ class TracedCell(Cell):
     origin: tuple | None = None
 
     def __repr__(self):
-        return f"<cell {self.name}, states {' '.join(self.states)}>"
+        named = listed(self.parameters.shapes("P" if self.projected else "H", self.heads))
+        return f"<cell {self.name}, states {' '.join(self.states)}, parameters {', '.join(named)}>"
 
     def __reduce__(self):
         """Pickled by the name of its function, as functions are, and how it was made of that."""
@@ -149,7 +152,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         stages=stages, per_unit=tuple(structure.per_unit), noise=tuple(node.data[1] for node in structure.noise),
         heads=structure.heads, drop_connect=structure.drop_connect, initial=structure.initial,
         projected=structure.projection is not None,
-        bias=structure.bias, general=True, source=generated.source,
+        bias=structure.bias, general=True, source=generated.source, layout=layout_of(structure),
         function=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
     )  # fmt: skip
 

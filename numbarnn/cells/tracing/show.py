@@ -3,6 +3,7 @@
 import inspect
 
 from numbarnn.cells.definition import Cell
+from numbarnn.cells.layout import STACKED, as_text, flat_name, listed
 from numbarnn.common.precision import itemsize
 
 
@@ -36,40 +37,35 @@ def _section(title, text):
 
 
 def _parameters(cell):
-    """A line per parameter: its name, its shape, and what the equations call its parts."""
-    structure = getattr(cell, "structure", None)
-    recurrent, width = _recurrent(cell), "P" if cell.projected else "H"
-    rows = [("weight_ih", f"({len(cell.gates)}H, I)", _of_gates(cell.gates, structure and structure.gates))]
-    if recurrent:
-        products, columns = structure and structure.all_recurrent, f"H/{cell.heads}" if cell.heads > 1 else width
-        rows.append(("weight_hh", f"({len(recurrent)}H, {columns})", _of_gates(recurrent, products)))
-    if cell.projected:
-        rows.append(("weight_hr", "(P, H)", f"p.{structure.projection}" if structure else ""))
-    biases = structure.biases if structure else {}
-    if cell.bias is None:
-        rows += [
-            ("bias_ih", f"({len(cell.gates)}H,)", "gate by gate"),
-            ("bias_hh", f"({len(recurrent)}H,)", "likewise"),
-        ]
-    if cell.bias in ("input", "double"):
-        rows.append(("bias_ih", f"({len(cell.gates)}H,)", _of_gates(cell.gates, None, biases.get("input"))))
-    if cell.bias in ("recurrent", "double"):
-        rows.append(("bias_hh", f"({len(recurrent)}H,)", _of_gates(recurrent, None, biases.get("recurrent"))))
-    for name in cell.per_unit:
-        rows.append((name, "(H,)", f"p.{structure.per_unit[name].data}" if structure else ""))
-    for name, shape, text in rows:
-        yield f"{name:<12}{shape:<10} {text}".rstrip()
-    if structure and structure.unused:
-        yield "not parameters, as what is returned does not depend on them: " + ", ".join(
-            f"p.{n}" for n in structure.unused
+    """A line per array: its name, its shape, what stands in it; then the names of all parameters, by their shapes."""
+    layout, width = cell.parameters, "P" if cell.projected else "H"
+    columns = {"W": ", I", "R": f", {width}/{cell.heads}" if cell.heads > 1 else f", {width}"}
+    gates = _gates_of_parameters(cell)
+    for kind, names in layout.rows.items():
+        shape = "(P, H)" if kind == "W_hr" else f"({len(names)}H{columns.get(kind, ',')})"
+        yield _line(
+            STACKED[kind], shape, ", ".join(f"{gates[name]}: p.{name}" if name in gates else name for name in names)
         )
+    for name, shape in layout.own.items():
+        yield _line(flat_name(name), as_text(shape), f"p.{name}")
+    yield "by name: " + "; ".join(listed(layout.shapes(width, cell.heads)))
+    unused = cell.structure.unused if gates else ()
+    if unused:
+        yield "not parameters, as what is returned does not depend on them: " + ", ".join(f"p.{n}" for n in unused)
 
 
-def _of_gates(gates, products, biases=None):
-    """Names of gates, each with the parameter of the equations that it is of."""
-    if products:
-        return ", ".join(f"{gate}: p.{products[gate].data}" for gate in gates)
-    return ", ".join(f"{gate}: p.{biases[gate]}" for gate in gates) if biases else "gates " + " ".join(gates)
+def _line(name, shape, text):
+    return f"{name:<12}{shape:<10} {text}".rstrip()
+
+
+def _gates_of_parameters(cell):
+    """Name of a matrix or bias of the equations -> its gate; empty for a cell that is written by hand."""
+    structure = getattr(cell, "structure", None)
+    if structure is None:
+        return {}
+    products = structure.gates, structure.all_recurrent
+    found = {node.data: gate for own in products for gate, node in own.items()}
+    return found | {name: gate for own in structure.biases.values() for gate, name in own.items()}
 
 
 def _recurrent(cell):

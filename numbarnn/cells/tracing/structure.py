@@ -43,7 +43,7 @@ class Structure:
         noise: the nodes of random numbers.
         projection: the matrix whose product is the first new state, by name, or None; `outputs` has what it multiplies.
         heads, drop_connect, initial: as of a `Cell`.
-        biases: "input" and "recurrent" -> gate -> the name of the bias taken out; empty: there are none.
+        biases: "input" and "recurrent" -> gate -> the name of the bias taken out, of the gates that have one.
         unused: names of parameters that what is returned does not depend on: they are none of the cell's.
         bias: the two in a word, one of `numbarnn.weights.BIAS_MODES`.
     """
@@ -107,8 +107,8 @@ def split(outputs):
     found.per_unit = {node.data.replace(".", "_"): node for node in nodes if node.op == "vector"}
     found.noise = [node for node in nodes if node.op == "noise"]
     found.biases = {
-        "input": {name: biases[node.data] for name, node in found.gates.items() if biases},
-        "recurrent": {name: others[node.data] for name, node in found.all_recurrent.items() if others},
+        "input": {name: biases[node] for name, node in found.gates.items() if node in biases},
+        "recurrent": {name: others[node] for name, node in found.all_recurrent.items() if node in others},
     }
     present = [kind for kind, names in found.biases.items() if names]
     found.bias = {0: "none", 1: present[0] if present else "", 2: "double"}[len(present)]

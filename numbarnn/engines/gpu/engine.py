@@ -21,6 +21,8 @@ RESULTS = 4  # of a kind of call that callers may keep without a copy: with more
 class KernelEngine(Engine):
     """Steps made of `@cuda.jit` kernels and products; the base of `CudaEngine` and `SimulatedEngine`."""
 
+    weights_in_one = True
+
     def __init__(self):
         self._told = self._make_told()  # what the calls' last kernels say: as they take it, and as a NumPy array
         self._callers = {}  # who calls, as text -> number
@@ -134,6 +136,9 @@ class CudaEngine(KernelEngine):
 
     def allocate(self, weights, *kind):
         return _Rooms(self._allocate, self.buffer_pool.rooms((self.address(weights), *kind)))
+
+    def follow(self):
+        self.streams.follow()
 
     def settled(self, rooms, name, array, own=False):
         if not own and rooms.have(array):  # a result of a call of this kind, such as the state: it comes round as ours

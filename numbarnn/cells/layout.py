@@ -1,0 +1,127 @@
+"""What a cell's parameters are called, and how what kernels multiply with is made of them.
+
+Kernels read, per layer and direction, matrices W (G*H, I) and R (A*H, H), biases b_w and b_r, and parameters per unit.
+Users set what their equations name: `p.W.i`, `p.peep`, `p.scalar.alpha`. As a rule the rows of W are the matrices that
+multiply x, one after another, and nothing is to be done. Where it is not so, `Layout.formed` says by `Term`s what the
+rows are instead; `numbarnn.weights.formed` computes them, and takes gradients back.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+# Kinds of parameters that stand one after another in one array: kind -> that array's name, PyTorch's.
+STACKED = {"W": "weight_ih", "R": "weight_hh", "W_hr": "weight_hr", "b_w": "bias_ih", "b_r": "bias_hh"}
+# The biases of cuDNN's four bias modes (CUDNN_RNN_NO_BIAS, _SINGLE_INP_BIAS, _SINGLE_REC_BIAS, _DOUBLE_BIAS).
+BIAS_MODES = {"none": (), "input": ("b_w",), "recurrent": ("b_r",), "double": ("b_w", "b_r")}
+SCALARS = "scalar."  # what the names of parameters begin with of which there is one number per layer
+
+
+class Term(NamedTuple):
+    """An expression of parameters.
+
+        parameter   data: its name                     number    data: a float
+        eye         the identity                       constant  data: a `Constant`
+        zero, fill  a vector of zeros; of one scalar   transpose, neg, add, sub, mul, divide, product   of args
+
+    mul and divide work element by element, or with a number or scalar; product is a matrix product.
+    """
+
+    op: str
+    args: tuple = ()
+    data: Any = None
+
+
+class Constant:
+    """A matrix that is not learnt; equal ones are equal."""
+
+    def __init__(self, array):
+        self.array = array
+        self._key = array.shape, array.dtype.str, array.tobytes()
+
+    def __eq__(self, other):
+        return isinstance(other, Constant) and self._key == other._key
+
+    def __hash__(self):
+        return hash(self._key)
+
+
+class Equal(NamedTuple):
+    """Two sizes, letters or ints, that have to be equal, and why."""
+
+    one: Any
+    other: Any
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A cell's parameters by name.
+
+    Attributes:
+        rows: kind, one of `STACKED` -> the names of those that stand in its array, in their order. Each has H rows, but
+            for W_hr.
+        own: name -> shape of each parameter that is an array of its own: (H,) per unit, () of the layer, or a matrix. A
+            size is a letter, as in `numbarnn`, or an int.
+        formed: kind, one of `STACKED` or "per_unit" -> the `Term` of each gate or parameter per unit, where kernels do
+            not read the parameters themselves.
+        equal: what a layer's sizes have to fulfil, as `Equal`s.
+    """
+
+    rows: Mapping = field(default_factory=dict)
+    own: Mapping = field(default_factory=dict)
+    formed: Mapping = field(default_factory=dict)
+    equal: tuple = ()
+
+    @property
+    def per_unit(self):
+        """The names of the parameters per unit."""
+        return tuple(name for name, shape in self.own.items() if shape == ("H",))
+
+    def shapes(self, width="H", heads=1):
+        """Name -> shape of every parameter, in letters. `width`: of h, "P" with a projection."""
+        columns = f"{width}/{heads}" if heads > 1 else width
+        of_kind = {"W": ("H", "I"), "R": ("H", columns), "W_hr": ("P", "H"), "b_w": ("H",), "b_r": ("H",)}
+        stacked = {name: of_kind[kind] for kind, names in self.rows.items() for name in names}
+        return stacked | dict(self.own)
+
+
+def usual(cell):
+    """The `Layout` of a cell that is written by hand."""
+    recurrent = cell.gates if cell.recurrent is None else cell.recurrent
+    ah = (*recurrent, *(gate for stage in cell.stages for gate in stage.gates))
+    kinds = {"W": cell.gates, "R": ah}
+    if cell.bias is None or cell.projected:
+        kinds["W_hr"] = ()
+    kinds |= {kind: cell.gates if kind == "b_w" else ah for kind in BIAS_MODES[cell.bias or "double"]}
+    rows = {kind: tuple(f"{kind}.{gate}" for gate in gates) or (kind,) for kind, gates in kinds.items()}
+    return Layout(rows, dict.fromkeys(cell.per_unit, ("H",)))
+
+
+def flat_name(name):
+    """What an array of its own is called in a state dict, without the layer's ending."""
+    return name.replace(".", "_")
+
+
+def parameters_in(terms):
+    """The names of the parameters in terms, each once, in their order."""
+    found, waiting = {}, list(reversed(terms))
+    while waiting:
+        term = waiting.pop()
+        if term.op in ("parameter", "fill"):
+            found[term.data] = None
+        waiting += reversed(term.args)
+    return tuple(found)
+
+
+def as_text(shape):
+    """(H, I) of ("H", "I")."""
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def listed(shapes):
+    """Names by their shapes, as text: `W.i W.g (H, I), b.i (H,)`, in the order in which shapes come first."""
+    groups = {}
+    for name, shape in shapes.items():
+        groups.setdefault(as_text(shape), []).append(name)
+    return [f"{' '.join(names)} {shape}" for shape, names in groups.items()]

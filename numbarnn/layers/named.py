@@ -1,0 +1,81 @@
+"""A layer's parameters by the names that the cell's equations give them."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+from numbarnn.cells.layout import as_text
+
+
+class Named(Mapping):
+    """Name -> view of one parameter of a flat buffer: `named["R.f"]`, (H, H), `named["peep"]`, (H,).
+
+    In a network of several layers or directions names begin with them, as iterating shows: "l0.R.f", "l1.reverse.R.f".
+    "l0." may stand there in any case. Write into a view, or assign to a name, to set a parameter.
+
+    Args:
+        space: the `WeightSpace`. flat: the buffer.
+        write: function (view, value, what to call it) that copies a value in; None: nothing can be assigned.
+    """
+
+    def __init__(self, space, flat, write=None):
+        self._write, self._blocks, self._several = write, space.blocks, len(space.sizes) > 1
+        self._views = {
+            _key(name, *place): flat[where].reshape(shape)
+            for place, own in self._blocks.items()
+            for name, (_, where, shape) in own.items()
+        }
+
+    def _full(self, name):
+        """The name with its layer."""
+        if name in self._views:
+            return name
+        if not self._several and f"l0.{name}" in self._views:
+            return f"l0.{name}"
+        known = [one for one in self if one.endswith(f".{name}")]
+        cure = f"say of which layer: {', '.join(known)}" if known else f"there are {', '.join(self)}"
+        raise KeyError(f"no parameter is called {name!r}: {cure}")
+
+    def __getitem__(self, name):
+        return self._views[self._full(name)]
+
+    def __setitem__(self, name, value):
+        if self._write is None:
+            raise TypeError(f"[{name!r}] = ... sets no gradient; write into the view: [{name!r}][...] = ...")
+        self._write(self[name], value, f"named[{name!r}]")
+
+    def __contains__(self, name):
+        return name in self._views or (not self._several and f"l0.{name}" in self._views)
+
+    def __iter__(self):
+        return iter(self._views) if self._several else (name.removeprefix("l0.") for name in self._views)
+
+    def __len__(self):
+        return len(self._views)
+
+    def __repr__(self):
+        return "\n".join(f"{name} {as_text(self[name].shape)}" for name in self)
+
+    def p(self, layer=0, reverse=False):
+        """The parameters of a layer and direction as the equations' `p`: `cell.function(x, h, layer.named.p())`.
+
+        Equations multiply from the left, so what they are called with then are columns, x (I, B) and states (H, B).
+
+        Returns:
+            an object with an attribute per name: matrices as they are, parameters per unit (H, 1), scalars ().
+        """
+        if (layer, int(reverse)) not in self._blocks:
+            raise ValueError(f"there is no layer {layer}" + (" in reverse" if reverse else ""))
+        p = SimpleNamespace()
+        for name in self._blocks[layer, int(reverse)]:
+            *groups, last = name.split(".")
+            place, view = p, self._views[_key(name, layer, reverse)]
+            for group in groups:
+                if not hasattr(place, group):
+                    setattr(place, group, SimpleNamespace())
+                place = getattr(place, group)
+            setattr(place, last, view[:, None] if view.ndim == 1 else view)
+        return p
+
+
+def _key(name, layer, direction):
+    return f"l{layer}.{'reverse.' if direction else ''}{name}"

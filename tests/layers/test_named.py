@@ -1,0 +1,149 @@
+"""Parameters by the names of the cell's equations: views, gradients, state dicts; old state dicts."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import numbarnn as nr
+from numbarnn.cells import library
+from old_state_dicts import CELLS, layer_of, recorded
+
+
+def by_equations(cell, layer, x):
+    """y (T, B, H) of one layer and direction, by the equations themselves on NumPy arrays."""
+    p, width = layer.named.p(), layer.proj_size or layer.hidden_size[0]
+    sizes = [width, *[layer.hidden_size[0]] * (len(cell.states) - 1)]
+    state, y = [np.zeros((size, x.shape[1])) for size in sizes], []
+    for x_t in x:
+        state = cell.function(x_t.T, *state, p, **cell.hyperparameters)
+        state = state if isinstance(state, tuple) else (state,)
+        y.append(state[0].T)
+    return np.stack(y)
+
+
+EVERY_CELL = {name: cell for name, (cell, _) in CELLS.items()} | {
+    name: getattr(library, name)
+    for name in ("lstm", "gru", "minimal_gated_unit", "multiplicative_lstm", "peephole_lstm", "sru", "cornn")
+}
+
+
+@pytest.mark.parametrize("name", EVERY_CELL)
+def test_equations_take_the_parameters_of_every_cell(name):
+    """Cells with several products, biases of some gates, none of R, a projection."""
+    cell = EVERY_CELL[name]
+    layer = nr.RNN(cell, 2, 3, dtype="float64", device="cpu", seed=1)
+    x = np.random.default_rng(0).standard_normal((5, 2, 2))
+    np.testing.assert_allclose(layer(x)[0], by_equations(cell, layer, x), rtol=1e-13, atol=1e-14)
+    rows = {name: len(names) * 3 for name, names in cell.rows.items() if name != "weight_hr"}
+    assert rows == {name: len(layer.parameters[f"{name}_l0"]) for name in rows}
+    assert set(layer.named) == {*sum(cell.rows.values(), ()), *cell.parameters.own}
+
+
+def test_names_are_views_of_their_rows():
+    layer = nr.RNN(library.multiplicative_lstm, 2, 3, device="cpu", seed=0)
+    assert library.multiplicative_lstm.rows["weight_hh"] == ("R.m", "R.i", "R.f", "R.g", "R.o")
+    matrix = layer.named["R.f"]
+    assert matrix.shape == (3, 3) and np.shares_memory(matrix, layer.weights)
+    np.testing.assert_array_equal(matrix, layer.parameters["weight_hh_l0"][6:9])
+    matrix[...] = 7
+    assert (layer.parameters["weight_hh_l0"][6:9] == 7).all() and (layer.parameters["weight_hh_l0"] == 7).sum() == 9
+    layer.named["b.f"] = np.arange(3)
+    np.testing.assert_array_equal(layer.state_dict(named=True)["b.f"], np.arange(3))
+    assert layer.named["l0.R.f"] is matrix or np.shares_memory(layer.named["l0.R.f"], matrix)
+    assert "R.f" in layer.named and "R.x" not in layer.named and len(layer.named) == len(list(layer.named))
+
+
+def test_names_of_several_layers_and_directions():
+    layer = nr.LSTM(2, [3, 4], bidirectional=True, device="cpu", seed=0)
+    assert list(layer.named)[:5] == ["l0.W.i", "l0.W.f", "l0.W.g", "l0.W.o", "l0.R.i"]
+    assert layer.named["l1.reverse.R.g"].shape == (4, 4) and layer.named["l1.reverse.W.g"].shape == (4, 6)
+    np.testing.assert_array_equal(layer.named["l1.reverse.b_r.o"], layer.parameters["bias_hh_l1_reverse"][12:])
+    with pytest.raises(KeyError, match=r"say of which layer: l0\.R\.i, l0\.reverse\.R\.i, l1\.R\.i"):
+        layer.named["R.i"]
+    with pytest.raises(KeyError, match=r"no parameter is called 'l2\.R\.i': there are l0\.W\.i, "):
+        layer.named["l2.R.i"]
+    with pytest.raises(ValueError, match="there is no layer 2 in reverse"):
+        layer.named.p(2, reverse=True)
+    assert repr(layer.named).split("\n")[0] == "l0.W.i (3, 2)"
+    assert layer.named.p(1, reverse=True).b_r.o.shape == (4, 1)
+
+
+def test_gradients_have_the_same_names():
+    layer = nr.RNN(CELLS["one_gate_without_bias"][0], 2, 3, dtype="float64", device="cpu", seed=0)
+    x = np.random.default_rng(0).standard_normal((4, 2, 2))
+    y, _, tape = layer.forward(x)
+    grads = layer.backward(tape, np.ones_like(y))
+    assert list(grads.named) == list(layer.named)
+    np.testing.assert_array_equal(grads.named["b.o"], grads.params["bias_ih_l0"][3:])
+    before, step = layer(x)[0].sum(), 1e-6
+    layer.named["b.o"][1] += step
+    assert abs((layer(x)[0].sum() - before) / step - grads.named["b.o"][1]) < 1e-5
+    with pytest.raises(TypeError, match="sets no gradient"):
+        grads.named["b.o"] = 0
+    y, _, tape = layer.forward(x)
+    with pytest.raises(ValueError, match="were not asked for"):
+        layer.backward(tape, np.ones_like(y), need=("x",)).named  # noqa: B018
+
+
+def test_assigning_checks_and_counts_as_a_change():
+    layer = nr.RNN(CELLS["every_gate_has_one"][0], 2, 3, device="cpu", seed=0)
+    x = np.zeros((2, 1, 2), np.float32)
+    with pytest.raises(ValueError, match=r"named\['R.g'\] must have shape \(3, 3\), but has \(3, 2\)"):
+        layer.named["R.g"] = np.zeros((3, 2))
+    y, _, tape = layer.forward(x)
+    layer.named["R.g"] = np.zeros((3, 3))
+    with pytest.raises(ValueError, match="tape was made with other weights"):
+        layer.backward(tape, np.ones_like(y))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_state_dicts_in_both_forms_and_copies(name):
+    layer, other = layer_of(name, seed=0), layer_of(name, seed=1)
+    x = np.random.default_rng(0).standard_normal((3, 2, 2))
+    other.load_state_dict(layer.state_dict(named=True))
+    np.testing.assert_array_equal(other.weights, layer.weights)
+    np.testing.assert_array_equal(other(x)[0], layer(x)[0])
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        np.testing.assert_array_equal(copied(x)[0], layer(x)[0])
+        copied.weights[...] = 0
+    assert layer.weights.any()
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_state_dicts_of_former_versions_load(name):
+    """And compute what they computed then."""
+    state_dict, x, y = recorded(name)
+    layer = layer_of(name, seed=9)
+    layer.load_state_dict(state_dict)
+    np.testing.assert_allclose(layer(x)[0], y, rtol=1e-13, atol=1e-14)
+    del state_dict[next(iter(state_dict))]
+    with pytest.raises(ValueError, match="missing"):
+        layer.load_state_dict(state_dict)
+
+
+def test_the_place_of_a_parameter_does_not_depend_on_other_equations():
+    """Further gates, with and without a bias, and a second matrix of the same last name."""
+
+    def gate(x, h, p):
+        return nr.sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
+
+    @nr.cell
+    def alone(x, h, p):
+        return gate(x, h, p) * h
+
+    @nr.cell
+    def beside(x, h, p):
+        return gate(x, h, p) * nr.tanh(p.W.g @ x + p.V.i @ h) + nr.tanh(p.R.o @ h + p.b.o)
+
+    for cell in (alone, beside):
+        layer = nr.RNN(cell, 2, 3, device="cpu")
+        for name, array in (("W.i", "weight_ih_l0"), ("R.i", "weight_hh_l0"), ("b.i", "bias_ih_l0")):
+            np.testing.assert_array_equal(layer.named[name], layer.parameters[array][:3])
+
+
+def test_cells_say_their_parameters_with_shapes():
+    assert repr(library.gru).endswith("parameters W.r W.z W.n (H, I), R.r R.z R.n (H, H), b.r b.z b.n b.q (H,)>")
+    assert "peep_i peep_f peep_o (H,)" in nr.show(library.peephole_lstm)
+    assert nr.cells.get("gru").rows["bias_hh"] == ("b_r.r", "b_r.z", "b_r.n")
