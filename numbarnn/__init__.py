@@ -49,7 +49,11 @@ __all__ = [*(name for name in _PUBLIC if name not in ("abs", "sum")), "__version
 
 def __getattr__(name):
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'numbarnn' has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
+        from difflib import get_close_matches
+
+        alike = get_close_matches(name, _PUBLIC, 3, 0.7)
+        hint = f"; did you mean {' or '.join(f'numbarnn.{one}' for one in alike)}?" if alike else ""
+        raise AttributeError(f"module 'numbarnn' has no attribute {name!r}{hint or '; it has ' + ', '.join(_PUBLIC)}")
     module = import_module(_PUBLIC[name])
     value = module if module.__name__ == f"numbarnn.{name}" else getattr(module, name)
     globals()[name] = value

@@ -19,6 +19,7 @@ import numpy as np
 
 from numbarnn.cells import scalar
 from numbarnn.cells.definition import Noise
+from numbarnn.cells.tracing import hints
 from numbarnn.cells.tracing.errors import error
 from numbarnn.cells.tracing.values import Parameter, Traced, words
 
@@ -28,6 +29,8 @@ __all__ = [
     "maximum", "mean", "minimum", "mish", "normal_cdf", "relu", "selu", "sigmoid", "sign", "silu", "sin", "softmax",
     "softplus", "softsign", "sqrt", "stop_gradient", "sum", "tanh", "where", "zoneout",
 ]  # fmt: skip
+
+hints.FUNCTIONS[:] = __all__
 
 
 def _apply(op, *values):

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+import numbarnn
 from numbarnn.cells import functions
 from numbarnn.cells.functions import clip, drop_connect, dropout, elu, heads, leaky_relu, where, zoneout
 from numbarnn.cells.tracing import CellError, cell
@@ -23,7 +24,22 @@ EQUATIONS = {
         "the truth of a comparison of traced values.*where", "if a_of(x, h, p) > 0:",
     ),
     "truth_of_a_value": ("a = a_of(x, h, p)\nreturn h and a", r"the truth of the traced value 'h' \(in if, while, and"),
-    "a_number_of_it": ("return math.exp(h)", "'h' as a Python number .*use numbarnn's functions"),
+    "a_number_of_it": ("return float(h)", "'h' as a Python number .*use numbarnn's functions"),
+    "function_of_math": (
+        "a = a_of(x, h, p)\nreturn math.tanh(a)", "'a' as a Python number .*in place of math.tanh use numbarnn.tanh"
+    ),
+    "other_function_of_math": ("return math.gamma(h)", r"in place of math.gamma use numbarnn's functions: abs, clip,"),
+    "round": ("return round(h)", r"in place of round use numbarnn.floor\(a \+ 0.5\)"),
+    "max_of_two": ("return max(h, a_of(x, h, p))", "the truth of .*the larger and the smaller of two are numbarnn.max"),
+    "complex_power": ("return h ** 2j", r"2j \(complex\) in an equation"),
+    "power_by_name": ('return h ** "2"', r"'2' \(str\) in an equation"),
+    "function_of_torch": (
+        "a = a_of(x, h, p)\nreturn torch.tanh(a)", "PyTorch's tanh of the traced value 'a'.*; use numbarnn.tanh"
+    ),
+    "functional_of_torch": (
+        "return torch.nn.functional.hardtanh(a_of(x, h, p))", r"PyTorch's hardtanh of .*use numbarnn.hard_tanh\(a\)"
+    ),
+    "torch_cat": ("return torch.cat([h, x])", r"PyTorch's cat of .*; use a matrix for each part: p.W.a @ x \+"),
     "length": (
         "return len(h) * h",
         "'h' as an array .*how many is not known yet; sums over all units are numbarnn.sum",
@@ -32,17 +48,28 @@ EQUATIONS = {
     "loop_over_units": ("return sum(h)", "'h' as an array"),
     "numpy_function": (
         "a = a_of(x, h, p)\nreturn np.tanh(a)",
-        "NumPy's tanh of the traced value 'a'; use numbarnn.tanh",
+        "NumPy's tanh of the traced value 'a', which numbarnn cannot derive; use numbarnn.tanh",
     ),
     "numpy_square": ("return np.square(h)", r"NumPy's square of .*; use a \*\* 2"),
-    "numpy_sum": ("return h / np.sum(h)", "NumPy's sum of"),
+    "numpy_sum": ("return h / np.sum(h)", "NumPy's sum of .*use numbarnn.sum"),
+    "numpy_max": ("return h - np.max(h)", r"NumPy's max of .*use numbarnn.maximum\(a, b\) of two values; there is no"),
+    "numpy_einsum": ('return np.einsum("i,i", h, h)', r"NumPy's einsum of .*; use p.R.name @ a, or numbarnn.sum"),
+    "numpy_concatenate": ("return np.concatenate([x, h])", "NumPy's concatenate of .*; use a matrix for each part"),
+    "numpy_log1p": ("return np.log1p(h)", r"NumPy's log1p of .*; use numbarnn.log\(1 \+ a\)"),
+    "numpy_unknown": ("return np.i0(h)", r"NumPy's \w+ of .*; use numbarnn's functions: abs"),
     "numpy_where": ("return np.where(h > 0, h, 0)", "NumPy's where of .*use numbarnn.where"),
     "numpy_array": ("return np.asarray(h)", "'h' as a NumPy array"),
     "an_array": ("return h * np.ones(3)", r"an array of shape \(3,\) in an equation.*arrays are parameters: p.name"),
     "a_list": ("return h + [1]", r"\[1\] \(list\) in an equation"),
     "a_string": ('return h * "2"', r"'2' \(str\) in an equation; expected a traced value, a parameter or a number"),
     "method": ("return h / h.sum()", "'h' has no attribute 'sum'.*sums over all units are numbarnn.sum"),
-    "transposed": ("return p.W.a.T @ x", r"p.W.a.T: parameters have no attributes of arrays"),
+    "method_of_tensors": ("return h.sigmoid()", r"'h' has no attribute 'sigmoid': write numbarnn.sigmoid\(...\)"),
+    "method_like_one": ("return h.logsigmoid()", "'h' has no attribute 'logsigmoid': write numbarnn.log_sigmoid"),
+    "clamped": ("return h.clamp(0, 1)", r"'h' has no attribute 'clamp': write numbarnn.clip\(a, low, high\)"),
+    "shape": ("return h / h.shape[0]", "'h' has no attribute 'shape': how many units there are is not known yet"),
+    "transposed_value": ("return h.T", "'h' has no attribute 'T': one number per unit has no other side"),
+    "transposed": ("return p.W.a.T @ x", r"p.W.a.T: a matrix stands left of @ as it is; give its transpose a name"),
+    "shape_of_a_matrix": ("return p.W.a.shape", "p.W.a.shape: parameters have no attributes of arrays; how many"),
     "floor": ("return h // 2", r"with //, divmod.*numbarnn.floor\(a / b\)"),
     "conditions_combined": (
         "return where((h > 0) & (h < 1), h, 0)",
@@ -113,6 +140,8 @@ def equations(request, tmp_path):
     file.write_text(f"def equations(x, {states}, p):\n    {body}\n")
     namespace = {name: getattr(functions, name) for name in FUNCTIONS} | {"a_of": a_of, "functions": functions}
     namespace |= {"math": math, "np": np}
+    if "torch." in body:
+        namespace["torch"] = pytest.importorskip("torch")
     exec(compile(file.read_text(), file, "exec"), namespace)
     return namespace["equations"]
 
@@ -217,3 +246,16 @@ def test_numbers_of_numpy_are_constants():
     assert cell(lambda x, h, p: where(np.float64(1) < p.W.a @ x, h, 0)).forward((3.0,), (), (0.5,), (), (), ())[0] == (
         0.5,
     )
+
+
+def test_names_that_numbarnn_does_not_have():
+    """The nearest ones are named; where nothing is alike, all are."""
+    for name, like in {
+        "gelu2": "numbarnn.gelu",
+        "soft_max": "numbarnn.softmax",
+        "logsofmax": "numbarnn.softmax",
+    }.items():
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'; did you mean .*{like}"):
+            getattr(numbarnn, name)
+    with pytest.raises(AttributeError, match="has no attribute 'quux'; it has LSTM, GRU"):
+        numbarnn.quux  # noqa: B018

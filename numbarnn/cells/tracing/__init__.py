@@ -1,6 +1,7 @@
 """Cells made of equations: traced, split into products and pointwise stages, and differentiated.
 
-values, errors     what equations are run on, and what is said when they cannot be traced
+values             what equations are run on
+errors, hints      what is said when they cannot be traced, and what to write instead
 graph              expressions as a graph, simplified
 biases, structure  gates of W x, gates of R h, further products, sums over units, per-unit parameters, biases, noise
 derive             the backward: one sweep over the graph

@@ -13,11 +13,17 @@ class CellError(ValueError):
 
 
 def user_frame():
-    """The innermost frame that is not of the tracer: the line of the equations that is being run."""
+    """The innermost frame that is not of the tracer, nor of a library whose function was called: the line of the
+    equations that is being run."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in _OWN_FILES:
+    while frame is not None and (frame.f_code.co_filename in _OWN_FILES or _of_library(frame)):
         frame = frame.f_back
     return frame
+
+
+def _of_library(frame):
+    """Whether a frame is PyTorch's or NumPy's."""
+    return frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "numpy")
 
 
 def error(message, place=None):

@@ -7,21 +7,19 @@ from numbers import Real
 
 import numpy as np
 
+from numbarnn.cells.tracing import hints
 from numbarnn.cells.tracing.errors import error, user_frame
 from numbarnn.cells.tracing.graph import COMPARISONS
 
 _UFUNCS = {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "divide", "power": "power", "negative": "neg",
+    "remainder": "modulo",
     "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "equal": "eq", "not_equal": "ne",
 }  # fmt: skip
-_SAME_NAME = {"exp", "log", "sqrt", "abs", "sin", "cos", "tanh", "maximum", "minimum", "where", "clip", "sum", "mean"}
-_OTHER_NAME = {"absolute": "abs", "square": "a ** 2", "reciprocal": "1 / a"}
-_OF_ARRAYS = {
-    "T", "shape", "dtype", "size", "ndim", "dot", "sum", "mean", "max", "min", "reshape", "transpose", "item", "copy",
-    "astype", "clip", "std", "var", "prod", "cumsum", "norm", "flatten", "ravel", "numpy", "detach",
-}  # fmt: skip
-_SUMS = "sums over all units are numbarnn.sum and numbarnn.mean"
-_ONE_UNIT = "it stands for one number per unit, how many is not known yet; " + _SUMS
+_ONE_UNIT = (
+    "it stands for one number per unit, how many is not known yet; sums over all units are numbarnn.sum and "
+    "numbarnn.mean"
+)
 
 
 class Trace:
@@ -134,14 +132,19 @@ class Traced:
     # -------------------------------------------------------------------------------- what is not known while tracing
     def __bool__(self):
         raise error(
-            f"the truth of {self._what()} (in if, while, and, or, not, assert): its value is not known while the "
-            "equations are traced, and differs from unit to unit; choose with where(condition, a, b)"
+            f"the truth of {self._what()} (in if, while, and, or, not, assert, max, min): its value is not known while "
+            "the equations are traced, and differs from unit to unit; choose with where(condition, a, b); the larger "
+            "and the smaller of two are numbarnn.maximum and numbarnn.minimum"
         )
 
     def _no_number(self, *_):
+        frame = user_frame()
+        hint = hints.of_conversion(
+            frame.f_code.co_filename, frame.f_lineno, "use numbarnn's functions (exp, tanh, ...) and operators"
+        )
         raise error(
             f"{self._what()} as a Python number (in float, int, round, math's functions): its value is not known while "
-            "the equations are traced; use numbarnn's functions (exp, tanh, ...) and operators"
+            f"the equations are traced; {hint}"
         )
 
     __float__ = __int__ = __complex__ = __index__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_number
@@ -171,14 +174,21 @@ class Traced:
     def __array_function__(self, function, *_):
         raise self._no_numpy(function.__name__)
 
-    def _no_numpy(self, name):
-        own = f"numbarnn.{name}" if name in _SAME_NAME else _OTHER_NAME.get(name, "one of numbarnn's functions")
-        return error(f"NumPy's {name} of {self._what()}; use {own}, which numbarnn can derive and compile")
+    def _no_numpy(self, name, library="NumPy"):
+        return error(f"{library}'s {name} of {self._what()}, which numbarnn cannot derive; {hints.in_place_of(name)}")
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        found = [one for one in (*args, *(kwargs or {}).values()) if isinstance(one, Traced)]
+        name = getattr(function, "__name__", str(function))
+        if not found:  # in a list, as of torch.cat
+            raise error(f"PyTorch's {name} of traced values, which numbarnn cannot derive; {hints.in_place_of(name)}")
+        raise found[0]._no_numpy(name, "PyTorch")
 
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        raise error(f"{self._what()} has no attribute {name!r}: {_ONE_UNIT}")
+        raise error(f"{self._what()} has no attribute {name!r}: {hints.of_attribute(name)}")
 
 
 def _operator(op):
@@ -277,8 +287,8 @@ class Parameter(Traced):
     def __getattr__(self, name):
         if name.startswith("_"):
             raise AttributeError(name)
-        if name in _OF_ARRAYS:
-            raise error(f"p.{self._name}.{name}: parameters have no attributes of arrays; {_SUMS}")
+        if name in hints.ATTRIBUTES_OF_ARRAYS:
+            raise error(f"p.{self._name}.{name}: {hints.of_parameter(name)}")
         return Parameter(self._trace, f"{self._name}.{name}", self._options)
 
     def _with(self, **options):

@@ -1,0 +1,102 @@
+"""What to write in place of something that a cell's equations cannot have: the nearest thing that there is."""
+
+import linecache
+import re
+from difflib import get_close_matches
+
+FUNCTIONS = []  #: the names of numbarnn's functions for equations; `numbarnn.cells.functions` fills it
+_SUMS = "sums over all units are numbarnn.sum and numbarnn.mean"
+_COUNT = "how many units there are is not known yet; numbarnn.mean divides by it"
+# Functions of other libraries by other names -> what to write.
+_WRITE = {
+    "absolute": "numbarnn.abs(a)", "fabs": "numbarnn.abs(a)", "square": "a ** 2", "reciprocal": "1 / a",
+    "rsqrt": "1 / numbarnn.sqrt(a)", "pow": "a ** b", "float_power": "a ** b", "cbrt": "a ** (1 / 3), of a positive a",
+    "expit": "numbarnn.sigmoid(a)", "logistic": "numbarnn.sigmoid(a)", "swish": "numbarnn.silu(a)",
+    "logsigmoid": "numbarnn.log_sigmoid(a)", "hardtanh": "numbarnn.hard_tanh(a)", "ndtr": "numbarnn.normal_cdf(a)",
+    "hardsigmoid": "numbarnn.hard_sigmoid(a)", "clamp": "numbarnn.clip(a, low, high)", "erfc": "1 - numbarnn.erf(a)",
+    "detach": "numbarnn.stop_gradient(a)", "expm1": "numbarnn.exp(a) - 1", "log1p": "numbarnn.log(1 + a)",
+    "exp2": "2 ** a", "log2": "numbarnn.log(a) / math.log(2)", "log10": "numbarnn.log(a) / math.log(10)",
+    "sinh": "(numbarnn.exp(a) - numbarnn.exp(-a)) / 2", "cosh": "(numbarnn.exp(a) + numbarnn.exp(-a)) / 2",
+    "tan": "numbarnn.sin(a) / numbarnn.cos(a)", "logaddexp": "numbarnn.maximum(a, b) + numbarnn.softplus(-abs(a - b))",
+    "round": "numbarnn.floor(a + 0.5)", "rint": "numbarnn.floor(a + 0.5)", "around": "numbarnn.floor(a + 0.5)",
+    "ceil": "-numbarnn.floor(-a)", "trunc": "numbarnn.sign(a) * numbarnn.floor(abs(a))", "fmod": "a % b",
+    "remainder": "a % b", "mod": "a % b", "floor_divide": "numbarnn.floor(a / b)", "heaviside": "where(a > 0, 1, 0)",
+    "logical_and": "where(a > 0, where(b > 0, ...), ...)", "logical_or": "where inside where",
+    "fmax": "numbarnn.maximum(a, b)", "fmin": "numbarnn.minimum(a, b)", "dropout": "numbarnn.dropout(a, rate)",
+    "matmul": "p.R.name @ a", "dot": "p.R.name @ a, or numbarnn.sum(a * b)", "linear": "p.W.name @ a + p.b.name",
+    "einsum": "p.R.name @ a, or numbarnn.sum(a * b)", "inner": "numbarnn.sum(a * b)", "mm": "p.R.name @ a",
+    "stack": "a variable for each part", "zeros_like": "0 * a", "ones_like": "1 + 0 * a",
+    "norm": "numbarnn.sqrt(numbarnn.sum(a * a))",
+    "std": "numbarnn.layer_norm(a), or numbarnn.sqrt(numbarnn.mean((a - numbarnn.mean(a)) ** 2))",
+    "var": "numbarnn.mean((a - numbarnn.mean(a)) ** 2)",
+}  # fmt: skip
+_WRITE |= dict.fromkeys(("concatenate", "cat", "hstack"), "a matrix for each part: p.W.a @ x + p.R.a @ h")
+_WRITE |= dict.fromkeys(("split", "chunk"), "a matrix for each part: p.W.i @ x, p.W.f @ x")
+_LARGEST = "there is no largest of all units; smoothly, it is numbarnn.logsumexp(k * a) / k with a large k"
+_WRITE |= dict.fromkeys(("max", "amax", "nanmax"), f"numbarnn.maximum(a, b) of two values; {_LARGEST}")
+_WRITE |= dict.fromkeys(("min", "amin", "nanmin"), f"numbarnn.minimum(a, b) of two values; {_LARGEST}")
+# Attributes of arrays and tensors that values do not have -> what is said.
+_ATTRIBUTES = {
+    "T": "one number per unit has no other side", "mT": "one number per unit has no other side",
+    "transpose": "one number per unit has no other side", "t": "one number per unit has no other side",
+    "item": "its value is not known while the equations are traced",
+    "numpy": "its value is not known while the equations are traced",
+    "astype": "the layer's dtype is that of all values", "to": "the layer's dtype is that of all values",
+    "dtype": "it is the layer's", "copy": "a value does not change: b = a is enough",
+    "clone": "a value does not change: b = a is enough", "reshape": "it stands for one number per unit",
+    "view": "it stands for one number per unit", "flatten": "it stands for one number per unit",
+    "ravel": "it stands for one number per unit", "prod": "there is no product over all units",
+}  # fmt: skip
+_ATTRIBUTES |= dict.fromkeys(("shape", "size", "ndim"), _COUNT)
+_ATTRIBUTES |= dict.fromkeys(("sum", "mean"), _SUMS)
+_ONE_UNIT = "it stands for one number per unit"
+# What no parameter is called, as those who write it mean arrays'.
+ATTRIBUTES_OF_ARRAYS = {
+    "T", "shape", "dtype", "size", "ndim", "dot", "sum", "mean", "max", "min", "reshape", "transpose", "item", "copy",
+    "astype", "clip", "std", "var", "prod", "cumsum", "norm", "flatten", "ravel", "numpy", "detach",
+}  # fmt: skip
+
+
+def nearest(name, among):
+    """The name that is most like one, or None."""
+    alike = [other for other in among if other.replace("_", "") == name.replace("_", "").lower()]
+    return next(iter(alike or get_close_matches(name, among, 1, 0.75)), None)
+
+
+def in_place_of(name):
+    """What to write in place of another library's function of that name."""
+    known = FUNCTIONS
+    if name in known:
+        return f"use numbarnn.{name}"
+    if name in _WRITE:
+        return f"use {_WRITE[name]}"
+    like = nearest(name, known)
+    return f"use numbarnn.{like}" if like else f"use numbarnn's functions: {', '.join(known)}"
+
+
+def of_attribute(name):
+    """Why a value of one number per unit has no attribute of that name, and what to write."""
+    if name in _ATTRIBUTES:
+        return _ATTRIBUTES[name]
+    known = FUNCTIONS
+    like = name if name in known else nearest(name, known)
+    if name in _WRITE:
+        return f"write {_WRITE[name]}"
+    return f"write numbarnn.{like}(...)" if like else f"{_ONE_UNIT}; numbarnn's functions are {', '.join(known)}"
+
+
+def of_parameter(name):
+    """Why a parameter has no attribute of that name."""
+    if name in ("T", "transpose"):
+        return "a matrix stands left of @ as it is; give its transpose a name of its own, p.R.name @ h"
+    return f"parameters have no attributes of arrays; {of_attribute(name)}"
+
+
+def of_conversion(file, line, default):
+    """What to write in place of making a Python number of a value, by what that line says: math.exp(h), round(h)."""
+    text = linecache.getline(file, line)
+    found = re.search(r"\bmath\.(\w+)\s*\(", text)
+    if found:
+        return f"in place of math.{found[1]} {in_place_of(found[1])}"
+    found = re.search(r"\b(round|int)\s*\(", text)
+    return f"in place of {found[1]} use numbarnn.floor(a{' + 0.5' * (found[1] == 'round')})" if found else default
