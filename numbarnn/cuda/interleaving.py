@@ -138,38 +138,55 @@ class Interleaving:
             RuntimeError: a thread raised an exception (named with block and thread, and chained); all threads left
                 wait for others (deadlock); they poll and nothing happens (livelock).
         """
-        self._scheduler = getcurrent()
+        self._scheduler, self._context = getcurrent(), copy_context()
         try:
             while self._ready:
-                thread = self.current = self._next()
-                self._resume(thread)
-                if thread.ended:
-                    self._leave(thread)
-                elif self._vain_turns > self._patience * len(self._ready):
+                carrier = self._next_carrier()
+                while carrier is not None:
+                    carrier = self._switch(carrier)
+                if self._vain_turns > self._patience * len(self._ready):
                     self._require_progress()
             if not all(thread.ended for thread in self._threads):
                 raise self._error(f"deadlock, every thread that is left waits: {self._whereabouts()}")
         finally:
+            self._ready.clear()
             for carrier in self._carriers:
                 carrier.throw()  # unwinds what it runs, so that `with` and `finally` blocks end
             self._threads, self.current = [], None
 
-    def _resume(self, thread):
-        """The thread's turn, until it waits, pauses or ends."""
+    def _switch(self, carrier):
+        """From `run` to the threads, until it is needed again: to start a greenlet, which is returned; or as no thread
+        is ready, or many turns were in vain."""
+        try:
+            return carrier.switch()
+        except Exception as error:
+            where = f"block {self.current.block.index}, thread {self.current.index}"
+            raise self._error(f"{where} raised {type(error).__name__}: {error}") from error
+
+    def _give_way(self):
+        """From a thread that waits or has ended to the next one, without the way over `run`."""
+        if not self._ready or self._vain_turns > self._patience * len(self._ready):
+            self._scheduler.switch(None)
+            return
+        carrier = self._next_carrier()
+        if not carrier:  # not started: it would begin as deep in calls as this one
+            self._scheduler.switch(carrier)
+        elif carrier is not getcurrent():
+            carrier.switch()
+
+    def _next_carrier(self):
+        """The greenlet of the thread whose turn it is now."""
+        thread = self.current = self._next()
         self._namespace.update(thread.names)
         if thread.carrier is None:
             if not self._idle_carriers:
                 self._add_carrier()
             thread.carrier = self._idle_carriers.pop()
-        try:
-            thread.carrier.switch()
-        except Exception as error:
-            where = f"block {thread.block.index}, thread {thread.index}"
-            raise self._error(f"{where} raised {type(error).__name__}: {error}") from error
+        return thread.carrier
 
     def _add_carrier(self):
-        carrier = greenlet(self._carry)
-        carrier.gr_context = copy_context()  # so that numpy.errstate around a launch holds in kernels
+        carrier = greenlet(self._carry, parent=self._scheduler)  # which gets its errors
+        carrier.gr_context = self._context.copy()  # so that numpy.errstate around a launch holds in kernels
         self._carriers.append(carrier)
         self._idle_carriers.append(carrier)
 
@@ -182,7 +199,8 @@ class Interleaving:
             thread.ended = True
             self._idle_carriers.append(thread.carrier)
             thread.carrier = None
-            self._scheduler.switch()
+            self._leave(thread)
+            self._give_way()
 
     def meet(self, kind, mask=EVERYBODY, value=None):
         """Wait until all members of a team that the mask names, and that have not ended, are at this place.
@@ -210,7 +228,7 @@ class Interleaving:
         meeting.values[position] = value
         if meeting.arrived == team.live & mask:
             self._release(team, key)
-        self._scheduler.switch()
+        self._give_way()
         return meeting
 
     def pause(self):
@@ -218,7 +236,7 @@ class Interleaving:
         ended or passed a barrier, and memory is as it was, that is a livelock."""
         self._vain_turns += 1
         self._ready.append(self.current)
-        self._scheduler.switch()
+        self._give_way()
 
     def _error(self, what):
         return RuntimeError(f"kernel {self._function.__name__}: {what} ({self._order})")
@@ -279,6 +297,6 @@ def _call_site(frame):
     """What tells one place of the program, and the calls that led there, from another."""
     site = []
     while frame is not None:
-        site.append((id(frame.f_code), frame.f_lasti))
+        site += (id(frame.f_code), frame.f_lasti)
         frame = frame.f_back
     return tuple(site)

@@ -23,7 +23,7 @@ import os
 import sys
 import threading
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from random import Random
 
 import numpy as np
@@ -303,11 +303,17 @@ def ballot_sync(mask, predicate):
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------
-def _unwritten(shape, dtype):
-    """An array with all bits set: NaN in every float format."""
+@lru_cache(maxsize=256)
+def _all_bits_set(shape, dtype):
     return np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
 
 
+def _unwritten(shape, dtype):
+    """An array with all bits set: NaN in every float format."""
+    return _all_bits_set(shape, dtype).copy()
+
+
+@lru_cache(maxsize=256)
 def _numpy_dtype(dtype):
     """np.dtype of a NumPy or Numba type."""
     try:
