@@ -1,30 +1,30 @@
 """Training calls of a stack whose tape is a flat buffer, the reserve: for those who keep what backward needs.
 
-    shape = Shape(steps, batch)
-    y, hy, cy, reserve = forward(stack, shape, x, (hx, cx), weights)
-    dx, dhx, dcx, dw = backward(stack, shape, x, weights, reserve, Given(dy, dhy, dcy))
+    calls = PlannedCalls(stack, Shape(steps, batch))
+    call = calls.call(weights)
+    y, hy, cy, reserve = calls.forward(call, x, (hx, cx))
+    dx, dhx, dcx, dw = calls.backward(call, x, reserve, Given(dy, dhy, dcy))
 
-Nothing else is kept between the two calls, and nothing is compared: that x, the weights and the reserve are what they
-were is the caller's to see to.
+No array is kept between the two calls, and nothing is compared: that x, the weights and the reserve are what they were
+is the caller's to see to.
 """
 
 from typing import NamedTuple
 
 from numbarnn.layers.sequences import EVERY_STEP
-from numbarnn.passes.backward import ALL, BackwardPass
+from numbarnn.passes.backward import ALL, BackwardPass, Need
 from numbarnn.passes.bound import SMALL_WEIGHTS
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.passes.reserve import make_layout
 
 
 class Shape(NamedTuple):
-    """What a backward call has to know of its forward call, besides arrays.
+    """What a backward call has to know of its forward call, besides arrays and the key of its random numbers.
 
     Attributes:
         steps, batch: T, B.
         padded, resets: whether there were lengths, and resets.
         batch_major: x, y, dy and dx are (B, T, ...).
-        seed: key of what the call draws at random.
         keeps_states: whether all private states were asked for.
     """
 
@@ -33,14 +33,7 @@ class Shape(NamedTuple):
     padded: bool = False
     resets: bool = False
     batch_major: bool = False
-    seed: int = 0
     keeps_states: bool = False
-
-
-def problem_of(stack, shape):
-    """The `Problem` of the training call."""
-    sizes = shape.steps, shape.batch, True, shape.padded, shape.resets, shape.batch_major, shape.keeps_states
-    return stack.problem(*sizes)
 
 
 def reserve_size(stack, shape, dtype):
@@ -49,65 +42,87 @@ def reserve_size(stack, shape, dtype):
     return make_layout(ForwardPass.table, stack.problem_with(training=True, dtype=dtype, **sizes)).size
 
 
-def forward(stack, shape, x, state, weights, sequences=EVERY_STEP):
-    """y (T, B, D*H), hy, cy (None without private states), all private states if they were asked for, and the reserve
-    (bytes,) uint8, of which y may be a part.
+class PlannedCalls:
+    """Calls of a stack with one `Shape`, any number of them: problem and plans are looked up once.
 
     Args:
-        shape: a `Shape`. The others are as those of `Stack.forward`, taken as checked; state: (hx, cx).
+        stack, shape: of the calls.
+        reserves: they are training calls with a reserve; else inference.
+
+    Attributes:
+        The arguments.
     """
-    engine = stack.engine
-    engine.require_no_trouble()
-    with engine.activate():
-        engine.require_no_capture()
-        call = _call(stack, shape, weights)
-        plan, bound = _bound(stack, call, x, *state)
-        if bound is not None:
-            results = bound.run(0, x, *state)
-            bound.give_back()
-            return results
-        work = ForwardPass(call, x, *state, sequences.lengths, sequences.resets, sequences.padding_value)
-        work.run(plan)
-        return *work.results(), work.reserve
 
+    def __init__(self, stack, shape, reserves=True):
+        self.stack, self.shape, self.reserves = stack, shape, reserves
+        sizes = shape.padded, shape.resets, shape.batch_major, shape.keeps_states
+        self._problem = problem = stack.problem(shape.steps, shape.batch, reserves, *sizes)
+        self._schedule = stack.schedule.pick(problem)[0]
+        self._forward_plan, self._hows = self._schedule.plan_forward(problem), {}
 
-def backward(stack, shape, x, weights, reserve, gradients, need=ALL):
-    """dx, dhx, dcx and the flat dw; what is not needed is None, as is dcx without private states.
+    def call(self, weights, seed=0):
+        """The `passes.forward.Call` with these weights, a flat buffer, for `forward` and `backward`.
 
-    Args:
-        x: None will do where no gradients of parameters are needed.
-        reserve: overwritten, unless it is needed again.
-        gradients: a `Given`. need: a `Need`.
-    """
-    engine = stack.engine
-    engine.require_no_trouble()
-    with engine.activate():
-        engine.require_no_capture()
-        call = _call(stack, shape, weights)
-        plan = stack.schedule.pick(call.problem)[0].plan_backward(call.problem, need.weights, need.x)
-        if not need.weights or stack.space.size <= SMALL_WEIGHTS:
-            _, bound = _bound(stack, call)
+        Args:
+            seed: key of what the call draws at random.
+        """
+        stack = self.stack
+        parameters, flat, formed = stack.kernels_weights(weights)
+        options = {"seed": seed, "caller": stack.caller, "reserves": self.reserves, "formed": formed}
+        return Call(stack.engine, self._problem, parameters, flat, **options)
+
+    def forward(self, call, x, state, sequences=EVERY_STEP):
+        """y (T, B, D*H), hy, cy (None without private states), all private states if they were asked for, and with
+        `reserves` the reserve (bytes,) uint8, of which y may be a part.
+
+        Args:
+            call: of `call`. The others are as those of `Stack.forward`, taken as checked; state: (hx, cx).
+        """
+        engine = call.engine
+        engine.require_no_trouble()
+        with engine.activate():
+            engine.require_no_capture()
+            bound = self.stack.bound.take(call, self._forward_plan, x, *state)
             if bound is not None:
-                bound.remake(x, reserve)
-                how = plan, need._replace(again=False), not need.weights  # what is overwritten is its own
-                results = bound.run_backward(how, stack.space, gradients)
+                results = bound.run(0, x, *state)
                 bound.give_back()
                 return results
-        work = BackwardPass(
-            ForwardPass.of_reserve(call, x, reserve), gradients, stack.space, None, not need.weights, need
-        )
-        work.run(plan)
-        return *work.results(), work.dw
+            work = ForwardPass(call, x, *state, sequences.lengths, sequences.resets, sequences.padding_value)
+            work.run(self._forward_plan)
+            return (*work.results(), work.reserve) if self.reserves else work.results()
 
+    def backward(self, call, x, reserve, gradients, need=ALL):
+        """dx, dhx, dcx and the flat dw; what is not needed is None, as is dcx without private states.
 
-def _bound(stack, call, x=None, hx=None, cx=None):
-    """The forward plan of a call, and a `BoundForward` if such calls are bound, else None."""
-    problem = call.problem
-    plan = stack.schedule.pick(problem)[0].plan_forward(problem)
-    return plan, stack.bound.take(call, plan, x, hx, cx)
+        Args:
+            call: of `call`, with the weights and the seed of the forward call.
+            x: None will do where no gradients of parameters are needed.
+            reserve: overwritten, unless it is needed again.
+            gradients: a `Given`. need: a `Need`.
+        """
+        engine, space = call.engine, self.stack.space
+        engine.require_no_trouble()
+        with engine.activate():
+            engine.require_no_capture()
+            how = self._how(need.x, need.weights)
+            if not need.weights or space.size <= SMALL_WEIGHTS:
+                bound = self.stack.bound.take(call, self._forward_plan, None, None, None)
+                if bound is not None:
+                    bound.remake(x, reserve)
+                    results = bound.run_backward(how, space, gradients)
+                    bound.give_back()
+                    return results
+            tape = ForwardPass.of_reserve(call, x, reserve)
+            work = BackwardPass(tape, gradients, space, None, not need.weights, need)
+            work.run(how[0])
+            return *work.results(), work.dw
 
-
-def _call(stack, shape, weights):
-    """The `Call`."""
-    problem, (parameters, flat, formed) = problem_of(stack, shape), stack.kernels_weights(weights)
-    return Call(stack.engine, problem, parameters, flat, shape.seed, 0, stack.caller, reserves=True, formed=formed)
+    def _how(self, *needs):
+        """(plan, `Need`, whether gradients would accumulate) of a backward pass with or without the gradients of x, and
+        of the parameters, for `BoundForward.run_backward`: what that overwrites is its own."""
+        how = self._hows.get(needs)
+        if how is None:
+            need = Need(*needs)
+            plan = self._schedule.plan_backward(self._problem, need.weights, need.x)
+            how = self._hows[needs] = plan, need, not need.weights
+        return how

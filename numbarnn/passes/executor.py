@@ -186,9 +186,9 @@ def state_arrays(state):
 
 
 def with_each(state, function):
-    """A state, or an array, with a function applied to each array; None stays None."""
-    if isinstance(state, list):
-        return [function(part) for part in state]
+    """An array, a state, or a tuple or list of them, with a function applied to each array; None stays None."""
+    if isinstance(state, (list, tuple)):
+        return type(state)([with_each(part, function) for part in state])
     return None if state is None else function(state)
 
 

@@ -11,7 +11,8 @@ def array_of(tensor):
     """A tensor as NumPy's or CuPy's array: of the same memory, unless it is not contiguous; None stays None."""
     if tensor is None:
         return None
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.is_cuda:
         import cupy
 
@@ -28,10 +29,13 @@ def tensor_of(array):
     return torch.from_numpy(array) if type(array) is np.ndarray else torch.from_dlpack(array)
 
 
+_NOTHING = nullcontext()
+
+
 def stream_of(tensor):
     """A context in which CuPy works on PyTorch's current stream of the tensor's device."""
     if not tensor.is_cuda:
-        return nullcontext()
+        return _NOTHING
     import cupy
 
     stream = torch.cuda.current_stream(tensor.device)
@@ -103,4 +107,4 @@ def gradients_of(network, weights, dw):
     """The flat gradient as a list of gradients of these weights: views of it; None for each if it is None."""
     if dw is None or is_flat(network, weights):
         return [dw] * len(weights)
-    return [dw.as_strided(part.shape, (*part.shape[1:], 1), part.offset) for part in network.parts]
+    return [dw.as_strided(*place) for place in network.places]

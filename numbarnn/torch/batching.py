@@ -1,7 +1,9 @@
 """How `torch.vmap` sees the operators: several calls at once.
 
 A batch of x for one set of parameters, in a call that keeps nothing for backward, is one call with a larger batch.
-Everything else (an ensemble's parameters, gradients for each example) is one call after another.
+Everything else (an ensemble's parameters, gradients for each example) is one call after another. So are calls that
+draw random numbers: with `randomness="different"` each has a seed of its own, with "same" all have one, and PyTorch
+refuses to draw it with "error".
 """
 
 import torch
@@ -38,9 +40,9 @@ _each_forward = _one_after_another(rnn_forward)
 @rnn_forward.register_vmap
 def _(info, in_dims, *arguments):
     x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep = arguments
-    of_x, of_hx, of_cx, of_weights, of_lengths, of_resets, of_seed, *_ = in_dims
+    of_x, of_hx, of_cx, of_weights, of_lengths, of_resets, *_ = in_dims
     others = of_weights if isinstance(of_weights, list | tuple) else [of_weights]
-    if keep or of_x is None or of_seed is not None or any(dim is not None for dim in others):
+    if keep or of_x is None or seed is not None or any(dim is not None for dim in others):
         return _each_forward(info, in_dims, *arguments)
     count, axis = info.batch_size, 0 if batch_first else 1  # of x and y, where sequences are counted
 

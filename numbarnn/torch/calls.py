@@ -5,7 +5,7 @@ import torch
 from numbarnn.layers.private import split_steps
 from numbarnn.torch import batching, core  # noqa: F401 - which registers torch.ops.numbarnn and its rules
 from numbarnn.torch.eager import recurrence
-from numbarnn.torch.networks import DEVICES
+from numbarnn.torch.operators import autocast_dtype
 from numbarnn.torch.transformed import Forward
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
@@ -42,35 +42,50 @@ def run(
         ValueError: shapes, dtypes or devices do not go together.
     """
     weights = [weights] if isinstance(weights, torch.Tensor) else weights
-    hx, cx = joined(network, hx), joined_privates(network, cx)
-    kind = x.device.type
-    if kind in DEVICES and torch.is_autocast_enabled(kind):
-        x, hx, cx, weights = _cast(x, hx, cx, weights)
-    seed = torch.randint(_MAX_SEED, (1,)) if training and network.draws else None
-    about = core.About(lengths, resets, padding_value, batch_first, seed, output_states)
-    keep = torch.is_grad_enabled() and _requires_grad(x, hx, cx, weights)
-    if _goes_by_operators(x, weights):
+    about = core.About(lengths, resets, padding_value, batch_first, output_states, training)
+    x, hx, cx, weights = _cast(x, joined(network, hx), joined_privates(network, cx), weights)
+    if not goes_by_operators(x, weights):
+        core.check(network, about, x, hx, cx, weights)
+    return _called(network, about, x, hx, cx, weights)
+
+
+def call(network, about, x, hx, cx, weights):
+    """`run` of what the caller has checked, for modules."""
+    x, hx, cx, weights = _cast(x, joined(network, hx), joined_privates(network, cx), weights)
+    return _called(network, about, x, hx, cx, weights)
+
+
+def _called(network, about, x, hx, cx, weights):
+    """What `run` returns; states are one tensor each here."""
+    if about.training and network.draws:
+        about = about._replace(seed=torch.randint(_MAX_SEED, (1,)))
+    keep = torch.is_grad_enabled() and requires_grad(x, hx, cx, weights)
+    if goes_by_operators(x, weights):
         y, hy, cy, every = _by_operators(network, about, x, hx, cx, weights, keep)
     elif keep:
         y, hy, cy, every = recurrence(network, about, x, hx, cx, *weights)
     else:
-        y, hy, cy, every, *_ = core.forward(network, about, x, hx, cx, weights, keep=False)
+        prepared = core.prepare(network, about, x, weights, keep=False)
+        y, hy, cy, every, _ = core.forward(network, prepared, x, hx, cx)
     if not network.private:
         cy = None
     if network.uneven or network.private > 1:
         hy, cy = apart(network, hy), apart_privates(network, cy)
-    if output_states:
+    if about.every_state:
         return y, hy, cy, split_steps(every, network.private, network.stack.directions)
     return y, hy, cy
 
 
-def _requires_grad(x, hx, cx, weights):
-    if x.requires_grad or (hx is not None and hx.requires_grad) or (cx is not None and cx.requires_grad):
+def requires_grad(x, hx, cx, weights):
+    """Whether backward may follow."""
+    if weights[0].requires_grad or x.requires_grad:
+        return True
+    if (hx is not None and hx.requires_grad) or (cx is not None and cx.requires_grad):
         return True
     return any([weight.requires_grad for weight in weights])  # a list: torch.compile reads it
 
 
-def _goes_by_operators(x, weights):
+def goes_by_operators(x, weights):
     """Whether something else than the engine is to see the call: a compiler, a transformation, other tensors."""
     if torch.compiler.is_compiling():
         return True
@@ -93,9 +108,11 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
 
 
 def _cast(x, hx, cx, weights):
-    """What autocast computes with: on a GPU numbers of its dtype, on the CPU, whose engine has no others, float32."""
-    kind = x.device.type
-    dtype = torch.float32 if kind == "cpu" else torch.get_autocast_dtype(kind)
+    """What autocast computes with, where it is on, see `operators.autocast_dtype`; else these as they are."""
+    kind = "cuda" if x.is_cuda else "cpu"
+    if x.is_meta or not torch.is_autocast_enabled(kind):
+        return x, hx, cx, weights
+    dtype = autocast_dtype(kind)
 
     def cast(tensor):
         return tensor if tensor is None or tensor.dtype in (dtype, torch.float64) else tensor.to(dtype)

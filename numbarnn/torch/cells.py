@@ -3,8 +3,10 @@
 import torch
 from torch.nn import Module, Parameter
 
-from numbarnn.torch import checks, states
+from numbarnn.passes.executor import with_each
+from numbarnn.torch import checks
 from numbarnn.torch.computation import Computation, Computed
+from numbarnn.torch.core import About
 
 _NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -39,6 +41,7 @@ class CellBase(Computed, torch.nn.RNNCellBase):
     def _set_up(self):
         """The `Computation` of the attributes as they are."""
         options = {name: getattr(self, name) for name in ("cell", "input_size", "hidden_size", "bias")}
+        options["bias"] = checks.bias_of_cell(self.bias)
         self._computation = Computation(options, suffix="_l0")
 
     _OWN = ("cell", "_computation")  # attributes that torch.nn's cells do not have
@@ -51,7 +54,7 @@ class CellBase(Computed, torch.nn.RNNCellBase):
 
     def _is_torchs(self):
         """Whether torch.nn has a cell that computes the same."""
-        return isinstance(self.bias, bool)
+        return isinstance(self.bias, bool) or self.bias in ("tanh", "relu")
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
@@ -90,8 +93,8 @@ class CellBase(Computed, torch.nn.RNNCellBase):
                 f"{kind}: input and weights must have the same dtype, but are {x.dtype} and {weight.dtype}: convert "
                 f"the input, input.to({weight.dtype}), or the module, .to({x.dtype})"
             )
-        _, state = self._computation.run(self, x, state, {"batch_first": False})
-        return states.each(state, _unbatched if not batched else _unstepped)
+        _, state = self._computation.run(self, x, state, About(training=self.training))
+        return with_each(state, _unbatched if not batched else _unstepped)
 
 
 def _unstepped(state):

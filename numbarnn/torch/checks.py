@@ -53,6 +53,18 @@ def options(bias, batch_first, dropout, num_layers):
         raise TypeError(f"batch_first should be of type bool, got: {type(batch_first).__name__}")
 
 
+def bias_of_cell(bias):
+    """`bias` of a cell; True for a nonlinearity in its place, with a warning: torch.nn takes it for True."""
+    if bias not in ("tanh", "relu"):
+        return bias
+    warnings.warn(
+        f"a cell's third argument is bias, for which {bias!r} counts as True, as in torch.nn: RNNCell takes "
+        f"nonlinearity={bias!r} by its name",
+        stacklevel=5,
+    )
+    return True
+
+
 def layers_of(hidden_size, num_layers):
     """L: of one int per layer their number, which num_layers may repeat."""
     if not isinstance(hidden_size, list | tuple):

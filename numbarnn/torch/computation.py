@@ -5,13 +5,12 @@ import math
 import numpy as np
 import torch
 
-from numbarnn.torch import checks, states
-from numbarnn.torch.calls import run
+from numbarnn.passes.executor import with_each
+from numbarnn.torch import checks, repeated, states
+from numbarnn.torch.calls import call
 from numbarnn.torch.networks import Network
 from numbarnn.torch.parameters import FlatParameters
 from numbarnn.weights.space import PER_UNIT
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 class Computation:
@@ -31,6 +30,7 @@ class Computation:
         initial: (name, rows, value) of parameters that begin with a value of the cell's.
         layers: [layer and direction] -> names of its parameters.
         flat: the `FlatParameters`.
+        stack: all layers, a `Stack`.
         states: the names of the cell's states, h first.
         by_layer: see above.
         dropout: what networks drop by themselves.
@@ -38,7 +38,7 @@ class Computation:
 
     def __init__(self, options, by_layer=False, suffix=""):
         network = Network(**options)
-        whole = self._whole = network.stack
+        whole = self.stack = network.stack
         self.states, self.by_layer, self.dropout = whole.cell.states, by_layer, whole.dropout
         self._networks = [Network(**own) for own in _options_by_layer(options, whole)] if by_layer else [network]
         places = {part.name.removesuffix(suffix): part for part in whole.space.parameters}
@@ -66,39 +66,40 @@ class Computation:
             state_dict.update({prefix + name: value for name, value in renewed.items()})
 
     # ---------------------------------------------------------------- the call
-    def run(self, module, x, state, options, drop=None):
+    def run(self, module, x, state, about, drop=None):
         """[y, the final state, with `output_states` the private states of every step].
 
         Args:
             x: (T, B, I), or (B, T, I) with `batch_first`.
             state: as `numbarnn.torch.states.taken` returned it, or None.
-            options: keyword arguments of `run`, `batch_first` among them.
+            about: the `core.About` of the call.
             drop: y of a layer -> what the next one gets; None: as it is.
         """
-        weights, inputs = self.flat.of(module), self._whole.input_size
-        first = weights[0][0]
+        weights, form = self.flat.of(module), None
+        if not self.by_layer:
+            form = repeated.form_of(self._networks[0], about, x, state, weights[0])
+            found = form and repeated.again(self._networks[0], form, about, x, state, weights[0])
+            if found:
+                return found
+        first, inputs = weights[0][0], self.stack.input_size
         if x.dtype is not first.dtype or x.shape[2] != inputs or x.device != first.device or not x.numel():
-            x, state = checks.fitted_input(inputs, x, state, first, options["batch_first"])
-        batch = x.shape[0 if options["batch_first"] else 1]
+            x, state = checks.fitted_input(inputs, x, state, first, about.batch_first)
+        batch = x.shape[0 if about.batch_first else 1]
         if state is not None:
-            states.check(self._whole, state, batch, x)
-        dtype = x.dtype
-        if dtype in _HALVES and not x.is_cuda:  # computed in float32
-            x, state, weights = states.each((x, state, weights), torch.Tensor.float)
-        options["training"] = module.training
+            states.check(self.stack, state, batch, x)
         if not batch:
-            found = self._of_no_sequences(x, weights, options)
+            y, state, *more = self._of_no_sequences(x, weights, about)
         elif self.by_layer:
-            found = _layer_by_layer(self._networks, weights, (x, state), options, drop)
+            y, state, *more = _layer_by_layer(self._networks, weights, (x, state), about, drop)
         else:
-            found = _through(self._networks[0], weights[0], x, state, options)
-        y, state, *more = found
-        results = [y, state if len(state) > 1 else state[0], *more]
-        return results if y.dtype == dtype else [states.each(one, lambda value: value.to(dtype)) for one in results]
+            y, state, *more = _through(self._networks[0], weights[0], x, state, about)
+            if form:
+                repeated.remember(self._networks[0], form)
+        return [y, state if len(state) > 1 else state[0], *more]
 
-    def _of_no_sequences(self, x, weights, options):
+    def _of_no_sequences(self, x, weights, about):
         """The results for a batch of 0 sequences, with gradients of 0 for all parameters, as torch.nn has them."""
-        whole = self._whole
+        whole = self.stack
         nothing = x.sum() + sum(part.sum() * 0 for own in weights for part in own)
 
         def empty(shape):
@@ -109,7 +110,7 @@ class Computation:
 
         every = [of_every_step(whole.hidden_sizes[-1]) for _ in self.states[1:]]
         results = [of_every_step(whole.output_sizes[-1]), tuple(map(empty, states.shapes(whole, 0))), tuple(every)]
-        return results if options.get("output_states") else results[:2]
+        return results if about.every_state else results[:2]
 
 
 class Computed:
@@ -174,36 +175,36 @@ def _initial(stack):
                     yield own[0].name, slice(number * hidden, (number + 1) * hidden), value
 
 
-def _through(network, weights, x, state, options):
+def _through(network, weights, x, state, about):
     """[y, state, with `output_states` the private states of every step] of x and a state through a network."""
     h, *others = (None,) if state is None else state
     c = tuple(others) if len(others) > 1 else others[0] if others else None
-    y, h, c, *more = run(network, x, h, c, weights, **options)
+    y, h, c, *more = call(network, about, x, h, c, weights)
     return [y, (h,) if c is None else (h, *c) if network.private > 1 else (h, c), *more]
 
 
-def _layer_by_layer(networks, weights, given, options, drop):
+def _layer_by_layer(networks, weights, given, about, drop):
     """The same through networks of one layer each.
 
     Args:
         weights: [layer] -> its parameters. given: (x, state).
         drop: y of a layer -> what the next one gets; None: as it is.
     """
-    y, state = given
-    batch_first = options["batch_first"]
+    (y, state), batch_first = given, about.batch_first
     if batch_first:  # torch draws what is dropped for (T, B, H), in this order
-        y, options = y.transpose(0, 1), options | {"batch_first": False}
-        if options.get("resets") is not None:
-            options["resets"] = torch.as_tensor(options["resets"]).transpose(0, 1)
-    final, of_last = [], {"output_states": options.pop("output_states", False)}
+        y, about = y.transpose(0, 1), about._replace(batch_first=False)
+        if about.resets is not None:
+            about = about._replace(resets=torch.as_tensor(about.resets).transpose(0, 1))
+    final, about, of_last = [], about._replace(every_state=False), about
     for layer, (network, own) in enumerate(zip(networks, weights, strict=True)):
         if layer and drop:
             y = drop(y)
         if layer == len(networks) - 1:
-            options |= of_last
-        y, found, *more = _through(network, own, y, states.of_layer(state, layer, network.stack.directions), options)
+            about = of_last
+        own_state = states.of_layer(state, layer, network.stack.directions)
+        y, found, *more = _through(network, own, y, own_state, about)
         final.append(found)
     every = [y, *more]
     if batch_first:
-        every = [states.each(one, lambda value: value.transpose(0, 1)) for one in every]
+        every = [with_each(one, lambda value: value.transpose(0, 1)) for one in every]
     return [every[0], states.of_layers(final), *every[1:]]

@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from numbarnn.layers import reserved
 from numbarnn.layers.checks import keeps_states
+from numbarnn.layers.reserved import PlannedCalls, Shape
 from numbarnn.layers.sequences import EVERY_STEP, checked
 from numbarnn.passes.backward import Given
-from numbarnn.torch.arrays import array_of, stream_of, tensor_of, weights_of
+from numbarnn.passes.executor import with_each
+from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of, weights_of
+from numbarnn.torch.networks import computes_in
 
 NO_SECOND_ORDER = (
     "numbarnn computes first derivatives only: a gradient of these gradients (create_graph=True, and backward through "
@@ -25,70 +27,122 @@ class About(NamedTuple):
         lengths: (B,) ints, resets: (T, B), or (B, T) with `batch_first`: tensors, or what makes arrays; or None.
         padding_value: what stands in y beyond a sequence's length.
         batch_first: x and y are (B, T, ...).
-        seed: (1,) int64, a tensor on the host, where random numbers are drawn; else None.
         every_state: the private states of every step of the last layer are asked for.
+        training: what the network draws at random is drawn.
+        seed: (1,) int64, a tensor on the host, where random numbers are drawn; else None, as before they are.
     """
 
     lengths: Any = None
     resets: Any = None
     padding_value: float = 0.0
     batch_first: bool = False
-    seed: Any = None
     every_state: bool = False
+    training: bool = False
+    seed: Any = None
 
     def shape_of(self, x):
         """The `reserved.Shape` of the call."""
-        steps, batch = x.shape[1::-1] if self.batch_first else x.shape[:2]
-        seed = 0 if self.seed is None else int(self.seed.item())
-        odd = self.lengths is not None, self.resets is not None
-        return reserved.Shape(steps, batch, *odd, self.batch_first, seed, self.every_state)
+        steps, batch, _ = x.shape
+        if self.batch_first:
+            steps, batch = batch, steps
+        return Shape(
+            steps, batch, self.lengths is not None, self.resets is not None, self.batch_first, self.every_state
+        )
 
 
-def forward(network, about, x, hx, cx, weights, keep):
-    """y, hy, cy (None without private states), all private states (None if nobody asked), reserve (None unless it is
-    to be kept), shape.
+class Prepared(NamedTuple):
+    """A call of the engine, ready for its arrays.
+
+    Attributes:
+        calls: the `PlannedCalls`. call: the `passes.forward.Call`, which has the weights.
+        sequences: the `Sequences`.
+        dtype: what results are rounded to; None where they are computed in it.
+    """
+
+    calls: PlannedCalls
+    call: Any
+    sequences: Any = EVERY_STEP
+    dtype: torch.dtype | None = None
+
+
+def prepare(network, about, x, weights, keep):
+    """The `Prepared` call of what `check` has found right; keep: backward may follow."""
+    shape, sequences = about.shape_of(x), EVERY_STEP
+    with stream_of(x):
+        prepared = prepare_again(network, shape, about.seed, weights, keep or about.seed is not None)
+        engine = prepared.call.engine
+        if shape.padded or shape.resets:
+            ends = _host(about.lengths), _flags(about.resets)
+            sequences = checked(engine, *ends, about.padding_value, shape.steps, shape.batch, about.batch_first)
+        if shape.keeps_states:
+            sequences = replace(sequences, every_state=True)
+    return prepared if sequences is EVERY_STEP else prepared._replace(sequences=sequences)
+
+
+def prepare_again(network, shape, seed, weights, reserves=True):
+    """The `Prepared` call of a `reserved.Shape` and a seed, as `About` has it, for backward."""
+    first, draws = weights[0], seed is not None
+    calls = network.planned_calls(network.stack_for(first, draws), shape, reserves)
+    call = calls.call(_flat(network, weights), int(seed.item()) if draws else 0)
+    return Prepared(calls, call, EVERY_STEP, None if computes_in(first) is first.dtype else first.dtype)
+
+
+def _flat(network, weights):
+    """All weights as one array of the dtype that is computed in."""
+    if computes_in(weights[0]) is not weights[0].dtype:
+        weights = [gathered(network, weights).detach().float()]
+    return weights_of(network, weights)
+
+
+def forward(network, prepared, x, hx, cx):
+    """y, hy, cy (None without private states), all private states (None if nobody asked), reserve (None unless
+    backward may follow).
 
     Args:
         hx, cx: (L*D, B, H), of cx N H wide; of layers that differ in size side by side, (D, B, sum of H); None: zero.
-        keep: for backward.
     """
-    stack, shape = network.stack_for(x, about.seed is not None), about.shape_of(x)
-    _check(network, stack, shape, x, hx, cx, weights)
+    calls, call, sequences, dtype = prepared
+    if dtype is not None:
+        x, hx, cx = with_each((x, hx, cx), torch.Tensor.float)
     with stream_of(x):
-        sequences = EVERY_STEP
-        if about.lengths is not None or about.resets is not None:
-            ends = _host(about.lengths), _flags(about.resets)
-            sequences = checked(stack.engine, *ends, about.padding_value, shape.steps, shape.batch, about.batch_first)
-        if about.every_state:
-            sequences = replace(sequences, every_state=True)
-        flat = weights_of(network, weights)
-        state = _apart(network, array_of(hx), array_of(cx))
-        if keep or about.seed is not None:
-            y, *states, reserve = reserved.forward(stack, shape, array_of(x), state, flat, sequences)
-        else:
-            y, *states, reserve = stack.forward(  # whose tape is None
-                array_of(x), *state, flat, False, batch_major=about.batch_first, sequences=sequences
-            )
-        hy, cy, *every = states if not network.uneven else [_joined(stack, one) for one in states]
-        every, reserve = tensor_of(every[0]) if every else None, tensor_of(reserve) if keep else None
-        return tensor_of(y), tensor_of(hy), tensor_of(cy), every, reserve, shape
+        state = array_of(hx), array_of(cx)
+        if network.uneven:
+            state = _apart(network, *state)
+        y, hy, cy, *more = calls.forward(call, array_of(x), state, sequences)
+        reserve = tensor_of(more.pop()) if calls.reserves else None
+        if network.uneven:
+            hy, cy, *more = [_joined(calls.stack, one) for one in (hy, cy, *more)]
+        results = tensor_of(y), tensor_of(hy), tensor_of(cy), tensor_of(more[0]) if more else None
+    return *(results if dtype is None else with_each(results, lambda one: one.to(dtype))), reserve
 
 
-def backward(network, shape, draws, x, weights, reserve, gradients, need):
-    """dx, dhx, dcx, flat dw; see `reserved.backward`. States as in `forward`.
+def backward(network, prepared, x, weights, reserve, gradients, need, need_states=(True, True)):
+    """dx, dhx, dcx, flat dw; see `PlannedCalls.backward`. States as in `forward`.
 
     Args:
-        draws: whether forward drew random numbers. gradients: (dy, dhy, dcy, d_states), tensors or None.
+        prepared: of the forward call, whose seed it has.
+        x: None where no gradients of parameters are needed, or the reserve has it.
+        weights: as they were; None: those that `prepared` has.
+        gradients: (dy, dhy, dcy, d_states), tensors or None.
+        need: a `Need`. need_states: whether dhx and dcx are wanted; what is not is None.
     """
-    stack = network.stack_for(weights[0], draws)
+    calls, call, _, dtype = prepared
+    if dtype is not None:
+        x, gradients = with_each((x, gradients), torch.Tensor.float)
     dy, dhy, dcy, d_states = gradients
     with stream_of(reserve):
-        states = _apart(network, array_of(dhy), array_of(dcy))
-        flat, given = weights_of(network, weights), Given(array_of(dy), *states, array_of(d_states))
-        dx, dhx, dcx, dw = reserved.backward(stack, shape, array_of(x), flat, array_of(reserve), given, need)
+        if weights is not None and (flat := _flat(network, weights)) is not call.flat:
+            call = calls.call(flat, call.seed)
+        states = array_of(dhy), array_of(dcy)
         if network.uneven:
-            dhx, dcx = _joined(stack, dhx), _joined(stack, dcx)
-        return tensor_of(dx), tensor_of(dhx), tensor_of(dcx), tensor_of(dw)
+            states = _apart(network, *states)
+        given = Given(array_of(dy), *states, array_of(d_states))
+        dx, *states, dw = calls.backward(call, array_of(x), array_of(reserve), given, need)
+        if network.uneven:
+            states = [_joined(calls.stack, one) for one in states]
+        dhx, dcx = [tensor_of(one) if wanted else None for one, wanted in zip(states, need_states, strict=True)]
+        results = tensor_of(dx), dhx, dcx, tensor_of(dw)
+    return results if dtype is None else with_each(results, lambda one: one.to(dtype))
 
 
 def state_shapes(network, batch):
@@ -102,9 +156,7 @@ def state_shapes(network, batch):
 
 
 def _apart(network, h, c):
-    """Arrays of h and of all private states as the engines have them: of layers that differ in size lists."""
-    if not network.uneven:
-        return h, c
+    """Arrays of h and of all private states of layers that differ in size as the engines have them: lists."""
     return _by_layer(h, network.stack.output_sizes), _by_layer(
         c, [network.private * hidden for hidden in network.stack.hidden_sizes]
     )
@@ -133,23 +185,25 @@ def _flags(resets):
     return array_of(resets) if isinstance(resets, torch.Tensor) else resets
 
 
-def _check(network, stack, shape, x, hx, cx, weights):
+def check(network, about, x, hx, cx, weights):
     """Raise ValueError for shapes, dtypes and devices that do not go together: engines take them as checked."""
+    stack = network.stack
     if x.dim() != 3 or x.shape[2] != stack.input_size or 0 in x.shape:
-        letters = "(B, T, I)" if shape.batch_major else "(T, B, I)"
+        letters = "(B, T, I)" if about.batch_first else "(T, B, I)"
         raise ValueError(
             f"x must have shape {letters} with T and B of at least 1 and I = {stack.input_size}, but has "
             f"{tuple(x.shape)}"
         )
     if hx is not None or cx is not None:
-        for name, state, wanted in zip(("hx", "cx"), (hx, cx), state_shapes(network, shape.batch), strict=True):
+        shapes = state_shapes(network, x.shape[0 if about.batch_first else 1])
+        for name, state, wanted in zip(("hx", "cx"), (hx, cx), shapes, strict=True):
             if state is None:
                 continue
             if state.shape != wanted:
                 raise ValueError(f"{name} must have shape {wanted}, but has {tuple(state.shape)}")
             _alike(name, state, x)
     _alike("weights", weights[0], x)
-    if shape.keeps_states:
+    if about.every_state:
         keeps_states(stack, True)
 
 

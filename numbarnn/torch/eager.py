@@ -15,13 +15,18 @@ except AttributeError:  # other versions of PyTorch
 
 
 class Recurrence(torch.autograd.Function):
-    """y, hy, cy and all private states of x, hx, cx and the parameters; None for what there is not."""
+    """y, hy, cy and all private states of x, hx, cx and the parameters; None for what there is not.
+
+    Args of apply: the network; a `core.Prepared`, or a `core.About` from which it is made; x, hx, cx, the parameters.
+    """
 
     @staticmethod
-    def forward(ctx, network, about, x, hx, cx, *weights):
-        y, hy, cy, states, reserve, shape = core.forward(network, about, x, hx, cx, weights, keep=True)
+    def forward(ctx, network, prepared, x, hx, cx, *weights):
+        if type(prepared) is core.About:
+            prepared = core.prepare(network, prepared, x, weights, keep=True)
+        y, hy, cy, states, reserve = core.forward(network, prepared, x, hx, cx)
         ctx.set_materialize_grads(False)
-        ctx.network, ctx.shape, ctx.draws = network, shape, about.seed is not None
+        ctx.call, shape = (network, prepared), prepared.calls.shape
         copied = shape.batch_major or shape.padded  # x into the reserve, and y out of it
         # Whoever writes into y, writes into the reserve, if y is in there: PyTorch notices it where y is saved.
         x = x if not copied and any(ctx.needs_input_grad[5:]) else None
@@ -31,12 +36,11 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy, dhy, dcy, d_states):
         x, reserve, _, *weights = ctx.saved_tensors
-        network, (_, _, needs_x, needs_hx, needs_cx, *needs_weights) = ctx.network, ctx.needs_input_grad
-        given = x, weights, reserve, (dy, dhy, dcy, d_states)
-        need = Need(needs_x, any(needs_weights), graph_is_kept())
-        dx, dhx, dcx, dw = core.backward(network, ctx.shape, ctx.draws, *given, need)
-        states = dhx if needs_hx else None, dcx if needs_cx else None
-        gradients = dx, *states, *gradients_of(network, weights, dw)
+        network, prepared = ctx.call
+        _, _, needs_x, needs_hx, needs_cx, *needs_weights = ctx.needs_input_grad
+        need, given = Need(needs_x, any(needs_weights), graph_is_kept()), (dy, dhy, dcy, d_states)
+        dx, dhx, dcx, dw = core.backward(network, prepared, x, weights, reserve, given, need, (needs_hx, needs_cx))
+        gradients = dx, dhx, dcx, *gradients_of(network, weights, dw)
         if torch.is_grad_enabled():  # create_graph
             gradients = Once.apply(gradients, dy, dhy, dcy, d_states, x, *weights)
         return None, None, *gradients

@@ -11,9 +11,12 @@ from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
 
 from numbarnn import cells
+from numbarnn.layers.checks import flag, keeps_states
 from numbarnn.layers.sequences import NO_PADDING_VALUE
+from numbarnn.passes.executor import with_each
 from numbarnn.torch import checks, packed, states
 from numbarnn.torch.computation import Computation, Computed
+from numbarnn.torch.core import About
 
 # What numbarnn has besides torch.nn's options, as it is unless said otherwise.
 _BESIDES = {
@@ -165,29 +168,27 @@ class Recurrent(Computed, torch.nn.RNNBase):
         Raises:
             RuntimeError, ValueError, TypeError: as torch.nn's modules raise them.
         """
-        options = {"batch_first": self.batch_first}
-        if lengths is not None or resets is not None:
-            options |= {"lengths": lengths, "resets": resets, "padding_value": padding_value}
         if output_states:
-            options["output_states"] = True
+            keeps_states(self._computation.stack, flag(output_states, "output_states"))
+        about = About(lengths, resets, padding_value, self.batch_first, output_states, self.training)
         if isinstance(input, PackedSequence):
-            return packed.forward(self, input, hx, options)
+            return packed.forward(self, input, hx, about)
         batched = input.dim() == 3
         if not batched:
             if input.dim() != 2:
                 raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
-            input = input.unsqueeze(0 if self.batch_first else 1)
+            axis = 0 if self.batch_first else 1
+            input = input.unsqueeze(axis)
             if resets is not None:
-                options["resets"] = torch.as_tensor(resets).unsqueeze(0 if self.batch_first else 1)
+                about = about._replace(resets=torch.as_tensor(resets).unsqueeze(axis))
         if hx is not None:
             hx = states.taken(self._computation.states, hx, batched)
         drop = self._drop()  # which may make another computation
-        results = self._computation.run(self, input, hx, options, drop)
+        results = self._computation.run(self, input, hx, about, drop)
         if not batched:
             output, state, *more = results
-            axis = 0 if self.batch_first else 1
-            results = [output.squeeze(axis), states.each(state, _without_batch)]
-            results += [states.each(one, lambda value: value.squeeze(axis)) for one in more]
+            results = [output.squeeze(axis), with_each(state, _without_batch)]
+            results += [with_each(one, lambda value: value.squeeze(axis)) for one in more]
         return tuple(results)
 
     def _drop(self):

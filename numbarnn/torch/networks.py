@@ -11,13 +11,16 @@ import torch
 
 from numbarnn import cells
 from numbarnn.engines import why_not
+from numbarnn.layers.reserved import PlannedCalls
 from numbarnn.layers.stack import Stack
 from numbarnn.torch.without_chance import without_chance
 
 _cells = {}  # name in keys -> Cell, of cells that are not built in; kept for good
 _networks = {}  # key -> Network
 
+SHAPES = 256  # of calls, remembered by a network
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+HALVES = {torch.float16, torch.bfloat16}
 DEVICES = {"cpu": "cpu", "cuda": "cuda"}  # PyTorch's types of devices that engines run on
 
 
@@ -37,6 +40,11 @@ def known_cell(cell):
     return name
 
 
+def computes_in(tensor):
+    """The dtype in which tensors of that device and dtype are computed: CPUs have no arithmetic of 16 bits."""
+    return torch.float32 if tensor.dtype in HALVES and not tensor.is_cuda else tensor.dtype
+
+
 class Network:
     """A stack of recurrent layers without device and dtype, which are those of a call's tensors.
 
@@ -50,8 +58,10 @@ class Network:
         stack: a `Stack` of it on the CPU, whose attributes are the arguments, checked.
         key: text that says what it computes; equal for networks that compute the same.
         parts: the `Parameter`s of the flat weight buffer, in its order; size: its elements.
+        places: their shapes, strides and offsets.
         draws: whether training draws random numbers.
         private: N, private states; uneven: whether layers differ in size, so that states are lists.
+        remembers: whether calls may be repeated as the last one was; see `repeated`.
     """
 
     def __init__(
@@ -65,12 +75,15 @@ class Network:
         self.stack = self._make("float32", "cpu", self._cell)
         space = self.stack.space
         self.parts, self.size = space.parameters, space.size
+        self.places = [(part.shape, (*part.shape[1:], 1), part.offset) for part in self.parts]
         quiet = without_chance(self._cell)
         self.draws = quiet is not self._cell or (self.stack.dropout > 0 and self.stack.num_layers > 1)
         self.private, self.uneven = self.stack.cell.num_private, not self.stack.equal_sizes
+        self.remembers = not (self.draws or self.uneven or self.private > 1)
         hidden = {"num_layers": None, "hidden_size": list(self.stack.hidden_sizes)}
         self.key = json.dumps({"cell": known_cell(self._cell)} | self._arguments | hidden, sort_keys=True)
-        self._quiet, self._stacks, self.last_weights = quiet, {}, None
+        self._quiet, self._stacks, self._planned = quiet, {}, {}
+        self.last_weights = self.last_call = None  # see `arrays.weights_of`, `repeated`
 
     def _make(self, dtype, device, cell, **changes):
         return Stack(cell, **(self._arguments | changes), dtype=dtype, device=device)
@@ -108,31 +121,36 @@ class Network:
         return found
 
     def stack_for(self, tensor, draws=True):
-        """The `Stack` for a tensor's device and dtype; without `draws` one that draws nothing in training.
+        """The `Stack` for a tensor's device and dtype, see `computes_in`; without `draws` one that draws nothing in
+        training.
 
         Raises:
             TypeError: no engine computes with such tensors; names the cure.
         """
-        kind = tensor.dtype, tensor.device, draws or not self.draws
+        kind = computes_in(tensor), tensor.device, draws or not self.draws
         found = self._stacks.get(kind)
         if found is None:
             found = self._stacks[kind] = self._stack_for(*kind)
+        return found
+
+    def planned_calls(self, *about):
+        """The `PlannedCalls` of one of the network's stacks; arguments are theirs."""
+        found = self._planned.get(about)
+        if found is None:
+            if len(self._planned) >= SHAPES:
+                self._planned = {}
+            found = self._planned[about] = PlannedCalls(*about)
         return found
 
     def _stack_for(self, dtype, device, draws):
         name, engine = DTYPES.get(dtype), DEVICES.get(device.type)
         if name is None:
             raise TypeError(
-                f"tensors of {dtype} cannot be computed with: pass them, and the module, .float(), .double() or, on a "
-                "GPU, .half() or .bfloat16()"
+                f"tensors of {dtype} cannot be computed with: pass them, and the module, .float(), .double(), .half() "
+                "or .bfloat16()"
             )
         if engine is None:
             raise TypeError(f"tensors on device {str(device)!r} cannot be computed with: move them to 'cpu' or 'cuda'")
-        if engine == "cpu" and name in ("float16", "bfloat16"):
-            raise TypeError(
-                f"on the CPU numbarnn computes in float32 and float64, not in {name}: call .float() on the module and "
-                "its input, or move both to 'cuda' (torch.autocast on the CPU needs no change: it computes in float32)"
-            )
         if why_not(engine):
             raise RuntimeError(f"tensors on {str(device)!r} cannot be computed with: {why_not(engine)}")
         where = engine if device.index is None else f"{engine}:{device.index}"

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.amp.autocast_mode import _cast as cast
 from torch.library import custom_op
 
 from numbarnn.layers import reserved
 from numbarnn.passes.backward import Need
 from numbarnn.torch import core
 from numbarnn.torch.arrays import gradients_of
-from numbarnn.torch.networks import DTYPES, Network
+from numbarnn.torch.networks import DEVICES, DTYPES, Network, computes_in
 
 
 # ------------------------------------------------------------------------------------------------------------ forward
@@ -40,8 +41,12 @@ def rnn_forward(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """y, hy, cy, all private states, and the reserve; arguments as in `core.forward` and `core.About`."""
-    about = core.About(lengths, resets, padding_value, batch_first, seed, every_state)
-    y, hy, cy, states, reserve, _ = core.forward(Network.of_key(network), about, x, hx, cx, weights, keep)
+    about = core.About(lengths, resets, padding_value, batch_first, every_state, seed=seed)
+    found = Network.of_key(network)
+    core.check(found, about, x, hx, cx, weights)
+    prepared = core.prepare(found, about, x, weights, keep)
+    y, hy, cy, states, reserve = core.forward(found, prepared, x, hx, cx)
+    reserve = reserve if keep else None
     if reserve is not None and y.untyped_storage().data_ptr() == reserve.untyped_storage().data_ptr():
         y = y.clone()
     return y, hy, _nothing(x, cy), _nothing(x, states), _nothing(x, reserve, torch.uint8)
@@ -55,12 +60,10 @@ def _nothing(like, result, dtype=None):
 @rnn_forward.register_fake
 def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep):
     found = Network.of_key(network)
-    stack, shape = found.stack, reserved.Shape(*x.shape[1::-1], lengths is not None, resets is not None, batch_first)
-    if not batch_first:
-        shape = shape._replace(steps=x.shape[0], batch=x.shape[1])
+    stack, shape = found.stack, core.About(lengths, resets, batch_first=batch_first).shape_of(x)
     y = x.new_empty((*x.shape[:2], stack.directions * stack.output_sizes[-1]))
     of_h, of_c = core.state_shapes(found, shape.batch)
-    size = reserved.reserve_size(stack, shape, dtype=DTYPES[x.dtype]) if keep else 0
+    size = reserved.reserve_size(stack, shape, dtype=DTYPES[computes_in(x)]) if keep else 0
     width = stack.directions * found.private * stack.hidden_sizes[-1]
     states = x.new_empty((*x.shape[:2], width) if every_state else 0)
     cy, reserve = x.new_empty(of_c if found.private else 0), x.new_empty(size, dtype=torch.uint8)
@@ -89,11 +92,10 @@ def rnn_backward(
     need_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dx, dhx, dcx and the flat dw of a forward call; x is needed for dw alone. The reserve stays what it is."""
-    seed = None if seed is None else int(seed.item())
-    shape = reserved.Shape(steps, batch, padded, resets, batch_first, seed or 0, every_state)
-    need, found = Need(need_x, need_weights, again=True), Network.of_key(network)
-    given = x, weights, reserve, (dy, dhy, dcy, d_states)
-    results = core.backward(found, shape, seed is not None, *given, need)
+    shape = reserved.Shape(steps, batch, padded, resets, batch_first, every_state)
+    found, need = Network.of_key(network), Need(need_x, need_weights, again=True)
+    prepared = core.prepare_again(found, shape, seed, weights)
+    results = core.backward(found, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
     return tuple(_nothing(weights[0], result) for result in results)
 
 
@@ -141,3 +143,26 @@ def _refuse(ctx, *_):
 
 rnn_forward.register_autograd(_backward, setup_context=_set_up)
 rnn_backward.register_autograd(_refuse)
+
+
+# ----------------------------------------------------------------------------------------------------------- autocast
+def autocast_dtype(kind):
+    """What autocast computes with: on a GPU numbers of its dtype, on the CPU, whose engine has no others, float32."""
+    return torch.float32 if kind == "cpu" else torch.get_autocast_dtype(kind)
+
+
+def _register_autocast(kind):
+    """Cast what `rnn_forward` is given, for one type of device. `rnn_forward.register_autocast` would do it with one
+    dtype for good, but on GPUs there are two."""
+    key = "Autocast" + torch._C._dispatch_key_for_device(kind)
+    mode = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+
+    def cast_and_call(_, *arguments):
+        with torch._C._ExcludeDispatchKeyGuard(mode):
+            return rnn_forward._opoverload(*cast(arguments, kind, autocast_dtype(kind)))
+
+    rnn_forward._lib.impl(rnn_forward._name, cast_and_call, key, with_keyset=True)
+
+
+for _kind in DEVICES:
+    _register_autocast(_kind)

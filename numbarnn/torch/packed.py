@@ -4,21 +4,22 @@ import torch
 from torch import _VF
 from torch.nn.utils.rnn import PackedSequence
 
+from numbarnn.passes.executor import with_each
 from numbarnn.torch import states
 
 
-def forward(module, sequence, hx, options):
+def forward(module, sequence, hx, about):
     """A module's results for a packed x: y is packed as x is, states are in the order of the sequences before packing.
 
     Args:
         sequence: a `torch.nn.utils.rnn.PackedSequence`.
-        hx, options: of `Recurrent.forward`; options without lengths, which the sequence has.
+        hx: of `Recurrent.forward`. about: `core.About` its other arguments, without lengths, which the sequence has.
 
     Raises:
         RuntimeError, ValueError, TypeError: as torch.nn's modules raise them.
     """
     data, batch_sizes, order, ranks = sequence
-    if options.get("lengths") is not None:
+    if about.lengths is not None:
         raise ValueError("lengths must be None with a packed input, which has lengths of its own")
     if data.dim() != 2:
         raise RuntimeError(f"input must have 2 dimensions, got {data.dim()}")
@@ -36,14 +37,14 @@ def forward(module, sequence, hx, options):
     if hx is not None:
         hx = states.taken(module._computation.states, hx, batched=True)
         if order is not None:
-            hx = states.each(hx, lambda one: one.index_select(1, order))
-    options = options | {"lengths": lengths, "batch_first": False}
-    if options.get("resets") is not None and order is not None:
-        options["resets"] = torch.as_tensor(options["resets"])[:, order]
-    y, state, *more = module._computation.run(module, x, hx, options, drop and drop_packed)
+            hx = with_each(hx, lambda one: one.index_select(1, order))
+    about = about._replace(lengths=lengths, batch_first=False)
+    if about.resets is not None and order is not None:
+        about = about._replace(resets=torch.as_tensor(about.resets)[:, order])
+    y, state, *more = module._computation.run(module, x, hx, about, drop and drop_packed)
     if ranks is not None:
-        state = states.each(state, lambda one: one.index_select(1, ranks))
+        state = with_each(state, lambda one: one.index_select(1, ranks))
     y, *more = (
-        states.each(one, lambda padded: PackedSequence(pack(padded), batch_sizes, order, ranks)) for one in (y, *more)
+        with_each(one, lambda padded: PackedSequence(pack(padded), batch_sizes, order, ranks)) for one in (y, *more)
     )
     return (y, state, *more)

@@ -7,6 +7,7 @@ differ a list with one (D, B, H) per layer.
 import torch
 from torch import Tensor
 
+from numbarnn.passes.executor import with_each
 from numbarnn.torch import checks
 
 
@@ -27,6 +28,8 @@ def taken(names, hx, batched):
         state = tuple(hx)
     else:
         state = (hx,)
+    if batched and [one.dim() for one in state if isinstance(one, Tensor)] == [3] * len(state):
+        return state
     dims = [one.dim() for value in state for one in (value if isinstance(value, list | tuple) else (value,))]
     wanted = 3 if batched else 2
     if any(dim != wanted for dim in dims):
@@ -34,14 +37,7 @@ def taken(names, hx, batched):
         came = f"{dims[0]}-D tensor" if len(dims) == 1 else f"({', '.join(f'{dim}-D' for dim in dims)}) tensors"
         kind = "batched 3-D" if batched else "unbatched 2-D"
         raise RuntimeError(f"For {kind} input, {known_as} should also be {wanted}-D but got {came}")
-    return state if batched else each(state, lambda one: one.unsqueeze(1))
-
-
-def each(value, function):
-    """A state, a tuple or list of them, or None, with a function applied to each tensor."""
-    if value is None or isinstance(value, Tensor):
-        return value if value is None else function(value)
-    return type(value)(each(one, function) for one in value)
+    return state if batched else with_each(state, lambda one: one.unsqueeze(1))
 
 
 def shapes(stack, batch):
@@ -55,6 +51,14 @@ def shapes(stack, batch):
 
 def check(stack, state, batch, x):
     """Raise what torch.nn raises of a state that does not fit x of that batch; see `numbarnn.torch.checks`."""
+    if stack.equal_sizes:
+        rows, sizes = stack.num_layers * stack.directions, (stack.output_sizes[0], stack.hidden_sizes[0])
+        for number, one in enumerate(state):
+            fits = isinstance(one, Tensor) and one.shape == (rows, batch, sizes[number > 0])
+            if not fits or one.dtype is not x.dtype or one.device != x.device:
+                break
+        else:
+            return
     for number, (one, shape) in enumerate(zip(state, shapes(stack, batch), strict=True)):
         name = f"hidden[{number}]" if len(state) > 1 else "hidden"
         if not isinstance(shape, list):

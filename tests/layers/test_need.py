@@ -133,8 +133,10 @@ def assert_a_reserve_is_all(name, odd, overwrites):
         options = {"lengths": lengths, "resets": resets.T if layer.batch_first else resets, "padding_value": 0.5}
     y, _, tape = layer.forward(x, **options)
     grads = layer.backward(tape, dy)
-    shape = reserved.Shape(STEPS, BATCH, odd, odd, layer.batch_first, stack.seed)
-    again = reserved.forward(stack, shape, x, (None, None), layer.weights, about)
+    shape = reserved.Shape(STEPS, BATCH, odd, odd, layer.batch_first)
+    calls = reserved.PlannedCalls(stack, shape)
+    call = calls.call(layer.weights, stack.seed)
+    again = calls.forward(call, x, (None, None), about)
     np.testing.assert_array_equal(again[0], y)
     assert again[3].shape == (reserved.reserve_size(stack, shape, layer.dtype),)
     kept, y = again[3].copy(), again[0].copy()
@@ -142,7 +144,7 @@ def assert_a_reserve_is_all(name, odd, overwrites):
     for need in (Need(again=True), Need(x=False), Need(weights=False)):
         memory = kept.copy()
         given = None if not need.weights or stack.problem(*shape[:2], True, *shape[2:5]).copies_x else x
-        dx, dhx, dcx, dw = reserved.backward(stack, shape, given, layer.weights, memory, Given(dy), need)
+        dx, dhx, dcx, dw = calls.backward(call, given, memory, Given(dy), need)
         assert np.array_equal(memory, kept) or not need.again
         assert not (overwrites and np.array_equal(memory, kept)) or need.again or not stack.cell.num_saved
         same(layer._states(dhx, dcx), grads.state)

@@ -217,11 +217,53 @@ def test_autocast_on_the_cpu_computes_in_float32():
     assert x.grad.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
-def test_dtypes_that_the_cpu_has_not_are_refused_with_the_cure(dtype):
+def by_autocast(operator, s, x, weights):
+    """y and gradients of the operator itself under autocast."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = operator(x, None, None, weights, None, None, None, s.network.key, 0.0, False, False, True)[0]
+    return y, torch.autograd.grad(y.square().sum(), (x, *weights))
+
+
+def test_autocast_of_the_operators_is_that_of_modules():
+    s = Setup()
+    x, weights = leaf(s.x.bfloat16()), [leaf(weight.detach()) for weight in s.weights]
+    y, gradients = by_autocast(torch.ops.numbarnn.rnn_forward, s, x, weights)
+    wide = leaf(x.detach().float())
+    expected = run(s.network, wide, None, None, weights)[0]
+    assert y.dtype == torch.float32 and gradients[0].dtype == torch.bfloat16
+    assert_near(y, expected)
+    assert_near(gradients[1:], torch.autograd.grad(expected.square().sum(), (wide, *weights))[1:])
+    narrow = [leaf(weight.detach().half()) for weight in weights]
+    y, gradients = by_autocast(torch.ops.numbarnn.rnn_forward, s, x, narrow)
+    assert y.dtype == torch.float32 and all(one.dtype == torch.float16 for one in gradients[1:])
+    operator = torch.compile(torch.ops.numbarnn.rnn_forward, fullgraph=True, backend="aot_eager")
+    for one, other in zip(by_autocast(operator, s, x, weights)[1], gradients, strict=True):
+        assert one.dtype != torch.float64 and torch.allclose(one.float(), other.float(), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("how", ["eager", "operator"])
+def test_16_bits_are_computed_in_float32_and_rounded_once(how, dtype):
+    s = Setup()
+    x, weights = leaf(s.x.to(dtype)), [leaf(weight.detach().to(dtype)) for weight in s.weights]
+    if how == "eager":
+        y = run(s.network, x, None, None, weights)[0]
+    else:
+        options = None, None, None, s.network.key, 0.0, False, False, True
+        y = torch.ops.numbarnn.rnn_forward(x, None, None, weights, *options)[0]
+    wide = [leaf(one.detach().float()) for one in (x, *weights)]
+    expected = run(s.network, wide[0], None, None, wide[1:])[0]
+    assert torch.equal(y, expected.to(dtype))
+    dy = torch.randn(y.shape).to(dtype)
+    found = torch.autograd.grad(y, (x, *weights), dy)
+    for one, other in zip(found, torch.autograd.grad(expected, wide, dy.float()), strict=True):
+        assert torch.equal(one, other.to(dtype))
+
+
+def test_dtypes_that_there_are_not_are_refused_with_the_cure():
     s = Setup()
     with pytest.raises(TypeError, match=r"\.float\(\)"):
-        run(s.network, s.x.to(dtype), None, None, [weight.detach().to(dtype) for weight in s.weights])
+        run(s.network, s.x.to(torch.int64), None, None, [weight.detach().to(torch.int64) for weight in s.weights])
 
 
 def test_what_does_not_go_together_is_refused():

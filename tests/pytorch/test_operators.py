@@ -84,7 +84,7 @@ def test_what_needs_no_gradient_is_not_computed(monkeypatch):
     asked = []
 
     def noted(*arguments):
-        asked.append(arguments[-1][:2])
+        asked.append(arguments[6][:2])
         return core_backward(*arguments)
 
     core_backward = core.backward

@@ -36,11 +36,12 @@ def check_needs(name, device, schedule, calls=1):
                 assert found is None or np.array_equal(host(found), host(expected))
         if call:
             continue
-        shape, given = reserved.Shape(STEPS, BATCH, seed=stack.seed), Given(dy)
-        again, _, _, reserve = reserved.forward(stack, shape, x, (None, None), layer.weights)
+        calls, given = reserved.PlannedCalls(stack, reserved.Shape(STEPS, BATCH)), Given(dy)
+        reserving = calls.call(layer.weights, stack.seed)
+        again, _, _, reserve = calls.forward(reserving, x, (None, None))
         assert np.array_equal(host(again), host(y))
         copy = engine.from_host(host(reserve))
         reserve[...] = 0xFF
         for _ in range(2):
-            dx, *_, dw = reserved.backward(stack, shape, x, layer.weights, copy, given, Need(again=True))
+            dx, *_, dw = calls.backward(reserving, x, copy, given, Need(again=True))
             assert np.array_equal(host(dx), host(last.x)) and np.array_equal(host(dw), host(last.weights))

@@ -1,0 +1,80 @@
+"""Eager calls of a module like its last one, without checking and looking up everything again.
+
+On small inputs the engine computes for less time than Python takes to check a call. What the checks read, and where
+the parameters are, is the form of a call. Where a call has the form of the last one, its arguments are as right, and
+plans, weights and seeds are the same: only arrays differ.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from numbarnn.torch import core
+from numbarnn.torch.calls import goes_by_operators, requires_grad
+from numbarnn.torch.eager import recurrence
+
+
+class Last(NamedTuple):
+    """The last call that was found right.
+
+    Attributes:
+        form: of `form_of`.
+        prepared: whether backward may follow -> `core.Prepared`; None where the parameters are not views of one buffer,
+            so that the call has a copy of them, which gets old.
+    """
+
+    form: list
+    prepared: dict
+
+
+def form_of(network, about, x, state, weights):
+    """What a call must have in common with the last one; None if it is none that is remembered: it is odd in a way, has
+    random numbers, or something else than the engine is to see it.
+
+    Args:
+        about: a `core.About`. state: a tuple of tensors, or None. weights: the parameters.
+    """
+    if goes_by_operators(x, weights) or not network.remembers or x.is_cuda or torch.is_autocast_enabled("cpu"):
+        return None
+    if about.lengths is not None or about.resets is not None or about.every_state:
+        return None
+    first = weights[0]
+    form = [about.batch_first, x.shape, x.dtype, first.dtype, first.is_cpu]
+    for one in state or ():
+        form += one.shape, one.dtype, one.is_cpu
+    form += [weight.data_ptr() for weight in weights if weight.is_contiguous()]
+    return form
+
+
+def again(network, form, about, x, state, weights):
+    """[y, the state] of a call that has the form of the last one; None if it has not."""
+    last = network.last_call  # one read: another thread may change it
+    if last is None or last.form != form:
+        return None
+    h, *others = state or (None,)
+    c = others[0] if others else None
+    keep = torch.is_grad_enabled() and requires_grad(x, h, c, weights)
+    if keep not in last.prepared:
+        last.prepared[keep] = _prepared(network, about, x, weights, keep)
+    prepared = last.prepared[keep]
+    if prepared is None:
+        return None
+    if keep:
+        y, h, c, _ = recurrence(network, prepared, x, h, c, *weights)
+    else:
+        y, h, c, _, _ = core.forward(network, prepared, x, h, c)
+    return [y, (h, c) if network.private else h]
+
+
+def _prepared(network, about, x, weights, keep):
+    """The `core.Prepared` call of parameters that are views of one buffer, else None."""
+    prepared, known = core.prepare(network, about, x, weights, keep), network.last_weights
+    is_theirs = prepared.dtype is None and known is not None and prepared.call.flat is known.array
+    return prepared if is_theirs else None
+
+
+def remember(network, form):
+    """Let a call that was found right be the last one."""
+    last = network.last_call
+    if last is None or last.form != form:
+        network.last_call = Last(form, {})
