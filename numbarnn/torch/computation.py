@@ -59,7 +59,7 @@ class Computation:
     def renew(self, state_dict, prefix):
         """Give the parameters of a former version's state dict today's names (`WeightSpace.renewed`)."""
         own = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
-        renewed = self._whole.space.renewed(own, torch.cat)
+        renewed = self.stack.space.renewed(own, torch.cat)
         if renewed.keys() != own.keys():
             for name in own:
                 del state_dict[prefix + name]

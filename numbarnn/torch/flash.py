@@ -106,9 +106,9 @@ def flashrnn(Wx, R, b, states=None, function="lstm", config=None, backend=None, 
 
 
 def _biases(function, b):
-    """Name of each parameter for biases -> it: of a GRU g's is one per unit."""
+    """Name of each parameter for biases -> it. Of a GRU's products with h, g alone has one."""
     if function == "gru":
-        return {"b_g_l0": b[0], "bias_ih_l0": b[1:]}
+        return {"bias_hh_l0": b[0], "bias_ih_l0": b[1:]}
     return {"bias_ih_l0": b}
 
 
