@@ -186,6 +186,11 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"calls on {self.name} fail where they are made")
 
+    def joined(self, functions):
+        """Functions without arguments that do the same one after another, perhaps fewer; on an engine that binds
+        calls."""
+        return functions
+
     @abstractmethod
     def copy(self, out, x):
         """out = x, arrays of one shape with up to 3 axes, any strides."""

@@ -245,7 +245,8 @@ class Stack:
 
     def check_c(self, state, name, batch, count=1):
         """A private state, likewise, or `count` of them side by side."""
-        return self._check_state(state, name, batch, tuple(count * hidden for hidden in self.hidden_sizes))
+        sizes = self.hidden_sizes if count == 1 else tuple(count * hidden for hidden in self.hidden_sizes)
+        return self._check_state(state, name, batch, sizes)
 
     def _check_state(self, state, name, batch, sizes):
         if state is None:
@@ -305,6 +306,10 @@ class Stack:
                 tape.stack, tape.weights = self, weights
                 self._watch(tape, weights)
             return *results, tape
+        if sequences is EVERY_STEP:
+            bound = self.bound.at_once((x.shape, training, batch_major, type(hx), type(cx)), weights)
+            if bound is not None:
+                return self._run_bound(bound, x, hx, cx, weights, training, version)
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         lengths, resets = sequences.lengths, sequences.resets
         self.engine.require_no_trouble()
@@ -319,16 +324,20 @@ class Stack:
             plan = self.schedule.pick(problem)[0].plan_forward(problem)
             bound = self.bound.take(call, plan, x, hx, cx)
             if bound is not None:
-                results, work = bound.run(number, x, hx, cx), bound.work
-            else:
-                work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)
-                work.run(plan)
-                results = work.results()
-        if training:
-            return *results, self._tape(work, x, weights, version, bound)
-        if bound is not None:
+                return self._run_bound(bound, x, hx, cx, weights, training, version, number)
+            work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)
+            work.run(plan)
+            results = work.results()
+        return *results, self._tape(work, x, weights, version) if training else None
+
+    def _run_bound(self, bound, x, hx, cx, weights, training, version, number=None):
+        """As `forward`, by a `BoundForward`; `number` is the training call's, None for a new one."""
+        if not training:
+            results = bound.run(0, x, hx, cx)
             bound.give_back()
-        return *results, None
+            return *results, None
+        results = bound.run(self._next_call() if number is None else number, x, hx, cx)
+        return *results, self._tape(bound.work, x, weights, version, bound)
 
     def bound_step(self, weights, batch):
         """A `BoundForward` of inference of one step, for `BoundForward.step`; None on an engine that binds no calls."""
@@ -360,7 +369,7 @@ class Stack:
             self.calls += 1
         return number
 
-    def _tape(self, work, x, weights, version, bound):
+    def _tape(self, work, x, weights, version, bound=None):
         """The tape of a training call, after it."""
         tape = Tape(self, weights, version, work, x=work.x, bound=bound)
         if bound is not None and work.x_copy is None:  # it has copied x, but callers see no difference

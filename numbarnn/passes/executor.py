@@ -67,7 +67,7 @@ class Pass(Buffers, ABC):
         for task in plan.tasks:
             self.allocate_for(task)
             tasks.append(self.bind(task))
-        return [*self._begin(), *tasks, *self.last_copies()] if plan.has_steps else tasks
+        return self.engine.joined([*self._begin(), *tasks, *self.last_copies()] if plan.has_steps else tasks)
 
     def _jobs(self, plan):
         """The plan's tasks as jobs; two more, before and after its steps, for the first copies and the last; and if the

@@ -260,9 +260,9 @@ class ForwardPass(Pass):
                 yield partial(engine.select, self.x, given, self.step_mask[0, 1:-1], SKIP, 0.0)
             else:
                 yield self.put(self.x, given)
-        yield from self._state_copies(self.h, self.hx, (0, problem.steps + 1), engine.copy)
+        yield from self._copies_in(self.h, self.hx)
         if problem.cell.num_private:
-            yield from self._state_copies(self.c, self.cx, (0, problem.steps + 1), engine.copy)
+            yield from self._copies_in(self.c, self.cx)
 
     def last_copies(self):
         """y as the caller gets it; the states after each direction's last step."""
@@ -282,28 +282,34 @@ class ForwardPass(Pass):
             else:
                 yield self.put(own, c)
 
-        def copy(slot, state):
-            self.engine.copy(state, slot)
-
-        yield from self._state_copies(self.h, self.hy, (problem.steps, 1), copy)
+        yield from self._copies_out(self.h, self.hy)
         if problem.cell.num_private:
-            yield from self._state_copies(self.c, self.cy, (problem.steps, 1), copy)
+            yield from self._copies_out(self.c, self.cy)
         if self.watched is not None:
             yield partial(self.engine.note, *self._watch())
 
-    def _state_copies(self, states, other, numbers, copy):
-        """For each layer's h or c, in the slot with each direction's number, the function copy(slot, part of the other
-        state); one that clears the slot where there is none."""
+    def _copies_in(self, states, given):
+        """The functions that copy a state into the slots from which the directions start; without one they clear them:
+        in whole, as other columns of a slot are the other direction's, which starts at zero too."""
+        for slot, columns, part in self._slots(states, given, (0, self.problem.steps + 1)):
+            yield partial(self.engine.zero, slot) if part is None else partial(self.engine.copy, columns, part)
+
+    def _copies_out(self, states, results):
+        """Those that copy the slots after each direction's last step."""
+        for _, columns, part in self._slots(states, results, (self.problem.steps, 1)):
+            yield partial(self.engine.copy, part, columns)
+
+    def _slots(self, states, other, numbers):
+        """(Slot, the direction's columns of it, that part of the other state) for each layer's h or c, in the slot with
+        each direction's number."""
         directions = self.problem.directions
         for layer, slots in states.items():
             for direction, number in enumerate(numbers[:directions]):
                 slot = slots[number % len(slots)]
-                if other is None:  # other columns of the slot are the other direction's, which start at zero too
-                    yield partial(self.engine.zero, slot)
-                    continue
                 width = slot.shape[1] // directions
                 columns = slot[:, direction * width : (direction + 1) * width] if directions > 1 else slot
-                yield partial(copy, columns, part_of_state(self.problem, other, layer)[direction])
+                part = None if other is None else part_of_state(self.problem, other, layer)[direction]
+                yield slot, columns, part
 
     def made_again(self):
         """The functions that make, before backward, what a reserve does not have: R where steps have one of their

@@ -1,18 +1,19 @@
-"""Products with weights in panels, and the packing of panels, against NumPy: all heights of tiles, widths that are no
-multiple of a panel's, few and many terms. What is not theirs is NaN: it is neither read nor written."""
+"""Products with weights in panels and as they lie, and the packing of panels, against NumPy: all heights of tiles,
+widths that are no multiple of a panel's, few and many terms. What is not theirs is NaN: neither read nor written."""
 
 import ctypes
 import os
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numba.np.numpy_support import from_dtype
 
-from numbarnn.engines.cpu import panels, vectors
+from numbarnn.engines.cpu import few_rows, panels, vectors
 from numbarnn.engines.cpu.calls import address
 from numbarnn.engines.cpu.records import Product, address_of
 from step_buffers import nans, normal
@@ -21,6 +22,7 @@ ROWS = range(14)  # up to two tiles and a row
 TERMS = (0, 1, 7, 256, 257, 600)  # none, no whole square to transpose, one CHAIN and more
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 by_terms = pytest.mark.parametrize("terms", TERMS)
+as_they_lie = pytest.mark.parametrize("lie", ("panels", "rows", "columns"))
 
 
 # ------------------------------------------------------------------------------------------ calls by address
@@ -106,13 +108,30 @@ def test_room_for_panels(dtype):
     assert panels.panels_shape((3, 70), 3, False, np.dtype(dtype)) == (1, 70, width)  # a projection to fewer than H
 
 
+def product_as_they_lie(by_columns, a, b, out, columns, terms, add):
+    """out = a b, or +=, of weights b (terms, columns), or as rows (columns, terms)."""
+    run(
+        few_rows.multiply_by_columns if by_columns else few_rows.multiply_by_rows, str(a.dtype), rows=a.shape[0],
+        columns=columns, terms=terms, a=a.ctypes.data, a_row=a.strides[0], b=b.ctypes.data, b_row=b.strides[0],
+        out=out.ctypes.data, out_row=out.strides[0], add=add,
+    )  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------------ products
-def check_product(dtype, terms, rows=ROWS):
+def arranged(b, width, lie):
+    """(Weights as a product reads them, the product): in panels, as columns, or as rows."""
+    if lie == "panels":
+        return packed(b, width), product
+    _, apart = among_nans(b if lie == "columns" else np.ascontiguousarray(b.T))
+    return apart, partial(product_as_they_lie, lie == "columns")
+
+
+def check_product(dtype, terms, rows=ROWS, lie="panels"):
     """All numbers of rows and columns; set, and added to what stands there."""
     width, eps = vectors.panel_width(dtype), np.finfo(dtype).eps
     for columns in columns_of(width):
         b = normal(dtype, terms, columns, seed=1)
-        in_panels = packed(b, width)
+        weights, multiply = arranged(b, width, lie)
         for count in rows:
             a = normal(dtype, count, terms)
             _, apart = among_nans(a)
@@ -120,7 +139,7 @@ def check_product(dtype, terms, rows=ROWS):
             for start in (nans(dtype, count, columns), normal(dtype, count, columns, seed=2)):
                 add = bool(start.size) and not np.isnan(start).any()
                 memory, out = among_nans(start)
-                product(apart, in_panels, out, columns, terms, add)
+                multiply(apart, weights, out, columns, terms, add)
                 bound = eps * (terms + 1) * (size + np.abs(start) if add else size)
                 error = np.abs(out - (exact + start if add else exact))
                 assert (error <= bound).all(), (count, columns, add)
@@ -129,32 +148,36 @@ def check_product(dtype, terms, rows=ROWS):
 
 @by_dtype
 @by_terms
-def test_product_is_numpys(terms, dtype):
-    check_product(dtype, terms)
+@as_they_lie
+def test_product_is_numpys(lie, terms, dtype):
+    check_product(dtype, terms, lie=lie)
 
 
 @by_dtype
 @by_terms
-def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(terms, dtype):
+@as_they_lie
+def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, dtype):
     """Threads that share sequences, or units, get those of one thread."""
     width = vectors.panel_width(dtype)
     columns = 9 * width + 3
-    in_panels, a = packed(normal(dtype, terms, columns, seed=1), width), normal(dtype, max(ROWS), terms)
+    weights, product = arranged(normal(dtype, terms, columns, seed=1), width, lie)
+    a, last_panel = normal(dtype, max(ROWS), terms), -(-columns // width)
     start = normal(dtype, max(ROWS), columns, seed=2)
     for add in (False, True):
         alone = start.copy()
         for row in range(max(ROWS)):
-            product(a[row : row + 1], in_panels, alone[row : row + 1], columns, terms, add)
+            product(a[row : row + 1], weights, alone[row : row + 1], columns, terms, add)
         for rows in ROWS:
             together = start[:rows].copy()
-            product(a[:rows], in_panels, together, columns, terms, add)
+            product(a[:rows], weights, together, columns, terms, add)
             np.testing.assert_array_equal(together, alone[:rows])
-        for first in range(len(in_panels)):
-            for last in range(first + 1, len(in_panels) + 1):
-                part = np.s_[:3, first * width : min(columns, last * width)]
-                out = start[part].copy()
-                product(a[:3], in_panels[first:last], out, out.shape[1], terms, add)
-                np.testing.assert_array_equal(out, alone[part])
+        for first in range(last_panel):
+            for last in range(first + 1, last_panel + 1):
+                mine = slice(first * width, min(columns, last * width))
+                out = start[:3, mine].copy()
+                own = {"panels": np.s_[first:last], "columns": np.s_[:, mine], "rows": mine}[lie]
+                product(a[:3], weights[own], out, out.shape[1], terms, add)
+                np.testing.assert_array_equal(out, alone[:3, mine])
 
 
 @by_dtype
@@ -188,6 +211,8 @@ def test_vectors_of_other_machines(feature, width, tmp_path):
         import test_panels
         test_panels.check_product("float32", 257, (1, 2, 3, 6, 13))
         test_panels.check_product("float64", 7, (0, 1, 4, 5))
+        test_panels.check_product("float32", 27, (1, 2, 3, 4), "rows")
+        test_panels.check_product("float64", 27, (1, 2, 3, 4), "columns")
     """
     tests = Path(__file__).parents[1]
     paths = [str(tests.parent), str(tests / "engines"), str(tests / "support")]

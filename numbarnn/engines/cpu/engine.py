@@ -2,6 +2,7 @@
 
 import platform
 from ctypes import addressof
+from functools import partial
 
 import numpy as np
 from numba.np.numpy_support import from_dtype
@@ -14,8 +15,10 @@ from numbarnn.engines.cpu import (
     atomics,
     backward,
     cell_steps,
+    few_rows,
     fingerprints,
     forward,
+    joined,
     openblas,
     panels,
     products,
@@ -34,7 +37,7 @@ from numbarnn.kernels.arrays import samples
 
 HOW = compiling, plain, pipeline
 go_by_code(cell_steps, *WRITTEN)
-for module in (atomics, fingerprints, products, panels, sharing, forward, backward, thread_pool):
+for module in (atomics, fingerprints, products, panels, few_rows, sharing, forward, backward, joined, thread_pool):
     go_by_code(module, atomics, openblas, products, panels, sharing, records, vectors, samples, *HOW, order, philox)
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
@@ -218,15 +221,17 @@ class CpuEngine(HostEngine):
         return self._steps(backward.backward_steps, buffers, call, panels.pack_columns)
 
     def _steps(self, loop, buffers, call, pack_panel, x=None):
-        """The function f(first, last) that calls a compiled loop."""
-        p, dtype, kept = buffers.parameters, buffers.states.h.dtype, [buffers]  # what must live as long as f
+        """A `joined.Steps`: the function f(first, last) that calls a compiled loop."""
+        p, dtype, kept = buffers.parameters, buffers.states.h.dtype, [buffers]  # what must live as long
         threads = self._step_threads(call.steps, call.batch, p, x)
 
         def scratch(shape):
             kept.append(self._memory.empty(shape, dtype))
             return address(kept[-1])
 
-        call.product = self._function(products.blas_product, dtype)
+        call.product = self._function(
+            few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows, dtype
+        )
         call.by_rows = _by_rows(call.batch, threads, p.R)
         if call.steps * call.batch >= PACKED_FROM:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
@@ -244,13 +249,10 @@ class CpuEngine(HostEngine):
             call.zeros = scratch((max(1, call.private) * call.hidden,))
             kept[-1][...] = 0
         function = self._function(loop, dtype)
+        return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept)
 
-        def steps(first, last):
-            assert kept
-            call.first, call.last = first, last
-            self.thread_pool.run(dtype.itemsize, function, threads, addressof(call))
-
-        return steps
+    def joined(self, functions):
+        return joined.join(functions, partial(self._function, joined.copy_rows))
 
     def run_jobs(self, make_jobs, key, arrays):
         self.thread_pool.run_jobs(make_jobs())

@@ -24,7 +24,8 @@ CHAIN = 256  # terms added up one after another, and as much of a panel as stays
 _one, _two, _three, _four, _five, _six = (tile_product(rows, 1) for rows in range(1, MOST_ROWS + 1))
 # Numbers whose values Numba does not know: it would compile functions for them alone.
 _ONE, _ROW, _NEW = np.intp(1), np.intp(PANEL_ROW), np.bool_(False)
-_one_by_4, _two_by_2, _three_by_2 = tile_product(1, 4), tile_product(2, 2), tile_product(3, 2)
+_one_by_4, _two_by_2 = tile_product(1, 4), tile_product(2, 2)
+FEW_ROWS = 3
 
 
 # ------------------------------------------------------------------------------------------ packing
@@ -96,41 +97,53 @@ def _multiply_panels(zero, rows, a, a_row, panel, size, panels, terms, out, out_
     """
     for start in range(0, max(1, terms), CHAIN):
         chain, adds = min(CHAIN, terms - start), add or start > 0
-        own_a, own_panel, p = a + start * bytes_of(zero), panel + start * PANEL_ROW, 0
-        while p < panels:
-            at, into, left = own_panel + p * size, out + p * PANEL_ROW, panels - p
-            # Of few rows several panels at once: enough sums to keep both multipliers busy.
-            if rows == 1 and left >= 4:
-                _one_by_4(zero, own_a, a_row, at, size, size, chain, into, out_row, adds)
-                p += 4
-            elif rows == 2 and left >= 2:
-                _two_by_2(zero, own_a, a_row, at, size, size, chain, into, out_row, adds)
-                p += 2
-            elif rows == 3 and left >= 2:
-                _three_by_2(zero, own_a, a_row, at, size, size, chain, into, out_row, adds)
-                p += 2
-            else:
+        own_a, own_panel = a + start * bytes_of(zero), panel + start * PANEL_ROW
+        if 0 < rows <= FEW_ROWS:
+            multiply_few_rows(zero, rows, own_a, a_row, own_panel, size, _ROW, panels, chain, out, out_row, adds)
+        else:
+            for p in range(panels):
+                at, into = own_panel + p * size, out + p * PANEL_ROW
                 _multiply_panel(zero, rows, own_a, a_row, at, size, chain, into, out_row, adds)
-                p += 1
+
+
+@plain
+def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, terms, out, out_row, add):
+    """At most FEW_ROWS rows: several panels at once where that takes no more sums than there are registers, as one
+    panel's are too few to keep both multipliers busy."""
+    p = 0
+    while p < panels:
+        at, into, left = panel + p * size, out + p * PANEL_ROW, panels - p
+        if rows == 1 and left >= 4:
+            _one_by_4(zero, a, a_row, at, size, term_bytes, 0, terms, into, out_row, add)
+            p += 4
+        elif rows == 1:
+            _one(zero, a, a_row, at, 0, term_bytes, size, terms, into, out_row, add)
+            p += 1
+        elif rows == 2 and left >= 2:
+            _two_by_2(zero, a, a_row, at, size, term_bytes, 0, terms, into, out_row, add)
+            p += 2
+        elif rows == 2:
+            _two(zero, a, a_row, at, 0, term_bytes, size, terms, into, out_row, add)
+            p += 1
+        else:
+            _three(zero, a, a_row, at, 0, term_bytes, size, terms, into, out_row, add)
+            p += 1
 
 
 @plain
 def _multiply_panel(zero, rows, a, a_row, panel, ahead, terms, out, out_row, add):
-    """Of one whole panel, in tiles of at most MOST_ROWS rows, all of nearly the same height: low ones are slow."""
+    """More than FEW_ROWS rows and one whole panel, in tiles of at most MOST_ROWS rows, all of nearly the same height:
+    low ones are slow."""
     tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
     for tile in range(tiles):
         first, last = rows * tile // tiles, rows * (tile + 1) // tiles
         own_a, own_out, n = a + first * a_row, out + first * out_row, last - first
         fetched = ahead if tile + 1 == tiles else 0  # what is there already: once is enough
         if n == 6:
-            _six(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)
+            _six(zero, own_a, a_row, panel, 0, PANEL_ROW, fetched, terms, own_out, out_row, add)
         elif n == 5:
-            _five(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)
+            _five(zero, own_a, a_row, panel, 0, PANEL_ROW, fetched, terms, own_out, out_row, add)
         elif n == 4:
-            _four(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)
-        elif n == 3:
-            _three(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)
-        elif n == 2:
-            _two(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)
-        else:
-            _one(zero, own_a, a_row, panel, 0, fetched, terms, own_out, out_row, add)
+            _four(zero, own_a, a_row, panel, 0, PANEL_ROW, fetched, terms, own_out, out_row, add)
+        else:  # one row or two are no tile of FEW_ROWS and more
+            _three(zero, own_a, a_row, panel, 0, PANEL_ROW, fetched, terms, own_out, out_row, add)

@@ -73,10 +73,16 @@ Work = _table("Work", "products products_count sums sums_count function")
 # out = dropout of x, `size` numbers; see `Engine.dropout`. `scale` is the address of a number.
 Dropout = _table("Dropout", "out x size mask scale position")
 
+# out = x: rows of so many numbers.
+Copy = _table("Copy", "rows numbers out out_row x x_row")
+
+# One of several things to do after another: a function of (zero, address of a Job), and what it does.
+Step = _table("Step", "function what")
+
 # A thread's part of something that threads do together: a function of (zero, address of its Job) does `what`.
 Job = _table("Job", "thread threads counters what")
 
-STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Job))
+STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, STEP_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Step, Job))
 
 # Functions that others call by their address, which Python does not.
 BY_ADDRESS = dict(cache=True, nogil=True, **ON_CPU, **INSIDE)
@@ -123,7 +129,7 @@ def _maker(kind):
 
 
 call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (Call, Stage, Rows, Product, Sums))
-work_at, dropout_at, job_at = map(_viewer, (Work, Dropout, Job))
+work_at, dropout_at, copy_at, step_at, job_at = map(_viewer, (Work, Dropout, Copy, Step, Job))
 new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.atomics import SLOTS, announce, load_in_order, wait_until
-from numbarnn.engines.cpu.records import JOB_BYTES, from_python, job_at, new_job, run
+from numbarnn.engines.cpu.records import JOB_BYTES, STEP_BYTES, from_python, job_at, new_job, run, step_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 VARIABLE = "NUMBARNN_NUM_THREADS"
@@ -168,6 +168,22 @@ def run_alone(item, function, what):
     job = job_at(address)
     job.threads, job.what = 1, what
     _call(item, function, address)
+
+
+@from_python
+def run_all_alone(item, steps, count):
+    """Do several things on this thread, one after another.
+
+    Args:
+        item: bytes of a number of the dtype. steps: address of `records.Step`s.
+    """
+    address = new_job()
+    job = job_at(address)
+    job.threads = 1
+    for number in range(count):
+        step = step_at(steps + number * STEP_BYTES)
+        job.what = step.what
+        _call(item, step.function, address)
 
 
 @from_python

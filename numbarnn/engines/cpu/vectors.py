@@ -80,6 +80,28 @@ class _Vectors:
     def store(self, vector, address):
         self.builder.store(vector, self.at(address)).align = self.bytes
 
+    def load_first(self, address, count):
+        """The first `count` numbers of a vector, zeros after them; nothing else is read."""
+        builder, places = self.builder, ir.VectorType(_INT, self.length)
+        all_alike = ir.Constant(ir.VectorType(ir.IntType(32), self.length), None)
+        counts = builder.insert_element(ir.Constant(places, ir.Undefined), count, ir.IntType(32)(0))
+        counts = builder.shuffle_vector(counts, counts, all_alike)
+        mask = builder.icmp_signed("<", ir.Constant(places, list(range(self.length))), counts)
+        name = f"llvm.masked.load.v{self.length}f{8 * self.bytes}.p0v{self.length}f{8 * self.bytes}"
+        kind = ir.FunctionType(self.type, [self.type.as_pointer(), ir.IntType(32), mask.type, self.type])
+        load = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(load, [self.at(address), ir.IntType(32)(self.bytes), mask, ir.Constant(self.type, None)])
+
+    def sum(self, vector):
+        """The sum of a vector's numbers: of its halves, of their halves, and so on."""
+        width = self.length
+        while width > 1:
+            width //= 2
+            low, high = (ir.Constant(ir.VectorType(ir.IntType(32), width), [first + i for i in range(width)])
+                         for first in (0, width))  # fmt: skip
+            vector = self.builder.fadd(*(self.builder.shuffle_vector(vector, vector, half) for half in (low, high)))
+        return self.builder.extract_element(vector, ir.IntType(32)(0))
+
     def same(self, address):
         """The number at an address, in all places of a vector."""
         builder, undefined = self.builder, ir.Constant(self.type, ir.Undefined)
@@ -114,7 +136,8 @@ def tile_product(rows, panels):
 
     Args of the function:
         a, a_row: address of the rows (rows, terms), and bytes between them.
-        panel, panel_bytes: address of the first panel (terms, `panel_width`); bytes between two.
+        panel, panel_bytes, term_bytes: address of the first panel (terms, `panel_width`); bytes between two panels, and
+            between two terms of one.
         ahead: bytes from a panel alone to the one that is multiplied with next, which is fetched meanwhile: the machine
             does not see that it is next, and large weights are in the third cache.
         out, out_row: address of the result, and bytes between its rows.
@@ -123,12 +146,12 @@ def tile_product(rows, panels):
 
     def generate(context, builder, signature, arguments):
         v = _Vectors(context, builder, signature.args[0])
-        _, a, a_row, panel, panel_bytes, ahead, terms, out, out_row, add = arguments
+        _, a, a_row, panel, panel_bytes, term_bytes, ahead, terms, out, out_row, add = arguments
         sums = [[v.variable() for _ in range(2 * panels)] for _ in range(rows)]
         with cgutils.for_range(builder, terms) as loop:
             b = []
             for p in range(panels):
-                first = v.moved(v.moved(panel, p, panel_bytes), loop.index, 2 * VECTOR_BYTES)
+                first = v.moved(v.moved(panel, p, panel_bytes), loop.index, term_bytes)
                 b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
                 if panels == 1:  # several panels keep the machine's own fetching busy
                     v.fetch(builder.add(first, ahead), 2 * VECTOR_BYTES)
@@ -149,8 +172,51 @@ def tile_product(rows, panels):
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, a, a_row, panel, panel_bytes, ahead, terms, out, out_row, add):
-        return types.void(zero, *[types.intp] * 8, types.boolean), generate
+    def product(typing_context, zero, a, a_row, panel, panel_bytes, term_bytes, ahead, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 9, types.boolean), generate
+
+    return product
+
+
+def dot_tile(rows, columns):
+    """A function for compiled code: out (rows, columns) = a bᵀ, or +=, where both have their terms side by side.
+
+    Each product of two rows adds up as many sums as a vector has numbers, which are added up in the end.
+
+    Args of the function:
+        a, a_row; b, b_row; out, out_row: addresses, and bytes between rows. terms: of a row. add: add to out.
+    """
+
+    def generate(context, builder, signature, arguments):
+        v = _Vectors(context, builder, signature.args[0])
+        _, a, a_row, b, b_row, terms, out, out_row, add = arguments
+        sums = [[v.variable() for _ in range(columns)] for _ in range(rows)]
+
+        def add_products(at, load):
+            of_a = [load(v.moved(v.moved(a, i, a_row), at, v.bytes)) for i in range(rows)]
+            for j in range(columns):
+                of_b = load(v.moved(v.moved(b, j, b_row), at, v.bytes))
+                for i in range(rows):
+                    builder.store(v.multiply_add(of_a[i], of_b, builder.load(sums[i][j])), sums[i][j])
+
+        whole = builder.sdiv(terms, _INT(v.length))
+        with cgutils.for_range(builder, whole) as loop:
+            add_products(builder.mul(loop.index, _INT(v.length)), v.load)
+        done = builder.mul(whole, _INT(v.length))
+        with builder.if_then(builder.icmp_signed("<", done, terms)):
+            left = builder.sub(terms, done)
+            add_products(done, lambda address: v.load_first(address, left))
+        for i in range(rows):
+            for j in range(columns):
+                place = v.at(v.moved(v.moved(out, i, out_row), j, v.bytes), v.number)
+                total = v.sum(builder.load(sums[i][j]))
+                before = builder.select(builder.icmp_signed("!=", add, add.type(0)), builder.load(place), v.number(0))
+                builder.store(builder.fadd(total, before), place)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def product(typing_context, zero, a, a_row, b, b_row, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 7, types.boolean), generate
 
     return product
 

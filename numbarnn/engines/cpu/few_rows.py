@@ -1,0 +1,84 @@
+"""Products of few rows, such as one sequence's, with weights as they lie.
+
+Such a product reads each weight once per step and multiplies it once or twice, so it takes as long as reading does.
+Packed weights are not read faster, and packing takes as long as a few steps.
+"""
+
+import numpy as np
+
+from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu.panels import CHAIN, FEW_ROWS, PANEL_ROW, multiply_few_rows
+from numbarnn.engines.cpu.records import by_address, product_at
+from numbarnn.engines.cpu.vectors import bytes_of, dot_tile, numbers_at
+
+COLUMNS = 4  # rows of b multiplied together
+_one, _two, _three = (dot_tile(rows, COLUMNS) for rows in range(1, FEW_ROWS + 1))
+_last_one, _last_two, _last_three = (dot_tile(rows, 1) for rows in range(1, FEW_ROWS + 1))
+_PANEL = np.intp(PANEL_ROW)
+
+
+@by_address
+def multiply_by_rows(zero, address):
+    """A `records.Product` a bᵀ: terms of a and of b (columns, terms) are side by side."""
+    at, item = product_at(address), bytes_of(zero)
+    for j in range(0, at.columns, COLUMNS):
+        b, columns = at.b + j * at.b_row, min(COLUMNS, at.columns - j)
+        for i in range(0, at.rows, FEW_ROWS):
+            a, out, rows = at.a + i * at.a_row, at.out + i * at.out_row + j * item, min(FEW_ROWS, at.rows - i)
+            if columns == COLUMNS:
+                _multiply(zero, rows, a, at.a_row, b, at.b_row, at.terms, out, at.out_row, at.add != 0)
+            else:
+                for k in range(columns):
+                    own_b, own_out = b + k * at.b_row, out + k * item
+                    _multiply_last(zero, rows, a, at.a_row, own_b, at.b_row, at.terms, own_out, at.out_row, at.add != 0)
+
+
+@plain
+def _multiply(zero, rows, a, a_row, b, b_row, terms, out, out_row, add):
+    """Of COLUMNS rows of b."""
+    if rows == 1:
+        _one(zero, a, a_row, b, b_row, terms, out, out_row, add)
+    elif rows == 2:
+        _two(zero, a, a_row, b, b_row, terms, out, out_row, add)
+    else:
+        _three(zero, a, a_row, b, b_row, terms, out, out_row, add)
+
+
+@plain
+def _multiply_last(zero, rows, a, a_row, b, b_row, terms, out, out_row, add):
+    """Of one row of b."""
+    if rows == 1:
+        _last_one(zero, a, a_row, b, b_row, terms, out, out_row, add)
+    elif rows == 2:
+        _last_two(zero, a, a_row, b, b_row, terms, out, out_row, add)
+    else:
+        _last_three(zero, a, a_row, b, b_row, terms, out, out_row, add)
+
+
+@by_address
+def multiply_by_columns(zero, address):
+    """A `records.Product` a b, b (terms, columns): what of a row is side by side are panels that lie side by side."""
+    at, item = product_at(address), bytes_of(zero)
+    width, add = PANEL_ROW // item, at.add != 0
+    whole = at.columns // width
+    for i in range(0, at.rows, FEW_ROWS):
+        a, out, rows = at.a + i * at.a_row, at.out + i * at.out_row, min(FEW_ROWS, at.rows - i)
+        for start in range(0, max(1, at.terms), CHAIN):
+            b, chain = at.b + start * at.b_row, min(CHAIN, at.terms - start)
+            own_a, adds = a + start * item, add or start > 0
+            multiply_few_rows(zero, rows, own_a, at.a_row, b, _PANEL, at.b_row, whole, chain, out, at.out_row, adds)
+            for k in range(rows):
+                row, first = own_a + k * at.a_row, whole * width
+                _add_columns(zero, row, b + first * item, at.b_row, chain, at.columns - first, out + k * at.out_row
+                             + first * item, adds)  # fmt: skip
+
+
+@plain
+def _add_columns(zero, a, b, b_row, terms, columns, out, add):
+    """out (columns,) = a b, or +=, of the last columns, fewer than a panel's."""
+    a, sums = numbers_at(zero, a), numbers_at(zero, out)
+    for j in range(columns):
+        total = zero
+        for k in range(terms):
+            total += a[k] * numbers_at(zero, b + k * b_row)[j]
+        sums[j] = sums[j] + total if add else total

@@ -1,0 +1,104 @@
+"""Several things that a bound pass does on one thread, as one call of compiled code.
+
+Python takes a microsecond or two for each call, which of a short pass is most of its time: its steps are a few
+microseconds, the copies of its states less than one.
+"""
+
+from ctypes import addressof
+from functools import partial
+
+import numpy as np
+
+from numbarnn.engines.cpu.calls import address, row_bytes
+from numbarnn.engines.cpu.records import Call, Copy, Step, by_address, copy_at, job_at
+from numbarnn.engines.cpu.thread_pool import run_all_alone
+from numbarnn.engines.cpu.vectors import numbers_at
+
+
+class Steps:
+    """The steps of a loop, as a function f(first, last).
+
+    Args:
+        thread_pool: runs it. item: bytes of a number. function: the loop's address. threads: for it. call: its `Call`.
+        kept: what must live as long.
+    """
+
+    def __init__(self, thread_pool, item, function, threads, call, kept):
+        self._thread_pool, self.item, self.function, self.threads = thread_pool, item, function, threads
+        self.call, self.kept = call, kept
+
+    def __call__(self, first, last):
+        self.call.first, self.call.last = first, last
+        self._thread_pool.run(self.item, self.function, self.threads, addressof(self.call))
+
+
+class _Joined:
+    """Does what several functions do.
+
+    Args:
+        item: bytes of a number. parts: (address of a compiled function, record, the function whose arrays these use).
+    """
+
+    def __init__(self, item, parts):
+        self._item, self._count, self._kept = item, len(parts), parts
+        self._steps = (Step * len(parts))(*(Step(function=f, what=addressof(what)) for f, what, _ in parts))
+        self._address = addressof(self._steps)
+
+    def __call__(self):
+        run_all_alone(self._item, self._address, self._count)
+
+
+@by_address
+def copy_rows(zero, address):
+    """A `records.Copy`."""
+    copy = copy_at(job_at(address).what)
+    for i in range(copy.rows):
+        out, x = numbers_at(zero, copy.out + i * copy.out_row), numbers_at(zero, copy.x + i * copy.x_row)
+        for j in range(copy.numbers):
+            out[j] = x[j]
+
+
+def join(functions, function_of_copies):
+    """The same functions, but neighbours that can be done in one call of compiled code as one.
+
+    Args:
+        functions: without arguments. function_of_copies: f(dtype), the address of `copy_rows`.
+    """
+    joined, parts, item = [], [], None  # those that are not in `joined` yet
+    for function in functions:
+        part = _part(function, function_of_copies)
+        if parts and (part is None or part[0] != item):
+            joined.append(_Joined(item, parts))
+            parts = []
+        if part is None:
+            joined.append(function)
+        else:
+            item = part[0]
+            parts.append((*part[1:], function))
+    return [*joined, _Joined(item, parts)] if parts else joined
+
+
+def _part(function, function_of_copies):
+    """(Bytes of a number, address, record) of the compiled function that does the same on one thread; None if there is
+    none."""
+    if not isinstance(function, partial):
+        return None
+    does, given = function.func, function.args
+    if isinstance(does, Steps) and does.threads == 1:
+        call = Call.from_buffer_copy(does.call)
+        call.first, call.last = given
+        return does.item, does.function, call
+    if does is np.copyto and all(_has_rows(array, given[0]) for array in given):
+        out, x = given
+        rows, numbers = out.shape
+        copy = Copy(
+            rows=rows, numbers=numbers, out=address(out), out_row=row_bytes(out), x=address(x), x_row=row_bytes(x)
+        )
+        return out.itemsize, function_of_copies(out.dtype), copy
+    return None
+
+
+def _has_rows(array, like):
+    """Whether an array is one of rows of floats, each without gaps, and like the other one."""
+    in_rows = array.ndim == 2 and array.dtype.kind == "f" and array.itemsize > 2 and array.strides[1] == array.itemsize
+    return in_rows and array.shape == like.shape and array.dtype == like.dtype
