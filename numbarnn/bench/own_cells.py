@@ -8,21 +8,16 @@ far as `limit_of` allows; over all of them, where a cell may be chaotic and what
 GROWTH times as far. A schedule that cannot run a cell is a row that says why.
 """
 
-import argparse
-import importlib
-import importlib.util
-import os
-import sys
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from numbarnn.bench import report
 from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.check import accuracy
+from numbarnn.bench.named_cells import FORMS, find
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import Contender
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
@@ -33,7 +28,7 @@ from numbarnn.bench.speed.command import FORWARD, SHORT, TRAINING, Shape, millis
 from numbarnn.bench.speed.lineup import attempt, compare, said
 from numbarnn.bench.speed.record import Row, times
 from numbarnn.bench.speed.speed_table import about, quotient
-from numbarnn.cells import Cell, library, tracing
+from numbarnn.cells import Cell, tracing
 from numbarnn.common import precision
 
 CELLS = ("lstm", "gru", "peephole_lstm", "layer_norm_lstm", "slstm", "sru")
@@ -68,7 +63,7 @@ class CellTiming(Row):
 def add_arguments(parser):
     from numbarnn.schedules import SCHEDULES
 
-    about = "a cell of numbarnn.cells.library by its name; or FILE.py:NAME, or MODULE:NAME; default %(default)s"
+    about = f"a cell of numbarnn.cells.library by its name; or {FORMS}; default %(default)s"
     parser.add_argument("--cell", type=named_cells, default=",".join(CELLS), metavar="CELL[,...]", help=about)
     speed.add_shape_argument(parser)
     speed.add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
@@ -94,36 +89,12 @@ def named_cells(text):
 
 def find_cell(text):
     """The `Named` cell of a name in the library, of FILE.py:NAME or MODULE:NAME."""
-    where, _, name = text.rpartition(":")
-    module = load_module(where) if where else library
-    found, place = getattr(module, name, None), where or "numbarnn.cells.library"
-    if not isinstance(found, Cell):
-        there = ", ".join(sorted(key for key, value in vars(module).items() if isinstance(value, Cell))) or "none"
-        what = "is not there" if found is None else f"is a {type(found).__name__}, not a Cell as numbarnn.cell makes it"
-        raise argparse.ArgumentTypeError(f"{name!r} of {place} {what}; Cells there: {there}")
+    found = find(text)
     if not isinstance(found, tracing.TracedCell):
         return Named(text, found, None)
     begin = time.perf_counter()
     tracing.cell(found, save=found.save, name=found.name)
     return Named(text, found, time.perf_counter() - begin)
-
-
-def load_module(where):
-    """The module of a file's path, or of a module's name."""
-    path = Path(where)
-    try:
-        if path.suffix != ".py":
-            sys.path.insert(0, os.getcwd())
-            return importlib.import_module(where)
-        if not path.is_file():
-            raise FileNotFoundError("there is no such file")
-        sys.path.insert(0, str(path.parent.resolve()))
-        spec = importlib.util.spec_from_file_location(f"numbarnn_cells_of_{path.stem}", path)
-        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    except Exception as error:
-        raise argparse.ArgumentTypeError(f"{where}: {said(error)}") from error
 
 
 # --------------------------------------------------------------------------------------------------------- the command

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from numbarnn import engines
 from numbarnn.bench import gantt, report
+from numbarnn.bench.named_cells import FORMS, built_in_or_own
 from numbarnn.cells import CELLS
 from numbarnn.common import files
 from numbarnn.common.precision import DTYPES
@@ -19,13 +20,16 @@ def add_arguments(parser):
     from numbarnn.schedules import SCHEDULES
 
     add = parser.add_argument
-    add("--cell", choices=CELLS, default="lstm", help="default lstm")
+    about = f"{', '.join(CELLS)}, a cell of numbarnn.cells.library by its name, or {FORMS}; default %(default)s"
+    add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=about)
     add("--hidden", type=sizes, required=True, metavar="H[,H]", help="hidden size of each layer, such as 1024,1024,512")
     add("--batch", type=report.positive_int, required=True, metavar="B", help="sequences")
     add("--steps", type=report.positive_int, required=True, metavar="T", help="time steps")
     about = f"the GPU; {DEVICE} (the default) is the one in this machine"
     add("--profile", choices=[*profiles.PROFILES, DEVICE], default=DEVICE, help=about)
     add("--input-size", type=report.positive_int, metavar="I", help="default: the first layer's hidden size")
+    about = "of a cell that projects its output, and of the LSTM: the width of h"
+    add("--proj-size", type=report.positive_int, default=0, metavar="P", help=about)
     add("--dtype", choices=DTYPES, default="float32", help="default float32")
     add("--bidirectional", action="store_true", help="a second direction, backward in time")
     add("--dropout", type=probability, default=0.0, metavar="P", help="probability between layers, in training")
@@ -45,7 +49,7 @@ def run(args):
     try:
         problem = problem_of(args)
         explanations = [explain(choose(args.schedule), problem, back) for back in (False, True)[: 1 + args.backward]]
-    except RuntimeError as reason:
+    except (RuntimeError, ValueError) as reason:
         raise report.CannotRun(str(reason)) from reason
     picture = gantt.figure(explanations) if args.plot else None
     report.say(f"{describe(problem)}\non {problem.profile.name}: {describe_profile(problem.profile)}")
@@ -106,12 +110,17 @@ def problem_of(args):
 
     Raises:
         RuntimeError: it is about the GPU of this machine, and there is none.
+        ValueError: the cell cannot have these sizes.
     """
+    from numbarnn.layers import checks
     from numbarnn.schedules import Problem
 
+    projection = checks.proj_size(args.proj_size, args.cell, args.hidden)
+    checks.recurrent_matrix(args.cell, args.hidden, projection)
     sizes = args.input_size or args.hidden[0], args.hidden, 1 + args.bidirectional, args.steps, args.batch
     options = {"training": not args.inference, "dropout": args.dropout, "profile": profile_of(args.profile)}
-    return Problem("cuda", CELLS[args.cell], args.dtype, *sizes, **options)
+    options |= {"projection": projection, "bias": args.cell.bias or "double"}
+    return Problem("cuda", args.cell, args.dtype, *sizes, **options)
 
 
 # ---------------------------------------------------------------------------------------------------- output
@@ -119,6 +128,7 @@ def describe(problem):
     words = [f"{problem.cell.name}: I={problem.input_size} H={','.join(map(str, problem.hidden_sizes))}"]
     words += [f"B={problem.batch} T={problem.steps} {problem.dtype}"]
     words += ["bidirectional"] if problem.directions == 2 else []
+    words += [f"P={problem.projection}"] if problem.projection else []
     words += [f"dropout={problem.dropout}"] if problem.dropping else []
     return " ".join([*words, "training" if problem.training else "inference"])
 

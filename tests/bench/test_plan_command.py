@@ -113,7 +113,11 @@ def test_profile_of_a_machine_without_gpu_says_what_helps(monkeypatch, capsys):
     [
         ("--hidden 8,x", ["'8,x'", "1024,1024,512"]),
         ("--hidden 0", ["'0'", "at least 1"]),
-        ("--cell foo", ["'foo'", "lstm", "rnn_relu"]),
+        ("--cell foo", ["'foo' of numbarnn.cells.library is not there", "lstm", "rnn_relu"]),
+        ("--cell lsmt", ["did you mean 'lstm'?"]),
+        ("--cell recurrent_highway", ["is a function, not a Cell", "FILE.py:NAME"]),
+        ("--cell none.py:lean", ["none.py", "there is no such file"]),
+        ("--cell none.py", ["'none.py' is a file without the name of a cell; write none.py:NAME"]),
         ("--dtype int8", ["'int8'", "bfloat16"]),
         ("--profile v100", ["'v100'", "h200", "device"]),
         ("--schedule fast", ["'fast'", "persistent", "auto"]),
@@ -130,6 +134,28 @@ def test_profile_of_a_machine_without_gpu_says_what_helps(monkeypatch, capsys):
 def test_bad_arguments_name_what_came_and_what_was_expected(words, expected, refused):
     said = refused(*f"plan --hidden 8 --batch 1 --steps 1 --profile t4 {words}".split())
     assert all(word in said for word in expected)
+
+
+def test_cells_of_the_library_and_of_files(answer, refused, tmp_path, capsys):
+    """By the names that `numbarnn cells` takes; what has sums or projects is not for one persistent launch."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import numbarnn as nr\n\n@nr.cell\ndef shares(x, h, p):\n"
+        "    return nr.softmax(p.W.a @ x + p.R.a @ h)\n\ndef plain(x, h, p):\n    return h\n"
+    )
+    rest = "--hidden 64 --batch 4 --steps 9 --profile h200"
+    found = answer(f"plan --cell peephole_lstm --schedule persistent {rest}")
+    assert (found["problem"]["cell"], found["passes"][0]["schedule"]) == ("peephole_lstm", "persistent")
+    found = answer(f"plan --cell {file}:shares {rest}")
+    assert found["problem"]["cell"] == "shares" and found["passes"][0]["schedule"] != "persistent"
+    found = answer(f"plan --cell projected_lstm --proj-size 32 {rest}")
+    assert found["passes"][0]["schedule"] != "persistent" and "P=32" in capsys.readouterr().out
+    said = refused("plan", "--cell", f"{file}:plain", *rest.split())
+    assert "put @numbarnn.cell above its equations; Cells there: shares" in said
+    said = refused("plan", "--cell", f"{file}:other", *rest.split())
+    assert "is not there; Cells there: shares" in said
+    assert cli.main(f"plan --cell gru --proj-size 32 {rest}".split()) == 1
+    assert "proj_size is for the LSTM, a gru has no projection" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------- the picture

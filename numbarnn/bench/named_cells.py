@@ -1,0 +1,64 @@
+"""Cells that a command is asked for by name: of numbarnn, of a file, of a module."""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+
+from numbarnn.cells import CELLS, Cell, library
+
+LIBRARY = "numbarnn.cells.library"
+FORMS = "FILE.py:NAME, or MODULE:NAME"
+
+
+def built_in_or_own(text):
+    """An argparse type: the Cell of a built-in name such as "lstm", else as `find`."""
+    return CELLS[text] if text in CELLS else find(text, [*CELLS])
+
+
+def find(text, others=()):
+    """The Cell of a name in the library, of FILE.py:NAME or MODULE:NAME.
+
+    Args:
+        others: names that may be meant, too.
+
+    Raises:
+        argparse.ArgumentTypeError: there is none; says what there is.
+    """
+    where, _, name = text.rpartition(":")
+    module = load_module(where) if where else library
+    found, place = getattr(module, name, None), where or LIBRARY
+    if isinstance(found, Cell):
+        return found
+    there = sorted(key for key, value in vars(module).items() if isinstance(value, Cell))
+    if not where and name.endswith(".py"):
+        raise argparse.ArgumentTypeError(f"{text!r} is a file without the name of a cell; write {text}:NAME")
+    if found is None:
+        alike = get_close_matches(name, [*there, *others], 1)
+        what = "is not there" + (f"; did you mean {alike[0]!r}?" if alike else "")
+    else:
+        what = f"is a {type(found).__name__}, not a Cell as numbarnn.cell makes it"
+        if callable(found) and not isinstance(found, type):
+            what += ": put @numbarnn.cell above its equations" if where else f"; one that it returns: {FORMS}"
+    raise argparse.ArgumentTypeError(f"{name!r} of {place} {what}; Cells there: {', '.join(there) or 'none'}")
+
+
+def load_module(where):
+    """The module of a file's path, or of a module's name."""
+    path = Path(where)
+    try:
+        if path.suffix != ".py":
+            sys.path.insert(0, os.getcwd())
+            return importlib.import_module(where)
+        if not path.is_file():
+            raise FileNotFoundError("there is no such file")
+        sys.path.insert(0, str(path.parent.resolve()))
+        spec = importlib.util.spec_from_file_location(f"numbarnn_cells_of_{path.stem}", path)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except Exception as error:
+        raise argparse.ArgumentTypeError(f"{where}: {type(error).__name__}: {error}") from error
