@@ -94,8 +94,8 @@ class Cell:
         heads: R's matrices are this many blocks on the diagonal: units see those of their own block alone.
         drop_connect: for each gate of ah the probability with which a training call takes a weight of R as 0, the same
             for all steps, the others times 1 / (1 - p); empty: no weight.
-        initial: (kind of parameter, "b_w", "b_r" or "per_unit"; number of its gate, or of the per-unit parameter;
-            value): what all of its elements are in a new layer.
+        initial: (kind of parameter, "b_w", "b_r", "per_unit" or "scalar"; its number among those of its kind that the
+            cell has; value): what all of its elements are in a new layer.
         projected: h is a product W_hr m of what the functions call their first state; a layer says how wide.
         bias: the biases it has, one of `numbarnn.weights.BIAS_MODES`; None: as the layer's user wants.
         general: the wider signatures.

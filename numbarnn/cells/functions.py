@@ -8,7 +8,7 @@ run as plain NumPy, as in inference. Where one has a kink, its derivative there 
                           where clip
     of all units          sum mean layer_norm softmax logsumexp
     random, in training   dropout zoneout
-    of parameters         heads drop_connect (of matrices), initial
+    of parameters         heads drop_connect columns (of matrices), eye, initial
     of derivatives        stop_gradient custom_derivative
 """
 
@@ -21,13 +21,14 @@ from numbarnn.cells import scalar
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.tracing import hints
 from numbarnn.cells.tracing.errors import error
-from numbarnn.cells.tracing.values import Parameter, Traced, words
+from numbarnn.cells.tracing.matrices import Identity, Parameter
+from numbarnn.cells.tracing.values import Traced, words
 
 __all__ = [
-    "abs", "clip", "cos", "custom_derivative", "drop_connect", "dropout", "elu", "erf", "exp", "floor", "gelu",
-    "hard_sigmoid", "hard_tanh", "heads", "initial", "layer_norm", "leaky_relu", "log", "log_sigmoid", "logsumexp",
-    "maximum", "mean", "minimum", "mish", "normal_cdf", "relu", "selu", "sigmoid", "sign", "silu", "sin", "softmax",
-    "softplus", "softsign", "sqrt", "stop_gradient", "sum", "tanh", "where", "zoneout",
+    "abs", "clip", "columns", "cos", "custom_derivative", "drop_connect", "dropout", "elu", "erf", "exp", "eye",
+    "floor", "gelu", "hard_sigmoid", "hard_tanh", "heads", "initial", "layer_norm", "leaky_relu", "log",
+    "log_sigmoid", "logsumexp", "maximum", "mean", "minimum", "mish", "normal_cdf", "relu", "selu", "sigmoid", "sign",
+    "silu", "sin", "softmax", "softplus", "softsign", "sqrt", "stop_gradient", "sum", "tanh", "where", "zoneout",
 ]  # fmt: skip
 
 hints.FUNCTIONS[:] = __all__
@@ -379,6 +380,30 @@ def initial(vector, value):
     if isinstance(vector, Parameter):
         return vector._with(initial=value)
     return vector if isinstance(vector, np.ndarray) else _of_group("initial", vector, lambda one: one)
+
+
+def columns(matrix, count):
+    """A matrix with that many columns: one of the two whose product is of low rank.
+
+        (nr.columns(p.U, 8) @ p.V) @ h    # or nr.columns(p.U, 8) @ (p.V @ h): U (H, 8), V (8, H), and 8 may be a number
+                                          # of the cell, `def f(x, h, p, rank=8)`
+
+    Steps multiply with the product, formed once per call: what is saved are parameters, not arithmetic.
+
+    Args:
+        matrix: a parameter, or each of a group.
+        count: an int.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"count must be an int from 1 on, the number of columns, not {count!r}")
+    if isinstance(matrix, Parameter):
+        return matrix._with(columns=count)
+    return matrix if isinstance(matrix, np.ndarray) else _of_group("columns", matrix, lambda one: columns(one, count))
+
+
+def eye():
+    """The identity matrix, of the size that it needs where it stands: `(p.R.a - 0.1 * nr.eye()) @ h`."""
+    return Identity()
 
 
 def _of_group(name, group, function):

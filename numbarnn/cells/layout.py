@@ -21,7 +21,7 @@ class Term(NamedTuple):
     """An expression of parameters.
 
         parameter   data: its name                     number    data: a float
-        eye         the identity                       constant  data: a `Constant`
+        eye         the identity; data: its size       constant  data: a `Constant`
         zero, fill  a vector of zeros; of one scalar   transpose, neg, add, sub, mul, divide, product   of args
 
     mul and divide work element by element, or with a number or scalar; product is a matrix product.
@@ -78,6 +78,11 @@ class Layout:
         """The names of the parameters per unit."""
         return tuple(name for name, shape in self.own.items() if shape == ("H",))
 
+    @property
+    def scalars(self):
+        """The names of the parameters of which there is one number."""
+        return tuple(name for name, shape in self.own.items() if shape == ())
+
     def shapes(self, width="H", heads=1):
         """Name -> shape of every parameter, in letters. `width`: of h, "P" with a projection."""
         columns = f"{width}/{heads}" if heads > 1 else width
@@ -112,6 +117,38 @@ def parameters_in(terms):
             found[term.data] = None
         waiting += reversed(term.args)
     return tuple(found)
+
+
+def declared_columns(term, columns):
+    """How many columns a matrix has, an int, if that is said of its parameters; else None.
+
+    Args:
+        columns: name of a parameter -> its columns.
+    """
+    if term.op == "parameter":
+        return columns.get(term.data)
+    if term.op == "product":
+        return declared_columns(term.args[1], columns)
+    if term.op == "transpose":
+        return None
+    return next((found for part in term.args if (found := declared_columns(part, columns)) is not None), None)
+
+
+_SYMBOLS = {"add": " + ", "sub": " - ", "mul": " * ", "divide": " / ", "product": " @ "}
+
+
+def term_text(term):
+    """A term as equations have it."""
+    if term.op in _SYMBOLS:
+        return f"({_SYMBOLS[term.op].join(map(term_text, term.args))})"
+    if term.op in ("transpose", "neg"):
+        (inner,) = map(term_text, term.args)
+        return f"{inner}.T" if term.op == "transpose" else f"-{inner}"
+    if term.op == "constant":
+        return f"a constant {as_text(term.data.array.shape)}"
+    if term.op == "number":
+        return f"{term.data:g}"
+    return f"p.{term.data}" if term.op in ("parameter", "fill") else {"eye": "eye", "zero": "0"}[term.op]
 
 
 def as_text(shape):

@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import product
 
 import numpy as np
 
@@ -116,10 +115,9 @@ class Recurrent:
         for part in self.stack.space.parameters:
             bound = 1.0 / math.sqrt(self.hidden_size[part.layer])
             flat[part.offset : part.offset + part.size] = generator.uniform(-bound, bound, part.size)
-        places = product(enumerate(self.hidden_size), range(self.stack.directions), self.stack.cell.initial)
-        for (layer, hidden), direction, (kind, number, value) in places:
-            own = self.stack.space.pseudo_layer(flat, layer, direction)[kind]
-            own[number * hidden : (number + 1) * hidden] = value
+        for kind, number, value in self.stack.cell.initial:
+            for _, where in self.stack.space.initial(kind, number):
+                flat[where] = value
         return flat
 
     engine = property(lambda self: self.stack.engine, doc="The engine it runs on.")

@@ -10,7 +10,6 @@ from numbarnn.torch import checks, repeated, states
 from numbarnn.torch.calls import call
 from numbarnn.torch.networks import Network
 from numbarnn.torch.parameters import FlatParameters
-from numbarnn.weights.space import PER_UNIT
 
 
 class Computation:
@@ -165,14 +164,9 @@ def _renamed(name, layer):
 def _initial(stack):
     """(name, rows, value) of the parameters that begin with a value that the cell's equations say."""
     for kind, number, value in stack.cell.initial:
-        for layer, hidden in enumerate(stack.hidden_sizes):
-            for direction in range(stack.directions):
-                at = [part for part in stack.space.parameters if (part.layer, part.direction) == (layer, direction)]
-                own = [part for part in at if part.kind == kind]
-                if kind == PER_UNIT:
-                    yield own[number].name, slice(None), value
-                else:
-                    yield own[0].name, slice(number * hidden, (number + 1) * hidden), value
+        for part, where in stack.space.initial(kind, number):
+            rows = slice(where.start - part.offset, where.stop - part.offset) if part.shape else ...
+            yield part.name, rows, value
 
 
 def _through(network, weights, x, state, about):

@@ -75,7 +75,7 @@ class Network:
         self.stack = self._make("float32", "cpu", self._cell)
         space = self.stack.space
         self.parts, self.size = space.parameters, space.size
-        self.places = [(part.shape, (*part.shape[1:], 1), part.offset) for part in self.parts]
+        self.places = [(part.shape, (*part.shape[1:], 1)[: len(part.shape)], part.offset) for part in self.parts]
         quiet = without_chance(self._cell)
         self.draws = quiet is not self._cell or (self.stack.dropout > 0 and self.stack.num_layers > 1)
         self.private, self.uneven = self.stack.cell.num_private, not self.stack.equal_sizes

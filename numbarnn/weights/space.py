@@ -194,6 +194,13 @@ class WeightSpace:
                 own[name] = part, slice(start, start + size), shape
         return found
 
+    def initial(self, kind, number):
+        """(its `Parameter`, the slice of its elements of the flat buffer) of each place's parameter that `Cell.initial`
+        knows by these."""
+        for own in self.blocks.values():
+            found = [(part, where) for part, where, _ in own.values() if part.kind == kind]
+            yield found[number]
+
     def renewed(self, state_dict, join=np.concatenate):
         """A state dict, or one of a former version with today's names: there a bias was a parameter per unit of its own
         where some gate had none. `join` makes one array of several."""

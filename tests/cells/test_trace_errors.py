@@ -16,7 +16,7 @@ def a_of(x, h, p):
     return p.W.a @ x + p.R.a @ h
 
 
-FUNCTIONS = ("drop_connect", "dropout", "heads", "layer_norm", "leaky_relu", "tanh", "where")
+FUNCTIONS = ("columns", "drop_connect", "dropout", "heads", "layer_norm", "leaky_relu", "tanh", "where")
 # Name -> (what a step's function says, what the message says; the line that it shows, where that is not the last).
 EQUATIONS = {
     "python_if": (
@@ -68,8 +68,8 @@ EQUATIONS = {
     "clamped": ("return h.clamp(0, 1)", r"'h' has no attribute 'clamp': write numbarnn.clip\(a, low, high\)"),
     "shape": ("return h / h.shape[0]", "'h' has no attribute 'shape': how many units there are is not known yet"),
     "transposed_value": ("return h.T", "'h' has no attribute 'T': one number per unit has no other side"),
-    "transposed": ("return p.W.a.T @ x", r"p.W.a.T: a matrix stands left of @ as it is; give its transpose a name"),
-    "shape_of_a_matrix": ("return p.W.a.shape", "p.W.a.shape: parameters have no attributes of arrays; how many"),
+    "transposed": ("return p.R.a.transpose() @ h", r"p.R.a.transpose: write p.R.a.T"),
+    "shape_of_a_matrix": ("return p.W.a.shape * h", "p.W.a.shape: parameters have no attributes of arrays but .T,.*; how many"),
     "floor": ("return h // 2", r"with //, divmod.*numbarnn.floor\(a / b\)"),
     "conditions_combined": (
         "return where((h > 0) & (h < 1), h, 0)",
@@ -77,14 +77,28 @@ EQUATIONS = {
     ),
     "condition_as_number": ("return h * (h > 0)", r"comparison as a number; choose with where\(condition, a, b\)"),
     "number_as_condition": ("return where(h, h, 0)", "where's condition is no comparison"),
-    "x_elementwise": ("return tanh(x) + h", "the input x is used otherwise than in a product.*p.W.name @ x"),
-    "x_added": ("return h + x", "the input x is used otherwise than in a product"),
-    "x_returned": ("return x", "the input x is used otherwise than in a product"),
     "matrix_right": ("return h @ p.R.a", "the traced value 'h' @ the parameter p.R.a; left of @ stands a matrix"),
     "product_of_values": ("return h @ h", "left of @ stands a matrix: p.R.name @ vector"),
-    "matrix_times_matrix": ("return (p.R.a @ p.R.b) @ h", "p.R.a @ p.R.b: a product of parameters"),
+    "inner_size": ("return p.W.a @ x + (p.R.a @ p.V) @ h", r"nothing says how many columns p.R.a has.*columns\(p.R.a"),
+    "other_columns": (
+        "u = columns(p.u, 2) @ (p.v @ h)\nreturn p.W.a @ x + columns(p.u, 3) @ (p.w @ h)",
+        "p.u has 3 columns here and 2 elsewhere",
+    ),
+    "different_sizes": (
+        "return p.W.a @ x + (columns(p.u, 2) @ p.v + columns(p.w, 3) @ p.v) @ h", "p.v stands where .*: 2 and 3 are",
+    ),
+    "narrow_of_a_value": ("return columns(p.U.a, 2) @ tanh(p.V.a @ h)", "p.U.a, of 2 columns, @ a value of all units"),
+    "matrix_as_a_value": ("return (p.R.a @ p.R.b) * h", r"\(p.R.a @ p.R.b\), a matrix, as a value; matrices stand"),
+    "transpose_as_a_value": ("return p.R.a.T * h", "p.R.a.T, a matrix, as a value"),
+    "eye_as_a_value": ("return functions.eye() * h", r"numbarnn.eye\(\) \(Identity\) in an equation"),
+    "matrix_and_number": ("return (p.R.a + 2) @ h", r"\(p.R.a \+ 2 \(int\)\) adds a number to a matrix.*numbarnn.eye"),
+    "matrix_as_divisor": ("return (1 / p.R.a) @ h", "divides by a matrix; expected a number or a scalar"),
+    "scalar_left": ("return p.scalar.a @ h", "p.scalar.a @ the traced value 'h': a scalar, one number per layer"),
+    "scalar_transposed": ("return (p.scalar.a.T * p.R.a) @ h", "p.scalar.a.T of a scalar or a number"),
+    "heads_within": ("return (heads(p.R.a, 2) - p.R.b) @ h", "p.R.a with heads or drop_connect within"),
+    "matrix_and_another": ("return (p.W.a + p.W.b) @ x * p.W_a", "would both be called W_a"),
     "matrix_times_number": ("return p.R.a @ 2.0", r"p.R.a @ 2.0 \(float\); expected x, a state"),
-    "array_times_value": ("return np.eye(3) @ h", "NumPy's matmul of"),
+    "array_times_value": ("return np.ones(3) @ h", r"an array of shape \(3,\) @ the traced value 'h'; left of @"),
     "matrix_as_vector": (
         "a = p.R.a @ h\nreturn a + p.R.a",
         "p.R.a is used as a vector here .* and as a matrix elsewhere; take two",
@@ -93,11 +107,10 @@ EQUATIONS = {
         "a = p.u * h\nreturn a + p.u @ h",
         "p.u is used as a matrix here .* and as a vector elsewhere",
     ),
-    "matrix_twice": (
-        "a = p.R.a @ h\nreturn a + p.R.a @ tanh(h)",
-        r"the matrix p.R.a multiplies something else here than in line \d+",
+    "dropped_for_two": (
+        "R = drop_connect(p.R.a, 0.5)\na = R @ h\nreturn a + R @ tanh(h)",
+        "p.R.a with drop_connect multiplies several vectors",
     ),
-    "matrix_of_x_and_h": ("a = p.W.a @ x\nreturn a + p.W.a @ h", "the matrix p.W.a multiplies something else here"),
     "group_as_parameter": (
         "a = p.W.b.c @ x\nreturn a + p.W.b * h",
         "p.W.b is used as a parameter and, in p.W.b.c, as a group",
@@ -126,7 +139,6 @@ EQUATIONS = {
     ),
     "sum_of_a_number": ("return a_of(x, h, p) * functions.sum(2.0)", "the sum of 2.0 over all units, of which nothing"),
     "traced_rate": ("return dropout(a_of(x, h, p), p.rate)", "rate must be a number, not the parameter p.rate"),
-    "norm_of_x": ("return layer_norm(x) + h", "the input x is used otherwise than in a product"),
     "two_alike": ("return p.W.a @ x * p.v.a * p.v_a", "p.v.a and p.v_a would both be the parameter v_a"),
 }  # fmt: skip
 

@@ -13,14 +13,15 @@ from pickle import PicklingError, UnpicklingError
 
 from numbarnn.cells import scalar
 from numbarnn.cells.definition import Cell, Stage
-from numbarnn.cells.layout import listed
+from numbarnn.cells.layout import listed, parameters_in, term_text
 from numbarnn.cells.tracing.assembly import assemble
 from numbarnn.cells.tracing.errors import CellError, error
 from numbarnn.cells.tracing.graph import Graph, reachable
+from numbarnn.cells.tracing.matrices import Parameters
 from numbarnn.cells.tracing.parameters import layout_of
 from numbarnn.cells.tracing.saving import CHOICES
 from numbarnn.cells.tracing.structure import Product, Structure, split
-from numbarnn.cells.tracing.values import Input, Parameters, Trace, Traced, Value, is_condition, words
+from numbarnn.cells.tracing.values import Input, Trace, Traced, Value, is_condition, words
 
 _PARAMETERS = ("p", "params")
 _FORM = "expected (x, h, ..., p): the input, the states, the parameters; then hyperparameters with defaults"
@@ -133,6 +134,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         name = "_".join([_name_of(function), *(f"{key}_{text}" for key, text in chosen_text.items())])
     structure = _traced(function, input_name, states, chosen, source_lines)
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
+    layout = layout_of(structure, source_lines.last_return)  # after `assemble`, which may put gates into another order
     functions = _compiled(name, generated.source)
     stages = tuple(
         Stage(
@@ -150,9 +152,9 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         name, tuple(structure.gates), states, generated.saved, functions[generated.forward],
         functions[generated.backward], same_gradient=generated.same_gradient, recurrent=tuple(structure.recurrent),
         stages=stages, per_unit=tuple(structure.per_unit), noise=tuple(node.data[1] for node in structure.noise),
-        heads=structure.heads, drop_connect=structure.drop_connect, initial=structure.initial,
+        heads=structure.heads, drop_connect=structure.drop_connect, initial=tuple(_initial(layout, structure.initial)),
         projected=structure.projection is not None,
-        bias=structure.bias, general=True, source=generated.source, layout=layout_of(structure),
+        bias=structure.bias, general=True, source=generated.source, layout=layout,
         function=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
     )  # fmt: skip
 
@@ -194,18 +196,18 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     for value, state in zip(values, states, strict=True):
         value._node.name = state
     returned = function(Input(trace, input_name), *values, Parameters(trace), **hyperparameters)
-    structure = split(_new_states(trace, returned, states, source_lines))
+    structure = split(_new_states(trace, returned, states, source_lines), trace.terms, trace.columns)
     used = _check(structure, source_lines)
     structure.unused = tuple(name for name in trace.kinds if name not in used)
     _set_options(structure, trace.options, source_lines)
-    structure.initial = tuple(_initial(structure, trace.initial))
+    structure.initial = trace.initial
     return structure
 
 
-def _initial(structure, values):
-    """`Cell.initial`, from the values of per-unit parameters by name."""
-    names = {"per_unit": [node.data for node in structure.per_unit.values()]}
-    names |= {"b_w": structure.biases["input"].values(), "b_r": structure.biases["recurrent"].values()}
+def _initial(layout, values):
+    """`Cell.initial`, from the values of parameters by name."""
+    names = {kind: layout.rows.get(kind, ()) for kind in ("b_w", "b_r")}
+    names |= {"per_unit": layout.per_unit, "scalar": layout.scalars}
     for kind, own in names.items():
         for number, name in enumerate(own):
             if name in values:
@@ -219,7 +221,7 @@ def _set_options(structure, options, source_lines):
     if len(set(heads.values())) > 1:
         raise error(
             "matrices of different numbers of heads: "
-            + ", ".join(f"p.{name} {count}" for name, count in heads.items())
+            + ", ".join(f"{term_text(structure.terms[name])} {count}" for name, count in heads.items())
             + "; all that multiply states or what is computed from them must have one number",
             source_lines.last_return,
         )
@@ -278,7 +280,8 @@ def _check(structure, source_lines):
             raise error(f"p.{alike[0]} and p.{alike[1]} would both be the parameter {flat}; rename one", place)
     biases = [name for own in structure.biases.values() for name in own.values()]
     projection = {structure.projection} - {None}
-    return {*names, *biases, *projection, *(node.data for node in nodes if node.op in ("input", "product"))}
+    products = [structure.terms[node.data] for node in nodes if node.op in ("input", "product")]
+    return {*names, *biases, *projection, *parameters_in(products)}
 
 
 class _Source:

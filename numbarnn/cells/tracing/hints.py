@@ -52,7 +52,7 @@ _ATTRIBUTES |= dict.fromkeys(("sum", "mean"), _SUMS)
 _ONE_UNIT = "it stands for one number per unit"
 # What no parameter is called, as those who write it mean arrays'.
 ATTRIBUTES_OF_ARRAYS = {
-    "T", "shape", "dtype", "size", "ndim", "dot", "sum", "mean", "max", "min", "reshape", "transpose", "item", "copy",
+    "shape", "dtype", "size", "ndim", "dot", "sum", "mean", "max", "min", "reshape", "transpose", "item", "copy",
     "astype", "clip", "std", "var", "prod", "cumsum", "norm", "flatten", "ravel", "numpy", "detach",
 }  # fmt: skip
 
@@ -85,11 +85,11 @@ def of_attribute(name):
     return f"write numbarnn.{like}(...)" if like else f"{_ONE_UNIT}; numbarnn's functions are {', '.join(known)}"
 
 
-def of_parameter(name):
+def of_parameter(parameter, name):
     """Why a parameter has no attribute of that name."""
-    if name in ("T", "transpose"):
-        return "a matrix stands left of @ as it is; give its transpose a name of its own, p.R.name @ h"
-    return f"parameters have no attributes of arrays; {of_attribute(name)}"
+    if name == "transpose":
+        return f"write p.{parameter}.T"
+    return f"parameters have no attributes of arrays but .T, the transpose of a matrix; {of_attribute(name)}"
 
 
 def of_conversion(file, line, default):

@@ -1,26 +1,144 @@
-"""The names and places of a cell's parameters: the `Layout` of its equations.
+"""The names, places and sizes of a cell's parameters: the `Layout` of its equations.
 
 The rule, for each parameter by its own equations alone: a matrix that multiplies x stands in weight_ih, one that
 multiplies anything else in weight_hh, the one that makes the first state is weight_hr; a vector that is added to a
 product with x, and used nowhere else, stands in bias_ih, one added to another product in bias_hh. Everything else is an
-array of its own. Gates without a bias have none in these arrays; kernels are given zeros.
+array of its own: vectors, scalars, and matrices that are only parts of expressions. Gates without a bias have none in
+these arrays; kernels are given zeros.
 """
 
-from numbarnn.cells.layout import Layout, Term
+from numbarnn.cells.layout import SCALARS, Equal, Layout, Term, flat_name, parameters_in, term_text
+from numbarnn.cells.tracing.errors import error
 
 
-def layout_of(structure):
-    """The `Layout` of a `Structure`."""
+def layout_of(structure, place):
+    """The `Layout` of a `Structure`; `place` of the equations that errors point to."""
     gates = {"W": structure.gates, "R": structure.all_recurrent}
-    rows = {kind: tuple(node.data for node in own.values()) for kind, own in gates.items()}
+    terms = {kind: tuple(structure.terms[node.data] for node in own.values()) for kind, own in gates.items()}
+    rows = {}
+    for kind, own in terms.items():
+        plain = dict.fromkeys(term.data for term in own if term.op == "parameter")
+        rows[kind] = tuple(name for name in plain if name not in rows.get("W", ()))
     rows["W_hr"] = (structure.projection,) if structure.projection else ()
-    formed = {}
-    for kind, known_as, own in (("b_w", "input", gates["W"]), ("b_r", "recurrent", gates["R"])):
-        biases = structure.biases[known_as]
-        rows[kind] = tuple(biases.values())
-        if 0 < len(biases) < len(own):
-            formed[kind] = tuple(
-                Term("parameter", data=biases[gate]) if gate in biases else Term("zero") for gate in own
-            )
+    sizes = _Sizes(structure.columns, "P" if structure.projection else "H", place)
+    resolved = sizes.of(terms) if _has_expressions(terms) else terms
+    formed = {kind: own for kind, own in resolved.items() if _are_rows(own) != rows[kind]}
+    for kind, known_as in (("b_w", "input"), ("b_r", "recurrent")):
+        biases, own = structure.biases[known_as], gates["W" if kind == "b_w" else "R"]
+        ordered = (biases[gate] for gate in own if gate in biases)
+        rows[kind] = tuple(name for name in ordered if not name.startswith(SCALARS))
+        if biases:
+            formed[kind] = tuple(_vector(biases.get(gate)) for gate in own)
     vectors = [node.data for node in structure.per_unit.values()]
-    return Layout({kind: names for kind, names in rows.items() if names}, dict.fromkeys(vectors, ("H",)), formed)
+    formed["per_unit"] = tuple(map(_vector, vectors))
+    rows_of = rows | {"per_unit": tuple(vectors)}
+    formed = {kind: own for kind, own in formed.items() if _are_rows(own) != rows_of[kind]}
+    stacked = {name for names in rows.values() for name in names}
+    inside = [name for name in parameters_in(sum(formed.values(), ())) if name not in stacked]
+    scalars = dict.fromkeys(name for name in inside if name.startswith(SCALARS))
+    own = dict.fromkeys((name for name in vectors if name not in scalars), ("H",)) | dict.fromkeys(scalars, ())
+    own |= {name: tuple(sizes.shapes[name]) for name in inside if name not in own}
+    _check_names(own, place)
+    return Layout({kind: names for kind, names in rows.items() if names}, own, formed, tuple(sizes.equal))
+
+
+def _are_rows(terms):
+    """The names of the parameters that terms are, one after another; None if one of them is anything else."""
+    return tuple(term.data for term in terms) if all(term.op == "parameter" for term in terms) else None
+
+
+def _has_expressions(terms):
+    return any(_are_rows(own) is None for own in terms.values())
+
+
+def _vector(name):
+    """The `Term` of a bias or a parameter per unit; of none zeros."""
+    if name is None:
+        return Term("zero")
+    return Term("fill" if name.startswith(SCALARS) else "parameter", data=name)
+
+
+def _check_names(own, place):
+    flat = [flat_name(name) for name in own]
+    for name in own:
+        if flat.count(flat_name(name)) > 1:
+            raise error(f"p.{name} and another parameter would both be called {flat_name(name)}; rename one", place)
+
+
+class _Sizes:
+    """The shapes of matrices, worked out from where they stand.
+
+    Args:
+        columns: name -> number of columns, where it is said. width: the letter of the size of h.
+
+    Attributes:
+        shapes: name -> [rows, columns], letters or ints.
+        equal: what has to be equal besides.
+    """
+
+    def __init__(self, columns, width, place):
+        self.shapes, self.equal, self._width, self._place = {}, [], width, place
+        for name, count in columns.items():
+            self.shapes[name] = [None, count]
+
+    def of(self, terms):
+        """The terms of W and R with the size of each identity in them.
+
+        Args:
+            terms: kind -> `Term`s.
+        """
+        roots = [(term, ("H", "I" if kind == "W" else self._width)) for kind, own in terms.items() for term in own]
+        for _ in range(1 + len(roots)):  # what is found out about one matrix may tell the size of another
+            self.equal.clear()
+            found = [self._resolved(term, *shape)[0] for term, shape in roots]
+        unknown = [name for name, shape in self.shapes.items() if None in shape]
+        if unknown:
+            name = unknown[0]
+            raise error(
+                f"nothing says how many columns p.{name} has; say so: numbarnn.columns(p.{name}, 8)", self._place
+            )
+        kinds = [kind for kind, own in terms.items() for _ in own]
+        return {kind: tuple(term for of, term in zip(kinds, found, strict=True) if of == kind) for kind in terms}
+
+    def _resolved(self, term, rows, columns):
+        """(the term, its rows, its columns), of a matrix of which that is known; a scalar stays as it is."""
+        op, args = term.op, term.args
+        if op == "parameter":
+            if term.data.startswith(SCALARS):
+                return term, rows, columns
+            shape = self.shapes.setdefault(term.data, [None, None])
+            why = f"p.{term.data} stands where matrices have these sizes"
+            shape[:] = self._one(shape[0], rows, why), self._one(shape[1], columns, why)
+            return term, *shape
+        if op == "eye":
+            size = self._one(rows, columns, term.data if term.data not in "HIP" else "an identity is square")
+            return (term if size is None else term._replace(data=size)), size, size
+        if op == "constant":
+            why = f"{term_text(term)} is a matrix of the equations"
+            height, width = term.data.array.shape
+            return term, self._one(height, rows, why), self._one(width, columns, why)
+        if op == "number":
+            return term, rows, columns
+        if op == "transpose":
+            inner, columns, rows = self._resolved(args[0], columns, rows)
+            return term._replace(args=(inner,)), rows, columns
+        if op == "product":
+            left, rows, size = self._resolved(args[0], rows, None)
+            right, size, columns = self._resolved(args[1], size, columns)
+            left, rows, size = self._resolved(left, rows, size)
+            return term._replace(args=(left, right)), rows, columns
+        found = []
+        for part in args:
+            part, rows, columns = self._resolved(part, rows, columns)
+            found.append(part)
+        return term._replace(args=tuple(found)), rows, columns
+
+    def _one(self, size, other, why):
+        """The size that both are, of which None is not known."""
+        if None in (size, other) or size == other:
+            return other if size is None else size
+        if isinstance(size, int) and isinstance(other, int):
+            raise error(f"{why}: {size} and {other} are different", self._place)
+        if not any({size, other} == {equal.one, equal.other} and equal.why == why for equal in self.equal):
+            self.equal.append(Equal(size, other, why))
+        return other if isinstance(size, int) else size

@@ -3,7 +3,7 @@
 import inspect
 
 from numbarnn.cells.definition import Cell
-from numbarnn.cells.layout import STACKED, as_text, flat_name, listed
+from numbarnn.cells.layout import STACKED, as_text, flat_name, listed, term_text
 from numbarnn.common.precision import itemsize
 
 
@@ -48,6 +48,10 @@ def _parameters(cell):
         )
     for name, shape in layout.own.items():
         yield _line(flat_name(name), as_text(shape), f"p.{name}")
+    for kind, own in (("W", cell.gates), ("R", _recurrent(cell))):
+        for gate, term in zip(own, layout.formed.get(kind, ()), strict=False):
+            if term.op != "parameter":
+                yield f"formed once per call, for gate {gate} of {STACKED[kind]}: {term_text(term)}"
     yield "by name: " + "; ".join(listed(layout.shapes(width, cell.heads)))
     unused = cell.structure.unused if gates else ()
     if unused:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from numbarnn.cells.layout import flat_name
 from numbarnn.cells.tracing.biases import split_biases
 from numbarnn.cells.tracing.graph import OVER_UNITS, Node, reachable
 
@@ -42,8 +43,10 @@ class Structure:
         per_unit: name -> node, of the parameters per unit.
         noise: the nodes of random numbers.
         projection: the matrix whose product is the first new state, by name, or None; `outputs` has what it multiplies.
-        heads, drop_connect, initial: as of a `Cell`.
+        heads, drop_connect: as of a `Cell`.
+        initial: name of a parameter -> the value it begins with, where that is said.
         biases: "input" and "recurrent" -> gate -> the name of the bias taken out, of the gates that have one.
+        terms, columns: as of a `Trace`.
         unused: names of parameters that what is returned does not depend on: they are none of the cell's.
         bias: the two in a word, one of `numbarnn.weights.BIAS_MODES`.
     """
@@ -58,8 +61,10 @@ class Structure:
     projection: str | None = None
     heads: int = 1
     drop_connect: tuple[float, ...] = ()
-    initial: tuple[tuple[str, int, float], ...] = ()
+    initial: dict[str, float] = field(default_factory=dict)
     biases: dict[str, dict[str, str]] = field(default_factory=dict)
+    terms: dict = field(default_factory=dict)
+    columns: dict = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     bias: str = "none"
 
@@ -82,13 +87,13 @@ class Structure:
         return [node for stage in self.stages if isinstance(stage, Sums) for node in stage.nodes]
 
 
-def split(outputs):
-    """The `Structure` of equations with these nodes as new states."""
-    projection = _projection(outputs)
+def split(outputs, terms, columns):
+    """The `Structure` of equations with these nodes as new states; `terms` and `columns` as of the `Trace`."""
+    projection = _projection(outputs, terms)
     if projection:
         outputs = [outputs[0].args[0], *outputs[1:]]
     graph, outputs, biases, others = split_biases(outputs)
-    found = Structure(graph, outputs, projection=projection)
+    found = Structure(graph, outputs, projection=projection, terms=terms, columns=columns)
     nodes = reachable(outputs)
     inputs = [node for node in nodes if node.op == "input"]
     found.gates = dict(zip(_short_names(inputs), inputs, strict=True))
@@ -115,10 +120,10 @@ def split(outputs):
     return found
 
 
-def _projection(outputs):
+def _projection(outputs, terms):
     """The name of the matrix whose product is the first new state, if that state need not be of the size of the others:
     it is used in products alone, and nothing else is; or None."""
-    if outputs[0].op != "product":
+    if outputs[0].op != "product" or terms[outputs[0].data].op != "parameter":
         return None
     nodes = reachable([*outputs[0].args, *outputs[1:]])
     operands = [node.args[0] for node in nodes if node.op == "product"]
@@ -128,6 +133,7 @@ def _projection(outputs):
         *(part for node in nodes if node.op != "product" for part in node.args),
     ]
     alone = outputs[0] not in nodes and not any(map(_is_first_state, elsewhere))
+    alone = alone and outputs[0].data not in {node.data for node in nodes if node.op in ("input", "product")}
     return outputs[0].data if alone and all(map(_is_first_state, operands)) else None
 
 
@@ -155,7 +161,9 @@ def _is_first_state(node):
 
 
 def _short_names(products):
-    """A name for each: the last part of its matrix's name, or all of it where several end alike."""
-    last = [node.data.rpartition(".")[2] for node in products]
-    whole = [node.data.replace(".", "_") for node in products]
-    return [whole[k] if last.count(name) > 1 else name for k, name in enumerate(last)]
+    """A name for each: the last part of its matrix's name, or all of it where several end alike; of one matrix that
+    multiplies several vectors with numbers."""
+    matrices = [node.data.replace("#", "_") for node in products]
+    last = [name.rpartition(".")[2] for name in matrices]
+    names = [flat_name(matrices[k]) if last.count(name) > 1 else name for k, name in enumerate(last)]
+    return [f"{name}_{names[:k].count(name) + 1}" if name in names[:k] else name for k, name in enumerate(names)]

@@ -1,4 +1,4 @@
-"""What equations are run on while they are traced: the input, states, parameters, and what is computed from them.
+"""What equations are run on while they are traced: the input, states, and what is computed from them.
 
 Every operation makes a node of the graph. Whatever cannot become one raises a `CellError`.
 """
@@ -7,6 +7,7 @@ from numbers import Real
 
 import numpy as np
 
+from numbarnn.cells.layout import Constant, Term, declared_columns, parameters_in, term_text
 from numbarnn.cells.tracing import hints
 from numbarnn.cells.tracing.errors import error, user_frame
 from numbarnn.cells.tracing.graph import COMPARISONS
@@ -27,18 +28,20 @@ class Trace:
 
     Attributes:
         graph: its nodes.
-        kinds: name of a parameter -> "matrix" or "vector".
-        multiplied: name of a matrix -> (what it multiplies: a node, or None for x; the place of that).
-        options: name of a matrix -> (its number of heads, rate of its DropConnect).
-        initial: name of a vector -> the value it begins with, where that is said.
+        kinds: name of a parameter -> "matrix", "vector" or "scalar".
+        terms: what stands left of @, by what the graph calls it -> the `Term`; a parameter has its own name there.
+        multiplied: the same -> the nodes that it multiplies, None for x.
+        options: the same -> (its number of heads, rate of its DropConnect).
+        columns: name of a matrix -> how many columns it has, where that is said.
+        initial: name of a vector or scalar -> the value it begins with, where that is said.
     """
 
     def __init__(self, graph):
-        self.graph, self.kinds, self.multiplied, self.options, self.initial = graph, {}, {}, {}, {}
-        self._noises = 0
+        self.graph, self.kinds, self.terms, self.multiplied, self.options = graph, {}, {}, {}, {}
+        self.columns, self.initial, self._noises = {}, {}, 0
 
     def parameter(self, name, kind):
-        """Note that a parameter is used as a "matrix" or a "vector"."""
+        """Note that a parameter is used as a "matrix", a "vector" or a "scalar"."""
         known = self.kinds.setdefault(name, kind)
         if known != kind:
             raise error(
@@ -76,6 +79,70 @@ class Trace:
             if condition and not is_condition(node):
                 raise error("where's condition is no comparison; write one, such as where(a > 0, b, c)")
         return Value(self, self.graph.make(op, *nodes))
+
+    def multiply(self, term, right, options=(1, 0.0)):
+        """The traced value of a matrix times x, or a value.
+
+        Args:
+            term: the matrix, a `Term`. right: what stands right of @.
+            options: its number of heads, and the rate of its DropConnect.
+        """
+        self.look()
+        label, what = self._label(term), term_text(term)
+        if isinstance(right, Input):
+            if options != (1, 0.0):
+                raise error(
+                    f"{what} @ {right._name} with heads or drop_connect, which are for matrices that multiply states "
+                    "and what is computed from them"
+                )
+            return self._product(label, None, options)
+        if not isinstance(right, Traced):
+            raise error(f"{what} @ {words(right)}; expected x, a state, or what is computed from them")
+        vector = self.node(right)
+        if vector.op == "const" or is_condition(vector):
+            raise error(f"{what} @ a number or a comparison; expected a vector computed from x or states")
+        columns = declared_columns(term, self.columns)
+        if columns is not None:  # so what it multiplies is narrower than a state
+            if vector.op not in ("product", "input"):
+                raise error(
+                    f"{what}, of {columns} columns, @ a value of all units; expected a matrix with as many rows "
+                    "between them: p.U @ (p.V @ h)"
+                )
+            inner = Term("product", (term, self.terms[vector.data]))
+            return self._product(self._label(inner), vector.args[0] if vector.args else None, options)
+        return self._product(label, vector, options)
+
+    def _product(self, label, vector, options):
+        if self.options.setdefault(label, options) != options:
+            raise error(f"p.{label} has other heads or another drop_connect here than elsewhere; take one of them")
+        vectors = self.multiplied.setdefault(label, [])
+        if vector not in vectors:
+            vectors.append(vector)
+        if options[1] and len(vectors) > 1:
+            raise error(
+                f"p.{label} with drop_connect multiplies several vectors; it may multiply one. Take two matrices"
+            )
+        node = self.graph.leaf("input", label) if vector is None else self.graph.product(label, vector)
+        return Value(self, node)
+
+    def _label(self, term):
+        """What the graph calls a matrix: a parameter by its name, another after its first parameter."""
+        for label, known in self.terms.items():
+            if known == term:
+                return label
+        label = term.data if term.op == "parameter" else f"{next(iter(parameters_in((term,))), 'matrix')}_formed"
+        number = 1
+        while label in self.terms:
+            number += 1
+            label = f"{label.partition('#')[0]}#{number}"
+        self.terms[label] = term
+        return label
+
+    def itself(self, name):
+        """The node of x, element by element: the identity times x."""
+        self.look()
+        self.terms.setdefault(name, Term("eye", data=f"{name} is used itself"))
+        return self._product(name, None, (1, 0.0))._node
 
     def noise(self, noise):
         """The traced value of a random number, a `Noise`: another one at each call."""
@@ -127,7 +194,9 @@ class Traced:
         raise error(f"{self._what()} @ {words(other)}; left of @ stands a matrix: p.R.name @ vector")
 
     def __rmatmul__(self, other):
-        raise error(f"{words(other)} @ {self._what()}; left of @ stands a parameter: p.W.name @ x, p.R.name @ h")
+        if isinstance(other, np.ndarray) and other.ndim == 2:
+            return self._trace.multiply(Term("constant", data=Constant(other)), self)
+        raise error(f"{words(other)} @ {self._what()}; left of @ stands a matrix: p.W.name @ x, p.R.name @ h")
 
     # -------------------------------------------------------------------------------- what is not known while tracing
     def __bool__(self):
@@ -167,6 +236,8 @@ class Traced:
 
     def __array_ufunc__(self, ufunc, method, *inputs, **_):
         op = _UFUNCS.get(ufunc.__name__)
+        if ufunc.__name__ == "matmul":
+            return self.__rmatmul__(inputs[0])
         if op and method == "__call__":  # np.float64(2) * h
             return self._trace.apply(op, *inputs)
         raise self._no_numpy(ufunc.__name__)
@@ -229,7 +300,7 @@ class Value(Traced):
 
 
 class Input(Traced):
-    """x, which may stand right of @ alone."""
+    """x: right of @, or itself, element by element, where I is H."""
 
     __slots__ = ("_name",)
 
@@ -240,101 +311,7 @@ class Input(Traced):
         return f"the input {self._name}"
 
     def _as_node(self):
-        raise error(
-            f"the input {self._name} is used otherwise than in a product: its size may be another than the hidden "
-            f"size; give it a matrix: p.W.name @ {self._name}"
-        )
-
-
-class Parameters:
-    """p: its attributes are parameters, by the names the equations give them."""
-
-    __slots__ = ("_trace",)
-
-    def __init__(self, trace):
-        object.__setattr__(self, "_trace", trace)
-
-    def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return Parameter(self._trace, name)
-
-    def __setattr__(self, name, value):
-        raise error(f"p.{name} = ...: parameters are learned; the equations cannot set them. Take a variable")
-
-    def __getitem__(self, key):
-        raise error(f"p[{key!r}]: parameters have names: p.name, or getattr(p, name)")
-
-    def __iter__(self):
-        raise error("p cannot be unpacked: the equations say which parameters there are, by p.name")
-
-
-class Parameter(Traced):
-    """p.name or p.group.name: a matrix left of @, else a vector of one number per unit.
-
-    options: "heads", how many blocks on the diagonal it is as a matrix; "drop", with which probability its elements are
-    dropped; "initial", the value that it begins with as a vector.
-    """
-
-    __slots__ = ("_name", "_options")
-
-    def __init__(self, trace, name, options=None):
-        self._trace, self._name, self._options = trace, name, options or {}
-
-    def _what(self):
-        return f"the parameter p.{self._name}"
-
-    def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name in hints.ATTRIBUTES_OF_ARRAYS:
-            raise error(f"p.{self._name}.{name}: {hints.of_parameter(name)}")
-        return Parameter(self._trace, f"{self._name}.{name}", self._options)
-
-    def _with(self, **options):
-        """The same with these options."""
-        return Parameter(self._trace, self._name, self._options | options)
-
-    def _as_node(self):
-        trace, value = self._trace, self._options.get("initial")
-        trace.parameter(self._name, "vector")
-        if value is not None and trace.initial.setdefault(self._name, value) != value:
-            raise error(f"p.{self._name} begins with {value} here and with {trace.initial[self._name]} elsewhere")
-        return self._trace.graph.leaf("vector", self._name)
-
-    def __matmul__(self, other):
-        trace = self._trace
-        if isinstance(other, Parameter):
-            raise error(
-                f"p.{self._name} @ p.{other._name}: a product of parameters; expected x, a state, or what is computed "
-                "from them"
-            )
-        trace.look()
-        trace.parameter(self._name, "matrix")
-        options = self._options.get("heads", 1), self._options.get("drop", 0.0)
-        if isinstance(other, Input):
-            if options != (1, 0.0):
-                raise error(
-                    f"p.{self._name} @ {other._name} with heads or drop_connect, which are for matrices that multiply "
-                    "states and what is computed from them"
-                )
-            vector, node = None, trace.graph.leaf("input", self._name)
-        else:
-            if not isinstance(other, Traced):
-                raise error(f"p.{self._name} @ {words(other)}; expected x, a state, or what is computed from them")
-            vector = trace.node(other)
-            if vector.op == "const" or is_condition(vector):
-                raise error(f"p.{self._name} @ a number or a comparison; expected a vector computed from x or states")
-            node = trace.graph.product(self._name, vector)
-        known, place = trace.multiplied.setdefault(self._name, (vector, trace.graph.place))
-        if known is not vector:
-            raise error(
-                f"the matrix p.{self._name} multiplies something else here than in line {place[1]}; a matrix may "
-                "multiply one vector. Take two matrices, or multiply once and use the result twice"
-            )
-        if trace.options.setdefault(self._name, options) != options:
-            raise error(f"p.{self._name} has other heads or another drop_connect here than elsewhere; take one of them")
-        return Value(trace, node)
+        return self._trace.itself(self._name)
 
 
 def is_condition(node):

@@ -1,0 +1,259 @@
+"""What equations find in p while they are traced: parameters, and expressions of them.
+
+`p.a - p.b` may be a vector, one number per unit, or a matrix: which it is, shows where it is used. So what is made of
+parameters alone is kept as an expression (`Combined`). Left of @ it becomes a `Term` of matrices and scalars, that is
+formed once per call; anywhere else it is computed unit by unit, as other values are.
+"""
+
+from numbers import Real
+
+import numpy as np
+
+from numbarnn.cells.layout import SCALARS, Constant, Term
+from numbarnn.cells.tracing import hints
+from numbarnn.cells.tracing.errors import error
+from numbarnn.cells.tracing.values import _UFUNCS, Traced, words
+
+_SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "divide": "/", "product": "@"}
+
+
+class Parameters:
+    """p: its attributes are parameters, by the names the equations give them."""
+
+    __slots__ = ("_trace",)
+
+    def __init__(self, trace):
+        object.__setattr__(self, "_trace", trace)
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Parameter(self._trace, name)
+
+    def __setattr__(self, name, value):
+        raise error(f"p.{name} = ...: parameters are learned; the equations cannot set them. Take a variable")
+
+    def __getitem__(self, key):
+        raise error(f"p[{key!r}]: parameters have names: p.name, or getattr(p, name)")
+
+    def __iter__(self):
+        raise error("p cannot be unpacked: the equations say which parameters there are, by p.name")
+
+
+class Operand(Traced):
+    """What a matrix left of @ may be made of, and a vector or scalar too."""
+
+    __slots__ = ()
+
+    def _term(self):
+        """(the `Term`, whether it is a matrix, else a scalar) of it as part of a matrix left of @."""
+        raise NotImplementedError
+
+    def _matrix_options(self):
+        """Number of heads, and rate of DropConnect."""
+        return 1, 0.0
+
+    @property
+    def T(self):
+        """The transpose of a matrix."""
+        return Combined(self._trace, "transpose", (self,))
+
+    def __neg__(self):
+        return Combined(self._trace, "neg", (self,))
+
+    def __matmul__(self, other):
+        if _is_operand(other) and not isinstance(other, Real):
+            return Combined(self._trace, "product", (self, other))
+        term, is_matrix = self._term()
+        if not is_matrix:
+            raise error(f"{self._what()} @ {words(other)}: a scalar, one number per layer; expected a matrix left of @")
+        return self._trace.multiply(term, other, self._matrix_options())
+
+    def __rmatmul__(self, other):
+        if _is_operand(other) and not isinstance(other, Real):
+            return Combined(self._trace, "product", (other, self))
+        return super().__rmatmul__(other)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        op = "product" if ufunc.__name__ == "matmul" else _UFUNCS.get(ufunc.__name__)
+        if op in _SYMBOLS and method == "__call__" and all(map(_is_operand, inputs)):
+            return Combined(self._trace, op, inputs)
+        return super().__array_ufunc__(ufunc, method, *inputs, **options)
+
+
+def _operator(op):
+    def forward(self, other):
+        return Combined(self._trace, op, (self, other)) if _is_operand(other) else self._trace.apply(op, self, other)
+
+    def reflected(self, other):
+        return Combined(self._trace, op, (other, self)) if _is_operand(other) else self._trace.apply(op, other, self)
+
+    return forward, reflected
+
+
+for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "divide"}.items():
+    _forward, _reflected = _operator(_op)
+    setattr(Operand, f"__{_name}__", _forward)
+    setattr(Operand, f"__r{_name}__", _reflected)
+
+
+def _is_operand(value):
+    if isinstance(value, np.ndarray):
+        return value.ndim in (0, 2)
+    return isinstance(value, (Operand, Identity)) or (isinstance(value, Real) and not isinstance(value, bool))
+
+
+class Parameter(Operand):
+    """p.name or p.group.name: a matrix left of @, else a vector of one number per unit; p.scalar.name: one number.
+
+    options: "heads", how many blocks on the diagonal it is as a matrix; "drop", with which probability its elements are
+    dropped; "columns", how many it has; "initial", the value that it begins with as a vector or scalar.
+    """
+
+    __slots__ = ("_name", "_options")
+
+    def __init__(self, trace, name, options=None):
+        self._trace, self._name, self._options = trace, name, options or {}
+
+    def _what(self):
+        return f"the parameter p.{self._name}"
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in hints.ATTRIBUTES_OF_ARRAYS:
+            raise error(f"p.{self._name}.{name}: {hints.of_parameter(self._name, name)}")
+        return Parameter(self._trace, f"{self._name}.{name}", self._options)
+
+    def _with(self, **options):
+        """The same with these options."""
+        return Parameter(self._trace, self._name, self._options | options)
+
+    def _is_scalar(self):
+        return self._name.startswith(SCALARS)
+
+    def _as_node(self):
+        trace, value = self._trace, self._options.get("initial")
+        trace.parameter(self._name, "scalar" if self._is_scalar() else "vector")
+        if value is not None and trace.initial.setdefault(self._name, value) != value:
+            raise error(f"p.{self._name} begins with {value} here and with {trace.initial[self._name]} elsewhere")
+        return self._trace.graph.leaf("vector", self._name)
+
+    def _matrix_options(self):
+        return self._options.get("heads", 1), self._options.get("drop", 0.0)
+
+    def _term(self):
+        trace, columns = self._trace, self._options.get("columns")
+        if self._is_scalar():
+            self._as_node()  # notes it, and what it begins with
+            return Term("parameter", data=self._name), False
+        trace.parameter(self._name, "matrix")
+        if columns is not None and trace.columns.setdefault(self._name, columns) != columns:
+            raise error(f"p.{self._name} has {columns} columns here and {trace.columns[self._name]} elsewhere")
+        return Term("parameter", data=self._name), True
+
+
+class Combined(Operand):
+    """What is made of parameters, numbers and constant matrices alone."""
+
+    __slots__ = ("_args", "_node", "_op")
+
+    def __init__(self, trace, op, args):
+        self._trace, self._op, self._args, self._node = trace, op, args, None
+
+    def _what(self):
+        texts = [a._what().removeprefix("the parameter ") if isinstance(a, Traced) else words(a) for a in self._args]
+        if self._op in _SYMBOLS:
+            return f"({texts[0]} {_SYMBOLS[self._op]} {texts[1]})"
+        return f"{texts[0]}.T" if self._op == "transpose" else f"-{texts[0]}"
+
+    def _as_node(self):
+        if self._node is None:
+            for part in self._args:
+                if self._op in ("transpose", "product") or (isinstance(part, (np.ndarray, Identity)) and np.ndim(part)):
+                    raise error(f"{self._what()}, a matrix, as a value; matrices stand left of @: {self._what()} @ h")
+            self._node = self._trace.apply(self._op, *self._args)._node
+        return self._node
+
+    def _term(self):
+        found = [_term_of(part) for part in self._args]
+        terms, are_matrices = tuple(term for term, _ in found), [is_matrix for _, is_matrix in found]
+        for part in self._args:
+            if isinstance(part, Parameter) and part._matrix_options() != (1, 0.0):
+                raise error(f"{part._what()} with heads or drop_connect within {self._what()}; take it without")
+        op = self._op
+        if op in ("transpose", "product") and not all(are_matrices):
+            raise error(f"{self._what()} of a scalar or a number; expected matrices")
+        if op in ("add", "sub") and are_matrices[0] != are_matrices[1]:
+            raise error(
+                f"{self._what()} adds a number to a matrix; expected two matrices. On the diagonal it is a multiple of "
+                "numbarnn.eye()"
+            )
+        if op == "divide" and are_matrices[1]:
+            raise error(f"{self._what()} divides by a matrix; expected a number or a scalar, p.scalar.name")
+        return Term(op, terms), any(are_matrices)
+
+
+def _term_of(part):
+    """(`Term`, whether it is a matrix) of a part of an expression."""
+    if isinstance(part, Operand):
+        return part._term()
+    if isinstance(part, Identity):
+        eye = Term("eye", data="numbarnn.eye() is square")
+        return (eye if part.scale == 1 else Term("mul", (Term("number", data=float(part.scale)), eye))), True
+    if np.ndim(part):
+        return Term("constant", data=Constant(part)), True
+    return Term("number", data=float(part)), False
+
+
+class Identity:
+    """A multiple of the identity matrix, of the size that it needs to have; also among NumPy arrays."""
+
+    __array_ufunc__ = None  # NumPy's operators leave it to these
+
+    def __init__(self, scale=1.0):
+        self.scale = scale
+
+    ndim, T = 2, property(lambda self: self)
+
+    def __repr__(self):
+        return "numbarnn.eye()" if self.scale == 1 else f"{self.scale} * numbarnn.eye()"
+
+    def __neg__(self):
+        return Identity(-self.scale)
+
+    def __mul__(self, other):
+        if isinstance(other, Traced):
+            return NotImplemented
+        return np.eye(len(other)) * self.scale * other if np.ndim(other) else Identity(self.scale * other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other):
+        return NotImplemented if isinstance(other, Traced) else Identity(self.scale / other)
+
+    def __add__(self, other):
+        if isinstance(other, Traced):
+            return NotImplemented
+        return Identity(self.scale + other.scale) if isinstance(other, Identity) else other + self._like(other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other):
+        return NotImplemented if isinstance(other, Traced) else self + -other
+
+    def __rsub__(self, other):
+        return -self + other
+
+    def __matmul__(self, other):
+        if isinstance(other, Operand):
+            return NotImplemented
+        if isinstance(other, Traced):
+            return other._trace.multiply(_term_of(self)[0], other)
+        return Identity(self.scale * other.scale) if isinstance(other, Identity) else self.scale * other
+
+    def __rmatmul__(self, other):
+        return other * self.scale
+
+    def _like(self, matrix):
+        return self.scale * np.eye(len(matrix), dtype=matrix.dtype)
