@@ -32,6 +32,7 @@ _PUBLIC = {
     "cells": "numbarnn.cells",
     "cell": "numbarnn.cells.tracing",
     "show": "numbarnn.cells.tracing",
+    "step": "numbarnn.cells.tracing",
     "CellError": "numbarnn.cells.tracing",
 }
 # The functions for the equations of a cell.

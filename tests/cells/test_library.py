@@ -43,6 +43,7 @@ STRUCTURE = {
     "recurrent_highway 1": ("h t", "h1 t1", [], 2),
     "recurrent_highway 2": ("h t", "h1 t1", ["h2 t2"], 4),
     "recurrent_highway 3": ("h t", "h1 t1", ["h2 t2", "h3 t3"], 6),
+    "phased_lstm": ("i f o g", "i f o g", [], 5),
     "cornn": ("z", "y", ["z"], 1),
     "lem": ("slow fast z y", "slow fast z", ["y"], 4),
     "ind_rnn": ("h", "", [], 0),
@@ -99,6 +100,9 @@ def test_derived_functions(name, save):
     assert_close(case, values | {f"d{n}_l0": gradient for n, gradient in gradients.items()}, problem.expected())
 
 
+CHOSEN = {"phased_lstm_half_open": {"open_ratio": 0.5}}
+
+
 @pytest.mark.parametrize("name", LIBRARY)
 def test_equations_run_on_arrays(name):
     """The equations themselves, on NumPy vectors of one sequence, step after step."""
@@ -111,8 +115,9 @@ def test_equations_run_on_arrays(name):
         setattr(getattr(p, group) if group else p, member, array)
     state, y = [part[0][0, 0] for part in problem.states], []
     for x in problem.x[:, 0]:
-        state = cell.function(x, *state, p)
-        state = state if isinstance(state, tuple) else (state,)
+        own, clock = (state, {}) if cell.counts is None else (state[:-1], {cell.counts: state[-1]})
+        state = cell.function(x, *own, p, **clock, **CHOSEN.get(name, {}))
+        state = (*(state if isinstance(state, tuple) else (state,)), *(t + 1 for t in clock.values()))
         y.append(state[0])
     expected = problem.expected()
     np.testing.assert_allclose(np.array(y), expected["y"][:, 0], rtol=1e-13, atol=1e-14)

@@ -246,7 +246,8 @@ def library_points(engine, full):
 
 def has_kinks(name):
     """Whether a function in the cell has some."""
-    return any(word in name for word in ("relu", "selu", "hard_sigmoid", "li_gru", "ind_rnn", "slstm", "spiking"))
+    words = ("relu", "selu", "hard_sigmoid", "li_gru", "ind_rnn", "slstm", "spiking", "phased")
+    return any(word in name for word in words)
 
 
 def points(engine, full=False):

@@ -2,9 +2,11 @@
 own_loops.py."""
 
 from numbarnn import (  # isort: skip
-    abs, cell, custom_derivative, exp, gelu, log_sigmoid, logsumexp, maximum, sigmoid, softmax, stop_gradient, tanh,
-    where,
+    abs, cell, custom_derivative, exp, gelu, log_sigmoid, logsumexp, maximum, sigmoid, softmax, sin, stop_gradient,
+    step, tanh, where,
 )  # fmt: skip
+
+from numbarnn.cells import library
 
 
 @cell
@@ -41,4 +43,11 @@ def truncated_gru(x, h, p):
     return (1 - z) * n + z * h
 
 
-OWN = {one.name: one for one in (softmax_lstm, adaptive_spiking, truncated_gru)}
+@cell
+def waving(x, h, p, t=step):
+    """A rhythm of each unit's own, known to all by the number of the step."""
+    return tanh(p.W.a @ x + p.R.a @ h + p.b.a + sin(p.speed * t))
+
+
+phased_lstm_half_open = cell(library.phased_lstm, open_ratio=0.5, name="phased_lstm_half_open")
+OWN = {one.name: one for one in (softmax_lstm, adaptive_spiking, truncated_gru, waving, phased_lstm_half_open)}

@@ -1,5 +1,7 @@
 """The cells of own_cells.py once more, as loops over time in PyTorch; see cell_loops.py."""
 
+from functools import partial
+
 import torch
 from torch import sigmoid, tanh
 from torch.nn.functional import gelu
@@ -36,3 +38,24 @@ def truncated_gru(p, x, h):
     before = h.detach()
     r, z = sigmoid(into(p, "r", x, before)), sigmoid(into(p, "z", x, before))
     return ((1 - z) * tanh(into(p, "n", x, r * h)) + z * h,)
+
+
+@loop("h t", W="a", R="a", b="a", per_unit="speed")
+def waving(p, x, h, t):
+    return tanh(into(p, "a", x, h) + torch.sin(p["speed"] * t)), t + 1
+
+
+def phased_lstm(p, x, h, c, t, open_ratio=0.05, leak=0.001):
+    phase = torch.remainder((t - p["shift"]) / p["log_period"].exp(), 1)
+    for kink in (0, open_ratio / 2, open_ratio, 1):
+        _distances.append(float((phase - kink).detach().abs().min()))
+    rising, falling = 2 * phase / open_ratio, 2 - 2 * phase / open_ratio
+    k = torch.where(phase < open_ratio / 2, rising, torch.where(phase < open_ratio, falling, leak * phase))
+    candidate = sigmoid(into(p, "f", x, h)) * c + sigmoid(into(p, "i", x, h)) * tanh(into(p, "g", x, h))
+    output = sigmoid(into(p, "o", x, h)) * tanh(candidate)
+    return k * output + (1 - k) * h, k * candidate + (1 - k) * c, t + 1
+
+
+PHASED = dict(W="i f o g", R="i f o g", b="i f o g", per_unit="log_period shift")
+loop("h c t", **PHASED)(phased_lstm)
+loop("h c t", **PHASED, name="phased_lstm_half_open")(partial(phased_lstm, open_ratio=0.5))

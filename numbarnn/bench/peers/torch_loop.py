@@ -26,8 +26,6 @@ def why_not(cell, train):
     """Why there is no loop of a cell; None if there is one."""
     if getattr(cell, "structure", None) is None:
         return "written by hand, not as equations"
-    if any(node.op == "custom_derivative" for node in reachable(cell.structure.outputs)):
-        return "has derivatives of its own, which autograd would have to be told"
     if train and (cell.noise or cell.drop_connect):
         return "draws random numbers in training, which PyTorch draws otherwise"
     return None
@@ -54,6 +52,8 @@ def operation(op, dtype):
         return lambda a: a.detach().amax(-1, keepdim=True)
     if op == "stop_gradient":
         return lambda a: a.detach()
+    if op == "custom_derivative":
+        return tensors(_with_derivative)
     if op == "softplus":
         return lambda a: functional.softplus(a, threshold=_LINEAR_FROM)
     if op in ("maximum", "minimum", "where"):
@@ -62,6 +62,12 @@ def operation(op, dtype):
     if name.startswith("special."):
         return getattr(torch.special, name.removeprefix("special."))
     return getattr(torch, name, None) or getattr(functional, name)
+
+
+def _with_derivative(value, *pairs):
+    """A value whose derivative by each x of the pairs (x, derivative) is that."""
+    told = sum(derivative.detach() * x for x, derivative in zip(pairs[::2], pairs[1::2], strict=True))
+    return value.detach() + told - told.detach()
 
 
 class _Values(Values):

@@ -7,11 +7,13 @@
     light         ind_rnn, sru, qrnn, min_gru, min_lstm
     deep          recurrent_highway(depth)
     oscillators   cornn, lem
+    clocked       phased_lstm
 
 In all of them W multiplies the input, R a state or what is made of it, and b is a bias. Where one has hyperparameters,
 `cell(library.slstm, heads=4)` makes it anew with others.
 """
 
+from numbarnn.cells.library.clocked import phased_lstm
 from numbarnn.cells.library.deep import recurrent_highway
 from numbarnn.cells.library.gated import additive_network, fast_grnn, li_gru, minimal_gated_unit, ugrnn
 from numbarnn.cells.library.light import ind_rnn, min_gru, min_lstm, qrnn, sru
@@ -31,6 +33,6 @@ from numbarnn.cells.library.standard import gru, gru_reset_before, lstm, rnn_rel
 __all__ = [
     "additive_network", "cornn", "coupled_lstm", "fast_grnn", "gru", "gru_reset_before", "ind_rnn", "janet",
     "layer_norm_gru", "layer_norm_lstm", "lem", "li_gru", "lstm", "lstm_with", "min_gru", "min_lstm",
-    "minimal_gated_unit", "multiplicative_lstm", "peephole_lstm", "projected_lstm", "qrnn", "recurrent_highway",
-    "rnn_relu", "rnn_tanh", "slstm", "sru", "ugrnn",
+    "minimal_gated_unit", "multiplicative_lstm", "peephole_lstm", "phased_lstm", "projected_lstm", "qrnn",
+    "recurrent_highway", "rnn_relu", "rnn_tanh", "slstm", "sru", "ugrnn",
 ]  # fmt: skip

@@ -8,11 +8,13 @@ derive             the backward: one sweep over the graph
 saving             what forward saves for it
 generate, assembly the source of a cell's functions
 decorator          `cell`, which does all that
+step               the number of the step as an argument of equations
 show               `show`, which prints what became of a cell
 """
 
 from numbarnn.cells.tracing.decorator import TracedCell, cell
 from numbarnn.cells.tracing.errors import CellError
 from numbarnn.cells.tracing.show import show
+from numbarnn.cells.tracing.step import step
 
-__all__ = ["CellError", "TracedCell", "cell", "show"]
+__all__ = ["CellError", "TracedCell", "cell", "show", "step"]

@@ -20,6 +20,7 @@ from numbarnn.cells.tracing.graph import Graph, reachable
 from numbarnn.cells.tracing.matrices import Parameters
 from numbarnn.cells.tracing.parameters import layout_of
 from numbarnn.cells.tracing.saving import CHOICES
+from numbarnn.cells.tracing.step import step
 from numbarnn.cells.tracing.structure import Product, Structure, split
 from numbarnn.cells.tracing.values import Input, Trace, Traced, Value, is_condition, words
 
@@ -39,6 +40,7 @@ class TracedCell(Cell):
         save: "gates" or "minimal".
         structure: which parameters are gates, biases and per-unit parameters.
         origin: (function, arguments) that return it, of a cell whose equations cannot be found by a name of their own.
+        counts: the name of the last state, where that is the number of the step (`numbarnn.step`); else None.
     """
 
     function: Callable | None = None
@@ -47,6 +49,7 @@ class TracedCell(Cell):
     save: str = "gates"
     structure: Structure | None = None
     origin: tuple | None = None
+    counts: str | None = None
 
     def __repr__(self):
         named = listed(self.parameters.shapes("P" if self.projected else "H", self.heads))
@@ -112,7 +115,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
             computed twice; "minimal": as few values as possible.
         name: of the cell; by default the function's, with hyperparameters given here.
         hyperparameters: values for what the function takes after p, in place of its defaults: Python values, numbers as
-            a rule, which are constants of the cell.
+            a rule, which are constants of the cell. One that is `numbarnn.step` gets the number of the step.
 
     Raises:
         CellError: the equations cannot become a cell; the message shows the line and the cure.
@@ -132,6 +135,10 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     if name is None:
         chosen_text = {key: getattr(value, "__name__", None) or repr(value) for key, value in hyperparameters.items()}
         name = "_".join([_name_of(function), *(f"{key}_{text}" for key, text in chosen_text.items())])
+    counts = next((key for key, value in chosen.items() if value is step), None)
+    if counts in states:
+        raise error(f"{counts} is a state, and the number of the step; take two names", source_lines.definition)
+    states += (counts,) * (counts is not None)
     structure = _traced(function, input_name, states, chosen, source_lines)
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
     layout = layout_of(structure, source_lines.last_return)  # after `assemble`, which may put gates into another order
@@ -156,6 +163,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         projected=structure.projection is not None,
         bias=structure.bias, general=True, source=generated.source, layout=layout,
         function=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
+        counts=counts,
     )  # fmt: skip
 
 
@@ -195,8 +203,11 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     values = [Value(trace, graph.leaf("state", number)) for number in range(len(states))]
     for value, state in zip(values, states, strict=True):
         value._node.name = state
-    returned = function(Input(trace, input_name), *values, Parameters(trace), **hyperparameters)
-    structure = split(_new_states(trace, returned, states, source_lines), trace.terms, trace.columns)
+    given = {key: values[-1] if value is step else value for key, value in hyperparameters.items()}
+    own = len(states) - (step in hyperparameters.values())  # those that the function takes and returns
+    returned = function(Input(trace, input_name), *values[:own], Parameters(trace), **given)
+    new_states = _new_states(trace, returned, states[:own], source_lines)
+    structure = split([*new_states, *(trace.node(value + 1) for value in values[own:])], trace.terms, trace.columns)
     used = _check(structure, source_lines)
     structure.unused = tuple(name for name in trace.kinds if name not in used)
     _set_options(structure, trace.options, source_lines)

@@ -11,6 +11,7 @@ from numbarnn.cells.layout import Constant, Term, declared_columns, parameters_i
 from numbarnn.cells.tracing import hints
 from numbarnn.cells.tracing.errors import error, user_frame
 from numbarnn.cells.tracing.graph import COMPARISONS
+from numbarnn.cells.tracing.step import step
 
 _UFUNCS = {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "divide", "power": "power", "negative": "neg",
@@ -63,6 +64,8 @@ class Trace:
             return value._as_node()
         if isinstance(value, (Real, np.bool_)) or (isinstance(value, np.ndarray) and value.ndim == 0):
             return self.graph.const(bool(value) if isinstance(value, (bool, np.bool_)) else float(value))
+        if value is step:
+            raise error(f"{step!r} in an equation: it is an argument of the equations, f(x, h, p, t={step!r})")
         raise error(
             f"{words(value)} in an equation; expected a traced value, a parameter or a number"
             + ("; arrays are parameters: p.name" if isinstance(value, (np.ndarray, list, tuple)) else "")
