@@ -61,9 +61,11 @@ _RESET_AFTER = """
 _RNN = """The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h.
 
     With a `Cell` as its first argument a network of that cell: `RNN(cell, input_size, hidden_size, ...)`. Its state is
-    h, or a tuple of the cell's states, h first; its parameters are weight_ih_l0 (W, gate after gate), weight_hh_l0 (R),
-    the biases that its equations have, and its per-unit parameters by name; weight_hr_l0 (W_hr) of a cell that
-    projects its output. With n heads R is (A*H, H/n): its rows of unit j multiply the numbers of head j div (H/n)."""
+    h, or a tuple of the cell's states, h first; its parameters are weight_ih_l0 (the matrices that multiply x, one
+    after another), weight_hh_l0 (those that multiply anything else), bias_ih_l0 and bias_hh_l0 (the biases that its
+    equations have), and by name all others: per unit, of the layer, and matrices within expressions; weight_hr_l0
+    (W_hr) of a cell that projects its output. `cell.rows` says what stands in each, `layer.named` has all by the
+    equations' names. With n heads R is (A*H, H/n): its rows of unit j multiply the numbers of head j div (H/n)."""
 
 
 def _known_arguments(make):

@@ -36,9 +36,35 @@ class FormedWeights:
         else:
             self.flat, self.formed = flat, engine.empty((space.formed_size,), dtype)
         self._wide = np.dtype(compute_dtype(dtype))
+        self._views = {
+            place: {name: flat[where].reshape(shape) for name, (_, where, shape) in own.items()}
+            for place, own in self._blocks.items()
+        }
+        self._live, self._known = self._bits(), None
+
+    def _bits(self):
+        """A view of the bits of all parameters that stand in what is formed, and of what is between them; None where
+        looking at them would be waiting for a device."""
+        if self._engine.array_module is not np or self.flat is not self._parameters:
+            return None
+        inside = [
+            self._blocks[place][name][1]
+            for place, kinds in self._space.formed.items()
+            for name in parameters_in([term for made in kinds.values() for term in made.terms])
+        ]
+        first = min((where.start for where in inside), default=0)
+        last = max((where.stop for where in inside), default=0)
+        return self._parameters[first:last].view(f"u{self._parameters.itemsize}")
 
     def form(self):
-        """Compute it, of the parameters as they are now. Several threads may: what is written is finished numbers."""
+        """Compute it, of the parameters as they are now, unless that has been done for just these numbers.
+
+        Several threads may: what is written is finished numbers.
+        """
+        if self._live is not None:
+            if self._known is not None and (self._live == self._known).all():
+                return
+            known = self._live.copy()
         engine, space = self._engine, self._space
         with engine.activate():
             engine.follow()
@@ -50,6 +76,8 @@ class FormedWeights:
                     out = self.formed[made.offset : made.offset + made.size].reshape(made.shape)
                     for rows, term in _rows(made):
                         out[rows] = values.of(term)
+        if self._live is not None:
+            self._known = known
 
     def pull_back(self, dw, d_formed, accumulate):
         """dw (+)= the gradients of the parameters that stand in what is formed.
@@ -72,9 +100,7 @@ class FormedWeights:
                         own[...] = own.astype(self._wide, copy=False) + total if accumulate else total
 
     def _values(self, place):
-        blocks = self._blocks[place].items()
-        views = {name: self._parameters[where].reshape(shape) for name, (_, where, shape) in blocks}
-        return Values(self._engine.array_module, views, self._wide, self._space.sizes[place])
+        return Values(self._engine.array_module, self._views[place], self._wide, self._space.sizes[place])
 
 
 def _rows(made):

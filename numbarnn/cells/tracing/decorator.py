@@ -105,9 +105,15 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
             return tanh(p.W.h @ x + p.R.h @ h + p.b.h)
 
     The function takes the input x, the states, of which the first is the output, and p, whose attributes are the
-    parameters: matrices where they stand left of @, one number per unit elsewhere. It returns the new
-    states. It is run once, on values that note what is computed; then the backward is derived, and source of both is
-    written, which `show` prints.
+    parameters: matrices where they stand left of @, one number per unit elsewhere, one number per layer if they are
+    called p.scalar.name. It returns the new states. It is run once, on values that note what is computed; then the
+    backward is derived, and source of both is written, which `show` prints.
+
+    Left of @ may stand an expression of matrices: `(p.R.a - p.R.a.T - p.scalar.gamma * eye()) @ h`. It is formed once
+    per call, in a pass over the matrix or two, and steps multiply with the result; of `columns(p.U, 8) @ (p.V @ h)`
+    with a full matrix U V, too. A matrix that multiplies several vectors is copied for each. x itself, as in `g * x` or
+    `return h, x`, is the product of the identity with x: it costs as much as another matrix (H, H), and input_size must
+    be H. So must states be: one of another size has to be padded, or be an h that is projected, `return p.P.h @ m, c`.
 
     Args:
         function: the equations; or a cell made of some, to make it anew with other options.

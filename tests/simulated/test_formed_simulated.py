@@ -1,0 +1,35 @@
+"""Cells whose kernels read what is formed of parameters, in the simulator: by every schedule that can run them."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from formed_cells import CELLS
+from formed_loops import assert_close, computed, expected, layer_of, problem
+
+PERSISTENT = {  # those with one product of h per step, and no sums
+    name for name, (cell, *_) in CELLS.items() if not cell.stages and not cell.projected
+}
+POINTS = [(name, "stepwise") for name in CELLS] + [(name, "persistent") for name in sorted(PERSISTENT)]
+POINTS += [(name, "wavefront") for name in ("gated_antisymmetric", "sak_lstm")]
+
+
+@pytest.mark.parametrize("name, schedule", POINTS)
+def test_agrees_with_a_loop(name, schedule):
+    """float64, but for the persistent schedule, which has none: float32, of sums of a dozen."""
+    dtype = "float32" if schedule == "persistent" else "float64"
+    layer = layer_of(name, dtype, "sim", schedule=schedule)
+    given = problem(name, layer, batch=2, steps=2)
+    assert_close(computed(layer, given), expected(name, layer, given), 1e-5 if dtype == "float32" else 1e-12)
+    layer.weights += 0.01
+    assert_close(computed(layer, given), expected(name, layer, given), 1e-5 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_halves(dtype):
+    """Formed in float32, and rounded once."""
+    layer = layer_of("gated_antisymmetric", dtype, "sim", num_layers=2)
+    given = problem("gated_antisymmetric", layer, batch=2, steps=2)
+    assert_close(
+        computed(layer, given), expected("gated_antisymmetric", layer, given), 5e-3 if dtype == "float16" else 4e-2
+    )

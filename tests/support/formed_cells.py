@@ -1,0 +1,270 @@
+"""Published cells, and smaller ones, whose matrices are expressions, that have one number per layer, or x itself; and
+each once more as a step of PyTorch tensors in float64, written independently: autograd gives every gradient.
+
+A step takes `w`, the parameters of a layer by the equations' names, x (B, I) and the states (B, H), and returns the new
+states. I is H where x is used itself.
+"""
+
+import numpy as np
+
+import numbarnn as nr
+
+CELLS = {}  # name -> (cell, step, whether I is H)
+
+
+def pair(same_size=False, **hyperparameters):
+    """Decorator of a step: it belongs to the cell that was defined last, of that name."""
+
+    def register(step):
+        name = step.__name__.removesuffix("_step")
+        cell = globals()[name]
+        CELLS[name] = (nr.cell(cell, **hyperparameters) if hyperparameters else cell), step, same_size
+        return step
+
+    return register
+
+
+@nr.cell
+def antisymmetric(x, h, p, epsilon=0.3, gamma=0.1):
+    """Chang et al. 2019, arXiv:1902.09689, eq. (10)."""
+    return h + epsilon * nr.tanh((p.R.a - p.R.a.T - gamma * nr.eye()) @ h + p.V.a @ x + p.b.a)
+
+
+@pair()
+def antisymmetric_step(w, x, h):
+    a = h @ (w["R.a"].T - w["R.a"]) - 0.1 * h + x @ w["V.a"].T + w["b.a"]
+    return (h + 0.3 * a.tanh(),)
+
+
+@nr.cell
+def gated_antisymmetric(x, h, p, epsilon=0.3):
+    """The same, eq. (11): one matrix in two gates; the diffusion is learnt."""
+    A = p.R.a - p.R.a.T - p.scalar.gamma * nr.eye()
+    z = nr.sigmoid(A @ h + p.V.z @ x + p.b.z)
+    return h + epsilon * z * nr.tanh(A @ h + p.V.h @ x + p.b.h)
+
+
+@pair()
+def gated_antisymmetric_step(w, x, h):
+    a = h @ (w["R.a"].T - w["R.a"]) - w["scalar.gamma"] * h
+    z = (a + x @ w["V.z"].T + w["b.z"]).sigmoid()
+    return (h + 0.3 * z * (a + x @ w["V.h"].T + w["b.h"]).tanh(),)
+
+
+@nr.cell
+def janet(x, h, c, p):
+    """Van der Westhuizen and Lasenby 2018, arXiv:1804.04849, with beta learnt."""
+    s = p.W.f @ x + p.R.f @ h + p.b.f
+    g = nr.tanh(p.W.c @ x + p.R.c @ h + p.b.c)
+    c_new = nr.sigmoid(s) * c + (1 - nr.sigmoid(s - nr.initial(p.scalar.beta, 1))) * g
+    return c_new, c_new
+
+
+@pair()
+def janet_step(w, x, h, c):
+    s, g = (x @ w[f"W.{k}"].T + h @ w[f"R.{k}"].T + w[f"b.{k}"] for k in "fc")
+    c = s.sigmoid() * c + (1 - (s - w["scalar.beta"]).sigmoid()) * g.tanh()
+    return c, c
+
+
+@nr.cell
+def fast_rnn(x, h, p):
+    """Kusupati et al. 2018, arXiv:1901.02358, eq. (2)."""
+    new = nr.tanh(p.W.h @ x + p.R.h @ h + p.b.h)
+    return nr.sigmoid(p.scalar.alpha) * new + nr.sigmoid(p.scalar.beta) * h
+
+
+@pair()
+def fast_rnn_step(w, x, h):
+    new = (x @ w["W.h"].T + h @ w["R.h"].T + w["b.h"]).tanh()
+    return (w["scalar.alpha"].sigmoid() * new + w["scalar.beta"].sigmoid() * h,)
+
+
+@nr.cell
+def fast_grnn(x, h, p, rank=2):
+    """The same, eqs. (3) and (4): W and U of low rank, each in two gates; two numbers per layer."""
+    a = (nr.columns(p.W1, rank) @ p.W2.T) @ x + (nr.columns(p.U1, rank) @ p.U2.T) @ h
+    z, new = nr.sigmoid(a + p.b.z), nr.tanh(a + p.b.h)
+    return (nr.sigmoid(p.scalar.zeta) * (1 - z) + nr.sigmoid(p.scalar.nu)) * new + z * h
+
+
+@pair()
+def fast_grnn_step(w, x, h):
+    a = x @ w["W2"] @ w["W1"].T + h @ w["U2"] @ w["U1"].T
+    z = (a + w["b.z"]).sigmoid()
+    return ((w["scalar.zeta"].sigmoid() * (1 - z) + w["scalar.nu"].sigmoid()) * (a + w["b.h"]).tanh() + z * h,)
+
+
+@nr.cell
+def structurally_constrained(x, h, s, p):
+    """SCRN: Mikolov et al. 2014, arXiv:1412.7753, eqs. (5) to (7), with alpha learnt."""
+    alpha = nr.initial(p.scalar.alpha, 0.95)
+    s_new = (1 - alpha) * (p.B @ x) + alpha * s
+    return nr.sigmoid(p.P @ s_new + p.A @ x + p.R @ h), s_new
+
+
+@pair()
+def structurally_constrained_step(w, x, h, s):
+    alpha = w["scalar.alpha"]
+    s = (1 - alpha) * (x @ w["B"].T) + alpha * s
+    return (s @ w["P"].T + x @ w["A"].T + h @ w["R"].T).sigmoid(), s
+
+
+@nr.cell
+def low_rank(x, h, p, rank=2):
+    """Mastrogiuseppe and Ostojic 2018, arXiv:1711.09672: a fixed random matrix beside a learnt one of low rank."""
+    return nr.tanh(p.W @ x + p.scalar.g * (p.chi @ h) + nr.columns(p.m, rank) @ (p.n @ h))
+
+
+@pair()
+def low_rank_step(w, x, h):
+    connectivity = w["scalar.g"] * w["chi"] + w["m"] @ w["n"]
+    return ((x @ w["W"].T + h @ connectivity.T).tanh(),)
+
+
+@nr.cell
+def highway_lstm(x, h, c, p):
+    """An LSTM past which x may go, Srivastava et al. 2015, arXiv:1505.00387, eq. (3): x itself."""
+    i = nr.sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
+    f = nr.sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
+    o = nr.sigmoid(p.W.o @ x + p.R.o @ h + p.b.o)
+    t = nr.sigmoid(p.W.t @ x + p.R.t @ h + p.b.t)
+    c_new = f * c + i * nr.tanh(p.W.g @ x + p.R.g @ h + p.b.g)
+    return t * o * nr.tanh(c_new) + (1 - t) * x, c_new
+
+
+@pair(same_size=True)
+def highway_lstm_step(w, x, h, c):
+    i, f, o, t, g = (x @ w[f"W.{k}"].T + h @ w[f"R.{k}"].T + w[f"b.{k}"] for k in "ifotg")
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    t = t.sigmoid()
+    return t * o.sigmoid() * c.tanh() + (1 - t) * x, c
+
+
+@nr.cell
+def intersection(x, y, h, p):
+    """Collins et al. 2017, arXiv:1611.09913, eqs. (12) to (17): the output is not what recurs; x itself."""
+    y_in = nr.tanh(p.W.y @ x + p.R.y @ h + p.b.y)
+    h_in = nr.tanh(p.W.h @ x + p.R.h @ h + p.b.h)
+    g_y = nr.sigmoid(p.W.gy @ x + p.R.gy @ h + p.b.gy)
+    g_h = nr.sigmoid(p.W.gh @ x + p.R.gh @ h + p.b.gh)
+    return g_y * x + (1 - g_y) * y_in, g_h * h + (1 - g_h) * h_in
+
+
+@pair(same_size=True)
+def intersection_step(w, x, y, h):
+    y_in, h_in, g_y, g_h = (x @ w[f"W.{k}"].T + h @ w[f"R.{k}"].T + w[f"b.{k}"] for k in ("y", "h", "gy", "gh"))
+    g_y, g_h = g_y.sigmoid(), g_h.sigmoid()
+    return g_y * x + (1 - g_y) * y_in.tanh(), g_h * h + (1 - g_h) * h_in.tanh()
+
+
+@nr.cell
+def tgru(x, h, x_before, p):
+    """Balduzzi and Ghifary 2016, arXiv:1602.02218, section 3: strongly typed; the x before is a state."""
+    z = p.W.z @ x + p.V.z @ x_before + p.b.z
+    f = nr.sigmoid(p.W.f @ x + p.V.f @ x_before + p.b.f)
+    o = nr.tanh(p.W.o @ x + p.V.o @ x_before + p.b.o)
+    return f * h + z * o, x
+
+
+@pair(same_size=True)
+def tgru_step(w, x, h, before):
+    z, f, o = (x @ w[f"W.{k}"].T + before @ w[f"V.{k}"].T + w[f"b.{k}"] for k in "zfo")
+    return f.sigmoid() * h + z * o.tanh(), x
+
+
+@nr.cell
+def tlstm(x, h, c, x_before, p):
+    """The same: its LSTM, whose output h is none of what recurs."""
+    z = p.W.z @ x + p.V.z @ x_before + p.b.z
+    f = nr.sigmoid(p.W.f @ x + p.V.f @ x_before + p.b.f)
+    o = nr.tanh(p.W.o @ x + p.V.o @ x_before + p.b.o)
+    c_new = f * c + (1 - f) * z
+    return c_new * o, c_new, x
+
+
+@pair(same_size=True)
+def tlstm_step(w, x, h, c, before):
+    z, f, o = (x @ w[f"W.{k}"].T + before @ w[f"V.{k}"].T + w[f"b.{k}"] for k in "zfo")
+    f = f.sigmoid()
+    c = f * c + (1 - f) * z
+    return c * o.tanh(), c, x
+
+
+RECURRENT, WITHOUT = 2, 1  # of Sak et al.'s projection: rows that recur, and rows that do not
+OF_RECURRENT = np.repeat([[1.0] * RECURRENT + [0.0] * WITHOUT], 5, axis=0)  # (H, P)
+
+
+@nr.cell
+def sak_lstm(x, h, c, p, seen=OF_RECURRENT):
+    """Sak et al. 2014, arXiv:1402.1128, eqs. (7) to (13): h is the recurrent projection beside the other, which no gate
+    sees."""
+    i = nr.sigmoid(p.W.i @ x + (seen * p.R.i) @ h + p.peep.i * c + p.b.i)
+    f = nr.sigmoid(p.W.f @ x + (seen * p.R.f) @ h + p.peep.f * c + p.b.f)
+    c_new = f * c + i * nr.tanh(p.W.c @ x + (seen * p.R.c) @ h + p.b.c)
+    o = nr.sigmoid(p.W.o @ x + (seen * p.R.o) @ h + p.peep.o * c_new + p.b.o)
+    return p.P.h @ (o * nr.tanh(c_new)), c_new
+
+
+@pair()
+def sak_lstm_step(w, x, h, c):
+    r = h[:, :RECURRENT]
+    i, f, g, o = (x @ w[f"W.{k}"].T + r @ w[f"R.{k}"][:, :RECURRENT].T + w[f"b.{k}"] for k in "ifco")
+    i, f = (i + w["peep.i"] * c).sigmoid(), (f + w["peep.f"] * c).sigmoid()
+    c = f * c + i * g.tanh()
+    m = (o + w["peep.o"] * c).sigmoid() * c.tanh()
+    return m @ w["P.h"].T, c
+
+
+# ----------------------------------------------------------------------------------------------- every form by itself
+MASK = np.tril(np.arange(25.0).reshape(5, 5) / 10, 1)
+
+
+@nr.cell
+def sums_and_scalings(x, h, c, p):
+    """Differences, quotients, negation; the transpose of what is formed; one matrix for x's sum and for h."""
+    W = -(p.W.a + 2 * p.W.b) / p.scalar.s
+    R = (p.R.a - 0.5 * p.R.b.T * p.scalar.t).T
+    return nr.tanh(W @ x + R @ h), nr.sigmoid(p.W.a @ x + R @ c) * p.u
+
+
+@pair()
+def sums_and_scalings_step(w, x, h, c):
+    R = (w["R.a"] - 0.5 * w["scalar.t"] * w["R.b"].T).T
+    W = -(w["W.a"] + 2 * w["W.b"]) / w["scalar.s"]
+    return (x @ W.T + h @ R.T).tanh(), (x @ w["W.a"].T + c @ R.T).sigmoid() * w["u"]
+
+
+@nr.cell
+def products_and_masks(x, h, c, p):
+    """Products of squares and of three, element by element with another parameter and with a constant; the same matrix
+    with three vectors, one of them made within the step."""
+    R = p.R.a @ nr.columns(p.D, 3) @ p.E + p.R.b * p.R.c
+    v = nr.tanh(p.W.a @ x + R @ h + MASK @ c)
+    return v * (p.R.a @ c), nr.tanh((MASK * p.R.d) @ h + p.R.a @ v + p.R.a @ h + p.scalar.b)
+
+
+@pair()
+def products_and_masks_step(w, x, h, c):
+    import torch
+
+    mask = torch.tensor(MASK)
+    R = w["R.a"] @ w["D"] @ w["E"] + w["R.b"] * w["R.c"]
+    v = (x @ w["W.a"].T + h @ R.T + c @ mask.T).tanh()
+    new = h @ (mask * w["R.d"]).T + (v + h) @ w["R.a"].T + w["scalar.b"]
+    return v * (c @ w["R.a"].T), new.tanh()
+
+
+@nr.cell
+def of_input(x, h, p):
+    """x itself in sums over units, in a product, with a bias that is one number, and times the identity."""
+    a = nr.layer_norm(x + h) + nr.eye() @ x
+    return nr.tanh(p.R.a @ (a * x) + x + p.scalar.b + (p.W.a - nr.eye()) @ x) + 0.1 * (nr.eye() @ h)
+
+
+@pair(same_size=True)
+def of_input_step(w, x, h):
+    import torch
+
+    a = torch.nn.functional.layer_norm(x + h, x.shape[1:]) + x
+    return (((a * x) @ w["R.a"].T + w["scalar.b"] + x @ w["W.a"].T).tanh() + 0.1 * h,)
