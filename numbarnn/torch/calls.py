@@ -12,10 +12,7 @@ _PLAIN = {torch.Tensor, torch.nn.Parameter}
 _MAX_SEED = 2**62
 
 
-def run(
-    network, x, hx, cx, weights, *, lengths=None, resets=None, padding_value=0.0, batch_first=False, training=False,
-    output_states=False,
-):  # fmt: skip
+def run(network, x, hx, cx, weights, **about):
     """y, hy, cy of a `Network`, and with `output_states` all private states.
 
     Ordinary calls go straight to the engine; those that are compiled, exported or transformed go through the operators
@@ -28,10 +25,7 @@ def run(
         weights: the parameters in the order of `network.parts`, or one flat tensor of all. Parameters that are views of
             one flat buffer, at their parts' offsets, are not copied, others are gathered in each call. Gradients of
             them are views of one flat buffer.
-        lengths: (B,) ints, resets: (T, B) bools, or (B, T) with `batch_first`, tensors on the host or the device.
-        padding_value: what stands in y beyond a sequence's length.
-        training: draw at random what the network does so; there are gradients without it too.
-        output_states: return the private states of every step of the last layer too.
+        about: `lengths`, `resets`, `padding_value`, `batch_first`, `output_states` and `training` of a `core.About`.
 
     Returns:
         y, hy, cy in the forms of x, hx and cx; cy is None without private states.
@@ -42,7 +36,7 @@ def run(
         ValueError: shapes, dtypes or devices do not go together.
     """
     weights = [weights] if isinstance(weights, torch.Tensor) else weights
-    about = core.About(lengths, resets, padding_value, batch_first, output_states, training)
+    about = core.About(**about)
     x, hx, cx, weights = _cast(x, joined(network, hx), joined_privates(network, cx), weights)
     if not goes_by_operators(x, weights):
         core.check(network, about, x, hx, cx, weights)
@@ -71,7 +65,7 @@ def _called(network, about, x, hx, cx, weights):
         cy = None
     if network.uneven or network.private > 1:
         hy, cy = apart(network, hy), apart_privates(network, cy)
-    if about.every_state:
+    if about.output_states:
         return y, hy, cy, split_steps(every, network.private, network.stack.directions)
     return y, hy, cy
 
@@ -89,7 +83,7 @@ def goes_by_operators(x, weights):
     """Whether something else than the engine is to see the call: a compiler, a transformation, other tensors."""
     if torch.compiler.is_compiling():
         return True
-    if type(x) not in _PLAIN or type(weights[0]) not in _PLAIN or x.device.type == "meta":
+    if type(x) not in _PLAIN or type(weights[0]) not in _PLAIN or x.is_meta:
         return True
     return torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() > 0
 
@@ -100,7 +94,7 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
         one if one is None or isinstance(one, torch.Tensor) else torch.as_tensor(one)
         for one in (about.lengths, about.resets)
     )
-    options = network.key, float(about.padding_value), about.batch_first, about.every_state
+    options = network.key, float(about.padding_value), about.batch_first, about.output_states
     if keep and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         return Forward.apply(lengths, resets, about.seed, *options, x, hx, cx, *weights)[:4]
     options = *options, keep

@@ -109,7 +109,7 @@ class Computation:
 
         every = [of_every_step(whole.hidden_sizes[-1]) for _ in self.states[1:]]
         results = [of_every_step(whole.output_sizes[-1]), tuple(map(empty, states.shapes(whole, 0))), tuple(every)]
-        return results if about.every_state else results[:2]
+        return results if about.output_states else results[:2]
 
 
 class Computed:
@@ -189,7 +189,7 @@ def _layer_by_layer(networks, weights, given, about, drop):
         y, about = y.transpose(0, 1), about._replace(batch_first=False)
         if about.resets is not None:
             about = about._replace(resets=torch.as_tensor(about.resets).transpose(0, 1))
-    final, about, of_last = [], about._replace(every_state=False), about
+    final, about, of_last = [], about._replace(output_states=False), about
     for layer, (network, own) in enumerate(zip(networks, weights, strict=True)):
         if layer and drop:
             y = drop(y)

@@ -24,11 +24,12 @@ class About(NamedTuple):
     """What a call is told besides tensors that have gradients.
 
     Attributes:
-        lengths: (B,) ints, resets: (T, B), or (B, T) with `batch_first`: tensors, or what makes arrays; or None.
+        lengths: (B,) ints, resets: (T, B) bools, or (B, T) with `batch_first`: tensors on the host or the device, or
+            what makes arrays; or None.
         padding_value: what stands in y beyond a sequence's length.
         batch_first: x and y are (B, T, ...).
-        every_state: the private states of every step of the last layer are asked for.
-        training: what the network draws at random is drawn.
+        output_states: the private states of every step of the last layer are asked for.
+        training: what the network draws at random is drawn; there are gradients without it too.
         seed: (1,) int64, a tensor on the host, where random numbers are drawn; else None, as before they are.
     """
 
@@ -36,7 +37,7 @@ class About(NamedTuple):
     resets: Any = None
     padding_value: float = 0.0
     batch_first: bool = False
-    every_state: bool = False
+    output_states: bool = False
     training: bool = False
     seed: Any = None
 
@@ -46,7 +47,7 @@ class About(NamedTuple):
         if self.batch_first:
             steps, batch = batch, steps
         return Shape(
-            steps, batch, self.lengths is not None, self.resets is not None, self.batch_first, self.every_state
+            steps, batch, self.lengths is not None, self.resets is not None, self.batch_first, self.output_states
         )
 
 
@@ -68,9 +69,9 @@ class Prepared(NamedTuple):
 def prepare(network, about, x, weights, keep):
     """The `Prepared` call of what `check` has found right; keep: backward may follow."""
     shape, sequences = about.shape_of(x), EVERY_STEP
+    prepared = prepare_again(network, shape, about.seed, weights, keep or about.seed is not None)
+    engine = prepared.call.engine
     with stream_of(x):
-        prepared = prepare_again(network, shape, about.seed, weights, keep or about.seed is not None)
-        engine = prepared.call.engine
         if shape.padded or shape.resets:
             ends = _host(about.lengths), _flags(about.resets)
             sequences = checked(engine, *ends, about.padding_value, shape.steps, shape.batch, about.batch_first)
@@ -83,7 +84,8 @@ def prepare_again(network, shape, seed, weights, reserves=True):
     """The `Prepared` call of a `reserved.Shape` and a seed, as `About` has it, for backward."""
     first, draws = weights[0], seed is not None
     calls = network.planned_calls(network.stack_for(first, draws), shape, reserves)
-    call = calls.call(_flat(network, weights), int(seed.item()) if draws else 0)
+    with stream_of(first):
+        call = calls.call(_flat(network, weights), int(seed.item()) if draws else 0)
     return Prepared(calls, call, EVERY_STEP, None if computes_in(first) is first.dtype else first.dtype)
 
 
@@ -131,8 +133,10 @@ def backward(network, prepared, x, weights, reserve, gradients, need, need_state
         x, gradients = with_each((x, gradients), torch.Tensor.float)
     dy, dhy, dcy, d_states = gradients
     with stream_of(reserve):
-        if weights is not None and (flat := _flat(network, weights)) is not call.flat:
-            call = calls.call(flat, call.seed)
+        if weights is not None:
+            flat = weights_of(network, weights) if dtype is None else _flat(network, weights)
+            if flat is not call.flat:
+                call = calls.call(flat, call.seed)
         states = array_of(dhy), array_of(dcy)
         if network.uneven:
             states = _apart(network, *states)
@@ -203,7 +207,7 @@ def check(network, about, x, hx, cx, weights):
                 raise ValueError(f"{name} must have shape {wanted}, but has {tuple(state.shape)}")
             _alike(name, state, x)
     _alike("weights", weights[0], x)
-    if about.every_state:
+    if about.output_states:
         keeps_states(stack, True)
 
 

@@ -1,11 +1,14 @@
 """Ordinary eager calls: one `autograd.Function` around a call of the engine, without the machinery of operators."""
 
+from functools import cache
+
 import torch
 
 from numbarnn.passes.backward import Need
 from numbarnn.torch import core
 from numbarnn.torch.arrays import gradients_of
 
+_need = cache(Need)  # of the same few, which takes less time than another one
 try:
     graph_is_kept = torch._C._autograd._get_current_graph_task_keep_graph  # in a backward pass: retain_graph
 except AttributeError:  # other versions of PyTorch
@@ -28,8 +31,8 @@ class Recurrence(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.call, shape = (network, prepared), prepared.calls.shape
         copied = shape.batch_major or shape.padded  # x into the reserve, and y out of it
-        # Whoever writes into y, writes into the reserve, if y is in there: PyTorch notices it where y is saved.
         x = x if not copied and any(ctx.needs_input_grad[5:]) else None
+        # Whoever writes into y, may write into the reserve: PyTorch notices it where y is saved.
         ctx.save_for_backward(x, reserve, None if copied else y, *weights)
         return y, hy, cy, states
 
@@ -38,7 +41,7 @@ class Recurrence(torch.autograd.Function):
         x, reserve, _, *weights = ctx.saved_tensors
         network, prepared = ctx.call
         _, _, needs_x, needs_hx, needs_cx, *needs_weights = ctx.needs_input_grad
-        need, given = Need(needs_x, any(needs_weights), graph_is_kept()), (dy, dhy, dcy, d_states)
+        need, given = _need(needs_x, any(needs_weights), graph_is_kept()), (dy, dhy, dcy, d_states)
         dx, dhx, dcx, dw = core.backward(network, prepared, x, weights, reserve, given, need, (needs_hx, needs_cx))
         gradients = dx, dhx, dcx, *gradients_of(network, weights, dw)
         if torch.is_grad_enabled():  # create_graph

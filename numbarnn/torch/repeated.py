@@ -34,9 +34,9 @@ def form_of(network, about, x, state, weights):
     Args:
         about: a `core.About`. state: a tuple of tensors, or None. weights: the parameters.
     """
-    if goes_by_operators(x, weights) or not network.remembers or x.is_cuda or torch.is_autocast_enabled("cpu"):
+    if goes_by_operators(x, weights) or not network.remembers or not x.is_cpu or torch.is_autocast_enabled("cpu"):
         return None
-    if about.lengths is not None or about.resets is not None or about.every_state:
+    if about.lengths is not None or about.resets is not None or about.output_states:
         return None
     first = weights[0]
     form = [about.batch_first, x.shape, x.dtype, first.dtype, first.is_cpu]
