@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from functools import cache
 
 PATIENCE_S = 2.0  # of a person, for all that is compiled of one thing together
 
@@ -51,33 +50,3 @@ def _say(what, how_long, kept_in):
         print(text, file=sys.stderr, flush=True)
     else:
         logging.getLogger("numbarnn").info(text)
-
-
-@cache
-def listen_to_numba(describe):
-    """Do `compiling` for each of this package's functions that Numba compiles for the CPU, and does not find on disk.
-
-    Args:
-        describe: describe(types of the arguments) -> (what, how_long).
-    """
-    from numba.core import event
-
-    class Listener(event.Listener):
-        """Opens `compiling` when Numba begins with a function, and closes it when Numba is done."""
-
-        def __init__(self):
-            self.blocks = {}  # id of what an event tells, the same at its start and end -> what is open
-
-        def on_start(self, event):
-            dispatcher = event.data["dispatcher"]
-            if (dispatcher.py_func.__module__ or "").startswith("numbarnn."):
-                block = compiling(*describe(event.data["args"]), dispatcher.stats.cache_path)
-                block.__enter__()
-                self.blocks[id(event.data)] = block
-
-        def on_end(self, event):
-            block = self.blocks.pop(id(event.data), None)
-            if block is not None:
-                block.__exit__(None, None, None)
-
-    event.register("numba:compile", Listener())

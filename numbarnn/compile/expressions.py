@@ -1,14 +1,15 @@
 """Expressions of plain functions: what LLVM's instructions are for them; see `plain`."""
 
 import ast
+import math
 import operator
 from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils, errors
-from numba.np.numpy_support import from_dtype
+
+from numbarnn.compile import cgutils, types
+from numbarnn.compile.types import from_dtype
 
 BYTES = ir.IntType(8).as_pointer()
 _OPERATORS = {
@@ -22,17 +23,27 @@ _ON_INTEGERS = {
     ast.BitXor: "xor",
 }  # fmt: skip
 _ON_FLOATS = {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", ast.Div: "fdiv"}
+# Functions of `math` that LLVM has itself; of others the C library's is called.
+_OF_LLVM = {"exp", "log", "log2", "log10", "sin", "cos", "sqrt", "pow", "fabs", "floor", "ceil"}
+_OF_C = {
+    "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p", "erf", "erfc",
+    "atan2", "hypot",
+}  # fmt: skip
 
 
 class Value(NamedTuple):
     """A number, pointer or record of the running program; what is known when compiling is a Python object.
 
     Attributes:
-        type: Numba's. llvm: the value; of a variable its place in memory.
+        type: one of `types`. llvm: the value; of a variable its place in memory.
     """
 
     type: types.Type
     llvm: ir.Value
+
+
+class Refused(TypeError):
+    """What a function says is not of the language of plain functions."""
 
 
 class of_types:
@@ -87,7 +98,7 @@ class Expressions:
     """Writes the expressions of a function.
 
     Attributes:
-        builder: writes instructions, where it stands. context: Numba's, which knows LLVM's types.
+        builder: writes instructions, where it stands.
         names: the places of its variables. outside: what other names mean.
         call: f(function, arguments), a call of another plain function. refuse: raises an error about a node.
     """
@@ -114,7 +125,17 @@ class Expressions:
         return given(value) if isinstance(value, np.generic) else value
 
     def value_of_Tuple(self, node):
-        return tuple(map(self.value, node.elts))
+        return tuple(self.values(node.elts))
+
+    def values(self, nodes):
+        """The values of expressions, of starred ones those of their parts."""
+        found = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                found += self.items(node.value)
+            else:
+                found.append(self.value(node))
+        return found
 
     def value_of_Attribute(self, node):
         value = self.value(node.value)
@@ -126,7 +147,12 @@ class Expressions:
     def value_of_Subscript(self, node):
         value = self.value(node.value)
         if not isinstance(value, Value):
-            return value[self.value(node.slice)]
+            index = self.value(node.slice)
+            if hasattr(value, "number_at"):
+                return self.call(type(value).number_at, [value, *index])
+            if not isinstance(index, int):
+                self.refuse(node, "has an index that is not known when compiling")
+            return value[index]
         place = self.place(node)
         return Value(place.type, self.builder.load(place.llvm))
 
@@ -143,10 +169,8 @@ class Expressions:
     def field(self, value, name, node):
         if not isinstance(value.type, types.Record) or name not in value.type.fields:
             self.refuse(node, f"is no field of {value.type}")
-        type_ = value.type.typeof(name)
-        start = self.builder.bitcast(value.llvm, BYTES)
-        place = self.builder.gep(start, [ir.IntType(64)(value.type.offset(name))], inbounds=True)
-        return Value(type_, self.builder.bitcast(place, self.context.get_value_type(type_).as_pointer()))
+        place = self.builder.gep(value.llvm, [ir.IntType(64)(value.type.fields[name])], inbounds=True)
+        return Value(types.int64, self.builder.bitcast(place, types.int64.llvm.as_pointer()))
 
     def value_of_BinOp(self, node):
         return self.binary(node, self.value(node.left), self.value(node.right))
@@ -219,6 +243,12 @@ class Expressions:
         value, test = value or self.value, self.test(node.test)
         if isinstance(test, bool):
             return value(node.body if test else node.orelse)
+        if isinstance(node.body, ast.Name) and isinstance(node.orelse, ast.Name):
+            a, b = given(value(node.body)), given(value(node.orelse))
+            if isinstance(a, Value) and isinstance(b, Value):  # nothing to compute: no need of branches
+                common = self.common(a, b, node)
+                a, b = (self.cast(one, common, node).llvm for one in (a, b))
+                return Value(common, self.builder.select(test.llvm, a, b))
         then, other, after = map(self.builder.append_basic_block, ("then", "else", "after"))
         self.builder.cbranch(test.llvm, then, other)
         found = []
@@ -274,12 +304,12 @@ class Expressions:
 
     def cast(self, value, type_, node):
         """A number as another type."""
-        value, type_, builder = given(value), types.unliteral(type_), self.builder
+        value, builder = given(value), self.builder
         if not isinstance(value, Value):
             self.refuse(node, "is no number")
         if value.type == type_:
             return value
-        own, wanted = value.type, self.context.get_value_type(type_)
+        own, wanted = value.type, type_.llvm
         numbers = types.Integer | types.Boolean | types.Float
         if not isinstance(own, numbers) or not isinstance(type_, numbers):
             self.refuse(node, f"is of {own}, where {type_} is needed")
@@ -301,18 +331,26 @@ class Expressions:
 
     # -------------------------------------------------------------------------------------- calls
     def value_of_Call(self, node):
-        if node.keywords or any(isinstance(one, ast.Starred) for one in node.args):
-            self.refuse(node, "has arguments by name, or starred ones, which")
-        function, arguments = self.value(node.func), [self.value(one) for one in node.args]
+        if node.keywords:
+            self.refuse(node, "has arguments by name, which")
+        if isinstance(node.func, ast.Name) and node.func.id == "tuple":
+            return self.tuple_of(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "view":
+            return self.view(node)
+        function, arguments = self.value(node.func), self.values(node.args)
+        if isinstance(function, Plain):
+            return self.call(function, arguments)
         if function in (min, max):
             result = arguments[0]
             for other in arguments[1:]:
                 result = self.smaller(result, other, "<" if function is min else ">", node)
             return result
-        if function is abs:
-            return self.smaller(arguments[0], self.negative(arguments[0]), ">", node)
         if function is int:
             return self.cast(arguments[0], types.intp, node)
+        if function is abs and not self.is_float(arguments[0]):
+            return self.smaller(arguments[0], self.negative(arguments[0]), ">", node)
+        if function is abs or getattr(math, getattr(function, "__name__", ""), None) is function:
+            return self.of_math("fabs" if function is abs else function.__name__, arguments, node)
         if isinstance(function, type) and issubclass(function, np.generic):
             if not isinstance(arguments[0], Value):
                 return given(function(arguments[0]))
@@ -321,13 +359,62 @@ class Expressions:
             return function(*map(given, arguments))
         if isinstance(function, of_types):
             return function.function(*(kind(given(one)) for one in arguments))
-        if hasattr(function, "py_func"):
-            return self.call(function.py_func, arguments)
         if isinstance(function, types.ExternalFunction):
             return self.external(function, arguments, node)
-        if hasattr(function, "_defn"):
+        if isinstance(function, intrinsic):
             return self.intrinsic(function, arguments, node)
         self.refuse(node)
+
+    def is_float(self, value):
+        return isinstance(value, Value) and isinstance(value.type, types.Float)
+
+    def tuple_of(self, node):
+        """tuple(an expression for a name in what is known when compiling)."""
+        (made,) = node.args
+        if not isinstance(made, ast.GeneratorExp) or len(made.generators) > 1 or made.generators[0].ifs:
+            self.refuse(node)
+        found, (part,) = [], made.generators
+        for item in self.items(part.iter):
+            self.assign(part.target, item)
+            found.append(self.value(made.elt))
+        return tuple(found)
+
+    def items(self, node):
+        """What a loop goes through, if that is known when compiling: a range of constants, a tuple, `enumerate` of
+        it."""
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("range", "enumerate"):
+            values = self.values(node.args)
+            if any(isinstance(one, Value) for one in values):
+                self.refuse(node, "is not known when compiling")
+            return list(range(*values) if node.func.id == "range" else enumerate(*values))
+        value = self.value(node)
+        if not isinstance(value, tuple) or isinstance(value, Value):
+            self.refuse(node)
+        return list(value)
+
+    def view(self, node):
+        """x.view(type): the same bits."""
+        value, (wanted,) = self.value(node.func.value), self.values(node.args)
+        if not isinstance(value, Value) or not isinstance(wanted, type) or not issubclass(wanted, np.generic):
+            self.refuse(node)
+        wanted = from_dtype(np.dtype(wanted))
+        if value.type.bitwidth != wanted.bitwidth:
+            self.refuse(node, f"looks at {value.type} as {wanted}, of another size,")
+        return Value(wanted, self.builder.bitcast(value.llvm, wanted.llvm))
+
+    def of_math(self, name, arguments, node):
+        """A function of `math`, of numbers of one dtype."""
+        if not all(map(self.is_float, arguments)) or len({one.type for one in arguments}) > 1:
+            self.refuse(node, "is not of numbers of one dtype, which")
+        (first, *_), kinds = arguments, [one.llvm.type for one in arguments]
+        of_llvm, module = ir.FunctionType(kinds[0], kinds), self.builder.module
+        if name in _OF_LLVM:
+            function = module.declare_intrinsic(f"llvm.{name}", kinds[:1], of_llvm)
+        elif name in _OF_C:
+            function = cgutils.get_or_insert_function(module, of_llvm, name + "f" * (first.type == types.float32))
+        else:
+            self.refuse(node)
+        return Value(first.type, self.builder.call(function, [one.llvm for one in arguments]))
 
     def negative(self, value):
         negative = self.builder.fneg if isinstance(value.type, types.Float) else self.builder.neg
@@ -342,23 +429,57 @@ class Expressions:
     def external(self, function, arguments, node):
         """A call of a function of another library, in C's way."""
         kinds, result = function.sig.args, function.sig.return_type
-        llvm = [self.context.get_value_type(one) for one in kinds]
-        returned = ir.VoidType() if result == types.void else self.context.get_value_type(result)
-        kind = ir.FunctionType(returned, llvm)
-        symbol = cgutils.get_or_insert_function(self.builder.module, kind, function.symbol)
+        of_llvm = ir.FunctionType(result.llvm, [one.llvm for one in kinds])
+        symbol = cgutils.get_or_insert_function(self.builder.module, of_llvm, function.symbol)
         given = [self.cast(one, kind, node).llvm for one, kind in zip(arguments, kinds, strict=True)]
         value = self.builder.call(symbol, given)
         return None if result == types.void else Value(result, value)
 
     def intrinsic(self, function, arguments, node):
-        """What an intrinsic of Numba's writes."""
-        values = [Value(types.none, self.context.get_dummy_value()) if one is None else given(one) for one in arguments]
-        kinds = [one.type for one in values]
-        try:
-            signature, generate = function._defn(None, *kinds)
-        except errors.NumbaError:  # it wants to know the constants
-            kinds = [types.literal(a) if type(a) is int else kind for a, kind in zip(arguments, kinds, strict=True)]
-            signature, generate = function._defn(None, *kinds)
+        """What an intrinsic writes."""
+        values = [Value(types.none, ir.Constant(BYTES, None)) if one is None else given(one) for one in arguments]
+        kinds = [types.IntegerLiteral(a) if type(a) is int else kind(b) for a, b in zip(arguments, values, strict=True)]
+        signature, generate = function.py_func(None, *kinds)
         values = [self.cast(one, kind, node) for one, kind in zip(values, signature.args, strict=True)]
-        value = generate(self.context, self.builder, signature, [one.llvm for one in values])
+        value = generate(_Context, self.builder, signature, [one.llvm for one in values])
         return None if signature.return_type == types.void else Value(signature.return_type, value)
+
+
+# ------------------------------------------------------------------------------------------ what is called
+class intrinsic:
+    """A function that writes LLVM's instructions, for plain functions; as Numba's decorator of this name.
+
+    It gets a None and the types of its arguments, and returns its signature and generate(context, builder, signature,
+    values), which writes them and returns the value; `context` knows LLVM's types.
+    """
+
+    def __init__(self, define):
+        self.py_func, self.__doc__ = define, define.__doc__
+
+
+class _Context:
+    """What `generate` asks for."""
+
+    @staticmethod
+    def get_value_type(type_):
+        return type_.llvm
+
+    @staticmethod
+    def get_dummy_value():
+        return ir.Constant(BYTES, None)
+
+
+class Plain:
+    """A function for compiled code, see `plain`.
+
+    Attributes:
+        py_func: the Python function.
+        inlined: it becomes a part of those that call it. scalar: Numba may compile it, see `plain.scalar`.
+    """
+
+    def __init__(self, function, inlined=False, scalar=False):
+        self.py_func, self.inlined, self.scalar = function, inlined, scalar
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+
+    def __call__(self, *arguments, **named):
+        raise TypeError(f"{self.__name__} is for compiled code: call it in a plain function (numbarnn.compile.plain)")

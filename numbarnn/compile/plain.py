@@ -1,99 +1,180 @@
-"""Compiles plain functions to LLVM: those of the CPU engine that know numbers, addresses and records alone.
+"""Compiles plain functions to LLVM: those of the CPU engine, and the equations of cells as it runs them.
 
-Numba takes about a tenth of a second for each function, most of it to find out the types of its values, and the
-engine's loops are some seventy functions. Here the types follow from those of the arguments, statement by statement, so
-that a function takes a few milliseconds. Numba compiles the doors alone, by which others call a plain function
-(`door`), and gets the functions behind them as parts.
+Numba takes about a tenth of a second for each function, most of it to find out the types of its values, and a cell and
+the engine's loops are some hundred functions; importing it takes as long as all that a process with compiled code on
+disk does before its first result. Here the types follow from those of the arguments, statement by statement, so that a
+function takes a few milliseconds; the rest of a first call is LLVM's own work. `native` keeps what it makes on disk.
 
 What a plain function may consist of:
 - assignments, also to several names at once; `if`, `while`, `for` over a `range` (a step that is no constant must be
-  positive), `break`, `continue`, `return`;
+  positive), `break`, `continue`, `return`; `for` over a tuple, or `enumerate` of it, whose body is written out for each
+  item;
 - integers (as in C: int64, whatever overflows), bools, numbers of one dtype, which do not mix with integers; tuples and
-  NamedTuples; fields of records; numbers at pointers;
-- arithmetic, comparisons, `a if b else c`, `and`, `or`, `not`, min, max, abs, int;
-- calls, by position, of plain functions, of Numba's intrinsics, which write instructions of their own, and of its
-  external functions. Names from outside the function are constants.
+  NamedTuples; fields of records; numbers at pointers; tuple(... for ... in a range or tuple known when compiling);
+- arithmetic, comparisons, `a if b else c`, `and`, `or`, `not`, min, max, abs, int, x.view(np.int32), functions of
+  `math`;
+- calls, by position, of plain functions, of intrinsics, which write instructions of their own, and of external
+  functions. Names from outside the function are constants, and so are objects that are handed on as arguments.
 
-A name has the type of what is first assigned to it; outside of branches and loops it may get another one.
+A name has the type of what is first assigned to it; outside of branches and loops it may get another one. Anything else
+is refused with its file and line; where it is an equation of a cell, Numba compiles that function (`with_numba`).
 """
 
 import ast
 import builtins
+import ctypes
 import inspect
-import textwrap
-from functools import cache
+import linecache
+from collections import ChainMap
+from functools import cache, cached_property
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from numbarnn.compile.expressions import BYTES, Expressions, Value, flat, given, kind, with_each
+from numbarnn.compile import cgutils, native, types
+from numbarnn.compile.expressions import BYTES, Expressions, Plain, Refused, Value, flat, given, kind, with_each
+from numbarnn.cuda.cubin_cache import fingerprint
+
+# Rewrites that keep NaN and infinity and the order of sums: contraction to FMA, reciprocals, no signed zeros.
+FAST_MATH = ("contract", "nsz", "arcp", "afn")
 
 
 def plain(function):
-    """`function` for other plain functions, and for those of `numba.njit`.
+    """`function` for other plain functions, and to be compiled by `Entry`."""
+    return Plain(function)
 
-    To the latter it returns nothing, or a tuple of the Numba type that is its annotation.
+
+def inlined(function):
+    """The same; it becomes a part of those that call it, so that loops around it become vectors."""
+    return Plain(function, inlined=True)
+
+
+def scalar(function):
+    """The same, of an equation of a cell: where it has what is not of the language, Numba compiles it."""
+    return Plain(function, inlined=True, scalar=True)
+
+
+class Entry:
+    """A plain function that others call by its address: of integers and of numbers whose type the caller says.
+
+    Args:
+        function: the Python function.
+        what: what a person is told that is being compiled, or a function of the constant given to `address`.
     """
-    returned = inspect.get_annotations(function).get("return", types.void)
 
-    def define(typing_context, *arguments):
-        def generate(context, builder, signature, values):
-            arguments = [Value(*pair) for pair in zip(signature.args, values, strict=True)]
-            value = _call(function, arguments, context, builder)
-            if [one.type for one in flat(value)] != list(() if returned == types.void else returned):
-                raise TypeError(f"{function.__qualname__} returns {kind(value)}, which its annotation does not say")
-            if returned == types.void:
-                return context.get_dummy_value()
-            return context.make_tuple(builder, returned, [one.llvm for one in value])
+    def __init__(self, function, what):
+        self.py_func, self.what = function, what
+        self.__name__, self.__qualname__, self.__doc__ = function.__name__, function.__qualname__, function.__doc__
 
-        return returned(*map(types.unliteral, arguments)), generate
+    def address(self, *first):
+        """Where its machine code is, which is compiled if it is not on disk.
 
-    parameters = inspect.signature(function).parameters.values()
-    context = inspect.Parameter("typing_context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    define.__signature__ = inspect.Signature([context, *parameters])
-    define.__name__, define.__qualname__ = function.__name__, function.__qualname__
-    define.__module__, define.__doc__ = function.__module__, function.__doc__
-    made = intrinsic(define)
-    made.py_func = function
-    return made
+        Args:
+            first: of its first arguments their types; or something that is a constant of the code, whose repr tells it
+                from others. The others are int64.
+        """
+        function = self.py_func
+        count = function.__code__.co_argcount - len(first)
+        made_of = fingerprint(function) if not function.__module__.startswith("numbarnn.") else function.__module__
+        what = self.what if isinstance(self.what, str) else self.what(*first)
+        return native.address_of(
+            function.__name__, what, (made_of, repr(first)), lambda symbol: _module(function, symbol, first, count)
+        )
 
 
-def door(function):
-    """A function for `numba.njit` that calls the plain `function`."""
-    code = function.__code__
-    names = ", ".join(code.co_varnames[: code.co_argcount])
-    namespace = {"plain_function": plain(function), "__name__": function.__module__}
-    exec(f"def {function.__name__}({names}): return plain_function({names})", namespace)
-    made = namespace[function.__name__]
-    # Numba names the files of its cache by these.
-    made.__code__ = made.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)
-    made.__qualname__, made.__doc__ = function.__qualname__, function.__doc__
-    return made
+class FromPython(Entry):
+    """An entry that Python calls, with integers; it returns nothing, and others may run meanwhile."""
+
+    def __call__(self, *numbers):
+        return self._compiled(*numbers)
+
+    @cached_property
+    def _compiled(self):
+        return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * self.py_func.__code__.co_argcount)(self.address())
+
+
+def _module(function, symbol, first, count):
+    """`module_of` for an entry."""
+    given = (*first, *[types.int64] * count)
+    kinds = [one for one in given if isinstance(one, types.Type)]
+
+    def write(builder, values):
+        values = iter(values)
+        call(Plain(function), [next(values) if isinstance(one, types.Type) else one for one in given], builder)
+
+    return module_of(symbol, kinds, write)
+
+
+def module_of(symbol, kinds, write):
+    """LLVM's module with a function of that symbol, and modules that belong to it.
+
+    Args:
+        kinds: types of its arguments; it returns nothing. write: write(builder, values) writes what it does.
+    """
+    module = ir.Module(symbol)
+    module.linked = {}
+    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [one.llvm for one in kinds]), symbol)
+    builder = ir.IRBuilder(entry.append_basic_block())
+    write(builder, list(map(Value, kinds, entry.args)))
+    builder.ret_void()
+    for one in module.functions:
+        for block in one.blocks:
+            for instruction in block.instructions:
+                _let_round(instruction)
+    return module, list(module.linked.values())
+
+
+def _let_round(instruction):
+    """Floating-point arithmetic may be contracted, and so on."""
+    if instruction.opname in ("fadd", "fsub", "fmul", "fdiv", "fcmp"):
+        instruction.flags += FAST_MATH
+    elif isinstance(instruction, ir.CallInstr) and isinstance(instruction.type, ir.FloatType | ir.DoubleType):
+        instruction.fastmath.update(FAST_MATH)
 
 
 @cache
-def _tree(function):
-    """The syntax tree of a function's definition."""
-    return ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+def _definitions(file):
+    """The functions that a file defines: their syntax trees, by the lines where they begin."""
+    nodes = ast.walk(ast.parse("".join(linecache.getlines(file))))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    return {min(one.lineno for one in (node, *node.decorator_list)): node for node in functions}
+
+
+def _body(function):
+    """The statements of a function."""
+    code = function.__code__
+    node = _definitions(code.co_filename).get(code.co_firstlineno)
+    if node is None or node.name != code.co_name:
+        raise Refused(f"{code.co_filename}:{code.co_firstlineno}: there is no source of {function.__qualname__}")
+    return node.body
 
 
 @cache
 def _names_outside(function):
     """What names mean that a function does not define."""
-    return {**vars(builtins), **function.__globals__, **inspect.getclosurevars(function).nonlocals}
+    closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    inside = {name: cell.cell_contents for name, cell in closure}
+    return ChainMap(inside, function.__globals__, vars(builtins))
 
 
 # ------------------------------------------------------------------------------------------ functions
-def _call(function, arguments, context, builder):
+def call(function, arguments, builder):
     """Call a plain function, which is compiled first, once per module and types of its arguments; returns its value."""
     arguments, module = tuple(map(given, arguments)), builder.module
     known = module.__dict__.setdefault("plain_functions", {})
     key = function, kind(arguments)
     if key not in known:
-        known[key] = _Function(function, arguments, context, module, len(known))
+        functions = dict(module.globals)
+        try:
+            known[key] = _Function(function, arguments, module)
+        except Refused:
+            if not function.scalar:
+                raise
+            known[key], module.globals = None, functions  # without what was written of it
     called = known[key]
+    if called is None:
+        from numbarnn.compile import with_numba  # half a second, which others do without
+
+        return with_numba.call(function.py_func, arguments, builder, FAST_MATH)
     place = cgutils.alloca_once(builder, called.results) if called.results else ir.Constant(BYTES, None)
     builder.call(called.llvm, [builder.bitcast(place, BYTES), *(one.llvm for one in flat(arguments))])
     numbers = iter(range(len(flat(called.returned))))
@@ -115,11 +196,12 @@ class _Function(Expressions):
         returned: a value of the types it returns. results: the structure at the address, None if it returns nothing.
     """
 
-    def __init__(self, function, arguments, context, module, number):
-        self.function, self.context, self.returned, self.results = function, context, None, None
+    def __init__(self, plain_function, arguments, module):
+        self.function = function = plain_function.py_func
+        self.returned = self.results = None
         kinds = [one.llvm.type for one in flat(arguments)]
         of_llvm = ir.FunctionType(ir.VoidType(), [BYTES, *kinds])
-        self.llvm = ir.Function(module, of_llvm, f"{module.name}.{function.__name__}.{number}")
+        self.llvm = ir.Function(module, of_llvm, module.get_unique_name(f"{module.name}.{function.__name__}"))
         self.llvm.linkage = "internal"
         self.builder = ir.IRBuilder(self.llvm.append_basic_block("entry"))
         self.outside, self.names, self.loops, self.depth = _names_outside(function), {}, [], 0
@@ -128,19 +210,24 @@ class _Function(Expressions):
         self.builder.branch(begin)  # what comes before are places in memory
         self.builder.position_at_end(begin)
         values = iter(self.llvm.args[1:])
-        for name, value in zip(inspect.signature(function).parameters, arguments, strict=True):
+        code = function.__code__
+        if len(arguments) != code.co_argcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+            raise Refused(f"{function.__qualname__} does not take {len(arguments)} arguments, all by position")
+        for name, value in zip(code.co_varnames, arguments, strict=False):
             self.set_name(name, with_each(value, lambda one: Value(one.type, next(values))))
-        self.run(_tree(function).body)
+        self.run(_body(function))
         if not self.builder.block.is_terminated:
             if self.results:
-                raise TypeError(f"{function.__qualname__} must return a value at its end, as it does elsewhere")
+                raise Refused(f"{function.__qualname__} must return a value at its end, as it does elsewhere")
             self.builder.branch(self.end)
         ir.IRBuilder(self.end).ret_void()
-        if len(self.llvm.blocks) > 3:  # copies of it in those that call it take LLVM longer than they save
+        if plain_function.inlined:
+            self.llvm.attributes.add("alwaysinline")
+        elif len(self.llvm.blocks) > 3:  # copies of it in those that call it take LLVM longer than they save
             self.llvm.attributes.add("noinline")
 
     def call(self, function, arguments):
-        return _call(function, arguments, self.context, self.builder)
+        return call(function, arguments, self.builder)
 
     # -------------------------------------------------------------------------------------- statements
     def run(self, statements):
@@ -149,12 +236,16 @@ class _Function(Expressions):
             if self.builder.block.is_terminated:
                 return  # nothing comes here
             method = getattr(self, "run_" + type(statement).__name__, None) or self.refuse(statement)
-            method(statement)
+            try:
+                method(statement)
+            except Refused:
+                raise
+            except Exception as error:  # of what was not foreseen
+                self.refuse(statement, f"({type(error).__name__}: {error}) is not of the language of plain functions")
 
     def refuse(self, node, why="is not of the language of plain functions"):
-        code = self.function.__code__
-        line = code.co_firstlineno + getattr(node, "lineno", 1) - 1
-        raise TypeError(f"{code.co_filename}:{line}: {ast.unparse(node)!r} {why}, see numbarnn.compile.plain")
+        file = self.function.__code__.co_filename
+        raise Refused(f"{file}:{getattr(node, 'lineno', '')}: {ast.unparse(node)!r} {why}, see numbarnn.compile.plain")
 
     def run_Expr(self, node):
         if not isinstance(node.value, ast.Constant):  # a docstring
@@ -175,8 +266,8 @@ class _Function(Expressions):
         if isinstance(target, ast.Name):
             self.set_name(target.id, value, target)
         elif isinstance(target, ast.Tuple):
-            if len(target.elts) != len(value):
-                self.refuse(target, f"has not as many names as there are values, {len(value)}")
+            if isinstance(value, Value) or len(target.elts) != len(value):
+                self.refuse(target, f"has not as many names as there are values in {kind(value)}")
             for one, part in zip(target.elts, value, strict=True):
                 self.assign(one, part)
         else:
@@ -233,8 +324,10 @@ class _Function(Expressions):
 
     def run_For(self, node):
         call = node.iter
-        if not isinstance(call, ast.Call) or getattr(call.func, "id", None) != "range" or node.orelse:
-            self.refuse(node.iter)
+        if node.orelse:
+            self.refuse(node)
+        if not isinstance(call, ast.Call) or getattr(call.func, "id", None) != "range":
+            return self.unrolled(node)
         bounds = [self.value(one) for one in call.args]
         start, stop, step = {1: lambda b: (0, *b, 1), 2: lambda b: (*b, 1), 3: tuple}[len(bounds)](bounds)
         down = isinstance(step, int) and step < 0
@@ -253,6 +346,21 @@ class _Function(Expressions):
 
         target = node.target
         self.loop(more, node.body, move_on, lambda: self.assign(target, Value(types.intp, self.builder.load(counter))))
+
+    def unrolled(self, node):
+        """A loop through what is known when compiling: its body once for each item."""
+        after = self.builder.append_basic_block("after")
+        for item in self.items(node.iter):
+            following = self.builder.append_basic_block("next")
+            self.loops.append((following, after))
+            self.assign(node.target, item)
+            self.run(node.body)
+            if not self.builder.block.is_terminated:
+                self.builder.branch(following)
+            self.loops.pop()
+            self.builder.position_at_end(following)
+        self.builder.branch(after)
+        self.builder.position_at_end(after)
 
     def loop(self, more, body, move_on, begin=lambda: None):
         head, inside, following, after = map(self.builder.append_basic_block, ("head", "body", "next", "after"))

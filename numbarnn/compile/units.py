@@ -128,7 +128,11 @@ def noise_loader(noise, backend, dtype):
 def _noise_from(each_step, others, noise, backend, dtype):
     """As `noise_loader`, where so many numbers of either kind come before."""
     if not noise:
-        return jit(lambda words, position, t: (), backend)
+
+        def nothing(words, position, t):
+            return ()
+
+        return jit(nothing, backend)
     first, number = noise[0], each_step if noise[0].each_step else others
     rest = _noise_from(each_step + first.each_step, others + (not first.each_step), noise[1:], backend, dtype)
     random_words = specialise(philox, dtype, backend)
@@ -148,6 +152,14 @@ def _noise_from(each_step, others, noise, backend, dtype):
 def mean_noise(noise, backend, dtype):
     """A device function () -> the numbers in inference."""
     if not noise:
-        return jit(lambda: (), backend)
+
+        def nothing():
+            return ()
+
+        return jit(nothing, backend)
     mean, rest = np.dtype(dtype).type(noise[0].mean), mean_noise(noise[1:], backend, dtype)
-    return jit(lambda: (mean, *rest()), backend)
+
+    def numbers():
+        return (mean, *rest())
+
+    return jit(numbers, backend)

@@ -1,7 +1,8 @@
-"""Compiled kernels on disk, so that a second process compiles nothing.
+"""Compiled kernels on disk, so that a second process compiles nothing; those of the CPU too (`compile.native`).
 
 One file per kernel, named by its key: a line of JSON (what is known about the kernel, and the cubin's hash),
-then the cubin. Files are written whole or not at all; one that cannot be read, or is damaged, is ignored.
+then the cubin, or the CPU's code. Files are written whole or not at all; one that cannot be read, or is damaged, is
+ignored.
 """
 
 import hashlib
@@ -45,10 +46,14 @@ def directory_if_any():
         return None
 
 
-def read(key):
-    """(description, cubin) stored under `key`, or None if there is none that is whole."""
+def read(key, suffix=".cubin"):
+    """(description, code) stored under `key`, or None if there is none that is whole.
+
+    Args:
+        suffix: of the file: what kind of code it is.
+    """
     try:
-        first, _, cubin = (directory() / f"{key}.cubin").read_bytes().partition(b"\n")
+        first, _, cubin = (directory() / f"{key}{suffix}").read_bytes().partition(b"\n")
         description = json.loads(first)
         whole = description.pop("sha256") == hashlib.sha256(cubin).hexdigest()
     except (OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError):
@@ -56,8 +61,8 @@ def read(key):
     return (description, cubin) if whole else None
 
 
-def write(key, description, cubin):
-    """Store a kernel; where that is not possible, say so once and go on without."""
+def write(key, description, cubin, suffix=".cubin"):
+    """Store a kernel, or other code; where that is not possible, say so once and go on without."""
     global _warned
     first = json.dumps({**description, "sha256": hashlib.sha256(cubin).hexdigest()}).encode()
     temporary = None
@@ -67,7 +72,7 @@ def write(key, description, cubin):
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{key}.", suffix=".part", delete=False) as file:
             temporary = file.name
             file.write(first + b"\n" + cubin)
-        os.replace(temporary, folder / f"{key}.cubin")
+        os.replace(temporary, folder / f"{key}{suffix}")
     except (OSError, RuntimeError) as error:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)

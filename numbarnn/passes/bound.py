@@ -181,7 +181,7 @@ class BoundPasses:
         Args:
             seen: (x's shape, whether it trains, whether it is batch-major, type of hx, type of cx).
         """
-        free = self._ready.get((seen, self._engine.num_threads))
+        free = self._ready.get((seen, self._engine.num_threads)) if self._engine.binds_calls else None
         if not free:
             return None
         try:

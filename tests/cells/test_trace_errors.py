@@ -69,7 +69,7 @@ EQUATIONS = {
     "shape": ("return h / h.shape[0]", "'h' has no attribute 'shape': how many units there are is not known yet"),
     "transposed_value": ("return h.T", "'h' has no attribute 'T': one number per unit has no other side"),
     "transposed": ("return p.R.a.transpose() @ h", r"p.R.a.transpose: write p.R.a.T"),
-    "shape_of_a_matrix": ("return p.W.a.shape * h", "p.W.a.shape: parameters have no attributes of arrays but .T,.*; how many"),
+    "shape_of_a_matrix": ("return p.W.a.shape * h", "p.W.a.shape: parameters have no attributes of arrays but .T"),
     "floor": ("return h // 2", r"with //, divmod.*numbarnn.floor\(a / b\)"),
     "conditions_combined": (
         "return where((h > 0) & (h < 1), h, 0)",

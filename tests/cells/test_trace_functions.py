@@ -5,9 +5,8 @@ import operator
 
 import numpy as np
 import pytest
-from numba import njit
 
-from cell_steps import mapped
+from cell_steps import callable_from_python, mapped
 from numbarnn.cells import functions, scalar
 from numbarnn.cells.definition import with_names
 from numbarnn.cells.tracing import CellError, cell
@@ -133,7 +132,7 @@ def test_numbers_of_special_kinds(name, target):
     """NaN stays NaN, whichever it is; sign of 0 is 0."""
     own = {"maximum": maximum_of, "minimum": minimum_of, "where": choose, "sign": sign_of}[name]
     function, number = specialise(own, "float32", target), np.float32
-    call = njit(lambda a, b: function(a, b)) if target == "cpu" else function
+    call = callable_from_python(function) if target == "cpu" else function
     values = [number(v) for v in (-1.5, 0.0, 2.5, np.inf, -np.inf, np.nan)]
     exact = {"maximum": np.maximum, "minimum": np.minimum, "where": lambda a, b: np.where(a > b, a, b),
              "sign": lambda a, b: np.sign(a) + 0 * b}[name]  # fmt: skip

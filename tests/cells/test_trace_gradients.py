@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from numba import types
 
-from cell_steps import Steps, callable_from_python
+from cell_steps import Steps, callable_from_python, types_inside
 from numbarnn.cells import library
 from numbarnn.cells.tracing import cell
 from numbarnn.cells.tracing.saving import CHOICES
@@ -116,10 +115,7 @@ def test_compiled_functions_compute_in_float32(name):
     for function, counts in functions_of(CELLS[name]):
         compiled, plain = specialise(function, "float32", "cpu"), specialise(function, "float32", "python")
         arguments = [tuple(np.float32(0.2 + 0.6 * random.random(count))) for count in counts]
-        signature = tuple(types.UniTuple(types.float32, count) if count else types.Tuple(()) for count in counts)
-        compiled.compile(signature)
-        inside = {str(type_) for type_ in compiled.overloads[signature].type_annotation.typemap.values()}
-        assert "float64" not in inside
+        assert types_inside(compiled, "float32", counts) <= {"float32"}
         expected, exact = (
             flat(plain(*arguments)),
             flat(function(*(tuple(map(np.float64, values)) for values in arguments))),

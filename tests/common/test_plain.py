@@ -1,13 +1,16 @@
 """`numbarnn.compile.plain`: compiled, plain functions compute what they do in Python."""
 
+import ctypes
+import math
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from numba import njit, types
 
-from numbarnn.compile.expressions import of_types
-from numbarnn.compile.plain import door, plain
+from numbarnn.compile import types
+from numbarnn.compile.expressions import Plain, of_types
+from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu.records import by_address, from_python
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
 _INT = np.int64(0)
@@ -89,7 +92,7 @@ def in_python(function, *arguments):
             function.__globals__.update(
                 numbers_at=lambda zero, address: memory,
                 own_numbers=lambda zero, count: _Memory(),
-                **{name: value.py_func for name, value in before.items() if hasattr(value, "py_func")},
+                **{name: value.py_func for name, value in before.items() if isinstance(value, Plain)},
             )
             function.__globals__["np"] = _Numpy
             function(0, *arguments)
@@ -108,34 +111,56 @@ class _Numpy:
 @pytest.mark.parametrize("b", [-5, -1, 2, 7])
 def test_integers_are_those_of_python(a, b):
     out = np.zeros(11, np.int64)
-    njit(door(arithmetic))(out.ctypes.data, a, b)
+    from_python(arithmetic)(out.ctypes.data, a, b)
     assert out.tolist() == in_python(arithmetic, a, b)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_numbers_have_the_dtype_of_zero(dtype):
-    def scale(zero, out, x, count):
-        to, of = numbers_at(zero, out), numbers_at(zero, x)
-        for i in range(count):
+    def scale(zero, numbers):
+        to, of = numbers_at(zero, numbers + 4 * bytes_of(zero)), numbers_at(zero, numbers)
+        for i in range(4):
             to[i] = _TWICE(zero) * of[i] - zero if of[i] > zero else -of[i] / of[0]
-        to[count] = zero if bytes_of(zero) == 4 else of[0]
+        to[4] = zero if bytes_of(zero) == 4 else of[0]
 
-    x, out = np.array([3, -2, 0, 1.5], dtype), np.full(5, np.nan, dtype)
-    njit(door(scale))(dtype(0), out.ctypes.data, x.ctypes.data, 4)
-    assert out.tolist() == [6, dtype(2) / dtype(3), 0, 3, 0 if dtype is np.float32 else 3]
+    numbers = np.array([3, -2, 0, 1.5, *[np.nan] * 5], dtype)
+    number = ctypes.c_float if dtype is np.float32 else ctypes.c_double
+    address = by_address(scale).address(types.from_dtype(np.dtype(dtype)))
+    ctypes.CFUNCTYPE(None, number, ctypes.c_int64)(address)(0, numbers.ctypes.data)
+    assert numbers[4:].tolist() == [6, dtype(2) / dtype(3), 0, 3, 0 if dtype is np.float32 else 3]
 
 
-def test_what_it_returns_to_numba():
-    def both(a, b) -> types.UniTuple(types.intp, 2):
-        return _divided(a, b)
+def test_what_is_known_when_compiling_is_gone_through():
+    factors = (2, 3, 5)
 
-    assert njit(door(both))(-7, 2) == (-4, 1)
+    def products(out, a):
+        numbers = numbers_at(_INT, out)
+        for k, value in enumerate((a, *tuple(a * factor for factor in factors))):
+            if k == 2:
+                continue
+            numbers[k] = value
+        for value in (7, 8, 9):
+            numbers[4] = value
+            if value == a:
+                break
 
-    def says_nothing(a, b):
-        return _divided(a, b)
+    out = np.zeros(5, np.int64)
+    from_python(products)(out.ctypes.data, 8)
+    assert out.tolist() == [8, 16, 0, 40, 8]
 
-    with pytest.raises(Exception, match=r"says_nothing returns .*int64, int64.* its annotation does not say"):
-        njit(door(says_nothing))(-7, 2)
+
+def test_functions_of_math_and_bits():
+    def compute(out, a):
+        numbers, x = numbers_at(np.float64(0), out), np.float64(a) / np.float64(8)
+        numbers[0], numbers[1], numbers[2] = math.exp(x), math.erf(x), math.pow(abs(-x), x)
+        numbers[3] = np.float64(np.float32(x).view(np.int32))
+        numbers[4] = math.atan2(x, -x)
+
+    out = np.zeros(5)
+    from_python(compute)(out.ctypes.data, 5)
+    x = 0.625
+    known = [math.exp(x), math.erf(x), x**x, int(np.float32(x).view(np.int32)), math.atan2(x, -x)]
+    np.testing.assert_allclose(out, known, rtol=1e-15)
 
 
 def of_two_types(a, b):
@@ -166,6 +191,27 @@ def of_another(a, b):
     return nowhere  # noqa: F821
 
 
+def takes_apart(a, b):
+    c, _ = a
+    return c
+
+
+def at_unknown(a, b):
+    return (a, b)[a]
+
+
+def calls_with_too_many(a, b):
+    return _divided(a, b, 3)
+
+
+def of_unknown_times(a, b):
+    return tuple(a for _ in range(b))
+
+
+def of_gamma(a, b):
+    return math.gamma(np.float32(a))
+
+
 @pytest.mark.parametrize(
     ("function", "what"),
     [
@@ -175,8 +221,13 @@ def of_another(a, b):
         (by_name, "has arguments by name"),
         (ends_without, "ends_without must return a value at its end"),
         (of_another, "'nowhere' has no value here"),
+        (takes_apart, "has not as many names as there are values in int64"),
+        (at_unknown, "has an index that is not known when compiling"),
+        (calls_with_too_many, "_divided does not take 3 arguments"),
+        (of_unknown_times, "'range.b.' is not known when compiling"),
+        (of_gamma, "'math.gamma.np.float32.a..' is not of the language"),
     ],
 )
 def test_what_is_refused(function, what):
-    with pytest.raises(Exception, match=what):
-        njit(door(function))(3, 2)
+    with pytest.raises(TypeError, match=what):
+        from_python(function)(3, 2)

@@ -1,5 +1,6 @@
 """Which engines there are, and the CPU engine's own parts: threads, barrier, products, sums, dropout, copies."""
 
+import math
 import os
 import subprocess
 import sys
@@ -11,13 +12,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from numba import njit, types
 
 import numbarnn as nr
 from numbarnn import engines
+from numbarnn.compile import types
 from numbarnn.engines.base import Job
 from numbarnn.engines.cpu import atomics, products, sharing, thread_pool
-from numbarnn.engines.cpu.records import BY_ADDRESS, address_of, job_at
+from numbarnn.engines.cpu.records import by_address, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 from philox_reference import dropout_mask
 from step_buffers import mask_words, nans, normal
@@ -149,7 +150,7 @@ def test_the_environment_may_say_how_many_threads(monkeypatch):
             thread_pool.ThreadPool()
 
 
-@njit(**BY_ADDRESS)
+@by_address
 def count_in_step(zero, address):
     """Every thread counts its turns; after each, all must have counted as many. In turn comes how many rounds, then of
     each thread the turns, and the failures."""
@@ -168,7 +169,7 @@ def count_in_step(zero, address):
 
 def run_on(workers, function, threads, what):
     """Let threads of a pool do something with an array of int64."""
-    workers.run(8, address_of(function, types.float64), threads, what.ctypes.data)
+    workers.run(8, function.address(types.float64), threads, what.ctypes.data)
 
 
 @pytest.mark.parametrize("threads", (1, 2, 3, 8))  # more than there are cores, too
@@ -183,15 +184,15 @@ def test_barrier_keeps_threads_in_step(threads):
         assert (turns[::8] == rounds).all() and not failures.any()
 
 
-@njit(**BY_ADDRESS)
+@by_address
 def count_together(zero, address):
     """Threads meet `rounds` times; before each, one of them, in turn, computes for as long as `slow` says."""
     job = job_at(address)
-    given, total = numbers_at(np.int64(0), job.what), 0.0
+    given, total = numbers_at(np.int64(0), job.what), np.float64(0)
     for turn in range(given[0]):
         if turn % job.threads == job.thread:
             for k in range(given[1]):
-                total += np.sqrt(k)
+                total += math.sqrt(np.float64(k))
         atomics.barrier(job.counters, job.thread, job.threads)
     given[2 + job.thread] = int(total)
 

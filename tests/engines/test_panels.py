@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numba.np.numpy_support import from_dtype
 
+from numbarnn.compile.types import from_dtype
 from numbarnn.engines.cpu import few_rows, panels, vectors
 from numbarnn.engines.cpu.calls import address
-from numbarnn.engines.cpu.records import Product, address_of
+from numbarnn.engines.cpu.records import Product
 from step_buffers import nans, normal
 
 ROWS = range(14)  # up to two tiles and a row
@@ -29,10 +29,8 @@ as_they_lie = pytest.mark.parametrize("lie", ("panels", "rows", "columns"))
 def run(function, dtype, **values):
     """Call a function of panels.py as compiled code does: by its address, with a `records.Product`."""
     record, number = Product(**values), ctypes.c_float if dtype == "float32" else ctypes.c_double
-    kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, number, ctypes.c_int64)
-    result, error = ctypes.c_void_p(), ctypes.c_void_p()
-    compiled = kind(address_of(function, from_dtype(np.dtype(dtype))))
-    assert compiled(ctypes.addressof(result), ctypes.addressof(error), 0, ctypes.addressof(record)) == 0
+    kind = ctypes.CFUNCTYPE(None, number, ctypes.c_int64)
+    kind(function.address(from_dtype(np.dtype(dtype))))(0, ctypes.addressof(record))
 
 
 def among_nans(matrix, before=1, beside=5):
@@ -216,7 +214,7 @@ def test_vectors_of_other_machines(feature, width, tmp_path):
     """
     tests = Path(__file__).parents[1]
     paths = [str(tests.parent), str(tests / "engines"), str(tests / "support")]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "NUMBA_CACHE_DIR": str(tmp_path)}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "NUMBARNN_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", textwrap.dedent(program)]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr

@@ -5,36 +5,112 @@ One layer, one direction. Parameters have the layer's names without their ending
 without one. See `numbarnn.cells.definition` for who does what.
 """
 
+import ctypes
 from functools import cache
+from itertools import count
 
 import numpy as np
-from numba import njit
 
 from numbarnn import engines
-from numbarnn.compile.specialise import FAST_MATH, ON_CPU, specialise
+from numbarnn.compile import native, types
+from numbarnn.compile.expressions import Value, flat, with_each
+from numbarnn.compile.plain import call, module_of
+from numbarnn.compile.specialise import specialise
+from numbarnn.engines.cpu.records import from_python
+from numbarnn.engines.cpu.vectors import numbers_at
 from numbarnn.weights import WeightSpace, parameter_name
 from numbarnn.weights.formed import FormedWeights
 from numbarnn.weights.space import PER_UNIT
 
+_numbers = count()
+
+
+def type_of(value):
+    """The type of a NumPy number, or of a tuple of them."""
+    return tuple(map(type_of, value)) if isinstance(value, tuple) else types.from_dtype(np.asarray(value).dtype)
+
+
+@cache
+def compiled(function, kinds):
+    """(machine code of a function that is for compiled code only, what types it returns, LLVM's module of it): of two
+    addresses, of its arguments, numbers of one type, and of its results."""
+    (number, *others), returned = {one for one in flat_types(kinds)} or {types.float32}, []
+    assert not others, "numbers of one type"
+
+    def write(builder, addresses):
+        given, out = (builder.inttoptr(one.llvm, number.llvm.as_pointer()) for one in addresses)
+        places = count()
+
+        def at(pointer):
+            return builder.gep(pointer, [types.int64.llvm(next(places))])
+
+        def load(one):
+            return tuple(map(load, one)) if isinstance(one, tuple) else Value(one, builder.load(at(given)))
+
+        value = call(function, [load(one) for one in kinds], builder)
+        places = count()
+        for one in flat(value):
+            assert one.type == number
+            builder.store(one.llvm, at(out))
+        returned.append(value)
+
+    symbol = f"test.{next(_numbers)}"
+    module, others = module_of(symbol, [types.int64] * 2, write)
+    code = native.compiled(module, others)
+    called = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(native.loaded(code, symbol))
+    return called, with_each(returned[0], lambda one: one.type), module
+
+
+def flat_types(kinds):
+    """The types in a tuple of them, which may be nested."""
+    return [one for part in kinds for one in flat_types(part)] if isinstance(kinds, tuple) else [kinds]
+
+
+def types_inside(function, dtype, counts):
+    """Names of the types of numbers that compiled code of a function has, of tuples of so many numbers; Numba compiled
+    none of it."""
+    number = types.from_dtype(np.dtype(dtype))
+    _, returned, module = compiled(function, tuple((number,) * count for count in counts))
+    assert set(flat_types(returned)) == {number} and not module.linked
+    return {name for name, llvm in (("float32", "float "), ("float64", "double ")) if llvm in str(module)}
+
 
 def callable_from_python(function):
-    """A function that is for compiled code only (`numbarnn.compile.specialise.jit`), with a way in."""
-    return njit(lambda *arguments: function(*arguments), **ON_CPU)
+    """A function that is for compiled code only (`numbarnn.compile.specialise.jit`), with a way in: of numbers of one
+    dtype, and tuples of them."""
+
+    def numbers_of(value):
+        return [one for part in value for one in numbers_of(part)] if isinstance(value, tuple) else [value]
+
+    def called(*arguments):
+        machine_code, returned, _ = compiled(function, type_of(arguments))
+        given = np.array(numbers_of(arguments) or [0], np.asarray(numbers_of(arguments)[0]).dtype)
+        out = np.zeros(100, given.dtype)
+        machine_code(given.ctypes.data, out.ctypes.data)
+        results = iter(out)
+
+        def take(one):
+            return tuple(map(take, one)) if isinstance(one, tuple) else next(results)
+
+        return take(returned)
+
+    return called
 
 
 @cache
 def mapped(function, dtype="float32"):
     """A function of one number over an array, as the CPU engine's loops have it."""
-    device_function = specialise(function, dtype, "cpu")
+    device_function, zero = specialise(function, dtype, "cpu"), np.dtype(dtype).type(0)
 
-    @njit(error_model="numpy", fastmath=FAST_MATH)
-    def over(x, out):
-        for i in range(x.size):
-            out[i] = device_function(x[i])
+    @from_python
+    def over(x, out, size):
+        given, found = numbers_at(zero, x), numbers_at(zero, out)
+        for i in range(size):
+            found[i] = device_function(given[i])
 
     def apply(x):
-        out = np.full_like(x, np.nan)
-        over(x, out)
+        out, x = np.full_like(x, np.nan), np.ascontiguousarray(x)
+        over(x.ctypes.data, out.ctypes.data, x.size)
         return out
 
     return apply

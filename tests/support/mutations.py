@@ -56,8 +56,8 @@ MUTATIONS = {
     ),
     "cpu_last_unit_of_second_tile": Mutation(
         "numbarnn/engines/cpu/cell_steps.py",
-        "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, _ZERO, _ONE, n)",
-        "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, _ZERO, _ONE, n - (first > rows.first))",
+        "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n)",
+        "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n - (first > rows.first))",
         "tests/layers/test_layers.py -k 'tiles and GRU and 130'",
     ),
     "cpu_second_chunk_overwrites": Mutation(
@@ -152,8 +152,8 @@ MUTATIONS = {
     ),
     "space_bias_order": Mutation(
         "numbarnn/weights/space.py",
-        'order = ("W", "R", "b_w", "b_r", PER_UNIT, "W_hr")',
-        'order = ("W", "R", "b_r", "b_w", PER_UNIT, "W_hr")',
+        'order = ("W", "R", "b_w", "b_r", PER_UNIT, SCALAR, MATRIX, "W_hr")',
+        'order = ("W", "R", "b_r", "b_w", PER_UNIT, SCALAR, MATRIX, "W_hr")',
         "tests/weights/test_weights.py",
     ),
     "gru_candidate_five_ulp": Mutation(

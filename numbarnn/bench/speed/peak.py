@@ -4,12 +4,11 @@ import time
 from ctypes import addressof
 
 import numpy as np
-from numba import njit
-from numba.np.numpy_support import from_dtype
 
 from numbarnn import cells
+from numbarnn.compile.types import from_dtype
 from numbarnn.engines.cpu.calls import address
-from numbarnn.engines.cpu.records import BY_ADDRESS, Product, address_of, job_at, product_at
+from numbarnn.engines.cpu.records import Product, by_address, job_at, product_at
 from numbarnn.engines.cpu.thread_pool import ThreadPool
 from numbarnn.engines.cpu.vectors import MOST_ROWS, panel_width, tile_product
 
@@ -20,14 +19,14 @@ CALLS = 200
 _tile = tile_product(MOST_ROWS, 1)
 
 
-@njit(**(BY_ADDRESS | {"cache": False}))
+@by_address
 def _tiles(zero, job_address):
     """A thread's part: one tile of the engine's products (a `Product`), again and again."""
     job = job_at(job_address)
     what = product_at(job.what)
     out, row = what.out + job.thread * MOST_ROWS * what.out_row, what.out_row
     for _ in range(what.rows):
-        _tile(zero, what.a, what.a_row, what.b, 0, 0, what.terms, out, row, False)
+        _tile(zero, what.a, what.a_row, what.b, 0, what.b_row, 0, what.terms, out, row, False)
 
 
 def cpu_peak(threads, dtype="float32"):
@@ -37,10 +36,10 @@ def cpu_peak(threads, dtype="float32"):
     a, panel = np.ones((MOST_ROWS, TERMS), dtype), np.ones((TERMS, panel_width(dtype)), dtype)
     out = np.ones((threads * MOST_ROWS, panel_width(dtype)), dtype)
     what = Product(
-        rows=TILES, terms=TERMS, a=address(a), a_row=a.strides[0], b=address(panel), out=address(out),
-        out_row=out.strides[0],
+        rows=TILES, terms=TERMS, a=address(a), a_row=a.strides[0], b=address(panel), b_row=panel.strides[0],
+        out=address(out), out_row=out.strides[0],
     )  # fmt: skip
-    function, fastest = address_of(_tiles, from_dtype(dtype)), float("inf")
+    function, fastest = _tiles.address(from_dtype(dtype)), float("inf")
     for _ in range(CALLS):
         begin = time.perf_counter()
         pool.run(dtype.itemsize, function, threads, addressof(what))

@@ -7,9 +7,9 @@ import sys
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from numbarnn.compile import types
+from numbarnn.compile.expressions import intrinsic
 from numbarnn.compile.plain import plain
 
 _I64 = ir.IntType(64)

@@ -3,8 +3,8 @@
 import ctypes
 
 from numbarnn.engines.cpu import cell_steps
-from numbarnn.engines.cpu.cell_tag import CellTag
-from numbarnn.engines.cpu.records import LARGEST, Call, Stage, address_of
+from numbarnn.engines.cpu.cell_parts import CellParts, StageParts
+from numbarnn.engines.cpu.records import LARGEST, Call, Stage
 
 _address_of_buffer, _byte_of = ctypes.addressof, ctypes.c_char.from_buffer
 
@@ -39,7 +39,7 @@ class CompiledCell:
     """
 
     def __init__(self, cell, dtype):
-        self.cell, self._tag, self._known = cell, CellTag(cell, dtype)._numba_type_, {}
+        self.cell, self._parts, self._known = cell, CellParts(cell, dtype), {}
 
     def new_call(self, kind):
         """A `Call` that has what is the cell's own.
@@ -65,7 +65,7 @@ class CompiledCell:
                 first_sum=cell.first_sum(number),
                 end_sum=cell.first_sum(number + 1),
                 product=0 if stage.sums else cell.product_number(number),
-                step=address_of(of_sums if stage.sums else of_gates, self._tag.stage(number)),
+                step=(of_sums if stage.sums else of_gates).address(StageParts(self._parts, number)),
             )
         call = Call(
             gates=cell.num_gates,
@@ -77,7 +77,7 @@ class CompiledCell:
             same_gradient=cell.same_gradient,
             backward=back,
             save=kind == "train",
-            step=address_of(getattr(cell_steps, f"{kind}_units"), self._tag),
+            step=getattr(cell_steps, f"{kind}_units").address(self._parts),
             stages=ctypes.addressof(stages),
             stages_count=len(stages),
         )

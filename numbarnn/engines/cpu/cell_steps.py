@@ -1,39 +1,21 @@
 """A cell on units of sequences in one step, compiled for the CPU: what is compiled anew for a cell and dtype.
 
-The time loops call these functions by address, with that of a `records.Rows`; `cell` is a `cell_tag.CellTag`, or the
-tag of a stage. Results of TILE units are collected in memory of the function's own before they are stored: LLVM then
-sees that loads and stores of a loop cannot meet, and makes vectors of them. Index arithmetic is unsigned, see
-`numbarnn.compile.units`.
+The time loops call these functions by address, with that of a `records.Rows`; `cell` is a `cell_parts.CellParts`, or
+the parts of a stage, which compiled code has as constants. Results of TILE units are collected in memory of the
+function's own before they are stored: LLVM then sees that loads and stores of a loop cannot meet, and makes vectors of
+them.
 """
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
 
-from numbarnn.compile.specialise import inline
-from numbarnn.engines.cpu.records import BY_ADDRESS, rows_at
-from numbarnn.engines.cpu.vectors import numbers_at, own_memory
+from numbarnn.compile.plain import inlined
+from numbarnn.engines.cpu.records import of_cell, rows_at
+from numbarnn.engines.cpu.vectors import numbers_at, own_numbers
 
 TILE = 128  # units
-# Numbers whose values Numba does not know, see `sharing.ZERO`.
-_ZERO, _ONE, _TILE = np.intp(0), np.intp(1), np.intp(TILE)
 
 
-@intrinsic
-def _own_tile(typing_context, cell, zero):
-    """A pointer to memory of the function's own, enough for TILE units of all that a function of the cell computes."""
-    about, pointer = cell.of_cell, types.CPointer(zero)
-    values = about.num_states + about.num_saved + about.num_gates + about.num_recurrent + about.num_per_unit
-    values = max(values, 2 * about.num_sums)
-
-    def generate(context, builder, signature, arguments):
-        place = own_memory(builder, context.get_value_type(zero), values * TILE)
-        return builder.bitcast(place, context.get_value_type(pointer))
-
-    return pointer(cell, zero), generate
-
-
-@inline
+@inlined
 def _put(zero, address, first, H, tile, place, values, n):
     """Numbers k H + first + i at an address = tile[(place + k) TILE + i], for n units i of each value k."""
     row = numbers_at(zero, address)
@@ -42,16 +24,16 @@ def _put(zero, address, first, H, tile, place, values, n):
             row[k * H + first + i] = tile[(place + k) * TILE + i]
 
 
-@inline
+@inlined
 def _words_at(address):
     return numbers_at(np.uint64(0), address)
 
 
 # ------------------------------------------------------------------------------------------ forward
-@inline
+@inlined
 def _forward_arguments(cell, zero, rows, b, j, save):
     """What the cell's and its stages' forward functions take of unit j of sequence b."""
-    H = np.uintp(rows.H)
+    H = rows.H
     h, c = numbers_at(zero, rows.h + b * rows.h_row), numbers_at(zero, rows.c + b * rows.c_row)
     return (
         cell.load_input(numbers_at(zero, rows.ax + b * rows.ax_row), numbers_at(zero, rows.b_w), j, H),
@@ -59,73 +41,70 @@ def _forward_arguments(cell, zero, rows, b, j, save):
         (h[j], *cell.load_private(c, j, H)),
         cell.load_per_unit(numbers_at(zero, rows.per_unit), j, H),
         cell.load_sums(numbers_at(zero, rows.sums + b * rows.sums_row), rows.H),
-        cell.load_noise(_words_at(rows.noise), np.uintp(rows.position + b * rows.H) + j, np.uint64(rows.t), save),
+        cell.load_noise(_words_at(rows.noise), rows.position + b * rows.H + j, rows.t, save),
     )
 
 
-@inline
+@inlined
 def _forward(cell, address, save):
-    zero, rows = cell.zero(), rows_at(address)
-    tile = _own_tile(cell, zero)
+    zero, rows = cell.zero, rows_at(address)
+    tile = own_numbers(zero, cell.values * TILE)
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
-            n, j = min(TILE, rows.last - first), np.uintp(first)
-            for i in range(np.uintp(n)):
-                new_state, kept = cell.forward(*_forward_arguments(cell, zero, rows, b, j, save))
-                cell.store_states(tile, i, np.uintp(TILE), new_state)
+            n = min(TILE, rows.last - first)
+            for i in range(n):
+                new_state, kept = cell.forward(*_forward_arguments(cell, zero, rows, b, first + i, save))
+                cell.store_states(tile, i, TILE, new_state)
                 if save:
-                    cell.store_saved(tile, i + np.uintp(cell.num_states * TILE), np.uintp(TILE), kept)
-                j += np.uintp(1)
-            _put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, _ZERO, _ONE, n)
-            _put(zero, rows.new_c + b * rows.new_c_row, first, rows.H, tile, _ONE, cell.num_private, n)
+                    cell.store_saved(tile, i + cell.num_states * TILE, TILE, kept)
+            _put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n)
+            _put(zero, rows.new_c + b * rows.new_c_row, first, rows.H, tile, 1, cell.num_private, n)
             if save:
                 _put(zero, rows.saved + b * rows.saved_row, first, rows.H, tile, cell.num_states, cell.num_saved, n)
 
 
-@njit(**BY_ADDRESS)
+@of_cell
 def infer_units(cell, address):
     """One step of the units."""
     _forward(cell, address, False)
 
 
-@njit(**BY_ADDRESS)
+@of_cell
 def train_units(cell, address):
     """One step of the units, which keeps what backward needs."""
     _forward(cell, address, True)
 
 
-@njit(**BY_ADDRESS)
+@of_cell
 def stage_units(stage, address):
     """Forward of a stage of gates: what its rows of R multiply, of the units, into `out`."""
-    zero, rows = stage.zero(), rows_at(address)
-    tile = _own_tile(stage, zero)
+    zero, rows = stage.zero, rows_at(address)
+    tile = own_numbers(zero, stage.values * TILE)
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
-            n, j = min(TILE, rows.last - first), np.uintp(first)
-            for i in range(np.uintp(n)):
-                tile[i] = stage.forward(*_forward_arguments(stage.whole, zero, rows, b, j, rows.noise != 0))
-                j += np.uintp(1)
-            _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, _ZERO, _ONE, n)
+            n = min(TILE, rows.last - first)
+            for i in range(n):
+                tile[i] = stage.forward(*_forward_arguments(stage.whole, zero, rows, b, first + i, rows.noise != 0))
+            _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, 0, 1, n)
 
 
-@njit(**BY_ADDRESS)
+@of_cell
 def stage_terms(stage, address):
     """Forward of a stage of sums: its terms of the units of one sequence, at most TILE of them, into `out` (sums,
     TILE)."""
-    zero, rows = stage.zero(), rows_at(address)
-    tile, n, j = _own_tile(stage, zero), rows.last - rows.first, np.uintp(rows.first)
-    for i in range(np.uintp(n)):
-        terms = stage.forward(*_forward_arguments(stage.whole, zero, rows, _ZERO, j, rows.noise != 0))
-        stage.store_sums(tile, i, np.uintp(TILE), terms)
-        j += np.uintp(1)
-    _put(zero, rows.out, _ZERO, _TILE, tile, _ZERO, stage.count, n)
+    zero, rows = stage.zero, rows_at(address)
+    tile, n = own_numbers(zero, stage.values * TILE), rows.last - rows.first
+    for i in range(n):
+        terms = stage.forward(*_forward_arguments(stage.whole, zero, rows, 0, rows.first + i, rows.noise != 0))
+        stage.store_sums(tile, i, TILE, terms)
+    _put(zero, rows.out, 0, TILE, tile, 0, stage.count, n)
 
 
 # ------------------------------------------------------------------------------------------ backward
-@inline
+@inlined
 def _backward_arguments(cell, zero, rows, b, j):
     """What the cell's and its stages' backward functions take of unit j of sequence b."""
-    H = np.uintp(rows.H)
+    H = rows.H
     h, c = numbers_at(zero, rows.h + b * rows.h_row), numbers_at(zero, rows.c + b * rows.c_row)
     new_h, new_c = numbers_at(zero, rows.new_h + b * rows.new_h_row), numbers_at(zero, rows.new_c + b * rows.new_c_row)
     dy, dh = numbers_at(zero, rows.dy + b * rows.dy_row), numbers_at(zero, rows.dh + b * rows.dh_row)
@@ -138,60 +117,57 @@ def _backward_arguments(cell, zero, rows, b, j):
         cell.load_per_unit(numbers_at(zero, rows.per_unit), j, H),
         cell.load_sums(numbers_at(zero, rows.sums + b * rows.sums_row), rows.H),
         cell.load_d_sums(numbers_at(zero, rows.d_sums + b * rows.d_sums_row), 0, 1),
-        cell.load_noise(_words_at(rows.noise), np.uintp(rows.position + b * rows.H) + j, np.uint64(rows.t), True),
+        cell.load_noise(_words_at(rows.noise), rows.position + b * rows.H + j, rows.t, True),
     )
 
 
-@njit(**BY_ADDRESS)
+@of_cell
 def backward_units(cell, address):
     """One step backward of the units."""
-    zero, rows = cell.zero(), rows_at(address)
-    tile = _own_tile(cell, zero)
+    zero, rows = cell.zero, rows_at(address)
+    tile = own_numbers(zero, cell.values * TILE)
     of_gates = cell.num_states
     of_recurrent = of_gates + cell.num_gates
     of_parameters = of_recurrent + (0 if cell.same_gradient else cell.num_recurrent)
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
-            n, j = min(TILE, rows.last - first), np.uintp(first)
-            for i in range(np.uintp(n)):
-                d_ax, d_ah, d_before, d_per_unit = cell.backward(*_backward_arguments(cell, zero, rows, b, j))
-                cell.store_states(tile, i, np.uintp(TILE), d_before)
-                cell.store_gates(tile, i + np.uintp(of_gates * TILE), np.uintp(TILE), d_ax)
+            n = min(TILE, rows.last - first)
+            for i in range(n):
+                d_ax, d_ah, d_before, d_per_unit = cell.backward(*_backward_arguments(cell, zero, rows, b, first + i))
+                cell.store_states(tile, i, TILE, d_before)
+                cell.store_gates(tile, i + of_gates * TILE, TILE, d_ax)
                 if not cell.same_gradient:
-                    cell.store_recurrent(tile, i + np.uintp(of_recurrent * TILE), np.uintp(TILE), d_ah)
-                cell.store_per_unit(tile, i + np.uintp(of_parameters * TILE), np.uintp(TILE), d_per_unit)
-                j += np.uintp(1)
+                    cell.store_recurrent(tile, i + of_recurrent * TILE, TILE, d_ah)
+                cell.store_per_unit(tile, i + of_parameters * TILE, TILE, d_per_unit)
             H = rows.H
-            _put(zero, rows.dh + b * rows.dh_row, first, H, tile, _ZERO, _ONE, n)
-            _put(zero, rows.dc + b * rows.dc_row, first, H, tile, _ONE, cell.num_private, n)
+            _put(zero, rows.dh + b * rows.dh_row, first, H, tile, 0, 1, n)
+            _put(zero, rows.dc + b * rows.dc_row, first, H, tile, 1, cell.num_private, n)
             _put(zero, rows.dax + b * rows.dax_row, first, H, tile, of_gates, cell.num_gates, n)
             if not cell.same_gradient:
                 _put(zero, rows.dah + b * rows.dah_row, first, H, tile, of_recurrent, cell.num_recurrent, n)
             _put(zero, rows.d_per_unit + b * rows.d_per_unit_row, first, H, tile, of_parameters, cell.num_per_unit, n)
 
 
-@njit(**BY_ADDRESS)
+@of_cell
 def stage_units_back(stage, address):
     """Backward of a stage of gates: their gradients, of the units, into dah."""
-    zero, rows = stage.zero(), rows_at(address)
-    tile = _own_tile(stage, zero)
+    zero, rows = stage.zero, rows_at(address)
+    tile = own_numbers(zero, stage.values * TILE)
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
-            n, j = min(TILE, rows.last - first), np.uintp(first)
-            for i in range(np.uintp(n)):
-                d_gates = stage.backward(*_backward_arguments(stage.whole, zero, rows, b, j))
-                stage.store_gates(tile, i, np.uintp(TILE), d_gates)
-                j += np.uintp(1)
-            _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, _ZERO, stage.count, n)
+            n = min(TILE, rows.last - first)
+            for i in range(n):
+                d_gates = stage.backward(*_backward_arguments(stage.whole, zero, rows, b, first + i))
+                stage.store_gates(tile, i, TILE, d_gates)
+            _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, 0, stage.count, n)
 
 
-@njit(**BY_ADDRESS)
+@of_cell
 def stage_terms_back(stage, address):
     """Backward of a stage of sums: the terms of their gradients; as `stage_terms`."""
-    zero, rows = stage.zero(), rows_at(address)
-    tile, n, j = _own_tile(stage, zero), rows.last - rows.first, np.uintp(rows.first)
-    for i in range(np.uintp(n)):
-        terms = stage.backward(*_backward_arguments(stage.whole, zero, rows, _ZERO, j))
-        stage.store_sums(tile, i, np.uintp(TILE), terms)
-        j += np.uintp(1)
-    _put(zero, rows.out, _ZERO, _TILE, tile, _ZERO, stage.count, n)
+    zero, rows = stage.zero, rows_at(address)
+    tile, n = own_numbers(zero, stage.values * TILE), rows.last - rows.first
+    for i in range(n):
+        terms = stage.backward(*_backward_arguments(stage.whole, zero, rows, 0, rows.first + i))
+        stage.store_sums(tile, i, TILE, terms)
+    _put(zero, rows.out, 0, TILE, tile, 0, stage.count, n)

@@ -1,44 +1,18 @@
-"""The CPU engine: the cells compiled by Numba around OpenBLAS products, on all cores."""
+"""The CPU engine: the cells compiled for this CPU around products of its own and OpenBLAS's, on all cores."""
 
 import platform
 from ctypes import addressof
 from functools import partial
 
 import numpy as np
-from numba.np.numpy_support import from_dtype
 
-from numbarnn.common import notice, order, philox
-from numbarnn.compile import pipeline, plain
-from numbarnn.compile import specialise as compiling
+from numbarnn.compile.types import from_dtype
 from numbarnn.engines.base import HostEngine
-from numbarnn.engines.cpu import (
-    atomics,
-    backward,
-    cell_steps,
-    few_rows,
-    fingerprints,
-    forward,
-    joined,
-    openblas,
-    panels,
-    products,
-    records,
-    sharing,
-    thread_pool,
-    vectors,
-)
+from numbarnn.engines.cpu import backward, cell_steps, few_rows, forward, joined, openblas, panels, products
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call, row_bytes
-from numbarnn.engines.cpu.cell_tag import WRITTEN, what_is_compiled
-from numbarnn.engines.cpu.disk_cache import go_by_code
 from numbarnn.engines.cpu.memory import MemoryPool
-from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work, address_of
+from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work
 from numbarnn.engines.cpu.thread_pool import ThreadPool
-from numbarnn.kernels.arrays import samples
-
-HOW = compiling, plain, pipeline
-go_by_code(cell_steps, *WRITTEN)
-for module in (atomics, fingerprints, products, panels, few_rows, sharing, forward, backward, joined, thread_pool):
-    go_by_code(module, atomics, openblas, products, panels, sharing, records, vectors, samples, *HOW, order, philox)
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
@@ -80,7 +54,6 @@ class CpuEngine(HostEngine):
     has_halves = False
 
     def __init__(self):
-        notice.listen_to_numba(what_is_compiled)
         openblas.openblas()
         for dtype in ("float32", "float64"):
             for name in ("gemm", "gemv"):
@@ -109,7 +82,7 @@ class CpuEngine(HostEngine):
         """The address of a compiled function of the engine's for a dtype."""
         key = function, dtype.char
         if key not in self._functions:
-            self._functions[key] = address_of(function, from_dtype(dtype))
+            self._functions[key] = function.address(from_dtype(dtype))
         return self._functions[key]
 
     def _compiled(self, buffers):
@@ -150,7 +123,12 @@ class CpuEngine(HostEngine):
         self._share(products.dropout, self._threads(20 * x.size, x.size), x.dtype, what)
 
     def fill_step_mask(self, step_mask, lengths, resets):
-        products.fill_step_mask(step_mask, lengths, resets)
+        directions, times, batch = step_mask.shape
+        step_mask[...] = 0
+        products.fill_step_mask(
+            address(step_mask) + batch, directions, times - 2, batch, address(lengths), address(resets), len(resets),
+            *resets.strides,
+        )  # fmt: skip
 
     def select(self, out, x, step_mask, dropped, fill):
         np.copyto(out, x)
@@ -229,9 +207,6 @@ class CpuEngine(HostEngine):
             kept.append(self._memory.empty(shape, dtype))
             return address(kept[-1])
 
-        call.product = self._function(
-            few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows, dtype
-        )
         call.by_rows = _by_rows(call.batch, threads, p.R)
         if call.steps * call.batch >= PACKED_FROM:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
@@ -241,6 +216,9 @@ class CpuEngine(HostEngine):
                 call.W_panels = scratch(panels.panels_shape(p.W.shape, call.hidden, False, dtype))
             if call.W_hr:
                 call.W_hr_panels = scratch(panels.panels_shape(p.W_hr.shape, call.outputs, call.backward, dtype))
+        else:
+            by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
+            call.product = self._function(by_lines, dtype)
         if call.sums_count:
             call.parts = scratch((-(-call.hidden // cell_steps.TILE), call.batch, call.sums_count))
             call.totals = scratch((threads, call.batch, call.sums_count))

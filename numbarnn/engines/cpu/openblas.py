@@ -42,7 +42,7 @@ def core_name():
 
 @cache
 def blas_function(dtype, name="gemm"):
-    """CBLAS's gemm or gemv for a dtype as a function that compiled code can call (and Numba can cache).
+    """CBLAS's gemm or gemv for a dtype as a function that compiled code can call.
 
     Signatures as in CBLAS, addresses as integers:
         gemm(order, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
@@ -51,7 +51,8 @@ def blas_function(dtype, name="gemm"):
     import ctypes
 
     import llvmlite.binding as llvm
-    from numba import types
+
+    from numbarnn.compile import types
 
     letter, scalar = {"float32": ("s", types.float32), "float64": ("d", types.float64)}[dtype]
     symbol = f"numbarnn_{letter}{name}"

@@ -22,7 +22,7 @@ from numbarnn.engines.cpu.vectors import (
 PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
 CHAIN = 256  # terms added up one after another, and as much of a panel as stays in the first cache
 _one, _two, _three, _four, _five, _six = (tile_product(rows, 1) for rows in range(1, MOST_ROWS + 1))
-# Numbers whose values Numba does not know: it would compile functions for them alone.
+# For arguments that are always the same.
 _ONE, _ROW, _NEW = np.intp(1), np.intp(PANEL_ROW), np.bool_(False)
 _one_by_4, _two_by_2 = tile_product(1, 4), tile_product(2, 2)
 FEW_ROWS = 3

@@ -3,20 +3,21 @@
 Of arrays they get the addresses, in `records`; what threads do together is a function of a `records.Job`.
 """
 
+from typing import NamedTuple
+
 import numpy as np
-from numba import njit
 
 from numbarnn.common.order import mask_of_step
 from numbarnn.common.philox import philox
 from numbarnn.compile.expressions import of_types
 from numbarnn.compile.plain import plain
-from numbarnn.compile.specialise import ON_CPU
 from numbarnn.engines.cpu import openblas
 from numbarnn.engines.cpu.records import (
     PRODUCT_BYTES,
     SUMS_BYTES,
     by_address,
     dropout_at,
+    from_python,
     job_at,
     new_product,
     product_at,
@@ -32,9 +33,7 @@ CHAIN = 128  # terms that a product adds up one after another
 FEW_ROWS = 40  # m up to which products are cut into such small ones
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
 SUM_COLUMNS = 64  # columns added up together
-OPTIONS = dict(cache=True, nogil=True, no_cfunc_wrapper=True, **ON_CPU)
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
-_mask_of_step = njit(**OPTIONS)(mask_of_step)
 
 
 # ------------------------------------------------------------------------------------------ products
@@ -166,14 +165,39 @@ def multiply_and_add(zero, address):
 _philox = plain(philox)
 
 
-@njit(**OPTIONS)
-def fill_step_mask(step_mask, lengths, resets):
-    """step_mask (D, T + 2, B): see `Engine.fill_step_mask`."""
-    step_mask[...] = 0
-    for direction in range(step_mask.shape[0]):
-        for t in range(step_mask.shape[1] - 2):
-            for b in range(step_mask.shape[2]):
-                step_mask[direction, t + 1, b] = _mask_of_step(t, direction, lengths[b], resets, b)
+_mask_of_step = plain(mask_of_step)
+_BYTE, _LENGTH = np.uint8(0), np.int32(0)
+
+
+class _Resets(NamedTuple):
+    """The array (T, B) of what `mask_of_step` reads: its address, shape, and bytes between neighbours of either
+    axis."""
+
+    address: int
+    shape: tuple
+    strides: tuple
+
+    @plain
+    def number_at(self, t, b):
+        """Whether it is true there."""
+        return numbers_at(_BYTE, self.address + t * self.strides[0] + b * self.strides[1])[0] != 0
+
+
+@from_python
+def fill_step_mask(step_mask, directions, times, batch, lengths, resets, reset_times, reset_row, reset_next):
+    """A step mask (D, T, B) from what else stands at addresses: see `Engine.fill_step_mask`.
+
+    Args:
+        step_mask: of the direction's first time, after which there is room for two more than T.
+        lengths: (B,). resets: (reset_times, B); bytes from a row to the next, and in it.
+    """
+    mask, given = numbers_at(_BYTE, step_mask), numbers_at(_LENGTH, lengths)
+    about = _Resets(resets, (reset_times, batch), (reset_row, reset_next))
+    for direction in range(directions):
+        for t in range(times):
+            for b in range(batch):
+                place = (direction * (times + 2) + t) * batch + b
+                mask[place] = _mask_of_step(t, direction, int(given[b]), about, b)
 
 
 @by_address

@@ -2,21 +2,16 @@
 
 Every array is an address; what a cell or call does not have is 0. Strides are in bytes. All rows are those of one layer
 and direction; letters as in `numbarnn.kernels.step.groups`. Compiled code reads a table by the names of its fields, and
-knows nothing of arrays, which is what takes Numba time to compile.
+knows nothing of arrays.
 """
 
 import ctypes
 
-import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
-from numba.np.numpy_support import from_dtype
 
-from numbarnn.compile import pipeline
-from numbarnn.compile.plain import door
-from numbarnn.compile.specialise import INSIDE, ON_CPU
+from numbarnn.compile import cgutils, types
+from numbarnn.compile.expressions import intrinsic
+from numbarnn.compile.plain import Entry, FromPython
 from numbarnn.engines.cpu.vectors import own_memory
 
 _CALL = (
@@ -84,24 +79,27 @@ Job = _table("Job", "thread threads counters what")
 
 STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, STEP_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Step, Job))
 
-# Functions that others call by their address, which Python does not.
-BY_ADDRESS = dict(cache=True, nogil=True, **ON_CPU, **INSIDE)
+_WHAT = "the CPU engine's loops and products"  # as `notice` calls them
 
 
 def by_address(function):
-    """A plain function that others call by its address (`run`)."""
-    return njit(**BY_ADDRESS, pipeline_class=pipeline.ForDoors)(door(function))
+    """A plain function of (zero, address of a record) that others call by its address (`run`)."""
+    return Entry(function, _WHAT)
 
 
 def from_python(function):
-    """A plain function that Python calls."""
-    options = dict(cache=True, nogil=True, no_cfunc_wrapper=True, pipeline_class=pipeline.ForDoors, **ON_CPU)
-    return njit(**options)(door(function))
+    """A plain function of integers that Python calls."""
+    return FromPython(function, _WHAT)
+
+
+def of_cell(function):
+    """A plain function of (`cell_parts.CellParts`, address of a `Rows`) that others call by its address."""
+    return Entry(function, lambda parts: f"the cell {parts.cell.name} for the CPU engine, {parts.dtype}")
 
 
 def _viewer(kind):
     """A function for compiled code: an address -> the record there."""
-    record = from_dtype(np.dtype(kind))
+    record = types.Record(kind)
 
     @intrinsic
     def view(typing_context, address):
@@ -120,7 +118,7 @@ def _maker(kind):
     def make(typing_context):
         def generate(context, builder, signature, arguments):
             place = own_memory(builder, ir.IntType(64), ctypes.sizeof(kind) // 8)
-            cgutils.memset(builder, place, ir.IntType(64)(ctypes.sizeof(kind)), 0)
+            cgutils.memset(builder, place, ir.IntType(64)(ctypes.sizeof(kind)))
             return builder.ptrtoint(place, ir.IntType(64))
 
         return types.intp(), generate
@@ -135,29 +133,17 @@ new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
 
 @intrinsic
 def run(typing_context, about, function, record):
-    """Call a compiled function of two arguments, by its address.
+    """Call a compiled function by its address.
 
     Args:
-        about: its first argument: a number, or None for the tag of a cell, which is no more than a type.
-        record: its second, an address.
+        about: its first argument: a number, or None if it is one of a cell, which has none.
+        record: its other one, an address.
     """
 
     def generate(context, builder, signature, arguments):
-        # As Numba calls functions: results and errors by address (here nothing, and none), then the arguments.
-        pointer = cgutils.voidptr_t
-        first = ir.Constant(pointer, None) if about == types.none else arguments[0]
-        kind = ir.FunctionType(ir.IntType(32), [pointer, pointer, first.type, ir.IntType(64)])
-        result, error = (builder.bitcast(cgutils.alloca_once(builder, pointer), pointer) for _ in range(2))
-        builder.call(builder.inttoptr(arguments[1], kind.as_pointer()), [result, error, first, arguments[2]])
+        given = arguments[2:] if about == types.none else [arguments[0], arguments[2]]
+        kind = ir.FunctionType(ir.VoidType(), [one.type for one in given])
+        builder.call(builder.inttoptr(arguments[1], kind.as_pointer()), given)
         return context.get_dummy_value()
 
     return types.void(about, types.intp, types.intp), generate
-
-
-def address_of(function, about):
-    """The address of a function for `run`, compiled for a type of its first argument."""
-    signature = about, types.intp
-    if signature not in function.overloads:
-        function.compile(signature)
-    compiled = function.overloads[signature]
-    return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)

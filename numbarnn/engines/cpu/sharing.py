@@ -15,7 +15,7 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 find_step_time = plain(step_time)
 FEW_TILES = 8  # sums of TILEs of units added up one after another
 _BYTE = np.uint8(0)
-# Numbers whose values Numba does not know: for those that it knows it compiles functions of their own.
+# For arguments that are always the same.
 ZERO, ONE, NO, YES = np.intp(0), np.intp(1), np.bool_(False), np.bool_(True)
 
 

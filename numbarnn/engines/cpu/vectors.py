@@ -1,8 +1,8 @@
 """Vector instructions of the machine at hand, for compiled code that works on addresses.
 
 LLVM's own language has vectors of any length, and turns them into what the machine has: AVX-512, AVX2, SSE2, NEON. So
-the few functions here that Numba could not vectorise are written in it, once for all machines and dtypes. The main one
-is `tile_product`, whose idea is this, with v numbers to a vector:
+the few functions here of which LLVM would not make such vectors by itself are written in it, once for all machines and
+dtypes. The main one is `tile_product`, whose idea is this, with v numbers to a vector:
 
     sums = zeros((rows, 2))                       # of vectors: 6 rows of 2 on most machines, all in registers
     for k in range(terms):
@@ -18,9 +18,9 @@ Addresses are in bytes. A first argument `zero` of the dtype says what is there.
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils, errors
-from numba.extending import intrinsic
+
+from numbarnn.compile import cgutils, types
+from numbarnn.compile.expressions import intrinsic
 
 _INT = ir.IntType(64)
 
@@ -48,8 +48,8 @@ def description():
 
 
 def own_memory(builder, kind, count):
-    """The address of memory of the function's own, for `count` values of a kind, not set to anything: the way of
-    Numba's helper, one store of so many zeros, takes LLVM a second to take apart."""
+    """The address of memory of the function's own, for `count` values of a kind, not set to anything: one store of
+    so many zeros takes LLVM a second to take apart."""
     with builder.goto_entry_block():
         return builder.alloca(ir.ArrayType(kind, count))
 
@@ -271,7 +271,7 @@ def numbers_at(typing_context, zero, address):
 def own_numbers(typing_context, zero, count):
     """A pointer to memory of the calling function's own, for so many numbers, a constant."""
     if not isinstance(count, types.IntegerLiteral):
-        raise errors.RequireLiteralValue("count")
+        raise TypeError("count must be known when compiling")
     pointer, size = types.CPointer(zero), count.literal_value
 
     def generate(context, builder, signature, arguments):

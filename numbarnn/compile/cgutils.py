@@ -1,0 +1,44 @@
+"""What intrinsics write most often with LLVM's builder; of Numba's module of this name what is used here."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+from llvmlite import ir
+
+voidptr_t = ir.IntType(8).as_pointer()
+
+
+def alloca_once(builder, kind, name=""):
+    """The address of a value of a kind that the function has for itself, however often this is reached."""
+    with builder.goto_entry_block():
+        return builder.alloca(kind, name=name)
+
+
+def get_or_insert_function(module, kind, name):
+    """The function of a name, declared if the module does not know it."""
+    known = module.globals.get(name)
+    return ir.Function(module, kind, name) if known is None else known
+
+
+def memset(builder, place, count):
+    """Set bytes at an address to 0."""
+    start = builder.bitcast(place, voidptr_t)
+    fill = builder.module.declare_intrinsic("llvm.memset", [voidptr_t, count.type])
+    builder.call(fill, [start, ir.IntType(8)(0), count, ir.IntType(1)(0)])
+
+
+@contextmanager
+def for_range(builder, count):
+    """The block runs `count` times; gives an object whose `index` counts from 0."""
+    counter = alloca_once(builder, count.type)
+    builder.store(count.type(0), counter)
+    head, body, after = map(builder.append_basic_block, ("for", "for.body", "for.end"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.load(counter)
+    builder.cbranch(builder.icmp_signed("<", index, count), body, after)
+    builder.position_at_end(body)
+    yield SimpleNamespace(index=index)
+    builder.store(builder.add(index, count.type(1), flags=["nsw"]), counter)
+    builder.branch(head)
+    builder.position_at_end(after)

@@ -1,0 +1,117 @@
+"""Machine code for this CPU: optimised by LLVM, kept on disk, and loaded to where it can be called.
+
+Files lie beside the GPU's kernels (`numbarnn.cuda.cubin_cache`), named by all that the code was made of: who finds one
+compiles nothing.
+"""
+
+import hashlib
+import threading
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from numbarnn.common import notice
+from numbarnn.cuda import cubin_cache
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_MADE_OF = ("common", "cells", "compile", "engines/cpu", "kernels/arrays")  # folders whose functions get compiled
+_lock = threading.RLock()
+
+
+@cache
+def _machine():
+    """LLVM's description of this CPU, and the engine that keeps machine code."""
+    with suppress(RuntimeError):  # needless, and refused, from llvmlite 0.45 on
+        llvm.initialize()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    relocation = {"x86": "static", "ppc": "pic"}.get(target.name[:3], "default")
+    cpu, features = _cpu()
+    options = dict(reloc=relocation, codemodel="jitdefault", jit=True)
+    machine = target.create_target_machine(cpu=cpu, features=features, opt=3, **options)
+    return machine, llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+
+
+@cache
+def _cpu():
+    """(name, features) of this CPU."""
+    try:
+        return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    except RuntimeError:  # LLVM does not know the features of such a CPU
+        return llvm.get_host_cpu_name(), ""
+
+
+@cache
+def _sources():
+    """SHA-256 of what the package's own functions are compiled from."""
+    digest = hashlib.sha256()
+    for folder in _MADE_OF:
+        for path in sorted((_PACKAGE / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def address_of(name, what, made_of, write):
+    """The address of a function as machine code: from disk, or compiled now.
+
+    Args:
+        name: its name. what: what it belongs to, for `notice`.
+        made_of: strings that tell it from others of the name, as far as the package's sources do not.
+        write: write(symbol) -> (the function of that name as `llvmlite.ir.Module`, modules of LLVM's to link with it).
+    """
+    about = (*made_of, _sources(), llvmlite.__version__, llvm.get_process_triple(), *_cpu())
+    key = hashlib.sha256("\0".join((name, *about)).encode()).hexdigest()
+    symbol = f"numbarnn.{name}.{key[:16]}"
+    with _lock:
+        known = cubin_cache.read(key, ".o")
+        if known is None:
+            with notice.compiling(what, "a few seconds", cubin_cache.directory_if_any()):
+                module, others = write(symbol)
+                code = compiled(module, others)
+            cubin_cache.write(key, {"name": name, "with_numba": bool(others)}, code, ".o")
+        else:
+            about, code = known
+            if about["with_numba"]:
+                from numbarnn.compile import with_numba
+
+                with_numba.offer_symbols()
+        return loaded(code, symbol)
+
+
+def loaded(code, symbol):
+    """The address of a function of that symbol in an object file."""
+    engine = _machine()[1]
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine.get_function_address(symbol)
+
+
+def compiled(module, others):
+    """An object file of an `llvmlite.ir.Module` and of modules of LLVM's, optimised."""
+    machine = _machine()[0]
+    module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
+    whole = llvm.parse_assembly(str(module))
+    for other in others:
+        whole.link_in(other)
+    whole.verify()
+    # First all is put into one function and its loops are turned around, which helps to make vectors of them.
+    passes, builder = _passes(machine, 0)
+    passes.add_loop_rotate_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_jump_threading_pass()
+    passes.run(whole, builder)
+    passes, builder = _passes(machine, 3)
+    passes.run(whole, builder)
+    return machine.emit_object(whole)
+
+
+def _passes(machine, level):
+    """LLVM's passes of a level of effort, and what runs them."""
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
+    options.loop_vectorization = level > 0
+    builder = llvm.create_pass_builder(machine, options)
+    return builder.getModulePassManager(), builder

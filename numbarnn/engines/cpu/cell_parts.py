@@ -1,0 +1,129 @@
+"""What the functions of `cell_steps` read of a cell, such as `cell.num_gates` and `cell.forward`: sizes, and functions
+for compiled code, which are constants there."""
+
+import hashlib
+from functools import cache, cached_property
+
+import numpy as np
+
+from numbarnn.compile import units
+from numbarnn.compile.plain import inlined
+from numbarnn.compile.specialise import backward_function, forward_function, specialise
+from numbarnn.cuda.cubin_cache import fingerprint
+
+
+class CellParts:
+    """A cell that computes in a dtype; what it does not have itself, the cell has.
+
+    Args:
+        cell: the `Cell`. dtype: "float32" or "float64".
+
+    Attributes:
+        values: the most numbers of a unit that a function of `cell_steps` computes.
+        load_..: functions (row, j, H) -> a tuple of unit j's numbers. store_..: functions (row, j, H, tuple).
+    """
+
+    def __init__(self, cell, dtype):
+        self.cell, self.dtype, self.zero = cell, dtype, np.dtype(dtype).type(0)
+        count = cell.num_states + cell.num_saved + cell.num_gates + cell.num_recurrent + cell.num_per_unit
+        self.values = max(count, 2 * cell.num_sums)
+        self.load_input, self.load_recurrent = _biased_loader(cell.num_gates), _biased_loader(cell.num_ah)
+        self.load_per_unit, self.load_private = _loader(cell.num_per_unit), _loader(cell.num_private)
+        self.load_saved, self.load_d_v = _loader(cell.num_saved), _loader(cell.num_products)
+        self.load_d_sums, self.load_sums = _loader(cell.num_sums), _sums_loader(cell.num_sums, dtype)
+        self.load_noise = _noise_loader(cell.noise, dtype)
+        self.store_states, self.store_saved = _storer(), _storer()
+        self.store_gates, self.store_recurrent = _storer(), _storer()
+        self.store_per_unit = _storer()
+        self.forward, self.backward = forward_function(cell, dtype, "cpu"), backward_function(cell, dtype, "cpu")
+
+    def __getattr__(self, name):
+        return getattr(self.cell, name)
+
+    def __repr__(self):
+        """Tells it from other cells, by its equations: files of compiled code are known by it."""
+        return self._digest
+
+    @cached_property
+    def _digest(self):
+        cell = self.cell
+        functions = [(one.forward, one.backward) for one in (cell, *cell.stages)]
+        stages = [(stage.gates, stage.sums, stage.largest) for stage in cell.stages]
+        layout = cell.gates, cell.recurrent, stages, cell.states, cell.saved, cell.per_unit, cell.noise
+        about = [fingerprint(function) for pair in functions for function in pair]
+        about += [repr((layout, cell.same_gradient, cell.general))]
+        return f"{cell.name}, {self.dtype}, {hashlib.sha256(''.join(about).encode()).hexdigest()[:16]}"
+
+
+class StageParts:
+    """A stage of a cell; what it does not have itself, its cell has.
+
+    Args:
+        whole: the `CellParts`. number: of the stage.
+
+    Attributes:
+        count: its gates, or its sums.
+    """
+
+    def __init__(self, whole, number):
+        stage = whole.cell.stages[number]
+        self.whole, self.number, self.count = whole, number, len(stage.gates) or len(stage.sums)
+        self.forward, self.backward = (specialise(f, whole.dtype, "cpu") for f in (stage.forward, stage.backward))
+        self.store_gates, self.store_sums = _storer(), _storer()
+
+    def __getattr__(self, name):
+        return getattr(self.whole, name)
+
+    def __repr__(self):
+        return f"stage {self.number} of {self.whole}"
+
+
+# ------------------------------------------------------------------------------------------ numbers in memory
+# Value k of unit j stands at index k * H + j of a row.
+@cache
+def _loader(count):
+    def load(row, j, H):
+        return tuple(row[k * H + j] for k in range(count))
+
+    return inlined(load)
+
+
+@cache
+def _biased_loader(count):
+    """load(row, bias, j, H): each value with its bias added."""
+
+    def load(row, bias, j, H):
+        return tuple(row[k * H + j] + bias[k * H + j] for k in range(count))
+
+    return inlined(load)
+
+
+@cache
+def _storer():
+    def store(row, j, H, values):
+        for k, value in enumerate(values):
+            row[k * H + j] = value
+
+    return inlined(store)
+
+
+@cache
+def _sums_loader(count, dtype):
+    """load(row, H): `sums` as a cell's functions see it, from a row of all sums; H in units."""
+    number = np.dtype(dtype).type
+
+    def load(row, H):
+        return (number(H), *tuple(row[k] for k in range(count))) if count else ()
+
+    return inlined(load)
+
+
+@cache
+def _noise_loader(noise, dtype):
+    """load(words, position, t, training): as `units.noise_loader`; in inference the means."""
+    draw, mean = units.noise_loader(noise, "cpu", dtype), units.mean_noise(noise, "cpu", dtype)
+
+    def load(words, position, t, training):
+        return draw(words, np.uint64(position), np.uint64(t)) if training else mean()
+
+    return inlined(load)

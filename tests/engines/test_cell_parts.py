@@ -1,0 +1,88 @@
+"""What names a cell's compiled code on disk: the same for the same equations."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import numbarnn
+from numbarnn import cells
+from numbarnn.cells.definition import Noise
+from numbarnn.cells.lstm import lstm_backward, lstm_forward
+from numbarnn.engines.cpu.cell_parts import CellParts, StageParts
+from sum_cells import LADDER
+
+
+def own_forward(ax, ah, state):
+    return lstm_forward(ah, ah, state)
+
+
+OWN = replace(cells.LSTM, name="own", forward=own_forward)
+
+
+def name_of(cell):
+    return repr(CellParts(cell, "float32"))
+
+
+def test_a_name_goes_by_the_equations():
+    again = replace(cells.LSTM, name="own", forward=lambda ax, ah, state: lstm_forward(ax, ah, state))
+    names = {name_of(cell) for cell in (OWN, again, replace(OWN, saved=("i", "f", "g")), cells.LSTM)}
+    assert len(names) == 4 and name_of(replace(OWN)) in names
+    assert repr(CellParts(OWN, "float64")) not in names
+
+
+def test_a_name_goes_by_sums_and_noise():
+    cell, (stage, *stages) = LADDER, LADDER.stages
+    noisy = replace(cell, noise=(Noise(0.25),))
+    others = [
+        noisy,
+        replace(noisy, noise=(Noise(0.25, each_step=False),)),
+        replace(noisy, noise=(Noise(0.25, kept=2.0),)),
+        replace(noisy, noise=(Noise(0.25, mean=0.75),)),
+        replace(cell, stages=(replace(stage, sums=("p",)), *stages)),
+        replace(cell, stages=(replace(stage, gates=("p", "q"), sums=()), *stages)),
+    ]
+    assert len({name_of(one) for one in (cell, *others)}) == 7
+    assert name_of(replace(noisy, noise=(Noise(0.25),))) == name_of(noisy)
+
+
+def test_stages_have_names_of_their_own():
+    parts = CellParts(LADDER, "float32")
+    assert len({repr(StageParts(parts, number)) for number in range(len(LADDER.stages))} | {repr(parts)}) > 2
+
+
+# ------------------------------------------------------------------------------------------ what Numba compiles
+def comprehended(ax, ah, state):
+    """An LSTM's step in words that `numbarnn.compile.plain` does not know."""
+    gates = [x + y for x, y in zip(ax, ah)]  # noqa: B905 - Numba does not know `strict`
+    none = ax[0] - ax[0]
+    return lstm_forward((gates[0], gates[1], gates[2], gates[3]), (none, none, none, none), state)
+
+
+def without_source():
+    names = {"lstm_backward": lstm_backward}
+    exec("def backward(*given): saved, state, new_state, d_state = given; return lstm_backward(*given)", names)
+    return names["backward"]
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize(
+    "changed", ({"forward": comprehended}, {"backward": without_source()}), ids=("words", "source")
+)
+def test_functions_that_are_not_plain_are_compiled_by_numba(dtype, changed, tmp_path, monkeypatch):
+    """Cold, and from disk."""
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
+    x = np.random.default_rng(3).normal(size=(4, 3, 5)).astype(dtype)
+
+    def results(cell):
+        layer = numbarnn.RNN(cell, 5, 37, device="cpu", seed=1, dtype=dtype)
+        y, state, tape = layer.forward(x)
+        gradients = layer.backward(tape, y)
+        return [y, *state, layer(x)[0], gradients.x, *gradients.params.values()]
+
+    of_lstm = results(cells.LSTM)
+    for _ in range(2):  # a new cell's functions are asked for on disk
+        ours = results(replace(cells.LSTM, name="own", **changed))
+        for one, other in zip(ours, of_lstm, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=30 * np.finfo(dtype).eps)
+    assert list(tmp_path.glob("*.o"))
