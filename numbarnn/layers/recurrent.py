@@ -18,6 +18,7 @@ from numbarnn.layers.stack import Stack, Tape
 from numbarnn.layers.stepper import Stepper
 from numbarnn.passes.backward import Need
 from numbarnn.schedules.explain import explain
+from numbarnn.weights import parameter_name
 
 NEEDED = ("x", "weights")  # the gradients that backward can be asked for
 
@@ -328,16 +329,18 @@ class Recurrent:
 
     def drop_connect_masks(self, tape):
         """The masks of the weights that a tape's call dropped out (`Cell.drop_connect`): name of each R -> NumPy array
-        of its shape; an element is 0 or 1 / (1 - p). Empty where the cell drops none."""
+        of the shape that steps multiply with; an element is 0 or 1 / (1 - p). Empty where the cell drops none."""
         self._check_origin(tape)
         recurrent, masks = tape.forward.recurrent, {}
         if recurrent is not None and recurrent.words is not None:
             with self.engine.activate():
-                for part in (part for part in self.stack.space.parameters if part.kind == "R"):
-                    mask = self.engine.from_host(np.ones(part.shape, tape.forward.problem.dtype))
-                    for drop in recurrent.drop(mask, mask, (part.layer, part.direction)):
-                        drop()
-                    masks[part.name] = self.engine.to_host(mask).astype(self.dtype, copy=False)
+                for layer, parts in enumerate(tape.forward.weights):
+                    for direction, part in enumerate(parts):
+                        mask = self.engine.from_host(np.ones(part.R.shape, tape.forward.problem.dtype))
+                        for drop in recurrent.drop(mask, mask, (layer, direction)):
+                            drop()
+                        name = parameter_name("R", layer, direction)
+                        masks[name] = self.engine.to_host(mask).astype(self.dtype, copy=False)
         return masks
 
     def noise(self, tape):

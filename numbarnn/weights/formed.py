@@ -40,7 +40,7 @@ class FormedWeights:
             place: {name: flat[where].reshape(shape) for name, (_, where, shape) in own.items()}
             for place, own in self._blocks.items()
         }
-        self._live, self._known = self._bits(), None
+        self._live, self._known, self._fixed = self._bits(), None, {}
 
     def _bits(self):
         """A view of the bits of all parameters that stand in what is formed, and of what is between them; None where
@@ -95,12 +95,15 @@ class FormedWeights:
                     for rows, term in _rows(made):
                         add_gradients(values, term, d[rows].astype(self._wide, copy=False), found)
                 for name, (part, where, shape) in self._blocks[place].items():
-                    if part.kind in kinds or part.kind in (MATRIX, SCALAR):  # else kernels read it itself
+                    read = part.kind not in (*kinds, MATRIX, SCALAR)  # by kernels, as it is
+                    if name in found or not read:
                         own, total = dw[where].reshape(shape), found.get(name, 0)
-                        own[...] = own.astype(self._wide, copy=False) + total if accumulate else total
+                        own[...] = own.astype(self._wide, copy=False) + total if accumulate or read else total
 
     def _values(self, place):
-        return Values(self._engine.array_module, self._views[place], self._wide, self._space.sizes[place])
+        values = Values(self._engine.array_module, self._views[place], self._wide, self._space.sizes[place])
+        values.fixed = self._fixed.setdefault(place, values.fixed)
+        return values
 
 
 def _rows(made):
@@ -117,10 +120,14 @@ class Values:
         arrays: numpy, or a module with its functions.
         parameters: name -> array. dtype: to compute in.
         sizes: letter -> int.
+
+    Attributes:
+        fixed: term -> the value of what does not depend on parameters; other `Values` of these sizes may share it.
     """
 
     def __init__(self, arrays, parameters, dtype, sizes):
-        self.arrays, self.parameters, self.dtype, self._sizes, self._known = arrays, parameters, dtype, sizes, {}
+        self.arrays, self.parameters, self.dtype, self._sizes = arrays, parameters, dtype, sizes
+        self._known, self.fixed = {}, {}
 
     def of(self, term):
         """An array, or a number."""
@@ -134,11 +141,16 @@ class Values:
             return OPERATIONS[term.op](*(self.of(one) for one in term.args))
         if term.op in ("number", "zero"):
             return term.data or 0.0
+        if term.op in ("constant", "eye"):
+            if term not in self.fixed:
+                self.fixed[term] = self._fixed(term)
+            return self.fixed[term]
+        return self.parameter(term.data)
+
+    def _fixed(self, term):
         if term.op == "constant":
             return self.constant(term.data.array)
-        if term.op == "eye":
-            return self.arrays.eye(self._sizes.get(term.data, term.data), dtype=self.dtype)
-        return self.parameter(term.data)
+        return self.arrays.eye(self._sizes.get(term.data, term.data), dtype=self.dtype)
 
     def parameter(self, name):
         """One parameter, to compute with."""

@@ -131,6 +131,12 @@ class WeightSpace:
             parts = layout.rows.get(kind, ())
             if kind in layout.formed:
                 terms = layout.formed[kind]
+                missing = {*parameters_in(terms)}.intersection(layout.rows.get("W", ())) if "W" not in kinds else ()
+                if of_matrices and missing:
+                    raise ValueError(
+                        f"layer {place[0]} has no matrices that multiply x, by its input_mode, but p.{min(missing)} "
+                        "multiplies more than x"
+                    )
                 self._add_formed(place, kind, shape, terms)
                 shape = (len(parts) * H, *shape[1:])
             if shape[0]:

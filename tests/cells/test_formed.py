@@ -90,3 +90,102 @@ def test_in_pytorch(name):
             for key, (part, where, shape) in ((f"l0.{name}", block) for name, block in blocks.items())
         }
         assert_close({"y": y.detach().numpy()} | found, {key: wanted[key] for key in ("y", *found)}, 1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------ beside the rest
+def test_sizes_are_checked_when_the_layer_is_made():
+    with pytest.raises(
+        ValueError, match="layer 0: x is used itself, so its hidden size 5 and input size 3 must be equal"
+    ):
+        nr.RNN(CELLS["tgru"][0], 3, 5)
+    with pytest.raises(ValueError, match="layer 1: x is used itself, so its hidden size 5 and input size 10 must be"):
+        nr.RNN(CELLS["tgru"][0], 5, 5, 2, bidirectional=True)
+    with pytest.raises(
+        ValueError, match=r"a constant \(5, 5\) is a matrix of the equations, so its 5 and hidden size 4"
+    ):
+        nr.RNN(CELLS["products_and_masks"][0], 3, 4)
+    with pytest.raises(ValueError, match=r"layer 0 has no matrices that multiply x, by its input_mode, but p.W.a mult"):
+        nr.RNN(MULTIPLIES_BOTH, 5, 5, input_mode="skip")
+
+
+@nr.cell
+def both(x, h, p):
+    return nr.tanh(p.W.a @ x + p.R.a @ h + p.W.a @ h)
+
+
+MULTIPLIES_BOTH = both
+
+
+def test_a_matrix_of_x_and_of_h():
+    nr.gradcheck(both, 4, 4)
+    assert both.rows == {"weight_ih": ("W.a",), "weight_hh": ("R.a",)}
+
+
+def test_heads_of_a_matrix_that_multiplies_two_vectors():
+    @nr.cell
+    def traced(x, h, c, p):
+        R = nr.heads(p.R.a, 2)
+        return nr.tanh(p.W.a @ x + R @ h + R @ c), 0.5 * c + nr.heads(p.R.b, 2) @ h
+
+    nr.gradcheck(traced)
+    assert nr.RNN(traced, 3, 4, device="cpu").named["R.a"].shape == (4, 2)
+
+
+def test_dropped_weights_beside_formed_ones():
+    @nr.cell
+    def traced(x, h, p):
+        return nr.tanh(p.W.a @ x + nr.drop_connect(p.R.a, 0.5) @ h + (p.R.b - p.R.b.T) @ h)
+
+    layer = nr.RNN(traced, 3, 4, dtype="float64", device="cpu", seed=0)
+    _, _, tape = layer.forward(np.zeros((2, 1, 3)))
+    mask = layer.drop_connect_masks(tape)["weight_hh_l0"]
+    assert mask.shape == (8, 4) and set(np.unique(mask[:4])) == {0, 2} and (mask[4:] == 1).all()
+    nr.gradcheck(traced)
+
+
+def test_a_state_of_another_layer_of_the_same_cell_is_not_seen():
+    """What is formed belongs to a buffer of weights: two layers, by turns, with a tape of the first between."""
+    first, second = layer_of("antisymmetric", seed=0), layer_of("antisymmetric", seed=1)
+    x = np.random.default_rng(0).standard_normal((3, 2, INPUTS))
+    y, _, tape = first.forward(x)
+    expected_grads = first.backward(tape, np.ones_like(y)).weights.copy()
+    y, _, tape = first.forward(x)
+    second(x)
+    kept = first.weights.copy()
+    first.named["R.a"][...] += 1
+    first(x)  # formed anew
+    first.named["R.a"][...] -= 1
+    first.weights[...] = kept
+    np.testing.assert_array_equal(first.backward(tape, np.ones_like(y)).weights, expected_grads)
+
+
+def test_a_step_of_a_stream_sees_new_weights():
+    layer = layer_of("gated_antisymmetric")
+    step, x = layer.stepper(2), np.random.default_rng(0).standard_normal((2, INPUTS))
+    for _ in range(3):
+        step.state = None
+        np.testing.assert_array_equal(step(x), layer(x[None])[0][0])
+        layer.named["scalar.gamma"] = float(layer.named["scalar.gamma"]) + 0.5
+        layer.named["R.a"][0, 1] += 0.5
+
+
+def test_scalars_begin_where_they_are_told_and_are_listed():
+    cell = CELLS["janet"][0]
+    layer = nr.RNN(cell, 3, 4, 2, device="cpu", seed=0)
+    assert [layer.named[f"l{k}.scalar.beta"] for k in range(2)] == [1, 1] and layer.named["l0.scalar.beta"].shape == ()
+    assert layer.parameters["scalar_beta_l1"].shape == () and "scalar.beta ()" in repr(cell)
+    assert nrt.Recurrent(cell, 3, 4).scalar_beta_l0.item() == 1
+    text = nr.show(CELLS["gated_antisymmetric"][0])
+    assert "((p.R.a - p.R.a.T) - (p.scalar.gamma * eye))" in text and "scalar_gamma ()" in text
+
+
+def test_expressions_are_vectors_too():
+    """Where they do not stand left of @: one number per unit, of p.a and p.scalar.b."""
+
+    @nr.cell
+    def traced(x, h, p):
+        gain = 1 - p.a / p.scalar.b
+        return nr.tanh(p.W.a @ x + gain * h) * (p.a - 2 * p.c)
+
+    nr.gradcheck(traced)
+    assert set(traced.per_unit) == {"a", "c", "scalar_b"} and traced.parameters.own["scalar.b"] == ()

@@ -2,8 +2,10 @@
 
 values             what equations are run on
 errors, hints      what is said when they cannot be traced, and what to write instead
+matrices           p: parameters, and expressions of them, which are vectors or matrices
 graph              expressions as a graph, simplified
 biases, structure  gates of W x, gates of R h, further products, sums over units, per-unit parameters, biases, noise
+parameters         their names, places and sizes
 derive             the backward: one sweep over the graph
 saving             what forward saves for it
 generate, assembly the source of a cell's functions

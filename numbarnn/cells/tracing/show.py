@@ -59,7 +59,7 @@ def _parameters(cell):
 
 
 def _line(name, shape, text):
-    return f"{name:<12}{shape:<10} {text}".rstrip()
+    return f"{name:<11} {shape:<10} {text}".rstrip()
 
 
 def _gates_of_parameters(cell):
