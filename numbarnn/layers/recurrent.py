@@ -102,10 +102,17 @@ class Recurrent:
     def __getstate__(self):
         made_again = {"_weights", "_parameters", "_named", "_array_type"}
         kept = {name: value for name, value in vars(self).items() if name not in made_again}
-        return kept | {"stack": copy.copy(self.stack), "_weights": self.engine.to_host(self._weights)}
+        weights = self.engine.to_host(self._weights)
+        return kept | {"stack": copy.copy(self.stack), "_weights": weights, "_order": tuple(self._parameters)}
 
     def __setstate__(self, state):
-        vars(self).update(state)
+        order = state.get("_order")
+        vars(self).update({name: value for name, value in state.items() if name != "_order"})
+        if order is None and {"b_w", "b_r"}.intersection(self.stack.cell.parameters.formed):
+            raise ValueError(
+                f"this layer of cell {self.cell} was pickled by a version of numbarnn in which its biases stood "
+                "elsewhere: load the layer's state_dict() from that version into a new layer"
+            )
         with self.engine.activate():
             self._take(self.engine.from_host(state["_weights"]))
 

@@ -123,6 +123,20 @@ def test_state_dicts_of_former_versions_load(name):
         layer.load_state_dict(state_dict)
 
 
+def test_a_pickle_of_a_former_version_is_refused_where_biases_stood_elsewhere():
+    for name, refused in (("one_gate_without_bias", True), ("every_gate_has_one", False)):
+        layer = layer_of(name)
+        state = layer.__getstate__()
+        del state["_order"]
+        again = type(layer).__new__(type(layer))
+        if refused:
+            with pytest.raises(ValueError, match="its biases stood elsewhere: load the layer's state_dict"):
+                again.__setstate__(state)
+        else:
+            again.__setstate__(state)
+            np.testing.assert_array_equal(again.weights, layer.weights)
+
+
 def test_the_place_of_a_parameter_does_not_depend_on_other_equations():
     """Further gates, with and without a bias, and a second matrix of the same last name."""
 
