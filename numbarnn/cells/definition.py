@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 from numbarnn.cells.layout import STACKED, Layout, usual
 
@@ -94,8 +95,8 @@ class Cell:
         heads: R's matrices are this many blocks on the diagonal: units see those of their own block alone.
         drop_connect: for each gate of ah the probability with which a training call takes a weight of R as 0, the same
             for all steps, the others times 1 / (1 - p); empty: no weight.
-        initial: (kind of parameter, "b_w", "b_r", "per_unit" or "scalar"; its number among those of its kind that the
-            cell has; value): what all of its elements are in a new layer.
+        initial: (name of a parameter in the equations; what it begins with in a new layer, as `numbarnn.cells.begin`
+            has it).
         projected: h is a product W_hr m of what the functions call their first state; a layer says how wide.
         bias: the biases it has, one of `numbarnn.weights.BIAS_MODES`; None: as the layer's user wants.
         general: the wider signatures.
@@ -116,7 +117,7 @@ class Cell:
     noise: tuple[Noise, ...] = ()
     heads: int = 1
     drop_connect: tuple[float, ...] = ()
-    initial: tuple[tuple[str, int, float], ...] = ()
+    initial: tuple[tuple[str, Any], ...] = ()
     projected: bool = False
     bias: str | None = None
     general: bool = False

@@ -6,9 +6,9 @@ run as plain NumPy, as in inference. Where one has a kink, its derivative there 
     of one unit           sigmoid tanh relu leaky_relu elu selu softplus log_sigmoid softsign gelu silu mish
                           hard_sigmoid hard_tanh erf normal_cdf exp log sqrt abs sign floor sin cos maximum minimum
                           where clip
-    of all units          sum mean layer_norm softmax logsumexp
+    of all units          sum mean layer_norm softmax logsumexp cumsum cumax
     random, in training   dropout zoneout
-    of parameters         heads drop_connect columns (of matrices), eye, initial
+    of parameters         heads drop_connect columns (of matrices), eye, initial chrono
     of derivatives        stop_gradient custom_derivative
 """
 
@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from numbarnn.cells import scalar
+from numbarnn.cells import begin, scalar
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.tracing import hints
 from numbarnn.cells.tracing.errors import error
@@ -25,10 +25,11 @@ from numbarnn.cells.tracing.matrices import Identity, Parameter
 from numbarnn.cells.tracing.values import Traced, words
 
 __all__ = [
-    "abs", "clip", "columns", "cos", "custom_derivative", "drop_connect", "dropout", "elu", "erf", "exp", "eye",
-    "floor", "gelu", "hard_sigmoid", "hard_tanh", "heads", "initial", "layer_norm", "leaky_relu", "log",
-    "log_sigmoid", "logsumexp", "maximum", "mean", "minimum", "mish", "normal_cdf", "relu", "selu", "sigmoid", "sign",
-    "silu", "sin", "softmax", "softplus", "softsign", "sqrt", "stop_gradient", "sum", "tanh", "where", "zoneout",
+    "abs", "chrono", "clip", "columns", "cos", "cumax", "cumsum", "custom_derivative", "drop_connect", "dropout",
+    "elu", "erf", "exp", "eye", "floor", "gelu", "hard_sigmoid", "hard_tanh", "heads", "initial", "layer_norm",
+    "leaky_relu", "log", "log_sigmoid", "logsumexp", "maximum", "mean", "minimum", "mish", "normal_cdf", "relu",
+    "selu", "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "softsign", "sqrt", "stop_gradient", "sum",
+    "tanh", "where", "zoneout",
 ]  # fmt: skip
 
 hints.FUNCTIONS[:] = __all__
@@ -211,6 +212,22 @@ def logsumexp(x):
     return largest + log(sum(exp(x - largest)))
 
 
+def cumsum(x):
+    """The sum of all units up to each, itself included. Of arrays, over the first axis.
+
+    It is a product with a constant matrix, per step, of ones on and below the diagonal: as much work as a gate.
+    """
+    return x._trace.cumsum(x) if isinstance(x, Traced) else np.cumsum(x, axis=0)
+
+
+def cumax(x):
+    """The sum of all units of softmax(x) up to each: it rises from 0 to 1 over the units. Of ON-LSTM.
+
+    Shen et al. 2019, arXiv:1810.09536, (6).
+    """
+    return cumsum(softmax(x))
+
+
 def layer_norm(*values, eps=1e-5):
     """(x - mean) / sqrt(variance + eps), over all units of one value, or of several together.
 
@@ -369,17 +386,39 @@ def drop_connect(matrix, rate):
     return matrix if isinstance(matrix, np.ndarray) else _of_group("drop_connect", matrix, lambda one: one)
 
 
-def initial(vector, value):
-    """A vector (a bias, or another parameter per unit), or each of a group, whose elements are all `value` in a new
-    layer; other parameters begin with random numbers.
+def initial(parameter, value):
+    """A parameter, or each of a group, with what it begins with in a new layer; others begin with random numbers.
 
-    As the gain of a layer normalisation, initial(p.gain, 1), or for a forget gate that is open at first,
-    initial(p.b.f, 1).
+        initial(p.gain, 1)                              # of a layer normalisation
+        initial(p.b.f, 1)                               # a forget gate that is open at first
+        R = initial(p.R, "orthogonal")                  # then R.i @ h, R.f @ h, ...
+        initial(p.log_period, lambda shape, rng: rng.uniform(0, 3, shape))
+
+    What is drawn follows from the layer's seed (of a module of PyTorch, from its generator) and the parameter's name.
+
+    Args:
+        parameter: a matrix, a vector or a scalar.
+        value: a number, for all elements; an array; a function of (shape, rng), rng a `numpy.random.Generator`; or of
+            matrices "orthogonal", "identity" or "xavier".
     """
-    value = _number("value", value)
-    if isinstance(vector, Parameter):
-        return vector._with(initial=value)
-    return vector if isinstance(vector, np.ndarray) else _of_group("initial", vector, lambda one: one)
+    value = begin.checked(value)
+    if isinstance(parameter, Parameter):
+        return parameter._with(initial=value)
+    if isinstance(parameter, np.ndarray):
+        return parameter
+    return _of_group("initial", parameter, lambda one: initial(one, value))
+
+
+def chrono(forget, take_in, longest):
+    """The biases of a forget gate and of an input gate, for memories of up to `longest` steps: the first begins with
+    log u, u uniform in 1 to longest - 1, and the second with minus that.
+
+        b_f, b_i = chrono(p.b.f, p.b.i, 784)
+
+    Tallec and Ollivier 2018, arXiv:1804.11188.
+    """
+    longest = _number("longest", longest, 3)
+    return initial(forget, begin.Chrono(longest, 1.0)), initial(take_in, begin.Chrono(longest, -1.0))
 
 
 def columns(matrix, count):

@@ -22,6 +22,7 @@ class Term(NamedTuple):
 
         parameter   data: its name                     number    data: a float
         eye         the identity; data: its size       constant  data: a `Constant`
+        lower       likewise, ones on the diagonal and below it: what sums up
         zero, fill  a vector of zeros; of one scalar   transpose, neg, add, sub, mul, divide, product   of args
 
     mul and divide work element by element, or with a number or scalar; product is a matrix product.
@@ -33,7 +34,7 @@ class Term(NamedTuple):
 
 
 class Constant:
-    """A matrix that is not learnt; equal ones are equal."""
+    """A matrix, or a vector with a number per unit, that is not learnt; equal ones are equal."""
 
     def __init__(self, array):
         self.array = array
@@ -148,7 +149,11 @@ def term_text(term):
         return f"a constant {as_text(term.data.array.shape)}"
     if term.op == "number":
         return f"{term.data:g}"
-    return f"p.{term.data}" if term.op in ("parameter", "fill") else {"eye": "eye", "zero": "0"}[term.op]
+    return (
+        f"p.{term.data}"
+        if term.op in ("parameter", "fill")
+        else {"eye": "eye", "zero": "0", "lower": "cumsum's"}[term.op]
+    )
 
 
 def as_text(shape):

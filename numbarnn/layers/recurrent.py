@@ -117,15 +117,16 @@ class Recurrent:
             self._take(self.engine.from_host(state["_weights"]))
 
     def _initial_weights(self, seed):
-        """PyTorch's: every parameter of a layer uniform in ±1/√H; where a cell's equations say a value, that."""
+        """PyTorch's: every parameter of a layer uniform in ±1/√H; where a cell's equations say what it begins with,
+        that."""
         generator = np.random.default_rng(seed)
         flat = np.empty(self.stack.space.size, dtype=self.dtype)
         for part in self.stack.space.parameters:
             bound = 1.0 / math.sqrt(self.hidden_size[part.layer])
             flat[part.offset : part.offset + part.size] = generator.uniform(-bound, bound, part.size)
-        for kind, number, value in self.stack.cell.initial:
-            for _, where in self.stack.space.initial(kind, number):
-                flat[where] = value
+        key = int(generator.integers(2**63))
+        for _, where, value in self.stack.space.initial(self.stack.cell.initial, key):
+            flat[where] = value
         return flat
 
     engine = property(lambda self: self.stack.engine, doc="The engine it runs on.")

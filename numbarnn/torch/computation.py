@@ -26,7 +26,6 @@ class Computation:
     Attributes:
         shapes: name -> shape of each parameter, in torch.nn's order.
         bounds: name -> what its first values do not exceed, 1/√H.
-        initial: (name, rows, value) of parameters that begin with a value of the cell's.
         layers: [layer and direction] -> names of its parameters.
         flat: the `FlatParameters`.
         stack: all layers, a `Stack`.
@@ -43,7 +42,6 @@ class Computation:
         places = {part.name.removesuffix(suffix): part for part in whole.space.parameters}
         self.shapes = {name: places[name].shape for name in _in_order(whole.space, suffix)}
         self.bounds = {name: 1.0 / math.sqrt(whole.hidden_sizes[places[name].layer]) for name in self.shapes}
-        self.initial = list(_initial(whole))
         self.layers = [
             [name for name in self.shapes if (places[name].layer, places[name].direction) == (layer, direction)]
             for layer in range(whole.num_layers) for direction in range(whole.directions)
@@ -63,6 +61,15 @@ class Computation:
             for name in own:
                 del state_dict[prefix + name]
             state_dict.update({prefix + name: value for name, value in renewed.items()})
+
+    def initial(self):
+        """(name, first element, last, value) of the parameters of which the cell's equations say what they begin with;
+        drawn anew each time, by PyTorch's generator."""
+        stack = self.stack
+        if stack.cell.initial:
+            key = int(torch.randint(2**62, ()))
+            for part, where, value in stack.space.initial(stack.cell.initial, key):
+                yield part.name, where.start - part.offset, where.stop - part.offset, value
 
     # ---------------------------------------------------------------- the call
     def run(self, module, x, state, about, drop=None):
@@ -159,14 +166,6 @@ def _options_by_layer(options, whole):
 def _renamed(name, layer):
     """The name of a one-layer stack's parameter in a module whose layer that is."""
     return name.replace("_l0", f"_l{layer}") if layer else name
-
-
-def _initial(stack):
-    """(name, rows, value) of the parameters that begin with a value that the cell's equations say."""
-    for kind, number, value in stack.cell.initial:
-        for part, where in stack.space.initial(kind, number):
-            rows = slice(where.start - part.offset, where.stop - part.offset) if part.shape else ...
-            yield part.name, rows, value
 
 
 def _through(network, weights, x, state, about):

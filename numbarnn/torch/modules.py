@@ -104,8 +104,10 @@ class Recurrent(Computed, torch.nn.RNNBase):
         for name, bound in self._computation.bounds.items():
             torch.nn.init.uniform_(getattr(self, name), -bound, bound)
         with torch.no_grad():
-            for name, rows, value in self._computation.initial:
-                getattr(self, name)[rows] = value
+            for name, first, last, value in self._computation.initial():
+                parameter = getattr(self, name)
+                values = torch.as_tensor(value, dtype=parameter.dtype, device=parameter.device)
+                parameter.view(-1)[first:last] = values
 
     # ---------------------------------------------------------------- from torch.nn's module and back
     _OWN = ("cell", "_computation", *_OF_STACKS, "reset_after")  # attributes that torch.nn's modules do not have

@@ -141,7 +141,7 @@ class Values:
             return OPERATIONS[term.op](*(self.of(one) for one in term.args))
         if term.op in ("number", "zero"):
             return term.data or 0.0
-        if term.op in ("constant", "eye"):
+        if term.op in ("constant", "eye", "lower"):
             if term not in self.fixed:
                 self.fixed[term] = self._fixed(term)
             return self.fixed[term]
@@ -150,7 +150,8 @@ class Values:
     def _fixed(self, term):
         if term.op == "constant":
             return self.constant(term.data.array)
-        return self.arrays.eye(self._sizes.get(term.data, term.data), dtype=self.dtype)
+        matrix = self.arrays.eye if term.op == "eye" else self.arrays.tri
+        return matrix(self._sizes.get(term.data, term.data), dtype=self.dtype)
 
     def parameter(self, name):
         """One parameter, to compute with."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from numbarnn.cells import begin
 from numbarnn.cells.layout import BIAS_MODES, STACKED, Layout, flat_name, parameters_in
 
 INPUT_MODES = ("linear", "skip", "given")
@@ -200,12 +201,19 @@ class WeightSpace:
                 own[name] = part, slice(start, start + size), shape
         return found
 
-    def initial(self, kind, number):
-        """(its `Parameter`, the slice of its elements of the flat buffer) of each place's parameter that `Cell.initial`
-        knows by these."""
-        for own in self.blocks.values():
-            found = [(part, where) for part, where, _ in own.values() if part.kind == kind]
-            yield found[number]
+    def initial(self, initial, key):
+        """(its `Parameter`, the slice of its elements of the flat buffer, what they begin with) of each place's
+        parameters of which `Cell.initial` says so.
+
+        Args:
+            key: an int, from which random numbers follow.
+        """
+        for (layer, direction), own in self.blocks.items():
+            for name, value in initial:
+                if name in own:  # layer 0 may have no W
+                    part, where, shape = own[name]
+                    drawn = begin.draw(value, shape, (key, layer, direction), name)
+                    yield part, where, drawn if isinstance(drawn, float) else drawn.reshape(-1)
 
     def renewed(self, state_dict, join=np.concatenate):
         """A state dict, or one of a former version with today's names: there a bias was a parameter per unit of its own

@@ -43,6 +43,12 @@ STRUCTURE = {
     "recurrent_highway 1": ("h t", "h1 t1", [], 2),
     "recurrent_highway 2": ("h t", "h1 t1", ["h2 t2"], 4),
     "recurrent_highway 3": ("h t", "h1 t1", ["h2 t2", "h3 t3"], 6),
+    "on_lstm": (
+        "i f o g master_f master_i",
+        "i f o g master_f master_i",
+        ["", "", "cumsum_1", "cumsum_2"],
+        8,
+    ),
     "phased_lstm": ("i f o g", "i f o g", [], 5),
     "cornn": ("z", "y", ["z"], 1),
     "lem": ("slow fast z y", "slow fast z", ["y"], 4),

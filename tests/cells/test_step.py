@@ -1,6 +1,7 @@
 """`numbarnn.step`: the number of the step as an argument of equations."""
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,9 +72,9 @@ def test_is_a_state_by_the_name_of_the_argument():
     assert every_third.states == ("h", "t") and every_third.counts == "t"
     assert pickle.loads(pickle.dumps(every_third)) is not None and pickle.loads(pickle.dumps(nr.step)) is nr.step
     assert nr.cell(every_third, period=2).name == "every_third_t_step_period_2"
-    fixed = nr.cell(every_third, t=4)
+    fixed = nr.cell(every_third, t=3)
     assert fixed.states == ("h",) and fixed.counts is None
-    assert every_third.function(np.ones((2, 1)), np.ones((3, 1)), None, t=1)[0] == 1
+    assert counting.function(np.ones(2), np.ones(3), SimpleNamespace(W=SimpleNamespace(a=np.ones((3, 2)))), t=7)[0] == 7
 
 
 def test_what_it_is_not():

@@ -28,7 +28,7 @@ EQUATIONS = {
     "function_of_math": (
         "a = a_of(x, h, p)\nreturn math.tanh(a)", "'a' as a Python number .*in place of math.tanh use numbarnn.tanh"
     ),
-    "other_function_of_math": ("return math.gamma(h)", r"in place of math.gamma use numbarnn's functions: abs, clip,"),
+    "other_function_of_math": ("return math.gamma(h)", r"in place of math.gamma use numbarnn's functions: abs, "),
     "round": ("return round(h)", r"in place of round use numbarnn.floor\(a \+ 0.5\)"),
     "max_of_two": ("return max(h, a_of(x, h, p))", "the truth of .*the larger and the smaller of two are numbarnn.max"),
     "complex_power": ("return h ** 2j", r"2j \(complex\) in an equation"),
@@ -59,7 +59,10 @@ EQUATIONS = {
     "numpy_unknown": ("return np.i0(h)", r"NumPy's \w+ of .*; use numbarnn's functions: abs"),
     "numpy_where": ("return np.where(h > 0, h, 0)", "NumPy's where of .*use numbarnn.where"),
     "numpy_array": ("return np.asarray(h)", "'h' as a NumPy array"),
-    "an_array": ("return h * np.ones(3)", r"an array of shape \(3,\) in an equation.*arrays are parameters: p.name"),
+    "an_array": (
+        "return h * np.ones((3, 3))", r"an array of shape \(3, 3\) in an equation.*one number per unit, \(H,\), is a"
+    ),
+    "a_list_of_numbers": ("return h * [1.0, 2.0]", r"\[1.0, 2.0\] \(list\) in an equation.*an array of one number per"),
     "a_list": ("return h + [1]", r"\[1\] \(list\) in an equation"),
     "a_string": ('return h * "2"', r"'2' \(str\) in an equation; expected a traced value, a parameter or a number"),
     "method": ("return h / h.sum()", "'h' has no attribute 'sum'.*sums over all units are numbarnn.sum"),

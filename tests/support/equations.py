@@ -32,7 +32,7 @@ LIBRARY = (
     "coupled_lstm", "projected_lstm", "layer_norm_lstm", "layer_norm_gru", "multiplicative_lstm", "janet", "slstm",
     "li_gru", "minimal_gated_unit", "ugrnn", "fast_grnn", "additive_network", "recurrent_highway 1",
     "recurrent_highway 2", "recurrent_highway 3", "cornn", "lem", "ind_rnn", "sru", "qrnn", "min_gru", "min_lstm",
-    "phased_lstm", *OWN,
+    "on_lstm", "phased_lstm", *OWN,
 )  # fmt: skip
 
 

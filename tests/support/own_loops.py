@@ -56,6 +56,17 @@ def phased_lstm(p, x, h, c, t, open_ratio=0.05, leak=0.001):
     return k * output + (1 - k) * h, k * candidate + (1 - k) * c, t + 1
 
 
+@loop("h c", W="i f o g master_f master_i", R="i f o g master_f master_i", b="i f o g master_f master_i")
+def on_lstm(p, x, h, c):
+    i, f, o = (sigmoid(into(p, gate, x, h)) for gate in "ifo")
+    master_f, master_i = (torch.softmax(into(p, f"master_{gate}", x, h), dim=-1).cumsum(dim=-1) for gate in "fi")
+    master_i = 1 - master_i
+    both = master_f * master_i
+    keep, take = f * both + (master_f - both), i * both + (master_i - both)
+    c = keep * c + take * tanh(into(p, "g", x, h))
+    return o * tanh(c), c
+
+
 PHASED = dict(W="i f o g", R="i f o g", b="i f o g", per_unit="log_period shift")
 loop("h c t", **PHASED)(phased_lstm)
 loop("h c t", **PHASED, name="phased_lstm_half_open")(partial(phased_lstm, open_ratio=0.5))

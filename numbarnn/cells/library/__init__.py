@@ -8,6 +8,7 @@
     deep          recurrent_highway(depth)
     oscillators   cornn, lem
     clocked       phased_lstm
+    ordered       on_lstm
 
 In all of them W multiplies the input, R a state or what is made of it, and b is a bias. Where one has hyperparameters,
 `cell(library.slstm, heads=4)` makes it anew with others.
@@ -27,12 +28,38 @@ from numbarnn.cells.library.lstms import (
     slstm,
 )
 from numbarnn.cells.library.normed import layer_norm_gru, layer_norm_lstm
+from numbarnn.cells.library.ordered import on_lstm
 from numbarnn.cells.library.oscillators import cornn, lem
 from numbarnn.cells.library.standard import gru, gru_reset_before, lstm, rnn_relu, rnn_tanh
 
 __all__ = [
-    "additive_network", "cornn", "coupled_lstm", "fast_grnn", "gru", "gru_reset_before", "ind_rnn", "janet",
-    "layer_norm_gru", "layer_norm_lstm", "lem", "li_gru", "lstm", "lstm_with", "min_gru", "min_lstm",
-    "minimal_gated_unit", "multiplicative_lstm", "peephole_lstm", "phased_lstm", "projected_lstm", "qrnn",
-    "recurrent_highway", "rnn_relu", "rnn_tanh", "slstm", "sru", "ugrnn",
+    "additive_network",
+    "cornn",
+    "coupled_lstm",
+    "fast_grnn",
+    "gru",
+    "gru_reset_before",
+    "ind_rnn",
+    "janet",
+    "layer_norm_gru",
+    "layer_norm_lstm",
+    "lem",
+    "li_gru",
+    "lstm",
+    "lstm_with",
+    "min_gru",
+    "min_lstm",
+    "minimal_gated_unit",
+    "multiplicative_lstm",
+    "on_lstm",
+    "peephole_lstm",
+    "phased_lstm",
+    "projected_lstm",
+    "qrnn",
+    "recurrent_highway",
+    "rnn_relu",
+    "rnn_tanh",
+    "slstm",
+    "sru",
+    "ugrnn",
 ]  # fmt: skip

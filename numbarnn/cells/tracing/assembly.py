@@ -52,7 +52,9 @@ def assemble(name, states, structure, save, hyperparameters, statements):
     d_ax = tuple(gradients[node] for node in structure.gates.values())
     d_ah = tuple(gradients[node] for node in structure.recurrent.values())
     d_before = tuple(gradients[node] for node in state_nodes)
-    d_per_unit = tuple(gradients[node] for node in structure.per_unit.values())
+    d_per_unit = tuple(
+        graph.const(0) if node.data in structure.terms else gradients[node] for node in structure.per_unit.values()
+    )
     zero = graph.const(0)
     d_stages = [
         tuple(zero if getattr(stage, "largest", False) else gradients[node] for node in _results(stage))

@@ -3,7 +3,7 @@
 from numbarnn.cells.tracing.graph import Graph, consumers, reachable
 
 
-def split_biases(outputs):
+def split_biases(outputs, constants=()):
     """The equations without biases.
 
     A vector is a gate's bias if it and the gate's product are terms of one sum, and of nothing else. It is that of the
@@ -12,6 +12,7 @@ def split_biases(outputs):
 
     Args:
         outputs: the nodes that are the new states.
+        constants: names of vectors that are no parameters.
 
     Returns:
         (a new graph; outputs without biases in it; node of W @ x in it -> the name of its bias; node of another product
@@ -25,7 +26,7 @@ def split_biases(outputs):
     for root in nodes:
         if root.op in ("add", "sub") and _sum_above(root, users) is None:
             terms = _terms(root, users)
-            per_unit = [term.data for term in terms if term.op == "vector"]
+            per_unit = [term.data for term in terms if term.op == "vector" and term.data not in constants]
             for op, found in (("input", input_biases), ("product", other_biases)):
                 for product in (term for term in terms if term.op == op):
                     if per_unit:

@@ -165,7 +165,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         name, tuple(structure.gates), states, generated.saved, functions[generated.forward],
         functions[generated.backward], same_gradient=generated.same_gradient, recurrent=tuple(structure.recurrent),
         stages=stages, per_unit=tuple(structure.per_unit), noise=tuple(node.data[1] for node in structure.noise),
-        heads=structure.heads, drop_connect=structure.drop_connect, initial=tuple(_initial(layout, structure.initial)),
+        heads=structure.heads, drop_connect=structure.drop_connect, initial=_initial(layout, structure),
         projected=structure.projection is not None,
         bias=structure.bias, general=True, source=generated.source, layout=layout,
         function=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
@@ -221,14 +221,10 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     return structure
 
 
-def _initial(layout, values):
-    """`Cell.initial`, from the values of parameters by name."""
-    names = {kind: layout.rows.get(kind, ()) for kind in ("b_w", "b_r")}
-    names |= {"per_unit": layout.per_unit, "scalar": layout.scalars}
-    for kind, own in names.items():
-        for number, name in enumerate(own):
-            if name in values:
-                yield kind, number, values[name]
+def _initial(layout, structure):
+    """`Cell.initial`: of those parameters that there are."""
+    there = layout.shapes()
+    return tuple((name, value) for name, value in structure.initial.items() if name in there)
 
 
 def _set_options(structure, options, source_lines):

@@ -133,11 +133,14 @@ class Parameter(Operand):
         return self._name.startswith(SCALARS)
 
     def _as_node(self):
-        trace, value = self._trace, self._options.get("initial")
-        trace.parameter(self._name, "scalar" if self._is_scalar() else "vector")
-        if value is not None and trace.initial.setdefault(self._name, value) != value:
-            raise error(f"p.{self._name} begins with {value} here and with {trace.initial[self._name]} elsewhere")
+        self._trace.parameter(self._name, "scalar" if self._is_scalar() else "vector")
+        self._note_initial()
         return self._trace.graph.leaf("vector", self._name)
+
+    def _note_initial(self):
+        value, known = self._options.get("initial"), self._trace.initial
+        if value is not None and known.setdefault(self._name, value) != value:
+            raise error(f"p.{self._name} begins with {value} here and with {known[self._name]} elsewhere")
 
     def _matrix_options(self):
         return self._options.get("heads", 1), self._options.get("drop", 0.0)
@@ -148,6 +151,7 @@ class Parameter(Operand):
             self._as_node()  # notes it, and what it begins with
             return Term("parameter", data=self._name), False
         trace.parameter(self._name, "matrix")
+        self._note_initial()
         if columns is not None and trace.columns.setdefault(self._name, columns) != columns:
             raise error(f"p.{self._name} has {columns} columns here and {trace.columns[self._name]} elsewhere")
         return Term("parameter", data=self._name), True

@@ -30,13 +30,18 @@ def layout_of(structure, place):
         if biases:
             formed[kind] = tuple(_vector(biases.get(gate)) for gate in own)
     vectors = [node.data for node in structure.per_unit.values()]
-    formed["per_unit"] = tuple(map(_vector, vectors))
+    constants = {name: structure.terms[name] for name in vectors if name in structure.terms}
+    formed["per_unit"] = tuple(constants.get(name) or _vector(name) for name in vectors)
+    for term in constants.values():
+        sizes.equal.append(Equal(*term.data.array.shape, "H", "an array of the equations has a number per unit"))
     rows_of = rows | {"per_unit": tuple(vectors)}
     formed = {kind: own for kind, own in formed.items() if _are_rows(own) != rows_of[kind]}
     stacked = {name for names in rows.values() for name in names}
     inside = [name for name in parameters_in(sum(formed.values(), ())) if name not in stacked]
     scalars = dict.fromkeys(name for name in inside if name.startswith(SCALARS))
-    own = dict.fromkeys((name for name in vectors if name not in scalars), ("H",)) | dict.fromkeys(scalars, ())
+    own = dict.fromkeys((name for name in vectors if name not in scalars | constants), ("H",)) | dict.fromkeys(
+        scalars, ()
+    )
     own |= {name: tuple(sizes.shapes[name]) for name in inside if name not in own}
     _check_names(own, place)
     return Layout({kind: names for kind, names in rows.items() if names}, own, formed, tuple(sizes.equal))
@@ -110,7 +115,7 @@ class _Sizes:
             why = f"p.{term.data} stands where matrices have these sizes"
             shape[:] = self._one(shape[0], rows, why), self._one(shape[1], columns, why)
             return term, *shape
-        if op == "eye":
+        if op in ("eye", "lower"):
             size = self._one(rows, columns, term.data if term.data not in "HIP" else "an identity is square")
             return (term if size is None else term._replace(data=size)), size, size
         if op == "constant":

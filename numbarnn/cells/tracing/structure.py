@@ -92,7 +92,7 @@ def split(outputs, terms, columns):
     projection = _projection(outputs, terms)
     if projection:
         outputs = [outputs[0].args[0], *outputs[1:]]
-    graph, outputs, biases, others = split_biases(outputs)
+    graph, outputs, biases, others = split_biases(outputs, terms)
     found = Structure(graph, outputs, projection=projection, terms=terms, columns=columns)
     nodes = reachable(outputs)
     inputs = [node for node in nodes if node.op == "input"]

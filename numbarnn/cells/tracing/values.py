@@ -66,10 +66,24 @@ class Trace:
             return self.graph.const(bool(value) if isinstance(value, (bool, np.bool_)) else float(value))
         if value is step:
             raise error(f"{step!r} in an equation: it is an argument of the equations, f(x, h, p, t={step!r})")
+        if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iuf":
+            return self.constant(value)
+        arrays = "; an array of one number per unit, (H,), is a constant; what is learned is a parameter: p.name"
         raise error(
             f"{words(value)} in an equation; expected a traced value, a parameter or a number"
-            + ("; arrays are parameters: p.name" if isinstance(value, (np.ndarray, list, tuple)) else "")
+            + (arrays if isinstance(value, (np.ndarray, list, tuple)) else "")
         )
+
+    def constant(self, array):
+        """The node of an array with one number per unit."""
+        label = self._label(Term("constant", data=Constant(np.array(array, np.float64))), "constant_1")
+        return self.graph.leaf("vector", label)
+
+    def cumsum(self, value):
+        """The traced value of the sum of all units up to each."""
+        term = Term("lower", data="numbarnn.cumsum is over all units")
+        self._label(term, "cumsum_1")
+        return self.multiply(term, value)
 
     def apply(self, op, *values):
         """The traced value of an operation."""
@@ -128,16 +142,17 @@ class Trace:
         node = self.graph.leaf("input", label) if vector is None else self.graph.product(label, vector)
         return Value(self, node)
 
-    def _label(self, term):
-        """What the graph calls a matrix: a parameter by its name, another after its first parameter."""
+    def _label(self, term, first=None):
+        """What the graph calls a matrix: a parameter by its name, another after its first parameter; or `first`, if it
+        is free."""
         for label, known in self.terms.items():
             if known == term:
                 return label
         label = term.data if term.op == "parameter" else f"{next(iter(parameters_in((term,))), 'matrix')}_formed"
-        number = 1
+        label, number = first or label, 1
         while label in self.terms:
             number += 1
-            label = f"{label.partition('#')[0]}#{number}"
+            label = f"{first[:-1]}{number}" if first else f"{label.partition('#')[0]}#{number}"
         self.terms[label] = term
         return label
 

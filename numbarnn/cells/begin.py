@@ -1,0 +1,100 @@
+"""What parameters begin with, where a cell's equations say so: a number, or something drawn for a shape."""
+
+import math
+from zlib import crc32
+
+import numpy as np
+
+
+def orthogonal(shape, rng):
+    """A matrix with orthonormal rows or columns, whichever are fewer, uniform among all such.
+
+    Saxe et al. 2014, arXiv:1312.6120.
+    """
+    rows, columns = shape
+    Q, R = np.linalg.qr(rng.standard_normal((max(shape), min(shape))))
+    Q = Q * np.where(np.diag(R) < 0, -1.0, 1.0)
+    return Q if rows >= columns else Q.T
+
+
+def identity(shape, rng):
+    """1 on the diagonal, else 0. Le et al. 2015, arXiv:1504.00941."""
+    return np.eye(*shape)
+
+
+def xavier(shape, rng):
+    """Uniform in ±√(6 / (rows + columns)). Glorot and Bengio 2010."""
+    bound = math.sqrt(6 / sum(shape))
+    return rng.uniform(-bound, bound, shape)
+
+
+BY_NAME = {"orthogonal": orthogonal, "identity": identity, "xavier": xavier}
+
+
+class Chrono:
+    """Biases by which units forget after up to `longest` steps, log u with u uniform in 1 to longest - 1. With `sign`
+    -1 those of the input gate, each minus that of the forget gate.
+
+    Tallec and Ollivier 2018, arXiv:1804.11188.
+    """
+
+    alike = "chrono"  # both gates' draw the same numbers
+
+    def __init__(self, longest, sign):
+        self.longest, self.sign = longest, sign
+
+    def __call__(self, shape, rng):
+        return self.sign * np.log(rng.uniform(1, self.longest - 1, shape))
+
+    def __eq__(self, other):
+        return isinstance(other, Chrono) and (self.longest, self.sign) == (other.longest, other.sign)
+
+    def __hash__(self):
+        return hash((self.longest, self.sign))
+
+
+def checked(value):
+    """The value as cells keep it: a float, or a function of (shape, rng).
+
+    Raises:
+        ValueError, TypeError: it is neither, nor a name in `BY_NAME`, nor an array.
+    """
+    expected = f"value must be a number, an array, a function of (shape, rng) or one of {', '.join(BY_NAME)}"
+    if isinstance(value, str):
+        if value not in BY_NAME:
+            raise ValueError(f"{expected}, not {value!r}")
+        return BY_NAME[value]
+    if callable(value):
+        return value
+    try:
+        array = np.array(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{expected}, not {value!r}") from error
+    return (lambda shape, rng: array) if array.ndim else float(array)
+
+
+def draw(value, shape, key, name):
+    """What a parameter begins with: a number, or an array of its shape.
+
+    Args:
+        value: as `checked` returns it. shape: the parameter's.
+        key: ints, from which its random numbers follow, with its name: other parameters change nothing about it.
+        name: of the parameter.
+
+    Raises:
+        ValueError: the function does not fit the shape.
+    """
+    if isinstance(value, float):
+        return value
+    rng = np.random.default_rng([*key, crc32(getattr(value, "alike", name).encode())])
+    what = getattr(value, "__name__", type(value).__name__)
+    if value in BY_NAME.values() and len(shape) != 2:
+        raise ValueError(
+            f"p.{name} {shape} cannot begin as {what}, which is for matrices; expected a number or a function"
+        )
+    array = np.asarray(value(shape, rng), np.float64)
+    if array.shape not in ((), tuple(shape)):
+        raise ValueError(
+            f"p.{name} is of shape {tuple(shape)}, but begins with an array of shape {array.shape} ({what})"
+        )
+    return array
