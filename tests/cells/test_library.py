@@ -46,7 +46,7 @@ STRUCTURE = {
     "on_lstm": (
         "i f o g master_f master_i",
         "i f o g master_f master_i",
-        ["", "", "cumsum_1", "cumsum_2"],
+        ["", "", "cumsum_1", "cumsum_1_2"],
         8,
     ),
     "phased_lstm": ("i f o g", "i f o g", [], 5),

@@ -194,6 +194,8 @@ class Case:
         cell = self.definition
         for layer, hidden in enumerate(self.hidden):
             G, A, P = cell.num_gates * hidden, cell.num_ah * hidden, self.outputs[layer]
+            if cell.layout is not None:  # some rows of R may be constants
+                A = len(cell.rows.get("weight_hh", ())) * hidden
             shapes = {"weight_ih": (G, self.input_size(layer)), "weight_hh": (A, P // self.heads)}
             if layer == 0 and self.input_mode == "skip":
                 del shapes["weight_ih"]
