@@ -72,8 +72,12 @@ class Recurrent:
         self.stack = Stack(
             self._cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, seed=seed, **options
         )
+        with self.stack.room_for_weights():
+            flat, key = self._initial_weights(seed)
+        for _, where, value in self.stack.space.initial(self.stack.cell.initial, key):
+            flat[where] = value
         with self.engine.activate(), self.stack.room_for_weights():
-            weights = self.engine.from_host(self._initial_weights(seed))
+            weights = self.engine.from_host(flat)
         self._take(weights)
 
     def _take(self, weights):
@@ -117,17 +121,13 @@ class Recurrent:
             self._take(self.engine.from_host(state["_weights"]))
 
     def _initial_weights(self, seed):
-        """PyTorch's: every parameter of a layer uniform in ±1/√H; where a cell's equations say what it begins with,
-        that."""
+        """PyTorch's: every parameter of a layer uniform in ±1/√H; and an int from which follows what else is drawn."""
         generator = np.random.default_rng(seed)
         flat = np.empty(self.stack.space.size, dtype=self.dtype)
         for part in self.stack.space.parameters:
             bound = 1.0 / math.sqrt(self.hidden_size[part.layer])
             flat[part.offset : part.offset + part.size] = generator.uniform(-bound, bound, part.size)
-        key = int(generator.integers(2**63))
-        for _, where, value in self.stack.space.initial(self.stack.cell.initial, key):
-            flat[where] = value
-        return flat
+        return flat, int(generator.integers(2**63))
 
     engine = property(lambda self: self.stack.engine, doc="The engine it runs on.")
     cell = property(lambda self: getattr(self._cell, "name", self._cell), doc="The cell's name.")
