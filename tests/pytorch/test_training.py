@@ -78,6 +78,9 @@ def train_in_parallel(rank, meeting_place, results):
         torch.distributed.all_reduce(loss)
     if rank == 0:
         torch.save((torch.stack(losses) / 2, list(model.parameters())), results)
+    # The model's reducer would be the last to let go of the group: it waits then for gloo's thread, with Python's lock,
+    # which that thread may be waiting for.
+    del model
     torch.distributed.destroy_process_group()
 
 
