@@ -58,14 +58,18 @@ def _few_passes(define_pipelines):
         found = define_pipelines(compiler)
         if not _is_plain(compiler.state.func_id.func):
             return found
-        (whole,), few = found, PassManager("cuda")
-        for one, about in whole.passes:
-            if one.__name__ not in _NOT_NEEDED:
-                few.add_pass(one, about)
-        few.finalize()
-        return [few]
+        return [_without_those_not_needed(whole) for whole in found]
 
     return of_plain_functions
+
+
+def _without_those_not_needed(whole):
+    few = PassManager(whole.pipeline_name)
+    for one, about in whole.passes:
+        if one.__name__ not in _NOT_NEEDED:
+            few.add_pass(one, about)
+    few.finalize()
+    return few
 
 
 def _is_plain(function):

@@ -12,7 +12,6 @@ and after a barrier the threads of the block add the warps' partial sums, one (u
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from numbarnn.common.precision import compute_dtype, itemsize
 
@@ -53,101 +52,101 @@ class Tile:
     resident: str = "registers"
     unit_biases: int = 0
 
-    @cached_property
+    @property
     def threads(self):
         """Threads per block."""
         return 32 * self.warps
 
-    @cached_property
+    @property
     def sequences(self):
         """Sequences that are multiplied at once; a step goes through the batch by so many."""
         return OCTET * self.octets
 
-    @cached_property
+    @property
     def pairs(self):
         """(unit, sequence) pairs per thread, at most, of what is multiplied at once."""
         return -(-self.units * self.sequences // self.threads)
 
-    @cached_property
+    @property
     def row_lanes(self):
         """Lanes of a warp along the rows ("fma"), a power of 2; with weights in registers a lane has at most 8 rows."""
         if self.resident == "shared":
             return 8 if self.rows_per_unit * self.units >= 32 else 4
         return next_power_of_two(-(-self.rows_per_unit * self.units // ROWS_PER_LANE))
 
-    @cached_property
+    @property
     def rows(self):
         """Rows of weights per block, padded to what is multiplied at once."""
         multiple = self.row_lanes if self.math == "fma" else STRIP
         return -(-self.rows_per_unit * self.units // multiple) * multiple
 
-    @cached_property
+    @property
     def whole_chunks(self):
         """Chunks per warp are a multiple of this: "fma" with weights in registers gives each lane 16 bytes in turn."""
         if self.math != "fma" or self.resident == "shared":
             return 1
         return max(1, 4 * (32 // self.row_lanes) // self.chunk_elements)
 
-    @cached_property
+    @property
     def row_stride(self):
         """Elements from a sequence's partial sums to the next one's; chosen against bank conflicts."""
         return self.rows + 4
 
-    @cached_property
+    @property
     def piece_elements(self):
         """Elements in a piece: 16 bytes, what a lane loads at once."""
         return 16 // itemsize(self.dtype)
 
-    @cached_property
+    @property
     def chunk_elements(self):
         """Elements in a chunk."""
         return 4 * self.piece_elements
 
-    @cached_property
+    @property
     def weight_stride(self):
         """Elements from a row of a warp's weights in shared memory to the next ("fma"); against bank conflicts."""
         return self.chunks * self.chunk_elements + 4
 
-    @cached_property
+    @property
     def staged_stride(self):
         """Elements from a sequence's staged numbers in shared memory to the next one's ("fma")."""
         return (self.chunks if self.resident == "registers" else self.gathered) * self.chunk_elements + 4
 
-    @cached_property
+    @property
     def weight_elements(self):
         """Elements of shared memory that weights take during the steps."""
         if self.resident == "registers":
             return 0
         return self.warps * self.rows * self.weight_stride if self.math == "fma" else self.threads * self.fragment_words
 
-    @cached_property
+    @property
     def staged_elements(self):
         """Elements of shared memory for what is multiplied ("fma")."""
         return self.warps * self.sequences * self.staged_stride if self.math == "fma" else 0
 
-    @cached_property
+    @property
     def fragment_words(self):
         """32-bit words of weights per thread, but for "fma" from shared memory."""
         if self.math == "fma":
             return self.rows * self.chunks * self.chunk_elements // 32 if self.resident == "registers" else 0
         return self.rows // STRIP * self.chunks * 8
 
-    @cached_property
+    @property
     def biases(self):
         """Where the units' biases begin in shared memory: those of W x, then those of R h; in the order of rows."""
         return self.weight_elements + self.staged_elements
 
-    @cached_property
+    @property
     def partials(self):
         """Where the partial sums begin: of warp 0, the first sequence, the first row."""
         return self.biases + self.unit_biases * self.units
 
-    @cached_property
+    @property
     def between_warps(self):
         """Elements from a warp's partial sums to the next one's."""
         return self.sequences * self.row_stride
 
-    @cached_property
+    @property
     def states(self):
         """Where the states of the block's units begin: of sequence 0 unit 0, unit 1, ..., then the next sequence."""
         return self.partials + self.warps * self.between_warps
