@@ -22,11 +22,10 @@ is refused with its file and line; where it is an equation of a cell, Numba comp
 
 import ast
 import builtins
-import ctypes
 import inspect
 import linecache
 from collections import ChainMap
-from functools import cache, cached_property
+from functools import cache
 
 from llvmlite import ir
 
@@ -73,54 +72,46 @@ class Entry:
                 from others. The others are int64.
         """
         function = self.py_func
-        count = function.__code__.co_argcount - len(first)
         made_of = fingerprint(function) if not function.__module__.startswith("numbarnn.") else function.__module__
         what = self.what if isinstance(self.what, str) else self.what(*first)
         return native.address_of(
-            function.__name__, what, (made_of, repr(first)), lambda symbol: _module(function, symbol, first, count)
+            function.__name__, what, (made_of, repr(first)), lambda symbol: self.module(symbol, first)
         )
 
+    def module(self, symbol, first):
+        """LLVM's module with the function, of that symbol, for these first arguments; modules to link with it."""
+        given = (*first, *[types.int64] * (self.py_func.__code__.co_argcount - len(first)))
+        kinds = [one for one in given if isinstance(one, types.Type)]
 
-class FromPython(Entry):
-    """An entry that Python calls, with integers; it returns nothing, and others may run meanwhile."""
+        def write(builder, values):
+            values = iter(values)
+            arguments = [next(values) if isinstance(one, types.Type) else one for one in given]
+            call(Plain(self.py_func), arguments, builder)
 
-    def __call__(self, *numbers):
-        return self._compiled(*numbers)
-
-    @cached_property
-    def _compiled(self):
-        return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * self.py_func.__code__.co_argcount)(self.address())
-
-
-def _module(function, symbol, first, count):
-    """`module_of` for an entry."""
-    given = (*first, *[types.int64] * count)
-    kinds = [one for one in given if isinstance(one, types.Type)]
-
-    def write(builder, values):
-        values = iter(values)
-        call(Plain(function), [next(values) if isinstance(one, types.Type) else one for one in given], builder)
-
-    return module_of(symbol, kinds, write)
+        return module_of(symbol, kinds, write)
 
 
 def module_of(symbol, kinds, write):
-    """LLVM's module with a function of that symbol, and modules that belong to it.
+    """LLVM's module with a function of that symbol, and modules to link with it.
 
     Args:
         kinds: types of its arguments; it returns nothing. write: write(builder, values) writes what it does.
     """
     module = ir.Module(symbol)
-    module.linked = {}
     entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [one.llvm for one in kinds]), symbol)
     builder = ir.IRBuilder(entry.append_basic_block())
     write(builder, list(map(Value, kinds, entry.args)))
     builder.ret_void()
-    for one in module.functions:
-        for block in one.blocks:
+    return finished(module)
+
+
+def finished(module):
+    """The module, in which arithmetic may be rounded as FAST_MATH says, and modules to link with it."""
+    for function in module.functions:
+        for block in function.blocks:
             for instruction in block.instructions:
                 _let_round(instruction)
-    return module, list(module.linked.values())
+    return module, list(getattr(module, "linked", {}).values())
 
 
 def _let_round(instruction):

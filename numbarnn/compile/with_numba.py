@@ -32,8 +32,9 @@ def call(function, arguments, builder, fast_math):
     dispatcher.compile(signature)
     compiled, context = dispatcher.overloads[signature], cpu_target.target_context
     name, result = compiled.fndesc.llvm_func_name, compiled.signature.return_type
-    if name not in builder.module.linked:
-        builder.module.linked[name] = _inlined(compiled.library.get_llvm_str(), name)
+    linked = builder.module.__dict__.setdefault("linked", {})
+    if name not in linked:
+        linked[name] = _inlined(compiled.library.get_llvm_str(), name)
     # As Numba calls functions: results and errors by address, then the arguments; bools are bytes.
     pointer = cgutils.voidptr_t
     place = cgutils.alloca_once(builder, context.get_return_type(result))

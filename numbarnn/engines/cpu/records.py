@@ -11,7 +11,8 @@ from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
 from numbarnn.compile.expressions import intrinsic
-from numbarnn.compile.plain import Entry, FromPython
+from numbarnn.compile.from_python import FromPython
+from numbarnn.compile.plain import Entry
 from numbarnn.engines.cpu.vectors import own_memory
 
 _CALL = (
