@@ -11,7 +11,7 @@ from numbarnn.passes.backward import BackwardPass, Given
 from numbarnn.passes.executor import state_arrays, with_each
 from numbarnn.passes.forward import ForwardPass
 
-SMALL = 1 << 18  # bytes of a call's largest arrays, of all steps and layers, up to which it is bound
+SMALL = 1 << 20  # bytes of a call's largest arrays, of all steps and layers, up to which it is bound
 SMALL_WEIGHTS = 1 << 17  # numbers of weights up to which backward is: their gradients are copied out too
 KINDS = 32  # of calls that are kept bound
 KEPT = 4  # bound passes of one kind that are kept: as many calls run at the same time, or wait for their backward

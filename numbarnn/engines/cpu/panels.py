@@ -114,19 +114,19 @@ def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, ter
     while p < panels:
         at, into, left = panel + p * size, out + p * PANEL_ROW, panels - p
         if rows == 1 and left >= 4:
-            _one_by_4(zero, a, a_row, at, size, term_bytes, 0, terms, into, out_row, add)
+            _one_by_4(zero, a, a_row, at, size, term_bytes, 0, 0, terms, into, out_row, add)
             p += 4
         elif rows == 1:
-            _one(zero, a, a_row, at, 0, term_bytes, size, terms, into, out_row, add)
+            _one(zero, a, a_row, at, 0, term_bytes, at + size, term_bytes, terms, into, out_row, add)
             p += 1
         elif rows == 2 and left >= 2:
-            _two_by_2(zero, a, a_row, at, size, term_bytes, 0, terms, into, out_row, add)
+            _two_by_2(zero, a, a_row, at, size, term_bytes, 0, 0, terms, into, out_row, add)
             p += 2
         elif rows == 2:
-            _two(zero, a, a_row, at, 0, term_bytes, size, terms, into, out_row, add)
+            _two(zero, a, a_row, at, 0, term_bytes, at + size, term_bytes, terms, into, out_row, add)
             p += 1
         else:
-            _three(zero, a, a_row, at, 0, term_bytes, size, terms, into, out_row, add)
+            _three(zero, a, a_row, at, 0, term_bytes, at + size, term_bytes, terms, into, out_row, add)
             p += 1
 
 
@@ -135,15 +135,16 @@ def _multiply_panel(zero, rows, a, a_row, panel, ahead, terms, out, out_row, add
     """More than FEW_ROWS rows and one whole panel, in tiles of at most MOST_ROWS rows, all of nearly the same height:
     low ones are slow."""
     tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
+    step = PANEL_ROW // max(1, tiles)  # each tile fetches a part of the next panel
     for tile in range(tiles):
         first, last = rows * tile // tiles, rows * (tile + 1) // tiles
         own_a, own_out, n = a + first * a_row, out + first * out_row, last - first
-        fetched = ahead if tile + 1 == tiles else 0  # what is there already: once is enough
+        next_part = panel + ahead + tile * terms * step
         if n == 6:
-            _six(zero, own_a, a_row, panel, 0, PANEL_ROW, fetched, terms, own_out, out_row, add)
+            _six(zero, own_a, a_row, panel, 0, PANEL_ROW, next_part, step, terms, own_out, out_row, add)
         elif n == 5:
-            _five(zero, own_a, a_row, panel, 0, PANEL_ROW, fetched, terms, own_out, out_row, add)
+            _five(zero, own_a, a_row, panel, 0, PANEL_ROW, next_part, step, terms, own_out, out_row, add)
         elif n == 4:
-            _four(zero, own_a, a_row, panel, 0, PANEL_ROW, fetched, terms, own_out, out_row, add)
+            _four(zero, own_a, a_row, panel, 0, PANEL_ROW, next_part, step, terms, own_out, out_row, add)
         else:  # one row or two are no tile of FEW_ROWS and more
-            _three(zero, own_a, a_row, panel, 0, PANEL_ROW, fetched, terms, own_out, out_row, add)
+            _three(zero, own_a, a_row, panel, 0, PANEL_ROW, next_part, step, terms, own_out, out_row, add)

@@ -138,15 +138,16 @@ def tile_product(rows, panels):
         a, a_row: address of the rows (rows, terms), and bytes between them.
         panel, panel_bytes, term_bytes: address of the first panel (terms, `panel_width`); bytes between two panels, and
             between two terms of one.
-        ahead: bytes from a panel alone to the one that is multiplied with next, which is fetched meanwhile: the machine
-            does not see that it is next, and large weights are in the third cache.
+        ahead, ahead_step: with a single panel, the address of what is fetched meanwhile at the first term, and bytes to
+            what is at the next: a part of the panel that is multiplied with next. The machine does not see that it is
+            next, and large weights are in the third cache.
         out, out_row: address of the result, and bytes between its rows.
         add: add to out. Each call adds up its terms before, which keeps rounding errors small.
     """
 
     def generate(context, builder, signature, arguments):
         v = _Vectors(context, builder, signature.args[0])
-        _, a, a_row, panel, panel_bytes, term_bytes, ahead, terms, out, out_row, add = arguments
+        _, a, a_row, panel, panel_bytes, term_bytes, ahead, ahead_step, terms, out, out_row, add = arguments
         sums = [[v.variable() for _ in range(2 * panels)] for _ in range(rows)]
         with cgutils.for_range(builder, terms) as loop:
             b = []
@@ -154,7 +155,7 @@ def tile_product(rows, panels):
                 first = v.moved(v.moved(panel, p, panel_bytes), loop.index, term_bytes)
                 b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
                 if panels == 1:  # several panels keep the machine's own fetching busy
-                    v.fetch(builder.add(first, ahead), 2 * VECTOR_BYTES)
+                    v.fetch(v.moved(ahead, loop.index, ahead_step), 2 * VECTOR_BYTES)
             for i in range(rows):
                 factor = v.same(v.moved(v.moved(a, i, a_row), loop.index, v.bytes))
                 for place, vector in zip(sums[i], b, strict=True):
@@ -172,8 +173,10 @@ def tile_product(rows, panels):
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, a, a_row, panel, panel_bytes, term_bytes, ahead, terms, out, out_row, add):
-        return types.void(zero, *[types.intp] * 9, types.boolean), generate
+    def product(
+        typing_context, zero, a, a_row, panel, panel_bytes, term_bytes, ahead, ahead_step, terms, out, out_row, add
+    ):
+        return types.void(zero, *[types.intp] * 10, types.boolean), generate
 
     return product
 
