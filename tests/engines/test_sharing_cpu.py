@@ -8,7 +8,7 @@ import numbarnn as nr
 from numbarnn import cells
 from numbarnn.cells import library
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu import forward, joined, products
+from numbarnn.engines.cpu import forward, joined
 from numbarnn.engines.cpu.records import Call
 from step_buffers import KINDS, forward_buffers, normal, walk
 
