@@ -89,12 +89,10 @@ def draw(value, shape, key, name):
     rng = np.random.default_rng([*key, crc32(getattr(value, "alike", name).encode())])
     what = getattr(value, "__name__", type(value).__name__)
     if value in BY_NAME.values() and len(shape) != 2:
-        raise ValueError(
-            f"p.{name} {shape} cannot begin as {what}, which is for matrices; expected a number or a function"
-        )
+        raise ValueError(f"p.{name} cannot begin as {what}, which is for matrices; expected a number or a function")
     array = np.asarray(value(shape, rng), np.float64)
     if array.shape not in ((), tuple(shape)):
         raise ValueError(
-            f"p.{name} is of shape {tuple(shape)}, but begins with an array of shape {array.shape} ({what})"
+            f"p.{name} is of shape {tuple(shape)}, but what it begins with ({what}) of shape {array.shape}"
         )
-    return array
+    return np.broadcast_to(array, shape)

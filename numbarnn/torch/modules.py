@@ -106,7 +106,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         with torch.no_grad():
             for name, first, last, value in self._computation.initial():
                 parameter = getattr(self, name)
-                values = torch.as_tensor(value, dtype=parameter.dtype, device=parameter.device)
+                values = torch.tensor(value, dtype=parameter.dtype, device=parameter.device)
                 parameter.view(-1)[first:last] = values
 
     # ---------------------------------------------------------------- from torch.nn's module and back

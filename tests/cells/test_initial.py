@@ -31,8 +31,8 @@ def layer_of(cell, seed=0, **options):
 
 def test_by_layer_direction_and_name():
     layer = layer_of(initialised, num_layers=2, bidirectional=True)
-    views, seen = layer.stack.space.blocks, []
-    for own in views.values():
+    seen = []
+    for own in layer.stack.space.blocks.values():
         values = {name: layer.weights[where].reshape(shape) for name, (_, where, shape) in own.items()}
         for name in ("R.f", "R.i"):
             np.testing.assert_allclose(values[name] @ values[name].T, np.eye(H), atol=1e-6)

@@ -210,9 +210,8 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     for value, state in zip(values, states, strict=True):
         value._node.name = state
     given = {key: values[-1] if value is step else value for key, value in hyperparameters.items()}
-    own = len(states) - any(
-        value is step for value in hyperparameters.values()
-    )  # those that the function takes and returns
+    counts = any(value is step for value in hyperparameters.values())
+    own = len(states) - counts  # those that the function takes and returns
     returned = function(Input(trace, input_name), *values[:own], Parameters(trace), **given)
     new_states = _new_states(trace, returned, states[:own], source_lines)
     structure = split([*new_states, *(trace.node(value + 1) for value in values[own:])], trace.terms, trace.columns)
