@@ -59,7 +59,6 @@ def share(engine, monkeypatch):
 def loops_run(engine, monkeypatch):
     """(threads, whether they share sequences, whether R is in panels) of each loop that was run, by itself."""
     taken, run = [], engine.thread_pool.run
-    monkeypatch.setattr(engine, "joined", lambda functions: functions)
 
     def spy(item, function, threads, what):
         names = {address: known.__name__ for (known, _), address in engine._functions.items()}
