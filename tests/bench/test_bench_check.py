@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -322,6 +323,25 @@ def test_a_simulator_that_hangs_is_stopped(monkeypatch):
     monkeypatch.setattr(child, "TIMEOUT_S", 0.5)
     (comparison,) = child_that(monkeypatch, "import time; time.sleep(600)")
     assert not comparison.ok and "more than 0.5 s" in comparison.message
+
+
+@pytest.mark.parametrize("count", (1, 2, 3, 50))
+def test_processes_share_the_simulators_work(count):
+    cells, schedules = list(cases.ALL_CELLS), list(SCHEDULES)
+    shares = check.shares_of_cells(cells, schedules, True, count)
+    assert sorted(cell for share in shares for cell in share) == sorted(cells)
+    assert len(shares) == min(count, len(cells)) and all(shares)
+    work = {cell: sum(len(own) for _, own in check.plan_cases("sim", cell, schedules, True)) for cell in cells}
+    sums = [sum(map(work.get, share)) for share in shares]
+    assert max(sums) - min(sums) <= max(work.values())
+
+
+def test_results_of_all_processes_are_there(monkeypatch):
+    monkeypatch.setattr(
+        child, "simulator_check", lambda cells, *_: nullcontext(lambda: [f"of {cell}" for cell in cells])
+    )
+    with child.simulator_checks([["gru"], ["lstm", "rnn_relu"]], ["stepwise"], True, None) as result:
+        assert result() == ["of gru", "of lstm", "of rnn_relu"]
 
 
 def test_plan_devices(monkeypatch):

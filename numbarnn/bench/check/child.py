@@ -1,4 +1,4 @@
-"""`numbarnn check` in the CUDA simulator: a child process, as Numba reads its switch when it starts."""
+"""`numbarnn check` in the CUDA simulator: child processes, as Numba reads its switch when it starts."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from numbarnn.bench.check.accuracy import Comparison, engine_failure
@@ -17,10 +17,22 @@ LINES_KEPT = 30  # of what the child wrote to its error stream, for the message 
 
 
 @contextmanager
-def simulator_check(cells, schedules, quick, progress):
-    """`numbarnn check --device sim` beside this process. Gives a function that waits for it and returns its
+def simulator_checks(shares, schedules, quick, progress):
+    """`numbarnn check --device sim` beside this process, a process for each share of the cells. Gives a function that
+    waits for them and returns their comparisons."""
+    with ExitStack() as processes:
+        results = [
+            processes.enter_context(simulator_check(cells, schedules, quick, progress, f"sim, process {number}"))
+            for number, cells in enumerate(shares, 1)
+        ]
+        yield lambda: [comparison for result in results for comparison in result()]
+
+
+@contextmanager
+def simulator_check(cells, schedules, quick, progress, task="sim"):
+    """One such process, whose progress has the name `task`. Gives a function that waits for it and returns its
     comparisons: one failed comparison where it did not start, died or took too long."""
-    task, said = "sim (child process)", deque(maxlen=LINES_KEPT)
+    said = deque(maxlen=LINES_KEPT)
     package = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))  # this numbarnn first
     command = [sys.executable, "-m", "numbarnn", "check", "--device", "sim", "--progress", "lines"]

@@ -9,7 +9,7 @@ planner refuses (a RuntimeError with the reason) is counted, and is no failure. 
 
 import time
 import traceback
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from numbarnn.bench.check import accuracy, page, pictures, runs, summary
 from numbarnn.bench.check.accuracy import engine_failure
 from numbarnn.bench.check.expected import Expected, dropout_masks, flat_weights
 from numbarnn.bench.peers import cudnn, peers
+from numbarnn.engines.cpu.thread_pool import default_threads
 
 DEVICES = ("cpu", "sim", "cuda")
 QUICK = (
@@ -51,7 +52,7 @@ def add_arguments(parser):
 
 def run(args):
     """Runs the checks, prints tables and a summary; returns 0 when every comparison passed, else 1."""
-    from numbarnn.bench.check.child import simulator_check
+    from numbarnn.bench.check.child import simulator_checks
 
     begin, comparisons = time.perf_counter(), []
     if args.html or args.png:
@@ -59,7 +60,8 @@ def run(args):
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
     # At these sizes more threads only wait for each other.
     with report.Progress(args.progress) as progress, peers.torch_threads(1):
-        with simulator_check(*chosen, progress) if simulator else nullcontext(list) as simulated:  # list(): none
+        shares = shares_of_cells(*chosen, default_threads()) if simulator else ()
+        with simulator_checks(shares, args.schedule, args.quick, progress) as simulated:
             for device in here:
                 comparisons += check_device(device, *chosen, progress)
             comparisons += simulated()
@@ -81,7 +83,7 @@ def run(args):
 
 
 def plan_devices(wanted):
-    """Which devices to check in this process, and whether the simulator gets a process of its own."""
+    """Which devices to check in this process, and whether the simulator gets processes of its own."""
     from numbarnn import engines
 
     available = engines.available()
@@ -89,6 +91,15 @@ def plan_devices(wanted):
         here = [device for device in DEVICES if device in available]
         return here, "sim" not in available
     return ([], True) if wanted == "sim" and "sim" not in available else ([wanted], False)
+
+
+def shares_of_cells(cells, schedules, quick, count):
+    """The cells in at most `count` lists, for which the simulator takes about as long each."""
+    work = {cell: sum(len(wanted) for _, wanted in plan_cases("sim", cell, schedules, quick)) for cell in cells}
+    shares = [[] for _ in range(min(count, len(cells)))]
+    for cell in sorted(cells, key=work.get, reverse=True):
+        min(shares, key=lambda share: sum(map(work.get, share))).append(cell)
+    return shares
 
 
 def check_device(device, cells, schedules, quick, progress):
