@@ -150,8 +150,10 @@ class Values:
     def _fixed(self, term):
         if term.op == "constant":
             return self.constant(term.data.array)
-        matrix = self.arrays.eye if term.op == "eye" else self.arrays.tri
-        return matrix(self._sizes.get(term.data, term.data), dtype=self.dtype)
+        size = self._sizes.get(term.data, term.data)
+        if term.op == "eye":
+            return self.arrays.eye(size, dtype=self.dtype)
+        return self.arrays.tril(self.arrays.ones((size, size), dtype=self.dtype))
 
     def parameter(self, name):
         """One parameter, to compute with."""
