@@ -37,7 +37,7 @@ class GradientCheck:
 
 
 def gradcheck(
-    cell, input_size=3, hidden_size=4, num_layers=1, steps=3, batch=2, *, seed=0, tolerance=TOLERANCE, **options
+    cell, input_size=None, hidden_size=None, num_layers=1, steps=3, batch=2, *, seed=0, tolerance=TOLERANCE, **options
 ):
     """Compare a cell's backward with central differences of its forward, in float64, element by element.
 
@@ -47,7 +47,8 @@ def gradcheck(
 
     Args:
         cell: a `Cell`, such as `numbarnn.cell` makes, or the name of one.
-        input_size, hidden_size, num_layers: I, H, L of the network. steps, batch: T, B.
+        input_size, hidden_size, num_layers: I, H, L of the network; None: 3 and 4, or what the equations need.
+        steps, batch: T, B.
         seed: of inputs, states and parameters.
         tolerance: largest difference allowed, relative to the largest gradient of its kind or 1.
         options: of the layer, such as bidirectional=True, device="sim", schedule="wavefront".
@@ -56,10 +57,18 @@ def gradcheck(
         a `GradientCheck`, with all errors.
 
     Raises:
-        ValueError: a gradient is wrong; the message names which, with all errors.
+        ValueError: a gradient is wrong; the message names which, with all errors. Or the equations have
+            `stop_gradient` or `custom_derivative`, so that gradients are not meant to be those of the values.
     """
-    sizes = input_size, hidden_size, num_layers
-    layer = RNN(cells.get(cell), *sizes, dtype="float64", seed=seed, **({"device": "cpu"} | options))
+    cell = cells.get(cell)
+    if own := getattr(cell, "own_derivatives", ()):
+        raise ValueError(
+            f"the gradients of cell {cell.name!r} are not those of its values, as its equations have "
+            f"{' and '.join(own)}: finite differences say nothing. Compare with the same equations in PyTorch, by "
+            "detach() and an autograd.Function"
+        )
+    input_size, hidden_size = _sizes(cell, input_size, hidden_size)
+    layer = RNN(cell, input_size, hidden_size, num_layers, dtype="float64", seed=seed, **({"device": "cpu"} | options))
     random, engine = np.random.default_rng(seed), layer.engine
     shapes = [layer.stack.h_shapes(batch), *[layer.stack.c_shapes(batch)] * layer.stack.cell.num_private]
     values = {"x": random.standard_normal((steps, batch, input_size))}
@@ -99,6 +108,16 @@ def gradcheck(
     if not check.ok:
         raise ValueError(f"the backward of cell {layer.stack.cell.name!r} is wrong; {check}")
     return check
+
+
+def _sizes(cell, input_size, hidden_size):
+    """I and H: what is given, else what the cell's equations need, else 3 and 4."""
+    needed = [{one, other} for one, other, _ in cell.parameters.equal]
+    number = {name: next((n for pair in needed for n in pair - {name} if name in pair and isinstance(n, int)), None)
+              for name in "IH"}  # fmt: skip
+    same = {"I", "H"} in needed
+    hidden_size = hidden_size or number["H"] or (same and (input_size or number["I"])) or 4
+    return input_size or number["I"] or (hidden_size if same else 3), hidden_size
 
 
 def _differences(array, loss):

@@ -220,6 +220,7 @@ def test_who_waits_for_long_uses_no_processor():
 def test_steps_too_small_to_be_shared_stay_on_one_thread(monkeypatch):
     """At each step threads wait for each other: where a step takes no longer than that, a second one only costs."""
     engine, used = engines.get("cpu"), []
+    monkeypatch.setattr(engine, "joined", lambda functions: functions)  # each loop by itself
     monkeypatch.setattr(engine.thread_pool, "threads", 2)
     monkeypatch.setattr(
         engine.thread_pool, "run", lambda item, function, threads, what: used.append((function, threads))

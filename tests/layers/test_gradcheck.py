@@ -36,6 +36,34 @@ def test_every_argument_reaches_the_network():
         numbarnn.gradcheck("gru", tolerance=0.0)
 
 
+def test_sizes_are_those_that_the_equations_need():
+    @numbarnn.cell
+    def highway(x, h, p):
+        t = numbarnn.sigmoid(p.W.t @ x + p.R.t @ h + p.b.t)
+        return t * numbarnn.tanh(p.W.g @ x + p.R.g @ h) + (1 - t) * x
+
+    speeds = np.array([0.1, 0.5, 0.9])
+
+    @numbarnn.cell
+    def leaky(x, h, p):
+        return speeds * h + (1 - speeds) * numbarnn.tanh(p.W.g @ x + p.R.g @ h)
+
+    assert numbarnn.gradcheck(highway).ok and numbarnn.gradcheck(highway, 2).ok and numbarnn.gradcheck(leaky).ok
+    with pytest.raises(ValueError, match="hidden size 4 and input size 3 must be equal"):
+        numbarnn.gradcheck(highway, 3, 4)
+
+
+def test_gradients_that_are_not_meant_to_be_those_of_values():
+    @numbarnn.cell
+    def truncated(x, h, p):
+        return numbarnn.tanh(p.W.g @ x + p.R.g @ numbarnn.stop_gradient(h))
+
+    with pytest.raises(
+        ValueError, match=r"'truncated' are not those of its values, as .* have stop_gradient: .*detach"
+    ):
+        numbarnn.gradcheck(truncated)
+
+
 def test_a_network_of_a_given_cell():
     ours, same = numbarnn.RNN(cells.LSTM, 3, 4, 2, seed=0), numbarnn.LSTM(3, 4, 2, seed=0)
     x = np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32)

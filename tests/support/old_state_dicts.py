@@ -1,8 +1,8 @@
 """Cells whose state dicts were recorded before parameters had stable places (commit 0e3432e): biases of some gates only
 were parameters per unit then, `b_i_l0` instead of rows of `bias_ih_l0`.
 
-`python tests/support/old_state_dicts.py FILE` wrote tests/data/old_state_dicts.npz there: layers' state dicts, and what
-they compute, under "cell/name".
+`python tests/support/old_state_dicts.py FILE` wrote tests/data/former/state_dicts.npz there: layers' state dicts, and
+what they compute, under "cell/name".
 """
 
 import sys
@@ -66,7 +66,7 @@ def layer_of(name, seed=0):
 
 def recorded(name):
     """(state dict, x, y) of the recorded layer of that cell."""
-    with np.load(Path(__file__).parents[1] / "data" / "old_state_dicts.npz") as file:
+    with np.load(Path(__file__).parents[1] / "data" / "former" / "state_dicts.npz") as file:
         found = {key.split("/")[1]: file[key] for key in file if key.startswith(f"{name}/")}
     x, y = found.pop("x"), found.pop("y")
     return found, x, y

@@ -26,7 +26,7 @@ def _tiles(zero, job_address):
     what = product_at(job.what)
     out, row = what.out + job.thread * MOST_ROWS * what.out_row, what.out_row
     for _ in range(what.rows):
-        _tile(zero, what.a, what.a_row, what.b, 0, what.b_row, 0, what.terms, out, row, False)
+        _tile(zero, what.a, what.a_row, what.b, 0, what.b_row, what.b, 0, what.terms, out, row, False)
 
 
 def cpu_peak(threads, dtype="float32"):

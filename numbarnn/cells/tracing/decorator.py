@@ -16,7 +16,7 @@ from numbarnn.cells.definition import Cell, Stage
 from numbarnn.cells.layout import listed, parameters_in, term_text
 from numbarnn.cells.tracing.assembly import assemble
 from numbarnn.cells.tracing.errors import CellError, error
-from numbarnn.cells.tracing.graph import Graph, reachable
+from numbarnn.cells.tracing.graph import SAME_VALUE, Graph, reachable
 from numbarnn.cells.tracing.matrices import Parameters
 from numbarnn.cells.tracing.parameters import layout_of
 from numbarnn.cells.tracing.saving import CHOICES
@@ -54,6 +54,11 @@ class TracedCell(Cell):
     def __repr__(self):
         named = listed(self.parameters.shapes("P" if self.projected else "H", self.heads))
         return f"<cell {self.name}, states {' '.join(self.states)}, parameters {', '.join(named)}>"
+
+    @property
+    def own_derivatives(self):
+        """The names of functions by which the equations say other derivatives than their values have."""
+        return tuple(sorted(SAME_VALUE.intersection(node.op for node in reachable(self.structure.outputs))))
 
     def __reduce__(self):
         """Pickled by the name of its function, as functions are, and how it was made of that."""
