@@ -177,7 +177,7 @@ def test_y_of_training_is_read_only_and_of_inference_is_not():
 @pytest.mark.parametrize("cell, saved", [("lstm", 4), ("gru", 4), ("rnn_tanh", 0), ("rnn_relu", 0)])
 def test_tape_keeps_what_backward_needs_and_no_more(cell, saved):
     """Per step and unit: the LSTM's gates and c, the GRU's gates and R h + b_R of n; and h everywhere."""
-    case = Case(cell, T=50, B=8, hidden=(16, 16), directions=2)  # too large to be bound once for many calls
+    case = Case(cell, T=200, B=8, hidden=(16, 16), directions=2)  # too large to be bound once for many calls
     problem = make_problem(case)
     _, _, tape = problem.layer().forward(problem.x)
     work = tape.forward
