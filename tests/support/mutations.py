@@ -150,6 +150,30 @@ MUTATIONS = {
         "        if self.words is not None and scratch is None:\n            yield from self.drop(out, out, place)",
         "tests/test_conformance.py",
     ),
+    "formed_transpose_gradient": Mutation(
+        "numbarnn/weights/formed.py",
+        '"transpose": (lambda g, a: g.T,),',
+        '"transpose": (lambda g, a: g,),',
+        "tests/cells/test_formed.py",
+    ),
+    "formed_once_for_bound_calls": Mutation(
+        "numbarnn/passes/bound.py",
+        "        self.work.form_weights()\n",
+        "",
+        "tests/cells/test_formed.py",
+    ),
+    "cpu_few_rows_lose_the_last_column": Mutation(
+        "numbarnn/engines/cpu/few_rows.py",
+        "                for k in range(columns):\n",
+        "                for k in range(columns - 1):\n",
+        "tests/engines/test_panels.py",
+    ),
+    "cpu_joined_copies_lose_a_row": Mutation(
+        "numbarnn/engines/cpu/joined.py",
+        "for i in range(copy.rows):",
+        "for i in range(copy.rows - 1):",
+        "tests/passes/test_bound.py",
+    ),
     "space_bias_order": Mutation(
         "numbarnn/weights/space.py",
         'order = ("W", "R", "b_w", "b_r", PER_UNIT, SCALAR, MATRIX, "W_hr")',
