@@ -13,15 +13,16 @@ What differs from torch.nn's modules:
 - On the CPU float16 and bfloat16, and autocast, are computed in float32, and results are rounded once (with dropout
   between layers those of each layer). Under autocast on the CPU results are float32.
 - On a GPU other elements are dropped out than by cuDNN. A cell's own random numbers follow `torch.manual_seed`.
-- Second derivatives (`create_graph=True`) are refused when they are asked for. `torch.jit.script` cannot read the
-  modules; `torch.compile` and `torch.export` can, and `restore` goes back to torch.nn's.
+- Second derivatives (`create_graph=True`) are refused when they are asked for. `torch.jit.script` and
+  `torch.jit.trace` cannot read the modules; `torch.compile` and `torch.export` can, and `restore` goes back to
+  torch.nn's.
 - Devices are CPUs and NVIDIA GPUs; dtypes float64, float32, float16 and bfloat16.
 - Some mistakes are refused earlier, or refused that torch.nn lets pass: an unknown nonlinearity when a cell is made, hx
   that is no tuple of a module's states. A nonlinearity in the place of a cell's bias (`RNNCell(10, 20, "relu")`)
   counts as True, as in torch.nn, but with a warning.
 - PyTorch's threads (OpenMP's) go on spinning for milliseconds after each of its operations, where numbarnn's would run.
   With few cores start Python with `GOMP_SPINCOUNT=0`: a language model's step, (T,B,H) = (64,32,256), two cores, took a
-  tenth less.
+  tenth less, measured once.
 - Parameters are views of one buffer, as those of torch.nn's modules on a GPU. So pickled by `pickle` alone, without
   `torch.save`, every one carries the whole buffer, and `safetensors.torch.save_model` wants `save_file(state_dict)`.
 """
