@@ -21,7 +21,8 @@ from collections import namedtuple
 import numpy as np
 
 from numbarnn.layers import checks, sequences
-from numbarnn.layers.stack import Stack, Tape
+from numbarnn.layers.stack import Stack
+from numbarnn.layers.tape import Tape
 
 __all__ = ["Descriptor", "backward_data", "backward_weights", "forward_inference", "forward_training"]
 
@@ -45,7 +46,7 @@ class Descriptor(Stack):
 
     def zeros_weights(self):
         """A weight space of zeros, on the descriptor's engine."""
-        with self.engine.activate(), self.room_for_weights():
+        with self.engine.activate(), self.allocating_weights():
             return self.engine.zeros(self.space.size, self.dtype)
 
     def weight_params(self, w):
@@ -128,7 +129,7 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
     shapes = {"dx": (*axes, rnn.input_size), "dhx": rnn.h_shapes(work.batch), "dcx": _c_shape(rnn, work.batch)}
     places = _places(rnn, {"dx": dx, "dhx": dhx, "dcx": dcx}, shapes, (("w", w), ("x", reserve.x)))
-    rnn.require_unchanged(reserve)
+    reserve.require_unchanged()
     return _delivered(rnn, packing, rnn.backward_data(reserve, dy, dhy, dcy), places)
 
 
@@ -139,7 +140,7 @@ def backward_weights(rnn, reserve, dw):
         raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
     dw = checks.buffer(rnn.engine, rnn._weights(dw, "dw"), "dw", (rnn.space.size,), rnn.dtype)
     _require_apart(rnn, {"dw": dw}, (("w", reserve.weights), ("x", reserve.x)))
-    rnn.require_unchanged(reserve, weights=False)
+    reserve.require_unchanged(weights=False)
     rnn.backward_weights(reserve, dw)
     return dw
 

@@ -14,8 +14,9 @@ from numbarnn.layers import checks, drawn, private, sequences
 from numbarnn.layers.named import Named
 from numbarnn.layers.parameters import Gradients, Parameters
 from numbarnn.layers.sequences import NO_PADDING_VALUE, PackedSequence
-from numbarnn.layers.stack import Stack, Tape
+from numbarnn.layers.stack import Stack
 from numbarnn.layers.stepper import Stepper
+from numbarnn.layers.tape import Tape
 from numbarnn.passes.backward import Need
 from numbarnn.schedules.explain import explain
 from numbarnn.weights import parameter_name
@@ -72,11 +73,11 @@ class Recurrent:
         self.stack = Stack(
             self._cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, seed=seed, **options
         )
-        with self.stack.room_for_weights():
+        with self.stack.allocating_weights():
             flat, key = self._initial_weights(seed)
         for _, where, value in self.stack.space.initial(self.stack.cell.initial, key):
             flat[where] = value
-        with self.engine.activate(), self.stack.room_for_weights():
+        with self.engine.activate(), self.stack.allocating_weights():
             weights = self.engine.from_host(flat)
         self._take(weights)
 
@@ -301,7 +302,7 @@ class Recurrent:
             zeros = "cupy.zeros_like" if self.engine.name == "cuda" else "np.zeros_like"
             cure = f"pass dw={zeros}(layer.weights), or the weights of earlier Gradients"
             checks.apart(self.engine, dw, "dw", others.items(), cure)
-        self.stack.require_unchanged(tape)
+        tape.require_unchanged()
         adds = accumulate or not asked.weights
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked, dstates)
         if packing is not None and dx is not None:

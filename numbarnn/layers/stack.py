@@ -4,20 +4,18 @@ Layers (`numbarnn.LSTM`, ...) give it their weights; `numbarnn.functional` those
 """
 
 import threading
-from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 
 from numbarnn import cells, engines, schedules
 from numbarnn.common.precision import is_half, known_dtype
-from numbarnn.kernels.arrays import samples
 from numbarnn.kernels.step.groups import Parameters
 from numbarnn.layers import checks
-from numbarnn.layers.sequences import EVERY_STEP, Packing
+from numbarnn.layers.sequences import EVERY_STEP
+from numbarnn.layers.tape import Tape, Watched
 from numbarnn.layers.widened import Widened
 from numbarnn.passes.backward import ALL, BackwardPass, Given
 from numbarnn.passes.bound import SMALL_WEIGHTS, BoundForward, BoundPasses
@@ -27,7 +25,6 @@ from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights.formed import FormedWeights
 
 PROBLEMS = 256  # remembered by a stack
-SAMPLES = 64  # likewise, of up to a MiB each
 _lock = threading.RLock()  # of all stacks' numbers of calls
 
 
@@ -35,47 +32,6 @@ _lock = threading.RLock()  # of all stacks' numbers of calls
 def _the_one(problem):
     """The same object for equal problems, of whatever stack: comparing one with itself takes no time."""
     return problem
-
-
-@dataclass
-class Tape:
-    """What a training forward call keeps for backward. One backward pass consumes it.
-
-    Attributes:
-        stack: the stack that made it.
-        weights: the flat weight buffer it was made with.
-        version: the weights' version then.
-        forward: the arrays.
-        x: that backward reads again: the caller's, or a copy.
-        backward: the backward pass, once it was run.
-        used: backward is done: the saved gates have been overwritten.
-        packing: of a packed x, where its elements stand.
-        watch: gives the fingerprints of the weights and, unless forward copied it, of x (`Engine.watch`); None where
-            the engine notes and compares as jobs.
-        seen: these after forward.
-        dw: the gradients of all parameters, after a backward that makes an array for them.
-        bound: the `BoundForward` that did forward, if one did: others may use it when nobody has the tape any more.
-    """
-
-    stack: "Stack"
-    weights: Any
-    version: int
-    forward: ForwardPass
-    x: Any
-    backward: BackwardPass | None = None
-    used: bool = False
-    packing: Packing | None = None
-    watch: Callable[[], tuple] | None = None
-    seen: tuple = ()
-    dw: Any = None
-    bound: BoundForward | None = None
-
-    def __del__(self):
-        if self.bound is not None:
-            self.bound.give_back()
-
-    def __reduce_ex__(self, protocol):
-        raise TypeError("a tape cannot be copied or pickled: it is good for one backward of the layer that made it")
 
 
 class Stack:
@@ -173,7 +129,9 @@ class Stack:
             wide = Stack(**self._arguments | {"dtype": "float32", "device": self.engine.name})
             wide._next_call, wide.caller = self._next_call, self.caller
             self._widened = Widened(wide, self.dtype)
-        self._samples = {}  # steps and batch of a call -> which lines of the weights, and of x or h, are watched
+        self.watched = Watched(
+            self.engine, self.space, self.dtype, self.input_size, self.directions * self.output_sizes[-1]
+        )
 
     def __getstate__(self):
         """The arguments that make it again, and what is drawn next: engines and what is derived stay behind."""
@@ -188,8 +146,8 @@ class Stack:
         self.calls = calls
 
     @contextmanager
-    def room_for_weights(self):
-        """Where the weights are made: what says that they are too many says so with the numbers."""
+    def allocating_weights(self):
+        """Around what makes the weights: a MemoryError with the numbers if they are too many."""
         try:
             yield
         except (MemoryError, OverflowError, ValueError) as error:
@@ -304,7 +262,7 @@ class Stack:
             *results, tape = self._widened.forward(x, hx, cx, weights, training, version, batch_major, sequences)
             if training:
                 tape.stack, tape.weights = self, weights
-                self._watch(tape, weights)
+                self.watched.remember(tape, weights)
             return *results, tape
         if sequences is EVERY_STEP:
             bound = self.bound.at_once((x.shape, training, batch_major, type(hx), type(cx)), weights)
@@ -318,7 +276,7 @@ class Stack:
             number = self._next_call() if training else 0
             odd = lengths is not None, resets is not None, batch_major, sequences.every_state
             problem = self.problem(steps, batch, training, *odd)
-            watched = self._watched(steps, batch) if training and self.engine.watches_in_jobs else None
+            watched = self.watched.places(steps, batch) if training and self.engine.watches_in_jobs else None
             parameters, flat, formed = self.kernels_weights(weights)
             call = Call(self.engine, problem, parameters, flat, self.seed, number, self.caller, watched, formed=formed)
             plan = self.schedule.pick(problem)[0].plan_forward(problem)
@@ -375,59 +333,8 @@ class Stack:
         if bound is not None and work.x_copy is None:  # it has copied x, but callers see no difference
             tape.x = x
         if work.watched is None:
-            self._watch(tape, *((weights, x) if tape.x is x else (weights,)))  # else forward copied x
+            self.watched.remember(tape, *((weights, x) if tape.x is x else (weights,)))  # else forward copied x
         return tape
-
-    def _watch(self, tape, *arrays):
-        """Remember the weights, and x, as they are, for an engine that compares at once."""
-        places = self._watched(tape.forward.steps, tape.forward.batch)
-        tape.watch = self.engine.watch(arrays, places[: len(arrays)])
-        tape.seen = tape.watch()
-
-    # ---------------------------------------------------------------- what must not change before backward
-    def _watched(self, steps, batch):
-        """(places in the weights, places in x) of a training call, as `samples.places` has them; for an engine that
-        notes fingerprints itself the places are in the last layer's h, from which callers get y, not in x."""
-        found = self._samples.get((steps, batch))  # one read: another thread may clear them
-        if found is None:
-            if len(self._samples) >= SAMPLES:
-                self._samples.clear()
-            words = max(1, np.dtype(known_dtype(self.dtype)).itemsize // 4)
-            work = steps * batch * self.space.size
-            allowed = min(samples.MOST, max(self.engine.few_lines, work // self.engine.work_per_line))
-            stride = samples.stride_for(words * self.space.size // samples.LINE, allowed)
-            parts = [  # of one number per unit more lines are read: these arrays are short
-                (words * part.offset, words * part.size, min(stride, 7) if len(part.shape) == 1 else stride)
-                for part in self.space.parameters
-            ]
-            other = words * steps * batch * self.input_size
-            if self.engine.watches_in_jobs:
-                other = words * (steps + 2) * batch * self.directions * self.output_sizes[-1]
-            other_stride = samples.stride_for(other // samples.LINE, allowed)
-            found = samples.places(parts), samples.places([(0, other, other_stride)])
-            if self.engine.watches_in_jobs:
-                found = tuple(map(self.engine.from_host, found))
-            self._samples[steps, batch] = found
-        return found
-
-    def require_unchanged(self, tape, weights=True):
-        """Raise ValueError if what backward reads again is not what it was in forward, where that is known at once.
-
-        Args:
-            weights: they are read again, not x alone.
-        """
-        if tape.watch is None or (seen := tape.watch()) == tape.seen:
-            return
-        if weights and seen[0] != tape.seen[0]:
-            raise ValueError(
-                "the weights were changed between forward and backward, which reads them again: call backward before "
-                "you change them (an optimizer's step, a write into `parameters`), or forward once more"
-            )
-        if seen[1:] != tape.seen[1:]:
-            raise ValueError(
-                "x was overwritten between forward and backward, which reads it again: give forward a copy (x.copy()), "
-                "or overwrite it after backward"
-            )
 
     # ---------------------------------------------------------------- backward
     def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True, need=ALL, d_states=None):
@@ -439,7 +346,7 @@ class Stack:
             d_states: the gradient of all private states, None for zero.
             need: a `Need`; without its x dx is None, and where the tape is needed again it is good for further passes.
             dy: (T, B, D*H), or None for zero; dhy, dcy as `check_h`, `check_c` return them. All are taken as checked,
-                the tape by `require_unchanged`.
+                the tape by `Tape.require_unchanged`.
         """
         if self._widened is not None:
             return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate, need, d_states)

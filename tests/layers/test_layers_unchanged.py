@@ -151,7 +151,7 @@ def test_every_word_has_a_part_in_the_fingerprint():
 @pytest.mark.parametrize("H, T, B", [(64, 20, 1), (512, 1, 1), (512, 25, 16)])
 def test_samples_see_every_parameter_and_most_columns(H, T, B):
     layer = nr.LSTM(H, H, device="cpu", seed=0)
-    in_weights, in_x = layer.stack._watched(T, B)
+    in_weights, in_x = layer.stack.watched.places(T, B)
     assert len(np.unique(in_weights)) == len(in_weights) and in_x.size
     words = (in_weights[:, None] + np.arange(samples.LINE)).reshape(-1)
     for part in layer.stack.space.parameters:
