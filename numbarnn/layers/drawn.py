@@ -1,21 +1,78 @@
-"""The random numbers of cells, computed on the host: what kernels draw, as arrays."""
+"""What a training call drew at random, as NumPy arrays: what a person who asks for it compares with."""
 
 import numpy as np
 
-from numbarnn.common.philox import WORD_MASK, philox
+from numbarnn.common.philox import WORD_MASK, noise_words, philox
+from numbarnn.weights import parameter_name
 
 
-def noise(kinds, dtype, steps, batch, hidden, words):
-    """(T, B, N, H): the numbers that units draw in a training call; see `numbarnn.common.philox.noise_words`.
+def dropout_masks(work, dtype):
+    """A list of arrays (T, B, D*H), one per layer but the last; an element is 0 or 1 / (1 - p).
 
     Args:
-        kinds: of N numbers, a `numbarnn.cells.definition.Noise` each.
-        steps, batch, hidden: T, B, H.
-        words: (4,) uint64, of one layer and direction.
+        work: the call's `ForwardPass`.
+        dtype: of the masks, a name.
     """
+    masks = []
+    for layer in range(work.problem.layers - 1):
+        with work.engine.activate():
+            ones = work.engine.from_host(np.ones(work.output(layer).shape, work.problem.dtype))
+            if work.dropping:
+                work.engine.dropout(ones, ones, work.masks[layer], work.scale)
+            masks.append(work.engine.to_host(ones).astype(dtype, copy=False))
+    return masks
+
+
+def drop_connect_masks(work, dtype):
+    """Name of each R -> array of the shape that steps multiply with; an element is 0 or 1 / (1 - p). Empty where the
+    cell drops no weights.
+
+    Args:
+        work, dtype: as `dropout_masks` takes them.
+    """
+    recurrent, masks = work.recurrent, {}
+    if recurrent is None or recurrent.words is None:
+        return masks
+    with work.engine.activate():
+        for layer, parts in enumerate(work.weights):
+            for direction, part in enumerate(parts):
+                mask = work.engine.from_host(np.ones(part.R.shape, work.problem.dtype))
+                for drop in recurrent.drop(mask, mask, (layer, direction)):
+                    drop()
+                name = parameter_name("R", layer, direction)
+                masks[name] = work.engine.to_host(mask).astype(dtype, copy=False)
+    return masks
+
+
+def noise(work):
+    """A list of arrays (D, T, B, N, H), one per layer: the N numbers that each unit drew in each step.
+
+    Args:
+        work: the call's `ForwardPass`.
+    """
+    problem = work.problem
+    if not problem.cell.noise:
+        return []
+    places = problem.layers * problem.directions
+    words = noise_words(work.seed, places, work.call).reshape(problem.layers, problem.directions, 4)
+    return [
+        np.stack([_noise_of_place(work, H, one) for one in own])
+        for H, own in zip(problem.hidden_sizes, words, strict=True)
+    ]
+
+
+def _noise_of_place(work, hidden, words):
+    """(T, B, N, H), of one layer and direction; see `numbarnn.common.philox.noise_words`.
+
+    Args:
+        hidden: H.
+        words: (4,) uint64.
+    """
+    problem, steps, batch = work.problem, work.steps, work.batch
+    kinds = problem.cell.noise
     position = np.arange(batch * hidden, dtype=np.uint64)
     key_0, key_1, stream, call = words
-    drawn, before = np.empty((steps, batch, len(kinds), hidden), dtype), {True: 0, False: 0}
+    drawn, before = np.empty((steps, batch, len(kinds), hidden), problem.state_dtype), {True: 0, False: 0}
     for number, kind in enumerate(kinds):
         group, lane = divmod(before[kind.each_step], 4)
         before[kind.each_step] += 1

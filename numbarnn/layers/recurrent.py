@@ -8,18 +8,14 @@ from functools import partial
 
 import numpy as np
 
-from numbarnn.common import philox
-from numbarnn.common.precision import known_dtype
-from numbarnn.layers import checks, drawn, private, sequences
+from numbarnn.layers import arguments, checks, drawn, private, sequences
 from numbarnn.layers.named import Named
 from numbarnn.layers.parameters import Gradients, Parameters
-from numbarnn.layers.sequences import NO_PADDING_VALUE, PackedSequence
+from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.stepper import Stepper
-from numbarnn.layers.tape import Tape
 from numbarnn.passes.backward import Need
 from numbarnn.schedules.explain import explain
-from numbarnn.weights import parameter_name
 
 NEEDED = ("x", "weights")  # the gradients that backward can be asked for
 
@@ -211,13 +207,13 @@ class Recurrent:
     def _run(self, x, state, lengths, resets, padding_value, training, output_states):
         packing, batch_first = None, self.batch_first
         if type(x) is not self._array_type and sequences.is_packed(x):
-            packing, x = self._unpacked(x, "x", self.input_size)
+            packing, x = arguments.unpacked(self.stack, x, "x", self.input_size)
             if lengths is not None:
                 raise ValueError("lengths must be None with a packed x, which has lengths of its own")
             lengths, batch_first = packing.lengths, False
-        x = self._checked(x, "x", self.input_size, batch_first)
+        x = arguments.sequence(self.stack, x, "x", self.input_size, batch_first)
         steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
-        hx, cx = self._check_states(state, "state", batch)
+        hx, cx = arguments.states(self.stack, state, "state", batch)
         about = sequences.EVERY_STEP
         if lengths is not None or resets is not None or padding_value is not NO_PADDING_VALUE:
             about = sequences.checked(self.engine, lengths, resets, padding_value, steps, batch, batch_first)
@@ -229,13 +225,14 @@ class Recurrent:
         if states:
             states = [private.split_steps(states[0], self.stack.cell.num_private, self.stack.directions)]
         if packing is not None:
-            y, states = self._packed(packing, y), [tuple(self._packed(packing, one) for one in part) for part in states]
+            pack = partial(arguments.packed, self.engine, packing)
+            y, states = pack(y), [tuple(map(pack, part)) for part in states]
             if training:
                 tape.packing = packing
         elif training and isinstance(y, np.ndarray) and not batch_first:
             y = y.view()
             y.flags.writeable = False
-        return y, self._states(hy, cy), *states, tape
+        return y, arguments.as_state(self.stack, hy, cy), *states, tape
 
     def stepper(self, batch=1, state=None):
         """A `Stepper`: inference one step at a time, with the state kept from one to the next.
@@ -275,7 +272,8 @@ class Recurrent:
             ValueError, TypeError: an argument does not fit; the tape was used, or made by another layer or with other
                 weights; weights or x have changed since.
         """
-        self._check_tape(tape)
+        arguments.require_own(self.stack, tape)
+        arguments.require_unused(tape, self._parameters.version)
         wanted = checks.needed(need, NEEDED)
         if dw is not None and "weights" not in wanted:
             raise ValueError("dw must be None where need has no 'weights', as nothing would be added to it")
@@ -284,30 +282,21 @@ class Recurrent:
         if dy is not None:
             width = self.stack.directions * self.stack.output_sizes[-1]
             if packing is not None:
-                dy = self._unpacked(dy, "dy", width, packing)[1]
-            dy = self._checked(dy, "dy", width, work.batch_major, (work.steps, work.batch))
-        dhy, dcy = self._check_states(dstate, "dstate", work.batch)
-        dstates = self._check_every_state(dstates, work, packing)
+                dy = arguments.unpacked(self.stack, dy, "dy", width, packing)[1]
+            dy = arguments.sequence(self.stack, dy, "dy", width, work.batch_major, (work.steps, work.batch))
+        dhy, dcy = arguments.states(self.stack, dstate, "dstate", work.batch)
+        dstates = arguments.every_state(self.stack, dstates, work, packing)
         accumulate = dw is not None
         if accumulate:
-            dw = checks.buffer(self.engine, dw, "dw", self.weights.shape, self.dtype)
-            others = {
-                "weights": self._weights,
-                "x": tape.x,
-                "y": work.y,
-                "dy": dy,
-                "dstate": (dhy, dcy),
-                "dstates": dstates,
-            }
-            zeros = "cupy.zeros_like" if self.engine.name == "cuda" else "np.zeros_like"
-            cure = f"pass dw={zeros}(layer.weights), or the weights of earlier Gradients"
-            checks.apart(self.engine, dw, "dw", others.items(), cure)
+            others = {"weights": self._weights, "x": tape.x, "y": work.y, "dy": dy}
+            others |= {"dstate": (dhy, dcy), "dstates": dstates}
+            dw = arguments.added_to(self.stack, dw, others)
         tape.require_unchanged()
         adds = accumulate or not asked.weights
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked, dstates)
         if packing is not None and dx is not None:
-            dx = self._packed(packing, dx)
-        return Gradients(dx, self._states(dhx, dcx), tape.dw, self.stack.space)
+            dx = arguments.packed(self.engine, packing, dx)
+        return Gradients(dx, arguments.as_state(self.stack, dhx, dcx), tape.dw, self.stack.space)
 
     def check(self):
         """Wait for the device, and raise RuntimeError if a call on it failed: of this layer or another; it says which.
@@ -325,32 +314,14 @@ class Recurrent:
     def dropout_masks(self, tape):
         """The dropout masks of a tape's call: a list of NumPy arrays (T, B, D*H), one per layer but the last; an
         element is 0 or 1 / (1 - p)."""
-        self._check_origin(tape)
-        work = tape.forward
-        masks = []
-        for layer in range(self.num_layers - 1):
-            with self.engine.activate():
-                ones = self.engine.from_host(np.ones(work.output(layer).shape, work.problem.dtype))
-                if work.dropping:
-                    self.engine.dropout(ones, ones, work.masks[layer], work.scale)
-                masks.append(self.engine.to_host(ones).astype(self.dtype, copy=False))
-        return masks
+        arguments.require_own(self.stack, tape)
+        return drawn.dropout_masks(tape.forward, self.dtype)
 
     def drop_connect_masks(self, tape):
         """The masks of the weights that a tape's call dropped out (`Cell.drop_connect`): name of each R -> NumPy array
         of the shape that steps multiply with; an element is 0 or 1 / (1 - p). Empty where the cell drops none."""
-        self._check_origin(tape)
-        recurrent, masks = tape.forward.recurrent, {}
-        if recurrent is not None and recurrent.words is not None:
-            with self.engine.activate():
-                for layer, parts in enumerate(tape.forward.weights):
-                    for direction, part in enumerate(parts):
-                        mask = self.engine.from_host(np.ones(part.R.shape, tape.forward.problem.dtype))
-                        for drop in recurrent.drop(mask, mask, (layer, direction)):
-                            drop()
-                        name = parameter_name("R", layer, direction)
-                        masks[name] = self.engine.to_host(mask).astype(self.dtype, copy=False)
-        return masks
+        arguments.require_own(self.stack, tape)
+        return drawn.drop_connect_masks(tape.forward, self.dtype)
 
     def noise(self, tape):
         """The random numbers that units drew in a tape's call (`Cell.noise`): a list of NumPy arrays (D, T, B, N, H),
@@ -358,13 +329,8 @@ class Recurrent:
 
         Those of time t are in place t for both directions; there are some for times beyond a sequence's length too.
         """
-        self._check_origin(tape)
-        work, D = tape.forward, self.stack.directions
-        if not self.stack.cell.noise:
-            return []
-        words = philox.noise_words(work.seed, self.num_layers * D, work.call).reshape(self.num_layers, D, 4)
-        draw = partial(drawn.noise, self.stack.cell.noise, work.problem.state_dtype, work.steps, work.batch)
-        return [np.stack([draw(H, one) for one in own]) for H, own in zip(self.hidden_size, words, strict=True)]
+        arguments.require_own(self.stack, tape)
+        return drawn.noise(tape.forward)
 
     def explain(self, shape):
         """What a training call with x of that shape does, and backward, and why, as text: the schedule, what others
@@ -418,88 +384,3 @@ class Recurrent:
             for name, array in arrays.items():
                 views[name][...] = self.engine.from_host(array)
         self._parameters.version += 1
-
-    # ---------------------------------------------------------------- forms
-    @property
-    def _has_c(self):
-        return self.stack.cell.num_private > 0
-
-    def _checked(self, value, name, width, batch_first, sizes=("T", "B")):
-        """An argument as (T, B, width), or (B, T, width) with `batch_first`: checked, contiguous."""
-        shape = (*sizes[::-1], width) if batch_first else (*sizes, width)
-        return checks.array(self.engine, value, name, shape, self.dtype)
-
-    def _unpacked(self, value, name, width, packing=None):
-        """(Packing, padded array) of a packed argument; of dy, packed as x was, that must be so again."""
-        if not sequences.is_packed(value):
-            raise TypeError(f"{name} must be a PackedSequence, as x was, not a {type(value).__qualname__}")
-        own = sequences.Packing.of(value)
-        if packing is not None and not own.equals(packing):
-            raise ValueError(f"{name} must be packed as y was, but its batch_sizes or sorted_indices differ")
-        data = checks.array(self.engine, value.data, f"{name}.data", (int(own.batch_sizes.sum()), width), self.dtype)
-        return own, own.pad(self.engine, data)
-
-    def _check_states(self, state, name, batch):
-        """h and c of a state argument; see `Stack.check_state`."""
-        if not self._has_c:
-            return self.stack.check_h(state, name, batch), None
-        if state is None:
-            return None, None
-        names = self.stack.cell.states
-        if not isinstance(state, tuple | list) or len(state) != len(names):
-            came = f"{len(state)} items" if isinstance(state, tuple | list) else f"a {type(state).__qualname__}"
-            raise TypeError(f"{name} must be a tuple ({', '.join(names)}), not {came}")
-        h = self.stack.check_h(state[0], f"{name}[0] (h)", batch)
-        others = enumerate(zip(state[1:], names[1:], strict=True), 1)
-        others = [self.stack.check_c(one, f"{name}[{n}] ({known_as})", batch) for n, (one, known_as) in others]
-        if len(others) == 1:
-            return h, others[0]
-        with self.engine.activate():
-            return h, private.join(
-                self.engine.array_module, others, self.stack.c_shapes(batch), known_dtype(self.dtype)
-            )
-
-    def _packed(self, packing, array):
-        """An array (T, B, N) packed as x was."""
-        data = packing.pack(self.engine, array)
-        return PackedSequence(data, packing.batch_sizes, packing.order, packing.ranks)
-
-    def _check_every_state(self, dstates, work, packing):
-        """The gradients of all private states of every step, as one array; None for zero."""
-        if dstates is None:
-            return None
-        names, width = self.stack.cell.states[1:], self.stack.directions * self.hidden_size[-1]
-        if not work.problem.keeps_states:
-            raise ValueError("dstates must be None: forward was not asked for output_states")
-        if not isinstance(dstates, tuple | list) or len(dstates) != len(names):
-            raise TypeError(f"dstates must be a tuple ({', '.join(names)},), as forward returned it, not {dstates!r}")
-        parts = []
-        for number, value in enumerate(dstates):
-            name = f"dstates[{number}]"
-            if packing is not None and value is not None:
-                value = self._unpacked(value, name, width, packing)[1]
-            sizes = work.steps, work.batch
-            parts.append(value if value is None else self._checked(value, name, width, work.batch_major, sizes))
-        return private.join_steps(self.engine.array_module, parts, self.stack.directions)
-
-    def _states(self, h, c):
-        """h, or a tuple of all states, as callers get them."""
-        return (h, *private.split(c, self.stack.cell.num_private)) if self._has_c else h
-
-    def _check_origin(self, tape):
-        if not isinstance(tape, Tape):
-            raise TypeError(f"tape must be what forward returned, not a {type(tape).__qualname__}")
-        if tape.stack is not self.stack:
-            raise ValueError("tape was made by another layer: call backward on the layer whose forward made it")
-
-    def _check_tape(self, tape):
-        self._check_origin(tape)
-        if tape.used:
-            raise ValueError(
-                "tape was already used: each needs a forward of its own, as backward overwrites it; "
-                "backward(..., retain=True) keeps it"
-            )
-        if tape.version != self._parameters.version:
-            raise ValueError(
-                "tape was made with other weights (load_state_dict, or weights assigned, since): call forward again"
-            )

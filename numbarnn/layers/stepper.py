@@ -1,6 +1,6 @@
 """Streaming: a step at a time, with the state kept from one to the next."""
 
-from numbarnn.layers import checks
+from numbarnn.layers import arguments, checks
 
 
 class Stepper:
@@ -57,13 +57,14 @@ class Stepper:
         """The state after the last step, in the form in which the layer's calls return it: a copy. Assign to it to go
         on from another one; None is zero."""
         if self._bound is not None:
-            return self.layer._states(*self._bound.state)
+            return arguments.as_state(self.layer.stack, *self._bound.state)
         return self._state
 
     @state.setter
     def state(self, state):
-        h, c = self.layer._check_states(state, "state", self.batch)
+        stack = self.layer.stack
+        h, c = arguments.states(stack, state, "state", self.batch)
         if self._bound is not None:
             self._bound.state = h, c
         else:
-            self._state = state if state is not None else self.layer._states(*self.layer.stack.zero_state(self.batch))
+            self._state = state if state is not None else arguments.as_state(stack, *stack.zero_state(self.batch))

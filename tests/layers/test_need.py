@@ -7,7 +7,7 @@ import pytest
 
 import numbarnn as nr
 from numbarnn.cells import library
-from numbarnn.layers import reserved
+from numbarnn.layers import arguments, reserved
 from numbarnn.layers.sequences import EVERY_STEP, Sequences
 from numbarnn.passes.backward import Given, Need
 from problems import bound_each_time
@@ -147,7 +147,7 @@ def assert_a_reserve_is_all(name, odd, overwrites):
         dx, dhx, dcx, dw = calls.backward(call, given, memory, Given(dy), need)
         assert np.array_equal(memory, kept) or not need.again
         assert not (overwrites and np.array_equal(memory, kept)) or need.again or not stack.cell.num_saved
-        same(layer._states(dhx, dcx), grads.state)
+        same(arguments.as_state(stack, dhx, dcx), grads.state)
         for found, expected, asked in ((dx, grads.x, need.x), (dw, grads.weights, need.weights)):
             if asked:
                 np.testing.assert_array_equal(found, expected)

@@ -1,0 +1,110 @@
+"""Arguments of a layer's calls, checked, in the forms that its `Stack` takes; and results as callers get them.
+
+Callers give a state as h or as a tuple of h and private states, and sequences padded or packed. A stack takes h and one
+array (or list) of all private states, and padded sequences.
+"""
+
+from numbarnn.common.precision import known_dtype
+from numbarnn.layers import checks, private, sequences
+from numbarnn.layers.sequences import PackedSequence
+from numbarnn.layers.tape import Tape
+
+
+# ---------------------------------------------------------------- sequences: x, y, dy, dx
+def sequence(stack, value, name, width, batch_first, sizes=("T", "B")):
+    """An argument as (T, B, width), or (B, T, width) with `batch_first`: checked, contiguous."""
+    shape = (*sizes[::-1], width) if batch_first else (*sizes, width)
+    return checks.array(stack.engine, value, name, shape, stack.dtype)
+
+
+def unpacked(stack, value, name, width, packing=None):
+    """(Packing, padded array) of a packed argument; of dy, packed as x was, that must be so again."""
+    if not sequences.is_packed(value):
+        raise TypeError(f"{name} must be a PackedSequence, as x was, not a {type(value).__qualname__}")
+    own = sequences.Packing.of(value)
+    if packing is not None and not own.equals(packing):
+        raise ValueError(f"{name} must be packed as y was, but its batch_sizes or sorted_indices differ")
+    data = checks.array(stack.engine, value.data, f"{name}.data", (int(own.batch_sizes.sum()), width), stack.dtype)
+    return own, own.pad(stack.engine, data)
+
+
+def packed(engine, packing, array):
+    """A result (T, B, N), packed as x was."""
+    data = packing.pack(engine, array)
+    return PackedSequence(data, packing.batch_sizes, packing.order, packing.ranks)
+
+
+# ---------------------------------------------------------------- states
+def states(stack, state, name, batch):
+    """(h, private states) of an argument, None for zero; see `Stack.check_h` and `Stack.check_c`."""
+    if not stack.cell.num_private:
+        return stack.check_h(state, name, batch), None
+    if state is None:
+        return None, None
+    names = stack.cell.states
+    if not isinstance(state, tuple | list) or len(state) != len(names):
+        came = f"{len(state)} items" if isinstance(state, tuple | list) else f"a {type(state).__qualname__}"
+        raise TypeError(f"{name} must be a tuple ({', '.join(names)}), not {came}")
+    h = stack.check_h(state[0], f"{name}[0] (h)", batch)
+    others = enumerate(zip(state[1:], names[1:], strict=True), 1)
+    others = [stack.check_c(one, f"{name}[{n}] ({known_as})", batch) for n, (one, known_as) in others]
+    if len(others) == 1:
+        return h, others[0]
+    with stack.engine.activate():
+        shapes = stack.c_shapes(batch)
+        return h, private.join(stack.engine.array_module, others, shapes, known_dtype(stack.dtype))
+
+
+def as_state(stack, h, c):
+    """The reverse of `states`: h, or a tuple of all states."""
+    return (h, *private.split(c, stack.cell.num_private)) if stack.cell.num_private else h
+
+
+def every_state(stack, dstates, work, packing):
+    """The gradients of all private states of every step, as one array; None for zero."""
+    if dstates is None:
+        return None
+    names, width = stack.cell.states[1:], stack.directions * stack.hidden_sizes[-1]
+    if not work.problem.keeps_states:
+        raise ValueError("dstates must be None: forward was not asked for output_states")
+    if not isinstance(dstates, tuple | list) or len(dstates) != len(names):
+        raise TypeError(f"dstates must be a tuple ({', '.join(names)},), as forward returned it, not {dstates!r}")
+    parts = []
+    for number, value in enumerate(dstates):
+        name = f"dstates[{number}]"
+        if packing is not None and value is not None:
+            value = unpacked(stack, value, name, width, packing)[1]
+        sizes = work.steps, work.batch
+        parts.append(value if value is None else sequence(stack, value, name, width, work.batch_major, sizes))
+    return private.join_steps(stack.engine.array_module, parts, stack.directions)
+
+
+# ---------------------------------------------------------------- backward: the tape and dw
+def require_own(stack, tape):
+    """Raise TypeError or ValueError unless it is a tape of this stack."""
+    if not isinstance(tape, Tape):
+        raise TypeError(f"tape must be what forward returned, not a {type(tape).__qualname__}")
+    if tape.stack is not stack:
+        raise ValueError("tape was made by another layer: call backward on the layer whose forward made it")
+
+
+def require_unused(tape, version):
+    """Raise ValueError if backward used the tape up, or the weights are not of its version."""
+    if tape.used:
+        raise ValueError(
+            "tape was already used: each needs a forward of its own, as backward overwrites it; "
+            "backward(..., retain=True) keeps it"
+        )
+    if tape.version != version:
+        raise ValueError(
+            "tape was made with other weights (load_state_dict, or weights assigned, since): call forward again"
+        )
+
+
+def added_to(stack, dw, others):
+    """`dw`, checked: a flat buffer that shares no memory with the others, name -> array or tuple of arrays."""
+    dw = checks.buffer(stack.engine, dw, "dw", (stack.space.size,), stack.dtype)
+    zeros = "cupy.zeros_like" if stack.engine.name == "cuda" else "np.zeros_like"
+    cure = f"pass dw={zeros}(layer.weights), or the weights of earlier Gradients"
+    checks.apart(stack.engine, dw, "dw", others.items(), cure)
+    return dw
