@@ -19,7 +19,7 @@ from numba import config
 
 import matrix
 import problems
-from grouped_cuts import choose
+from grouped_tiles import choose
 from numbarnn.engines.gpu import profiles
 
 ENGINES = ("sim",) if config.ENABLE_CUDASIM else ("cpu", "cuda")

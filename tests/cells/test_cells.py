@@ -135,9 +135,9 @@ def of_d_relu(x):
 def test_relu_at_zero_and_nan():
     """The derivative at 0 is 0, as in cuDNN and PyTorch; NaN stays NaN."""
     for dtype in ("float32", "float64"):
-        for target in ("cpu", "python"):
-            functions = (specialise(f, dtype, target) for f in (of_relu, of_d_relu))
-            relu_, d_relu_ = (callable_from_python(f) if target == "cpu" else f for f in functions)
+        for backend in ("cpu", "python"):
+            functions = (specialise(f, dtype, backend) for f in (of_relu, of_d_relu))
+            relu_, d_relu_ = (callable_from_python(f) if backend == "cpu" else f for f in functions)
             zero, nan = np.dtype(dtype).type(0), np.dtype(dtype).type(np.nan)
             assert (relu_(zero), d_relu_(zero), relu_(-1 + zero), relu_(2 + zero)) == (0, 0, 0, 2)
             assert np.isnan(relu_(nan))

@@ -128,12 +128,12 @@ def test_float64(name):
 
 
 @pytest.mark.parametrize("name", ("maximum", "minimum", "where", "sign"))
-@pytest.mark.parametrize("target", ("cpu", "python"))
-def test_numbers_of_special_kinds(name, target):
+@pytest.mark.parametrize("backend", ("cpu", "python"))
+def test_numbers_of_special_kinds(name, backend):
     """NaN stays NaN, whichever it is; sign of 0 is 0."""
     own = {"maximum": maximum_of, "minimum": minimum_of, "where": choose, "sign": sign_of}[name]
-    function, number = specialise(own, "float32", target), np.float32
-    call = callable_from_python(function) if target == "cpu" else function
+    function, number = specialise(own, "float32", backend), np.float32
+    call = callable_from_python(function) if backend == "cpu" else function
     values = [number(v) for v in (-1.5, 0.0, 2.5, np.inf, -np.inf, np.nan)]
     exact = {"maximum": np.maximum, "minimum": np.minimum, "where": lambda a, b: np.where(a > b, a, b),
              "sign": lambda a, b: np.sign(a) + 0 * b}[name]  # fmt: skip

@@ -61,8 +61,8 @@ def test_kept_memory_of_several_threads():
     def work(number):
         arrays = []
         for turn in range(400):
-            rooms = buffer_pool.rooms((number, turn))
-            arrays = arrays[-20:] + [rooms(name, (100,), dtype) for name in range(10)]
+            buffers = buffer_pool.of_call((number, turn))
+            arrays = arrays[-20:] + [buffers(name, (100,), dtype) for name in range(10)]
             if turn % 50 == 0:
                 buffer_pool.clear()
 
@@ -74,7 +74,7 @@ def test_kept_memory_of_several_threads():
 def test_memory_comes_back_in_any_thread_at_any_time():
     """Even while its thread holds the buffer pool's lock, as collecting garbage may begin there."""
     buffer_pool = buffer_pool_of(1 << 40)
-    array = buffer_pool.rooms("kind")("name", (4,), np.dtype("float32"))
+    array = buffer_pool.of_call("kind")("name", (4,), np.dtype("float32"))
     with buffer_pool._lock:
         done = threading.Thread(target=lambda: holder.clear(), daemon=True)
         holder = [array]

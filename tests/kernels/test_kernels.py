@@ -42,7 +42,7 @@ def least_threads(shipped, compiled):
 
 
 def is_usual(shipped, cc, number, place):
-    """Whether every run compiles a kernel: of each name one dtype, of persistent ones, whose cuts change with the
+    """Whether every run compiles a kernel: of each name one dtype, of persistent ones, whose tiles change with the
     device, every fifth; a sample for older and newer devices. `numbarnn kernels` and `full`: all.
 
     Args:

@@ -1,6 +1,6 @@
 """Persistent kernels on a GPU: equal to stepwise, the same bits in every run and in graphs; refusals with numbers.
 
-Under many orders of their threads they run in the simulator (simulated/test_persistent_simulated.py); every cut is
+Under many orders of their threads they run in the simulator (simulated/test_persistent_simulated.py); every tile is
 compiled by test_kernels.py; the planner's own tests are test_planner.py.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from general_cells import GENERAL, UNEVEN
-from grouped_cuts import CHEAP, TWO_LAYERS
+from grouped_tiles import CHEAP, TWO_LAYERS
 from numbarnn import cells, engines
 from numbarnn.bench import planned
 from numbarnn.engines.gpu import profiles
@@ -186,13 +186,13 @@ def test_agrees_with_reference(case):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("cut", [*TWO_LAYERS, *CHEAP], ids=str)
-def test_several_groups_of_chunks_agree_with_reference(engine, monkeypatch, cut):
-    """Forward and backward, with cuts as those of H = 512 and 768, each kernel's product in three groups or more."""
-    cut.choose(monkeypatch, "cuda", engine.profile)
-    problem = make_problem(cut.case)
+@pytest.mark.parametrize("tile", [*TWO_LAYERS, *CHEAP], ids=str)
+def test_several_groups_of_chunks_agree_with_reference(engine, monkeypatch, tile):
+    """Forward and backward, with tiles as those of H = 512 and 768, each kernel's product in three groups or more."""
+    tile.choose(monkeypatch, "cuda", engine.profile)
+    problem = make_problem(tile.case)
     values, _ = train(problem.layer("cuda", schedule="persistent"), problem)
-    assert_close(cut.case, values, problem.expected(), "training", cut.limit)
+    assert_close(tile.case, values, problem.expected(), "training", tile.limit)
 
 
 @pytest.mark.gpu

@@ -132,7 +132,7 @@ def test_copies_wait_for_what_other_streams_do_with_the_memory(gpu, monkeypatch,
 
 
 def test_threads_share_lanes_and_graphs_of_their_own(gpu, handles):
-    """Calls from several threads and streams, and shelves cleared in between: each comes to replay, nothing fails."""
+    """Calls from several threads and streams, and pools cleared in between: each comes to replay, nothing fails."""
     engine, _, cupy = gpu
     errors, start = [], threading.Barrier(4)
 

@@ -73,12 +73,12 @@ def check_tables(problem, launch):
     """Every unit and sequence of every layer and direction has one block, and every weight is multiplied by one warp
     for each slice of the batch, at the place where it stands."""
     hidden, D = problem.hidden_sizes, problem.directions
-    gates, outer = problem.cell.num_gates, problem.cell.num_recurrent
+    gates, recurrent_gates = problem.cell.num_gates, problem.cell.num_recurrent
     places, end = {}, 0
     for layer, direction in product(range(problem.layers), range(D)):
         inputs = D * hidden[layer - 1] if layer else problem.input_size
         W, R = end, end + gates * hidden[layer] * inputs
-        end = R + outer * hidden[layer] ** 2
+        end = R + recurrent_gates * hidden[layer] ** 2
         places[layer, direction] = SimpleNamespace(W=W, R=R, b_w=0, b_r=0, per_unit=-1, W_size=R - W, R_size=end - R)
     blocks, warps = make_tables(problem, launch, places)
     assert blocks.shape == (launch.blocks, len(Block._fields))
@@ -101,7 +101,7 @@ def check_tables(problem, launch):
             assert recurrent == (number < block.recurrent_warps)
             assert warp.columns <= launch.tile.chunks * launch.tile.chunk_elements
             assert warp.column + warp.columns <= warp.width
-            rows = (1 if launch.backward else outer if recurrent else gates) if warp.columns else 0
+            rows = (1 if launch.backward else recurrent_gates if recurrent else gates) if warp.columns else 0
             assert warp.rows_per_unit == rows <= launch.tile.rows_per_unit
             strides = np.array([warp.gate_stride, warp.unit_stride, warp.column_stride])
             indices = np.indices((rows, block.units, warp.columns)).reshape(3, -1)
@@ -152,18 +152,18 @@ def test_plans_are_right(cell, dtype):
 @pytest.mark.parametrize("cell", (GENERAL["light"], UNEVEN["fewer"], UNEVEN["more"]), ids=lambda cell: cell.name)
 def test_a_block_has_the_rows_of_its_largest_matrix(cell):
     """Forward, per unit; alone a layer has none of W. Its biases are those that there are."""
-    gates, outer = cell.num_gates, cell.num_recurrent
+    gates, recurrent = cell.num_gates, cell.num_recurrent
     problem = problem_of(cell, "float32", (64, 64), 8)
-    for first, last, groups in ((0, 1, max(1, outer)), (0, 2, max(gates, outer))):
+    for first, last, groups in ((0, 1, max(1, recurrent)), (0, 2, max(gates, recurrent))):
         launch = planner._best_launch(problem, problem.profile, first, last, False)
-        assert (launch.tile.rows_per_unit, launch.tile.unit_biases) == (groups, gates + outer)
+        assert (launch.tile.rows_per_unit, launch.tile.unit_biases) == (groups, gates + recurrent)
         assert launch.tile.rows >= groups * launch.tile.units
-        assert launch.tile.partials - launch.tile.biases == (gates + outer) * launch.tile.units
+        assert launch.tile.partials - launch.tile.biases == (gates + recurrent) * launch.tile.units
         for residence in residences(problem, launch):
             U = launch.tile.units
-            assert residence.R == ((outer * U, 64) if outer else None)
+            assert residence.R == ((recurrent * U, 64) if recurrent else None)
             assert residence.W == ((gates * U, 64) if residence.layer else None)
-            columns = 64 * (bool(outer) + bool(residence.layer))
+            columns = 64 * (bool(recurrent) + bool(residence.layer))
             assert residence.block_bytes == 4 * groups * U * columns, "rows of zeros take room too"
             assert ("no weights" in str(residence)) == (columns == 0)
         backward = planner._best_launch(problem, problem.profile, first, last, True)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-import grouped_cuts
+import grouped_tiles
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import backward, block, exchange, fma, forward, mma, products, warp_parts
 
@@ -18,7 +18,7 @@ def few_threads(monkeypatch):
         UNITS=(8,)).
     """
 
-    change = partial(grouped_cuts.choose, monkeypatch, "sim", profiles.SIMULATOR)
+    change = partial(grouped_tiles.choose, monkeypatch, "sim", profiles.SIMULATOR)
     change(UNITS=(4,), SLICES=(1,))
     return change
 

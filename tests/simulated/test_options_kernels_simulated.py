@@ -108,19 +108,17 @@ def test_join(masked, direction, dtype):
     """dht[t] = dy[t] + dh and dh = 0; of skipped steps dht[t] = 0 and dh stays; what comes from a reset counts as 0."""
     T, B, P, t = 3, 9, 7, 1
     before, columns = t + 2 * direction, slice(direction * P, (direction + 1) * P)
-    codes, every = np.full((T + 2, B), 99, np.uint8), np.uint8([0, RESET, SKIP])
-    codes[t + 1], codes[t if direction else t + 2] = (
-        np.repeat(every, 3),
-        np.tile(every, 3),
-    )  # the step's, the next one's
-    skip, cut_off = (rows[:, None] & masked for rows in (codes[t + 1] == SKIP, np.tile(every, 3) == RESET))
+    step_mask, every = np.full((T + 2, B), 99, np.uint8), np.uint8([0, RESET, SKIP])
+    step_mask[t + 1] = np.repeat(every, 3)
+    step_mask[t if direction else t + 2] = np.tile(every, 3)  # the next step's
+    skip, cut_off = (rows[:, None] & masked for rows in (step_mask[t + 1] == SKIP, np.tile(every, 3) == RESET))
     dh, dy = integers(compute_dtype(dtype), B, P, seed=1), integers(dtype, T, B, 2 * P, seed=2)
     d_h = np.where(cut_off, 0, dh)
     expected, expected_dh = np.where(skip, 0, dy[t, :, columns] + d_h), np.where(skip, d_h, 0)
     dh[cut_off[:, 0]] = dy[t, skip[:, 0]] = np.nan
     dht = np.full((T, B, P), np.nan, dy.dtype)
     gradients = Gradients(dh, None, None, None, dy[:, :, columns], dht)
-    projection.bind_join(gradients, Options(codes if masked else None))(t, before)
+    projection.bind_join(gradients, Options(step_mask if masked else None))(t, before)
     np.testing.assert_array_equal(dht[t].astype(np.float64), expected)
     assert np.isnan(dht[[0, 2]].astype(np.float64)).all()
     np.testing.assert_array_equal(dh, expected_dh)

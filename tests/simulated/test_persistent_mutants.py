@@ -14,7 +14,7 @@ import pytest
 from numba import cuda
 from persistent_setup import few_threads, mutant
 
-from grouped_cuts import GroupedCut
+from grouped_tiles import GroupedTile
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
@@ -223,9 +223,9 @@ def test_a_kernel_that_does_not_run_is_not_taken_for_a_mutant_that_was_found():
 
 
 # ------------------------------------------------------------------------------------------ several groups of chunks
-MMA = GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(72,), dtype="float16"), "mma", "registers", 36)
+MMA = GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(72,), dtype="float16"), "mma", "registers", 36)
 MMA_SHARED = replace(MMA, resident="shared")
-FMA = GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "fma", "shared", 20)
+FMA = GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "fma", "shared", 20)
 FMA_REGISTERS = replace(FMA, resident="registers")
 WEIGHTS, FMA_WEIGHTS = "_make_mma_group(tile, group * gathered + chunk,", "skipped, unrolled = group * columns,"
 FIRST_WEIGHTS = replaced(WEIGHTS, "_make_mma_group(tile, chunk,")
@@ -273,11 +273,11 @@ GROUP_MUTANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("cut, module, factory, edit", GROUP_MUTANTS.values(), ids=GROUP_MUTANTS)
-def test_a_wrong_product_of_several_groups_is_found(monkeypatch, cut, module, factory, edit):
-    cut.choose(monkeypatch, "sim", profiles.SIMULATOR)
+@pytest.mark.parametrize("tile, module, factory, edit", GROUP_MUTANTS.values(), ids=GROUP_MUTANTS)
+def test_a_wrong_product_of_several_groups_is_found(monkeypatch, tile, module, factory, edit):
+    tile.choose(monkeypatch, "sim", profiles.SIMULATOR)
     with mutant(module, factory, written_anew(module, factory, edit)):
-        assert_found(cut.case, WRONG)
+        assert_found(tile.case, WRONG)
 
 
 @BOTH_KERNELS

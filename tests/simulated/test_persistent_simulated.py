@@ -10,7 +10,7 @@ from persistent_setup import few_threads
 
 import problems
 from general_cells import UNEVEN
-from grouped_cuts import CHEAP, launches_of
+from grouped_tiles import CHEAP, launches_of
 from numbarnn.bench import planned
 from numbarnn.common.philox import noise_words
 from numbarnn.compile import units
@@ -168,12 +168,12 @@ def test_slices_of_the_batch_agree_with_float64(small, case, slices):
 
 
 @pytest.mark.parametrize(
-    "cut", [pytest.param(cut, marks=full if n % 2 else []) for n, cut in enumerate(CHEAP)], ids=str
+    "tile", [pytest.param(tile, marks=full if n % 2 else []) for n, tile in enumerate(CHEAP)], ids=str
 )
-def test_several_groups_of_chunks_agree_with_float64(monkeypatch, cut):
+def test_several_groups_of_chunks_agree_with_float64(monkeypatch, tile):
     """A warp gathers its columns in several groups, as of large layers."""
-    cut.choose(monkeypatch, "sim", profiles.SIMULATOR)
-    check(cut.case, cut.limit, ORDERS)
+    tile.choose(monkeypatch, "sim", profiles.SIMULATOR)
+    check(tile.case, tile.limit, ORDERS)
 
 
 @pytest.mark.parametrize("warps", (2, 8))

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 from persistent_setup import few_threads, mutant
 
-from grouped_cuts import launches_of
+from grouped_tiles import launches_of
 from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels import trouble

@@ -124,7 +124,7 @@ def whole(values, like):
 class Steps:
     """The cell with its parameters; `forward`, then `backward`.
 
-    outer       which gates of ah multiply h
+    recurrent   which gates of ah multiply h
     products    which gates of ah multiply each stage's vector; none of a stage of sums
 
     Random numbers are as in inference.
@@ -134,7 +134,7 @@ class Steps:
         self.cell, self.hidden, self.formed = cell, hidden, None
         self.parameters = parameters = self.read_by_kernels(parameters)
         self.products, first = [], cell.num_recurrent
-        self.outer = slice(0, cell.num_recurrent)
+        self.recurrent = slice(0, cell.num_recurrent)
         for stage in cell.stages:
             self.products.append(slice(first, first + len(stage.gates)))
             first += len(stage.gates)
@@ -201,7 +201,7 @@ class Steps:
             ax = tuple(x_t @ W.T + b for W, b in zip(self.W, self.b_w, strict=True))
             ah, inner, sums = [None] * len(self.R), [], [float(self.hidden)] if cell.num_sums else []
             sums += [None] * cell.num_sums
-            self.multiply(ah, h, self.outer)
+            self.multiply(ah, h, self.recurrent)
             for number, (stage, rows) in enumerate(zip(cell.stages, self.products, strict=True)):
                 found = stage.forward(ax, tuple(ah), states, self.per_unit, tuple(sums), self.noise)
                 if stage.sums:
@@ -247,15 +247,15 @@ class Steps:
                 from_products = (d_ah[gate] @ self.R[gate] for gate in range(len(self.R))[self.products[s]])
                 d_v[cell.product_number(s)] = sum(from_products)
             found = gradients_of(cell.backward)
-            d_ax, d_ah[self.outer], d_before, d_own = (whole(part, before[0]) for part in found)
-            from_h = sum(d_ah[gate] @ self.R[gate] for gate in range(len(self.R))[self.outer])
+            d_ax, d_ah[self.recurrent], d_before, d_own = (whole(part, before[0]) for part in found)
+            from_h = sum(d_ah[gate] @ self.R[gate] for gate in range(len(self.R))[self.recurrent])
             d_states = (d_before[0] + from_h, *d_before[1:])
             dx[t] = sum(d @ W for d, W in zip(d_ax, self.W, strict=True))
             for gate, d in enumerate(d_ax):
                 dW[gate] += d.T @ self.x[t]
                 db_w[gate] += d.sum(axis=0)
             further = [rows for rows in self.products if rows.start < rows.stop]
-            for rows, vector in zip([self.outer, *further], [h_before, *inner], strict=True):
+            for rows, vector in zip([self.recurrent, *further], [h_before, *inner], strict=True):
                 for gate in range(len(self.R))[rows]:
                     dR[gate] += d_ah[gate].T @ vector
                     db_r[gate] += d_ah[gate].sum(axis=0)

@@ -26,27 +26,28 @@ class BufferPool:
 
     def __init__(self, cupy, ordinal, limit, also=lambda: None):
         self._cupy, self._ordinal, self._limit, self._also = cupy, ordinal, limit, also
-        self._kinds = OrderedDict()  # (kind, stream, thread) -> Rooms
-        self._lock = RLock()  # of this dict, and of the dicts `Rooms.free`
+        self._kinds = OrderedDict()  # (kind, stream, thread) -> CallBuffers
+        self._lock = RLock()  # of this dict, and of the dicts `CallBuffers.free`
 
-    def rooms(self, kind):
-        """The `Rooms` of a kind of call (hashable) on CuPy's current stream: what another stream left may be in use."""
+    def of_call(self, kind):
+        """The `CallBuffers` of a kind of call (hashable) on CuPy's current stream: what another stream left may be in
+        use."""
         key = kind, self._cupy.cuda.get_current_stream().ptr, get_ident()  # a thread's default stream is its own
         given_back = []  # freed below: CuPy's pool has a lock of its own
         with self._lock:
-            rooms = self._kinds.get(key)
-            if rooms is None:
-                rooms = self._kinds[key] = Rooms(self._cupy, self._ordinal, self._lock)
+            buffers = self._kinds.get(key)
+            if buffers is None:
+                buffers = self._kinds[key] = CallBuffers(self._cupy, self._ordinal, self._lock)
                 while len(self._kinds) > 1 and (len(self._kinds) > KINDS or self.kept_bytes() > self._limit):
                     given_back.append(self._kinds.popitem(last=False))
             else:
                 self._kinds.move_to_end(key)
-        return rooms
+        return buffers
 
     def kept_bytes(self):
         """Bytes that no array uses now."""
         with self._lock:
-            lists = [kept for rooms in self._kinds.values() for kept in rooms.free.values()]
+            lists = [kept for buffers in self._kinds.values() for kept in buffers.free.values()]
             return sum(memory.mem.size for kept in lists for memory in tuple(kept))
 
     def clear(self):
@@ -57,7 +58,7 @@ class BufferPool:
         self._also()
 
 
-class Rooms:
+class CallBuffers:
     """Memory for the arrays of one kind of call, of one thread. An array's size depends on its name alone.
 
     All of it is held here, lent or not. A call that compiles leaves its frames, and so its arrays, in a circle: Numba

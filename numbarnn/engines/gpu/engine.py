@@ -71,15 +71,15 @@ class KernelEngine(Engine):
         gemm.matmul(out, a, b, **options)
 
 
-class _Rooms:
+class _Allocator:
     """What `CudaEngine.allocate` returns: memory of the buffer pool, or a MemoryError that helps."""
 
-    def __init__(self, allocate, rooms):
-        self._allocate, self._rooms = allocate, rooms
-        self.have, self.in_use = rooms.have, rooms.in_use
+    def __init__(self, allocate, buffers):
+        self._allocate, self._buffers = allocate, buffers
+        self.have, self.in_use = buffers.have, buffers.in_use
 
     def __call__(self, name, shape, dtype):
-        return self._allocate(partial(self._rooms, name), shape, dtype)
+        return self._allocate(partial(self._buffers, name), shape, dtype)
 
 
 def _copied(out, array):
@@ -135,20 +135,20 @@ class CudaEngine(KernelEngine):
         return self._allocate(self.array_module.zeros, shape, dtype)
 
     def allocate(self, weights, *kind):
-        return _Rooms(self._allocate, self.buffer_pool.rooms((self.address(weights), *kind)))
+        return _Allocator(self._allocate, self.buffer_pool.of_call((self.address(weights), *kind)))
 
     def follow(self):
         self.streams.follow()
 
-    def settled(self, rooms, name, array, own=False):
-        if not own and rooms.have(array):  # a result of a call of this kind, such as the state: it comes round as ours
+    def settled(self, allocate, name, array, own=False):
+        if not own and allocate.have(array):  # a result of a call of this kind, such as the state: it comes back to us
             return array
-        copy = rooms(name, array.shape, array.dtype)
+        copy = allocate(name, array.shape, array.dtype)
         self.streams.follow()
         return _copied(copy, array)
 
-    def handed_over(self, rooms, name, array):
-        if rooms.in_use(name) <= RESULTS:
+    def handed_over(self, allocate, name, array):
+        if allocate.in_use(name) <= RESULTS:
             return array
         return _copied(self.empty(array.shape, array.dtype), array)
 
@@ -186,8 +186,8 @@ class CudaEngine(KernelEngine):
         if not (stream.ptr and stream.is_capturing()):
             stream.synchronize()
 
-    def from_host_into(self, rooms, name, array):
-        copy = rooms(name, array.shape, array.dtype)
+    def from_host_into(self, allocate, name, array):
+        copy = allocate(name, array.shape, array.dtype)
         self.streams.follow()
         copy.set(array, self.array_module.cuda.get_current_stream())
         return copy

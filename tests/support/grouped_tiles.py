@@ -33,8 +33,8 @@ def launches_of(case, device="sim", training=True):
 
 
 @dataclass(frozen=True)
-class GroupedCut:
-    """A case, how it is multiplied and where its weights are. Attributes: as of `slices.Slice`; units, per block."""
+class GroupedTile:
+    """A case, how it is multiplied and where its weights are. Attributes: as of `tile.Tile`; units, per block."""
 
     case: Case
     math: str
@@ -51,7 +51,7 @@ class GroupedCut:
         return replace(case, dtype="float16").limit if self.math == "tf32" else case.limit
 
     def choose(self, monkeypatch, device, profile):
-        """Let the planner cut it that way, and see that it does: in each kernel a warp gathers three groups or more."""
+        """Let the planner choose that tile and see that it does: in each kernel a warp gathers three groups or more."""
         monkeypatch.setattr(planner, "_math", lambda problem, profile: self.math)
         choose(
             monkeypatch,
@@ -74,18 +74,18 @@ class GroupedCut:
 def _cheap():
     """By the tensor cores and by FMA, from registers and from shared memory; more than one block each."""
     for resident in ("registers", "shared"):
-        yield GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(72, 72), dtype="bfloat16"), "mma", resident, 36)
-        yield GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(36, 36)), "fma", resident, 20)
-        yield GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32", resident, 20)
-    yield GroupedCut(Case("gru", T=2, B=2, hidden=(72,), dtype="float16"), "mma", "shared", 24)
-    yield GroupedCut(Case("lstm", T=2, B=2, hidden=(36,)), "fma", "shared", 12)
-    yield GroupedCut(Case("rnn_tanh", T=2, B=2, hidden=(20,), dtype="float64"), "fma", "shared", 12)
+        yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(72, 72), dtype="bfloat16"), "mma", resident, 36)
+        yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(36, 36)), "fma", resident, 20)
+        yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32", resident, 20)
+    yield GroupedTile(Case("gru", T=2, B=2, hidden=(72,), dtype="float16"), "mma", "shared", 24)
+    yield GroupedTile(Case("lstm", T=2, B=2, hidden=(36,)), "fma", "shared", 12)
+    yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(20,), dtype="float64"), "fma", "shared", 12)
 
 
 CHEAP = list(_cheap())  # in the simulator
 TWO_LAYERS = [
-    GroupedCut(Case("lstm", T=3, B=3, hidden=(72, 72), dtype="float16"), "mma", "registers", 16),
-    GroupedCut(Case("gru", T=3, B=3, hidden=(72, 72), dtype="float16"), "mma", "shared", 24),
-    GroupedCut(Case("lstm", T=3, B=3, hidden=(36, 36)), "fma", "shared", 12),
-    GroupedCut(Case("gru", T=3, B=3, hidden=(36, 36)), "fma", "registers", 12),
+    GroupedTile(Case("lstm", T=3, B=3, hidden=(72, 72), dtype="float16"), "mma", "registers", 16),
+    GroupedTile(Case("gru", T=3, B=3, hidden=(72, 72), dtype="float16"), "mma", "shared", 24),
+    GroupedTile(Case("lstm", T=3, B=3, hidden=(36, 36)), "fma", "shared", 12),
+    GroupedTile(Case("gru", T=3, B=3, hidden=(36, 36)), "fma", "registers", 12),
 ]
