@@ -1,17 +1,15 @@
 """Expressions of plain functions: what LLVM's instructions are for them; see `plain`."""
 
 import ast
-import math
 import operator
-from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
 
-from numbarnn.compile import cgutils, types
-from numbarnn.compile.types import from_dtype
+from numbarnn.compile import types
+from numbarnn.compile.calls import Calls
+from numbarnn.compile.values import Value, flat, given, with_each
 
-BYTES = ir.IntType(8).as_pointer()
 _OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
@@ -23,78 +21,9 @@ _ON_INTEGERS = {
     ast.BitXor: "xor",
 }  # fmt: skip
 _ON_FLOATS = {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", ast.Div: "fdiv"}
-# Functions of `math` that LLVM has itself; of others the C library's is called.
-_OF_LLVM = {"exp", "log", "log2", "log10", "sin", "cos", "sqrt", "pow", "fabs", "floor", "ceil"}
-_OF_C = {
-    "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p", "erf", "erfc",
-    "atan2", "hypot",
-}  # fmt: skip
 
 
-class Value(NamedTuple):
-    """A number, pointer or record of the running program; what is known when compiling is a Python object.
-
-    Attributes:
-        type: one of `types`. llvm: the value; of a variable its place in memory.
-    """
-
-    type: types.Type
-    llvm: ir.Value
-
-
-class Refused(TypeError):
-    """What a function says is not of the language of plain functions."""
-
-
-class of_types:
-    """A function of the types of its arguments, which is called when compiling: its value is a constant."""
-
-    def __init__(self, function):
-        self.function = function
-
-
-# ------------------------------------------------------------------------------------------ values
-def flat(value):
-    """The `Value`s of a value: itself, or those of a tuple's parts."""
-    if isinstance(value, tuple) and not isinstance(value, Value):
-        return [one for part in value for one in flat(part)]
-    return [value] if isinstance(value, Value) else []
-
-
-def with_each(value, change):
-    """The same value with each `Value` changed."""
-    if isinstance(value, Value):
-        return change(value)
-    if isinstance(value, tuple):
-        parts = [with_each(part, change) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return value
-
-
-def kind(value):
-    """What is known of a value when compiling: its type, or itself."""
-    return with_each(value, lambda one: one.type)
-
-
-def given(value):
-    """Constants as `Value`s, also as parts of a tuple; other things as they are."""
-    if isinstance(value, Value):
-        return value
-    if isinstance(value, tuple):
-        parts = list(map(given, value))
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, bool | int):
-        value = np.bool_(value) if isinstance(value, bool) else np.int64(value)
-    if isinstance(value, np.bool_ | np.integer):
-        bits = 1 if isinstance(value, np.bool_) else 8 * value.itemsize
-        return Value(from_dtype(value.dtype), ir.IntType(bits)(int(value)))
-    if isinstance(value, np.floating):
-        return Value(from_dtype(value.dtype), {4: ir.FloatType, 8: ir.DoubleType}[value.itemsize]()(float(value)))
-    return value
-
-
-# ------------------------------------------------------------------------------------------ expressions
-class Expressions:
+class Expressions(Calls):
     """Writes the expressions of a function.
 
     Attributes:
@@ -136,6 +65,19 @@ class Expressions:
             else:
                 found.append(self.value(node))
         return found
+
+    def items(self, node):
+        """What a loop goes through, if that is known when compiling: a range of constants, a tuple, `enumerate` of
+        it."""
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("range", "enumerate"):
+            values = self.values(node.args)
+            if any(isinstance(one, Value) for one in values):
+                self.refuse(node, "is not known when compiling")
+            return list(range(*values) if node.func.id == "range" else enumerate(*values))
+        value = self.value(node)
+        if not isinstance(value, tuple) or isinstance(value, Value):
+            self.refuse(node)
+        return list(value)
 
     def value_of_Attribute(self, node):
         value = self.value(node.value)
@@ -214,6 +156,10 @@ class Expressions:
         if not isinstance(node.op, ast.USub):
             self.refuse(node)
         return self.negative(value) if isinstance(value, Value) else -value
+
+    def negative(self, value):
+        negative = self.builder.fneg if isinstance(value.type, types.Float) else self.builder.neg
+        return Value(value.type, negative(value.llvm))
 
     def value_of_Compare(self, node):
         values, result = [self.value(one) for one in (node.left, *node.comparators)], True
@@ -328,158 +274,3 @@ class Expressions:
         else:
             change = builder.trunc if value.llvm.type.width > wanted.width else builder.bitcast
         return Value(type_, change(value.llvm, wanted))
-
-    # -------------------------------------------------------------------------------------- calls
-    def value_of_Call(self, node):
-        if node.keywords:
-            self.refuse(node, "has arguments by name, which")
-        if isinstance(node.func, ast.Name) and node.func.id == "tuple":
-            return self.tuple_of(node)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "view":
-            return self.view(node)
-        function, arguments = self.value(node.func), self.values(node.args)
-        if isinstance(function, Plain):
-            return self.call(function, arguments)
-        if function in (min, max):
-            result = arguments[0]
-            for other in arguments[1:]:
-                result = self.smaller(result, other, "<" if function is min else ">", node)
-            return result
-        if function is int:
-            return self.cast(arguments[0], types.intp, node)
-        if function is abs and not self.is_float(arguments[0]):
-            return self.smaller(arguments[0], self.negative(arguments[0]), ">", node)
-        if function is abs or getattr(math, getattr(function, "__name__", ""), None) is function:
-            return self.of_math("fabs" if function is abs else function.__name__, arguments, node)
-        if isinstance(function, type) and issubclass(function, np.generic):
-            if not isinstance(arguments[0], Value):
-                return given(function(arguments[0]))
-            return self.cast(arguments[0], from_dtype(np.dtype(function)), node)
-        if isinstance(function, type) and issubclass(function, tuple):
-            return function(*map(given, arguments))
-        if isinstance(function, of_types):
-            return function.function(*(kind(given(one)) for one in arguments))
-        if isinstance(function, types.ExternalFunction):
-            return self.external(function, arguments, node)
-        if isinstance(function, intrinsic):
-            return self.intrinsic(function, arguments, node)
-        self.refuse(node)
-
-    def is_float(self, value):
-        return isinstance(value, Value) and isinstance(value.type, types.Float)
-
-    def tuple_of(self, node):
-        """tuple(an expression for a name in what is known when compiling)."""
-        (made,) = node.args
-        if not isinstance(made, ast.GeneratorExp) or len(made.generators) > 1 or made.generators[0].ifs:
-            self.refuse(node)
-        found, (part,) = [], made.generators
-        for item in self.items(part.iter):
-            self.assign(part.target, item)
-            found.append(self.value(made.elt))
-        return tuple(found)
-
-    def items(self, node):
-        """What a loop goes through, if that is known when compiling: a range of constants, a tuple, `enumerate` of
-        it."""
-        if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("range", "enumerate"):
-            values = self.values(node.args)
-            if any(isinstance(one, Value) for one in values):
-                self.refuse(node, "is not known when compiling")
-            return list(range(*values) if node.func.id == "range" else enumerate(*values))
-        value = self.value(node)
-        if not isinstance(value, tuple) or isinstance(value, Value):
-            self.refuse(node)
-        return list(value)
-
-    def view(self, node):
-        """x.view(type): the same bits."""
-        value, (wanted,) = self.value(node.func.value), self.values(node.args)
-        if not isinstance(value, Value) or not isinstance(wanted, type) or not issubclass(wanted, np.generic):
-            self.refuse(node)
-        wanted = from_dtype(np.dtype(wanted))
-        if value.type.bitwidth != wanted.bitwidth:
-            self.refuse(node, f"looks at {value.type} as {wanted}, of another size,")
-        return Value(wanted, self.builder.bitcast(value.llvm, wanted.llvm))
-
-    def of_math(self, name, arguments, node):
-        """A function of `math`, of numbers of one dtype."""
-        if not all(map(self.is_float, arguments)) or len({one.type for one in arguments}) > 1:
-            self.refuse(node, "is not of numbers of one dtype, which")
-        (first, *_), kinds = arguments, [one.llvm.type for one in arguments]
-        of_llvm, module = ir.FunctionType(kinds[0], kinds), self.builder.module
-        if name in _OF_LLVM:
-            function = module.declare_intrinsic(f"llvm.{name}", kinds[:1], of_llvm)
-        elif name in _OF_C:
-            function = cgutils.get_or_insert_function(module, of_llvm, name + "f" * (first.type == types.float32))
-        else:
-            self.refuse(node)
-        return Value(first.type, self.builder.call(function, [one.llvm for one in arguments]))
-
-    def negative(self, value):
-        negative = self.builder.fneg if isinstance(value.type, types.Float) else self.builder.neg
-        return Value(value.type, negative(value.llvm))
-
-    def smaller(self, a, b, comparison, node):
-        if not isinstance(a, Value) and not isinstance(b, Value):
-            return (min if comparison == "<" else max)(a, b)
-        a, b = self.alike(a, b, node)
-        return Value(a.type, self.builder.select(self.compared(node, comparison, a, b).llvm, a.llvm, b.llvm))
-
-    def external(self, function, arguments, node):
-        """A call of a function of another library, in C's way."""
-        kinds, result = function.sig.args, function.sig.return_type
-        of_llvm = ir.FunctionType(result.llvm, [one.llvm for one in kinds])
-        symbol = cgutils.get_or_insert_function(self.builder.module, of_llvm, function.symbol)
-        given = [self.cast(one, kind, node).llvm for one, kind in zip(arguments, kinds, strict=True)]
-        value = self.builder.call(symbol, given)
-        return None if result == types.void else Value(result, value)
-
-    def intrinsic(self, function, arguments, node):
-        """What an intrinsic writes."""
-        values = [Value(types.none, ir.Constant(BYTES, None)) if one is None else given(one) for one in arguments]
-        kinds = [types.IntegerLiteral(a) if type(a) is int else kind(b) for a, b in zip(arguments, values, strict=True)]
-        signature, generate = function.py_func(None, *kinds)
-        values = [self.cast(one, kind, node) for one, kind in zip(values, signature.args, strict=True)]
-        value = generate(_Context, self.builder, signature, [one.llvm for one in values])
-        return None if signature.return_type == types.void else Value(signature.return_type, value)
-
-
-# ------------------------------------------------------------------------------------------ what is called
-class intrinsic:
-    """A function that writes LLVM's instructions, for plain functions; as Numba's decorator of this name.
-
-    It gets a None and the types of its arguments, and returns its signature and generate(context, builder, signature,
-    values), which writes them and returns the value; `context` knows LLVM's types.
-    """
-
-    def __init__(self, define):
-        self.py_func, self.__doc__ = define, define.__doc__
-
-
-class _Context:
-    """What `generate` asks for."""
-
-    @staticmethod
-    def get_value_type(type_):
-        return type_.llvm
-
-    @staticmethod
-    def get_dummy_value():
-        return ir.Constant(BYTES, None)
-
-
-class Plain:
-    """A function for compiled code, see `plain`.
-
-    Attributes:
-        py_func: the Python function.
-        inlined: it becomes a part of those that call it. scalar: Numba may compile it, see `plain.scalar`.
-    """
-
-    def __init__(self, function, inlined=False, scalar=False):
-        self.py_func, self.inlined, self.scalar = function, inlined, scalar
-        self.__name__, self.__doc__ = function.__name__, function.__doc__
-
-    def __call__(self, *arguments, **named):
-        raise TypeError(f"{self.__name__} is for compiled code: call it in a plain function (numbarnn.compile.plain)")

@@ -7,8 +7,9 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from numbarnn.compile import types
-from numbarnn.compile.expressions import BYTES, Plain, Value
+from numbarnn.compile.calls import Plain
 from numbarnn.compile.plain import Entry, call, finished
+from numbarnn.compile.values import BYTES, Value
 
 _FASTCALL = 0x80  # METH_FASTCALL: function(self, address of the arguments, how many) -> result
 # What the code calls of Python's: name -> (result, arguments)

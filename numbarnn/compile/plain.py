@@ -30,7 +30,9 @@ from functools import cache
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, native, types
-from numbarnn.compile.expressions import BYTES, Expressions, Plain, Refused, Value, flat, given, kind, with_each
+from numbarnn.compile.calls import Plain
+from numbarnn.compile.expressions import Expressions
+from numbarnn.compile.values import BYTES, Refused, Value, flat, given, kind, with_each
 from numbarnn.cuda.cubin_cache import fingerprint
 
 # Rewrites that keep NaN and infinity and the order of sums: contraction to FMA, reciprocals, no signed zeros.

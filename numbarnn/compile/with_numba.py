@@ -12,7 +12,8 @@ from llvmlite import ir
 from numba.core.registry import cpu_target
 
 from numbarnn.compile import cgutils, types
-from numbarnn.compile.expressions import Plain, Value, flat, kind
+from numbarnn.compile.calls import Plain
+from numbarnn.compile.values import Value, flat, kind
 
 
 def offer_symbols():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from numbarnn.compile import types
-from numbarnn.compile.expressions import Plain, of_types
+from numbarnn.compile.calls import Plain, of_types
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.records import by_address, from_python
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers

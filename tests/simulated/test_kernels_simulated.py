@@ -1,5 +1,5 @@
 """Each kernel alone, in the simulator, against a line of NumPy. Launches are tiny here (several blocks of four threads,
-kernels/target.py), so that small arrays span several blocks and several turns of every grid-stride loop.
+compile/backend.py), so that small arrays span several blocks and several turns of every grid-stride loop.
 
 Outputs start as NaN: an element that is not written shows, and one that must not be written stays NaN.
 """

@@ -9,7 +9,7 @@ import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import types
-from numbarnn.compile.expressions import intrinsic
+from numbarnn.compile.calls import intrinsic
 from numbarnn.compile.plain import plain
 
 _I64 = ir.IntType(64)

@@ -9,7 +9,7 @@ import numpy as np
 
 from numbarnn.common.order import mask_of_step
 from numbarnn.common.philox import philox
-from numbarnn.compile.expressions import of_types
+from numbarnn.compile.calls import of_types
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu import openblas
 from numbarnn.engines.cpu.records import (

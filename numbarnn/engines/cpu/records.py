@@ -10,7 +10,7 @@ import ctypes
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
-from numbarnn.compile.expressions import intrinsic
+from numbarnn.compile.calls import intrinsic
 from numbarnn.compile.from_python import FromPython
 from numbarnn.compile.plain import Entry
 from numbarnn.engines.cpu.vectors import own_memory

@@ -20,7 +20,7 @@ import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
-from numbarnn.compile.expressions import intrinsic
+from numbarnn.compile.calls import intrinsic
 
 _INT = ir.IntType(64)
 
