@@ -21,7 +21,8 @@ class Term(NamedTuple):
     """An expression of parameters.
 
         parameter   data: its name                     number    data: a float
-        eye         the identity; data: its size       constant  data: a `Constant`
+        eye         the identity; data: its size, or   constant  data: a `Constant`
+                    why it is square, until that is known
         lower       likewise, ones on the diagonal and below it: what sums up
         zero, fill  a vector of zeros; of one scalar   transpose, neg, add, sub, mul, divide, product   of args
 

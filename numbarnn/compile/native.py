@@ -74,8 +74,8 @@ def address_of(name, what, made_of, write):
                 code = compiled(module, others)
             cubin_cache.write(key, {"name": name, "with_numba": bool(others)}, code, ".o")
         else:
-            about, code = known
-            if about["with_numba"]:
+            header, code = known
+            if header["with_numba"]:
                 from numbarnn.compile import with_numba
 
                 with_numba.offer_symbols()

@@ -17,7 +17,7 @@ from numbarnn.compile.values import Value, flat, kind
 
 
 def offer_symbols():
-    """Let LLVM know the functions of Numba's own that its code may call."""
+    """Let LLVM know the functions of Numba's own that its code may call: Numba does so when it makes its context."""
     return cpu_target.target_context
 
 

@@ -119,7 +119,8 @@ class PlannedCalls:
 
     def _how(self, *needs):
         """(plan, `Need`, whether gradients would accumulate) of a backward pass with or without the gradients of x, and
-        of the parameters, for `BoundForward.run_backward`: what that overwrites is its own."""
+        of the parameters. The `Need` is for `BoundForward.run_backward`: it may overwrite its tape, which has a copy of
+        the reserve."""
         how = self._hows.get(needs)
         if how is None:
             need = Need(*needs)

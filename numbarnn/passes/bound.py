@@ -142,7 +142,7 @@ class BoundForward(_Bound):
 
 
 class BoundBackward(_Bound):
-    """The backward pass of a `BoundForward`'s, likewise.
+    """The backward pass of a `BoundForward`, with arrays of its own too.
 
     Args:
         tape: the `ForwardPass`. how: (plan, `Need`, whether gradients would accumulate if they were asked for).
@@ -175,8 +175,10 @@ class BoundPasses:
         self._ready = {}  # what `at_once` sees of a call -> the same lists
 
     def at_once(self, seen, weights):
-        """A `BoundForward` that was given back after a call of which the same was `seen`, if there is one, with these
-        weights: no plan, no views are looked up. For calls without reserve, lengths or resets.
+        """A `BoundForward` with these weights that was given back after a call that looked the same, or None.
+
+        It is found by what is `seen` of the arguments, without the call's plan and views. For calls without reserve,
+        lengths or resets.
 
         Args:
             seen: (x's shape, whether it trains, whether it is batch-major, type of hx, type of cx).

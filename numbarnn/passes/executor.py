@@ -62,7 +62,7 @@ class Pass(Buffers, ABC):
 
     def bound(self, plan):
         """The functions, without arguments, that do the plan one after another whenever they are called, on the arrays
-        that this pass has then, between `form_weights` and `pull_back`; see `bound`."""
+        that this pass has then, between `form_weights` and `pull_back`; see `numbarnn.passes.bound`."""
         self._steps, tasks = {}, []
         for task in plan.tasks:
             self.allocate_for(task)

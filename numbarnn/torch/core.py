@@ -180,12 +180,12 @@ def _joined(stack, state):
 
 
 def _host(lengths):
-    """Lengths for the host."""
+    """Lengths; a tensor of them as NumPy's array."""
     return lengths.detach().cpu().numpy() if isinstance(lengths, torch.Tensor) else lengths
 
 
 def _flags(resets):
-    """Resets as an array of what they are."""
+    """Resets; a tensor of them as its engine's array."""
     return array_of(resets) if isinstance(resets, torch.Tensor) else resets
 
 

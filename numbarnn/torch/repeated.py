@@ -1,8 +1,8 @@
 """Eager calls of a module like its last one, without checking and looking up everything again.
 
 On small inputs the engine computes for less time than Python takes to check a call. What the checks read, and where
-the parameters are, is the form of a call. Where a call has the form of the last one, its arguments are as right, and
-plans, weights and seeds are the same: only arrays differ.
+the parameters are, is the form of a call. A call of the last one's form passes the same checks and needs the same plans
+and weights: only the numbers in its arrays differ.
 """
 
 from typing import NamedTuple
@@ -28,8 +28,10 @@ class Last(NamedTuple):
 
 
 def form_of(network, about, x, state, weights):
-    """What a call must have in common with the last one; None if it is none that is remembered: it is odd in a way, has
-    random numbers, or something else than the engine is to see it.
+    """What a call must have in common with the last one; None if such calls are not remembered.
+
+    Those are calls on the CPU, of the engine itself (`goes_by_operators`), without autocast, random numbers, lengths,
+    resets and states of every step.
 
     Args:
         about: a `core.About`. state: a tuple of tensors, or None. weights: the parameters.

@@ -59,7 +59,7 @@ class FormedWeights:
     def form(self):
         """Compute it, of the parameters as they are now, unless that has been done for just these numbers.
 
-        Several threads may: what is written is finished numbers.
+        Several threads may do so at once: each writes finished numbers, the same ones.
         """
         if self._live is not None:
             if self._known is not None and (self._live == self._known).all():

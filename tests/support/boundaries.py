@@ -76,7 +76,7 @@ def missing(plan, device):
 
 def _few(rows):
     """Rows of a product that OpenBLAS gets in small pieces."""
-    return 1 < rows <= products.FEW_ROWS
+    return 1 < rows <= products.PIECED_ROWS
 
 
 def _packed(layer):
@@ -158,11 +158,11 @@ _CPU = {
     "x Wᵀ of few rows, a second chunk of terms":
         lambda s: _few(s.rows) and s.I > 8 * products.CHAIN,
     "x Wᵀ of many rows, a second chunk of terms":
-        lambda s: s.rows > products.FEW_ROWS and s.I > products.CHAIN,
+        lambda s: s.rows > products.PIECED_ROWS and s.I > products.CHAIN,
     "da W of few rows, a second chunk of terms":
         lambda s: _few(s.rows) and s.G * s.H > products.CHAIN,
     "da W of many rows, a second chunk of terms":
-        lambda s: s.rows > products.FEW_ROWS and s.G * s.H > products.CHAIN,
+        lambda s: s.rows > products.PIECED_ROWS and s.G * s.H > products.CHAIN,
     "gradients of W and R, a second chunk of rows":
         lambda s: s.rows > products.CHAIN,
     "several threads in the gradients of W and R":

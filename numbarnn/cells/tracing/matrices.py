@@ -107,7 +107,7 @@ class Parameter(Operand):
     """p.name or p.group.name: a matrix left of @, else a vector of one number per unit; p.scalar.name: one number.
 
     options: "heads", how many blocks on the diagonal it is as a matrix; "drop", with which probability its elements are
-    dropped; "columns", how many it has; "initial", the value that it begins with as a vector or scalar.
+    dropped; "columns", how many it has; "initial", what it begins with.
     """
 
     __slots__ = ("_name", "_options")

@@ -29,17 +29,17 @@ def layout_of(structure, place):
         rows[kind] = tuple(name for name in ordered if not name.startswith(SCALARS))
         if biases:
             formed[kind] = tuple(_vector(biases.get(gate)) for gate in own)
-    vectors = [node.data for node in structure.per_unit.values()]
-    constants = {name: structure.terms[name] for name in vectors if name in structure.terms}
-    formed["per_unit"] = tuple(constants.get(name) or _vector(name) for name in vectors)
+    per_unit = [node.data for node in structure.per_unit.values()]
+    constants = {name: structure.terms[name] for name in per_unit if name in structure.terms}
+    formed["per_unit"] = tuple(constants.get(name) or _vector(name) for name in per_unit)
     for term in constants.values():
         sizes.equal.append(Equal(*term.data.array.shape, "H", "an array of the equations has a number per unit"))
-    rows_of = rows | {"per_unit": tuple(vectors)}
+    rows_of = rows | {"per_unit": tuple(per_unit)}
     formed = {kind: own for kind, own in formed.items() if _are_rows(own) != rows_of[kind]}
     stacked = {name for names in rows.values() for name in names}
     inside = [name for name in parameters_in(sum(formed.values(), ())) if name not in stacked]
     scalars = dict.fromkeys(name for name in inside if name.startswith(SCALARS))
-    own = dict.fromkeys((name for name in vectors if name not in scalars | constants), ("H",)) | dict.fromkeys(
+    own = dict.fromkeys((name for name in per_unit if name not in scalars | constants), ("H",)) | dict.fromkeys(
         scalars, ()
     )
     own |= {name: tuple(sizes.shapes[name]) for name in inside if name not in own}

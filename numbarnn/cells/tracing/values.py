@@ -34,7 +34,7 @@ class Trace:
         multiplied: the same -> the nodes that it multiplies, None for x.
         options: the same -> (its number of heads, rate of its DropConnect).
         columns: name of a matrix -> how many columns it has, where that is said.
-        initial: name of a vector or scalar -> the value it begins with, where that is said.
+        initial: name of a parameter -> what it begins with, where that is said (`numbarnn.cells.begin`).
     """
 
     def __init__(self, graph):

@@ -1,7 +1,7 @@
 """Products of few rows, such as one sequence's, with weights as they lie.
 
-Such a product reads each weight once per step and multiplies it once or twice, so it takes as long as reading does.
-Packed weights are not read faster, and packing takes as long as a few steps.
+Such a product multiplies each weight that it reads only a few times, so it takes as long as reading them does. Packed
+weights are not read faster, and packing takes as long as a few steps.
 """
 
 import numpy as np
@@ -57,7 +57,10 @@ def _multiply_last(zero, rows, a, a_row, b, b_row, terms, out, out_row, add):
 
 @by_address
 def multiply_by_columns(zero, address):
-    """A `records.Product` a b, b (terms, columns): what of a row is side by side are panels that lie side by side."""
+    """A `records.Product` a b, b (terms, columns).
+
+    The first PANEL_ROW bytes of each row of b are a panel as they lie, the next PANEL_ROW bytes the next panel.
+    """
     at, item = product_at(address), bytes_of(zero)
     width, add = PANEL_ROW // item, at.add != 0
     whole = at.columns // width
@@ -75,7 +78,7 @@ def multiply_by_columns(zero, address):
 
 @plain
 def _add_columns(zero, a, b, b_row, terms, columns, out, add):
-    """out (columns,) = a b, or +=, of the last columns, fewer than a panel's."""
+    """out (columns,) = a b, or += with `add`, for the last columns, which are fewer than a panel has."""
     a, sums = numbers_at(zero, a), numbers_at(zero, out)
     for j in range(columns):
         total = zero

@@ -36,7 +36,8 @@ class _Joined:
     """Does what several functions do.
 
     Args:
-        item: bytes of a number. parts: (address of a compiled function, record, the function whose arrays these use).
+        item: bytes of a number.
+        parts: of each function (address of the compiled one, its record, the function itself, which keeps its arrays).
     """
 
     def __init__(self, item, parts):
@@ -59,12 +60,12 @@ def copy_rows(zero, address):
 
 
 def join(functions, function_of_copies):
-    """The same functions, but neighbours that can be done in one call of compiled code as one.
+    """The same functions in their order, but neighbours that compiled code can do in one call have become one.
 
     Args:
         functions: without arguments. function_of_copies: f(dtype), the address of `copy_rows`.
     """
-    joined, parts, item = [], [], None  # those that are not in `joined` yet
+    joined, parts, item = [], [], None  # parts: of the last functions, which are not in `joined` yet
     for function in functions:
         part = _part(function, function_of_copies)
         if parts and (part is None or part[0] != item):
@@ -79,8 +80,7 @@ def join(functions, function_of_copies):
 
 
 def _part(function, function_of_copies):
-    """(Bytes of a number, address, record) of the compiled function that does the same on one thread; None if there is
-    none."""
+    """(Bytes of a number, address, record) of the compiled function that does the same on one thread, or None."""
     if not isinstance(function, partial):
         return None
     does, given = function.func, function.args
@@ -99,6 +99,6 @@ def _part(function, function_of_copies):
 
 
 def _has_rows(array, like):
-    """Whether an array is one of rows of floats, each without gaps, and like the other one."""
+    """Whether an array has the shape and dtype of another, floats, and rows without gaps within them."""
     in_rows = array.ndim == 2 and array.dtype.kind == "f" and array.itemsize > 2 and array.strides[1] == array.itemsize
     return in_rows and array.shape == like.shape and array.dtype == like.dtype

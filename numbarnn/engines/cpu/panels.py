@@ -25,7 +25,7 @@ _one, _two, _three, _four, _five, _six = (tile_product(rows, 1) for rows in rang
 # For arguments that are always the same.
 _ONE, _ROW, _NEW = np.intp(1), np.intp(PANEL_ROW), np.bool_(False)
 _one_by_4, _two_by_2 = tile_product(1, 4), tile_product(2, 2)
-FEW_ROWS = 3
+FEW_ROWS = 3  # that `multiply_few_rows` takes at most
 
 
 # ------------------------------------------------------------------------------------------ packing

@@ -30,7 +30,7 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
 CHAIN = 128  # terms that a product adds up one after another
-FEW_ROWS = 40  # m up to which products are cut into such small ones
+PIECED_ROWS = 40  # m up to which OpenBLAS gets a product in small pieces
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
 SUM_COLUMNS = 64  # columns added up together
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
@@ -78,7 +78,7 @@ def blas_product(zero, address):
     lda, ldb, ldc = max(1, at.a_row // item), max(1, at.b_row // item), max(1, at.out_row // item)
     transpose_a, transpose_b = at.transpose_a != 0, at.transpose_b != 0
     width, depth = max(1, n), max(1, k) if m == 1 else CHAIN
-    if 1 < m <= FEW_ROWS and not transpose_a:
+    if 1 < m <= PIECED_ROWS and not transpose_a:
         width = 2 * UNITS if transpose_b else 4 * UNITS
         lanes = 8 if transpose_b else 1  # rows by rows: OpenBLAS adds the terms up in several lanes anyway
         depth = min(lanes * CHAIN, SMALL_PRODUCT // (max(1, m) * width))
