@@ -1,6 +1,7 @@
 """Cells made of equations: traced, split into products and pointwise stages, and differentiated.
 
 values             what equations are run on
+trace              one run of them: nodes, and what is noted about parameters
 errors, hints      what is said when they cannot be traced, and what to write instead
 matrices           p: parameters, and expressions of them, which are vectors or matrices
 graph              expressions as a graph, simplified

@@ -22,7 +22,8 @@ from numbarnn.cells.tracing.parameters import layout_of
 from numbarnn.cells.tracing.saving import CHOICES
 from numbarnn.cells.tracing.step import step
 from numbarnn.cells.tracing.structure import Product, Structure, split
-from numbarnn.cells.tracing.values import Input, Trace, Traced, Value, is_condition, words
+from numbarnn.cells.tracing.trace import Trace
+from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, words
 
 _PARAMETERS = ("p", "params")
 _FORM = "expected (x, h, ..., p): the input, the states, the parameters; then hyperparameters with defaults"

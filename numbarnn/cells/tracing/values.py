@@ -1,17 +1,14 @@
 """What equations are run on while they are traced: the input, states, and what is computed from them.
 
-Every operation makes a node of the graph. Whatever cannot become one raises a `CellError`.
+Every operation makes a node of the graph, by the `Trace` of the run. Whatever cannot become one raises a `CellError`.
 """
-
-from numbers import Real
 
 import numpy as np
 
-from numbarnn.cells.layout import Constant, Term, declared_columns, parameters_in, term_text
+from numbarnn.cells.layout import Constant, Term
 from numbarnn.cells.tracing import hints
 from numbarnn.cells.tracing.errors import error, user_frame
 from numbarnn.cells.tracing.graph import COMPARISONS
-from numbarnn.cells.tracing.step import step
 
 _UFUNCS = {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "divide", "power": "power", "negative": "neg",
@@ -22,163 +19,6 @@ _ONE_UNIT = (
     "it stands for one number per unit, how many is not known yet; sums over all units are numbarnn.sum and "
     "numbarnn.mean"
 )
-
-
-class Trace:
-    """One run of a cell's equations.
-
-    Attributes:
-        graph: its nodes.
-        kinds: name of a parameter -> "matrix", "vector" or "scalar".
-        terms: what stands left of @, by what the graph calls it -> the `Term`; a parameter has its own name there.
-        multiplied: the same -> the nodes that it multiplies, None for x.
-        options: the same -> (its number of heads, rate of its DropConnect).
-        columns: name of a matrix -> how many columns it has, where that is said.
-        initial: name of a parameter -> what it begins with, where that is said (`numbarnn.cells.begin`).
-    """
-
-    def __init__(self, graph):
-        self.graph, self.kinds, self.terms, self.multiplied, self.options = graph, {}, {}, {}, {}
-        self.columns, self.initial, self._noises = {}, {}, 0
-
-    def parameter(self, name, kind):
-        """Note that a parameter is used as a "matrix", a "vector" or a "scalar"."""
-        known = self.kinds.setdefault(name, kind)
-        if known != kind:
-            raise error(
-                f"parameter p.{name} is used as a {kind} here (as a matrix where it stands left of @, else as a vector "
-                f"of one number per unit), and as a {known} elsewhere; take two names"
-            )
-        for other in self.kinds:
-            if other.startswith(f"{name}.") or name.startswith(f"{other}."):
-                raise error(
-                    f"p.{min(name, other, key=len)} is used as a parameter and, in p.{max(name, other, key=len)}, as a "
-                    "group of parameters; take two names"
-                )
-
-    def node(self, value):
-        """The node of a value, a parameter (as a vector) or a number."""
-        if isinstance(value, Traced):
-            if value._trace is not self:
-                raise error("a value of another cell, or of another run of the equations; use this cell's alone")
-            return value._as_node()
-        if isinstance(value, (Real, np.bool_)) or (isinstance(value, np.ndarray) and value.ndim == 0):
-            return self.graph.const(bool(value) if isinstance(value, (bool, np.bool_)) else float(value))
-        if value is step:
-            raise error(f"{step!r} in an equation: it is an argument of the equations, f(x, h, p, t={step!r})")
-        if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iuf":
-            return self.constant(value)
-        arrays = "; an array of one number per unit, (H,), is a constant; what is learned is a parameter: p.name"
-        raise error(
-            f"{words(value)} in an equation; expected a traced value, a parameter or a number"
-            + (arrays if isinstance(value, (np.ndarray, list, tuple)) else "")
-        )
-
-    def constant(self, array):
-        """The node of an array with one number per unit."""
-        label = self._label(Term("constant", data=Constant(np.array(array, np.float64))), "constant_1")
-        return self.graph.leaf("vector", label)
-
-    def cumsum(self, value):
-        """The traced value of the sum of all units up to each."""
-        term = Term("lower", data="numbarnn.cumsum is over all units")
-        self._label(term, "cumsum_1")
-        return self.multiply(term, value)
-
-    def apply(self, op, *values):
-        """The traced value of an operation."""
-        self.look()
-        nodes = [self.node(value) for value in values]
-        for number, node in enumerate(nodes):
-            condition = op == "where" and number == 0
-            if is_condition(node) and not condition:
-                raise error(f"the result of a comparison as a number; choose with where(condition, a, b) ({op})")
-            if condition and not is_condition(node):
-                raise error("where's condition is no comparison; write one, such as where(a > 0, b, c)")
-        return Value(self, self.graph.make(op, *nodes))
-
-    def multiply(self, term, right, options=(1, 0.0)):
-        """The traced value of a matrix times x, or a value.
-
-        Args:
-            term: the matrix, a `Term`. right: what stands right of @.
-            options: its number of heads, and the rate of its DropConnect.
-        """
-        self.look()
-        label, what = self._label(term), term_text(term)
-        if isinstance(right, Input):
-            if options != (1, 0.0):
-                raise error(
-                    f"{what} @ {right._name} with heads or drop_connect, which are for matrices that multiply states "
-                    "and what is computed from them"
-                )
-            return self._product(label, None, options)
-        if not isinstance(right, Traced):
-            raise error(f"{what} @ {words(right)}; expected x, a state, or what is computed from them")
-        vector = self.node(right)
-        if vector.op == "const" or is_condition(vector):
-            raise error(f"{what} @ a number or a comparison; expected a vector computed from x or states")
-        columns = declared_columns(term, self.columns)
-        if columns is not None:  # so what it multiplies is narrower than a state
-            if vector.op not in ("product", "input"):
-                raise error(
-                    f"{what}, of {columns} columns, @ a value of all units; expected a matrix with as many rows "
-                    "between them: p.U @ (p.V @ h)"
-                )
-            inner = Term("product", (term, self.terms[vector.data]))
-            return self._product(self._label(inner), vector.args[0] if vector.args else None, options)
-        return self._product(label, vector, options)
-
-    def _product(self, label, vector, options):
-        if self.options.setdefault(label, options) != options:
-            raise error(f"p.{label} has other heads or another drop_connect here than elsewhere; take one of them")
-        vectors = self.multiplied.setdefault(label, [])
-        if vector not in vectors:
-            vectors.append(vector)
-        if options[1] and len(vectors) > 1:
-            raise error(
-                f"p.{label} with drop_connect multiplies several vectors; it may multiply one. Take two matrices"
-            )
-        node = self.graph.leaf("input", label) if vector is None else self.graph.product(label, vector)
-        return Value(self, node)
-
-    def _label(self, term, first=None):
-        """What the graph calls a matrix: a parameter by its name, another after its first parameter; or `first`, if it
-        is free."""
-        for label, known in self.terms.items():
-            if known == term:
-                return label
-        label = term.data if term.op == "parameter" else f"{next(iter(parameters_in((term,))), 'matrix')}_formed"
-        label, number = first or label, 1
-        while label in self.terms:
-            number += 1
-            label = f"{first[:-1]}{number}" if first else f"{label.partition('#')[0]}#{number}"
-        self.terms[label] = term
-        return label
-
-    def itself(self, name):
-        """The node of x, element by element: the identity times x."""
-        self.look()
-        self.terms.setdefault(name, Term("eye", data=f"{name} is used itself"))
-        return self._product(name, None, (1, 0.0))._node
-
-    def noise(self, noise):
-        """The traced value of a random number, a `Noise`: another one at each call."""
-        self.look()
-        self._noises += 1
-        return Value(self, self.graph.leaf("noise", (self._noises, noise)))
-
-    def units(self):
-        """The traced value that is the number of units."""
-        return Value(self, self.graph.leaf("units", None))
-
-    def look(self):
-        """Give nodes the names of variables they have been assigned to by now, and new ones the line that is run."""
-        frame = user_frame()
-        self.graph.place = (frame.f_code.co_filename, frame.f_lineno)
-        for name, value in frame.f_locals.items():
-            if isinstance(value, Value) and value._trace is self and value._node.name is None and name.isidentifier():
-                value._node.name = None if name == "_" else name
 
 
 class Traced:
