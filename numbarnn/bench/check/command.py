@@ -24,7 +24,7 @@ from numbarnn.engines.cpu.thread_pool import default_threads
 DEVICES = ("cpu", "sim", "cuda")
 QUICK = (
     "a small subset that uses every option and crosses every boundary of the engines (tiles, chunks, blocks, threads), "
-    "in a minute or two once compiled; it leaves out most pairs of options, long sequences, gradients of one output "
+    "in about a minute on two cores; it leaves out most pairs of options, long sequences, gradients of one output "
     "alone, and some dtypes of some cells: what exactly, it says"
 )
 DROPOUT_SIGMAS = 5  # a right generator is further from its rate once in 1.7 million masks
