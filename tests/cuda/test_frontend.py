@@ -34,7 +34,7 @@ def forget(function):
 
 def lines(text):
     """Those of a PTX text, with names by the order in which they appear: Numba numbers its functions. Without the
-    addresses for functions' environments, which nothing reads: how many there are depends on what was compiled before."""
+    addresses for functions' environments, which nothing reads: what was compiled before decides how many there are."""
     found = {}
     text = re.sub(r"//.*|\.common \.global \.align 8 \.u64 _ZN08NumbaEnv\w+;\n", "", text)
     return re.sub(
