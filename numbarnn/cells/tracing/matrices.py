@@ -58,8 +58,10 @@ class Operand(Traced):
         """The transpose of a matrix."""
         return Combined(self._trace, "transpose", (self,))
 
-    def __neg__(self):
-        return Combined(self._trace, "neg", (self,))
+    def _operation(self, op, *values):
+        if (op == "neg" or op in _SYMBOLS) and all(map(_is_operand, values)):
+            return Combined(self._trace, op, values)
+        return super()._operation(op, *values)
 
     def __matmul__(self, other):
         if _is_operand(other) and not isinstance(other, Real):
@@ -79,22 +81,6 @@ class Operand(Traced):
         if op in _SYMBOLS and method == "__call__" and all(map(_is_operand, inputs)):
             return Combined(self._trace, op, inputs)
         return super().__array_ufunc__(ufunc, method, *inputs, **options)
-
-
-def _operator(op):
-    def forward(self, other):
-        return Combined(self._trace, op, (self, other)) if _is_operand(other) else self._trace.apply(op, self, other)
-
-    def reflected(self, other):
-        return Combined(self._trace, op, (other, self)) if _is_operand(other) else self._trace.apply(op, other, self)
-
-    return forward, reflected
-
-
-for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "divide"}.items():
-    _forward, _reflected = _operator(_op)
-    setattr(Operand, f"__{_name}__", _forward)
-    setattr(Operand, f"__r{_name}__", _reflected)
 
 
 def _is_operand(value):

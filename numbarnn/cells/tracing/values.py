@@ -39,8 +39,12 @@ class Traced:
         """What it is, in words."""
         return "a traced value"
 
+    def _operation(self, op, *values):
+        """What an operator gives, of which this is an operand."""
+        return self._trace.apply(op, *values)
+
     def __neg__(self):
-        return self._trace.apply("neg", self)
+        return self._operation("neg", self)
 
     def __pos__(self):
         return self
@@ -122,10 +126,10 @@ class Traced:
 
 def _operator(op):
     def forward(self, other):
-        return self._trace.apply(op, self, other)
+        return self._operation(op, self, other)
 
     def reflected(self, other):
-        return self._trace.apply(op, other, self)
+        return self._operation(op, other, self)
 
     return forward, reflected
 
