@@ -19,7 +19,6 @@ from numbarnn.bench.check import accuracy, page, pictures, runs, summary
 from numbarnn.bench.check.accuracy import engine_failure
 from numbarnn.bench.check.expected import Expected, dropout_masks, flat_weights
 from numbarnn.bench.peers import cudnn, peers
-from numbarnn.engines.cpu.thread_pool import default_threads
 
 DEVICES = ("cpu", "sim", "cuda")
 QUICK = (
@@ -53,6 +52,7 @@ def add_arguments(parser):
 def run(args):
     """Runs the checks, prints tables and a summary; returns 0 when every comparison passed, else 1."""
     from numbarnn.bench.check.child import simulator_checks
+    from numbarnn.engines.cpu.thread_pool import default_threads
 
     begin, comparisons = time.perf_counter(), []
     if args.html or args.png:
