@@ -163,6 +163,14 @@ class BoundBackward(_Bound):
         return self._copies()
 
 
+def _pop(free):
+    """The last one of a list, or None; taken at once, so that two threads do not get the same."""
+    try:
+        return free.pop()
+    except IndexError:
+        return None
+
+
 class BoundPasses:
     """The bound passes of a stack of layers that nobody uses now.
 
@@ -184,13 +192,8 @@ class BoundPasses:
             seen: (x's shape, whether it trains, whether it is batch-major, type of hx, type of cx).
         """
         free = self._ready.get((seen, self._engine.num_threads)) if self._engine.binds_calls else None
-        if not free:
-            return None
-        try:
-            bound = free.pop()  # at once: two threads do not get the same
-        except IndexError:
-            return None
-        return bound if bound.work.flat is weights else None
+        bound = _pop(free) if free else None
+        return bound if bound is not None and bound.work.flat is weights else None
 
     def take(self, call, plan, x, hx, cx):
         """A `BoundForward` for a call, to be given back; None if such calls are not bound.
@@ -208,11 +211,7 @@ class BoundPasses:
         free = self._free.get(kind)  # None too if another thread has just cleared them
         if free is None:
             return None
-        try:
-            bound = free.pop()  # at once: two threads do not get the same
-        except IndexError:
-            bound = None
-        problem = call.problem
+        bound, problem = _pop(free), call.problem
         if x is not None and not call.reserves:
             self._ready[(x.shape, problem.training, problem.batch_major, type(hx), type(cx)), threads] = free
         if bound is None or bound.work.flat is not call.flat:

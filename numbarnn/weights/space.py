@@ -21,7 +21,6 @@ WITHOUT_W = ("skip", "given")  # of these, those in which layer 0 has no W
 
 PER_UNIT = "per_unit"  # the kind of a parameter per unit of a cell that has such
 MATRIX, SCALAR = "matrix", "scalar"  # of one that is an array of its own
-_PREFIX = STACKED
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ General = namedtuple("General", "num_ah per_unit heads layout", defaults=(None, 
 
 def parameter_name(kind, layer, direction):
     """PyTorch's name of a parameter of that kind ("W", "R", "W_hr", "b_w", "b_r")."""
-    return named(_PREFIX[kind], layer, direction)
+    return named(STACKED[kind], layer, direction)
 
 
 def named(name, layer, direction):
@@ -99,7 +98,7 @@ class WeightSpace:
         **general,
     ):  # fmt: skip
         num_ah, per_unit, heads, layout = General(**general)
-        taken = set(_PREFIX.values()).intersection(per_unit)
+        taken = set(STACKED.values()).intersection(per_unit)
         if taken:
             raise ValueError(f"a cell's parameters per unit must not be called {', '.join(sorted(taken))}: rename them")
         self._layout = layout = layout or Layout(own=dict.fromkeys(per_unit, ("H",)))
@@ -235,7 +234,7 @@ class WeightSpace:
             formed: (formed_size,), what kernels read in place of parameters; None: the parameters themselves.
         """
         own = self._places[layer, direction]
-        views = {part.kind: self._view(flat, part) for part in own if part.kind in _PREFIX}
+        views = {part.kind: self._view(flat, part) for part in own if part.kind in STACKED}
         per_unit = [part for part in own if part.kind == PER_UNIT]
         if per_unit:
             views["per_unit"] = flat[per_unit[0].offset : per_unit[-1].offset + per_unit[-1].size]

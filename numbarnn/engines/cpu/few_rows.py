@@ -12,9 +12,26 @@ from numbarnn.engines.cpu.records import by_address, product_at
 from numbarnn.engines.cpu.vectors import bytes_of, dot_tile, numbers_at
 
 COLUMNS = 4  # rows of b multiplied together
-_one, _two, _three = (dot_tile(rows, COLUMNS) for rows in range(1, FEW_ROWS + 1))
-_last_one, _last_two, _last_three = (dot_tile(rows, 1) for rows in range(1, FEW_ROWS + 1))
 _PANEL = np.intp(PANEL_ROW)
+
+
+def _by_rows_of_b(columns):
+    """A product of at most FEW_ROWS rows of a and so many of b."""
+    one, two, three = (dot_tile(rows, columns) for rows in range(1, FEW_ROWS + 1))
+
+    @plain
+    def multiply(zero, rows, a, a_row, b, b_row, terms, out, out_row, add):
+        if rows == 1:
+            one(zero, a, a_row, b, b_row, terms, out, out_row, add)
+        elif rows == 2:
+            two(zero, a, a_row, b, b_row, terms, out, out_row, add)
+        else:
+            three(zero, a, a_row, b, b_row, terms, out, out_row, add)
+
+    return multiply
+
+
+_multiply, _multiply_last = _by_rows_of_b(COLUMNS), _by_rows_of_b(1)
 
 
 @by_address
@@ -31,28 +48,6 @@ def multiply_by_rows(zero, address):
                 for k in range(columns):
                     own_b, own_out = b + k * at.b_row, out + k * item
                     _multiply_last(zero, rows, a, at.a_row, own_b, at.b_row, at.terms, own_out, at.out_row, at.add != 0)
-
-
-@plain
-def _multiply(zero, rows, a, a_row, b, b_row, terms, out, out_row, add):
-    """Of COLUMNS rows of b."""
-    if rows == 1:
-        _one(zero, a, a_row, b, b_row, terms, out, out_row, add)
-    elif rows == 2:
-        _two(zero, a, a_row, b, b_row, terms, out, out_row, add)
-    else:
-        _three(zero, a, a_row, b, b_row, terms, out, out_row, add)
-
-
-@plain
-def _multiply_last(zero, rows, a, a_row, b, b_row, terms, out, out_row, add):
-    """Of one row of b."""
-    if rows == 1:
-        _last_one(zero, a, a_row, b, b_row, terms, out, out_row, add)
-    elif rows == 2:
-        _last_two(zero, a, a_row, b, b_row, terms, out, out_row, add)
-    else:
-        _last_three(zero, a, a_row, b, b_row, terms, out, out_row, add)
 
 
 @by_address
