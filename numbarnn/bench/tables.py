@@ -1,9 +1,9 @@
-"""What README says about speed, written from the records in `results`:
+"""What README.md and notebooks/speed.md say about speed, written from the records in `results`:
 
-    python -m numbarnn.bench.tables            writes it into README.md
-    python -m numbarnn.bench.tables --check    says what README.md would have to say, and changes nothing
+    python -m numbarnn.bench.tables            writes it there
+    python -m numbarnn.bench.tables --check    says what they would have to say, and changes nothing
 
-README has a pair of comments for each part, <!-- table: NAME --> and <!-- end of table -->, with what is written
+They have a pair of comments for each part, <!-- table: NAME --> and <!-- end of table -->, with what is written
 between them. Of each cell and dtype the newest record counts, among those on the GPU, or CPU, of the newest of all. A
 time that is not to be trusted (`trust`) has a mark, and a table whose kernels have changed since says so.
 """
@@ -23,7 +23,7 @@ from numbarnn.bench.speed.lineup import TORCH
 from numbarnn.bench.speed.speed_table import FORWARD, TRAINING
 
 RESULTS = Path(__file__).with_name("results")
-README = Path(numbarnn.__file__).parents[1] / "README.md"
+ROOT = Path(numbarnn.__file__).parents[1]
 PART = re.compile(r"(<!-- table: (\w+) -->)(.*?)(<!-- end of table -->)", re.DOTALL)
 HEADLINE = "lstm", "float16", Shape(1024, 16, 768, 768, 1)
 MARK = "?"
@@ -151,7 +151,7 @@ def part(device, shapes):
     rows = [(row, one["doubt"]) for one in records for row in rows_of(one, shapes) if row["ok"]]
     rival = CUDNN_TIMED if any(row["best_cudnn"] for row, _ in rows) else CUDNN_NOT_TIMED
     words = WORDS[device].format(**records[-1]["environment"] | records[-1], rival=rival)
-    again = ["", "Again (the records are in [`bench/results`](numbarnn/bench/results)):", "", "```bash"]
+    again = ["", "Again (the records are in `numbarnn/bench/results`):", "", "```bash"]
     again += [f"{command_of(records)} --json FILE", "```"]
     return "\n".join([wrapped(words + provenance(records) + slower(rows)), "", *lines, *legend(rows), *again])
 
@@ -218,47 +218,53 @@ def legend(rows):
 
 
 def wrapped(words, indent=""):
-    """A paragraph in lines as README has them; `indent` before each but the first."""
+    """A paragraph in lines as these pages have them; `indent` before each but the first."""
     return textwrap.fill(words, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-# Name -> (what writes it, what stands before and after it). The headline stands within an item of a list, whose
-# paragraph would end with a comment at the start of a line.
-PARTS = {"headline": (headline, "\n  ", ""), "gpu": (gpu, "\n", "\n"), "cpu": (cpu, "\n", "\n")}
+# Page -> name of a part -> (what writes it, what stands before and after it). The headline stands within an item of a
+# list, whose paragraph would end with a comment at the start of a line.
+PAGES = {
+    "README.md": {"headline": (headline, "\n  ", "")},
+    "notebooks/speed.md": {"gpu": (gpu, "\n", "\n"), "cpu": (cpu, "\n", "\n")},
+}
 
 
-# ---------------------------------------------------------------------------------------------------------- README
-def rendered(text):
-    """README's text with every part written anew.
+# ----------------------------------------------------------------------------------------------------------- pages
+def rendered(page, text):
+    """The text of a page with every part written anew.
 
     Raises:
         ValueError: a part is missing or unknown.
     """
-    names = [match[2] for match in PART.finditer(text)]
-    if sorted(names) != sorted(PARTS):
-        raise ValueError(f"README must have the parts {', '.join(PARTS)} once each, between comments; it has {names}")
+    parts, names = PAGES[page], [match[2] for match in PART.finditer(text)]
+    if sorted(names) != sorted(parts):
+        raise ValueError(f"{page} must have the parts {', '.join(parts)} once each, between comments; it has {names}")
 
     def written(match):
-        write, before, after = PARTS[match[2]]
+        write, before, after = parts[match[2]]
         return f"{match[1]}{before}{write()}{after}{match[4]}"
 
     return PART.sub(written, text)
 
 
 def main(argv=None):
-    """Writes README, or checks it; returns 1 where it is not what the records say."""
+    """Writes the pages, or checks them; returns 1 where one is not what the records say."""
     parser = argparse.ArgumentParser(prog="python -m numbarnn.bench.tables", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 if something would change")
-    check = parser.parse_args(argv).check
-    if not README.is_file():
-        parser.error(f"{README} is not there: run this in a clone of the repository, installed with pip install -e .")
-    text = README.read_text(encoding="utf-8")
-    written = rendered(text)
-    if check:
-        sys.stdout.writelines(f"{match[0]}\n" for match in PART.finditer(written) if match[0] not in text)
-        return int(written != text)
-    README.write_text(written, encoding="utf-8")
-    return 0
+    check, changed = parser.parse_args(argv).check, 0
+    for page in PAGES:
+        path = ROOT / page
+        if not path.is_file():
+            parser.error(f"{path} is not there: run this in a clone of the repository, installed with pip install -e .")
+        text = path.read_text(encoding="utf-8")
+        written = rendered(page, text)
+        if check:
+            sys.stdout.writelines(f"{match[0]}\n" for match in PART.finditer(written) if match[0] not in text)
+            changed |= written != text
+        else:
+            path.write_text(written, encoding="utf-8")
+    return int(changed)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The functions that equations of a cell may use; besides + - * / % **, abs, and comparisons for `where`.
+"""The functions that equations of a cell may use; besides `+ - * / % **`, abs, and comparisons for `where`.
 
 They take traced values (see `numbarnn.cells.tracing`), and also numbers and NumPy arrays, so that the same equations
 run as plain NumPy, as in inference. Where one has a kink, its derivative there is said below.
@@ -66,11 +66,11 @@ sigmoid = _of_one("sigmoid", "sigmoid", "1 / (1 + e^-x).")
 tanh = _of_one("tanh", "tanh", "The hyperbolic tangent.")
 relu = _of_one("relu", "relu", "max(x, 0). Derivative 0 at 0.")
 softplus = _of_one("softplus", "softplus", "log(1 + e^x).")
-softsign = _of_one("softsign", "softsign", "x / (1 + |x|).")
+softsign = _of_one("softsign", "softsign", "`x / (1 + |x|)`.")
 exp = _of_one("exp", "exp", "e^x.")
 log = _of_one("log", "log", "The natural logarithm.")
 sqrt = _of_one("sqrt", "sqrt", "The square root.")
-abs = _of_one("abs", "absolute", "|x|. Derivative 0 at 0.")
+abs = _of_one("abs", "absolute", "`|x|`. Derivative 0 at 0.")
 sign = _of_one("sign", "sign", "1 where x is positive, -1 where it is negative, 0 at 0. Derivative 0 everywhere.")
 floor = _of_one("floor", "floor", "The largest integer that is not larger than x. Derivative 0 everywhere.")
 erf = _of_one("erf", "erf", "The error function, 2/√π times the integral of e^-t² from 0 to x.")

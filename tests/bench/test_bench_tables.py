@@ -1,4 +1,4 @@
-"""README's tables of times are what the records say; what a record carries, and what speaks against its times."""
+"""The tables of times are what the records say; what a record carries, and what speaks against its times."""
 
 import copy
 import json
@@ -42,28 +42,35 @@ def as_new(one, digest=None, clean=True):
         row["seconds"] |= {name: times for name, times in row["device_seconds"].items() if name not in row["seconds"]}
 
 
-# ------------------------------------------------------------------------------------------------------------- README
-def test_readme_is_what_the_records_say():
-    text = tables.README.read_text(encoding="utf-8")
-    assert tables.rendered(text) == text, "run: python -m numbarnn.bench.tables"
+# -------------------------------------------------------------------------------------------------------------- pages
+def read(page):
+    return (tables.ROOT / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_pages_are_what_the_records_say(page):
+    text = read(page)
+    assert tables.rendered(page, text) == text, "run: python -m numbarnn.bench.tables"
 
 
 def test_the_check_says_what_differs(tmp_path, monkeypatch, capsys):
-    changed = tmp_path / "README.md"
-    changed.write_text(tables.README.read_text(encoding="utf-8").replace("4.72 ms", "4.8 ms"), encoding="utf-8")
-    monkeypatch.setattr(tables, "README", changed)
+    for page in tables.PAGES:
+        changed = tmp_path / page
+        changed.parent.mkdir(exist_ok=True)
+        changed.write_text(read(page).replace("4.72 ms", "4.8 ms"), encoding="utf-8")
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
     assert tables.main(["--check"]) == 1 and "4.72 ms" in capsys.readouterr().out
     assert tables.main([]) == 0 and tables.main(["--check"]) == 0
 
 
-def test_a_readme_without_a_part_is_refused():
-    with pytest.raises(ValueError, match="README must have the parts headline, gpu, cpu"):
-        tables.rendered("<!-- table: gpu -->\n<!-- end of table -->")
+def test_a_page_without_a_part_is_refused():
+    with pytest.raises(ValueError, match=r"notebooks/speed\.md must have the parts gpu, cpu"):
+        tables.rendered("notebooks/speed.md", "<!-- table: gpu -->\n<!-- end of table -->")
 
 
 @pytest.mark.parametrize("part", ("gpu", "cpu"))
 def test_the_quoted_command_takes_the_same_times(part):
-    text = tables.rendered(tables.README.read_text(encoding="utf-8"))
+    text = tables.rendered("notebooks/speed.md", read("notebooks/speed.md"))
     section = text.partition(f"<!-- table: {part} -->")[2].partition("<!-- end of table -->")[0]
     words = shlex.split(section.partition("```bash\n")[2].partition("\n```")[0])
     assert words[0] == "numbarnn" and words[-2:] == ["--json", "FILE"]

@@ -327,7 +327,7 @@ def test_every_assumption_has_an_experiment():
 
 @pytest.mark.parametrize("token", ("CUDNN_RNN_SINGLE_REC_BIAS", "cudnnRNNSetClip", "CUDNN_NOT_PROPAGATE_NAN"))
 def test_what_is_assumed_of_cudnn_is_said_wherever_it_is_described(token):
-    """In cells, layers, the reference, and README's table of options, whose note follows it."""
+    """In cells, layers, the reference, and the documentation's table of options, whose note follows it."""
     package = Path(numbarnn.__file__).parent
     found = [
         path for part in ("cells", "layers", "reference") for path in (package / part).rglob("*.py")
@@ -337,5 +337,5 @@ def test_what_is_assumed_of_cudnn_is_said_wherever_it_is_described(token):
     for path in found:
         text = " ".join(path.read_text(encoding="utf-8").split())
         assert "is an assumption (`numbarnn.bench.peers.cudnn.assumptions`)" in text, path
-    readme = package.parent / "README.md"
-    assert "is an assumption ([all of them](numbarnn/bench/peers/cudnn/assumptions.py))" in readme.read_text("utf-8")
+    text = (package.parent / "notebooks" / "guides" / "options.md").read_text("utf-8")
+    assert "is an assumption (all of them are in `numbarnn/bench/peers/cudnn/assumptions.py`)" in text

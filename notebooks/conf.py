@@ -1,0 +1,85 @@
+"""The documentation: `python -m sphinx -W -b html notebooks FOLDER` (pip install -e ".[docs]").
+
+Notebooks are committed without outputs. `-D nb_execution_mode=auto` runs them for the pages; without it, as in the
+tests, which execute them in their own way, pages show their text and code alone.
+"""
+
+import ast
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
+import numbarnn  # noqa: E402
+
+
+def as_jupyter_does(title):
+    """A heading's anchor, such that links within a notebook lead somewhere in Jupyter and here."""
+    return title.replace(" ", "-")
+
+
+project, author, copyright = "numbarnn", "The numbarnn founders", "the numbarnn founders"
+version = release = numbarnn.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build", "**.ipynb_checkpoints"]
+html_theme = "furo"
+html_title = "numbarnn"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+myst_heading_slug_func = "conf.as_jupyter_does"
+nb_execution_mode = "off"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+
+# Docstrings are Google's form, with plain words and `names` in single quotes, as one reads them in help().
+default_role = "code"
+napoleon_google_docstring, napoleon_numpy_docstring = True, False
+napoleon_use_ivar = True
+napoleon_custom_sections = [("Returns", "params_style")]  # several results, each with its name
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+
+
+def _set_indented_text_as_it_is(app, what, name, thing, options, lines):
+    """Tables and code stand indented in our docstrings, after an empty line: as they are, for reStructuredText."""
+    result, before, rest = [], 0, list(lines)
+    while rest:
+        line = rest.pop(0)
+        indent = _indent(line)
+        if line.strip() and indent > before and result and not result[-1].strip():
+            block = [line]
+            while rest and (not rest[0].strip() or _indent(rest[0]) >= indent):
+                block.append(rest.pop(0))
+            result += [f"{' ' * before}.. code-block:: {_language(block)}", "", *block, ""]
+            continue
+        result.append(re.sub(r": ([A-Z])\.$", r": \1", line))  # or else "I." begins a numbered list
+        before = indent if line.strip() else before
+    lines[:] = result
+
+
+def _indent(line):
+    return len(line) - len(line.lstrip())
+
+
+def _language(block):
+    try:
+        ast.parse(textwrap.dedent("\n".join(block)))
+    except SyntaxError:
+        return "text"
+    return "python"
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", _set_indented_text_as_it_is, priority=400)  # before napoleon reads them

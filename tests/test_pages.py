@@ -1,0 +1,120 @@
+"""README and the documentation: their Python runs, commands are understood, the site builds without a warning."""
+
+import contextlib
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numbarnn import cli
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "notebooks").rglob("*.md"))]
+named = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def run(page, folder):
+    """The page's Python, one block after another; equations are read from their file."""
+    path = folder / "page.py"
+    path.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+    namespace = {"__name__": "page"}
+    with contextlib.chdir(folder) if hasattr(contextlib, "chdir") else _inside(folder):
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
+    return namespace
+
+
+@contextlib.contextmanager
+def _inside(folder):  # Python 3.10 has no contextlib.chdir
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page, "python")], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_python_runs(page, tmp_path):
+    if any("import torch" in block for block in blocks(page, "python")):
+        pytest.importorskip("torch")
+    run(page, tmp_path)
+
+
+@named
+def test_commands_are_understood(page):
+    for block in blocks(page, "bash"):
+        for line in block.splitlines():
+            for command in line.partition("#")[0].split("&&"):
+                program, *words = shlex.split(command) or [""]
+                if program == "numbarnn":
+                    parser, _ = cli.build_parser(words[0])
+                    parser.parse_args(words)
+
+
+def test_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_readmes_cell_is_short_and_learns(tmp_path):
+    """To say what it read one step before."""
+    import numbarnn as nr
+
+    block = blocks(README, "python")[0]
+    assert len([line for line in block.splitlines() if line.strip()]) <= 15
+    path = tmp_path / "example.py"
+    path.write_text(block, encoding="utf-8")
+    namespace = {"__name__": "example"}
+    exec(compile(block, str(path), "exec"), namespace)
+    rnn = nr.RNN(namespace["coupled"], 8, 32, device="cpu", seed=0)
+    x = np.random.default_rng(0).normal(0, 0.5, (30, 64, 8)).astype(np.float32)
+    target = np.tile(np.tanh(np.roll(x, 1, axis=0)), 4)
+    for _ in range(300):
+        y, _, tape = rnn.forward(x)
+        rnn.weights -= 0.001 * rnn.backward(tape, y - target).weights
+    assert np.mean((y - target) ** 2) < 0.5 * np.mean(target**2)
+
+
+@named
+def test_links_lead_somewhere(page):
+    """Relative links of README and of the pages; the site's build checks those within it again, with their anchors."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_every_public_name_is_in_the_api():
+    import numbarnn
+    from numbarnn.cells import functions
+
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "notebooks" / "api").glob("*.md"))
+    elsewhere = {"functional", "convert", "engines", "cells", "step", *functions.__all__}  # modules, and what they list
+    assert not [name for name in set(numbarnn._PUBLIC) - elsewhere if not re.search(rf":: (numbarnn\.)?{name}\b", text)]
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    """Notebooks are executed by their own tests."""
+    for package in ("sphinx", "myst_nb", "furo", "sphinx_copybutton"):
+        if not os.environ.get("CI"):  # there, a package that is missing is an error
+            pytest.importorskip(package)
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("the page about numbarnn.torch needs PyTorch")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", str(tmp_path / "trees")]
+    done = subprocess.run([*command, str(ROOT / "notebooks"), str(tmp_path / "site")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*.html")}
+    assert pages >= {f"{page.relative_to(ROOT / 'notebooks').with_suffix('.html')}" for page in PAGES[1:]}
