@@ -73,7 +73,11 @@ class Explanation:
         for launch in self.taken.launches:
             lines.append(f"  {launch.layers}: {launch.details}")
             lines += [f"    {residence}" for residence in residences(self.problem, launch)]
-        lines += [f"  instead, {option.schedule}: {option.reason}" for option in self.others]
+        for option in self.others:
+            if option.plan is None and self.problem.engine == "cpu":  # nothing is amiss
+                lines.append(f"  {option.schedule} is for GPUs: `numbarnn plan` shows what one would do")
+            else:
+                lines.append(f"  instead, {option.schedule}: {option.reason}")
         return "\n".join([*lines, *task_lines(self.taken.plan)])
 
 

@@ -312,6 +312,12 @@ def test_explanation_of_a_refusal():
     assert "instead, persistent: cannot run it: lstm with hidden size 4096" in str(explanation)
 
 
+def test_explanation_on_the_cpu_does_not_alarm():
+    on_cpu = replace(problem_of(), engine="cpu", profile=None)
+    text = str(explain(choose("auto"), on_cpu, False))
+    assert "persistent is for GPUs" in text and "cannot" not in text
+
+
 def test_explanation_of_auto_says_why():
     for hidden in ((4096,), (64, 64)):
         explanation = explain(choose("auto"), problem_of(hidden=hidden), False)
