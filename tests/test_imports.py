@@ -30,6 +30,7 @@ RANKS = {
     "torch": 8,
     "convert": 8,
     "bench": 9,
+    "course": 9,
     "cli": 10,
     "__main__": 11,
 }

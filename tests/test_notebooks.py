@@ -1,7 +1,9 @@
-"""Every notebook is committed without outputs, small, and runs from top to bottom."""
+"""Every notebook is committed without outputs, small, and runs from top to bottom; every exercise can be solved."""
 
+import copy
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,17 @@ from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec
 from nbclient import NotebookClient
 
+import exercises
+
 PATHS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 MAX_BYTES = 40_000
 MAX_CELL_LINES = 30
 MAX_COLUMNS = 120
+MAX_SECONDS = 30  # of a cell without the tag "slow", which 5 on an idle machine need: this one may be busy
 CELL_TIMEOUT = 300  # seconds; a cell that compiles for the first time on a busy machine takes tens of them
+
+# Those that have no exercises of the course's form yet.
+BEFORE = ("01_one_step_of_lstm", "02_wavefront", "03_weights", "04_a_cell_of_your_own", "05_in_pytorch")
 
 each_notebook = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
@@ -58,8 +66,10 @@ def test_file(path):
 
 @each_notebook
 def test_is_committed_without_outputs(path):
-    for cell in code_cells(read(path)):
-        assert (cell.outputs, cell.execution_count, dict(cell.metadata)) == ([], None, {}), f"cell {cell.id}"
+    for cell in read(path).cells:
+        assert set(cell.metadata) <= {"tags"} and exercises.tags(cell) <= exercises.TAGS, f"cell {cell.id}"
+        if cell.cell_type == "code":
+            assert (cell.outputs, cell.execution_count) == ([], None), f"cell {cell.id}"
 
 
 @each_notebook
@@ -80,9 +90,64 @@ def test_shows_the_package_and_ends_in_a_check(path):
     assert any(line.startswith("assert ") for line in cells[-1].source.splitlines())
 
 
-@pytest.mark.slow
 @each_notebook
-def test_runs_from_top_to_bottom(path, tmp_path):
+def test_has_exercises(path):
+    if path.stem not in BEFORE:
+        assert 3 <= len(exercises.of_notebook(read(path))) <= 6
+
+
+@each_notebook
+def test_slow_cells_say_so(path):
+    for cell in code_cells(read(path)):
+        if "slow" in exercises.tags(cell):
+            assert cell.source.startswith("# takes about ") and "course.progress(" in cell.source, f"cell {cell.id}"
+
+
+def test_first_cell_is_the_same_everywhere():
+    """The one that installs the package on a hosted machine."""
+    assert len({code_cells(read(path))[0].source for path in PATHS if path.stem not in BEFORE}) <= 1
+
+
+class Client(NotebookClient):
+    """Runs a notebook and, at each exercise, the check of its unsolved cell, of the wrong attempt, and of the solution.
+
+    Args:
+        stay_solved: whether the notebook goes on with the solutions, else with the unsolved cells.
+    """
+
+    def __init__(self, notebook, stay_solved, **options):
+        super().__init__(notebook, kernel_manager_class=RunningInterpreter, timeout=CELL_TIMEOUT, **options)
+        self.stay_solved, self.seconds, self.said = stay_solved, {}, {}
+
+    def run(self, environment):
+        """Run all; `seconds` by cell and, for each exercise, what its checks `said` in each of its forms."""
+        self.reset_execution_trackers()
+        at = {exercise.index: exercise for exercise in exercises.of_notebook(self.nb)}
+        with self.setup_kernel(env=environment):
+            for index, cell in enumerate(self.nb.cells):
+                start = time.perf_counter()
+                self.execute_cell(cell, index)  # raises CellExecutionError, with the traceback, where a cell fails
+                self.seconds[cell.id] = time.perf_counter() - start
+                if index - 1 in at:
+                    self.said[self.nb.cells[index - 1].id] = self._of_forms(at[index - 1])
+
+    def _of_forms(self, exercise):
+        unsolved, check = self.nb.cells[exercise.index : exercise.index + 2]
+        said = {"unsolved": exercises.statuses(check)}
+        forms = [("wrong", exercise.wrong), ("solution", exercise.solution), ("unsolved again", unsolved.source)]
+        for form, source in forms[: 2 if self.stay_solved else 3]:
+            if source is not None:
+                attempt, checked = copy.deepcopy(unsolved), copy.deepcopy(check)
+                attempt.source = source
+                self.execute_cell(attempt, exercise.index)
+                self.execute_cell(checked, exercise.index + 1)
+                said[form] = exercises.statuses(checked)
+        if not self.stay_solved:
+            self.nb.cells[exercise.index : exercise.index + 2] = unsolved, check
+        return said
+
+
+def execute(path, tmp_path, stay_solved=False):
     notebook = read(path)
     if any("import torch\n" in cell.source for cell in code_cells(notebook)):
         pytest.importorskip("torch")
@@ -94,13 +159,31 @@ def test_runs_from_top_to_bottom(path, tmp_path):
         "IPYTHONDIR": str(tmp_path),  # not the user's settings
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",  # as Jupyter sets it
     }
-    client = NotebookClient(
-        notebook,
-        kernel_manager_class=RunningInterpreter,
-        timeout=CELL_TIMEOUT,
-        resources={"metadata": {"path": str(path.parent)}},
-    )
-    client.execute(env=environment)  # raises CellExecutionError, with the traceback, where a cell fails
+    client = Client(notebook, stay_solved, resources={"metadata": {"path": str(path.parent)}})
+    client.run(environment)
+    return client
 
-    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+
+@pytest.mark.slow
+@each_notebook
+def test_runs_from_top_to_bottom(path, tmp_path):
+    """With no exercise solved; the checks of all tell the unsolved cell, the wrong attempt and the solution apart."""
+    client = execute(path, tmp_path)
+    for cell, said in client.said.items():
+        for form in ("unsolved", "unsolved again"):
+            assert set(said[form]) == {"not solved yet"}, (cell, form, said[form])
+        assert set(said["solution"]) == {"right"}, (cell, said["solution"])
+        assert "wrong" in said.get("wrong", ["wrong"]), (cell, said["wrong"])
+
+    for cell in code_cells(client.nb):
+        if "slow" not in exercises.tags(cell) and path.stem not in BEFORE:
+            assert client.seconds[cell.id] < MAX_SECONDS, f"cell {cell.id} takes long and has no tag that says so"
+    outputs = [output for cell in code_cells(client.nb) for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs), "no picture"
+
+
+@pytest.mark.full
+@each_notebook
+def test_runs_with_the_solutions(path, tmp_path):
+    client = execute(path, tmp_path, stay_solved=True)
+    assert {one for said in client.said.values() for one in said["solution"]} == {"right"}

@@ -1,0 +1,101 @@
+"""Is an exercise solved? The answer is printed: "right", "not solved yet", or "wrong" and where."""
+
+import copy
+import traceback
+
+from .compare import describe, difference, is_missing
+
+
+def check(attempt, on=None, gives=None, *, name=None, tolerance=1e-9, mistakes=None, otherwise=None):
+    """Print whether an attempt gives what is expected.
+
+    Args:
+        attempt: a function, or a value where `on` is None. Unsolved is what raises NotImplementedError, gives None or
+            `...`, or leaves NaN in all of its arrays.
+        on: the arguments of each call, a list of tuples; what is no tuple is a single argument.
+        gives: what is expected: a function of the same arguments, or a list with a value for each of `on`; where `on`
+            is None the value itself.
+        name: what the message calls it, the function's own name otherwise.
+        tolerance: how far floats may differ, relative to the largest one that is expected.
+        mistakes: for each known mistake ("adds the biases twice") what comes of it, in the form of `gives`; the message
+            then names it.
+        otherwise: what later cells use where the attempt is not right.
+
+    Returns:
+        The attempt if it is right, else `otherwise`; None if there is no `otherwise`.
+    """
+    name = name or getattr(attempt, "__name__", "your answer")
+    calls = [None] if on is None else [one if isinstance(one, tuple) else (one,) for one in on]
+    for number, arguments in enumerate(calls):
+        expected = _given(gives, number, arguments)
+        shown = name if arguments is None else f"{name}({', '.join(map(describe, arguments))})"
+        came, problem = (attempt, None) if arguments is None else _call(attempt, arguments)
+        if isinstance(problem, NotImplementedError) or (problem is None and is_missing(came)):
+            should = "should be" if arguments is None else "should give"
+            _tell(f"not solved yet: {shown} {should} {describe(expected)}", otherwise)
+            return otherwise
+        problem = f"raised {_where(problem, attempt)}" if problem else difference(came, expected, tolerance)
+        if problem:
+            hint = _known(came, mistakes or {}, number, arguments, tolerance)
+            _tell(f"wrong: {shown}: {problem}{hint}", otherwise)
+            return otherwise
+    print(f"right: {name}" + ("" if on is None else f", in {len(calls)} case{'s' * (len(calls) > 1)}"))
+    return attempt if otherwise is not None else None
+
+
+def breaks(attempt, error, says, *, name=None):
+    """Print what is said of something that was broken on purpose, and whether it is what was asked for.
+
+    Args:
+        attempt: a function without arguments. Unsolved is what raises NotImplementedError, or no error and gives None.
+        error: the class of the error that should come.
+        says: a part of its message.
+    """
+    name = name or attempt.__name__
+    came, problem = _call(attempt, ())
+    if isinstance(problem, NotImplementedError) or (problem is None and came is None):
+        print(f"not solved yet: {name}() should raise {error.__name__}: ... {says} ...")
+    elif problem is None:
+        print(f"wrong: {name}() did not break: it gives {describe(came)}; expected {error.__name__}: ... {says} ...")
+    elif not isinstance(problem, error) or says not in str(problem):
+        print(f"wrong: {name}() raised {_where(problem, attempt)}\n    Expected {error.__name__}: ... {says} ...")
+    else:
+        print(f"right: {name}() broke. What is said:\n\n{type(problem).__name__}: {problem}")
+
+
+def _call(attempt, arguments):
+    """What comes of a call, and the error that came instead; what the attempt does to its arguments stays with it."""
+    if not callable(attempt):
+        return None, TypeError(f"it is no function but {describe(attempt)}")
+    try:
+        return attempt(*copy.deepcopy(arguments)), None
+    except Exception as error:
+        return None, error
+
+
+def _given(gives, number, arguments):
+    if arguments is None:
+        return gives
+    return gives(*copy.deepcopy(arguments)) if callable(gives) else gives[number]
+
+
+def _known(came, mistakes, number, arguments, tolerance):
+    """A line that names the mistake that gives the same, if one of them does."""
+    for mistake, then in mistakes.items():
+        if not difference(came, _given(then, number, arguments), tolerance):
+            return f"\n    This comes of one that {mistake}."
+    return ""
+
+
+def _where(error, attempt):
+    """An error with the line of the attempt from which it came."""
+    file = getattr(getattr(attempt, "__code__", None), "co_filename", None)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    line = f"\n    in the line: {frames[-1].line}" if frames and frames[-1].line else ""
+    return f"{type(error).__name__}: {str(error).strip()}{line}"
+
+
+def _tell(message, otherwise):
+    """Print, and say with what the notebook goes on."""
+    on_with = "" if otherwise is None else f"\n    The notebook goes on with {describe(otherwise)} in its place."
+    print(message + on_with)
