@@ -103,10 +103,10 @@ def test_breaks(capsys):
     def attempt():
         return [0][1]
 
-    course.breaks(attempt, IndexError, "out of range")
+    course.breaks(attempt, IndexError, "list", "out of range")
     assert capsys.readouterr().out.startswith("right: attempt() broke. What is said:\n\nIndexError: list index out of")
-    course.breaks(attempt, IndexError, "block")
-    assert "Expected IndexError: ... block ..." in capsys.readouterr().out
+    course.breaks(attempt, IndexError, "list", "block")
+    assert "Expected IndexError: ... list ... block ..." in capsys.readouterr().out
     course.breaks(attempt, KeyError, "out of range")
     assert capsys.readouterr().out.startswith("wrong: attempt() raised IndexError")
     course.breaks(lambda: 3, IndexError, "block", name="f")

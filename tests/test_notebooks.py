@@ -1,9 +1,9 @@
 """Every notebook is committed without outputs, small, and runs from top to bottom; every exercise can be solved."""
 
 import copy
+import math
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ if not os.environ.get("CI"):  # there, a package that is missing is an error
         pytest.importorskip(package)
 
 import nbformat
+import psutil  # ipykernel needs it
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec
 from nbclient import NotebookClient
@@ -22,14 +23,14 @@ from nbclient import NotebookClient
 import exercises
 
 PATHS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-MAX_BYTES = 40_000
+MAX_BYTES = 60_000  # with the solutions of its exercises
 MAX_CELL_LINES = 30
 MAX_COLUMNS = 120
-MAX_SECONDS = 30  # of a cell without the tag "slow", which 5 on an idle machine need: this one may be busy
+MAX_SECONDS = 10  # of the processor: of a cell without the tag "slow", that is 5 on two cores
 CELL_TIMEOUT = 300  # seconds; a cell that compiles for the first time on a busy machine takes tens of them
 
 # Those that have no exercises of the course's form yet.
-BEFORE = ("01_one_step_of_lstm", "02_wavefront", "03_weights", "04_a_cell_of_your_own", "05_in_pytorch")
+BEFORE = ("01_one_step_of_lstm", "02_wavefront", "04_a_cell_of_your_own", "05_in_pytorch")
 
 each_notebook = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
@@ -76,7 +77,8 @@ def test_is_committed_without_outputs(path):
 def test_cells_are_short(path):
     for cell in read(path).cells:
         lines = cell.source.splitlines()
-        assert 0 < len(lines) <= MAX_CELL_LINES, f"cell {cell.id} has {len(lines)} lines"
+        limit = math.inf if "solution" in exercises.tags(cell) else MAX_CELL_LINES  # those are folded away
+        assert 0 < len(lines) <= limit, f"cell {cell.id} has {len(lines)} lines"
         if cell.cell_type == "code":
             assert max(map(len, lines)) <= MAX_COLUMNS, f"cell {cell.id}"
 
@@ -120,14 +122,16 @@ class Client(NotebookClient):
         self.stay_solved, self.seconds, self.said = stay_solved, {}, {}
 
     def run(self, environment):
-        """Run all; `seconds` by cell and, for each exercise, what its checks `said` in each of its forms."""
+        """Run all; `seconds` of the processor by cell and, by exercise, what the checks of each form `said`."""
         self.reset_execution_trackers()
         at = {exercise.index: exercise for exercise in exercises.of_notebook(self.nb)}
         with self.setup_kernel(env=environment):
+            process = psutil.Process(self.km.provisioner.pid)
             for index, cell in enumerate(self.nb.cells):
-                start = time.perf_counter()
+                before = process.cpu_times()
                 self.execute_cell(cell, index)  # raises CellExecutionError, with the traceback, where a cell fails
-                self.seconds[cell.id] = time.perf_counter() - start
+                after = process.cpu_times()
+                self.seconds[cell.id] = after.user + after.system - before.user - before.system
                 if index - 1 in at:
                     self.said[self.nb.cells[index - 1].id] = self._of_forms(at[index - 1])
 

@@ -43,22 +43,24 @@ def check(attempt, on=None, gives=None, *, name=None, tolerance=1e-9, mistakes=N
     return attempt if otherwise is not None else None
 
 
-def breaks(attempt, error, says, *, name=None):
+def breaks(attempt, error, *says, name=None):
     """Print what is said of something that was broken on purpose, and whether it is what was asked for.
 
     Args:
         attempt: a function without arguments. Unsolved is what raises NotImplementedError, or no error and gives None.
         error: the class of the error that should come.
-        says: a part of its message.
+        says: parts of its message, each of which should be there.
+        name: what the message calls the attempt, the function's own name otherwise.
     """
     name = name or attempt.__name__
+    expected = f"{error.__name__}: ... {' ... '.join(says)} ..."
     came, problem = _call(attempt, ())
     if isinstance(problem, NotImplementedError) or (problem is None and came is None):
-        print(f"not solved yet: {name}() should raise {error.__name__}: ... {says} ...")
+        print(f"not solved yet: {name}() should raise {expected}")
     elif problem is None:
-        print(f"wrong: {name}() did not break: it gives {describe(came)}; expected {error.__name__}: ... {says} ...")
-    elif not isinstance(problem, error) or says not in str(problem):
-        print(f"wrong: {name}() raised {_where(problem, attempt)}\n    Expected {error.__name__}: ... {says} ...")
+        print(f"wrong: {name}() did not break: it gives {describe(came)}; expected {expected}")
+    elif not isinstance(problem, error) or not all(part in str(problem) for part in says):
+        print(f"wrong: {name}() raised {_where(problem, attempt)}\n    Expected {expected}")
     else:
         print(f"right: {name}() broke. What is said:\n\n{type(problem).__name__}: {problem}")
 
