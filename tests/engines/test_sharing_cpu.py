@@ -8,7 +8,7 @@ import numbarnn as nr
 from numbarnn import cells
 from numbarnn.cells import library
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu import forward, joined
+from numbarnn.engines.cpu import joined, panels
 from numbarnn.engines.cpu.records import Call
 from step_buffers import KINDS, forward_buffers, normal, walk
 
@@ -190,7 +190,7 @@ def test_many_rows_of_x_in_panels(share, monkeypatch, way):
     """More than are multiplied together, and no multiple of these; the same bits on any number of threads."""
     layer = nr.LSTM(70, 90, device="cpu", seed=0)
     x, found = normal("float32", 29, 21, 70), []
-    assert 2 * forward.INPUT_ROWS < 29 * 21
+    assert 2 * panels.BLOCK_ROWS < 29 * 21
     for threads in (1, 2, 3, 4):
         share(way, threads)
         found.append([layer(x)[0]])

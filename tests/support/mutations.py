@@ -164,8 +164,8 @@ MUTATIONS = {
     ),
     "cpu_few_rows_lose_the_last_column": Mutation(
         "numbarnn/engines/cpu/few_rows.py",
-        "                for k in range(columns):\n",
-        "                for k in range(columns - 1):\n",
+        "                    for k in range(columns):\n",
+        "                    for k in range(columns - 1):\n",
         "tests/engines/test_panels.py",
     ),
     "cpu_joined_copies_lose_a_row": Mutation(

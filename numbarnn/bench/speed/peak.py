@@ -10,13 +10,13 @@ from numbarnn.compile.types import from_dtype
 from numbarnn.engines.cpu.calls import address
 from numbarnn.engines.cpu.records import Product, by_address, job_at, product_at
 from numbarnn.engines.cpu.thread_pool import ThreadPool
-from numbarnn.engines.cpu.vectors import MOST_ROWS, panel_width, tile_product
+from numbarnn.engines.cpu.vectors import MOST_ROWS, packed_tile, panel_width
 
 TERMS = 128  # of each sum: rows and panel stay in the first cache
 TILES = 4000  # in one call, which takes a millisecond or less
 CALLS = 200
 
-_tile = tile_product(MOST_ROWS, 1)
+_tile = packed_tile(MOST_ROWS)
 
 
 @by_address
@@ -26,7 +26,7 @@ def _tiles(zero, job_address):
     what = product_at(job.what)
     out, row = what.out + job.thread * MOST_ROWS * what.out_row, what.out_row
     for _ in range(what.rows):
-        _tile(zero, what.a, what.a_row, what.b, 0, what.b_row, what.b, 0, what.terms, out, row, False)
+        _tile(zero, what.a, what.b, what.b, what.terms, out, row, False)
 
 
 def cpu_peak(threads, dtype="float32"):

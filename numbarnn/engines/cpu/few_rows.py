@@ -38,16 +38,18 @@ _multiply, _multiply_last = _by_rows_of_b(COLUMNS), _by_rows_of_b(1)
 def multiply_by_rows(zero, address):
     """A `records.Product` a bᵀ: terms of a and of b (columns, terms) are side by side."""
     at, item = product_at(address), bytes_of(zero)
-    for j in range(0, at.columns, COLUMNS):
-        b, columns = at.b + j * at.b_row, min(COLUMNS, at.columns - j)
-        for i in range(0, at.rows, FEW_ROWS):
-            a, out, rows = at.a + i * at.a_row, at.out + i * at.out_row + j * item, min(FEW_ROWS, at.rows - i)
-            if columns == COLUMNS:
-                _multiply(zero, rows, a, at.a_row, b, at.b_row, at.terms, out, at.out_row, at.add != 0)
-            else:
-                for k in range(columns):
-                    own_b, own_out = b + k * at.b_row, out + k * item
-                    _multiply_last(zero, rows, a, at.a_row, own_b, at.b_row, at.terms, own_out, at.out_row, at.add != 0)
+    for number in range(at.more + 1):
+        for j in range(0, at.columns, COLUMNS):
+            b, columns = at.b + number * at.b_next + j * at.b_row, min(COLUMNS, at.columns - j)
+            for i in range(0, at.rows, FEW_ROWS):
+                a, rows = at.a + i * at.a_row, min(FEW_ROWS, at.rows - i)
+                out, add = at.out + number * at.out_next + i * at.out_row + j * item, at.add != 0
+                if columns == COLUMNS:
+                    _multiply(zero, rows, a, at.a_row, b, at.b_row, at.terms, out, at.out_row, add)
+                else:
+                    for k in range(columns):
+                        own_b, own_out = b + k * at.b_row, out + k * item
+                        _multiply_last(zero, rows, a, at.a_row, own_b, at.b_row, at.terms, own_out, at.out_row, add)
 
 
 @by_address

@@ -3,8 +3,6 @@
 Compiled once for each dtype. It knows no cell: what a cell does in a step it calls by address (`cell_steps`).
 """
 
-import numpy as np
-
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.panels import PANEL_ROW
@@ -39,8 +37,6 @@ from numbarnn.engines.cpu.sharing import (
     sum_units,
 )
 from numbarnn.engines.cpu.vectors import bytes_of
-
-INPUT_ROWS = np.intp(288)  # rows of x multiplied together: CHAIN terms of them stay in the second cache, W passes by
 
 
 # ------------------------------------------------------------------------------------------ products
@@ -85,17 +81,17 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
     width, address = PANEL_ROW // item, new_product()
     at = product_at(address)
     at.rows, at.columns, at.terms, at.a, at.a_row, at.out_row = rows, last - first, terms, a[0], a[1], out[1]
-    at.transpose_b = 1
-    if first < last:
-        for g in range(first_gate, end_gate):
-            at.out = out[0] + (g * H + first) * item
-            if call.pack:
-                at.b_row = terms * PANEL_ROW
-                at.b = panels + (g * ((H + width - 1) // width) + first // width) * at.b_row
-            else:
-                at.b_row = terms * item
-                at.b = source + (g * H + first) * at.b_row
-            run(zero, call.product, address)
+    at.more, at.out_next, at.out = end_gate - first_gate - 1, H * item, out[0] + (first_gate * H + first) * item
+    if call.pack:
+        at.b_row = terms * PANEL_ROW
+        at.b_next = (H + width - 1) // width * at.b_row
+        at.b = panels + first_gate * at.b_next + first // width * at.b_row
+    else:
+        at.b_row = terms * item
+        at.b_next = H * at.b_row
+        at.b = source + (first_gate * H + first) * at.b_row
+    if first < last and first_gate < end_gate:
+        run(zero, call.product, address)
 
 
 @plain
@@ -106,12 +102,8 @@ def _input_products(zero, call, own):
         t1 = find_step_time(call.last - 1, call.steps, call.direction, NO)[0]
         row, end = min(t0, t1) * call.batch, (max(t0, t1) + 1) * call.batch
         shape, units = (ZERO, call.gates, call.hidden, call.inputs), (own.first_packed, own.last_packed)
-        count = (end - row) // ((end - row + INPUT_ROWS - 1) // INPUT_ROWS) + 1
-        while row < end:
-            count = min(count, end - row)
-            x, ax = (call.x + row * call.x_row, call.x_row), (call.ax + row * call.ax_row, call.ax_row)
-            _multiply_gates(zero, call, (call.W, call.W_panels), shape, count, x, ax, units)
-            row += count
+        x, ax = (call.x + row * call.x_row, call.x_row), (call.ax + row * call.ax_row, call.ax_row)
+        _multiply_gates(zero, call, (call.W, call.W_panels), shape, end - row, x, ax, units)
 
 
 # ------------------------------------------------------------------------------------------ parts of a step

@@ -9,11 +9,14 @@ import numpy as np
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.records import by_address, product_at
 from numbarnn.engines.cpu.vectors import (
+    LINE,
     MOST_ROWS,
+    UNROLLED,
     VECTOR_BYTES,
     bytes_of,
     numbers_at,
-    own_rows,
+    own_bytes,
+    packed_tile,
     panel_width,
     tile_product,
     transpose_square,
@@ -21,7 +24,12 @@ from numbarnn.engines.cpu.vectors import (
 
 PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
 CHAIN = 256  # terms added up one after another, and as much of a panel as stays in the first cache
-_one, _two, _three, _four, _five, _six = (tile_product(rows, 1) for rows in range(1, MOST_ROWS + 1))
+BLOCK_BYTES = (
+    48 << 10
+)  # of a block of rows, CHAIN terms of each: it stays in the second cache, beside the panels' stream
+BLOCK_ROWS = BLOCK_BYTES // (CHAIN * 4)
+_one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
+_packed_three, _packed_four, _packed_five, _packed_six = (packed_tile(rows) for rows in range(3, MOST_ROWS + 1))
 # For arguments that are always the same.
 _ONE, _ROW, _NEW = np.intp(1), np.intp(PANEL_ROW), np.bool_(False)
 _one_by_4, _two_by_2 = tile_product(1, 4), tile_product(2, 2)
@@ -50,7 +58,7 @@ def pack_rows(zero, address):
         for k in range(0, done, square):
             for half in range(2):
                 start = at.b + half * square * at.b_row + k * item
-                transpose_square(zero, start, at.b_row, at.out + k * PANEL_ROW + half * VECTOR_BYTES, PANEL_ROW)
+                transpose_square(zero, start, at.b_row, square, at.out + k * PANEL_ROW + half * VECTOR_BYTES, PANEL_ROW)
     panel = numbers_at(zero, at.out)
     for i in range(width):
         row = numbers_at(zero, at.b + i * at.b_row)
@@ -72,38 +80,88 @@ def pack_columns(zero, address):
 # ------------------------------------------------------------------------------------------ products
 @by_address
 def panel_product(zero, address):
-    """A `records.Product` whose b is in panels."""
-    at, item = product_at(address), bytes_of(zero)
-    width, add = PANEL_ROW // item, at.add != 0
-    whole, tile = at.columns // width, own_rows()
-    _multiply_panels(zero, at.rows, at.a, at.a_row, at.b, at.b_row, whole, at.terms, at.out, at.out_row, add)
-    left, panel, out = at.columns - whole * width, at.b + whole * at.b_row, at.out + whole * PANEL_ROW
-    if left > 0:  # the last panel by way of memory of its own, as out has fewer columns
-        for first in range(0, at.rows, MOST_ROWS):
-            count = min(MOST_ROWS, at.rows - first)
-            a = at.a + first * at.a_row
-            _multiply_panels(zero, count, a, at.a_row, panel, at.b_row, _ONE, at.terms, tile, _ROW, _NEW)
-            for i in range(count):
-                row, own = numbers_at(zero, out + (first + i) * at.out_row), numbers_at(zero, tile + i * PANEL_ROW)
-                for j in range(left):
-                    row[j] = row[j] + own[j] if add else own[j]
-
-
-@plain
-def _multiply_panels(zero, rows, a, a_row, panel, size, panels, terms, out, out_row, add):
-    """Of whole panels, whose columns follow each other in out.
+    """A `records.Product` whose b is in panels.
 
     Sums of CHAIN terms are added up, in the same order whatever the number of rows and panels.
     """
-    for start in range(0, max(1, terms), CHAIN):
-        chain, adds = min(CHAIN, terms - start), add or start > 0
-        own_a, own_panel = a + start * bytes_of(zero), panel + start * PANEL_ROW
-        if 0 < rows <= FEW_ROWS:
-            multiply_few_rows(zero, rows, own_a, a_row, own_panel, size, _ROW, panels, chain, out, out_row, adds)
+    at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * PANEL_ROW)
+    most = BLOCK_BYTES // (CHAIN * bytes_of(zero))
+    blocks = (at.rows + most - 1) // most
+    for block in range(blocks):
+        first, last = at.rows * block // blocks, at.rows * (block + 1) // blocks
+        for start in range(0, max(1, at.terms), CHAIN):
+            _multiply_block(zero, at, (first, last - first), (start, min(CHAIN, at.terms - start)), (own, own_out))
+
+
+@plain
+def _multiply_block(zero, at, rows, terms, own):
+    """At most CHAIN terms of some rows; these are copied first, to where each panel finds them side by side.
+
+    Args:
+        at: the `records.Product`. rows, terms: (the first, how many).
+        own: addresses of memory for a block of rows, and for its product with one panel.
+    """
+    (first, rows), (start, chain), (tiles, own_out), item = rows, terms, own, bytes_of(zero)
+    add, whole = at.add != 0, at.columns // (PANEL_ROW // item)
+    left, adds = at.columns - whole * (PANEL_ROW // item), add or start > 0
+    a = at.a + first * at.a_row + start * item
+    if rows > FEW_ROWS:
+        _pack_tiles(zero, rows, a, at.a_row, chain, tiles)
+    for number in range(at.more + 1):
+        panel = at.b + start * PANEL_ROW + number * at.b_next
+        out = at.out + first * at.out_row + number * at.out_next
+        last, last_out = panel + whole * at.b_row, out + whole * PANEL_ROW
+        if rows > FEW_ROWS:
+            for p in range(whole):
+                at_panel, into = panel + p * at.b_row, (out + p * PANEL_ROW, at.out_row)
+                _multiply_panel(zero, rows, tiles, at_panel, at.b_row, chain, into, adds)
+            if left:
+                _multiply_panel(zero, rows, tiles, last, at.b_row, chain, (own_out, _ROW), _NEW)
         else:
-            for p in range(panels):
-                at, into = own_panel + p * size, out + p * PANEL_ROW
-                _multiply_panel(zero, rows, own_a, a_row, at, size, chain, into, out_row, adds)
+            multiply_few_rows(zero, rows, a, at.a_row, panel, at.b_row, _ROW, whole, chain, out, at.out_row, adds)
+            if left:
+                multiply_few_rows(zero, rows, a, at.a_row, last, at.b_row, _ROW, _ONE, chain, own_out, _ROW, _NEW)
+        if left:  # the last panel by way of memory of its own, as out has fewer columns
+            _put_columns(zero, (rows, left), own_out, last_out, at.out_row, adds)
+
+
+@plain
+def _put_columns(zero, shape, source, out, out_row, add):
+    """out (rows, columns) = the first columns of a panel's product, or +=."""
+    for i in range(shape[0]):
+        sums, row = numbers_at(zero, source + i * PANEL_ROW), numbers_at(zero, out + i * out_row)
+        for j in range(shape[1]):
+            row[j] = row[j] + sums[j] if add else sums[j]
+
+
+@plain
+def tile_of(rows, tile):
+    """[first, last) of a tile of so many rows: at most MOST_ROWS of them, all tiles of nearly the same height, as low
+    ones are slow."""
+    tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
+    return rows * tile // tiles, rows * (tile + 1) // tiles
+
+
+@plain
+def _pack_tiles(zero, rows, a, a_row, terms, tiles):
+    """Rows in tiles, of which each has all its rows at a term, then at the next; VECTOR_BYTES after them are
+    overwritten too."""
+    item = bytes_of(zero)
+    square = VECTOR_BYTES // item
+    whole = terms // square * square
+    for tile in range((rows + MOST_ROWS - 1) // MOST_ROWS):
+        first, last = tile_of(rows, tile)
+        count, source, out = last - first, a + first * a_row, tiles + first * terms * item
+        for k in range(0, whole, square):
+            for part in range((count - 1) // square, -1, -1):  # what is written beyond the last row, the next overwrite
+                i = part * square
+                at, into = source + i * a_row + k * item, out + (k * count + i) * item
+                transpose_square(zero, at, a_row, count - i, into, count * item)
+        packed = numbers_at(zero, out)
+        for i in range(count):
+            row = numbers_at(zero, source + i * a_row)
+            for k in range(whole, terms):
+                packed[k * count + i] = row[k]
 
 
 @plain
@@ -114,37 +172,39 @@ def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, ter
     while p < panels:
         at, into, left = panel + p * size, out + p * PANEL_ROW, panels - p
         if rows == 1 and left >= 4:
-            _one_by_4(zero, a, a_row, at, size, term_bytes, 0, 0, terms, into, out_row, add)
+            _one_by_4(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
             p += 4
         elif rows == 1:
-            _one(zero, a, a_row, at, 0, term_bytes, at + size, term_bytes, terms, into, out_row, add)
+            _one(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
             p += 1
         elif rows == 2 and left >= 2:
-            _two_by_2(zero, a, a_row, at, size, term_bytes, 0, 0, terms, into, out_row, add)
+            _two_by_2(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
             p += 2
         elif rows == 2:
-            _two(zero, a, a_row, at, 0, term_bytes, at + size, term_bytes, terms, into, out_row, add)
+            _two(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
             p += 1
         else:
-            _three(zero, a, a_row, at, 0, term_bytes, at + size, term_bytes, terms, into, out_row, add)
+            _three(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
             p += 1
 
 
 @plain
-def _multiply_panel(zero, rows, a, a_row, panel, ahead, terms, out, out_row, add):
-    """More than FEW_ROWS rows and one whole panel, in tiles of at most MOST_ROWS rows, all of nearly the same height:
-    low ones are slow."""
-    tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
-    step = PANEL_ROW // max(1, tiles)  # each tile fetches a part of the next panel
-    for tile in range(tiles):
-        first, last = rows * tile // tiles, rows * (tile + 1) // tiles
-        own_a, own_out, n = a + first * a_row, out + first * out_row, last - first
-        next_part = panel + ahead + tile * terms * step
+def _multiply_panel(zero, rows, packed, panel, ahead, terms, out, add):
+    """More than FEW_ROWS rows, which are packed in tiles, and one panel, whose columns out has.
+
+    Args:
+        packed: address of the tiles. ahead: bytes to the next panel. out: (address, bytes between rows).
+    """
+    (out, out_row), fetched = out, panel + ahead
+    for tile in range((rows + MOST_ROWS - 1) // MOST_ROWS):
+        first, last = tile_of(rows, tile)
+        own, own_out, n = packed + first * terms * bytes_of(zero), out + first * out_row, last - first
         if n == 6:
-            _six(zero, own_a, a_row, panel, 0, PANEL_ROW, next_part, step, terms, own_out, out_row, add)
+            _packed_six(zero, own, panel, fetched, terms, own_out, out_row, add)
         elif n == 5:
-            _five(zero, own_a, a_row, panel, 0, PANEL_ROW, next_part, step, terms, own_out, out_row, add)
+            _packed_five(zero, own, panel, fetched, terms, own_out, out_row, add)
         elif n == 4:
-            _four(zero, own_a, a_row, panel, 0, PANEL_ROW, next_part, step, terms, own_out, out_row, add)
+            _packed_four(zero, own, panel, fetched, terms, own_out, out_row, add)
         else:  # one row or two are no tile of FEW_ROWS and more
-            _three(zero, own_a, a_row, panel, 0, PANEL_ROW, next_part, step, terms, own_out, out_row, add)
+            _packed_three(zero, own, panel, fetched, terms, own_out, out_row, add)
+        fetched += terms // UNROLLED * LINE  # each tile fetches a part of the next panel

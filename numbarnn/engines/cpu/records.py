@@ -57,8 +57,12 @@ Rows = _table(
     "out out_row",
 )
 
-# out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two.
-Product = _table("Product", "rows columns terms a a_row b b_row out out_row transpose_a transpose_b add")
+# out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two. With panels and few rows
+# (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R's of further gates, and as many parts of out;
+# `.._next` is what is between two.
+Product = _table(
+    "Product", "rows columns terms a a_row b b_row out out_row transpose_a transpose_b add more b_next out_next"
+)
 
 # out (columns,) = the sums of the columns of x (rows, columns), or +=.
 Sums = _table("Sums", "rows columns x x_row out add")

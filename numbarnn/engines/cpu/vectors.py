@@ -33,6 +33,7 @@ def _vector_bytes():
 
 VECTOR_BYTES = _vector_bytes()
 LINE = 64  # bytes of a line of the caches
+UNROLLED = 4  # terms of a packed tile that are multiplied one after another, without a branch between
 MOST_ROWS = 6  # of a tile: 6 x 2 sums, 2 vectors of the panel and a factor are 15 registers, of 16
 
 
@@ -115,19 +116,80 @@ class _Vectors:
         name = f"llvm.fmuladd.v{self.length}f{8 * self.bytes}"
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, of_all, name), [x, y, z])
 
-    def fetch(self, address, bytes_):
-        """Let the second cache get what is at an address; none of it need be there."""
+    def fetch(self, address):
+        """Let the second cache get the line at an address; nothing need be there."""
         builder, byte, flag = self.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        for start in range(0, bytes_, LINE):
-            builder.call(fetch, [self.at(self.moved(address, 1, start), ir.IntType(8)), flag(0), flag(2), flag(1)])
+        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(0), flag(2), flag(1)])
+
+    def add_products(self, sums, factor, vectors):
+        """sums += factor vectors, one by one; `sums` are variables."""
+        for place, vector in zip(sums, vectors, strict=True):
+            self.builder.store(self.multiply_add(factor, vector, self.builder.load(place)), place)
+
+    def put_sums(self, sums, out, out_row, add):
+        """out = sums, rows of variables, or += with `add`."""
+        builder = self.builder
+        places = [
+            (place, self.moved(self.moved(out, i, out_row), j, VECTOR_BYTES))
+            for i, row in enumerate(sums)
+            for j, place in enumerate(row)
+        ]
+        with builder.if_then(builder.icmp_signed("!=", add, add.type(0))):
+            for place, address in places:
+                builder.store(builder.fadd(self.load(address), builder.load(place)), place)
+        for place, address in places:
+            self.store(builder.load(place), address)
 
     def variable(self):
         """A vector that changes; registers, in the end. Zero now."""
         place = cgutils.alloca_once(self.builder, self.type)
         self.builder.store(ir.Constant(self.type, None), place)
         return place
+
+
+def packed_tile(rows):
+    """A function for compiled code: out = tile panel, or +=, where out has so many rows, and the panel's columns.
+
+    Args of the function:
+        tile: address of the rows, all of them at each term: (terms, rows), see `pack_tile`.
+        panel: address of the panel (terms, `panel_width`).
+        ahead: address of what is fetched meanwhile: a line of the caches for each UNROLLED terms. The machine does not
+            see which panel is next, and large weights are in the third cache.
+        terms: that are added up. out, out_row: address of the result, and bytes between its rows.
+        add: add to out. Each call adds up its terms before, which keeps rounding errors small.
+    """
+
+    def generate(context, builder, signature, arguments):
+        v = _Vectors(context, builder, signature.args[0])
+        _, tile, panel, ahead, terms, out, out_row, add = arguments
+        sums = [[v.variable() for _ in range(2)] for _ in range(rows)]
+
+        def add_products(place, number):  # of the term so many after that at `place`
+            first = v.moved(v.moved(panel, place, 2 * VECTOR_BYTES), number, 2 * VECTOR_BYTES)
+            b = v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))
+            factors = v.moved(v.moved(tile, place, rows * v.bytes), number, rows * v.bytes)
+            for i in range(rows):
+                v.add_products(sums[i], v.same(v.moved(factors, i, v.bytes)), b)
+
+        groups = builder.sdiv(terms, _INT(UNROLLED))
+        with cgutils.for_range(builder, groups) as loop:
+            v.fetch(v.moved(ahead, loop.index, LINE))
+            place = builder.mul(loop.index, _INT(UNROLLED))
+            for number in range(UNROLLED):
+                add_products(place, number)
+        done = builder.mul(groups, _INT(UNROLLED))
+        with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
+            add_products(builder.add(done, loop.index), 0)
+        v.put_sums(sums, out, out_row, add)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def product(typing_context, zero, tile, panel, ahead, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 6, types.boolean), generate
+
+    return product
 
 
 def tile_product(rows, panels):
@@ -138,45 +200,26 @@ def tile_product(rows, panels):
         a, a_row: address of the rows (rows, terms), and bytes between them.
         panel, panel_bytes, term_bytes: address of the first panel (terms, `panel_width`); bytes between two panels, and
             between two terms of one.
-        ahead, ahead_step: with a single panel, the address of what is fetched meanwhile at the first term, and bytes to
-            what is at the next: a part of the panel that is multiplied with next. The machine does not see that it is
-            next, and large weights are in the third cache.
-        out, out_row: address of the result, and bytes between its rows.
-        add: add to out. Each call adds up its terms before, which keeps rounding errors small.
+        terms, out, out_row, add: as `packed_tile` has them.
     """
 
     def generate(context, builder, signature, arguments):
         v = _Vectors(context, builder, signature.args[0])
-        _, a, a_row, panel, panel_bytes, term_bytes, ahead, ahead_step, terms, out, out_row, add = arguments
+        _, a, a_row, panel, panel_bytes, term_bytes, terms, out, out_row, add = arguments
         sums = [[v.variable() for _ in range(2 * panels)] for _ in range(rows)]
         with cgutils.for_range(builder, terms) as loop:
             b = []
             for p in range(panels):
                 first = v.moved(v.moved(panel, p, panel_bytes), loop.index, term_bytes)
                 b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
-                if panels == 1:  # several panels keep the machine's own fetching busy
-                    v.fetch(v.moved(ahead, loop.index, ahead_step), 2 * VECTOR_BYTES)
             for i in range(rows):
-                factor = v.same(v.moved(v.moved(a, i, a_row), loop.index, v.bytes))
-                for place, vector in zip(sums[i], b, strict=True):
-                    builder.store(v.multiply_add(factor, vector, builder.load(place)), place)
-        places = [
-            (place, v.moved(v.moved(out, i, out_row), j, VECTOR_BYTES))
-            for i, row in enumerate(sums)
-            for j, place in enumerate(row)
-        ]
-        with builder.if_then(builder.icmp_signed("!=", add, add.type(0))):
-            for place, address in places:
-                builder.store(builder.fadd(v.load(address), builder.load(place)), place)
-        for place, address in places:
-            v.store(builder.load(place), address)
+                v.add_products(sums[i], v.same(v.moved(v.moved(a, i, a_row), loop.index, v.bytes)), b)
+        v.put_sums(sums, out, out_row, add)
         return context.get_dummy_value()
 
     @intrinsic
-    def product(
-        typing_context, zero, a, a_row, panel, panel_bytes, term_bytes, ahead, ahead_step, terms, out, out_row, add
-    ):
-        return types.void(zero, *[types.intp] * 10, types.boolean), generate
+    def product(typing_context, zero, a, a_row, panel, panel_bytes, term_bytes, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 8, types.boolean), generate
 
     return product
 
@@ -225,13 +268,18 @@ def dot_tile(rows, columns):
 
 
 @intrinsic
-def transpose_square(typing_context, zero, source, source_row, out, out_row):
-    """out = source transposed, as many rows and columns as a vector has numbers; bytes between rows."""
+def transpose_square(typing_context, zero, source, source_row, rows, out, out_row):
+    """out = source transposed, as many rows and columns as a vector has numbers; bytes between rows.
+
+    Only the first `rows` of the source are read: after them comes the last one, again and again.
+    """
 
     def generate(context, builder, signature, arguments):
         v = _Vectors(context, builder, signature.args[0])
-        _, source, source_row, out, out_row = arguments
-        rows = [v.load(v.moved(source, i, source_row)) for i in range(v.length)]
+        _, source, source_row, count, out, out_row = arguments
+        last = builder.sub(count, _INT(1))
+        numbers = [builder.select(builder.icmp_signed("<", _INT(i), last), _INT(i), last) for i in range(v.length)]
+        rows = [v.load(v.moved(source, number, source_row)) for number in numbers]
         width = v.length // 2
         while width:  # swap halves of pairs of rows, quarters of pairs, and so on
             for i in range(v.length):
@@ -242,7 +290,7 @@ def transpose_square(typing_context, zero, source, source_row, out, out_row):
             v.store(row, v.moved(out, i, out_row))
         return context.get_dummy_value()
 
-    return types.void(zero, *[types.intp] * 4), generate
+    return types.void(zero, *[types.intp] * 5), generate
 
 
 def _swapped(builder, first, second, width):
@@ -291,10 +339,11 @@ def bytes_of(typing_context, zero):
 
 
 @intrinsic
-def own_rows(typing_context):
-    """The address of memory of the calling function's own: MOST_ROWS rows of two vectors."""
+def own_bytes(typing_context, count):
+    """The address of memory of the calling function's own, so many bytes, a constant."""
+    size = count.literal_value
 
     def generate(context, builder, signature, arguments):
-        return builder.ptrtoint(own_memory(builder, ir.IntType(8), MOST_ROWS * 2 * VECTOR_BYTES), _INT)
+        return builder.ptrtoint(own_memory(builder, ir.IntType(8), size), _INT)
 
-    return types.intp(), generate
+    return types.intp(count), generate
