@@ -1,4 +1,4 @@
-"""The command line: `numbarnn info | check | bench | cells | demo | plan | kernels`.
+"""The command line: `numbarnn info | check | bench | cells | demo | plan | trace | kernels`.
 
 Each subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only when
 it is the one that was asked for.
@@ -19,6 +19,7 @@ COMMANDS = {
     "cells": ("numbarnn.bench.own_cells", "time cells written as equations against LSTM and a loop in PyTorch"),
     "demo": ("numbarnn.bench.demo.command", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
+    "trace": ("numbarnn.bench.trace.command", "write a page that plays what every block of a pass does and waits for"),
     "kernels": ("numbarnn.bench.kernels", "compile every kernel, without a GPU: registers, spills; PTX and source"),
 }
 

@@ -103,6 +103,7 @@ class Interleaving:
 
     Attributes:
         current: the Thread whose turn it is.
+        turns: how many turns threads have taken, this one included.
         blocks: list of Block.
     """
 
@@ -111,6 +112,7 @@ class Interleaving:
         self._namespace, self._random, self._patience, self._order = namespace, random, patience, order
         self._vain_turns = 0  # since a thread ended or was released, or memory changed
         self._last_memory = self.current = None
+        self.turns = 0
         indices = [index[::-1] for index in product(*map(range, block[::-1]))]  # x runs fastest
         self.blocks = [Block(index[::-1], len(indices)) for index in product(*map(range, grid[::-1]))]
         everybody = Team(len(indices) * len(self.blocks))
@@ -177,6 +179,7 @@ class Interleaving:
     def _next_carrier(self):
         """The greenlet of the thread whose turn it is now."""
         thread = self.current = self._next()
+        self.turns += 1
         self._namespace.update(thread.names)
         if thread.carrier is None:
             if not self._idle_carriers:

@@ -1,10 +1,11 @@
-"""The functions of `ptx` in Python on NumPy arrays, for the simulator. Loads that poll let other threads run first."""
+"""The functions of `ptx` in Python on NumPy arrays, for the simulator. Loads that poll let other threads run first; a
+`watching.Watcher` is told of what blocks exchange: relaxed loads and stores."""
 
 from functools import partial
 
 import numpy as np
 
-from numbarnn.cuda import simulator
+from numbarnn.cuda import simulator, watching
 
 _ALL_LANES = 0xFFFFFFFF
 
@@ -27,22 +28,32 @@ def _element(array, index):
 
 
 def load_words(array, index):
-    return _sixteen_bytes(array, index)
+    words = _sixteen_bytes(array, index)
+    if watching.watcher is not None:
+        watching.watcher.loaded(array, index, 16 // array.itemsize)
+    return words
 
 
 def load(array, index):
-    return _element(array, index)
+    value = _element(array, index)
+    if watching.watcher is not None:
+        watching.watcher.loaded(array, index, 1)
+    return value
 
 
 def store(array, index, value):
     _element(array, index)
     array[index] = value
+    if watching.watcher is not None:
+        watching.watcher.stored(array, index, 1)
 
 
 def store_word(array, index, word):
     if index % 2 or not 0 <= index < len(array) - 1:
         raise IndexError(f"a word at element {index} of {len(array)}")
     array[index], array[index + 1] = word & np.uint32(0xFFFF), word >> np.uint32(16)
+    if watching.watcher is not None:
+        watching.watcher.stored(array, index, 2)
 
 
 def prefetch(array, index):

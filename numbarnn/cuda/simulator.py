@@ -31,6 +31,7 @@ from numba import cuda
 from numba.cuda.simulator import kernel as numba_launcher
 from numba.cuda.simulator import kernelapi
 
+from numbarnn.cuda import watching
 from numbarnn.cuda.compiler import simulated
 from numbarnn.cuda.interleaving import OF_BLOCK, OF_GRID, OF_WARP, WARP_SIZE, Interleaving
 
@@ -116,7 +117,8 @@ def launch(function, grid, block, arguments, shared_bytes=0, cooperative=True):
         with _names_in_numba_cuda({**_NAMES, **dims}) as namespace:
             try:
                 _running = _Launch(function, grid, block, arguments, shared_bytes, cooperative, namespace, _order)
-                _running.run()
+                with watching.of_launch(_running, function, arguments):
+                    _running.run()
             finally:
                 _running = None
 

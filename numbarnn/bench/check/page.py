@@ -2,7 +2,7 @@
 
 from html import escape
 
-from numbarnn.bench import info
+from numbarnn.bench import info, pages
 from numbarnn.bench.check import pictures, summary
 
 NOTES_SHOWN = 100
@@ -38,11 +38,7 @@ def html(comparisons, verdict):
     columns = "cell", "engine", "schedule", "dtype"
     parts += ["<h2>By schedule and dtype</h2>", table(*summary.table(summary.by_run(comparisons), columns))]
     parts += refusals(comparisons)
-    body = "\n".join(parts)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>numbarnn check</title>\n'
-        f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>numbarnn check</h1>\n{body}\n</body>\n</html>\n"
-    )
+    return pages.document("numbarnn check", "\n".join(["<h1>numbarnn check</h1>", *parts]), STYLE)
 
 
 def about(found):

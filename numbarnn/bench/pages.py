@@ -1,0 +1,18 @@
+"""What pages that commands write have in common: one file, which refers to nothing outside of it."""
+
+from html import escape
+
+
+def document(title, body, style, script=""):
+    """A page as text.
+
+    Args:
+        title: as text.
+        body: HTML; style: CSS; script: JavaScript, which runs when all of the body is there.
+    """
+    scripts = f"<script>\n{script}</script>\n" if script else ""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"/>\n<title>{escape(title)}</title>\n'
+        f"<style>{style}</style>\n</head>\n<body>\n{body}\n{scripts}</body>\n</html>\n"
+    )

@@ -1,0 +1,143 @@
+"""`numbarnn trace`: watch a pass: the wavefront through layers and time, and what every block does and waits for.
+
+The persistent schedule runs in the simulator, all blocks of its kernel at once; where this process is not the
+simulator's, one is started that is. Of the other schedules the launches of their plan are shown. A record of a device
+(`record`) comes in by --from.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numbarnn
+from numbarnn.bench import report
+from numbarnn.bench.cases.shapes import Shape, parse_shape
+from numbarnn.bench.named_cells import FORMS, built_in_or_own
+from numbarnn.bench.trace import page, record
+from numbarnn.cells import CELLS
+
+SHAPE = Shape(12, 2, 4, 8, 4)  # two blocks for each of four layers; about two seconds in the simulator
+TIMEOUT_S = 1800
+LETTERS_SHOWN = 300  # of what a failed process said
+
+
+def add_arguments(parser):
+    from numbarnn.schedules import SCHEDULES
+
+    add = parser.add_argument
+    add("--html", type=report.json_path, metavar="FILE", help="write the page, one file without references to others")
+    add("--from", dest="read", type=existing, metavar="FILE", help="show this record, as --json or a device wrote it")
+    add("--shape", type=parse_shape, default=SHAPE, metavar="T,B,I,H,L", help="sizes; default %(default)s")
+    about = f"{', '.join(CELLS)}, a cell of numbarnn.cells.library by its name, or {FORMS}; default %(default)s"
+    add("--cell", type=named, default="lstm", metavar="CELL", help=about)
+    about = "persistent (the default): its blocks in the simulator; else the launches of the plan"
+    add("--schedule", choices=list(SCHEDULES), default="persistent", help=about)
+    add("--backward", action="store_true", help="the backward pass instead of the forward pass")
+    add("--bidirectional", action="store_true", help="a second direction, backward in time")
+    about = "keep the layer's first block from publishing that step, to see a deadlock; persistent only"
+    add("--stall", type=place, metavar="LAYER,STEP", help=about)
+    report.add_json_argument(parser, "the record")
+
+
+def run(args):
+    """Makes the record, prints what it shows, writes the page; returns 0, or 1 where the run that it shows failed."""
+    if not args.html and not args.json:
+        raise report.CannotRun("say where the page is to go: numbarnn trace --html FILE")
+    made = record.read(args.read) if args.read else make(args)
+    if args.html:
+        report.write_bytes(args.html, page.html(made).encode())
+    if args.json:
+        report.write_json(args.json, record.as_json(made))
+    rows = zip(made.blocks, made.waiting(), strict=True)
+    columns = [made.of[:-1], "of the time"]
+    report.say(f"{made.title}\n")
+    report.print_table("Who waits", columns, [[b.name, f"{share:.0%}"] for b, share in rows], columns[1:])
+    if args.html:
+        report.say(f"page: {args.html}")
+    if made.error:
+        report.say(f"the run failed: {made.error}", error=True)
+    return 1 if made.error else 0
+
+
+# ---------------------------------------------------------------------------------------------------- arguments
+def existing(text):
+    """An argparse type: a file that is there."""
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"expected the file of a record, got {text!r}")
+    return path
+
+
+def named(text):
+    """An argparse type: the name of a cell, once it was found."""
+    built_in_or_own(text)
+    return text
+
+
+def place(text):
+    """An argparse type: "1,4" -> (1, 4)."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"expected LAYER,STEP, two whole numbers such as 1,4; got {text!r}")
+    return tuple(map(int, parts))
+
+
+# ---------------------------------------------------------------------------------------------------- records
+def make(args):
+    """The Record that was asked for.
+
+    Raises:
+        report.CannotRun: the schedule cannot run it, or the simulator cannot run here; says why.
+    """
+    if args.stall and not (args.stall[0] < args.shape.L and args.stall[1] < args.shape.T):
+        layer, step = args.stall
+        raise report.CannotRun(f"--stall {layer},{step}: there are {args.shape.L} layers and {args.shape.T} steps")
+    if args.schedule != "persistent":
+        if args.stall:
+            raise report.CannotRun("--stall keeps a block from publishing, and only 'persistent' has blocks that wait")
+        return _recorded("launches", args, schedule=args.schedule)
+    from numbarnn.cuda.compiler import simulated
+
+    return _recorded("simulated", args, stalled=args.stall) if simulated() else in_the_simulator(args)
+
+
+def _recorded(module, args, **more):
+    """The Record that one of the modules makes in this process."""
+    from importlib import import_module
+
+    cell, directions = built_in_or_own(args.cell), 1 + args.bidirectional
+    about = [*(["bidirectional"] if args.bidirectional else []), "backward" if args.backward else "forward"]
+    sizes = ", ".join(f"{name}={size}" for name, size in zip(Shape._fields, args.shape, strict=True))
+    title = f"{cell.name}, {args.schedule}, {' '.join(about)}: {sizes}"
+    facts = (("recorded", f"{datetime.now(timezone.utc):%Y-%m-%d}"), ("numbarnn", numbarnn.__version__))
+    try:
+        record_of = import_module(f"numbarnn.bench.trace.{module}").record
+        return record_of(title, cell, args.shape, args.backward, directions, **more).telling(facts)
+    except (RuntimeError, ValueError) as reason:
+        raise report.CannotRun(str(reason)) from reason
+
+
+def in_the_simulator(args):
+    """The Record made by a process of its own, as Numba reads its switch when it starts."""
+    package = str(Path(__file__).resolve().parents[3])
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))  # this numbarnn first
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "record.json"
+        command = [sys.executable, "-m", "numbarnn", "trace", "--json", str(answer)]
+        command += ["--shape", str(args.shape), "--cell", args.cell]
+        command += [f"--{name}" for name in ("backward", "bidirectional") if getattr(args, name)]
+        command += ["--stall", ",".join(map(str, args.stall))] if args.stall else []
+        streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+        try:
+            ran = subprocess.run(command, **streams, env=environment, timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise report.CannotRun(f"the simulator took more than {TIMEOUT_S} s: take a smaller --shape") from None
+        if not answer.exists():
+            said = " ".join(ran.stderr.split()).removeprefix("numbarnn trace: ")[-LETTERS_SHOWN:]
+            raise report.CannotRun(said or f"the simulator's process ended with exit code {ran.returncode}")
+        return record.read(answer)

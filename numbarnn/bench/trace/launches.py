@@ -1,0 +1,92 @@
+"""The record of a schedule that waits between kernels: the launches of its plan, with streams as lanes.
+
+Nothing runs: a plan says what waits for what, and `bench.gantt` what each task would take if every step took the same
+time. A task of steps becomes, for each step, a recurrent product and a kernel with the cell's equations.
+"""
+
+from numbarnn.bench import gantt
+from numbarnn.bench.trace.record import Block, Event, Record, Step
+from numbarnn.common.order import step_time
+from numbarnn.engines.gpu import profiles
+from numbarnn.schedules import Problem, choose
+from numbarnn.schedules.explain import explain
+from numbarnn.schedules.plan import BOTH
+
+PRODUCT_SHARE = 0.6  # of a step, that its product is drawn to take: the cell's kernel has less to do
+DIGITS = 6
+PRODUCTS = ("input", "weights")  # kinds of tasks that are products over many steps
+
+
+def record(title, cell, shape, backward, directions, schedule):
+    """The Record of a plan; arguments as of `simulated.record`, and the schedule's name.
+
+    Raises:
+        RuntimeError, ValueError: the schedule cannot run the problem; says why.
+    """
+    hidden = (shape.H,) * shape.L
+    options = {"profile": profiles.SIMULATOR, "bias": cell.bias or "double"}
+    problem = Problem("cuda", cell, "float32", shape.I, hidden, directions, shape.T, shape.B, backward, **options)
+    taken = explain(choose(schedule), problem, backward).taken
+    spans, unit = gantt.timeline(taken, problem)
+    plan, lanes, free, events = taken.plan, {}, {}, []
+    places = []  # of each task its last step, for those who wait for it
+    for span, needs in zip(spans, plan.needs, strict=True):
+        task = span.task
+        lane = lanes.setdefault(task.lane if plan.concurrent else None, len(lanes))
+        step, direction = _first_step(task, shape.T, backward), max(task.direction, 0)
+        places.append(Step(task.layer, direction, step + task.last - task.first - 1, lane))
+        about = {"layer": task.layer, "direction": direction}
+        if span.start > free.get(lane, 0):
+            last = sorted((need for need in needs if spans[need].end == span.start), key=lambda need: spans[need].start)
+            waits = tuple(places[need] for need in last)
+            events.append(_event(lane, "wait", free.get(lane, 0), span.start, about, step, waits_for=waits))
+        events += _work(span, lane, step, about, problem, backward)
+        free[lane] = span.end
+    blocks = tuple(Block(_name(number, lane, directions)) for lane, number in lanes.items())
+    return Record(
+        title, "steps", "streams", backward, shape.L, directions, shape.T, blocks, tuple(events), (("time in", unit),)
+    )  # fmt: skip
+
+
+def _first_step(task, steps, backward):
+    """The first step of a task, as they run; of a task for both directions, which counts times, that of direction 0."""
+    return steps - task.last if task.direction == BOTH and backward else task.first
+
+
+def _work(span, lane, first, about, problem, backward):
+    """The events of a task's own work: for each step a product and the cell, or one product over all of them."""
+    task, count = span.task, span.task.last - span.task.first
+    if task.kind != "steps":
+        kind = "product" if task.kind in PRODUCTS else "other"
+        return [_event(lane, kind, span.start, span.end, about, first, steps=count)]
+    events, each = [], (span.end - span.start) / count
+    for number in range(count):
+        start, step = span.start + number * each, first + number
+        middle = start + PRODUCT_SHARE * each
+        reads = _reads(task.layer, task.direction, step, problem, backward)
+        events.append(_event(lane, "multiply", start, middle, about, step, reads=reads))
+        events.append(_event(lane, "publish", middle, start + each, about, step))
+    return events
+
+
+def _reads(layer, direction, step, problem, backward):
+    """The steps that one needs: its layer's before it, and the same time of the layer that gives its input."""
+    own = [Step(layer, direction, step - 1)] if step else []
+    other, (t, _) = layer + (1 if backward else -1), step_time(step, problem.steps, direction, backward)
+    if not 0 <= other < problem.layers:
+        return tuple(own)
+    return (*own, *(Step(other, d, step_time(t, problem.steps, d, backward)[0]) for d in range(problem.directions)))
+
+
+def _event(lane, kind, start, end, about, step, **more):
+    """An Event; times without the last digits, in which sums of tenths differ by the order of their parts."""
+    return Event(lane, kind, round(start, DIGITS), round(end, DIGITS), **about, step=step, **more)
+
+
+def _name(number, lane, directions):
+    """What a stream is called."""
+    if lane is None:
+        return f"stream {number}: everything, one after another"
+    layer, direction, what = lane
+    arrow = f" {'→←'[direction]}" if directions > 1 else ""
+    return f"stream {number}: layer {layer}{arrow}, {what}"

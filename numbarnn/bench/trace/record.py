@@ -1,0 +1,270 @@
+"""The record of a trace: what every block did from when to when, and whom it waited for.
+
+One form, wherever it comes from: the simulator (time in turns of threads), a plan (in steps of one layer), a device
+whose kernel stamped its clock (in nanoseconds). As JSON, with optional fields in brackets:
+
+    {"format": "numbarnn trace 1",
+     "title": "lstm, persistent, forward",       what was run, for people
+     "unit": "turns" | "steps" | "ns",           of `start` and `end`; where zero is does not matter
+     "of": "blocks" | "streams",                 what a lane of the picture is
+     "backward": false,
+     "layers": 4, "directions": 1, "steps": 12,
+     "blocks": [{"name": "block 0"}, ...],       known by their place in this list, from 0
+     "events": [{"block": 0, "kind": "wait", "start": 10, "end": 25.5,
+                 ["layer": 0, "direction": 0, "step": 3, "steps": 1,]
+                 ["waits_for": [{["block": 1,] "layer": 0, "direction": 0, "step": 2}],]
+                 ["reads": [{"layer": 0, "direction": 0, "step": 2}],]
+                 ["open": true]}, ...],
+     ["about": [["date", "2026-11-23"], ...],]   more to show beside the title
+     ["error": "kernel ... livelock ..."]}       how the run failed
+
+Steps are counted as they run: step 0 of a backward pass is the last time. Kinds of events are in `KINDS`. Events of one
+block do not overlap. `waits_for`: the steps, and who computes them, that were missing; the last one came last.
+`reads`: the steps that a product multiplies. `open`: what it waits for never came.
+"""
+
+import json
+from collections import defaultdict
+from dataclasses import MISSING, dataclass, field, fields, replace
+from graphlib import TopologicalSorter
+
+from numbarnn.bench import report
+
+FORMAT = "numbarnn trace 1"
+UNITS = ("turns", "steps", "ns")
+LANES = ("blocks", "streams")
+#: What a block can be doing, and what that means.
+KINDS = {
+    "load": "loads its weights and the first state; happens once",
+    "wait": "looks again and again for numbers that another block has not published yet",
+    "multiply": "multiplies what it waited for with its part of the weights",
+    "publish": "the cell's equations for its units, and stores the new state where all others see it",
+    "product": "a product over many steps at once, such as W x of a whole layer",
+    "other": "anything else",
+}
+
+
+class BadRecord(report.CannotRun):
+    """A file is not the record of a trace; the message says where it differs."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a layer and direction, and the block that computes (a part of) it, if that is known."""
+
+    layer: int
+    direction: int
+    step: int
+    block: int | None = None
+
+    @property
+    def place(self):
+        """(layer, direction, step)."""
+        return self.layer, self.direction, self.step
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a block did from `start` to `end`; see the module's text. `steps` is how many, from `step` on."""
+
+    block: int
+    kind: str
+    start: float
+    end: float
+    layer: int | None = None
+    direction: int | None = None
+    step: int | None = None
+    steps: int = 1
+    waits_for: tuple[Step, ...] = ()
+    reads: tuple[Step, ...] = ()
+    open: bool = False
+
+    @property
+    def place(self):
+        """(layer, direction, step)."""
+        return self.layer, self.direction, self.step
+
+
+@dataclass(frozen=True)
+class Block:
+    """A lane of the picture."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """All of it; see the module's text."""
+
+    title: str
+    unit: str
+    of: str
+    backward: bool
+    layers: int
+    directions: int
+    steps: int
+    blocks: tuple[Block, ...]
+    events: tuple[Event, ...]
+    about: tuple[tuple[str, str], ...] = ()
+    error: str | None = None
+    format: str = field(default=FORMAT, init=False)
+
+    def telling(self, facts):
+        """The record with more `about` it, in front."""
+        return replace(self, about=(*facts, *self.about))
+
+    def computed(self):
+        """(layer, direction, step) -> the events in which blocks computed it: those of kind "publish"."""
+        found = defaultdict(list)
+        for event in self.events:
+            if event.kind == "publish":
+                found[event.place].append(event)
+        return dict(found)
+
+    def depths(self):
+        """(layer, direction, step) -> how many steps, each of which needs the one before, end with it, by what products
+        read. Steps of equal depth could run side by side: they are a front of the wavefront."""
+        reads, depths = defaultdict(set), {}
+        for event in self.events:
+            if event.kind in ("multiply", "publish"):
+                reads[event.place].update(step.place for step in event.reads)
+        for place in TopologicalSorter(reads).static_order():
+            depths[place] = 1 + max((depths[other] for other in reads[place]), default=0)
+        return depths
+
+    def waiting(self):
+        """For each block its share of the whole time in which it waits."""
+        begin, end = min(e.start for e in self.events), max(e.end for e in self.events)
+        waits = [0.0] * len(self.blocks)
+        for event in self.events:
+            if event.kind == "wait":
+                waits[event.block] += event.end - event.start
+        return [wait / (end - begin or 1) for wait in waits]
+
+
+# ---- as JSON -------------------------------------------------------------------------------------------------------
+def as_json(record):
+    """The record as dicts and lists; of events only what they have."""
+    return _without_defaults(record) | {"format": FORMAT}
+
+
+def _without_defaults(one):
+    found = {}
+    for item in fields(one):
+        value = getattr(one, item.name)
+        if value == item.default:
+            continue
+        several = isinstance(value, tuple) and value and hasattr(value[0], "__dataclass_fields__")
+        found[item.name] = [_without_defaults(part) for part in value] if several else value
+    return found
+
+
+def read(path):
+    """The Record in a file.
+
+    Raises:
+        BadRecord: the file holds something else; says what and where.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BadRecord(f"{path} is not JSON: {error}") from None
+    try:
+        return from_json(data)
+    except BadRecord as error:
+        raise BadRecord(f"{path} is no record of a trace: {error}") from None
+
+
+def from_json(data):
+    """The Record of what `as_json` gives, checked."""
+    given = _object(data, "the file")
+    if given.get("format") != FORMAT:
+        raise BadRecord(f'"format" must be {FORMAT!r}, not {given.get("format")!r}')
+    about = [tuple(map(str, pair)) for pair in _list(given, "about", "the file") if isinstance(pair, list)]
+    known = {name: value for name, value in given.items() if name != "format"}
+    known["blocks"] = _parts(Block, given, "blocks", "")
+    known["events"] = tuple(_event(one, f"events[{n}]") for n, one in enumerate(_list(given, "events", "the file")))
+    record = _made(Record, known | {"about": tuple(about)}, "the file")
+    _check(record)
+    return record
+
+
+def _event(data, where):
+    data = _object(data, where)
+    steps = {name: _parts(Step, data, name, f"{where}.") for name in ("waits_for", "reads") if name in data}
+    return _made(Event, data | steps, where)
+
+
+def _parts(kind, data, name, where):
+    """A tuple of `kind`, of the list that stands in data under that name."""
+    listed = enumerate(_list(data, name, where or "the file"))
+    return tuple(_made(kind, _object(one, f"{where}{name}[{n}]"), f"{where}{name}[{n}]") for n, one in listed)
+
+
+def _object(data, where):
+    if not isinstance(data, dict):
+        raise BadRecord(f"{where} must be an object {{...}}, not {str(data)[:40]!r}")
+    return data
+
+
+def _list(data, name, where):
+    value = data.get(name, [])
+    if not isinstance(value, list):
+        raise BadRecord(f'"{name}" of {where} must be a list [...], not {str(value)[:40]!r}')
+    return value
+
+
+_TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "int | None": int, "str | None": str}
+
+
+def _made(kind, data, where):
+    """A dataclass of what stands in data; names that it does not know are left out, so that devices may add some."""
+    known = {}
+    for item in fields(kind):
+        if not item.init:
+            continue
+        name = item.name
+        if name in data:
+            wanted, value = _TYPES.get(str(getattr(item.type, "__name__", item.type))), data[name]
+            none = value is None and item.default is None
+            is_bool = isinstance(value, bool) and wanted is not bool
+            if wanted and not none and (is_bool or not isinstance(value, wanted)):
+                raise BadRecord(f'"{name}" of {where} must be {_word(wanted)}, not {value!r}')
+            known[name] = value
+        elif item.default is MISSING:
+            raise BadRecord(f'{where} has no "{name}"')
+    return kind(**known)
+
+
+def _word(wanted):
+    return {int: "a whole number", str: "text", bool: "true or false"}.get(wanted, "a number")
+
+
+def _check(record):
+    """Raise BadRecord unless what the record says can be."""
+    _choice(record.unit, UNITS, '"unit"')
+    _choice(record.of, LANES, '"of"')
+    sizes = {"layer": record.layers, "direction": record.directions, "block": len(record.blocks)}
+    sizes["step"] = record.steps + 1  # backward ends with one more, that carries the gradient to the initial state
+    if not record.events:
+        raise BadRecord("it has no events")
+    busy = defaultdict(lambda: (float("-inf"), None))
+    for number, event in sorted(enumerate(record.events), key=lambda pair: (pair[1].start, pair[1].end)):
+        where = f"events[{number}]"
+        _choice(event.kind, tuple(KINDS), f'"kind" of {where}')
+        if not event.start <= event.end:
+            raise BadRecord(f"{where} ends at {event.end}, before it starts, at {event.start}")
+        for one, place in ((event, where), *((step, f"what {where} names") for step in event.waits_for + event.reads)):
+            for name, size in sizes.items():
+                value = getattr(one, name)
+                if value is not None and not 0 <= value < size:
+                    raise BadRecord(f'"{name}" of {place} is {value}; it must be at least 0 and less than {size}')
+        until, before = busy[event.block]
+        if event.start < until:
+            raise BadRecord(f"{where} of block {event.block} starts at {event.start}, before {before} ends, at {until}")
+        busy[event.block] = event.end, where
+
+
+def _choice(value, choices, name):
+    if value not in choices:
+        raise BadRecord(f"{name} must be one of {', '.join(choices)}, not {value!r}")
