@@ -17,6 +17,7 @@ the same in all notebooks.
 """
 
 from .checks import breaks, check
+from .launching import launch
 from .progress import progress
 
-__all__ = ["breaks", "check", "progress"]
+__all__ = ["breaks", "check", "launch", "progress"]
