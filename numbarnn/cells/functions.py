@@ -9,6 +9,8 @@ run as plain NumPy, as in inference. Where one has a kink, its derivative there 
     of all units          sum mean layer_norm softmax logsumexp cumsum cumax
     random, in training   dropout zoneout
     of parameters         heads drop_connect columns (of matrices), eye, initial chrono
+    of states             sized
+    not learnt            constant
     of derivatives        stop_gradient custom_derivative
 """
 
@@ -20,16 +22,17 @@ import numpy as np
 from numbarnn.cells import begin, scalar
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.tracing import hints
+from numbarnn.cells.tracing.constants import ConstantOfH
 from numbarnn.cells.tracing.errors import error
 from numbarnn.cells.tracing.matrices import Identity, Parameter
 from numbarnn.cells.tracing.values import Traced, words
 
 __all__ = [
-    "abs", "chrono", "clip", "columns", "cos", "cumax", "cumsum", "custom_derivative", "drop_connect", "dropout",
-    "elu", "erf", "exp", "eye", "floor", "gelu", "hard_sigmoid", "hard_tanh", "heads", "initial", "layer_norm",
-    "leaky_relu", "log", "log_sigmoid", "logsumexp", "maximum", "mean", "minimum", "mish", "normal_cdf", "relu",
-    "selu", "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "softsign", "sqrt", "stop_gradient", "sum",
-    "tanh", "where", "zoneout",
+    "abs", "chrono", "clip", "columns", "constant", "cos", "cumax", "cumsum", "custom_derivative", "drop_connect",
+    "dropout", "elu", "erf", "exp", "eye", "floor", "gelu", "hard_sigmoid", "hard_tanh", "heads", "initial",
+    "layer_norm", "leaky_relu", "log", "log_sigmoid", "logsumexp", "maximum", "mean", "minimum", "mish", "normal_cdf",
+    "relu", "selu", "sigmoid", "sign", "silu", "sin", "sized", "softmax", "softplus", "softsign", "sqrt",
+    "stop_gradient", "sum", "tanh", "where", "zoneout",
 ]  # fmt: skip
 
 hints.FUNCTIONS[:] = __all__
@@ -438,6 +441,45 @@ def columns(matrix, count):
     if isinstance(matrix, Parameter):
         return matrix._with(columns=count)
     return matrix if isinstance(matrix, np.ndarray) else _of_group("columns", matrix, lambda one: columns(one, count))
+
+
+def sized(state, count):
+    """A state of that many units, in place of the hidden size: at most as many.
+
+        s = nr.sized(s, 40)    # 40 may be a number of the cell, `def f(x, h, s, p, context=40)`
+
+    Matrices then have the sizes that they need: `p.B @ x`, added to s, is (40, I), and of `p.P @ s`, added to a product
+    with h, p.P is (H, 40). Layers give the state 40 of their H units, so that steps cost as much as with H. A state
+    that is x of the step before, `return h, x`, has as many units as x by itself.
+
+    Args:
+        state: of the equations, but h.
+        count: an int.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"count must be an int from 1 on, the number of units, not {count!r}")
+    if isinstance(state, Traced):
+        state._trace.sized(state, count)
+    elif np.ndim(state) and len(state) != count:
+        raise ValueError(f"a state of {count} units is expected, not an array of shape {np.shape(state)}")
+    return state
+
+
+def constant(function):
+    """An array that is not learnt and depends on the hidden size, so that a cell is not tied to one: one number per
+    unit, or left of @ a matrix.
+
+        def f(x, h, p, decay=nr.constant(lambda H: np.linspace(0.5, 0.99, H))): ... decay * h ...
+        nr.constant(lambda H: np.tril(np.ones((H, H)))) @ h
+
+    An array of one size stands in the equations as it is.
+
+    Args:
+        function: H -> array (H,) or (H, H); the same for the same H.
+    """
+    if not callable(function):
+        raise TypeError(f"constant takes a function of H, such as lambda H: numpy.arange(H), not {words(function)}")
+    return ConstantOfH(function)
 
 
 def eye():

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 # Kinds of parameters that stand one after another in one array: kind -> that array's name, PyTorch's.
 STACKED = {"W": "weight_ih", "R": "weight_hh", "W_hr": "weight_hr", "b_w": "bias_ih", "b_r": "bias_hh"}
 # The biases of cuDNN's four bias modes (CUDNN_RNN_NO_BIAS, _SINGLE_INP_BIAS, _SINGLE_REC_BIAS, _DOUBLE_BIAS).
@@ -35,11 +37,45 @@ class Term(NamedTuple):
 
 
 class Constant:
-    """A matrix, or a vector with a number per unit, that is not learnt; equal ones are equal."""
+    """A matrix, or a vector with a number per unit, that is not learnt; equal ones are equal.
 
-    def __init__(self, array):
-        self.array = array
-        self._key = array.shape, array.dtype.str, array.tobytes()
+    Attributes:
+        array: it; None where it is a function of H.
+        function: H -> array, or None.
+        shape: of the array; of a function (rows, columns) or (rows,), letters or ints, as far as that is known.
+    """
+
+    def __init__(self, array=None, function=None, shape=None):
+        self.array, self.function = array, function
+        self.shape = shape if array is None else array.shape
+        self._key = (function, shape) if array is None else (array.shape, array.dtype.str, array.tobytes())
+
+    def with_shape(self, *shape):
+        """A function with what is known of its array's shape; an array as it is."""
+        return self if self.function is None else Constant(function=self.function, shape=shape)
+
+    def of(self, sizes):
+        """The array of a layer of these sizes, letter -> int.
+
+        Raises:
+            ValueError: a function returns no array of numbers, or one of another shape.
+        """
+        if self.function is None:
+            return self.array
+        array = np.asarray(self.function(sizes["H"]), np.float64)
+        wanted = None if self.shape is None else tuple(sizes.get(size, size) for size in self.shape)
+        if wanted not in (None, array.shape) or array.ndim not in (1, 2):
+            raise ValueError(
+                f"{self} is of shape {array.shape} for a hidden size of {sizes['H']}; expected "
+                f"{wanted or '(H,), a number per unit, or a matrix'}"
+            )
+        return array
+
+    def __str__(self):
+        if self.function is None:
+            return f"a constant {as_text(self.shape)}"
+        name = getattr(self.function, "__name__", "")
+        return "a constant of H" if name in ("", "<lambda>") else f"a constant of H, {name}"
 
     def __eq__(self, other):
         return isinstance(other, Constant) and self._key == other._key
@@ -68,12 +104,15 @@ class Layout:
         formed: kind, one of `STACKED` or "per_unit" -> the `Term` of each gate or parameter per unit, where kernels do
             not read the parameters themselves.
         equal: what a layer's sizes have to fulfil, as `Equal`s.
+        states: the size of each state but the first, a letter or an int; empty: all have H units. One of fewer units
+            has the first of a layer's H; what kernels multiply it with is 0 beyond.
     """
 
     rows: Mapping = field(default_factory=dict)
     own: Mapping = field(default_factory=dict)
     formed: Mapping = field(default_factory=dict)
     equal: tuple = ()
+    states: tuple = ()
 
     @property
     def per_unit(self):
@@ -121,6 +160,17 @@ def parameters_in(terms):
     return tuple(found)
 
 
+def constants_in(terms):
+    """The `Constant`s in terms, each once, in their order."""
+    found, waiting = {}, list(reversed(terms))
+    while waiting:
+        term = waiting.pop()
+        if term.op == "constant":
+            found[term.data] = None
+        waiting += reversed(term.args)
+    return tuple(found)
+
+
 def declared_columns(term, columns):
     """How many columns a matrix has, an int, if that is said of its parameters; else None.
 
@@ -147,7 +197,7 @@ def term_text(term):
         (inner,) = map(term_text, term.args)
         return f"{inner}.T" if term.op == "transpose" else f"-{inner}"
     if term.op == "constant":
-        return f"a constant {as_text(term.data.array.shape)}"
+        return str(term.data)
     if term.op == "number":
         return f"{term.data:g}"
     return (

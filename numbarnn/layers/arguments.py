@@ -47,35 +47,42 @@ def states(stack, state, name, batch):
         raise TypeError(f"{name} must be a tuple ({', '.join(names)}), not {came}")
     h = stack.check_h(state[0], f"{name}[0] (h)", batch)
     others = enumerate(zip(state[1:], names[1:], strict=True), 1)
-    others = [stack.check_c(one, f"{name}[{n}] ({known_as})", batch) for n, (one, known_as) in others]
-    if len(others) == 1:
+    others = [stack.check_private(n - 1, one, f"{name}[{n}] ({known_as})", batch) for n, (one, known_as) in others]
+    if len(others) == 1 and not stack.has_narrow:
         return h, others[0]
     with stack.engine.activate():
-        shapes = stack.c_shapes(batch)
-        return h, private.join(stack.engine.array_module, others, shapes, known_dtype(stack.dtype))
+        module, shapes = stack.engine.array_module, stack.c_shapes(batch)
+        if stack.has_narrow:
+            others = private.widened(module, others, stack)
+        return h, private.join(module, others, shapes, known_dtype(stack.dtype))
 
 
 def as_state(stack, h, c):
     """The reverse of `states`: h, or a tuple of all states."""
-    return (h, *private.split(c, stack.cell.num_private)) if stack.cell.num_private else h
+    if not stack.cell.num_private:
+        return h
+    parts = private.split(c, stack.cell.num_private)
+    return (h, *(private.narrowed(stack.engine.array_module, parts, stack) if stack.has_narrow else parts))
 
 
 def every_state(stack, dstates, work, packing):
     """The gradients of all private states of every step, as one array; None for zero."""
     if dstates is None:
         return None
-    names, width = stack.cell.states[1:], stack.directions * stack.hidden_sizes[-1]
+    names = stack.cell.states[1:]
     if not work.problem.keeps_states:
         raise ValueError("dstates must be None: forward was not asked for output_states")
     if not isinstance(dstates, tuple | list) or len(dstates) != len(names):
         raise TypeError(f"dstates must be a tuple ({', '.join(names)},), as forward returned it, not {dstates!r}")
     parts = []
     for number, value in enumerate(dstates):
-        name = f"dstates[{number}]"
+        name, width = f"dstates[{number}]", stack.directions * stack.private_sizes[number][-1]
         if packing is not None and value is not None:
             value = unpacked(stack, value, name, width, packing)[1]
         sizes = work.steps, work.batch
         parts.append(value if value is None else sequence(stack, value, name, width, work.batch_major, sizes))
+    if stack.has_narrow:
+        parts = private.widened_steps(stack.engine.array_module, parts, stack)
     return private.join_steps(stack.engine.array_module, parts, stack.directions)
 
 

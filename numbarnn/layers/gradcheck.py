@@ -70,7 +70,7 @@ def gradcheck(
     input_size, hidden_size = _sizes(cell, input_size, hidden_size)
     layer = RNN(cell, input_size, hidden_size, num_layers, dtype="float64", seed=seed, **({"device": "cpu"} | options))
     random, engine = np.random.default_rng(seed), layer.engine
-    shapes = [layer.stack.h_shapes(batch), *[layer.stack.c_shapes(batch)] * layer.stack.cell.num_private]
+    shapes = [layer.stack.h_shapes(batch), *layer.stack.private_shapes(batch)]
     values = {"x": random.standard_normal((steps, batch, input_size))}
     states = zip(layer.stack.cell.states, shapes, strict=True)
     values |= {name: random.standard_normal(shape) for name, shape in states}

@@ -18,12 +18,18 @@ class Named(Mapping):
     """
 
     def __init__(self, space, flat, write=None):
-        self._write, self._blocks, self._several = write, space.blocks, len(space.sizes) > 1
+        self._write, self._flat = write, flat
+        self._take(space)
+
+    def _take(self, space):
+        self._blocks, self._several = space.blocks, len(space.sizes) > 1
         self._views = {
-            _key(name, *place): flat[where].reshape(shape)
-            for place, own in self._blocks.items()
-            for name, (_, where, shape) in own.items()
+            _key(name, *place): self._view(*block) for place, own in self._blocks.items() for name, block in own.items()
         }
+
+    def _view(self, part, where, shape):
+        """What stands for a parameter."""
+        return self._flat[where].reshape(shape)
 
     def _full(self, name):
         """The name with its layer."""

@@ -1,4 +1,8 @@
-"""States besides h: callers see one array per state, engines one array with all of them side by side."""
+"""States besides h: callers see one array per state, engines one array with all of them side by side.
+
+A state of fewer units than h (`numbarnn.sized`, and x of the step before) has its own width for callers; for engines it
+is as wide as h, and zero beyond at first. What the further units compute reaches nothing: their gradients are zero.
+"""
 
 
 def join(module, parts, shapes, dtype):
@@ -47,3 +51,58 @@ def split_steps(states, count, directions):
     outer = states.shape[:2]
     apart = states.reshape(*outer, directions, count, -1)
     return tuple(apart[:, :, :, number].reshape(*outer, -1) for number in range(count))
+
+
+# --------------------------------------------------------------------------------------- states of fewer units than h
+def _wide(module, part, H):
+    """A state (.., B, N), H wide."""
+    wide = module.zeros((*part.shape[:-1], H), dtype=part.dtype)
+    wide[..., : part.shape[-1]] = part
+    return wide
+
+
+def widened(module, parts, stack):
+    """[private state] of callers -> of engines' width; None stays None.
+
+    Args:
+        module: numpy or cupy.
+    """
+    return [None if part is None else _each_layer(module, part, stack, stack.hidden_sizes, _wide) for part in parts]
+
+
+def narrowed(module, parts, stack):
+    """The reverse of `widened`."""
+    sizes = zip(parts, stack.private_sizes, strict=True)
+    return tuple(_each_layer(module, part, stack, own, lambda _, one, size: one[..., :size]) for part, own in sizes)
+
+
+def _each_layer(module, state, stack, sizes, function):
+    """A state, each layer's part (D, B, N) of which becomes `function(module, part, size)`: one array, (L*D, B, size),
+    if the sizes are equal, else a list of one (D, B, size) per layer."""
+    if len(set(sizes)) == 1 and not isinstance(state, list | tuple):
+        return function(module, state, sizes[0])
+    D = stack.directions
+    layers = [
+        state[number] if isinstance(state, list | tuple) else state[number * D : (number + 1) * D]
+        for number in range(stack.num_layers)
+    ]
+    made = [function(module, part, size) for part, size in zip(layers, sizes, strict=True)]
+    return module.concatenate(made, axis=0) if len(set(sizes)) == 1 else made
+
+
+def widened_steps(module, parts, stack):
+    """The gradients of private states of every step, each (T, B, D*N), of engines' width, D*H: zero beyond."""
+    H, D = stack.hidden_sizes[-1], stack.directions
+    made = []
+    for part in parts:
+        if part is not None:
+            part = _wide(module, part.reshape(*part.shape[:2], D, -1), H).reshape(*part.shape[:2], -1)
+        made.append(part)
+    return made
+
+
+def narrowed_steps(parts, stack):
+    """The private states of every step, each (T, B, D*H), as callers get them."""
+    D, outer = stack.directions, parts[0].shape[:2]
+    sizes = zip(parts, stack.private_sizes, strict=True)
+    return tuple(part.reshape(*outer, D, -1)[..., : own[-1]].reshape(*outer, -1) for part, own in sizes)

@@ -223,7 +223,8 @@ class Recurrent:
         version = self._parameters.version
         y, hy, cy, *states, tape = self.stack.forward(x, hx, cx, self.weights, training, version, batch_first, about)
         if states:
-            states = [private.split_steps(states[0], self.stack.cell.num_private, self.stack.directions)]
+            states = private.split_steps(states[0], self.stack.cell.num_private, self.stack.directions)
+            states = [private.narrowed_steps(states, self.stack) if self.stack.has_narrow else states]
         if packing is not None:
             pack = partial(arguments.packed, self.engine, packing)
             y, states = pack(y), [tuple(map(pack, part)) for part in states]

@@ -118,6 +118,8 @@ class Stack:
             fuses_input=self.engine.fuses_input,
         )
         self.space = self._problem.space
+        self.private_sizes = self._private_sizes()
+        self.has_narrow = any(sizes != self.hidden_sizes for sizes in self.private_sizes)
         self.calls = 0
         sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"
         self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
@@ -202,9 +204,19 @@ class Stack:
         return self._check_state(state, name, batch, self.output_sizes)
 
     def check_c(self, state, name, batch, count=1):
-        """A private state, likewise, or `count` of them side by side."""
+        """All private states side by side, of which there are `count`, likewise."""
         sizes = self.hidden_sizes if count == 1 else tuple(count * hidden for hidden in self.hidden_sizes)
         return self._check_state(state, name, batch, sizes)
+
+    def check_private(self, number, state, name, batch):
+        """The private state of that number, likewise."""
+        return self._check_state(state, name, batch, self.private_sizes[number])
+
+    def _private_sizes(self):
+        """[private state] -> the number of its units in each layer."""
+        sizes = [self.space.sizes[layer, 0] for layer in range(self.num_layers)]
+        letters = self.cell.parameters.states or ("H",) * self.cell.num_private
+        return [tuple(own.get(letter, letter) for own in sizes) for letter in letters]
 
     def _check_state(self, state, name, batch, sizes):
         if state is None:
@@ -226,6 +238,10 @@ class Stack:
     def h_shapes(self, batch):
         """The shape of h as a state: (L*D, B, H), or a list of one (D, B, H) per layer."""
         return state_shapes(self.output_sizes, self.directions, batch)
+
+    def private_shapes(self, batch):
+        """The shape of each private state, likewise."""
+        return [state_shapes(sizes, self.directions, batch) for sizes in self.private_sizes]
 
     def c_shapes(self, batch, count=1):
         """The shape of a private state, likewise, or of `count` of them side by side."""

@@ -5,9 +5,11 @@ import math
 import numpy as np
 import torch
 
+from numbarnn.layers import private
 from numbarnn.passes.executor import with_each
 from numbarnn.torch import checks, repeated, states
 from numbarnn.torch.calls import call
+from numbarnn.torch.named import NamedTensors
 from numbarnn.torch.networks import Network
 from numbarnn.torch.parameters import FlatParameters
 
@@ -24,6 +26,7 @@ class Computation:
         suffix: what the module's names of parameters do not have, of "weight_ih_l0", ...
 
     Attributes:
+        suffix: see above.
         shapes: name -> shape of each parameter, in torch.nn's order.
         bounds: name -> what its first values do not exceed, 1/√H.
         layers: [layer and direction] -> names of its parameters.
@@ -46,6 +49,7 @@ class Computation:
             [name for name in self.shapes if (places[name].layer, places[name].direction) == (layer, direction)]
             for layer in range(whole.num_layers) for direction in range(whole.directions)
         ]  # fmt: skip
+        self.suffix = suffix
         self.flat = FlatParameters(
             [
                 [_renamed(part.name, layer).removesuffix(suffix) for part in own.parts]
@@ -81,6 +85,12 @@ class Computation:
             about: the `core.About` of the call.
             drop: y of a layer -> what the next one gets; None: as it is.
         """
+        if self.stack.has_narrow:
+            return self._of_narrow_states(module, x, state, about, drop)
+        return self._run(module, x, state, about, drop)
+
+    def _run(self, module, x, state, about, drop):
+        """The same of states that are all as wide as h."""
         weights, form = self.flat.of(module), None
         if not self.by_layer:
             form = repeated.form_of(self._networks[0], about, x, state, weights[0])
@@ -103,6 +113,16 @@ class Computation:
                 repeated.remember(self._networks[0], form)
         return [y, state if len(state) > 1 else state[0], *more]
 
+    def _of_narrow_states(self, module, x, state, about, drop):
+        """The same where private states may have fewer units than h."""
+        stack = self.stack
+        if state is not None:
+            state = states.widened(stack, state, x.shape[0 if about.batch_first else 1], x)
+        y, state, *every = self._run(module, x, state, about, drop)
+        if every:
+            every = [private.narrowed_steps(every[0], stack)]
+        return [y, states.narrowed(stack, state), *every]
+
     def _of_no_sequences(self, x, weights, about):
         """The results for a batch of 0 sequences, with gradients of 0 for all parameters, as torch.nn has them."""
         whole = self.stack
@@ -121,6 +141,13 @@ class Computation:
 
 class Computed:
     """What modules with a `Computation` have in common; they make it in `_set_up`, of their attributes as they are."""
+
+    @property
+    def named(self):
+        """The parameters by the names that the cell's equations give them: `module.named["R.f"]`, a view of the
+        parameter that it is a part of, through which gradients flow; `module.named.grad["R.f"]` is its gradient. See
+        `NamedTensors`."""
+        return NamedTensors(self)
 
     def flatten_parameters(self):
         """Make the parameters views of one flat buffer again, so that calls need not gather them.

@@ -70,6 +70,37 @@ def check(stack, state, batch, x):
             checks.refuse_state(part, size, f"{name}[{layer}]", x)
 
 
+def widened(stack, state, batch, x):
+    """A state whose private states may have fewer units than h, checked, with all of them H wide, as `check` takes it;
+    see `numbarnn.layers.private`."""
+    D, privates = stack.directions, []
+    for number, (one, sizes) in enumerate(zip(state[1:], stack.private_sizes, strict=True), 1):
+        apart = len(set(sizes)) > 1
+        if apart and (not isinstance(one, list | tuple) or len(one) != len(sizes)):
+            raise RuntimeError(f"Expected hidden[{number}] to be a list of one tensor per layer, got {one!r}")
+        parts = list(one) if apart else [one]
+        for layer, part in enumerate(parts):
+            shape = (D, batch, sizes[layer]) if apart else (len(sizes) * D, batch, sizes[0])
+            checks.refuse_state(part, shape, f"hidden[{number}]" + (f"[{layer}]" if apart else ""), x)
+        parts = parts if apart else one.split(D)
+        wide = [
+            torch.nn.functional.pad(part, (0, hidden - part.shape[2]))
+            for part, hidden in zip(parts, stack.hidden_sizes, strict=True)
+        ]
+        privates.append(torch.cat(wide) if stack.equal_sizes else wide)
+    return state[0], *privates
+
+
+def narrowed(stack, state):
+    """The reverse of `widened`."""
+    privates = []
+    for one, sizes in zip(state[1:], stack.private_sizes, strict=True):
+        parts = one.split(stack.directions) if isinstance(one, Tensor) else one
+        parts = [part[..., :size] for part, size in zip(parts, sizes, strict=True)]
+        privates.append(torch.cat(parts) if len(set(sizes)) == 1 else parts)
+    return state[0], *privates
+
+
 def of_layer(state, layer, directions):
     """One layer's part of a state; None of None."""
     if state is None:

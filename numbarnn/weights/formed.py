@@ -10,7 +10,7 @@ import numpy as np
 
 from numbarnn.cells.layout import parameters_in
 from numbarnn.common.precision import compute_dtype
-from numbarnn.weights.space import MATRIX, SCALAR
+from numbarnn.weights.space import OWN
 
 
 class FormedWeights:
@@ -75,7 +75,7 @@ class FormedWeights:
                 for made in kinds.values():
                     out = self.formed[made.offset : made.offset + made.size].reshape(made.shape)
                     for rows, term in _rows(made):
-                        out[rows] = values.of(term)
+                        _put(out[rows], values.of(term))
         if self._live is not None:
             self._known = known
 
@@ -93,9 +93,10 @@ class FormedWeights:
                 for made in kinds.values():
                     d = d_formed[made.offset : made.offset + made.size].reshape(made.shape)
                     for rows, term in _rows(made):
-                        add_gradients(values, term, d[rows].astype(self._wide, copy=False), found)
+                        d_rows = d[rows].astype(self._wide, copy=False)
+                        add_gradients(values, term, d_rows[_where(np.shape(values.of(term)))], found)
                 for name, (part, where, shape) in self._blocks[place].items():
-                    read = part.kind not in (*kinds, MATRIX, SCALAR)  # by kernels, as it is
+                    read = part.kind not in (*kinds, *OWN)  # by kernels, as it is
                     if name in found or not read:
                         own, total = dw[where].reshape(shape), found.get(name, 0)
                         own[...] = own.astype(self._wide, copy=False) + total if accumulate or read else total
@@ -111,6 +112,26 @@ def _rows(made):
     rows = made.shape[0] // len(made.terms)
     for number, term in enumerate(made.terms):
         yield slice(number * rows, (number + 1) * rows), term
+
+
+def _where(shape):
+    """The part of a gate's H rows that a value of that shape fills; all of them, where it is a number."""
+    return tuple(map(slice, shape))
+
+
+def _put(out, value):
+    """A gate's H rows of a value, that of a state of fewer units too.
+
+    Units beyond the state's are copies of its last one, so that they are finite where it is; they multiply with zeros.
+    """
+    shape = np.shape(value)
+    if shape in ((), out.shape):
+        out[...] = value
+    else:
+        rows = shape[0]
+        out[...] = 0
+        out[_where(shape)] = value
+        out[rows:] = out[rows - 1]
 
 
 class Values:
@@ -149,7 +170,7 @@ class Values:
 
     def _fixed(self, term):
         if term.op == "constant":
-            return self.constant(term.data.array)
+            return self.constant(term.data.of(self._sizes))
         size = self._sizes.get(term.data, term.data)
         if term.op == "eye":
             return self.arrays.eye(size, dtype=self.dtype)

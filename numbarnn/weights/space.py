@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.cells import begin
-from numbarnn.cells.layout import BIAS_MODES, STACKED, Layout, flat_name, parameters_in
+from numbarnn.cells.layout import BIAS_MODES, STACKED, Layout, constants_in, flat_name, parameters_in
 
 INPUT_MODES = ("linear", "skip", "given")
 WITHOUT_W = ("skip", "given")  # of these, those in which layer 0 has no W
 
 PER_UNIT = "per_unit"  # the kind of a parameter per unit of a cell that has such
-MATRIX, SCALAR = "matrix", "scalar"  # of one that is an array of its own
+MATRIX, VECTOR, SCALAR = OWN = "matrix", "vector", "scalar"  # of one that is an array of its own, not of H numbers
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Parameter:
         kind: "W" (G*H, I), "R" (A*H, H), "b_w" (G*H,), "b_r" (A*H,), `PER_UNIT` (H,); with projection R is (A*H, P),
             and there is "W_hr" (P, H). A, the gates of h Rᵀ, is G but for general cells. With n heads R is n times
             narrower: row g H + j multiplies the numbers of head j div (H/n) alone. Cells that are written as equations
-            may have fewer rows in these, and a `MATRIX` of any shape or a `SCALAR` () besides (`Layout`).
+            may have fewer rows in these, and a `MATRIX` of any shape, a `VECTOR` of any size or a `SCALAR` () besides
+            (`Layout`).
         layer, direction: its pseudo-layer.
         offset: of its first element in the flat buffer.
         shape: its shape.
@@ -114,7 +115,7 @@ class WeightSpace:
                 missing = {"W"} if layer == 0 and input_mode in WITHOUT_W else set()
                 missing |= set() if self._rows["R"] else {"R", "b_r"}
                 own = [kind for kind in kinds if kind not in missing]
-                check_sizes(layout.equal, sizes, layer, "W" in missing)
+                check_sizes(layout, sizes, layer, "W" in missing)
                 for direction in range(directions):
                     self.sizes[layer, direction] = sizes
                     self._add(own, of_matrices, (layer, direction), sizes | {"heads": heads})
@@ -147,7 +148,7 @@ class WeightSpace:
         there = self._own_in(place) if of_matrices and layout.formed else ()
         for name, letters in layout.own.items():
             shape = tuple(sizes.get(letter, letter) for letter in letters)
-            kind = {0: SCALAR, 1: PER_UNIT, 2: MATRIX}[len(shape)]
+            kind = PER_UNIT if letters == ("H",) else {0: SCALAR, 1: VECTOR, 2: MATRIX}[len(shape)]
             if (kind == MATRIX) == of_matrices and (kind != MATRIX or name in there):
                 self._append(flat_name(name), kind, place, shape, (name,))
 
@@ -171,6 +172,8 @@ class WeightSpace:
         self.size += part.size
 
     def _add_formed(self, place, kind, shape, terms):
+        for constant in constants_in(terms):
+            constant.of(self.sizes[place])  # fits
         made = self.formed.setdefault(place, {})[kind] = Formed(terms, self.formed_size, shape)
         self.formed_size += made.size
 
@@ -184,7 +187,7 @@ class WeightSpace:
         return {part.name: part.shape for part in self._in_order()}
 
     def _in_order(self):
-        order = ("W", "R", "b_w", "b_r", PER_UNIT, SCALAR, MATRIX, "W_hr")  # of one pseudo-layer
+        order = ("W", "R", "b_w", "b_r", PER_UNIT, SCALAR, VECTOR, MATRIX, "W_hr")  # of one pseudo-layer
         return sorted(self.parameters, key=lambda part: (part.layer, part.direction, order.index(part.kind)))
 
     @property
@@ -251,7 +254,7 @@ class Formed(NamedTuple):
     """What kernels read of one kind, made of parameters.
 
     Attributes:
-        terms: one per gate, or per parameter per unit; it fills H rows, or numbers.
+        terms: one per gate, or per parameter per unit; it fills H rows, or numbers, or as many as it has of them.
         offset: of its first element in the array of all that is formed.
         shape: its shape.
     """
@@ -266,13 +269,25 @@ class Formed(NamedTuple):
         return math.prod(self.shape)
 
 
-def check_sizes(equal, sizes, layer, without_W):
-    """Raise ValueError unless sizes are equal that a cell's equations need to be so.
+def check_sizes(layout, sizes, layer, without_W):
+    """Raise ValueError unless sizes are equal that a cell's equations need to be so, and states not larger than H.
 
     Args:
-        equal: `Equal`s. sizes: letter -> int. without_W: the layer has no W, so that I does not matter.
+        layout: the cell's `Layout`. sizes: letter -> int. without_W: the layer has no W, so that I does not matter.
     """
-    for one, other, why in equal:
+    for size in layout.states:
+        units, hidden = sizes.get(size, size), sizes["H"]
+        if units > hidden:
+            what = f"x of the step before, of input size {units}," if size == "I" else f"a state of {units} units"
+            cure = (
+                "; or make what multiplies it the state, which is quicker: p.V.a @ x, returned as the new v, and v in "
+                "place of p.V.a @ x_before"
+            )
+            raise ValueError(
+                f"layer {layer}: {what} has more units than the hidden size {hidden}, and states may not have more "
+                f"than h. Take a hidden size of {units} or more{cure if size == 'I' else ''}"
+            )
+    for one, other, why in layout.equal:
         if without_W and "I" in (one, other):
             continue
         first, second = (sizes.get(size, size) for size in (one, other))

@@ -63,7 +63,7 @@ def exact_function(name):
 OTHERS = {
     "maximum", "minimum", "where", "clip", "sum", "mean", "layer_norm", "dropout", "zoneout", "heads", "drop_connect",
     "initial", "columns", "eye", "stop_gradient", "custom_derivative", "softmax", "logsumexp", "cumsum",
-    "cumax", "chrono",
+    "cumax", "chrono", "constant", "sized",
 }  # fmt: skip
 # Where e^(-x²/2) is computed, x² is rounded: at 30 that is 450 times a number's rounding.
 RTOL = {"gelu": 2e-13, "normal_cdf": 2e-13}

@@ -1,10 +1,12 @@
 """Parameters as views of one flat buffer: theirs, their gradients', and when they came from elsewhere."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
+import numbarnn as nr
 import numbarnn.torch as nrt
 import torch_modules
 from old_state_dicts import CELLS, recorded
@@ -168,3 +170,26 @@ def test_state_dicts_of_former_versions_load(name):
     assert torch.autograd.gradcheck(lambda *own: torch.func.functional_call(
         module, dict(zip(module.state_dict(), own, strict=True)), (torch.tensor(x),))[0].sum(),
         tuple(module.parameters()))  # fmt: skip
+
+
+def test_parameters_by_the_equations_names():
+    """As a layer has them; gradients flow through the views, and what is assigned is copied in."""
+    module = nrt.LSTM(3, 4, 2, bidirectional=True, dtype=torch.float64)
+    layer = nr.LSTM(3, 4, 2, bidirectional=True, dtype="float64", device="cpu")
+    layer.load_state_dict({name: value.detach().numpy() for name, value in module.state_dict().items()})
+    assert list(module.named) == list(layer.named) and repr(module.named) == repr(layer.named)
+    for name, value in module.named.items():
+        np.testing.assert_array_equal(value.detach().numpy(), layer.named[name])
+    assert module.named.grad["l1.reverse.R.f"] is None
+    (3 * module.named["l1.reverse.R.f"]).sum().backward()
+    expected = torch.zeros(16, 4)
+    expected[4:8] = 3
+    assert torch.equal(module.weight_hh_l1_reverse.grad, expected.double())
+    assert torch.equal(module.named.grad["l1.reverse.R.f"], expected.double()[4:8])
+    module.named["l0.b_w.f"] = 1.0
+    assert module.bias_ih_l0[4:8].tolist() == [1] * 4 and module.bias_ih_l0[:4].abs().max() < 1
+    with pytest.raises(ValueError, match=r"named\['l0.R.f'\] must have shape \(4, 4\), but has \(3,\)"):
+        module.named["l0.R.f"] = torch.ones(3)
+    with pytest.raises(TypeError, match="sets no gradient"):
+        module.named.grad["l0.R.f"] = 1
+    assert nrt.GRUCell(3, 4).named["R.n"].shape == (4, 4)

@@ -2,23 +2,23 @@
 each once more as a step of PyTorch tensors in float64, written independently: autograd gives every gradient.
 
 A step takes `w`, the parameters of a layer by the equations' names, x (B, I) and the states (B, H), and returns the new
-states. I is H where x is used itself.
+states. I is H where x is used itself, at most H where it is a state.
 """
 
 import numpy as np
 
 import numbarnn as nr
 
-CELLS = {}  # name -> (cell, step, whether I is H)
+CELLS = {}  # name -> (cell, step, "any", "H" or "at most H": what I may be)
 
 
-def pair(same_size=False, **hyperparameters):
+def pair(inputs="any", **hyperparameters):
     """Decorator of a step: it belongs to the cell that was defined last, of that name."""
 
     def register(step):
         name = step.__name__.removesuffix("_step")
         cell = globals()[name]
-        CELLS[name] = (nr.cell(cell, **hyperparameters) if hyperparameters else cell), step, same_size
+        CELLS[name] = (nr.cell(cell, **hyperparameters) if hyperparameters else cell), step, inputs
         return step
 
     return register
@@ -111,6 +111,21 @@ def structurally_constrained_step(w, x, h, s):
 
 
 @nr.cell
+def small_context(x, h, s, c, p, context=2):
+    """The same with a context of its own size, as in the paper, with a bias, and a gate per unit of it; beside it a
+    state of H units."""
+    s = nr.sized(s, context)
+    s_new = (1 - p.alpha) * nr.tanh(p.B @ x + p.b.s) + p.alpha * s + p.C @ s
+    return nr.sigmoid(p.P @ s_new + p.A @ x + p.R @ h + p.b.h) + 0.1 * c, s_new, c * (p.P @ s)
+
+
+@pair()
+def small_context_step(w, x, h, s, c):
+    new = (1 - w["alpha"]) * (x @ w["B"].T + w["b.s"]).tanh() + w["alpha"] * s + s @ w["C"].T
+    return (new @ w["P"].T + x @ w["A"].T + h @ w["R"].T + w["b.h"]).sigmoid() + 0.1 * c, new, c * (s @ w["P"].T)
+
+
+@nr.cell
 def low_rank(x, h, p, rank=2):
     """Mastrogiuseppe and Ostojic 2018, arXiv:1711.09672: a fixed random matrix beside a learnt one of low rank."""
     return nr.tanh(p.W @ x + p.scalar.g * (p.chi @ h) + nr.columns(p.m, rank) @ (p.n @ h))
@@ -133,7 +148,7 @@ def highway_lstm(x, h, c, p):
     return t * o * nr.tanh(c_new) + (1 - t) * x, c_new
 
 
-@pair(same_size=True)
+@pair("H")
 def highway_lstm_step(w, x, h, c):
     i, f, o, t, g = (x @ w[f"W.{k}"].T + h @ w[f"R.{k}"].T + w[f"b.{k}"] for k in "ifotg")
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
@@ -151,7 +166,7 @@ def intersection(x, y, h, p):
     return g_y * x + (1 - g_y) * y_in, g_h * h + (1 - g_h) * h_in
 
 
-@pair(same_size=True)
+@pair("H")
 def intersection_step(w, x, y, h):
     y_in, h_in, g_y, g_h = (x @ w[f"W.{k}"].T + h @ w[f"R.{k}"].T + w[f"b.{k}"] for k in ("y", "h", "gy", "gh"))
     g_y, g_h = g_y.sigmoid(), g_h.sigmoid()
@@ -167,7 +182,7 @@ def tgru(x, h, x_before, p):
     return f * h + z * o, x
 
 
-@pair(same_size=True)
+@pair("at most H")
 def tgru_step(w, x, h, before):
     z, f, o = (x @ w[f"W.{k}"].T + before @ w[f"V.{k}"].T + w[f"b.{k}"] for k in "zfo")
     return f.sigmoid() * h + z * o.tanh(), x
@@ -183,7 +198,7 @@ def tlstm(x, h, c, x_before, p):
     return c_new * o, c_new, x
 
 
-@pair(same_size=True)
+@pair("at most H")
 def tlstm_step(w, x, h, c, before):
     z, f, o = (x @ w[f"W.{k}"].T + before @ w[f"V.{k}"].T + w[f"b.{k}"] for k in "zfo")
     f = f.sigmoid()
@@ -262,7 +277,7 @@ def of_input(x, h, p):
     return nr.tanh(p.R.a @ (a * x) + x + p.scalar.b + (p.W.a - nr.eye()) @ x) + 0.1 * (nr.eye() @ h)
 
 
-@pair(same_size=True)
+@pair("H")
 def of_input_step(w, x, h):
     import torch
 

@@ -10,17 +10,27 @@ from formed_cells import CELLS
 T, B, INPUTS, H = 5, 3, 3, 5
 
 
+def inputs_of(name):
+    """I of the first layer."""
+    return H if CELLS[name][2] == "H" else INPUTS
+
+
 def layer_of(name, dtype="float64", device="cpu", seed=0, **options):
-    cell, _, same_size = CELLS[name]
+    cell = CELLS[name][0]
     options |= {"proj_size": 3} if cell.projected else {}
-    return nr.RNN(cell, H if same_size else INPUTS, H, dtype=dtype, device=device, seed=seed, **options)
+    return nr.RNN(cell, inputs_of(name), H, dtype=dtype, device=device, seed=seed, **options)
 
 
 def loop(name, layer, leaves, x, states):
-    """(y, final states) of a network, layer after layer; leaves: the parameters by their names; states (L*D, B, H)."""
+    """(y, final states) of a network, layer after layer.
+
+    Args:
+        leaves: the parameters by their names. states: (L*D, B, H), or a list of one (D, B, H) per layer.
+    """
     import torch
 
     step = CELLS[name][1]
+    states = [[row for part in one for row in part] if isinstance(one, list) else one for one in states]
     finals, D = [], layer.stack.directions
     for number in range(layer.num_layers):
         outputs = []
@@ -35,15 +45,24 @@ def loop(name, layer, leaves, x, states):
             outputs.append(torch.stack(y[::-1] if direction else y))
             finals.append(state)
         x = torch.cat(outputs, dim=-1).unbind()
-    return torch.stack(x), [torch.stack(parts) for parts in zip(*finals, strict=True)]
+    equal = [len({part.shape for part in parts}) == 1 for parts in zip(*finals, strict=True)]
+    finals = zip(zip(*finals, strict=True), equal, strict=True)
+    return torch.stack(x), [
+        torch.stack(parts) if same else [torch.stack(parts[n : n + D]) for n in range(0, len(parts), D)]
+        for parts, same in finals
+    ]
 
 
 def problem(name, layer, batch=B, steps=T, seed=1):
     """x, states, the gradients of y and of the final states, NumPy's."""
     random, stack = np.random.default_rng(seed), layer.stack
-    shapes = [stack.h_shapes(batch), *[stack.c_shapes(batch)] * stack.cell.num_private]
+    shapes = [stack.h_shapes(batch), *stack.private_shapes(batch)]
     x = random.standard_normal((steps, batch, layer.input_size))
-    states, d_states = ([0.5 * random.standard_normal(shape) for shape in shapes] for _ in range(2))
+
+    def drawn(shape):
+        return list(map(drawn, shape)) if isinstance(shape, list) else 0.5 * random.standard_normal(shape)
+
+    states, d_states = (list(map(drawn, shapes)) for _ in range(2))
     return x, states, random.standard_normal((steps, batch, stack.directions * stack.output_sizes[-1])), d_states
 
 
@@ -57,37 +76,59 @@ def expected(name, layer, given):
 
     x, states, dy, d_states = given
     leaves = {key: torch.tensor(np.float64(layer.engine.to_host(v))) for key, v in full_names(layer).items()}
-    inputs = torch.tensor(x), *map(torch.tensor, states)
-    for leaf in (*inputs, *leaves.values()):
+    x, states = torch.tensor(x), each(torch.tensor, states)
+    for leaf in (x, *parts_of(states), *leaves.values()):
         leaf.requires_grad_()
-    y, finals = loop(name, layer, leaves, inputs[0].unbind(), inputs[1:])
-    loss = (y * torch.tensor(dy)).sum() + sum(
-        (a * torch.tensor(b)).sum() for a, b in zip(finals, d_states, strict=True)
-    )
-    names = list(leaves)
-    gradients = torch.autograd.grad(loss, [*inputs, *leaves.values()], allow_unused=True, materialize_grads=True)
-    dx, *rest = [gradient.numpy() for gradient in gradients]
+    y, finals = loop(name, layer, leaves, x.unbind(), states)
+    pairs = zip(parts_of(finals), parts_of(d_states), strict=True)
+    loss = (y * torch.tensor(dy)).sum() + sum((a * torch.tensor(b)).sum() for a, b in pairs)
+    loss.backward()
+
+    def gradient(leaf):
+        return np.zeros(leaf.shape) if leaf.grad is None else leaf.grad.numpy()
+
     return (
-        {"y": y.detach().numpy(), "x": dx}
-        | {f"final {n}": part.detach().numpy() for n, part in enumerate(finals)}
-        | {f"state {n}": rest[n] for n in range(len(states))}
-        | dict(zip(names, rest[len(states) :], strict=True))
+        {"y": y.detach().numpy(), "x": gradient(x)}
+        | by_number("final", each(lambda one: one.detach().numpy(), finals))
+        | by_number("state", each(gradient, states))
+        | {key: gradient(leaf) for key, leaf in leaves.items()}
     )
+
+
+def each(function, states):
+    """The function of every array of states, which may be lists."""
+    return [list(map(function, one)) if isinstance(one, list) else function(one) for one in states]
+
+
+def parts_of(states):
+    """All arrays of states."""
+    return [part for one in states for part in (one if isinstance(one, list) else [one])]
+
+
+def by_number(what, states):
+    """ "final 0" -> array, or "final 0, layer 1" where layers' sizes differ."""
+    found = {}
+    for n, one in enumerate(states):
+        if isinstance(one, list):
+            found |= {f"{what} {n}, layer {layer}": part for layer, part in enumerate(one)}
+        else:
+            found[f"{what} {n}"] = one
+    return found
 
 
 def computed(layer, given, **options):
     """The same of the layer."""
     host = layer.engine.to_host
-    x, states, dy, d_states = ([host_part.astype(layer.dtype) for host_part in part] if isinstance(part, list)
-                               else part.astype(layer.dtype) for part in given)  # fmt: skip
-    x, dy, *parts = (layer.engine.from_host(one) for one in (x, dy, *states, *d_states))
-    count = len(states)
-    state, d_state = (tuple(one) if count > 1 else one[0] for one in (parts[:count], parts[count:]))
+    x, states, dy, d_states = (
+        each(lambda one: layer.engine.from_host(one.astype(layer.dtype)), part if isinstance(part, list) else [part])
+        for part in given
+    )
+    (x,), (dy,) = x, dy
+    state, d_state = (tuple(one) if len(one) > 1 else one[0] for one in (states, d_states))
     y, finals, tape = layer.forward(x, state)
     grads = layer.backward(tape, dy, d_state, **options)
     finals, d_before = (one if isinstance(one, tuple) else (one,) for one in (finals, grads.state))
-    found = {"y": y, "x": grads.x} | {f"final {n}": part for n, part in enumerate(finals)}
-    found |= {f"state {n}": part for n, part in enumerate(d_before)} | full_names_of(grads)
+    found = {"y": y, "x": grads.x} | by_number("final", finals) | by_number("state", d_before) | full_names_of(grads)
     return {key: host(value) for key, value in found.items()}
 
 

@@ -117,9 +117,10 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
 
     Left of @ may stand an expression of matrices: `(p.R.a - p.R.a.T - p.scalar.gamma * eye()) @ h`. It is formed once
     per call, in a pass over the matrix or two, and steps multiply with the result; of `columns(p.U, 8) @ (p.V @ h)`
-    with a full matrix U V, too. A matrix that multiplies several vectors is copied for each. x itself, as in `g * x` or
-    `return h, x`, is the product of the identity with x: it costs as much as another matrix (H, H), and input_size must
-    be H. So must states be: one of another size has to be padded, or be an h that is projected, `return p.P.h @ m, c`.
+    with a full matrix U V, too. A matrix that multiplies several vectors is copied for each. x itself, as in `g * x`,
+    is the product of the identity with x: it costs as much as another matrix (H, H), and input_size must be H. As a
+    state, `return h, x`, it may have fewer units than h; so may states of which `sized(s, 40)` says it. An h of another
+    size is a projection, `return p.P.h @ m, c`.
 
     Args:
         function: the equations; or a cell made of some, to make it anew with other options.
@@ -224,7 +225,7 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     used = _check(structure, source_lines)
     structure.unused = tuple(name for name in trace.kinds if name not in used)
     _set_options(structure, trace.options, source_lines)
-    structure.initial = trace.initial
+    structure.initial, structure.sizes = trace.initial, trace.sizes
     return structure
 
 

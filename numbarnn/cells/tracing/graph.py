@@ -13,6 +13,7 @@ import operator
 import numpy as np
 
 from numbarnn.cells import scalar
+from numbarnn.cells.layout import SCALARS
 
 LEAVES = {"const", "state", "vector", "input", "noise", "units", "d_state", "d_v", "d_sum"}
 COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
@@ -102,6 +103,22 @@ def reachable(roots, stop=(), values=False):
             if node not in stop:
                 waiting += parts_of(node) if values else node.args
     return [found[number] for number in sorted(found)]
+
+
+def same_for_all(nodes):
+    """Those of the nodes that are one number for all units: scalars, sums over units, and what is made of these alone.
+
+    Args:
+        nodes: by number, with all that they are made of, as `reachable` returns them.
+    """
+    found = set()
+    for node in nodes:
+        of_scalar = node.op == "vector" and node.data.startswith(SCALARS)
+        if node.op in ("const", "units", *OVER_UNITS) or of_scalar:
+            found.add(node)
+        elif node.op != "product" and node.args and found.issuperset(node.args):
+            found.add(node)
+    return found
 
 
 def consumers(nodes):

@@ -11,8 +11,10 @@ import numpy as np
 
 from numbarnn.cells.layout import SCALARS, Constant, Term
 from numbarnn.cells.tracing import hints
+from numbarnn.cells.tracing.constants import ConstantOfH
 from numbarnn.cells.tracing.errors import error
-from numbarnn.cells.tracing.values import _UFUNCS, Traced, words
+from numbarnn.cells.tracing.graph import reachable, same_for_all
+from numbarnn.cells.tracing.values import _UFUNCS, Traced, Value, words
 
 _SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "divide": "/", "product": "@"}
 
@@ -61,6 +63,8 @@ class Operand(Traced):
     def _operation(self, op, *values):
         if (op == "neg" or op in _SYMBOLS) and all(map(_is_operand, values)):
             return Combined(self._trace, op, values)
+        if _scales(op, values):
+            return Scaled(self._trace, op, values)
         return super()._operation(op, *values)
 
     def __matmul__(self, other):
@@ -86,7 +90,9 @@ class Operand(Traced):
 def _is_operand(value):
     if isinstance(value, np.ndarray):
         return value.ndim in (0, 2)
-    return isinstance(value, (Operand, Identity)) or (isinstance(value, Real) and not isinstance(value, bool))
+    return isinstance(value, (Operand, Identity, ConstantOfH)) or (
+        isinstance(value, Real) and not isinstance(value, bool)
+    )
 
 
 class Parameter(Operand):
@@ -143,6 +149,47 @@ class Parameter(Operand):
         return Term("parameter", data=self._name), True
 
 
+def _scales(op, values):
+    """Whether it is a product of a function of scalars, one number for all units, and what may be a matrix."""
+    if op not in ("mul", "divide") or not isinstance(values[0 if op == "divide" else -1], (Operand, Value)):
+        return False
+    numbers = [value._node for value in values if isinstance(value, Value)]
+    nodes = reachable(numbers)
+    return len(numbers) == 1 and numbers[0] in same_for_all(nodes) and (op == "mul" or isinstance(values[0], Operand))
+
+
+class Scaled(Operand):
+    """A function of scalars times a matrix, `sigmoid(p.scalar.a) * p.R.h`: left of @ it multiplies the product."""
+
+    __slots__ = ("_op", "_values")
+
+    def __init__(self, trace, op, values):
+        self._trace, self._op, self._values = trace, op, values
+
+    def _what(self):
+        one, other = map(words, self._values)
+        return f"({one} {_SYMBOLS[self._op]} {other})"
+
+    def _as_node(self):
+        return self._trace.apply(self._op, *self._values)._node
+
+    def _term(self):
+        raise error(
+            f"{self._what()}, a function of scalars times a matrix, as a part of another matrix; multiply the vector "
+            "by each: sigmoid(p.scalar.a) * (p.R.a @ h) + p.R.b @ h"
+        )
+
+    @property
+    def T(self):
+        return Scaled(self._trace, self._op, self._with_matrix(lambda matrix: matrix.T))
+
+    def __matmul__(self, other):
+        return self._trace.apply(self._op, *self._with_matrix(lambda matrix: matrix @ other))
+
+    def _with_matrix(self, function):
+        return [function(value) if isinstance(value, Operand) else value for value in self._values]
+
+
 class Combined(Operand):
     """What is made of parameters, numbers and constant matrices alone."""
 
@@ -170,7 +217,10 @@ class Combined(Operand):
         terms, are_matrices = tuple(term for term, _ in found), [is_matrix for _, is_matrix in found]
         for part in self._args:
             if isinstance(part, Parameter) and part._matrix_options() != (1, 0.0):
-                raise error(f"{part._what()} with heads or drop_connect within {self._what()}; take it without")
+                raise error(
+                    f"{part._what()} with heads or drop_connect within {self._what()}; multiply the vector by it "
+                    "alone: heads(p.R.a, 2) @ h + p.R.b @ h"
+                )
         op = self._op
         if op in ("transpose", "product") and not all(are_matrices):
             raise error(f"{self._what()} of a scalar or a number; expected matrices")
@@ -191,6 +241,8 @@ def _term_of(part):
     if isinstance(part, Identity):
         eye = Term("eye", data="numbarnn.eye() is square")
         return (eye if part.scale == 1 else Term("mul", (Term("number", data=float(part.scale)), eye))), True
+    if isinstance(part, ConstantOfH):
+        return part.term(), True
     if np.ndim(part):
         return Term("constant", data=Constant(part)), True
     return Term("number", data=float(part)), False

@@ -3,48 +3,72 @@
 The rule, for each parameter by its own equations alone: a matrix that multiplies x stands in weight_ih, one that
 multiplies anything else in weight_hh, the one that makes the first state is weight_hr; a vector that is added to a
 product with x, and used nowhere else, stands in bias_ih, one added to another product in bias_hh. Everything else is an
-array of its own: vectors, scalars, and matrices that are only parts of expressions. Gates without a bias have none in
-these arrays; kernels are given zeros.
+array of its own: vectors, scalars, matrices that are only parts of expressions, and what makes or multiplies states of
+another size than H. Gates without a bias have none in these arrays; kernels are given zeros.
 """
 
 from numbarnn.cells.layout import SCALARS, Equal, Layout, Term, flat_name, parameters_in, term_text
 from numbarnn.cells.tracing.errors import error
+from numbarnn.cells.tracing.sizes import UnitSizes
 
 
 def layout_of(structure, place):
     """The `Layout` of a `Structure`; `place` of the equations that errors point to."""
     gates = {"W": structure.gates, "R": structure.all_recurrent}
     terms = {kind: tuple(structure.terms[node.data] for node in own.values()) for kind, own in gates.items()}
+    units = UnitSizes(structure)
+    shapes = {
+        kind: tuple((units.of(node), units.of(node.args[0]) if node.args else "I") for node in own.values())
+        for kind, own in gates.items()
+    }
+    usual = {"W": ("H", "I"), "R": ("H", "P" if structure.projection else "H")}
     rows = {}
     for kind, own in terms.items():
-        plain = dict.fromkeys(term.data for term in own if term.op == "parameter")
+        plain = dict.fromkeys(
+            term.data
+            for term, shape in zip(own, shapes[kind], strict=True)
+            if term.op == "parameter" and shape == usual[kind]
+        )
         rows[kind] = tuple(name for name in plain if name not in rows.get("W", ()))
     rows["W_hr"] = (structure.projection,) if structure.projection else ()
-    sizes = _Sizes(structure.columns, "P" if structure.projection else "H", place)
-    resolved = sizes.of(terms) if _has_expressions(terms) else terms
+    sizes = _Sizes(structure.columns, place)
+    unusual = any(shape != usual[kind] for kind in usual for shape in shapes[kind])
+    if unusual and structure.heads > 1:
+        raise error("numbarnn.heads beside states of other sizes than H; take matrices without heads", place)
+    resolved = sizes.of(terms, shapes) if unusual or _has_expressions(terms) else terms
     formed = {kind: own for kind, own in resolved.items() if _are_rows(own) != rows[kind]}
+    vectors = {}  # that are arrays of their own -> shape
     for kind, known_as in (("b_w", "input"), ("b_r", "recurrent")):
         biases, own = structure.biases[known_as], gates["W" if kind == "b_w" else "R"]
-        ordered = (biases[gate] for gate in own if gate in biases)
-        rows[kind] = tuple(name for name in ordered if not name.startswith(SCALARS))
+        of_gates = {biases[gate]: units.of(node) for gate, node in own.items() if gate in biases}
+        rows[kind] = tuple(name for name, size in of_gates.items() if size == "H" and not name.startswith(SCALARS))
+        vectors |= {name: (size,) for name, size in of_gates.items() if size != "H" and not name.startswith(SCALARS)}
         if biases:
             formed[kind] = tuple(_vector(biases.get(gate)) for gate in own)
     per_unit = [node.data for node in structure.per_unit.values()]
-    constants = {name: structure.terms[name] for name in per_unit if name in structure.terms}
+    per_unit_sizes = {name: units.of(node) for name, node in zip(per_unit, structure.per_unit.values(), strict=True)}
+    constants = {
+        name: Term("constant", data=structure.terms[name].data.with_shape(per_unit_sizes[name]))
+        for name in per_unit
+        if name in structure.terms
+    }
     formed["per_unit"] = tuple(constants.get(name) or _vector(name) for name in per_unit)
-    for term in constants.values():
-        sizes.equal.append(Equal(*term.data.array.shape, "H", "an array of the equations has a number per unit"))
-    rows_of = rows | {"per_unit": tuple(per_unit)}
+    for name, term in constants.items():
+        if term.data.array is not None:
+            why = "an array of the equations has a number per unit"
+            sizes.equal.append(Equal(*term.data.shape, per_unit_sizes[name], why))
+    rows_of = rows | {"per_unit": tuple(name for name in per_unit if per_unit_sizes[name] == "H")}
     formed = {kind: own for kind, own in formed.items() if _are_rows(own) != rows_of[kind]}
     stacked = {name for names in rows.values() for name in names}
     inside = [name for name in parameters_in(sum(formed.values(), ())) if name not in stacked]
     scalars = dict.fromkeys(name for name in inside if name.startswith(SCALARS))
-    own = dict.fromkeys((name for name in per_unit if name not in scalars | constants), ("H",)) | dict.fromkeys(
-        scalars, ()
-    )
+    vectors |= {name: (size,) for name, size in per_unit_sizes.items() if name not in scalars | constants}
+    own = vectors | dict.fromkeys(scalars, ())
     own |= {name: tuple(sizes.shapes[name]) for name in inside if name not in own}
     _check_names(own, place)
-    return Layout({kind: names for kind, names in rows.items() if names}, own, formed, tuple(sizes.equal))
+    states = units.states if any(size != "H" for size in units.states) else ()
+    equal = tuple(dict.fromkeys((*units.equal, *sizes.equal)))
+    return Layout({kind: names for kind, names in rows.items() if names}, own, formed, equal, states)
 
 
 def _are_rows(terms):
@@ -74,25 +98,25 @@ class _Sizes:
     """The shapes of matrices, worked out from where they stand.
 
     Args:
-        columns: name -> number of columns, where it is said. width: the letter of the size of h.
+        columns: name -> number of columns, where it is said.
 
     Attributes:
         shapes: name -> [rows, columns], letters or ints.
         equal: what has to be equal besides.
     """
 
-    def __init__(self, columns, width, place):
-        self.shapes, self.equal, self._width, self._place = {}, [], width, place
+    def __init__(self, columns, place):
+        self.shapes, self.equal, self._place = {}, [], place
         for name, count in columns.items():
             self.shapes[name] = [None, count]
 
-    def of(self, terms):
+    def of(self, terms, shapes):
         """The terms of W and R with the size of each identity in them.
 
         Args:
-            terms: kind -> `Term`s.
+            terms: kind -> `Term`s. shapes: kind -> (rows, columns) of each.
         """
-        roots = [(term, ("H", "I" if kind == "W" else self._width)) for kind, own in terms.items() for term in own]
+        roots = [pair for kind, own in terms.items() for pair in zip(own, shapes[kind], strict=True)]
         for _ in range(1 + len(roots)):  # what is found out about one matrix may tell the size of another
             self.equal.clear()
             found = [self._resolved(term, *shape)[0] for term, shape in roots]
@@ -118,9 +142,11 @@ class _Sizes:
         if op in ("eye", "lower"):
             size = self._one(rows, columns, term.data if term.data not in "HIP" else "an identity is square")
             return (term if size is None else term._replace(data=size)), size, size
+        if op == "constant" and term.data.array is None:
+            return term._replace(data=term.data.with_shape(rows, columns)), rows, columns
         if op == "constant":
             why = f"{term_text(term)} is a matrix of the equations"
-            height, width = term.data.array.shape
+            height, width = term.data.shape
             return term, self._one(height, rows, why), self._one(width, columns, why)
         if op == "number":
             return term, rows, columns

@@ -16,7 +16,9 @@ def show(cell):
     """
     if not isinstance(cell, Cell):
         raise TypeError(f"show takes a Cell, such as numbarnn.cell makes, not {cell!r}")
-    parts = [f"cell {cell.name}, states {' '.join(cell.states)}"]
+    sizes = ("H", *(cell.parameters.states or ("H",) * cell.num_private))
+    states = [name if size == "H" else f"{name} ({size})" for name, size in zip(cell.states, sizes, strict=True)]
+    parts = [f"cell {cell.name}, states {' '.join(states)}"]
     equations = getattr(cell, "equations", "")
     if equations:
         chosen = ", ".join(f"{name}={value!r}" for name, value in cell.hyperparameters.items())
@@ -52,10 +54,22 @@ def _parameters(cell):
         for gate, term in zip(own, layout.formed.get(kind, ()), strict=False):
             if term.op != "parameter":
                 yield f"formed once per call, for gate {gate} of {STACKED[kind]}: {term_text(term)}"
+    for gate, term in zip(cell.per_unit, layout.formed.get("per_unit", ()), strict=False):
+        if term.op == "constant":
+            yield f"{_line(gate, as_text(term.data.shape), 'not learnt')}{_numbers(term.data)}"
     yield "by name: " + "; ".join(listed(layout.shapes(width, cell.heads)))
     unused = cell.structure.unused if gates else ()
     if unused:
         yield "not parameters, as what is returned does not depend on them: " + ", ".join(f"p.{n}" for n in unused)
+
+
+def _numbers(constant):
+    """The numbers of a constant, if they are few."""
+    if constant.array is None:
+        return f": {constant}"
+    numbers = constant.array.reshape(-1)
+    shown = " ".join(f"{number:g}" for number in numbers[:6])
+    return f": {shown}{' ...' if numbers.size > 6 else ''}"
 
 
 def _line(name, shape, text):

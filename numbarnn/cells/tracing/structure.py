@@ -46,7 +46,7 @@ class Structure:
         heads, drop_connect: as of a `Cell`.
         initial: name of a parameter -> the value it begins with, where that is said.
         biases: "input" and "recurrent" -> gate -> the name of the bias taken out, of the gates that have one.
-        terms, columns: as of a `Trace`.
+        terms, columns, sizes: as of a `Trace`.
         unused: names of parameters that what is returned does not depend on: they are none of the cell's.
         bias: the two in a word, one of `numbarnn.weights.BIAS_MODES`.
     """
@@ -65,6 +65,7 @@ class Structure:
     biases: dict[str, dict[str, str]] = field(default_factory=dict)
     terms: dict = field(default_factory=dict)
     columns: dict = field(default_factory=dict)
+    sizes: dict = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     bias: str = "none"
 

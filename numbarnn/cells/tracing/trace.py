@@ -5,6 +5,7 @@ from numbers import Real
 import numpy as np
 
 from numbarnn.cells.layout import Constant, Term, declared_columns, parameters_in, term_text
+from numbarnn.cells.tracing.constants import ConstantOfH
 from numbarnn.cells.tracing.errors import error, user_frame
 from numbarnn.cells.tracing.step import step
 from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, words
@@ -21,11 +22,12 @@ class Trace:
         options: the same -> (its number of heads, rate of its DropConnect).
         columns: name of a matrix -> how many columns it has, where that is said.
         initial: name of a parameter -> what it begins with, where that is said (`numbarnn.cells.begin`).
+        sizes: number of a state -> how many units it has, where that is said.
     """
 
     def __init__(self, graph):
         self.graph, self.kinds, self.terms, self.multiplied, self.options = graph, {}, {}, {}, {}
-        self.columns, self.initial, self._noises = {}, {}, 0
+        self.columns, self.initial, self.sizes, self._noises = {}, {}, {}, 0
 
     def parameter(self, name, kind):
         """Note that a parameter is used as a "matrix", a "vector" or a "scalar"."""
@@ -50,20 +52,31 @@ class Trace:
             return value._as_node()
         if isinstance(value, (Real, np.bool_)) or (isinstance(value, np.ndarray) and value.ndim == 0):
             return self.graph.const(bool(value) if isinstance(value, (bool, np.bool_)) else float(value))
+        if isinstance(value, ConstantOfH):
+            return self.constant(value.data)
         if value is step:
             raise error(f"{step!r} in an equation: it is an argument of the equations, f(x, h, p, t={step!r})")
         if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iuf":
-            return self.constant(value)
+            return self.constant(Constant(np.array(value, np.float64)))
         arrays = "; an array of one number per unit, (H,), is a constant; what is learned is a parameter: p.name"
         raise error(
             f"{words(value)} in an equation; expected a traced value, a parameter or a number"
             + (arrays if isinstance(value, (np.ndarray, list, tuple)) else "")
         )
 
-    def constant(self, array):
-        """The node of an array with one number per unit."""
-        label = self._label(Term("constant", data=Constant(np.array(array, np.float64))), "constant_1")
+    def constant(self, data):
+        """The node of a `Constant` with one number per unit."""
+        label = self._label(Term("constant", data=data), "constant_1")
         return self.graph.leaf("vector", label)
+
+    def sized(self, value, count):
+        """Note how many units a state has."""
+        node = self.node(value)
+        if node.op != "state" or not node.data:
+            what = "h, whose size is the layer's hidden_size" if node.op == "state" else words(value)
+            raise error(f"the size of {what}; expected a state besides h: s = sized(s, {count})")
+        if self.sizes.setdefault(node.data, count) != count:
+            raise error(f"{words(value)} has {count} units here and {self.sizes[node.data]} elsewhere")
 
     def cumsum(self, value):
         """The traced value of the sum of all units up to each."""

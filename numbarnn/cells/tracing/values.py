@@ -58,6 +58,8 @@ class Traced:
     def __rmatmul__(self, other):
         if isinstance(other, np.ndarray) and other.ndim == 2:
             return self._trace.multiply(Term("constant", data=Constant(other)), self)
+        if hasattr(other, "term"):  # a constant of H
+            return self._trace.multiply(other.term(), self)
         raise error(f"{words(other)} @ {self._what()}; left of @ stands a matrix: p.W.name @ x, p.R.name @ h")
 
     # -------------------------------------------------------------------------------- what is not known while tracing
@@ -153,6 +155,10 @@ class Value(Traced):
 
     def _as_node(self):
         return self._node
+
+    def _operation(self, op, *values):
+        matrix = next((value for value in values if hasattr(type(value), "_term")), None)
+        return super()._operation(op, *values) if matrix is None else matrix._operation(op, *values)
 
     def _what(self):
         self._trace.look()
