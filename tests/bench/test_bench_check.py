@@ -30,8 +30,8 @@ def run_check(command):
     return partial(command, "check", "--device", "cpu")
 
 
-# All cases of a cell that has every option, and of those that are no others'; of the others the quick ones.
-EVERY_CASE = {"lstm", "traced_lstm", "layer_norm_rnn"}
+# All cases of those cells that are no others'; of the others the quick ones, of the LSTM all options once too.
+EVERY_CASE = {"traced_lstm", "layer_norm_rnn"}
 CASES = [(cell, "quick") for cell in cases.ALL_CELLS if cell not in EVERY_CASE] + [
     pytest.param(cell, "full", marks=[] if cell in EVERY_CASE else pytest.mark.full) for cell in cases.ALL_CELLS
 ]
@@ -47,6 +47,19 @@ def test_right_results_pass_in_every_case(cell, size, run_check, monkeypatch, ca
     assert {row["options"] for row in rows} == {case.options for case in wanted}
     assert {row["mode"] for row in rows} == {"inference", "single steps", "training"}
     assert f"all {len(rows)} passed" in capsys.readouterr().out
+
+
+def test_right_results_pass_with_every_option_of_the_lstm(run_check, monkeypatch):
+    """The full check's options, in one size and dtype."""
+    use_stub(monkeypatch)
+    monkeypatch.setattr(spreads, "TIMES_AND_BATCHES", ((7, 3),))
+    monkeypatch.setattr(spreads, "DTYPES", ("float32",))
+    monkeypatch.setattr(spreads, "LONGER", ())
+    for name in ("boundary_cases", "half_precision"):  # the quick cases have them too
+        monkeypatch.setattr(spreads, name, lambda *_: [])
+    code, rows = run_check("--cell", "lstm", "--schedule", "stepwise")
+    assert code == 0 and all(row["ok"] for row in rows)
+    assert len({row["options"] for row in rows}) == len(spreads.OPTION_SETS) + len(spreads.LSTM_OPTION_SETS)
 
 
 @pytest.mark.parametrize("cell", OUTPUTS)
@@ -263,13 +276,13 @@ def test_an_engine_that_does_not_start_is_a_failure(monkeypatch, capsys):
 @pytest.mark.parametrize("device", ("cpu", "cuda"))
 def test_quick_cases_cross_every_boundary_of_the_engine(device):
     """Where this fails a constant of the engine has grown: `spreads.COMPILED_BOUNDARIES` needs larger sizes."""
-    plan = [pair for cell in cases.ALL_CELLS for pair in check.plan_cases(device, cell, list(SCHEDULES), True)]
+    plan = check.plan_cases(device, cases.ALL_CELLS, list(SCHEDULES), True)
     assert boundaries.missing(plan, device) == []
     assert len(boundaries.missing([], device)) == len(boundaries.BOUNDARIES[device]) > 4
 
 
 def test_a_constant_that_grows_is_missed(monkeypatch):
-    plan = [pair for cell in cases.ALL_CELLS for pair in check.plan_cases("cpu", cell, list(SCHEDULES), True)]
+    plan = check.plan_cases("cpu", cases.ALL_CELLS, list(SCHEDULES), True)
     monkeypatch.setattr("numbarnn.engines.cpu.cell_steps.TILE", 512)
     assert boundaries.missing(plan, "cpu") == [
         "units of a thread beyond a tile, in the loops over steps",
@@ -278,9 +291,40 @@ def test_a_constant_that_grows_is_missed(monkeypatch):
     ]
 
 
+def test_quick_shows_every_cell_and_option_of_every_schedule_in_the_simulator():
+    """What its help says, where schedules take turns in the options of a cell; in far fewer runs than all of them."""
+    cells, schedules = cases.ALL_CELLS, list(SCHEDULES)
+    runs = [(case, name) for case, names in check.plan_cases("sim", cells, schedules, True) for name in names]
+    done = [(case, name) for case, name in runs if not spreads.refuses(name, case)]
+    backward = [(case, name) for case, name in done if case.T > 1 and not case.forward_only]
+    lstm_only = {"proj_size", "cell_clip", "clip_propagate_nan"}
+    for schedule in schedules:
+        lacking = {"gru_reset_before", "layer_norm_rnn"} if schedule == "persistent" else set()
+        for seen in (
+            {(case.cell, case.D) for case, name in backward if name == schedule},
+            {(case.cell, 1 + (case.L > 1)) for case, name in backward if name == schedule},
+            {(case.cell, 1 + bool(case.lengths or case.resets)) for case, name in backward if name == schedule},
+        ):
+            # a cell that is traced has one layer in none of its quick cases, and sequences of lengths in all
+            assert seen >= {(cell, k) for cell in set(cases.CELLS) - lacking for k in (1, 2)}, schedule
+            assert {cell for cell, _ in seen} == set(cells) - lacking, schedule
+        lacking = {"gradients"} | ({"proj_size"} if schedule == "persistent" else set())
+        assert {option for case, name in done if name == schedule for option in case.uses} == {*cases.OPTIONS} - lacking
+        assert {case.dtype for case, name in done if name == schedule} >= {"float32", "float64", "float16"}
+    for cell in cases.CELLS:
+        lacking = {"gradients"} | (set() if cell == "lstm" else lstm_only)
+        assert {option for case, _ in done if case.cell == cell for option in case.uses} == {*cases.OPTIONS} - lacking
+    whole = [(case, name) for cell in cells for case in spreads.quick(cell, "sim") for name in schedules]
+    assert len(runs) < 2 / 3 * len(whole)
+    assert check.plan_cases("sim", cells, schedules, True) == check.plan_cases("sim", cells, schedules, True)
+
+
 def test_what_quick_leaves_out_is_told():
     said = check.left_out(["cpu"], cases.ALL_CELLS, list(SCHEDULES))
     assert "no float32 of rnn_relu" in said and "no gradients of state or of y alone" in said and "not 100" in said
+    assert " meetings of a cell, a schedule and an option" in said
+    assert " meetings of a cell, a schedule and an option" in check.left_out(["sim"], cases.CELLS, list(SCHEDULES))
+    assert "meetings" not in check.left_out(["cpu", "sim"], ["lstm"], list(SCHEDULES))
     assert "gru" not in check.left_out(["sim"], ["lstm"], ["stepwise"])
 
 
@@ -328,10 +372,10 @@ def test_a_simulator_that_hangs_is_stopped(monkeypatch):
 @pytest.mark.parametrize("count", (1, 2, 3, 50))
 def test_processes_share_the_simulators_work(count):
     cells, schedules = list(cases.ALL_CELLS), list(SCHEDULES)
-    shares = check.shares_of_cells(cells, schedules, True, count)
+    shares = check.shares_of_cells(cells, schedules, count)
     assert sorted(cell for share in shares for cell in share) == sorted(cells)
     assert len(shares) == min(count, len(cells)) and all(shares)
-    work = {cell: sum(len(own) for _, own in check.plan_cases("sim", cell, schedules, True)) for cell in cells}
+    work = {cell: sum(len(own) for _, own in check.plan_cases("sim", [cell], schedules, False)) for cell in cells}
     sums = [sum(map(work.get, share)) for share in shares]
     assert max(sums) - min(sums) <= max(work.values())
 

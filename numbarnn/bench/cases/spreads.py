@@ -72,21 +72,27 @@ TRACED_OPTION_SETS = {
         of(5, 9, 5, 7, state=False, gradients="state"),
     ),
 }
-# A few sets that together still use every option; sizes that a simulator runs in a second.
+# A few sets that together still use every option; sizes that a simulator runs in a second: it has 4 units in a block.
 QUICK_OPTION_SETS = (
-    of(4, 5, 9, batch_first=True, bidirectional=True, bias=False, resets=True, lengths="padded"),
-    of(9, 9, state=False, input_mode="skip", bias="input", lengths="padded", padding_value=-1.5),
-    of(5, 9, 6, 5, bidirectional=True),
-    of(5, 5, 9, dropout=0.3, bias="recurrent", lengths="packed"),
-    of(5, 6, 6, accumulate=True, bidirectional=True, lengths="padded"),
+    of(4, 5, 3, batch_first=True, bidirectional=True, bias=False, resets=True, lengths="padded"),
+    of(5, 5, state=False, input_mode="skip", bias="input", lengths="padded", padding_value=-1.5),
+    of(5, 3, 3, bidirectional=True),
+    of(3, 3, 5, 3, dropout=0.3, bias="recurrent", lengths="packed"),
+    of(5, 5, 5, accumulate=True, bidirectional=True, lengths="padded"),
 )
 QUICK_LSTM_OPTION_SETS = (
-    of(5, 9, 9, proj_size=4, bidirectional=True, lengths="padded"),
+    of(5, 6, 6, proj_size=5, bidirectional=True, lengths="padded"),
     of(5, 7, cell_clip=(-0.5, 0.25), clip_propagate_nan=False, lengths="padded", dtype="float32"),
     of(5, 5, cell_clip=(-0.5, 0.25), clip_propagate_nan=False, nan_state=True, dtype="float32"),
 )
 QUICK_HALVES = (0, 3, 5, 6)  # which of a cell's quick cases also have 16 bits
-QUICK_TRACED_OPTION_SETS = {cell: sets[1:3] for cell, sets in TRACED_OPTION_SETS.items()}
+QUICK_TRACED_OPTION_SETS = {
+    "traced_lstm": (
+        of(5, 5, 3, bias="input", bidirectional=True, lengths="padded", resets=True),
+        of(5, 3, 3, bias="input", dropout=0.3, accumulate=True, lengths="packed"),
+    ),
+    "layer_norm_rnn": TRACED_OPTION_SETS["layer_norm_rnn"][1:3],
+}
 SIMULATED_LSTM_OPTION_SETS = (of(5, 5, cell_clip=(-0.5, 0.25), nan_state=True),)
 QUICK_TIMES_AND_BATCHES = ((4, 3), (5, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 # Where each cell and dtype is compiled for seconds, the quick cases have these alone; the simulator compiles nothing.
@@ -131,7 +137,7 @@ CPU_BOUNDARIES = (
 )
 SIMULATED_BOUNDARIES = (
     Case("lstm", 2, 11, 5, (9,), dtype="float16"),
-    Case("rnn_tanh", 7, 11, 4, (5,)),
+    Case("rnn_tanh", 4, 17, 4, (5,)),
     Case("rnn_tanh", 2, 1, 3, (3,) * 9, dropout=0.3),
 )
 WHERE_T_MATTERS = ("dropout", "lengths", "resets", "cell_clip")  # a quick case with one of them has at least two steps
@@ -178,6 +184,11 @@ def boundary_cases(cell, device):
     return [case for case in chosen if case.cell == cell]
 
 
+def quick(cell, device="cpu"):
+    """The quick cases for one cell, those of 16 bits too, without `boundary_cases`."""
+    return spread(cell, "quick", device) + half_precision(cell, "quick")
+
+
 def half_precision(cell, size="full"):
     """The quick cases for one cell in float16 and, where it is installed, bfloat16, in turns; some of them where `size`
     is "quick".
@@ -189,6 +200,53 @@ def half_precision(cell, size="full"):
     dtypes = [dtype for dtype in precision.HALVES if dtype != "bfloat16" or find_spec("ml_dtypes")]
     halves = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread(cell, "quick"))]
     return halves if size == "full" else [case for i, case in enumerate(halves) if i in QUICK_HALVES]
+
+
+# ------------------------------------------------------------------------------------ fewer runs, for the simulator
+SIMULATED_UNITS = 4  # of a block of persistent kernels in the simulator, at most
+PERSISTENT_WORK = 10  # how much longer those take there than a step's kernels
+
+
+def refuses(schedule, case):
+    """Whether a schedule is known to refuse a case: the cells that multiply the state twice in a step."""
+    return schedule == "persistent" and (case.proj_size > 0 or case.cell in ("gru_reset_before", "layer_norm_rnn"))
+
+
+def shown(case, schedule):
+    """What a run of a case by a schedule shows, as a set.
+
+    Of the schedule: one step and several; every dtype; every value of every option; and of every cell several steps,
+    backward, in one direction and two, in one layer and several, all of them or some skipped. Of the cell: every dtype
+    and option.
+    """
+    values = [(name, getattr(case, name)) for name in ("dtype", *case.uses)] + [("T", min(case.T, 2))]
+    found = {(schedule, *value) for value in values} | {(case.cell, name) for name in (case.dtype, *case.uses)}
+    if case.T > 1 and not case.forward_only:
+        skips = case.lengths is not None or case.resets
+        of_both = ("directions", case.D), ("layers", case.L > 1), ("skips", skips)
+        found |= {(schedule, case.cell, *what) for what in of_both}
+    return found
+
+
+def work(case, schedule):
+    """About how long the simulator takes for a run, in any unit: by blocks, steps and calls."""
+    blocks = case.D * sum(-(-H // SIMULATED_UNITS) for H in case.hidden)
+    return blocks * (case.T + 1) * (1 + case.training_calls) * (PERSISTENT_WORK if schedule == "persistent" else 1)
+
+
+def covering(runs, given=()):
+    """Of runs, pairs of a case and a schedule, a few that together with the given ones show all that they do (`shown`).
+
+    One after the other that is taken which shows most for its work. Refused ones cost nothing, and stay.
+    """
+    chosen = {(case, schedule) for case, schedule in runs if refuses(schedule, case)}
+    candidates = [run for run in runs if run not in chosen]
+    left = {what for run in candidates for what in shown(*run)} - {what for run in given for what in shown(*run)}
+    while left:
+        best = max(candidates, key=lambda run: len(shown(*run) & left) / work(*run))
+        chosen.add(best)
+        left -= shown(*best)
+    return [run for run in runs if run in chosen]
 
 
 def left_out(quick, full):
@@ -203,6 +261,10 @@ def left_out(quick, full):
     for dtype in precision.DTYPES:
         cells = [{case.cell for case in chosen if case.dtype == dtype} for chosen in (there, had)]
         lacks += [f"no {dtype} of {', '.join(sorted(cells[0] - cells[1]))}"] if cells[0] - cells[1] else []
+    options = ([(case, name, option) for case, name in chosen for option in case.uses] for chosen in (runs, all_runs))
+    met, meetings = ({(case.cell, *two) for case, *two in chosen if "gradients" not in two} for chosen in options)
+    if met != meetings:
+        lacks.append(f"{len(met)} of {len(meetings)} meetings of a cell, a schedule and an option")
     gradients = {case.gradients for case in there} - {case.gradients for case in had}
     lacks += [f"no gradients of {' or of '.join(sorted(gradients))} alone"] if gradients else []
     steps, kept = (max((case.T for case in chosen), default=0) for chosen in (there, had))
