@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import io
 import json
 import math
 import re
@@ -13,7 +14,7 @@ import pytest
 
 from numbarnn import cli, engines
 from numbarnn.bench.cases.cases import PEERS_CELLS, layer_type
-from numbarnn.bench.demo import checkpoint
+from numbarnn.bench.demo import chart, checkpoint
 from numbarnn.bench.demo import command as demo
 from numbarnn.bench.demo.charmodel import CharModel
 from numbarnn.bench.demo.optim import Adam
@@ -260,7 +261,8 @@ def test_run_end_to_end(small, tmp_path, capsys):
     expected = {"cell": "lstm", "hidden": 8, "layers": 2, "batch": 3, "seq": 8, "dropout": 0, "lr": 0.004, "seed": 4}
     assert results["configuration"] == expected
     assert (tmp_path / demo.DEFAULT_PLOT).read_bytes().startswith(b"\x89PNG")
-    assert "held-out" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "held-out" in said and "bits per character in training, steps 1 to " in said and chart.EIGHTHS[-1] in said
 
     # the checkpoint knows the configuration and the text; options that say otherwise are refused
     assert run("--resume", "c.npz", "--steps", 8, "--plot", "none") == 0
@@ -421,6 +423,27 @@ def test_ctrl_c_saves_samples_and_reports(small, tmp_path, monkeypatch, capsys):
     assert results["interrupted"] and results["steps"] == 3
     assert checkpoint.Checkpoint("c.npz").about["step"] == 3
     assert "stopped by Ctrl-C at step 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("marks", (chart.EIGHTHS, chart.PLAIN))
+def test_a_chart_of_numbers(marks):
+    """Bars as high as the numbers, on the least of them; of many numbers the means."""
+    lines = chart.chart([3.0, 1.0, 2.0], marks, height=4)
+    assert [line[:7] for line in lines] == ["  3.00 ", " " * 7, " " * 7, "  1.00 "]
+    bars = ["".join(line.ljust(10)[7 + k] for line in lines[::-1]).rstrip() for k in range(3)]
+    assert bars[0] == marks[-1] * 4 and bars[1] == marks[1] and len(bars[1]) < len(bars[2]) < 4
+    lines = chart.chart(np.repeat(np.arange(64.0), 5), marks)
+    assert max(map(len, lines)) == 71 and [len(line.split()[-1]) for line in lines] == sorted(
+        len(line.split()[-1]) for line in lines
+    )
+    assert lines[0].startswith(" 63.00") and lines[-1].startswith("  0.00")
+    assert len(chart.chart([2.0], marks)) == 8  # nothing to divide by
+
+
+def test_a_chart_is_of_marks_that_can_be_printed():
+    for encoding, marks in (("utf-8", chart.EIGHTHS), ("ascii", chart.PLAIN), ("cp1252", chart.PLAIN)):
+        with io.TextIOWrapper(io.BytesIO(), encoding=encoding) as stream:
+            assert chart.marks_of(stream) == marks
 
 
 def test_missing_packages(small, tmp_path, monkeypatch, capsys):

@@ -14,6 +14,7 @@ import numpy as np
 
 from numbarnn import engines
 from numbarnn.bench.cases.cases import PEERS_CELLS
+from numbarnn.bench.demo import chart
 from numbarnn.bench.demo.checkpoint import Checkpoint, save
 from numbarnn.bench.demo.text import Corpus, load_text
 from numbarnn.bench.demo.training import EMBEDDING, Config, Trainer, sample
@@ -227,6 +228,8 @@ def _progress_bar(trainer, steps):
 def _finish(args, trainer, interrupted):
     if interrupted:
         say(f"stopped by Ctrl-C at step {trainer.step}")
+    if trainer.losses:
+        say("\n".join(["", *chart.show(trainer.losses)]))
     if args.sample:
         options = {"temperature": args.temperature, "seed": trainer.config.seed, "prompt": args.prompt}
         written = sample(trainer.model, trainer.corpus.vocabulary, args.sample, **options)
