@@ -178,7 +178,9 @@ def headline():
     reasons += ["not to be trusted by the benchmark's own rule"] * any(
         trust.doubts(row, ["numbarnn", rival], one["doubt"]) for row in rows
     )
-    return wrapped(words + (f"; {', '.join(reasons)}: see [how fast](notebooks/speed.md)" if reasons else ""), indent="  ")
+    return wrapped(
+        words + (f"; {', '.join(reasons)}: see [how fast](notebooks/speed.md)" if reasons else ""), indent="  "
+    )
 
 
 def changed(one):

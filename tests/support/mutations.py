@@ -176,8 +176,8 @@ MUTATIONS = {
     ),
     "space_bias_order": Mutation(
         "numbarnn/weights/space.py",
-        'order = ("W", "R", "b_w", "b_r", PER_UNIT, SCALAR, MATRIX, "W_hr")',
-        'order = ("W", "R", "b_r", "b_w", PER_UNIT, SCALAR, MATRIX, "W_hr")',
+        'order = ("W", "R", "b_w", "b_r", PER_UNIT, SCALAR, VECTOR, MATRIX, "W_hr")',
+        'order = ("W", "R", "b_r", "b_w", PER_UNIT, SCALAR, VECTOR, MATRIX, "W_hr")',
         "tests/weights/test_weights.py",
     ),
     "gru_candidate_five_ulp": Mutation(
