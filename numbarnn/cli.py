@@ -1,4 +1,4 @@
-"""The command line: `numbarnn info | check | bench | cells | demo | plan | trace | kernels`.
+"""The command line: `numbarnn info | check | bench | report | cells | demo | plan | trace | kernels`.
 
 Each subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only when
 it is the one that was asked for.
@@ -16,6 +16,7 @@ COMMANDS = {
     "info": ("numbarnn.bench.info", "show versions, devices and engines; what is missing and how to get it"),
     "check": ("numbarnn.bench.check.command", "compare every engine that runs here with float64, cuDNN and PyTorch"),
     "bench": ("numbarnn.bench.speed.command", "time forward and backward against PyTorch and onnxruntime"),
+    "report": ("numbarnn.bench.compared.command", "show results of bench as a page, or what became slower"),
     "cells": ("numbarnn.bench.own_cells", "time cells written as equations against LSTM and a loop in PyTorch"),
     "demo": ("numbarnn.bench.demo.command", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),

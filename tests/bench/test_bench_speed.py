@@ -332,3 +332,26 @@ def test_peak_is_of_products_that_are_right(monkeypatch):
     a, panel, out = kept
     np.testing.assert_array_equal(out[: len(a)], a @ panel)
     np.testing.assert_array_equal(out[-len(a) :], a @ panel)
+
+
+# ------------------------------------------------------------------------------------------------------ fewer of them
+def test_only_takes_the_rows_with_a_text_in_their_name(command, monkeypatch):
+    use_stub(monkeypatch)
+    shapes = [*SMALL, "--shape", "2,1,3,4,2", "--shape", "2,1,3,5,2"]
+    _, record = command(*shapes, "--only", "gru 2,1,3,4", "--only", "lstm 3,2")
+    rows = {(row["cell"], tuple(row["shape"].values())) for row in record["results"]}
+    assert rows == {("gru", (2, 1, 3, 4, 2)), ("lstm", (3, 2, 4, 5, 1))}
+
+
+def test_only_that_leaves_nothing_is_refused(capsys):
+    assert cli.main([*SMALL, "--only", "lstm 9,9"]) == 1
+    assert "--only lstm 9,9 leaves nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("more", "rounds"), [([], 5), (["--rounds", "2"], 2), (["--rounds", "9"], 5)])
+def test_quick_is_a_set_and_few_rounds(more, rounds, monkeypatch):
+    asked = []
+    monkeypatch.setattr(speed, "take_times", lambda args, where, todo, *rest: asked.append((where, todo)) or [])
+    assert cli.main(["bench", "--quick", "--device", "cpu", *more]) == 0
+    [(where, todo)] = asked
+    assert where.rounds == rounds and {shape for _, shape, _, _ in todo} == set(speed.SETS["quick"])

@@ -24,6 +24,7 @@ from numbarnn.bench.speed.trust import Load, machine_doubt
 from numbarnn.common import precision
 
 ROUNDS = {"cpu": 7, "cuda": 5}
+QUICK, QUICK_ROUNDS = "quick", 5
 
 __all__ = ["FORWARD", "SETS", "SHORT", "TRAINING", "Shape", "as_record", "compare", "disagreement", "milliseconds"]
 
@@ -57,6 +58,10 @@ def add_arguments(parser):
     sets = {name: f"{len(own)} shapes" if len(own) > 9 else " ".join(map(str, own)) for name, own in SETS.items()}
     sets = "; ".join(f"{name}: {own}" for name, own in sets.items())
     shapes.add_argument("--set", choices=SETS, default="default", help=f"named shapes; {sets}")
+    about = f"the set {QUICK!r} and at most {QUICK_ROUNDS} rounds: two to three minutes on two cores"
+    shapes.add_argument("--quick", action="store_const", const=QUICK, dest="set", help=about)
+    about = "only the rows whose 'cell T,B,I,H,L dtype' has this text in it, such as 'lstm 25,16' or float64; may be "
+    parser.add_argument("--only", action="append", metavar="TEXT", help=about + "given several times, for any of them")
     add_list_argument(parser, "--cell", PEERS_CELLS, ["lstm", "gru"])
     add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
     add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
@@ -93,6 +98,8 @@ def run(args):
     """Takes the times and prints them; returns 1 when a time was refused or a peer's results are wrong, else 0."""
     if not peers.installed("torch"):
         raise report.MissingPackage("PyTorch", "numbarnn bench", "torch")
+    if args.set == QUICK and not args.shape:
+        args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
     where = set_up(args)
     if where.device == "cpu" and not peers.installed("onnx", "onnxruntime"):
         report.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
@@ -103,6 +110,12 @@ def run(args):
         for dtype in args.dtype
         for tf32 in (args.tf32 if dtype == "float32" and where.device == "cuda" else ["off"])
     ]
+    if args.only:
+        todo = [case for case in todo if any(text in " ".join(map(str, case[:3])) for text in args.only)]
+        if not todo:
+            raise report.CannotRun(
+                f"--only {' '.join(args.only)} leaves nothing: rows are called 'lstm 25,16,512,512,1 float32'"
+            )
     rows = take_times(args, where, todo, time_case, speed_table.print_timings)
     return 0 if all(row["ok"] and not disagreement(row["agreement"]) for row in rows) else 1
 

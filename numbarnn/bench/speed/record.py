@@ -19,7 +19,7 @@ from numbarnn.bench import info
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.speed import timing, trust
 from numbarnn.bench.speed.lineup import TORCH, is_cudnn
-from numbarnn.bench.speed.peak import cpu_peak
+from numbarnn.bench.speed.peak import cpu_bandwidth, cpu_peak
 
 # What runs during a call, by device: parts of the package.
 TIMED = {"cpu": ("cells", "common", "compile", "engines", "passes", "schedules")}
@@ -146,6 +146,7 @@ def as_record(rows, where, load, torch_method=TORCH_METHOD):
         method |= {"cudnn": CUDNN_METHOD | {"version": direct, "version_in_torch": of_torch}}
     else:
         method |= {"peak_flops": {dtype: cpu_peak(where.threads, dtype) for dtype in ("float32", "float64")}}
+        method |= {"bandwidth": cpu_bandwidth(where.threads)}
     machine = trust.machine_doubt(load, found["cpu"]["cores"])
     name = found["gpus"][0]["name"] if device == "cuda" and found["gpus"] else found["cpu"]["model"]
     return {

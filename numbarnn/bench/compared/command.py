@@ -1,0 +1,78 @@
+"""`numbarnn report FILE...`: results of `numbarnn bench` as one page with tables and pictures, side by side.
+
+Without a file it shows the results that come with numbarnn. `--against` compares the first file with a former result of
+the same problems: by ratios to peers that ran beside numbarnn both times, so that a slower machine is no loss.
+"""
+
+import argparse
+import json
+import webbrowser
+from pathlib import Path
+
+from numbarnn.bench import report
+from numbarnn.bench.compared.rows import SLOWER, changes, result_of
+from numbarnn.bench.speed import record
+
+RECORDED = Path(record.__file__).parents[1] / "results"
+
+
+def add_arguments(parser):
+    about = "what `numbarnn bench --json FILE` wrote, one or several; default: the results that come with numbarnn"
+    parser.add_argument("files", nargs="*", type=existing, metavar="FILE", help=about)
+    where = parser.add_argument
+    where("--html", type=report.json_path, default=Path("numbarnn_report.html"), metavar="FILE",
+          help="the page to write; default numbarnn_report.html")  # fmt: skip
+    where("--open", action="store_true", help="show the page in a browser")
+    about = f"a former result: say what became slower, by more than {SLOWER - 1:.0%}; exit status 1 if something did"
+    where("--against", type=existing, metavar="FILE", help=about)
+
+
+def existing(text):
+    """An argparse type: a file that is there, as text, so that it is not taken for one to write."""
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"expected a file that numbarnn bench --json wrote, got {text!r}: not a file")
+    return text
+
+
+def run(args):
+    """Writes the page; returns 1 where something became slower than in the former result."""
+    files = args.files or sorted(map(str, RECORDED.glob("*.json")))
+    results = [result for file in files if (result := read(file, asked=bool(args.files)))]
+    if args.against:
+        return say_changes(read(args.against, asked=True), results[0])
+    from numbarnn.bench.compared import page
+
+    report.write_bytes(args.html, page.html(results).encode())
+    report.say(f"numbarnn report: {len(results)} results, {args.html}")
+    if args.open:
+        webbrowser.open(args.html.resolve().as_uri())
+    return 0
+
+
+def read(file, asked):
+    """The `rows.Result` of a file; None for a file of something else that nobody asked for."""
+    try:
+        found = record.read(file)
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise report.CannotRun(f"{file} is no result of numbarnn bench: {type(error).__name__}: {error}") from error
+    if found is None and asked:
+        raise report.CannotRun(f"{file} is no result of numbarnn bench")
+    return found and result_of(Path(file).stem, found)
+
+
+def say_changes(former, now):
+    """The table of ratios before and now; returns 1 where a trusted one was lost."""
+    found = changes(former, now) if former.record["device"] == now.record["device"] else []
+    if not found:
+        raise report.CannotRun(f"{former.name} and {now.name} have no device, problem and peer in common")
+    rows = [
+        [str(one.key), one.peer, f"{one.before:.2f}", f"{one.now:.2f}", f"{one.factor:.2f}",
+         "SLOWER" if one.lost else "ok" if one.trusted else "in doubt"]
+        for one in found
+    ]  # fmt: skip
+    numbers = ["before", "now", "now / before"]
+    title = f"Ratios to peers of the same run: {former.name} before, {now.name} now"
+    report.print_table(title, ["problem", "peer", *numbers, "result"], rows, right=numbers)
+    lost, doubted = sum(one.lost for one in found), sum(not one.trusted for one in found)
+    report.say(f"numbarnn report: {lost} of {len(found)} slower; {doubted} in doubt")
+    return int(lost > 0)

@@ -1,0 +1,83 @@
+"""The page of `numbarnn report`."""
+
+from html import escape
+
+from numbarnn.bench import pages
+from numbarnn.bench.check.page import STYLE, about, table
+from numbarnn.bench.compared import plots
+from numbarnn.bench.compared.rows import keys_of
+from numbarnn.bench.speed.speed_table import milliseconds
+
+LEGEND = (
+    "A time is the median over rounds; a ratio is the median over rounds of numbarnn's time divided by the peer's in "
+    "the same round, so that a slow moment of the machine hits both. Below 1 numbarnn is faster. In doubt, by the "
+    "benchmark's own rule: ? in tables, hollow in pictures."
+)
+TRAFFIC = (
+    "Operations are those of the matrix products. The bytes are those of weights, x, y and, in training, their "
+    "gradients and what is saved, each moved once. Above the line is only what stays in the caches from call to call."
+)
+
+
+def html(results):
+    """The page as text.
+
+    Args:
+        results: list of `rows.Result`.
+    """
+    parts = ["<h1>numbarnn report</h1>", f"<p>{escape(LEGEND)}</p>"]
+    keys = keys_of(results)
+    for device in dict.fromkeys(result.record["device"] for result in results):
+        there = [result for result in results if result.record["device"] == device]
+        own = [key for key in keys if any(key in result.entries for result in there)]
+        clock = "the GPU's clock" if device == "cuda" else "the host's clock"
+        parts += [f"<h2>{'GPU' if device == 'cuda' else 'CPU'}: ratios</h2>", plots.ratios(there, own)]
+        parts += [f"<h2>Milliseconds by {clock}</h2>", times(there, own)]
+    for result in results:
+        pictures = [(dtype, plots.roofline(result, dtype)) for dtype in ("float32", "float64")]
+        for dtype, picture in pictures:
+            if picture:
+                parts += [f"<h2>Under the machine's ceilings: {escape(result.name)}, {dtype}</h2>", picture]
+                parts += [f"<p>{escape(TRAFFIC)}</p>"]
+    for result in results:
+        parts += [f"<h2>{escape(result.name)}</h2>", where(result.record)]
+        parts += [f"<p>{escape(circumstances(result.record))}</p>"]
+    return pages.document("numbarnn report", "\n".join(parts), STYLE)
+
+
+def where(record):
+    """What a record was taken on and with; older ones say some of it in another place."""
+    known = {"commit": record["commit"], "driver": record.get("driver"), "gpus": []}
+    return about(known | record["environment"])
+
+
+def times(results, keys):
+    """The table of times and ratios, results side by side."""
+    columns = ["problem"]
+    for result in results:
+        prefix = f"{result.name}: " if len(results) > 1 else ""
+        columns += [f"{prefix}ms", f"{prefix}ratios", f"{prefix}GFLOP/s", f"{prefix}of peak"]
+    return table(columns, [[str(key), *(cell for result in results for cell in cells(result, key))] for key in keys])
+
+
+def cells(result, key):
+    """A problem's cells of one result."""
+    entry = result.entries.get(key)
+    if entry is None:
+        return ["", "", "", ""]
+    if entry.seconds is None:
+        return ["-", entry.refusal, "", ""]
+    peak = result.record["method"].get("peak_flops", {}).get(key.dtype)
+    ratios = ", ".join(f"{ratio:.2f} {peer}" for peer, ratio in entry.ratios.items())
+    share = f"{entry.flops / peak:.0%}" if peak else ""
+    return [milliseconds(entry.seconds) + "?" * bool(entry.doubts), ratios, f"{entry.flops / 1e9:.1f}", share]
+
+
+def circumstances(record):
+    """How a record was taken, in a sentence."""
+    method, commit = record["method"], record["commit"]
+    commit = f" at commit {commit[:8]}" if record["clean"] is not None else ""
+    changed = ", with changes that were not committed" if record["clean"] is False else ""
+    said = f"Recorded {record['date'][:10]}{commit}{changed}; {method['rounds']} rounds"
+    said += f", {method['threads']} threads" if method.get("threads") and record["device"] == "cpu" else ""
+    return said + (f". The machine was busy: {record['doubt']}." if record["doubt"] else ".")

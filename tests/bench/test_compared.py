@@ -1,0 +1,133 @@
+"""`numbarnn report`: one page of several results, and what became slower."""
+
+import copy
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from numbarnn import cli
+from numbarnn.bench.compared import rows
+from numbarnn.bench.compared.command import RECORDED
+from numbarnn.bench.speed import peak, record
+
+CPU = sorted(RECORDED.glob("cpu-*.json"))[-1]
+GPU = RECORDED / "h200-2026-11-20-lstm-float32.json"
+
+
+@pytest.fixture
+def page(tmp_path):
+    def make(*files):
+        path = tmp_path / "page.html"
+        assert cli.main(["report", *map(str, files), "--html", str(path)]) == 0
+        return path.read_text(encoding="utf-8")
+
+    return make
+
+
+def steady(name, factor=1.0, bandwidth=20e9):
+    """A record in which nothing scatters, numbarnn's times multiplied by a factor."""
+    data = json.loads(CPU.read_text(encoding="utf-8"))
+    data["method"] |= {"cores_busy_elsewhere": 0.0, "bandwidth": bandwidth}
+    for row in data["results"]:
+        for contender, seconds in row["seconds"].items():
+            middle = row["median_s"][contender] * (factor if contender == "numbarnn" else 1)
+            row["seconds"][contender] = [middle] * len(seconds)
+    name.write_text(json.dumps(data), encoding="utf-8")
+    return name
+
+
+def test_without_a_file_all_that_come_with_numbarnn_are_on_one_page_which_refers_to_nothing_outside(page):
+    text = page()
+    assert "src=" not in text and 'href="http' not in text and "url(http" not in text
+    for path in RECORDED.glob("*.json"):
+        assert (path.stem in text) == (record.read(path) is not None)
+    assert all(str(rows.key_of(row)) in text for row in record.read(CPU)["results"])
+    pictures = [part.partition("</svg>")[0] for part in text.split("<svg")[1:]]
+    assert len(pictures) >= 2  # ratios by device, and ceilings where they were measured
+    for picture in pictures:
+        ElementTree.fromstring(f"<svg{picture}</svg>")
+
+
+def test_ceilings_are_drawn_where_the_record_has_them(page, tmp_path):
+    text = page(steady(tmp_path / "new.json"))
+    assert text.count("<svg") == 2 and "20 GB/s from memory" in text and "GFLOP/s, multiply-adds" in text
+
+
+def test_times_and_ratios_are_the_records(page, tmp_path):
+    found = record.read(CPU)
+    row = found["results"][0]
+    entry = rows.result_of("x", found).entries[rows.key_of(row)]
+    assert entry.seconds == row["median_s"]["numbarnn"]
+    assert entry.ratios == {"PyTorch": row["ratio"]["torch"], "onnxruntime": row["ratio"]["onnxruntime"]}
+    assert entry.best == max(row["ratio"].values())
+    work = 2 * 25 * 16 * 4 * 512 * 1024
+    assert entry.flops == pytest.approx(work / entry.seconds)
+    gpu = rows.result_of("x", record.read(GPU)).entries
+    assert all(set(one.ratios) <= {"cuDNN", "PyTorch"} for one in gpu.values())
+
+
+def test_a_problem_that_one_result_lacks_is_empty_there(page, tmp_path):
+    less = json.loads(steady(tmp_path / "less.json").read_text())
+    less["results"] = less["results"][:2]
+    (tmp_path / "less.json").write_text(json.dumps(less))
+    assert page(CPU, tmp_path / "less.json").count("<td></td><td></td><td></td><td></td>") == 30
+
+
+# -------------------------------------------------------------------------------------------- against a former result
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.05, 0), (1.2, 1), (0.5, 0)])
+def test_slower_by_a_tenth_is_said(factor, code, tmp_path, capsys):
+    before, now = steady(tmp_path / "before.json"), steady(tmp_path / "now.json", factor)
+    assert cli.main(["report", str(now), "--against", str(before)]) == code
+    said = capsys.readouterr().out
+    assert ("SLOWER" in said) == bool(code) and f"{48 if code else 0} of 48 slower; 0 in doubt" in said
+
+
+def test_a_slower_machine_is_no_loss(tmp_path):
+    before, now = (record.read(steady(tmp_path / f"{name}.json")) for name in ("before", "now"))
+    slow = copy.deepcopy(now)
+    for row in slow["results"]:
+        row["seconds"] = {name: [2 * t for t in times] for name, times in row["seconds"].items()}
+    found = rows.changes(rows.result_of("before", before), rows.result_of("now", slow))
+    assert found and not any(one.lost for one in found) and all(one.factor == pytest.approx(1) for one in found)
+
+
+def test_what_is_in_doubt_is_no_loss(tmp_path):
+    before, now = (record.read(steady(tmp_path / f"{name}.json")) for name in ("before", "now"))
+    for row in now["results"]:
+        row["seconds"]["numbarnn"] = [t * (1 + (i % 3)) for i, t in enumerate(row["seconds"]["numbarnn"])]
+    found = rows.changes(rows.result_of("before", before), rows.result_of("now", now))
+    assert not any(one.trusted or one.lost for one in found)
+
+
+def test_results_without_a_common_problem_are_refused(tmp_path, capsys):
+    assert cli.main(["report", str(CPU), "--against", str(GPU)]) == 1
+    assert "no device, problem and peer in common" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"results": [{"saved_bytes": 1}]}', '{"results": []}'])
+def test_another_file_is_refused(content, tmp_path, capsys):
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    assert cli.main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 1
+    assert "other.json is no result of numbarnn bench" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["report", str(tmp_path / "none.json")])
+    assert ended.value.code == 2 and "not a file" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------ the ceilings
+def test_traffic_counts_everything_once():
+    shape = {"T": 3, "B": 2, "I": 4, "H": 5, "L": 1}
+    weights, numbers = 4 * 5 * (4 + 5 + 2), 3 * 2 * (4 + 5)
+    assert peak.smallest_traffic("lstm", shape, "float32", False) == 4 * (weights + numbers)
+    assert peak.smallest_traffic("lstm", shape, "float16", True) == 2 * (2 * (weights + numbers) + 2 * 3 * 2 * 4 * 5)
+
+
+def test_reading_is_measured(monkeypatch):
+    monkeypatch.setattr(peak, "READ_BYTES", 1 << 20)
+    assert 1e8 < peak.cpu_bandwidth(1) < 1e13
