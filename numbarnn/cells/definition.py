@@ -1,13 +1,28 @@
 """What a cell is: the equations of one unit at one step, and what they need, as data."""
 
-import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from numbarnn.cells.layout import STACKED, Layout, usual
+
+
+class Given(NamedTuple):
+    """What a general cell's equations are given of a unit besides its pre-activations and states; all are tuples.
+
+    Attributes:
+        per_unit: the unit's own parameters.
+        sums: empty without sums, else the number of units, then all stages' sums in their order.
+        noise: the unit's random numbers in this step.
+        settings: the numbers that the layer was made with, the same for all units and steps (`Cell.settings`).
+    """
+
+    per_unit: tuple = ()
+    sums: tuple = ()
+    noise: tuple = ()
+    settings: tuple = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,13 +31,13 @@ class Stage:
 
     A product: some rows of R multiply not h' but a vector v, made of what is known by then.
 
-        forward(ax, ah, state, per_unit, sums, noise)                                    -> v
-        backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise)   -> d_ah of its gates
+        forward(ax, ah, state, given)                                    -> v
+        backward(saved, state, new_state, d_state, d_v, d_sums, given)   -> d_ah of its gates
 
     Sums: numbers of all units of one sequence are added up, and all its units see the totals.
 
-        forward(ax, ah, state, per_unit, sums, noise)                                    -> its sums' terms, a tuple
-        backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise)   -> terms of their gradients
+        forward(ax, ah, state, given)                                    -> its sums' terms, a tuple
+        backward(saved, state, new_state, d_state, d_v, d_sums, given)   -> terms of their gradients
 
     Or in place of their sum the largest of the terms (`largest`), through which no gradient flows: backward's terms are
     0, and engines leave them out.
@@ -71,16 +86,16 @@ class Cell:
 
     All arguments and results are tuples of scalars. `saved` is what backward needs beyond the states; `d_state` is the
     gradient of `new_state`; `d_state_before` is the part of the previous state's gradient that does not go through R.
+    Where the cell has `settings`, both take them as one more argument, the last.
 
     A `general` cell may have parameters per unit, `per_unit`, other gates of ah than of ax, random numbers, `noise`,
     and `stages`: further products, whose gates of ah come after those that multiply h', and sums over units:
 
-        forward(ax, ah, state, per_unit, sums, noise)                                    -> new_state, saved
-        backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise)   -> d_ax, d_ah, d_state_before,
-                                                                                            d_per_unit
+        forward(ax, ah, state, given)                                    -> new_state, saved
+        backward(saved, state, new_state, d_state, d_v, d_sums, given)   -> d_ax, d_ah, d_state_before, d_per_unit
 
-    `d_v` is the gradient of each product's vector; `d_ah` is that of the gates that multiply h' itself. `sums` is empty
-    without sums, else the number of units, then all stages' sums in their order; `d_sums` is the gradient of each sum.
+    `given` is a `Given`; `d_v` is the gradient of each product's vector, `d_sums` that of each sum; `d_ah` is that of
+    the gates that multiply h' itself.
 
     Attributes:
         name: such as "lstm"; one of `numbarnn.cells.CELLS`, or a variant's own.
@@ -92,6 +107,8 @@ class Cell:
         stages: further products and sums, in their order.
         per_unit: names of the parameters per unit.
         noise: the `Noise` of each random number that a unit gets in each step.
+        settings: names of numbers that a layer is made with and the equations read, such as bounds of a state. They
+            are arguments of compiled code, which is the same whatever they are.
         heads: R's matrices are this many blocks on the diagonal: units see those of their own block alone.
         drop_connect: for each gate of ah the probability with which a training call takes a weight of R as 0, the same
             for all steps, the others times 1 / (1 - p); empty: no weight.
@@ -123,6 +140,7 @@ class Cell:
     general: bool = False
     source: str = ""
     layout: Layout | None = None
+    settings: tuple[str, ...] = ()
 
     def __copy__(self):
         return self
@@ -251,11 +269,3 @@ def get(cell):
     if not isinstance(cell, str) or cell not in CELLS:
         raise ValueError(f"cell must be one of {', '.join(CELLS)} or a Cell, not {cell!r}")
     return CELLS[cell]
-
-
-def with_names(function, **values):
-    """A copy of a plain function whose module-level names stand for these values: a variant of a cell's equations."""
-    namespace = {**function.__globals__, **values}
-    copy = types.FunctionType(function.__code__, namespace, function.__name__)
-    copy.__qualname__, copy.__doc__ = function.__qualname__, function.__doc__
-    return copy

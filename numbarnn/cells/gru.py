@@ -77,18 +77,18 @@ GRU = Cell("gru", ("r", "z", "n"), ("h",), ("r", "z", "n", "q"), gru_forward, gr
 
 
 # --------------------------------------------------------------------------------------- reset before the product
-def reset_forward(ax, ah, state, per_unit, sums, noise):
+def reset_forward(ax, ah, state, given):
     """v of (2a)."""
     return reset_gate(ax, ah) * state[0]
 
 
-def reset_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def reset_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     """dn of (5), the gradient of what multiplies v."""
     _, z, n = saved
     return (mix_backward(d_state[0], n, z, state[0])[1],)
 
 
-def gru_reset_before_forward(ax, ah, state, per_unit, sums, noise):
+def gru_reset_before_forward(ax, ah, state, given):
     """One step of one unit: (1), n of (2a), (3)."""
     (h,) = state
     z = update_gate(ax, ah)
@@ -96,7 +96,7 @@ def gru_reset_before_forward(ax, ah, state, per_unit, sums, noise):
     return (mix(n, z, h),), (reset_gate(ax, ah), z, n)
 
 
-def gru_reset_before_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def gru_reset_before_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     """One step of one unit backward: (4), (5), (6a) and (7a), but for what goes through R."""
     r, z, n = saved
     (h_before,) = state

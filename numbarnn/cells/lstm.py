@@ -26,9 +26,7 @@ it was computed from:
 That cuDNN's gradient is (5a), and what it makes of NaN, is an assumption (`numbarnn.bench.peers.cudnn.assumptions`).
 """
 
-from functools import cache
-
-from numbarnn.cells.definition import Cell, with_names
+from numbarnn.cells.definition import Cell
 from numbarnn.cells.scalar import ZERO, clip, clip_nan, d_sigmoid, d_tanh, inside, sigmoid, tanh
 
 
@@ -62,39 +60,41 @@ def lstm_backward(saved, state, new_state, d_state):
 
 LSTM = Cell("lstm", ("i", "f", "g", "o"), ("h", "c"), ("i", "f", "g", "o"), lstm_forward, lstm_backward)
 
+
 # ---------------------------------------------------------------------------------------------------- with cell clip
-LCLIP, RCLIP = -1.0, 1.0  # of each variant its own
-limit = clip
-
-
-def clipped_forward(ax, ah, state):
+def clipped_forward(ax, ah, state, settings):
     """One step of one unit: (1), (2), (3a)."""
     (_, c), gates = lstm_forward(ax, ah, state)
-    c = limit(c, LCLIP, RCLIP)  # (3a)
+    c = clip(c, settings[0], settings[1])  # (3a)
     return (gates[3] * tanh(c), c), gates
 
 
-def clipped_backward(saved, state, new_state, d_state):
+def clipped_nan_forward(ax, ah, state, settings):
+    """The same, where a NaN in c becomes lclip."""
+    (_, c), gates = lstm_forward(ax, ah, state)
+    c = clip_nan(c, settings[0], settings[1])
+    return (gates[3] * tanh(c), c), gates
+
+
+def clipped_backward(saved, state, new_state, d_state, settings):
     """One step of one unit backward: (4) to (7), with (5a)."""
     (di, df, dg, do), _, (_, dc) = lstm_backward(saved, state, new_state, d_state)
-    c = new_state[1]
-    di, df, dg = inside(c, LCLIP, RCLIP, di), inside(c, LCLIP, RCLIP, df), inside(c, LCLIP, RCLIP, dg)  # (5a)
+    c, (low, high) = new_state[1], settings
+    di, df, dg = inside(c, low, high, di), inside(c, low, high, df), inside(c, low, high, dg)  # (5a)
     gates = (di, df, dg, do)
-    return gates, gates, (ZERO, inside(c, LCLIP, RCLIP, dc))
+    return gates, gates, (ZERO, inside(c, low, high, dc))
 
 
-def clipped(lclip, rclip, propagate_nan=True):
-    """The LSTM whose c is limited to [lclip, rclip] at each step; the same object for the same limits.
+_CLIPPED, _CLIPPED_NAN = (
+    Cell(name, LSTM.gates, LSTM.states, LSTM.saved, forward, clipped_backward, settings=("lclip", "rclip"))
+    for name, forward in (("lstm_clip", clipped_forward), ("lstm_clip_no_nan", clipped_nan_forward))
+)
+
+
+def clipped(propagate_nan=True):
+    """The LSTM whose c is limited to [lclip, rclip], its settings, at each step.
 
     Args:
         propagate_nan: NaN stays NaN; else it becomes lclip.
     """
-    return _clipped(float(lclip), float(rclip), bool(propagate_nan))
-
-
-@cache
-def _clipped(lclip, rclip, propagate_nan):
-    names = {"LCLIP": lclip, "RCLIP": rclip, "limit": clip if propagate_nan else clip_nan}
-    forward, backward = with_names(clipped_forward, **names), with_names(clipped_backward, **names)
-    name = f"lstm_clip_{lclip!r}_{rclip!r}{'' if propagate_nan else '_no_nan'}"
-    return Cell(name, LSTM.gates, LSTM.states, LSTM.saved, forward, backward)
+    return _CLIPPED if propagate_nan else _CLIPPED_NAN

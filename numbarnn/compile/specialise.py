@@ -15,9 +15,15 @@ def forward_function(cell, dtype, backend):
     forward = specialise(cell.forward, dtype, backend)
     if cell.general:
         return forward
+    if cell.settings:
 
-    def wider(ax, ah, state, per_unit, sums, noise):
-        return forward(ax, ah, state)
+        def wider(ax, ah, state, given):
+            return forward(ax, ah, state, given.settings)
+
+    else:
+
+        def wider(ax, ah, state, given):
+            return forward(ax, ah, state)
 
     return jit(wider, backend)
 
@@ -28,10 +34,17 @@ def backward_function(cell, dtype, backend):
     backward = specialise(cell.backward, dtype, backend)
     if cell.general:
         return backward
+    if cell.settings:
 
-    def wider(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
-        d_ax, d_ah, d_before = backward(saved, state, new_state, d_state)
-        return d_ax, d_ah, d_before, ()
+        def wider(saved, state, new_state, d_state, d_v, d_sums, given):
+            d_ax, d_ah, d_before = backward(saved, state, new_state, d_state, given.settings)
+            return d_ax, d_ah, d_before, ()
+
+    else:
+
+        def wider(saved, state, new_state, d_state, d_v, d_sums, given):
+            d_ax, d_ah, d_before = backward(saved, state, new_state, d_state)
+            return d_ax, d_ah, d_before, ()
 
     return jit(wider, backend)
 

@@ -3,7 +3,7 @@
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)   # device functions, for the kernel to close over
     y[i] = narrow(widen(x[i]) * factor)                           # in the kernel
     kernel.bind(config, storage.stored(y), storage.stored(x))     # float16 and bfloat16 go in as uint16
-    kernel.bind(config, storage.stored_group(states))             # a NamedTuple of arrays and None
+    kernel.bind(config, storage.stored_group(states))             # a NamedTuple of arrays, of tuples and None
 
 Numba's own float16 needs a library that NVCC builds, and it has no bfloat16 arrays; bits need neither, on any device.
 """
@@ -23,8 +23,8 @@ def stored(array):
 
 
 def stored_group(group):
-    """A NamedTuple of arrays and None as kernels take it: the arrays as `stored`."""
-    return group._make([None if array is None else stored(array) for array in group])
+    """A NamedTuple of arrays, tuples of numbers and None as kernels take it: the arrays as `stored`."""
+    return group._make([part if part is None or type(part) is tuple else stored(part) for part in group])
 
 
 @cache

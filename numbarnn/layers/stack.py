@@ -79,7 +79,7 @@ class Stack:
         self.cell_clip = checks.cell_clip(cell_clip, self.cell)
         self.clip_propagate_nan = checks.flag(clip_propagate_nan, "clip_propagate_nan")
         if self.cell_clip:
-            self.cell = cells.lstm.clipped(*self.cell_clip, self.clip_propagate_nan)
+            self.cell = cells.lstm.clipped(self.clip_propagate_nan)
         self.input_size = checks.positive_int(input_size, "input_size")
         self.hidden_sizes = checks.hidden_sizes(hidden_size, num_layers)
         self.num_layers = len(self.hidden_sizes)
@@ -116,6 +116,7 @@ class Stack:
             allow_tf32=self.allow_tf32,
             profile=self.engine.profile,
             fuses_input=self.engine.fuses_input,
+            settings=self.cell_clip or (),
         )
         self.space = self._problem.space
         self.private_sizes = self._private_sizes()

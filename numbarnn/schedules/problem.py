@@ -4,6 +4,8 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype
 from numbarnn.weights import WITHOUT_W, WeightSpace
@@ -28,6 +30,7 @@ class Problem:
         resets: sequences may begin anew.
         batch_major: x, y, dy and dx have the axes of batch and time exchanged.
         keeps_states: the private states of every step of the last layer are a result too.
+        settings: the numbers that the cell's equations read, as `Cell.settings` names them.
         fuses_input: steps compute x Wᵀ themselves (`Engine.fuses_input`).
         allow_tf32: float32 products may be computed by tensor cores, which round their operands to TF32 (GPUs only).
         profile: what planners know of the device (`Engine.profile`), or None.
@@ -53,6 +56,7 @@ class Problem:
     batch_major: bool = False
     fuses_input: bool = False
     keeps_states: bool = False
+    settings: tuple[float, ...] = ()
 
     def __hash__(self):
         return self._hash
@@ -100,6 +104,11 @@ class Problem:
     def state_dtype(self):
         """The dtype in which states accumulate."""
         return compute_dtype(self.dtype)
+
+    @cached_property
+    def settings_of_kernels(self):
+        """The settings as kernels take them: a tuple of NumPy numbers; None where the cell has none."""
+        return tuple(map(np.dtype(self.state_dtype).type, self.settings)) or None
 
     @cached_property
     def output_sizes(self):

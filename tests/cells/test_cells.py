@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 
-from cell_steps import callable_from_python, mapped, types_inside
+from cell_steps import callable_from_python, each, mapped, types_inside
 from general_cells import GENERAL
 from numbarnn import cells
 from numbarnn.cells import lstm, scalar
+from numbarnn.cells.definition import Given
 from numbarnn.common.philox import dropout_words, philox
 from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile import units
 from numbarnn.compile.specialise import backward_function, forward_function, specialise
 from philox_reference import philox4x32
 
-CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4, True), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
+CLIPPED = {"clipped": lstm.clipped(True), "clipped_nan_too": lstm.clipped(False)}
 ALL_CELLS = cells.CELLS | CLIPPED | GENERAL
 by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
@@ -29,6 +30,17 @@ def parts_of(cell, point):
     return tuple(map(tuple, np.split(point, ends)))
 
 
+def settings_of(cell):
+    """The clipped LSTM's bounds."""
+    return (-0.3, 0.4) if cell.settings else ()
+
+
+def arguments_of(cell, point):
+    """What its forward takes, of the point's dtype."""
+    *others, per_unit = parts_of(cell, point)
+    return *others, Given(per_unit, settings=tuple(map(point.dtype.type, settings_of(cell))))
+
+
 def size_of(cell):
     """How many numbers `parts_of` takes."""
     return cell.num_gates + cell.num_ah + cell.num_states + cell.num_per_unit
@@ -40,10 +52,10 @@ def step_forward(cell, ax, ah, state, per_unit):
     ah = list(ah)
     for number, stage in enumerate(cell.stages):
         known = *ah[: cell.first_of_stage(number)], *[np.nan] * (len(ah) - cell.first_of_stage(number))
-        v = stage.forward(ax, known, state, per_unit, (), ())
+        v = stage.forward(ax, known, state, Given(per_unit))
         for gate in gates_of_stage(cell, number):
             ah[gate] += WEIGHT * v
-    return forward(ax, tuple(ah), state, per_unit, (), ())
+    return forward(ax, tuple(ah), state, Given(per_unit, settings=settings_of(cell)))
 
 
 def gates_of_stage(cell, number):
@@ -55,10 +67,11 @@ def step_backward(cell, saved, state, new_state, d_state, per_unit):
     backward = backward_function(cell, "float64", "python")
     d_v, of_stages = [np.nan] * len(cell.stages), ()
     for number in reversed(range(len(cell.stages))):
-        d_ah = cell.stages[number].backward(saved, state, new_state, d_state, tuple(d_v), per_unit, (), (), ())
+        d_ah = cell.stages[number].backward(saved, state, new_state, d_state, tuple(d_v), (), Given(per_unit))
         assert len(d_ah) == len(gates_of_stage(cell, number))
         d_v[number], of_stages = WEIGHT * sum(d_ah), (*d_ah, *of_stages)
-    d_ax, d_ah, d_before, d_per_unit = backward(saved, state, new_state, d_state, tuple(d_v), per_unit, (), (), ())
+    given = Given(per_unit, settings=settings_of(cell))
+    d_ax, d_ah, d_before, d_per_unit = backward(saved, state, new_state, d_state, tuple(d_v), (), given)
     return d_ax, (*d_ah, *of_stages), d_before, d_per_unit
 
 
@@ -150,8 +163,10 @@ def functions_of(cell):
     forward, backward = (G, A, S), (K, S, S, S)
     if cell.general:
         seen, noise = cell.num_sums + (cell.num_sums > 0), len(cell.noise)
-        forward = *forward, cell.num_per_unit, seen, noise
-        backward = *backward, cell.num_products, cell.num_per_unit, seen, cell.num_sums, noise
+        given = Given(cell.num_per_unit, seen, noise, len(cell.settings))
+        forward, backward = (*forward, given), (*backward, cell.num_products, cell.num_sums, given)
+    elif cell.settings:
+        forward, backward = (*forward, len(cell.settings)), (*backward, len(cell.settings))
     yield from ((cell.forward, forward), (cell.backward, backward))
     for stage in cell.stages:
         yield from ((stage.forward, forward), (stage.backward, backward))
@@ -175,7 +190,7 @@ def flat(result):
 def test_simulated_cells_compute_in_their_dtype(cell, dtype):
     one = np.dtype(dtype).type(0.5)
     for function, arguments in functions_of(cell):
-        result = specialise(function, dtype, "python")(*((one,) * count for count in arguments))
+        result = specialise(function, dtype, "python")(*each(arguments, lambda count: (one,) * count))
         assert {np.asarray(value).dtype.name for value in flat(result)} == {dtype}
 
 
@@ -188,8 +203,8 @@ def test_compiled_cells_equal_the_plain_equations(cell, dtype):
     for _ in range(20):
         point = rng.normal(size=size_of(cell)).astype(dtype)
         # eight operations on numbers below 4, and one exp or tanh of 2.5 eps
-        ours = compiled(*parts_of(cell, point), (), ())
-        exact = plain(*parts_of(cell, point.astype(np.float64)), (), ())
+        ours = compiled(*arguments_of(cell, point))
+        exact = plain(*arguments_of(cell, point.astype(np.float64)))
         for one, other in zip(flat(ours), flat(exact), strict=True):
             assert abs(one - other) <= 16 * np.finfo(dtype).eps
 

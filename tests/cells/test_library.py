@@ -14,6 +14,7 @@ from cell_steps import Steps
 from equations import BUILT_IN_TOO, LIBRARY, by_loops_names, cell_of, loop_of, own_parameters
 from numbarnn import cells
 from numbarnn.cells import functions, library, tracing
+from numbarnn.cells.definition import Given
 from own_cells import OWN
 from problems import Case, assert_close, make_problem
 
@@ -170,9 +171,9 @@ def test_equations_with_heads_run_on_arrays():
 
 def step_of(cell, ax, ah, state, per_unit, d_state, d_v):
     """(new_state, d_ax, d_ah of the gates that multiply h, the state's gradient) of one step."""
-    more = (per_unit, (), ()) if cell.general else ()
+    more = (Given(per_unit),) if cell.general else ()
     new_state, saved = cell.forward(ax, ah, state, *more)
-    gradients = cell.backward(saved, state, new_state, d_state, *((d_v, per_unit, (), (), ()) if cell.general else ()))
+    gradients = cell.backward(saved, state, new_state, d_state, *((d_v, (), *more) if cell.general else ()))
     return new_state, *gradients[:3]
 
 

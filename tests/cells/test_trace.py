@@ -10,6 +10,7 @@ import pytest
 
 from numbarnn import cells
 from numbarnn.cells import Cell, library
+from numbarnn.cells.definition import Given
 from numbarnn.cells.functions import exp, sigmoid, softplus, tanh, where
 from numbarnn.cells.tracing import cell, show
 from numbarnn.cells.tracing.graph import Graph
@@ -146,7 +147,7 @@ def test_infinite_constants():
     def traced(x, h, p, limit):
         return where(p.W.a @ x < limit, h, limit)
 
-    assert traced.forward((1.0,), (), (2.0,), (), (), ())[0] == (2.0,)
+    assert traced.forward((1.0,), (), (2.0,), Given())[0] == (2.0,)
 
 
 def test_variables_do_not_hide_functions():
@@ -156,7 +157,7 @@ def test_variables_do_not_hide_functions():
         exp, ax, lambda_, ONE = tanh(sigmoid_) * 3, tanh(tanh_), h - 7, h + 3
         return sigmoid(exp * ax) + softplus(lambda_ * ONE) * ONE * exp
 
-    (found,) = traced.forward((0.3, 0.4), (), (0.5,), (), (), ())[0]
+    (found,) = traced.forward((0.3, 0.4), (), (0.5,), Given())[0]
     a, b = 3 * tanh(0.3), tanh(0.4)
     assert found == pytest.approx(sigmoid(a * b) + softplus((0.5 - 7) * 3.5) * 3.5 * a, rel=1e-14)
 
@@ -192,7 +193,7 @@ def test_cell_with_arguments_and_without():
     assert [c.hyperparameters for c in (plain, other, again)] == [
         {"rate": 0.5, "power": 2}, {"rate": 0.25, "power": 2}, {"rate": 0.25, "power": 3},
     ]  # fmt: skip
-    assert [c.forward((1.0,), (), (2.0,), (), (), ())[0][0] for c in (plain, other, again)] == pytest.approx(
+    assert [c.forward((1.0,), (), (2.0,), Given())[0][0] for c in (plain, other, again)] == pytest.approx(
         [2 + rate * (tanh(1.0) ** power - 2) for rate, power in ((0.5, 2), (0.25, 2), (0.25, 3))]
     )
 
@@ -219,7 +220,7 @@ def test_show(capsys):
         "bias_hh     (1H,)      n: p.b.q",
         "by name: W.r W.z W.n (H, I); R.r R.z R.n (H, H); b.r b.z b.n b.q (H,)",
         "4 values per step and unit; bytes: 16 in float32, 8 in float16",
-        "def gru_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):",
+        "def gru_backward(saved, state, new_state, d_state, d_v, d_sums, given):",
     ):
         assert line in text
 

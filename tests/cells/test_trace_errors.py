@@ -8,6 +8,7 @@ import pytest
 
 import numbarnn
 from numbarnn.cells import functions
+from numbarnn.cells.definition import Given
 from numbarnn.cells.functions import clip, drop_connect, dropout, elu, heads, leaky_relu, where, zoneout
 from numbarnn.cells.tracing import CellError, cell
 
@@ -257,8 +258,8 @@ def test_numbers_of_numpy_are_constants():
     traced = cell(
         lambda x, h, p: np.float64(2) * h + np.float32(0.5) * (p.W.a @ x) ** np.int64(2) + clip(h, -1, np.array(1))
     )
-    assert traced.forward((3.0,), (), (0.5,), (), (), ())[0] == (6.0,)
-    assert cell(lambda x, h, p: where(np.float64(1) < p.W.a @ x, h, 0)).forward((3.0,), (), (0.5,), (), (), ())[0] == (
+    assert traced.forward((3.0,), (), (0.5,), Given())[0] == (6.0,)
+    assert cell(lambda x, h, p: where(np.float64(1) < p.W.a @ x, h, 0)).forward((3.0,), (), (0.5,), Given())[0] == (
         0.5,
     )
 

@@ -2,13 +2,14 @@
 
 import math
 import operator
+import types
 
 import numpy as np
 import pytest
 
 from cell_steps import callable_from_python, mapped
 from numbarnn.cells import functions, scalar
-from numbarnn.cells.definition import with_names
+from numbarnn.cells.definition import Given
 from numbarnn.cells.tracing import CellError, cell
 from numbarnn.compile.specialise import specialise
 
@@ -166,8 +167,8 @@ maximum, minimum, where, sign, ZERO = scalar.maximum, scalar.minimum, scalar.whe
 def derivative(function, value):
     """The derived derivative of a function of one traced value, at a number."""
     traced = cell(lambda x, h, p: function(p.W.a @ x))
-    new_state, saved = traced.forward((value,), (), (0.0,), (), (), ())
-    (d_ax,), *_ = traced.backward(saved, (0.0,), new_state, (1.0,), (), (), (), (), ())
+    new_state, saved = traced.forward((value,), (), (0.0,), Given())
+    (d_ax,), *_ = traced.backward(saved, (0.0,), new_state, (1.0,), (), (), Given())
     return float(d_ax)
 
 
@@ -190,7 +191,7 @@ def test_derivative_of_powers(exponent):
     assert derivative(lambda a: 2**a / a, value) == pytest.approx(2**value * (math.log(2) / value - 1 / value**2))
     if isinstance(exponent, int) and exponent:
         traced = cell(lambda x, h, p: (p.W.a @ x) ** exponent)
-        assert traced.forward((-value,), (), (0.0,), (), (), ())[0][0] == pytest.approx((-value) ** exponent)
+        assert traced.forward((-value,), (), (0.0,), Given())[0][0] == pytest.approx((-value) ** exponent)
 
 
 KINKS = {
@@ -239,7 +240,7 @@ def test_modulo_of_integers_is_exact(backend):
     """Also where the quotient is rounded to an integer, such as that of 49 and 49 by the reciprocal."""
     steps = np.arange(-3000, 3000, dtype=np.float32)
     for divisor in (1.0, 2.0, 3.0, 7.0, 10.0, 49.0, 128.0, 961.0, -7.0):
-        function = with_names(modulo_of, DIVISOR=divisor)
+        function = types.FunctionType(modulo_of.__code__, {**modulo_of.__globals__, "DIVISOR": divisor}, "modulo_of")
         apply = mapped(function) if backend == "cpu" else specialise(function, "float32", backend)
         np.testing.assert_array_equal(apply(steps), np.mod(steps, np.float32(divisor)))
 
@@ -256,7 +257,7 @@ def test_derivative_of_modulo():
     assert derivative(lambda a: a % 1.5, 4.1) == 1
     assert derivative(lambda a: 7.3 % a, 1.5) == -4
     traced = cell(lambda x, h, p: 5 % (p.W.a @ x))
-    assert traced.forward((3.0,), (), (0.0,), (), (), ())[0] == (2.0,)
+    assert traced.forward((3.0,), (), (0.0,), Given())[0] == (2.0,)
 
 
 # --------------------------------------------------------------------------------------------------- of derivatives
@@ -291,7 +292,7 @@ def test_comparisons(compare):
     chosen = getattr(operator, compare)
     traced = cell(lambda x, h, p: functions.where(chosen(p.W.a @ x, h), 1 * h, 2 + h))
     for a in (0.0, 1.0, 2.0):
-        assert traced.forward((a,), (), (1.0,), (), (), ())[0] == (1.0 if chosen(a, 1.0) else 3.0,)
+        assert traced.forward((a,), (), (1.0,), Given())[0] == (1.0 if chosen(a, 1.0) else 3.0,)
 
 
 # ------------------------------------------------------------------------------------------------------- of all units

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from cell_steps import Steps, callable_from_python, types_inside
+from cell_steps import Steps, callable_from_python, each, types_inside
 from numbarnn.cells import library
+from numbarnn.cells.definition import Given
 from numbarnn.cells.tracing import cell
 from numbarnn.cells.tracing.saving import CHOICES
 from numbarnn.compile.specialise import specialise
@@ -84,10 +85,11 @@ def test_backward_is_the_derivative(traced):
 def functions_of(traced):
     """(each of the cell's functions, how many numbers each of its arguments has)."""
     seen, noise = traced.num_sums + (traced.num_sums > 0), len(traced.noise)
-    forward = traced.num_gates, traced.num_ah, traced.num_states, traced.num_per_unit, seen, noise
+    given = Given(traced.num_per_unit, seen, noise, 0)
+    forward = traced.num_gates, traced.num_ah, traced.num_states, given
     backward = (
         traced.num_saved, traced.num_states, traced.num_states, traced.num_states, traced.num_products,
-        traced.num_per_unit, seen, traced.num_sums, noise,
+        traced.num_sums, given,
     )  # fmt: skip
     yield from ((traced.forward, forward), (traced.backward, backward))
     for stage in traced.stages:
@@ -114,11 +116,11 @@ def test_compiled_functions_compute_in_float32(name):
     random = np.random.default_rng(2)
     for function, counts in functions_of(CELLS[name]):
         compiled, plain = specialise(function, "float32", "cpu"), specialise(function, "float32", "python")
-        arguments = [tuple(np.float32(0.2 + 0.6 * random.random(count))) for count in counts]
+        arguments = each(counts, lambda count: tuple(np.float32(0.2 + 0.6 * random.random(count))))
         assert types_inside(compiled, "float32", counts) <= {"float32"}
         expected, exact = (
             flat(plain(*arguments)),
-            flat(function(*(tuple(map(np.float64, values)) for values in arguments))),
+            flat(function(*each(arguments, np.float64))),
         )
         assert {np.asarray(value).dtype.name for value in expected} == {"float32"}
         # a few dozen operations on numbers of size 1 to 10

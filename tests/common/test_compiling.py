@@ -41,6 +41,16 @@ layer = numbarnn.LSTM(4, 5, device="cpu", seed=0)
 y, _, tape = layer.forward(numpy.ones(({steps}, 2, 4), "float32"))
 layer.backward(tape, y)
 """
+CLIPPED = """
+import numpy, numbarnn
+def call(*bounds):
+    layer = numbarnn.LSTM(4, 5, cell_clip=bounds, device="cpu", seed=0)
+    y, _, tape = layer.forward(numpy.ones((2, 2, 4), "float32"))
+    return y, layer.backward(tape, y).x
+first, of_first = call(-0.1, 0.2), len(names)
+assert any((one != other).any() for one, other in zip(first, call(-0.05, 0.01)))
+names = [str(of_first), str(len(names))]
+"""
 MULTIPLY = """
 import numpy
 from numbarnn import engines
@@ -121,6 +131,13 @@ def test_a_first_call_compiles_what_it_uses_alone(tmp_path):
         found[steps] = sorted(said.split())
     assert found[2] == sorted(loops | cell | as_they_lie)
     assert found[20] == sorted(loops | cell | panels)
+
+
+def test_other_bounds_of_c_compile_nothing(tmp_path):
+    """They are arguments of the compiled cell."""
+    said, _ = run(NAMES.format(work=CLIPPED), NUMBARNN_CACHE_DIR=str(tmp_path))
+    first, both = map(int, said.split())
+    assert 5 < first == both
 
 
 # -------------------------------------------------------------------------------------- the word

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from numbarnn import PackedSequence, engines, pack_padded_sequence
+from numbarnn.cuda.launch import Kernel
 from problems import (
     Case,
     Problem,
@@ -106,6 +107,22 @@ def test_replays_go_by_their_own_calls_lengths_and_resets(engine, cell, batch_fi
         assert_close(problem.case, values, problem.expected(), f"call {turn}")
         del y, new_state, tape, gradients  # so that the next call gets the same memory
     assert engine.streams.replays - replays >= 2 * (len(problems) - 4)
+
+
+@pytest.mark.parametrize("schedule", ("stepwise", "persistent"))
+def test_other_bounds_of_c_compile_nothing(engine, schedule, monkeypatch):
+    """They are arguments of kernels; a recorded call is replayed with its own."""
+    compiled, compile_kernel = [], Kernel._compile
+    monkeypatch.setattr(Kernel, "_compile", lambda self, *given: compiled.append(self) or compile_kernel(self, *given))
+    bounds = (-0.1, 0.2), (-0.4, 0.05)
+    problems = [Problem(Case("lstm", T=3, B=2, hidden=(5,), cell_clip=pair)) for pair in bounds]
+    layers = [problem.layer("cuda", schedule=schedule) for problem in problems]
+    for turn in range(4):
+        for number, (layer, problem) in enumerate(zip(layers, problems, strict=True)):
+            assert_close(problem.case, train(layer, problem)[0], problem.expected(), f"call {turn}, layer {number}")
+            if turn == 0 and number == 0:
+                by_first = list(compiled)
+    assert compiled == by_first
 
 
 # -------------------------------------------------------------------------------------------------- arrays in and out

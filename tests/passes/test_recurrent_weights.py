@@ -187,13 +187,13 @@ def test_gradcheck_of_projections_and_of_what_is_drawn():
 KINDS = (Noise(0.5), Noise(0.3, 2.0, 1.0, False), *[Noise(0.1 * n, 1.5) for n in range(2, 6)])
 
 
-def noisy_forward(ax, ah, state, per_unit, sums, noise):
-    return (noise[0] * ax[0] + noise[1] * ah[0] + noise[5], noise[1], noise[4]), ()
+def noisy_forward(ax, ah, state, given):
+    return (given.noise[0] * ax[0] + given.noise[1] * ah[0] + given.noise[5], given.noise[1], given.noise[4]), ()
 
 
-def noisy_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def noisy_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     nothing = state[0] - state[0]
-    return (noise[0] * d_state[0],), (noise[1] * d_state[0],), (nothing, nothing, nothing), ()
+    return (given.noise[0] * d_state[0],), (given.noise[1] * d_state[0],), (nothing, nothing, nothing), ()
 
 
 # A cell whose states show some of its random numbers.

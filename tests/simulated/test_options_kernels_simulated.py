@@ -28,7 +28,7 @@ from row_cases import (
 )
 from step_buffers import kinds_of_steps, nans, normal, walk
 
-ALL_CELLS = cells.CELLS | {"lstm_clip": lstm.clipped(-0.3, 0.4)} | GENERAL
+ALL_CELLS = cells.CELLS | {"lstm_clip": lstm.clipped()} | GENERAL
 by_direction = pytest.mark.parametrize("direction", (0, 1))
 
 

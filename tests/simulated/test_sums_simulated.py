@@ -56,7 +56,7 @@ def test_steps_are_right_for_any_grid(launched_as, cell, grid, threads):
 def many_sums(count):
     """A cell with a stage of so many sums."""
 
-    def terms(ax, ah, state, per_unit, sums, noise):
+    def terms(ax, ah, state, given):
         return (ax[0],) * count
 
     stage = Stage((), terms, terms, sums=tuple(f"s{k}" for k in range(count)))

@@ -12,6 +12,7 @@ from itertools import count
 import numpy as np
 
 from numbarnn import engines
+from numbarnn.cells.definition import Given
 from numbarnn.compile import native, types
 from numbarnn.compile.plain import call, module_of
 from numbarnn.compile.specialise import specialise
@@ -27,7 +28,15 @@ _numbers = count()
 
 def type_of(value):
     """The type of a NumPy number, or of a tuple of them."""
-    return tuple(map(type_of, value)) if isinstance(value, tuple) else types.from_dtype(np.asarray(value).dtype)
+    return each(value, lambda one: types.from_dtype(np.asarray(one).dtype))
+
+
+def each(value, change):
+    """The same tuple, which may be nested, with each number changed; or a changed number."""
+    if not isinstance(value, tuple):
+        return change(value)
+    parts = [each(part, change) for part in value]
+    return value._make(parts) if hasattr(value, "_fields") else tuple(parts)
 
 
 @cache
@@ -45,7 +54,7 @@ def compiled(function, kinds):
             return builder.gep(pointer, [types.int64.llvm(next(places))])
 
         def load(one):
-            return tuple(map(load, one)) if isinstance(one, tuple) else Value(one, builder.load(at(given)))
+            return each(one, lambda kind: Value(kind, builder.load(at(given))))
 
         value = call(function, [load(one) for one in kinds], builder)
         places = count()
@@ -67,10 +76,10 @@ def flat_types(kinds):
 
 
 def types_inside(function, dtype, counts):
-    """Names of the types of numbers that compiled code of a function has, of tuples of so many numbers; Numba compiled
-    none of it."""
+    """Names of the types of numbers that compiled code of a function has, of tuples of so many numbers, some perhaps in
+    a group of tuples; Numba compiled none of it."""
     number = types.from_dtype(np.dtype(dtype))
-    _, returned, module = compiled(function, tuple((number,) * count for count in counts))
+    _, returned, module = compiled(function, each(tuple(counts), lambda count: (number,) * count))
     assert set(flat_types(returned)) == {number} and not hasattr(module, "linked")
     return {name for name, llvm in (("float32", "float "), ("float64", "double ")) if llvm in str(module)}
 
@@ -144,6 +153,7 @@ class Steps:
         self.W_hr = parameters.get("weight_hr")
         self.per_unit = tuple(parameters[name] for name in cell.per_unit)
         self.noise = tuple(noise.mean for noise in cell.noise)
+        assert not cell.settings, "of a layer, which has them"
 
     def read_by_kernels(self, parameters):
         """What the cell's functions are given, by the same names: where it is formed of the parameters, that."""
@@ -203,7 +213,7 @@ class Steps:
             sums += [None] * cell.num_sums
             self.multiply(ah, h, self.recurrent)
             for number, (stage, rows) in enumerate(zip(cell.stages, self.products, strict=True)):
-                found = stage.forward(ax, tuple(ah), states, self.per_unit, tuple(sums), self.noise)
+                found = stage.forward(ax, tuple(ah), states, Given(self.per_unit, tuple(sums), self.noise))
                 if stage.sums:
                     first = 1 + cell.first_sum(number)
                     totals = [np.max(f, axis=1, keepdims=True) for f in whole(found, states[0])] if stage.largest else (
@@ -213,7 +223,7 @@ class Steps:
                     inner.append(found)
                     self.multiply(ah, found, rows)
             before = states
-            states, saved = cell.forward(ax, tuple(ah), states, self.per_unit, tuple(sums), self.noise)
+            states, saved = cell.forward(ax, tuple(ah), states, Given(self.per_unit, tuple(sums), self.noise))
             states = whole(states, before[0])
             self.tape.append((before, states, saved, inner, tuple(sums), h))
             h = states[0] if self.W_hr is None else states[0] @ self.W_hr.T
@@ -235,7 +245,7 @@ class Steps:
             d_v, d_ah, d_sums = [None] * cell.num_products, [None] * len(self.R), [None] * cell.num_sums
 
             def gradients_of(backward, given=(saved, before, after, d_states), d_v=d_v, d_sums=d_sums, sums=sums):
-                return backward(*given, tuple(d_v), self.per_unit, sums, tuple(d_sums), self.noise)
+                return backward(*given, tuple(d_v), tuple(d_sums), Given(self.per_unit, sums, self.noise))
 
             for s, stage in reversed(list(enumerate(cell.stages))):
                 found = whole(gradients_of(stage.backward), before[0])

@@ -9,19 +9,19 @@ from numbarnn.cells.scalar import ONE, ZERO, d_sigmoid, d_tanh, sigmoid, tanh
 
 
 # ------------------------------------------------- a stage of three gates; more gates of ah than of ax, and two vectors
-def blend_gate(ax, ah, state, per_unit, sums, noise):
-    return sigmoid(ax[0] + ah[0] + per_unit[0] * state[1])
+def blend_gate(ax, ah, state, given):
+    return sigmoid(ax[0] + ah[0] + given.per_unit[0] * state[1])
 
 
-def blend_v(ax, ah, state, per_unit, sums, noise):
-    return blend_gate(ax, ah, state, per_unit, sums, noise) * state[0]
+def blend_v(ax, ah, state, given):
+    return blend_gate(ax, ah, state, given) * state[0]
 
 
-def blend_forward(ax, ah, state, per_unit, sums, noise):
-    s = blend_gate(ax, ah, state, per_unit, sums, noise)
-    u, w = tanh(ax[1] + ah[1]), sigmoid(ax[2] + ah[2] + per_unit[1] * state[1])
+def blend_forward(ax, ah, state, given):
+    s = blend_gate(ax, ah, state, given)
+    u, w = tanh(ax[1] + ah[1]), sigmoid(ax[2] + ah[2] + given.per_unit[1] * state[1])
     c = w * state[1] + s * u
-    return (w * tanh(c) + per_unit[1] * ah[3], c), (s, u, w, ah[3])
+    return (w * tanh(c) + given.per_unit[1] * ah[3], c), (s, u, w, ah[3])
 
 
 def blend_inner(saved, state, new_state, d_state):
@@ -32,17 +32,17 @@ def blend_inner(saved, state, new_state, d_state):
     return dc, dc * s * d_tanh(u), (d_state[0] * t + dc * state[1]) * d_sigmoid(w)
 
 
-def blend_v_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def blend_v_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     _, du, dw = blend_inner(saved, state, new_state, d_state)
-    return du, dw, d_state[0] * per_unit[1]
+    return du, dw, d_state[0] * given.per_unit[1]
 
 
-def blend_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def blend_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     s, u, w, e = saved
     h, c = state
     dc, du, dw = blend_inner(saved, state, new_state, d_state)
     ds = (dc * u + d_v[0] * h) * d_sigmoid(s)
-    d_before = d_v[0] * s, dc * w + ds * per_unit[0] + dw * per_unit[1]
+    d_before = d_v[0] * s, dc * w + ds * given.per_unit[0] + dw * given.per_unit[1]
     return (ds, du, dw), (ds,), d_before, (ds * c, dw * c + d_state[0] * e)
 
 
@@ -68,20 +68,20 @@ def blend_step(product, states, per_unit):
 
 
 # --------------------------------------------------------- two stages, the second of which needs the first's product
-def chain_v(ax, ah, state, per_unit, sums, noise):
+def chain_v(ax, ah, state, given):
     return sigmoid(ax[0] + ah[0]) * state[0]
 
 
-def chain_w(ax, ah, state, per_unit, sums, noise):
-    return tanh(ax[1] + ah[1]) + per_unit[0] * state[0]
+def chain_w(ax, ah, state, given):
+    return tanh(ax[1] + ah[1]) + given.per_unit[0] * state[0]
 
 
-def chain_forward(ax, ah, state, per_unit, sums, noise):
+def chain_forward(ax, ah, state, given):
     r, k, z = sigmoid(ax[0] + ah[0]), tanh(ax[1] + ah[1]), sigmoid(ah[2])
     return (z * k + r * ah[3],), (r, k, z, ah[3])
 
 
-def chain_w_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def chain_w_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     r, k, z, _ = saved
     return d_state[0] * k * d_sigmoid(z), d_state[0] * r
 
@@ -90,14 +90,14 @@ def chain_k_backward(saved, d_state, d_v):
     return (d_state[0] * saved[2] + d_v[1]) * d_tanh(saved[1])
 
 
-def chain_v_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def chain_v_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     return (chain_k_backward(saved, d_state, d_v),)
 
 
-def chain_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def chain_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     r, _, _, n = saved
     dr, dk = (d_state[0] * n + d_v[0] * state[0]) * d_sigmoid(r), chain_k_backward(saved, d_state, d_v)
-    return (dr, dk), (dr,), (d_v[0] * r + d_v[1] * per_unit[0],), (d_v[1] * state[0],)
+    return (dr, dk), (dr,), (d_v[0] * r + d_v[1] * given.per_unit[0],), (d_v[1] * state[0],)
 
 
 CHAIN = Cell(
@@ -117,19 +117,19 @@ def chain_step(product, states, per_unit):
 
 
 # ------------------------------------------------------------------------------------ no R; three states, one vector
-def light_forward(ax, ah, state, per_unit, sums, noise):
+def light_forward(ax, ah, state, given):
     _, c, n = state
-    f, g = sigmoid(ax[0] + per_unit[0] * c), ax[1]
+    f, g = sigmoid(ax[0] + given.per_unit[0] * c), ax[1]
     new_c, new_n = f * c + (ONE - f) * g, f * n + (ONE - f) * c
     return (tanh(new_c) * new_n, new_c, new_n), (f, g)
 
 
-def light_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def light_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     (f, g), (_, c, n), (_, new_c, new_n) = saved, state, new_state
     t = tanh(new_c)
     dn, dc = d_state[2] + d_state[0] * t, d_state[1] + d_state[0] * new_n * d_tanh(t)
     df = (dc * (c - g) + dn * (n - c)) * d_sigmoid(f)
-    d_before = ZERO, dc * f + dn * (ONE - f) + df * per_unit[0], dn * f
+    d_before = ZERO, dc * f + dn * (ONE - f) + df * given.per_unit[0], dn * f
     return (df, dc * (ONE - f)), (), d_before, (df * c,)
 
 
@@ -148,21 +148,29 @@ def light_step(product, states, per_unit):
 
 
 # ------------------------------------------------ one product, with as many gates as x has; three vectors: an LSTM
-def peephole_forward(ax, ah, state, per_unit, sums, noise):
-    i, f = (sigmoid(ax[0] + ah[0] + per_unit[0] * state[1]), sigmoid(ax[1] + ah[1] + per_unit[1] * state[1]))
+def peephole_forward(ax, ah, state, given):
+    i, f = (
+        sigmoid(ax[0] + ah[0] + given.per_unit[0] * state[1]),
+        sigmoid(ax[1] + ah[1] + given.per_unit[1] * state[1]),
+    )
     g = tanh(ax[2] + ah[2])
     c = f * state[1] + i * g
-    o = sigmoid(ax[3] + ah[3] + per_unit[2] * c)
+    o = sigmoid(ax[3] + ah[3] + given.per_unit[2] * c)
     return (o * tanh(c), c), (i, f, g, o)
 
 
-def peephole_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def peephole_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     (i, f, g, o), c, t = saved, state[1], tanh(new_state[1])
     do = d_state[0] * t * d_sigmoid(o)
-    dc = d_state[1] + d_state[0] * o * d_tanh(t) + do * per_unit[2]
+    dc = d_state[1] + d_state[0] * o * d_tanh(t) + do * given.per_unit[2]
     di, df = dc * g * d_sigmoid(i), dc * c * d_sigmoid(f)
     gates = (di, df, dc * i * d_tanh(g), do)
-    return gates, gates, (ZERO, dc * f + di * per_unit[0] + df * per_unit[1]), (di * c, df * c, do * new_state[1])
+    return (
+        gates,
+        gates,
+        (ZERO, dc * f + di * given.per_unit[0] + df * given.per_unit[1]),
+        (di * c, df * c, do * new_state[1]),
+    )
 
 
 PEEPHOLE = Cell(
@@ -180,17 +188,17 @@ def peephole_step(product, states, per_unit):
 
 
 # -------------------------------------------------------------------- no stages; fewer gates of ah than of ax, a vector
-def fewer_forward(ax, ah, state, per_unit, sums, noise):
-    s, u, w = sigmoid(ax[0] + per_unit[0] * state[1]), tanh(ax[1] + ah[0]), sigmoid(ax[2])
+def fewer_forward(ax, ah, state, given):
+    s, u, w = sigmoid(ax[0] + given.per_unit[0] * state[1]), tanh(ax[1] + ah[0]), sigmoid(ax[2])
     c = s * state[1] + w * u
     return (w * tanh(c), c), (s, u, w)
 
 
-def fewer_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def fewer_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     (s, u, w), c, t = saved, state[1], tanh(new_state[1])
     dc = d_state[1] + d_state[0] * w * d_tanh(t)
     ds, du, dw = dc * c * d_sigmoid(s), dc * w * d_tanh(u), (d_state[0] * t + dc * u) * d_sigmoid(w)
-    return (ds, du, dw), (du,), (ZERO, dc * s + ds * per_unit[0]), (ds * c,)
+    return (ds, du, dw), (du,), (ZERO, dc * s + ds * given.per_unit[0]), (ds * c,)
 
 
 FEWER = Cell(
@@ -208,12 +216,12 @@ def fewer_step(product, states, per_unit):
 
 
 # ------------------------------------------------------------------------------- no stages; more gates of ah than of ax
-def more_forward(ax, ah, state, per_unit, sums, noise):
+def more_forward(ax, ah, state, given):
     r, u, z = sigmoid(ah[0]), tanh(ax[0] + sigmoid(ah[0]) * ah[1]), sigmoid(ah[2])
     return ((ONE - z) * u + z * state[0],), (r, u, z, ah[1])
 
 
-def more_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def more_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     (r, u, z, k), d = saved, d_state[0]
     du, dz = d * (ONE - z) * d_tanh(u), d * (state[0] - u) * d_sigmoid(z)
     return (du,), (du * k * d_sigmoid(r), du * r, dz), (d * z,), ()

@@ -14,19 +14,19 @@ EPSILON = 0.1
 
 
 # --------------------------------------------------------------- one sum: the mean is taken off the pre-activation
-def centred_term(ax, ah, state, per_unit, sums, noise):
+def centred_term(ax, ah, state, given):
     return (ax[0] + ah[0],)
 
 
-def centred_forward(ax, ah, state, per_unit, sums, noise):
-    return (tanh(ax[0] + ah[0] - sums[1] / sums[0]),), ()
+def centred_forward(ax, ah, state, given):
+    return (tanh(ax[0] + ah[0] - given.sums[1] / given.sums[0]),), ()
 
 
-def centred_term_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
-    return (-d_state[0] * d_tanh(new_state[0]) / sums[0],)
+def centred_term_backward(saved, state, new_state, d_state, d_v, d_sums, given):
+    return (-d_state[0] * d_tanh(new_state[0]) / given.sums[0],)
 
 
-def centred_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def centred_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     da = d_state[0] * d_tanh(new_state[0]) + d_sums[0]
     return (da,), (da,), (state[0] - state[0],), ()
 
@@ -44,7 +44,7 @@ def centred_step(product, states, per_unit, noise=()):
 
 
 # ------------------------------------------------- two stages of sums in a row, the second needs the first: layer norm
-def normed_total(ax, ah, state, per_unit, sums, noise):
+def normed_total(ax, ah, state, given):
     return (ax[0] + ah[0],)
 
 
@@ -52,8 +52,8 @@ def normed_deviation(ax, ah, sums):
     return ax[0] + ah[0] - sums[1] / sums[0]
 
 
-def normed_square(ax, ah, state, per_unit, sums, noise):
-    d = normed_deviation(ax, ah, sums)
+def normed_square(ax, ah, state, given):
+    d = normed_deviation(ax, ah, given.sums)
     return (d * d,)
 
 
@@ -61,9 +61,9 @@ def inverse_deviation(total, count):
     return ONE / sqrt(total / count + EPSILON)
 
 
-def normed_forward(ax, ah, state, per_unit, sums, noise):
-    d = normed_deviation(ax, ah, sums)
-    u = tanh(per_unit[0] * d * inverse_deviation(sums[2], sums[0]) + per_unit[1])
+def normed_forward(ax, ah, state, given):
+    d = normed_deviation(ax, ah, given.sums)
+    u = tanh(given.per_unit[0] * d * inverse_deviation(given.sums[2], given.sums[0]) + given.per_unit[1])
     z = sigmoid(ax[1] + ah[1])
     return (u + z * (state[0] - u),), (d, u, z)
 
@@ -75,10 +75,10 @@ def normed_inner(saved, d_state, per_unit):
     return du, du * per_unit[0]
 
 
-def normed_square_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
-    _, dn = normed_inner(saved, d_state, per_unit)
-    r = inverse_deviation(sums[2], sums[0])
-    return (-dn * saved[0] * r * r * r / (TWO * sums[0]),)
+def normed_square_backward(saved, state, new_state, d_state, d_v, d_sums, given):
+    _, dn = normed_inner(saved, d_state, given.per_unit)
+    r = inverse_deviation(given.sums[2], given.sums[0])
+    return (-dn * saved[0] * r * r * r / (TWO * given.sums[0]),)
 
 
 def normed_deviation_backward(saved, d_state, per_unit, sums, d_square):
@@ -86,16 +86,16 @@ def normed_deviation_backward(saved, d_state, per_unit, sums, d_square):
     return dn * inverse_deviation(sums[2], sums[0]) + TWO * saved[0] * d_square
 
 
-def normed_total_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
-    return (-normed_deviation_backward(saved, d_state, per_unit, sums, d_sums[1]) / sums[0],)
+def normed_total_backward(saved, state, new_state, d_state, d_v, d_sums, given):
+    return (-normed_deviation_backward(saved, d_state, given.per_unit, given.sums, d_sums[1]) / given.sums[0],)
 
 
-def normed_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def normed_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     d, u, z = saved
-    du, _ = normed_inner(saved, d_state, per_unit)
-    da = normed_deviation_backward(saved, d_state, per_unit, sums, d_sums[1]) + d_sums[0]
+    du, _ = normed_inner(saved, d_state, given.per_unit)
+    da = normed_deviation_backward(saved, d_state, given.per_unit, given.sums, d_sums[1]) + d_sums[0]
     dz = d_state[0] * (state[0] - u) * d_sigmoid(z)
-    return (da, dz), (da, dz), (d_state[0] * z,), (du * d * inverse_deviation(sums[2], sums[0]), du)
+    return (da, dz), (da, dz), (d_state[0] * z,), (du * d * inverse_deviation(given.sums[2], given.sums[0]), du)
 
 
 NORMED = Cell(
@@ -120,24 +120,24 @@ def ladder_s(ax, ah):
     return sigmoid(ax[0] + ah[0])
 
 
-def ladder_first(ax, ah, state, per_unit, sums, noise):
-    return ladder_s(ax, ah) * state[1], per_unit[0] * state[0]
+def ladder_first(ax, ah, state, given):
+    return ladder_s(ax, ah) * state[1], given.per_unit[0] * state[0]
 
 
-def ladder_v(ax, ah, state, per_unit, sums, noise):
-    return ladder_s(ax, ah) * state[0] - sums[1] / sums[0]
+def ladder_v(ax, ah, state, given):
+    return ladder_s(ax, ah) * state[0] - given.sums[1] / given.sums[0]
 
 
 def ladder_k(ax, ah, sums):
     return tanh(ax[1] + ah[2] + sums[2] / sums[0])
 
 
-def ladder_total(ax, ah, state, per_unit, sums, noise):
-    return (ladder_k(ax, ah, sums),)
+def ladder_total(ax, ah, state, given):
+    return (ladder_k(ax, ah, given.sums),)
 
 
-def ladder_square(ax, ah, state, per_unit, sums, noise):
-    d = ladder_k(ax, ah, sums) - sums[3] / sums[0]
+def ladder_square(ax, ah, state, given):
+    d = ladder_k(ax, ah, given.sums) - given.sums[3] / given.sums[0]
     return (d * d,)
 
 
@@ -145,15 +145,15 @@ def ladder_y(k, sums):
     return (k - sums[3] / sums[0]) * inverse_deviation(sums[4], sums[0])
 
 
-def ladder_w(ax, ah, state, per_unit, sums, noise):
-    return sigmoid(ah[3]) * ladder_y(ladder_k(ax, ah, sums), sums)
+def ladder_w(ax, ah, state, given):
+    return sigmoid(ah[3]) * ladder_y(ladder_k(ax, ah, given.sums), given.sums)
 
 
-def ladder_forward(ax, ah, state, per_unit, sums, noise):
-    s, k, g = ladder_s(ax, ah), ladder_k(ax, ah, sums), sigmoid(ah[3])
-    c = s * state[1] + g * ladder_y(k, sums)
+def ladder_forward(ax, ah, state, given):
+    s, k, g = ladder_s(ax, ah), ladder_k(ax, ah, given.sums), sigmoid(ah[3])
+    c = s * state[1] + g * ladder_y(k, given.sums)
     t = tanh(c + ah[4])
-    return (g * t + per_unit[0] * ah[1], c), (s, k, g, t, ah[1])
+    return (g * t + given.per_unit[0] * ah[1], c), (s, k, g, t, ah[1])
 
 
 def ladder_o(saved, d_state):
@@ -161,7 +161,7 @@ def ladder_o(saved, d_state):
     return d_state[0] * saved[2] * d_tanh(saved[3])
 
 
-def ladder_w_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def ladder_w_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     return (ladder_o(saved, d_state),)
 
 
@@ -170,13 +170,13 @@ def ladder_y_backward(saved, d_state, d_v):
     return d_state[1] + ladder_o(saved, d_state) + d_v[1]
 
 
-def ladder_square_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def ladder_square_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     dy, d, r = (
         ladder_y_backward(saved, d_state, d_v) * saved[2],
-        saved[1] - sums[3] / sums[0],
-        inverse_deviation(sums[4], sums[0]),
+        saved[1] - given.sums[3] / given.sums[0],
+        inverse_deviation(given.sums[4], given.sums[0]),
     )
-    return (-dy * d * r * r * r / (TWO * sums[0]),)
+    return (-dy * d * r * r * r / (TWO * given.sums[0]),)
 
 
 def ladder_d_backward(saved, d_state, d_v, sums, d_square):
@@ -184,8 +184,8 @@ def ladder_d_backward(saved, d_state, d_v, sums, d_square):
     return dy * inverse_deviation(sums[4], sums[0]) + TWO * (saved[1] - sums[3] / sums[0]) * d_square
 
 
-def ladder_total_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
-    return (-ladder_d_backward(saved, d_state, d_v, sums, d_sums[3]) / sums[0],)
+def ladder_total_backward(saved, state, new_state, d_state, d_v, d_sums, given):
+    return (-ladder_d_backward(saved, d_state, d_v, given.sums, d_sums[3]) / given.sums[0],)
 
 
 def ladder_k_backward(saved, d_state, d_v, sums, d_sums):
@@ -193,21 +193,21 @@ def ladder_k_backward(saved, d_state, d_v, sums, d_sums):
     return (ladder_d_backward(saved, d_state, d_v, sums, d_sums[3]) + d_sums[2]) * d_tanh(saved[1])
 
 
-def ladder_v_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
-    dg = d_state[0] * saved[3] + ladder_y_backward(saved, d_state, d_v) * ladder_y(saved[1], sums)
-    return ladder_k_backward(saved, d_state, d_v, sums, d_sums), dg * d_sigmoid(saved[2])
+def ladder_v_backward(saved, state, new_state, d_state, d_v, d_sums, given):
+    dg = d_state[0] * saved[3] + ladder_y_backward(saved, d_state, d_v) * ladder_y(saved[1], given.sums)
+    return ladder_k_backward(saved, d_state, d_v, given.sums, d_sums), dg * d_sigmoid(saved[2])
 
 
-def ladder_first_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
-    return -d_v[0] / sums[0], ladder_k_backward(saved, d_state, d_v, sums, d_sums) / sums[0]
+def ladder_first_backward(saved, state, new_state, d_state, d_v, d_sums, given):
+    return -d_v[0] / given.sums[0], ladder_k_backward(saved, d_state, d_v, given.sums, d_sums) / given.sums[0]
 
 
-def ladder_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def ladder_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     s, _, _, _, e = saved
-    dk, dc = ladder_k_backward(saved, d_state, d_v, sums, d_sums), d_state[1] + ladder_o(saved, d_state)
+    dk, dc = ladder_k_backward(saved, d_state, d_v, given.sums, d_sums), d_state[1] + ladder_o(saved, d_state)
     ds = ((dc + d_sums[0]) * state[1] + d_v[0] * state[0]) * d_sigmoid(s)
-    d_before = d_v[0] * s + d_sums[1] * per_unit[0], (dc + d_sums[0]) * s
-    return (ds, dk), (ds, d_state[0] * per_unit[0]), d_before, (d_state[0] * e + d_sums[1] * state[0],)
+    d_before = d_v[0] * s + d_sums[1] * given.per_unit[0], (dc + d_sums[0]) * s
+    return (ds, dk), (ds, d_state[0] * given.per_unit[0]), d_before, (d_state[0] * e + d_sums[1] * state[0],)
 
 
 LADDER = Cell(
@@ -234,18 +234,18 @@ def ladder_step(product, states, per_unit, noise=()):
 
 
 # ------------------------------- noise, some anew in each step, some for all: of h, of the update, and zoneout
-def noisy_forward(ax, ah, state, per_unit, sums, noise):
-    u, g = tanh(ax[0] + noise[1] * ah[0]), sigmoid(ax[1] + noise[1] * ah[1])
-    c = state[1] + noise[0] * g * (u - state[1])
-    return (noise[2] * tanh(c) + (ONE - noise[2]) * state[0], c), (u, g)
+def noisy_forward(ax, ah, state, given):
+    u, g = tanh(ax[0] + given.noise[1] * ah[0]), sigmoid(ax[1] + given.noise[1] * ah[1])
+    c = state[1] + given.noise[0] * g * (u - state[1])
+    return (given.noise[2] * tanh(c) + (ONE - given.noise[2]) * state[0], c), (u, g)
 
 
-def noisy_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def noisy_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     u, g = saved
-    dc = d_state[1] + d_state[0] * noise[2] * d_tanh(tanh(new_state[1]))
-    du, dg = dc * noise[0] * g * d_tanh(u), dc * noise[0] * (u - state[1]) * d_sigmoid(g)
-    d_before = d_state[0] * (ONE - noise[2]), dc * (ONE - noise[0] * g)
-    return (du, dg), (du * noise[1], dg * noise[1]), d_before, ()
+    dc = d_state[1] + d_state[0] * given.noise[2] * d_tanh(tanh(new_state[1]))
+    du, dg = dc * given.noise[0] * g * d_tanh(u), dc * given.noise[0] * (u - state[1]) * d_sigmoid(g)
+    d_before = d_state[0] * (ONE - given.noise[2]), dc * (ONE - given.noise[0] * g)
+    return (du, dg), (du * given.noise[1], dg * given.noise[1]), d_before, ()
 
 
 NOISY = Cell(
@@ -262,29 +262,29 @@ def noisy_step(product, states, per_unit, noise):
 
 
 # ------------------------------------------------------------------- noise in the terms of a sum, and in a vector
-def noisy_mean_term(ax, ah, state, per_unit, sums, noise):
-    return (noise[0] * (ax[0] + ah[0]),)
+def noisy_mean_term(ax, ah, state, given):
+    return (given.noise[0] * (ax[0] + ah[0]),)
 
 
-def noisy_mean_v(ax, ah, state, per_unit, sums, noise):
-    return noise[1] * state[0] + sums[1] / sums[0]
+def noisy_mean_v(ax, ah, state, given):
+    return given.noise[1] * state[0] + given.sums[1] / given.sums[0]
 
 
-def noisy_mean_forward(ax, ah, state, per_unit, sums, noise):
-    return (tanh(noise[0] * (ax[0] + ah[0]) - sums[1] / sums[0] + ah[1]),), ()
+def noisy_mean_forward(ax, ah, state, given):
+    return (tanh(given.noise[0] * (ax[0] + ah[0]) - given.sums[1] / given.sums[0] + ah[1]),), ()
 
 
-def noisy_mean_v_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def noisy_mean_v_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     return (d_state[0] * d_tanh(new_state[0]),)
 
 
-def noisy_mean_term_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
-    return ((d_v[0] - d_state[0] * d_tanh(new_state[0])) / sums[0],)
+def noisy_mean_term_backward(saved, state, new_state, d_state, d_v, d_sums, given):
+    return ((d_v[0] - d_state[0] * d_tanh(new_state[0])) / given.sums[0],)
 
 
-def noisy_mean_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
-    da = (d_state[0] * d_tanh(new_state[0]) + d_sums[0]) * noise[0]
-    return (da,), (da,), (d_v[0] * noise[1],), ()
+def noisy_mean_backward(saved, state, new_state, d_state, d_v, d_sums, given):
+    da = (d_state[0] * d_tanh(new_state[0]) + d_sums[0]) * given.noise[0]
+    return (da,), (da,), (d_v[0] * given.noise[1],), ()
 
 
 NOISY_MEAN = Cell(
@@ -304,14 +304,14 @@ def noisy_mean_step(product, states, per_unit, noise):
 
 
 # --------------------------------------------------------- h says what was drawn: more numbers than a Philox has words
-def drawn_forward(ax, ah, state, per_unit, sums, noise):
-    n = noise
+def drawn_forward(ax, ah, state, given):
+    n = given.noise
     return (n[0] + TWO * (n[1] + TWO * (n[2] + TWO * (n[3] + TWO * (n[4] + TWO * (n[5] + TWO * n[6]))))),), ()
 
 
-def drawn_backward(saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise):
+def drawn_backward(saved, state, new_state, d_state, d_v, d_sums, given):
     """The gradient of ax is h once more, as backward draws it, times the gradient."""
-    (h,), _ = drawn_forward((), (), (), (), (), noise)
+    (h,), _ = drawn_forward((), (), (), given)
     return (h * d_state[0],), (), (d_state[0] - d_state[0],), ()
 
 

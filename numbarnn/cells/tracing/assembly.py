@@ -105,7 +105,8 @@ def _arguments(structure, state_nodes, kept):
     d_state = [graph.leaf("d_state", number) for number in range(len(state_nodes))]
     d_v = [graph.leaf("d_v", number) for number in range(len(structure.products))]
     d_sums = [graph.leaf("d_sum", number) for number in range(len(sums))]
-    both = {"per_unit": per_unit, "sums": [graph.leaf("units", None), *sums] if sums else [], "noise": structure.noise}
+    seen = [graph.leaf("units", None), *sums] if sums else []
+    both = {"given.per_unit": per_unit, "given.sums": seen, "given.noise": structure.noise}
     return {
         "forward": {"ax": gates, "ah": recurrent, "state": state_nodes, **both},
         "backward": {

@@ -8,12 +8,11 @@ from numbarnn.cells.tracing.graph import COMPARISONS, OPERATORS, SAME_VALUE, par
 
 WIDTH = 60  # longer expressions get a variable of their own
 _SIGNATURES = {
-    "forward": "ax, ah, state, per_unit, sums, noise",
-    "backward": "saved, state, new_state, d_state, d_v, per_unit, sums, d_sums, noise",
+    "forward": "ax, ah, state, given",
+    "backward": "saved, state, new_state, d_state, d_v, d_sums, given",
 }
 _TUPLES = {
-    "ax", "ah", "state", "per_unit", "saved", "new_state", "d_state", "d_v", "d_ax", "d_ah", "d_before",
-    "sums", "d_sums", "noise",
+    "ax", "ah", "state", "given", "saved", "new_state", "d_state", "d_v", "d_sums", "d_ax", "d_ah", "d_before",
 }  # fmt: skip
 _LEVELS = {"add": 2, "sub": 2, "mul": 3, "neg": 4} | dict.fromkeys(COMPARISONS, 1)  # how tightly operators bind
 _WORDS = {"add": "total", "sub": "difference", "mul": "product", "divide": "ratio", "neg": "negative"}

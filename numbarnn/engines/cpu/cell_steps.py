@@ -8,6 +8,7 @@ them.
 
 import numpy as np
 
+from numbarnn.cells.definition import Given
 from numbarnn.compile.plain import inlined
 from numbarnn.engines.cpu.records import of_cell, rows_at
 from numbarnn.engines.cpu.vectors import numbers_at, own_numbers
@@ -29,6 +30,17 @@ def _words_at(address):
     return numbers_at(np.uint64(0), address)
 
 
+@inlined
+def _given(cell, zero, rows, b, j, draws):
+    """The `Given` of unit j of sequence b; random numbers are drawn, or the means."""
+    return Given(
+        cell.load_per_unit(numbers_at(zero, rows.per_unit), j, rows.H),
+        cell.load_sums(numbers_at(zero, rows.sums + b * rows.sums_row), rows.H),
+        cell.load_noise(_words_at(rows.noise), rows.position + b * rows.H + j, rows.t, draws),
+        cell.load_settings(numbers_at(zero, rows.settings), 0, 1),
+    )
+
+
 # ------------------------------------------------------------------------------------------ forward
 @inlined
 def _forward_arguments(cell, zero, rows, b, j, save):
@@ -39,9 +51,7 @@ def _forward_arguments(cell, zero, rows, b, j, save):
         cell.load_input(numbers_at(zero, rows.ax + b * rows.ax_row), numbers_at(zero, rows.b_w), j, H),
         cell.load_recurrent(numbers_at(zero, rows.ah + b * rows.ah_row), numbers_at(zero, rows.b_r), j, H),
         (h[j], *cell.load_private(c, j, H)),
-        cell.load_per_unit(numbers_at(zero, rows.per_unit), j, H),
-        cell.load_sums(numbers_at(zero, rows.sums + b * rows.sums_row), rows.H),
-        cell.load_noise(_words_at(rows.noise), rows.position + b * rows.H + j, rows.t, save),
+        _given(cell, zero, rows, b, j, save),
     )
 
 
@@ -108,17 +118,15 @@ def _backward_arguments(cell, zero, rows, b, j):
     h, c = numbers_at(zero, rows.h + b * rows.h_row), numbers_at(zero, rows.c + b * rows.c_row)
     new_h, new_c = numbers_at(zero, rows.new_h + b * rows.new_h_row), numbers_at(zero, rows.new_c + b * rows.new_c_row)
     dy, dh = numbers_at(zero, rows.dy + b * rows.dy_row), numbers_at(zero, rows.dh + b * rows.dh_row)
-    return (
+    known = (
         cell.load_saved(numbers_at(zero, rows.saved + b * rows.saved_row), j, H),
         (h[j], *cell.load_private(c, j, H)),
         (new_h[j], *cell.load_private(new_c, j, H)),
         (dy[j] + dh[j], *cell.load_private(numbers_at(zero, rows.dc + b * rows.dc_row), j, H)),
         cell.load_d_v(numbers_at(zero, rows.d_v + b * rows.d_v_row), j, H),
-        cell.load_per_unit(numbers_at(zero, rows.per_unit), j, H),
-        cell.load_sums(numbers_at(zero, rows.sums + b * rows.sums_row), rows.H),
-        cell.load_d_sums(numbers_at(zero, rows.d_sums + b * rows.d_sums_row), 0, 1),
-        cell.load_noise(_words_at(rows.noise), rows.position + b * rows.H + j, rows.t, True),
     )
+    given = _given(cell, zero, rows, b, j, True)
+    return (*known, cell.load_d_sums(numbers_at(zero, rows.d_sums + b * rows.d_sums_row), 0, 1), given)
 
 
 @of_cell

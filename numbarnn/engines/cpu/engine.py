@@ -207,6 +207,9 @@ class CpuEngine(HostEngine):
             kept.append(self._memory.empty(shape, dtype))
             return address(kept[-1])
 
+        if buffers.options.settings is not None:
+            kept.append(np.array(buffers.options.settings))
+            call.settings = address(kept[-1])
         call.by_rows = _by_rows(call.batch, threads, p.R)
         if call.steps * call.batch >= PACKED_FROM:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)

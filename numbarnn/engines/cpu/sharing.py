@@ -143,6 +143,7 @@ def set_parameters(zero, call, own, rows):
     """What `rows` has in all steps."""
     rows.first, rows.last, rows.H, rows.noise = own.first, own.last, call.hidden, call.noise
     rows.b_w, rows.b_r, rows.per_unit = call.b_w, call.b_r, call.per_unit
+    rows.settings = call.settings
     rows.h_row = rows.new_h_row = call.own_h_row
     rows.c_row = rows.new_c_row = call.c_row
     rows.ax_row, rows.ah_row, rows.saved_row = call.ax_row, call.ah_row, call.saved_row

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
+from numbarnn.cells.definition import Given
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
@@ -21,7 +22,7 @@ from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Owned, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
 from numbarnn.kernels.persistent.warp_parts import Matrix
-from numbarnn.kernels.step.given import make_draw
+from numbarnn.kernels.step.given import make_draw, make_settings_of
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
 
@@ -95,6 +96,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     pair_of, look_up = block.make_pair(tile), block.make_look_up(tile)
     fetch_step, prefetch = _make_fetch_step(tile, K, N), block.make_prefetch(tile, K)
     has_c, has_saved, draws, has_ah, has_per_unit = N > 0, K > 0, len(cell.noise) > 0, A > 0, V > 0
+    settings_of = make_settings_of(len(cell.settings) > 0)
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_backward_kernel(dah, dax, states, gates, gradients, weights, options, tables, sizes, trouble):
@@ -210,10 +212,10 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                                 state = no_state()
                             d_state = whole(d_h + output, private)
                             random = draw(noise_row, np.uint64(b * hidden + unit0 + unit), np.uint64(t))
+                            given = Given(load_per_unit(per_unit, i * V, 1), (), random, settings_of(options))
                             d_ax, d_ah, d_before, d_own = backward(
-                                load_saved(pairs.saved, i * K, 1), state, new_state, d_state, (),
-                                load_per_unit(per_unit, i * V, 1), (), (), random,
-                            )  # fmt: skip
+                                load_saved(pairs.saved, i * K, 1), state, new_state, d_state, (), (), given
+                            )
                             if masked and code_of[i] == SKIP:
                                 d_ax, d_ah, d_before, d_own = (
                                     no_gates(), no_recurrent(), whole(d_h, private), no_per_unit(),

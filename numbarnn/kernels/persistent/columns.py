@@ -18,12 +18,14 @@ class Options(NamedTuple):
         step_mask: (D * (T + 2) * B,) uint8, of all directions (`numbarnn.common.order`).
         noise: (L * D, 4) uint64, `numbarnn.common.philox.noise_words`.
         masks, scale: of dropout between the launch's layers, `numbarnn.common.philox.dropout_masks`.
+        settings: the numbers that the cell's equations read (`Cell.settings`), a tuple.
     """
 
     step_mask: Any = None
     noise: Any = None
     masks: Any = None
     scale: Any = None
+    settings: Any = None
 
 
 class Block(NamedTuple):

@@ -22,6 +22,7 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
+from numbarnn.cells.definition import Given
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
@@ -33,7 +34,7 @@ from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Owned, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
 from numbarnn.kernels.persistent.warp_parts import Matrix
-from numbarnn.kernels.step.given import make_draw
+from numbarnn.kernels.step.given import make_draw, make_settings_of
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
 
@@ -74,7 +75,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     store_saved, own_parameters = units.storer(K, BACKEND, narrow), block.make_own_parameters(cell, tile)
     pair_of, look_up = block.make_pair(tile), block.make_look_up(tile)
     fetch, prefetch = block.make_fetch(tile, G), block.make_prefetch(tile, G)
-    has_c, draws = N > 0, save and len(cell.noise) > 0
+    has_c, draws, settings_of = N > 0, save and len(cell.noise) > 0, make_settings_of(len(cell.settings) > 0)
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_forward_kernel(h, dropped, c, gates, weights, options, tables, sizes, trouble):
@@ -185,7 +186,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                         if masked and code_of[i] == RESET:
                             state, ah = no_state(), load_biases_r(shared, bias_r)
                         random = draw(noise_row, np.uint64(b * hidden + unit0 + unit), np.uint64(t))
-                        new_state, kept = forward(ax, ah, state, load_per_unit(per_unit, i * V, 1), (), random)
+                        given = Given(load_per_unit(per_unit, i * V, 1), (), random, settings_of(options))
+                        new_state, kept = forward(ax, ah, state, given)
                         if masked and code_of[i] == SKIP:
                             new_state = state
                         new_h, position = new_state[0], (t * batch + b) * h_rows.width + h_rows.column + unit

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numbarnn.cells.definition import Given
 from numbarnn.common.order import RESET
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
@@ -118,6 +119,12 @@ def make_draw(noise, dtype, draws):
 
 
 @cache
+def make_settings_of(has_settings):
+    """A device function settings_of(options): the numbers that a layer was made with; () of a cell without any."""
+    return jit((lambda options: options.settings) if has_settings else (lambda options: ()), BACKEND)
+
+
+@cache
 def make_load_sums(count, dtype):
     """A device function load(row, H): (H as a number, the row's sums); () of a cell without any."""
     if count == 0:
@@ -129,12 +136,12 @@ def make_load_sums(count, dtype):
 
 @cache
 def make_given_forward(cell, dtype, masked, draws):
-    """A device function given(rows, parameters, noise, where, j, H): the arguments of a cell's forward for unit j, and
-    of those of its stages; and the state that a skipped step carries on.
+    """A device function given(rows, parameters, options, where, j, H): the arguments of a cell's forward for unit j,
+    and of those of its stages; and the state that a skipped step carries on.
 
     Args of given:
         rows: `ForwardRows`. parameters: `Parameters`, of which b_w, b_r and per_unit are read.
-        noise: words to draw from, which `draws`; else None.
+        options: `Options`, of which noise, which `draws`, and settings are read.
         where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
@@ -145,29 +152,30 @@ def make_given_forward(cell, dtype, masked, draws):
     load_private = units.loader(cell.num_private, BACKEND)
     load_sums, draw = make_load_sums(cell.num_sums, dtype), make_draw(cell.noise, dtype, draws)
     no_state, whole, N = units.zeros(cell.num_states, BACKEND, number), units.joiner(BACKEND), cell.num_private
+    settings_of = make_settings_of(len(cell.settings) > 0)
 
-    def given(rows, parameters, noise, where, j, H):
+    def given(rows, parameters, options, where, j, H):
         h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j
         state = whole(widen(rows.h[h_unit]), load_private(rows.c, c_unit, H))
         ax, ah = load_ax(rows.ax, parameters.b_w, j, H), load_ah(rows.ah, parameters.b_r, j, H)
         if masked and where.code == RESET:
             state, ah = no_state(), load_after_reset(rows.ah, parameters.b_r, j, H)
         per_unit, sums = load_per_unit(parameters.per_unit, j, H), load_sums(rows.sums, H)
-        drawn = draw(noise, np.uint64(where.b) * np.uint64(H) + np.uint64(j), np.uint64(where.t))
-        return (ax, ah, state, per_unit, sums, drawn), state
+        drawn = draw(options.noise, np.uint64(where.b) * np.uint64(H) + np.uint64(j), np.uint64(where.t))
+        return (ax, ah, state, Given(per_unit, sums, drawn, settings_of(options))), state
 
     return jit(given, BACKEND)
 
 
 @cache
 def make_given_backward(cell, dtype, masked, projected, with_states=False):
-    """A device function given(rows, parameters, noise, where, j, H): the arguments of a cell's backward for unit j, and
-    of those of its stages; and the gradient of the state that a skipped step carries on.
+    """A device function given(rows, parameters, options, where, j, H): the arguments of a cell's backward for unit j,
+    and of those of its stages; and the gradient of the state that a skipped step carries on.
 
     Args of given:
         rows: `BackwardRows`. `projected`: dh is all of the gradient of m, and there is no dy. `with_states`: the
             private states after the step have a gradient d_states besides what comes from later steps.
-        parameters: `Parameters`, of which per_unit is read. noise: as forward's. where: a `Where`.
+        parameters: `Parameters`, of which per_unit is read. options: as forward's. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
     load_private, load_saved = units.loader(cell.num_private, BACKEND), units.loader(cell.num_saved, BACKEND, widen)
@@ -177,8 +185,9 @@ def make_given_backward(cell, dtype, masked, projected, with_states=False):
     load_d_states, add = units.loader(cell.num_private, BACKEND, widen), units.adder(cell.num_private, BACKEND)
     no_state, no_private = (units.zeros(count, BACKEND, number) for count in (cell.num_states, cell.num_private))
     zero, whole, N = np.dtype(number).type(0), units.joiner(BACKEND), cell.num_private
+    settings_of = make_settings_of(len(cell.settings) > 0)
 
-    def given(rows, parameters, noise, where, j, H):
+    def given(rows, parameters, options, where, j, H):
         h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j
         state = whole(widen(rows.h_before[h_unit]), load_private(rows.c_before, c_unit, H))
         new_state = whole(widen(rows.h[h_unit]), load_private(rows.c, c_unit, H))
@@ -190,11 +199,11 @@ def make_given_backward(cell, dtype, masked, projected, with_states=False):
                 d_h, d_private = d_h if projected else zero, no_private()
         d_output = d_h if projected else widen(rows.dy[h_unit]) + d_h
         d_own = add(d_private, load_d_states(rows.d_states, c_unit, H)) if with_states else d_private
-        drawn = draw(noise, np.uint64(where.b) * np.uint64(H) + np.uint64(j), np.uint64(where.t))
+        per_unit, sums = load_per_unit(parameters.per_unit, j, H), load_sums(rows.sums, H)
+        drawn = draw(options.noise, np.uint64(where.b) * np.uint64(H) + np.uint64(j), np.uint64(where.t))
         arguments = (
             load_saved(rows.gates, j, H), state, new_state, whole(d_output, d_own), load_d_v(rows.d_v, j, H),
-            load_per_unit(parameters.per_unit, j, H), load_sums(rows.sums, H),
-            load_d_sums(rows.d_sums, first, next_one), drawn,
+            load_d_sums(rows.d_sums, first, next_one), Given(per_unit, sums, drawn, settings_of(options)),
         )  # fmt: skip
         return arguments, whole(d_h, d_private)
 

@@ -87,10 +87,12 @@ class Options(NamedTuple):
     Attributes:
         step_mask: (T + 2, B) uint8, slots as in h, which steps are skipped or begin anew (`numbarnn.common.order`).
         noise: (4,) uint64, a row of `numbarnn.common.philox.noise_words`; None in inference too.
+        settings: the numbers that the cell's equations read (`Cell.settings`), a tuple, of the dtype of c.
     """
 
     step_mask: Any = None
     noise: Any = None
+    settings: Any = None
 
 
 class Gradients(NamedTuple):

@@ -82,9 +82,9 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
             rows = rows_of(states, saved, scratch, t, before, b, save)
             where = where_of(options, direction, t, before, b)
             h_row, c_row = states.h[t + 1, b], states.c[t + 1 if save or states.c.shape[0] > 2 else (t + 1) % 2, b]
-            add_up(rows, parameters, options.noise, where, H)
+            add_up(rows, parameters, options, where, H)
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
-                arguments, state = given(rows, parameters, options.noise, where, j, H)
+                arguments, state = given(rows, parameters, options, where, j, H)
                 new_state, kept = forward(*arguments)
                 if masked and where.code == SKIP:
                     new_state = state
@@ -130,9 +130,9 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_sta
         for b in range(cuda.blockIdx.y, gradients.dh.shape[0], cuda.gridDim.y):
             rows = rows_of(states, saved, gradients, scratch, t, before, b)
             where = where_of(options, direction, t, before, b)
-            add_up(rows, parameters, options.noise, where, H)
+            add_up(rows, parameters, options, where, H)
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
-                arguments, carried = given(rows, parameters, options.noise, where, j, H)
+                arguments, carried = given(rows, parameters, options, where, j, H)
                 d_ax, d_ah, d_before, d_own = backward(*arguments)
                 if masked and where.code == SKIP:
                     d_ax, d_ah, d_before, d_own = no_gates(), no_recurrent(), carried, no_per_unit()

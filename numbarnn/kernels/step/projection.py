@@ -70,7 +70,7 @@ def make_join(dtype, masked):
 
 def join_arguments(gradients, options):
     """What the kernel takes but t and before. Of dy its direction's columns."""
-    used = gradients._replace(dc=None, dax=None, dah=None, d_per_unit=None), options._replace(noise=None)
+    used = gradients._replace(dc=None, dax=None, dah=None, d_per_unit=None), options._replace(noise=None, settings=None)
     return tuple(map(storage.stored_group, used))
 
 

@@ -50,9 +50,9 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
             rows = rows_of(states, saved, scratch, t, before, b, save)
             where = where_of(options, direction, t, before, b)
             v_row = saved.v[t if save else 0, b]
-            add_up(rows, parameters, options.noise, where, H)
+            add_up(rows, parameters, options, where, H)
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
-                arguments, _ = given(rows, parameters, options.noise, where, j, H)
+                arguments, _ = given(rows, parameters, options, where, j, H)
                 v_row[v_first + j] = narrow(vector_of(*arguments))
 
     words = [f"{cell.name}_stage{stage}_forward", *["drawing"] * draws, *["masked"] * masked]
@@ -88,9 +88,9 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_
         for b in range(cuda.blockIdx.y, gradients.dh.shape[0], cuda.gridDim.y):
             rows = rows_of(states, saved, gradients, scratch, t, before, b)
             where = where_of(options, direction, t, before, b)
-            add_up(rows, parameters, options.noise, where, H)
+            add_up(rows, parameters, options, where, H)
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
-                arguments, _ = given(rows, parameters, options.noise, where, j, H)
+                arguments, _ = given(rows, parameters, options, where, j, H)
                 gates = gradients_of(*arguments)
                 if masked and where.code == SKIP:
                     gates = no_gates()

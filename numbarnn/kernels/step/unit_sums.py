@@ -36,14 +36,14 @@ def _shared_numbers(cell, stages, size):
 
 
 def make_forward_sums(cell, stages, dtype, masked, draws):
-    """A device function (rows, parameters, noise, where, H) that fills in the row of sums, those of some stages (their
-    numbers) in turn; of no stages it does nothing. Arguments as of `given.make_given_forward`."""
+    """A device function (rows, parameters, options, where, H) that fills in the row of sums, those of some stages
+    (their numbers) in turn; of no stages it does nothing. Arguments as of `given.make_given_forward`."""
     functions = tuple(cell.stages[stage].forward for stage in stages)
     return _make_sums(cell, stages, functions, make_given_forward(cell, dtype, masked, draws), dtype)
 
 
 def make_backward_sums(cell, stages, dtype, flags):
-    """A device function (rows, parameters, noise, where, H) that fills in the row of d_sums likewise. Arguments as of
+    """A device function (rows, parameters, options, where, H) that fills in the row of d_sums likewise. Arguments as of
     `given.make_given_backward`; flags: (masked, projected, with_states)."""
     functions = tuple(cell.stages[stage].backward for stage in stages)
     return _make_sums(cell, stages, functions, make_given_backward(cell, dtype, *flags), dtype)
@@ -53,13 +53,13 @@ def make_backward_sums(cell, stages, dtype, flags):
 def _make_sums(cell, stages, functions, given, dtype):
     """Either of them. The last of `rows` is where the sums go: sums in `ForwardRows`, d_sums in `BackwardRows`."""
     if not stages:
-        return jit(lambda rows, parameters, noise, where, H: None, BACKEND)
+        return jit(lambda rows, parameters, options, where, H: None, BACKEND)
     phases = tuple(_make_phase(cell, *each, given, dtype) for each in zip(stages, functions, strict=True))
     run, scalar = in_turn(phases), getattr(numba, compute_dtype(dtype))
     size = _shared_numbers(cell, stages, threads(cell, dtype, stages))
 
-    def fill_in(rows, parameters, noise, where, H):
-        run(cuda.shared.array(size, scalar), rows, parameters, noise, where, H)
+    def fill_in(rows, parameters, options, where, H):
+        run(cuda.shared.array(size, scalar), rows, parameters, options, where, H)
 
     return jit(fill_in, BACKEND)
 
@@ -73,10 +73,10 @@ def _make_phase(cell, stage, function, given, dtype):
     add = units.larger(count, BACKEND) if largest else units.adder(count, BACKEND)
     none = units.zeros(count, BACKEND, number, -np.inf if largest else 0)
 
-    def phase(shared, rows, parameters, noise, where, H):
+    def phase(shared, rows, parameters, options, where, H):
         terms = none()
         for j in range(np.uintp(cuda.threadIdx.x), H, np.uintp(cuda.blockDim.x)):
-            arguments, _ = given(rows, parameters, noise, where, j, H)
+            arguments, _ = given(rows, parameters, options, where, j, H)
             terms = add(terms, terms_of(*arguments))
         add_across(rows[-1], first, shared, terms)
         return True
