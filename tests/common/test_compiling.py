@@ -123,7 +123,7 @@ def test_a_second_process_compiles_nothing():
 def test_a_first_call_compiles_what_it_uses_alone(tmp_path):
     """With empty caches."""
     found, cell = {}, {"train_units", "backward_units"}
-    loops = {"forward_steps", "backward_steps", "multiply_and_add", "blas_product", "run_alone", "_of_two"}
+    loops = {"forward_steps", "backward_steps", "multiply_and_add", "blas_product", "run_alone", "_of_arrays"}
     loops |= {"copy_rows", "run_all_alone"}  # of small calls
     as_they_lie, panels = {"multiply_by_rows", "multiply_by_columns"}, {"pack_rows", "pack_columns", "panel_product"}
     for steps in (2, 20):

@@ -1,6 +1,8 @@
 """The CPU engine's backward loop, which walks through the steps of one layer and direction from the last; see
 `forward`."""
 
+from typing import NamedTuple
+
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.panels import PANEL_ROW
@@ -59,26 +61,34 @@ def _pack_columns(zero, call, own, source, panels, terms, columns):
         run(zero, call.pack_panel, address)
 
 
+class Weights(NamedTuple):
+    """What gradients go back through: the weights' address, that of their panels; all terms, all columns."""
+
+    address: int
+    panels: int
+    terms: int
+    columns: int
+
+
 @plain
-def _multiply_back(zero, call, weights, shape, terms, sizes, a, out, add):
+def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
     """out = a weights, or +=: some columns of the weights, of which some terms are multiplied.
 
     Args:
-        weights: (address, that of its panels). shape: (all terms, all columns).
-        terms: (first, how many). sizes: (rows, first column, columns of out).
+        weights: `Weights`. terms: (first, how many). sizes: (rows, first column, columns of out).
         a, out: (address, bytes between rows).
     """
-    item, address, (source, panels), (rows, column, columns) = bytes_of(zero), new_product(), weights, sizes
+    item, address, (rows, column, columns) = bytes_of(zero), new_product(), sizes
     at = product_at(address)
     at.rows, at.columns, at.terms, at.add = rows, columns, terms[1], add
     at.a, at.a_row, at.out, at.out_row = a[0], a[1], out[0], out[1]
     if columns > 0 and terms[1] > 0:
         if call.pack:
-            at.b_row = shape[0] * PANEL_ROW
-            at.b = panels + column // (PANEL_ROW // item) * at.b_row + terms[0] * PANEL_ROW
+            at.b_row = weights.terms * PANEL_ROW
+            at.b = weights.panels + column // (PANEL_ROW // item) * at.b_row + terms[0] * PANEL_ROW
         else:
-            at.b_row = shape[1] * item
-            at.b = source + terms[0] * at.b_row + column * item
+            at.b_row = weights.columns * item
+            at.b = weights.address + terms[0] * at.b_row + column * item
         run(zero, call.product, address)
 
 
@@ -103,7 +113,7 @@ def _project(zero, call, own, at):
         a = call.dht + (t * call.batch + b) * P * item, P * item
         out = call.own_dh + b * call.own_dh_row + own.first * item, call.own_dh_row
         sizes = own.last_row - b, own.first, own.last - own.first
-        _multiply_back(zero, call, (call.W_hr, call.W_hr_panels), (P, H), (ZERO, P), sizes, a, out, NO)
+        _multiply_back(zero, call, Weights(call.W_hr, call.W_hr_panels, P, H), (ZERO, P), sizes, a, out, NO)
 
 
 @plain
@@ -161,13 +171,16 @@ def _stages(zero, call, own, address, at):
             sum_units(zero, call, own, address, at, stage, totals)
             continue
         first_row, start = call.dah + t * call.batch * call.dah_row, stage.first_gate * H
-        run_rows(zero, call, own, address, at, stage.step, first_row + start * item, call.dah_row, YES)
+        rows = rows_at(address)
+        rows.out, rows.out_row = first_row + start * item, call.dah_row
+        run_rows(zero, call, own, address, at, stage.step, YES)
         meet(call, own)
         a = first_row + b * call.dah_row + start * item, call.dah_row
         out = call.d_v + b * call.d_v_row + (stage.product * H + own.first) * item, call.d_v_row
         sizes = own.last_row - b, own.first, own.last - own.first
         terms = start, (stage.end_gate - stage.first_gate) * H
-        _multiply_back(zero, call, (call.R, call.R_panels), (call.ah_gates * H, H), terms, sizes, a, out, NO)
+        weights = Weights(call.R, call.R_panels, call.ah_gates * H, H)
+        _multiply_back(zero, call, weights, terms, sizes, a, out, NO)
 
 
 # ------------------------------------------------------------------------------------------ the loop
@@ -186,7 +199,7 @@ def backward_steps(zero, address):
         meet_all(own)
     set_parameters(zero, call, own, rows_at(rows_address))
     b, item = own.first_row, bytes_of(zero)
-    weights, shape = (call.R, call.R_panels), (call.ah_gates * call.hidden, call.outputs)
+    weights = Weights(call.R, call.R_panels, call.ah_gates * call.hidden, call.outputs)
     terms, sizes = (ZERO, call.recurrent * call.hidden), (own.last_row - b, own.first_out, own.last_out - own.first_out)
     for step in range(call.first, call.last):
         at = find_step_time(step, call.steps, call.direction, YES)
@@ -194,8 +207,8 @@ def backward_steps(zero, address):
         _mask_gradients(zero, call, own, at)
         _add_state_gradients(zero, call, own, at)
         _stages(zero, call, own, rows_address, at)
-        run_rows(zero, call, own, rows_address, at, call.step, ZERO, ZERO, YES)
+        run_rows(zero, call, own, rows_address, at, call.step, YES)
         meet(call, own)
         dah = call.dah + (at[0] * call.batch + b) * call.dah_row, call.dah_row
         dh = call.dh + b * call.dh_row + own.first_out * item, call.dh_row
-        _multiply_back(zero, call, weights, shape, terms, sizes, dah, dh, YES)
+        _multiply_back(zero, call, weights, terms, sizes, dah, dh, YES)

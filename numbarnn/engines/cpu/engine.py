@@ -125,10 +125,10 @@ class CpuEngine(HostEngine):
     def fill_step_mask(self, step_mask, lengths, resets):
         directions, times, batch = step_mask.shape
         step_mask[...] = 0
+        about = np.array([address(resets), len(resets), *resets.strides], np.int64)
         products.fill_step_mask(
-            address(step_mask) + batch, directions, times - 2, batch, address(lengths), address(resets), len(resets),
-            *resets.strides,
-        )  # fmt: skip
+            address(step_mask) + batch, directions, times - 2, batch, address(lengths), address(about)
+        )
 
     def select(self, out, x, step_mask, dropped, fill):
         np.copyto(out, x)

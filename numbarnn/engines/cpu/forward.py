@@ -139,7 +139,9 @@ def _stages(zero, call, own, address, at):
                     copy_units(zero, out, source, ONE, Q, stage.first_sum, stage.end_sum)
             continue
         v = call.v + kept * call.v_row + stage.product * H * item
-        run_rows(zero, call, own, address, at, stage.step, v, call.v_row, NO)
+        rows = rows_at(address)
+        rows.out, rows.out_row = v, call.v_row
+        run_rows(zero, call, own, address, at, stage.step, NO)
         meet(call, own)
         vectors, ah = (v + b * call.v_row, call.v_row), (call.ah + b * call.ah_row, call.ah_row)
         shape = stage.first_gate, stage.end_gate, H, H
@@ -202,7 +204,7 @@ def forward_steps(zero, address):
         at = find_step_time(step, call.steps, call.direction, NO)
         _recurrent_products(zero, call, own, at)
         _stages(zero, call, own, rows_address, at)
-        run_rows(zero, call, own, rows_address, at, call.step, ZERO, ZERO, YES)
+        run_rows(zero, call, own, rows_address, at, call.step, YES)
         _carry(zero, call, own, at)
         meet(call, own)
         _project(zero, call, own, at)

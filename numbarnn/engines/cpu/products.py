@@ -166,7 +166,7 @@ _philox = plain(philox)
 
 
 _mask_of_step = plain(mask_of_step)
-_BYTE, _LENGTH = np.uint8(0), np.int32(0)
+_BYTE, _LENGTH, _NUMBER = np.uint8(0), np.int32(0), np.int64(0)
 
 
 class _Resets(NamedTuple):
@@ -184,15 +184,17 @@ class _Resets(NamedTuple):
 
 
 @from_python
-def fill_step_mask(step_mask, directions, times, batch, lengths, resets, reset_times, reset_row, reset_next):
+def fill_step_mask(step_mask, directions, times, batch, lengths, resets):
     """A step mask (D, T, B) from what else stands at addresses: see `Engine.fill_step_mask`.
 
     Args:
         step_mask: of the direction's first time, after which there is room for two more than T.
-        lengths: (B,). resets: (reset_times, B); bytes from a row to the next, and in it.
+        lengths: (B,).
+        resets: four int64: address of (times, B), those times, bytes from a row to the next, and in it.
     """
     mask, given = numbers_at(_BYTE, step_mask), numbers_at(_LENGTH, lengths)
-    about = _Resets(resets, (reset_times, batch), (reset_row, reset_next))
+    numbers = numbers_at(_NUMBER, resets)
+    about = _Resets(numbers[0], (numbers[1], batch), (numbers[2], numbers[3]))
     for direction in range(directions):
         for t in range(times):
             for b in range(batch):

@@ -223,21 +223,21 @@ def sum_units(zero, call, own, address, at, stage, totals):
 
 
 @plain
-def run_rows(zero, call, own, address, at, step, out, out_row, skip):
+def run_rows(zero, call, own, address, at, step, skip):
     """Call a function of the cell on the thread's sequences: on all at once, or with a step mask on each.
 
     Args:
-        step: the function's address. out, out_row: its result's for sequence 0, and from one to the next.
+        address: of the `Rows`; where the function writes to `out`, that and `out_row` say where sequence 0 has it.
+        step: the function's address.
         skip: leave out sequences whose step is skipped.
     """
     (t, before), rows = at, rows_at(address)
-    b, count = own.first_row, own.last_row - own.first_row
+    b, count, out = own.first_row, own.last_row - own.first_row, rows.out
     if call.step_mask:
         count = 1
-    rows.out_row = out_row
     while b < own.last_row:
         if not (skip and mask_at(call, t + 1, b) == SKIP):
             set_rows(zero, call, own, rows, b, count, t, before)
-            rows.out = out + b * out_row
+            rows.out = out + b * rows.out_row
             run(None, step, address)
         b += count
