@@ -239,6 +239,15 @@ class Engine(ABC):
         """out (G * H, P) = the dense matrix of x (G * H, P/n): row g H + j of x stands in the columns of head k = j div
         (H/n), k P/n to (k + 1) P/n - 1, zero in the others; contiguous."""
 
+    def elementwise(self, out, term, value, add=False):
+        """out = the value of a `numbarnn.cells.layout.Term`, or +=, in one pass over its operands: True; False if that
+        is left to array code.
+
+        Args:
+            value: a function that computes those terms in it that are not element by element.
+        """
+        return False
+
     @abstractmethod
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         """out = op(a) op(b), or +=: matrices as in `numbarnn.cuda.gemm.matmul`."""

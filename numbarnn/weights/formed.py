@@ -3,13 +3,15 @@
 A cell's `Layout` says by `Term`s what it is: `p.R.a - p.R.a.T`, p.scalar.alpha for every unit, the rows of the matrices
 that one array is to have. `FormedWeights.form` computes it before a forward or a backward pass; `pull_back` takes the
 gradients of it, which kernels compute, to those of the parameters, after one. Both are array code, NumPy's or CuPy's,
-one pass over each matrix; what kernels read as it is is not copied.
+or one pass over each large matrix where an engine has that (`Engine.elementwise`); what kernels read as it is is not
+copied.
 """
 
 import numpy as np
 
 from numbarnn.cells.layout import parameters_in
 from numbarnn.common.precision import compute_dtype
+from numbarnn.weights.derivatives import gradients_of, is_scalar
 from numbarnn.weights.space import OWN
 
 
@@ -40,7 +42,7 @@ class FormedWeights:
             place: {name: flat[where].reshape(shape) for name, (_, where, shape) in own.items()}
             for place, own in self._blocks.items()
         }
-        self._live, self._known, self._fixed = self._bits(), None, {}
+        self._live, self._known, self._fixed, self._gradients = self._bits(), None, {}, {}
 
     def _bits(self):
         """A view of the bits of all parameters that stand in what is formed, and of what is between them; None where
@@ -75,7 +77,7 @@ class FormedWeights:
                 for made in kinds.values():
                     out = self.formed[made.offset : made.offset + made.size].reshape(made.shape)
                     for rows, term in _rows(made):
-                        _put(out[rows], values.of(term))
+                        self._put(out[rows], values, term)
         if self._live is not None:
             self._known = known
 
@@ -89,17 +91,39 @@ class FormedWeights:
         """
         with self._engine.activate():
             for place, kinds in self._space.formed.items():
-                values, found = self._values(place), {}
-                for made in kinds.values():
-                    d = d_formed[made.offset : made.offset + made.size].reshape(made.shape)
-                    for rows, term in _rows(made):
-                        d_rows = d[rows].astype(self._wide, copy=False)
-                        add_gradients(values, term, d_rows[_where(np.shape(values.of(term)))], found)
+                values = self._values(place)
+                values.gradients = d_formed
+                found = self._gradients.get(place)
+                if found is None:
+                    terms = {(made, n): term for made in kinds.values() for n, term in enumerate(made.terms)}
+                    found = self._gradients[place] = gradients_of(terms)
                 for name, (part, where, shape) in self._blocks[place].items():
                     read = part.kind not in (*kinds, *OWN)  # by kernels, as it is
-                    if name in found or not read:
-                        own, total = dw[where].reshape(shape), found.get(name, 0)
-                        own[...] = own.astype(self._wide, copy=False) + total if accumulate or read else total
+                    own = dw[where].reshape(shape)
+                    if name in found:
+                        self._set(own, values, found[name], accumulate or read)
+                    elif not read and not accumulate:
+                        own[...] = 0
+
+    def _put(self, out, values, term):
+        """A gate's H rows of a term's value, that of a state of fewer units too.
+
+        Units beyond the state's are copies of its last one, so that they are finite where it is; they multiply with
+        zeros.
+        """
+        shape = values.shape(term)
+        if shape in ((), out.shape):
+            self._set(out, values, term, add=False)
+        else:
+            out[...] = 0
+            self._set(out[_where(shape)], values, term, add=False)
+            out[shape[0] :] = out[shape[0] - 1]
+
+    def _set(self, out, values, term, add):
+        """out = a term's value, or +=."""
+        if not self._engine.elementwise(out, term, values.of, add):
+            value = values.of(term)
+            out[...] = out.astype(self._wide, copy=False) + value if add else value
 
     def _values(self, place):
         values = Values(self._engine.array_module, self._views[place], self._wide, self._space.sizes[place])
@@ -119,21 +143,6 @@ def _where(shape):
     return tuple(map(slice, shape))
 
 
-def _put(out, value):
-    """A gate's H rows of a value, that of a state of fewer units too.
-
-    Units beyond the state's are copies of its last one, so that they are finite where it is; they multiply with zeros.
-    """
-    shape = np.shape(value)
-    if shape in ((), out.shape):
-        out[...] = value
-    else:
-        rows = shape[0]
-        out[...] = 0
-        out[_where(shape)] = value
-        out[rows:] = out[rows - 1]
-
-
 class Values:
     """The values of terms, each computed once.
 
@@ -144,7 +153,10 @@ class Values:
 
     Attributes:
         fixed: term -> the value of what does not depend on parameters; other `Values` of these sizes may share it.
+        gradients: the gradients of all that is formed, as one array, for terms of `derivatives`.
     """
+
+    gradients = None
 
     def __init__(self, arrays, parameters, dtype, sizes):
         self.arrays, self.parameters, self.dtype, self._sizes = arrays, parameters, dtype, sizes
@@ -157,6 +169,20 @@ class Values:
             value = self._known[term] = self._computed(term)
         return value
 
+    def shape(self, term):
+        """The shape of a term's value, which need not be computed for it."""
+        if term.op == "parameter":
+            return self.parameters[term.data].shape
+        if term.op in ("eye", "lower"):
+            return (self._sizes.get(term.data, term.data),) * 2
+        if term.op == "constant":
+            return self.of(term).shape
+        if term.op == "transpose":
+            return self.shape(term.args[0])[::-1]
+        if term.op == "product":
+            return self.shape(term.args[0])[0], self.shape(term.args[1])[1]
+        return next((shape for shape in map(self.shape, term.args) if shape), ())
+
     def _computed(self, term):
         if term.op in OPERATIONS:
             return OPERATIONS[term.op](*(self.of(one) for one in term.args))
@@ -166,7 +192,24 @@ class Values:
             if term not in self.fixed:
                 self.fixed[term] = self._fixed(term)
             return self.fixed[term]
+        if term.op == "gradient":
+            made, number = term.data
+            rows = made.shape[0] // len(made.terms)
+            d = self.gradients[made.offset : made.offset + made.size].reshape(made.shape)
+            d = d[number * rows : (number + 1) * rows]
+            return d[_where(self.shape(made.terms[number]))].astype(self.dtype, copy=False)
+        if term.op == "sum":
+            return self._sum(*term.args)
         return self.parameter(term.data)
+
+    def _sum(self, term):
+        """The sum of all elements of a term's value; of products row by row, without an array of them."""
+        if term.op == "mul" and not any(map(is_scalar, term.args)):
+            one, other = term.args
+            if "eye" in (one.op, other.op):
+                return self.of(other if one.op == "eye" else one).trace()
+            return self.arrays.einsum("ij,ij->i", self.of(one), self.of(other)).sum()
+        return self.of(term).sum()
 
     def _fixed(self, term):
         if term.op == "constant":
@@ -194,24 +237,3 @@ OPERATIONS = {
     "divide": lambda a, b: a / b,
     "product": lambda a, b: a @ b,
 }
-
-#: Operation -> the gradients of its arguments: of g, the gradient of its value, and the values of the arguments.
-DERIVATIVES = {
-    "transpose": (lambda g, a: g.T,),
-    "neg": (lambda g, a: -g,),
-    "add": (lambda g, a, b: g, lambda g, a, b: g),
-    "sub": (lambda g, a, b: g, lambda g, a, b: -g),
-    "mul": (lambda g, a, b: g * b, lambda g, a, b: g * a),
-    "divide": (lambda g, a, b: g / b, lambda g, a, b: -g * a / (b * b)),
-    "product": (lambda g, a, b: g @ b.T, lambda g, a, b: a.T @ g),
-}
-
-
-def add_gradients(values, term, g, found):
-    """Add what a term's gradient g comes to for its parameters to `found`, name -> gradient."""
-    if term.op in ("parameter", "fill"):
-        g = g if np.ndim(values.of(term)) else g.sum()  # one number per layer
-        found[term.data] = found[term.data] + g if term.data in found else g
-    for argument, derivative in zip(term.args, DERIVATIVES.get(term.op, ()), strict=True):
-        if parameters_in((argument,)):
-            add_gradients(values, argument, derivative(g, *map(values.of, term.args)), found)

@@ -22,6 +22,7 @@ from formed_loops import (
     parts_of,
     problem,
 )
+from numbarnn.engines.cpu import elementwise
 
 by_cell = pytest.mark.parametrize("name", CELLS)
 
@@ -170,15 +171,15 @@ def test_a_state_of_another_layer_of_the_same_cell_is_not_seen():
     y, _, tape = first.forward(x)
     second(x)
     kept = first.weights.copy()
-    first.named["R.a"][...] += 1
+    first.named["R.h"][...] += 1
     first(x)  # formed anew
-    first.named["R.a"][...] -= 1
+    first.named["R.h"][...] -= 1
     first.weights[...] = kept
     np.testing.assert_array_equal(first.backward(tape, np.ones_like(y)).weights, expected_grads)
 
 
 def test_a_step_of_a_stream_sees_new_weights():
-    layer = layer_of("gated_antisymmetric")
+    layer = layer_of("learned_diffusion")
     step, x = layer.stepper(2), np.random.default_rng(0).standard_normal((2, INPUTS))
     for _ in range(3):
         step.state = None
@@ -193,7 +194,7 @@ def test_scalars_begin_where_they_are_told_and_are_listed():
     assert [layer.named[f"l{k}.scalar.beta"] for k in range(2)] == [1, 1] and layer.named["l0.scalar.beta"].shape == ()
     assert layer.parameters["scalar_beta_l1"].shape == () and "scalar.beta ()" in repr(cell)
     assert nrt.Recurrent(cell, 3, 4).scalar_beta_l0.item() == 1
-    text = nr.show(CELLS["gated_antisymmetric"][0])
+    text = nr.show(CELLS["learned_diffusion"][0])
     assert "((p.R.a - p.R.a.T) - (p.scalar.gamma * eye))" in text and "scalar_gamma ()" in text
 
 
@@ -344,3 +345,20 @@ def test_constants_are_shown_and_checked():
         nr.RNN(of_wrong_shape, 3, 5)
     with pytest.raises(TypeError, match=r"constant takes a function of H, such as lambda H: numpy.arange\(H\), not 3"):
         nr.constant(3)
+
+
+@pytest.mark.parametrize("name", ("learned_diffusion", "low_rank_rnn"))
+def test_large_matrices_are_formed_in_one_pass(name, monkeypatch):
+    """By compiled code, their gradients too; on array code the same numbers but for rounding."""
+    results = []
+    for fused in (True, False):
+        if not fused:
+            monkeypatch.setattr(elementwise, "FROM", 1 << 60)
+        layer = nr.RNN(CELLS[name][0], 3, 150, dtype="float64", device="cpu", seed=0)
+        dw, x = np.ones_like(layer.weights), np.random.default_rng(0).standard_normal((3, 2, 3))
+        y, _, tape = layer.forward(x)
+        first = layer.backward(tape, np.ones_like(y), retain=True).weights.copy()
+        results.append([y, first, layer.backward(tape, np.ones_like(y), dw=dw).weights])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-11)
+    np.testing.assert_allclose(results[0][2], results[0][1] + 1, atol=1e-11)

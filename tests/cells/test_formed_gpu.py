@@ -26,17 +26,17 @@ def test_agrees_with_a_loop_when_weights_change(name, schedule, dtype):
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_halves(dtype):
-    layer = layer_of("gated_antisymmetric", dtype, "cuda", num_layers=2)
-    given = problem("gated_antisymmetric", layer)
+    layer = layer_of("learned_diffusion", dtype, "cuda", num_layers=2)
+    given = problem("learned_diffusion", layer)
     assert_close(
-        computed(layer, given), expected("gated_antisymmetric", layer, given), 5e-3 if dtype == "float16" else 4e-2
+        computed(layer, given), expected("learned_diffusion", layer, given), 5e-3 if dtype == "float16" else 4e-2
     )
 
 
 def test_a_change_between_forward_and_backward_is_noticed():
-    layer = layer_of("gated_antisymmetric", "float32", "cuda")
+    layer = layer_of("learned_diffusion", "float32", "cuda")
     x, _, dy, _ = (layer.engine.from_host(one.astype("float32")) if hasattr(one, "astype") else one
-                   for one in problem("gated_antisymmetric", layer))  # fmt: skip
+                   for one in problem("learned_diffusion", layer))  # fmt: skip
     _, _, tape = layer.forward(x)
     layer.named["R.a"][...] += 1
     layer.backward(tape, dy)

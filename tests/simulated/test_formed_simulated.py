@@ -11,7 +11,7 @@ PERSISTENT = {  # those with one product of h per step, and no sums
     name for name, (cell, *_) in CELLS.items() if not cell.stages and not cell.projected
 }
 POINTS = [(name, "stepwise") for name in CELLS] + [(name, "persistent") for name in sorted(PERSISTENT)]
-POINTS += [(name, "wavefront") for name in ("gated_antisymmetric", "sak_lstm")]
+POINTS += [(name, "wavefront") for name in ("learned_diffusion", "sak_lstm")]
 
 
 @pytest.mark.parametrize("name, schedule", POINTS)
@@ -28,8 +28,8 @@ def test_agrees_with_a_loop(name, schedule):
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_halves(dtype):
     """Formed in float32, and rounded once."""
-    layer = layer_of("gated_antisymmetric", dtype, "sim", num_layers=2)
-    given = problem("gated_antisymmetric", layer, batch=2, steps=2)
+    layer = layer_of("learned_diffusion", dtype, "sim", num_layers=2)
+    given = problem("learned_diffusion", layer, batch=2, steps=2)
     assert_close(
-        computed(layer, given), expected("gated_antisymmetric", layer, given), 5e-3 if dtype == "float16" else 4e-2
+        computed(layer, given), expected("learned_diffusion", layer, given), 5e-3 if dtype == "float16" else 4e-2
     )

@@ -8,44 +8,46 @@ states. I is H where x is used itself, at most H where it is a state.
 import numpy as np
 
 import numbarnn as nr
+from numbarnn.cells import library
 
 CELLS = {}  # name -> (cell, step, "any", "H" or "at most H": what I may be)
 
 
 def pair(inputs="any", **hyperparameters):
-    """Decorator of a step: it belongs to the cell that was defined last, of that name."""
+    """Decorator of a step: it belongs to the cell of that name, of those above or of the library."""
 
     def register(step):
         name = step.__name__.removesuffix("_step")
-        cell = globals()[name]
+        cell = globals().get(name) or getattr(library, name)
         CELLS[name] = (nr.cell(cell, **hyperparameters) if hyperparameters else cell), step, inputs
         return step
 
     return register
 
 
-@nr.cell
-def antisymmetric(x, h, p, epsilon=0.3, gamma=0.1):
-    """Chang et al. 2019, arXiv:1902.09689, eq. (10)."""
-    return h + epsilon * nr.tanh((p.R.a - p.R.a.T - gamma * nr.eye()) @ h + p.V.a @ x + p.b.a)
-
-
-@pair()
+@pair(epsilon=0.3, gamma=0.1)
 def antisymmetric_step(w, x, h):
-    a = h @ (w["R.a"].T - w["R.a"]) - 0.1 * h + x @ w["V.a"].T + w["b.a"]
+    a = h @ (w["R.h"].T - w["R.h"]) - 0.1 * h + x @ w["W.h"].T + w["b.h"]
     return (h + 0.3 * a.tanh(),)
 
 
+@pair(epsilon=0.3, gamma=0.1)
+def gated_antisymmetric_step(w, x, h):
+    a = h @ (w["R.h"].T - w["R.h"]) - 0.1 * h
+    z = (a + x @ w["W.z"].T + w["b.z"]).sigmoid()
+    return (h + 0.3 * z * (a + x @ w["W.h"].T + w["b.h"]).tanh(),)
+
+
 @nr.cell
-def gated_antisymmetric(x, h, p, epsilon=0.3):
-    """The same, eq. (11): one matrix in two gates; the diffusion is learnt."""
+def learned_diffusion(x, h, p, epsilon=0.3):
+    """The same with a diffusion that is learnt: one number per layer in a matrix."""
     A = p.R.a - p.R.a.T - p.scalar.gamma * nr.eye()
     z = nr.sigmoid(A @ h + p.V.z @ x + p.b.z)
     return h + epsilon * z * nr.tanh(A @ h + p.V.h @ x + p.b.h)
 
 
 @pair()
-def gated_antisymmetric_step(w, x, h):
+def learned_diffusion_step(w, x, h):
     a = h @ (w["R.a"].T - w["R.a"]) - w["scalar.gamma"] * h
     z = (a + x @ w["V.z"].T + w["b.z"]).sigmoid()
     return (h + 0.3 * z * (a + x @ w["V.h"].T + w["b.h"]).tanh(),)
@@ -67,53 +69,29 @@ def janet_step(w, x, h, c):
     return c, c
 
 
-@nr.cell
-def fast_rnn(x, h, p):
-    """Kusupati et al. 2018, arXiv:1901.02358, eq. (2)."""
-    new = nr.tanh(p.W.h @ x + p.R.h @ h + p.b.h)
-    return nr.sigmoid(p.scalar.alpha) * new + nr.sigmoid(p.scalar.beta) * h
-
-
 @pair()
 def fast_rnn_step(w, x, h):
     new = (x @ w["W.h"].T + h @ w["R.h"].T + w["b.h"]).tanh()
     return (w["scalar.alpha"].sigmoid() * new + w["scalar.beta"].sigmoid() * h,)
 
 
-@nr.cell
-def fast_grnn(x, h, p, rank=2):
-    """The same, eqs. (3) and (4): W and U of low rank, each in two gates; two numbers per layer."""
-    a = (nr.columns(p.W1, rank) @ p.W2.T) @ x + (nr.columns(p.U1, rank) @ p.U2.T) @ h
-    z, new = nr.sigmoid(a + p.b.z), nr.tanh(a + p.b.h)
-    return (nr.sigmoid(p.scalar.zeta) * (1 - z) + nr.sigmoid(p.scalar.nu)) * new + z * h
-
-
-@pair()
-def fast_grnn_step(w, x, h):
-    a = x @ w["W2"] @ w["W1"].T + h @ w["U2"] @ w["U1"].T
+@pair(rank=2)
+def low_rank_fast_grnn_step(w, x, h):
+    a = x @ w["W2"] @ w["W1"].T + h @ w["R2"] @ w["R1"].T
     z = (a + w["b.z"]).sigmoid()
     return ((w["scalar.zeta"].sigmoid() * (1 - z) + w["scalar.nu"].sigmoid()) * (a + w["b.h"]).tanh() + z * h,)
 
 
-@nr.cell
-def structurally_constrained(x, h, s, p):
-    """SCRN: Mikolov et al. 2014, arXiv:1412.7753, eqs. (5) to (7), with alpha learnt."""
-    alpha = nr.initial(p.scalar.alpha, 0.95)
-    s_new = (1 - alpha) * (p.B @ x) + alpha * s
-    return nr.sigmoid(p.P @ s_new + p.A @ x + p.R @ h), s_new
-
-
-@pair()
+@pair(context=2)
 def structurally_constrained_step(w, x, h, s):
     alpha = w["scalar.alpha"]
-    s = (1 - alpha) * (x @ w["B"].T) + alpha * s
-    return (s @ w["P"].T + x @ w["A"].T + h @ w["R"].T).sigmoid(), s
+    s = (1 - alpha) * (x @ w["W.s"].T) + alpha * s
+    return (s @ w["P"].T + x @ w["W.h"].T + h @ w["R.h"].T).sigmoid(), s
 
 
 @nr.cell
 def small_context(x, h, s, c, p, context=2):
-    """The same with a context of its own size, as in the paper, with a bias, and a gate per unit of it; beside it a
-    state of H units."""
+    """SCRN's context with a bias, a rate per unit and a matrix of its own; beside it a state of H units."""
     s = nr.sized(s, context)
     s_new = (1 - p.alpha) * nr.tanh(p.B @ x + p.b.s) + p.alpha * s + p.C @ s
     return nr.sigmoid(p.P @ s_new + p.A @ x + p.R @ h + p.b.h) + 0.1 * c, s_new, c * (p.P @ s)
@@ -125,27 +103,10 @@ def small_context_step(w, x, h, s, c):
     return (new @ w["P"].T + x @ w["A"].T + h @ w["R"].T + w["b.h"]).sigmoid() + 0.1 * c, new, c * (s @ w["P"].T)
 
 
-@nr.cell
-def low_rank(x, h, p, rank=2):
-    """Mastrogiuseppe and Ostojic 2018, arXiv:1711.09672: a fixed random matrix beside a learnt one of low rank."""
-    return nr.tanh(p.W @ x + p.scalar.g * (p.chi @ h) + nr.columns(p.m, rank) @ (p.n @ h))
-
-
 @pair()
-def low_rank_step(w, x, h):
-    connectivity = w["scalar.g"] * w["chi"] + w["m"] @ w["n"]
-    return ((x @ w["W"].T + h @ connectivity.T).tanh(),)
-
-
-@nr.cell
-def highway_lstm(x, h, c, p):
-    """An LSTM past which x may go, Srivastava et al. 2015, arXiv:1505.00387, eq. (3): x itself."""
-    i = nr.sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
-    f = nr.sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
-    o = nr.sigmoid(p.W.o @ x + p.R.o @ h + p.b.o)
-    t = nr.sigmoid(p.W.t @ x + p.R.t @ h + p.b.t)
-    c_new = f * c + i * nr.tanh(p.W.g @ x + p.R.g @ h + p.b.g)
-    return t * o * nr.tanh(c_new) + (1 - t) * x, c_new
+def low_rank_rnn_step(w, x, h):
+    connectivity = w["scalar.g"] * w["R.h"] + w["m"] @ w["n"]
+    return ((x @ w["W.h"].T + h @ connectivity.T + w["b.h"]).tanh(),)
 
 
 @pair("H")
@@ -156,16 +117,6 @@ def highway_lstm_step(w, x, h, c):
     return t * o.sigmoid() * c.tanh() + (1 - t) * x, c
 
 
-@nr.cell
-def intersection(x, y, h, p):
-    """Collins et al. 2017, arXiv:1611.09913, eqs. (12) to (17): the output is not what recurs; x itself."""
-    y_in = nr.tanh(p.W.y @ x + p.R.y @ h + p.b.y)
-    h_in = nr.tanh(p.W.h @ x + p.R.h @ h + p.b.h)
-    g_y = nr.sigmoid(p.W.gy @ x + p.R.gy @ h + p.b.gy)
-    g_h = nr.sigmoid(p.W.gh @ x + p.R.gh @ h + p.b.gh)
-    return g_y * x + (1 - g_y) * y_in, g_h * h + (1 - g_h) * h_in
-
-
 @pair("H")
 def intersection_step(w, x, y, h):
     y_in, h_in, g_y, g_h = (x @ w[f"W.{k}"].T + h @ w[f"R.{k}"].T + w[f"b.{k}"] for k in ("y", "h", "gy", "gh"))
@@ -173,29 +124,10 @@ def intersection_step(w, x, y, h):
     return g_y * x + (1 - g_y) * y_in.tanh(), g_h * h + (1 - g_h) * h_in.tanh()
 
 
-@nr.cell
-def tgru(x, h, x_before, p):
-    """Balduzzi and Ghifary 2016, arXiv:1602.02218, section 3: strongly typed; the x before is a state."""
-    z = p.W.z @ x + p.V.z @ x_before + p.b.z
-    f = nr.sigmoid(p.W.f @ x + p.V.f @ x_before + p.b.f)
-    o = nr.tanh(p.W.o @ x + p.V.o @ x_before + p.b.o)
-    return f * h + z * o, x
-
-
 @pair("at most H")
 def tgru_step(w, x, h, before):
     z, f, o = (x @ w[f"W.{k}"].T + before @ w[f"V.{k}"].T + w[f"b.{k}"] for k in "zfo")
     return f.sigmoid() * h + z * o.tanh(), x
-
-
-@nr.cell
-def tlstm(x, h, c, x_before, p):
-    """The same: its LSTM, whose output h is none of what recurs."""
-    z = p.W.z @ x + p.V.z @ x_before + p.b.z
-    f = nr.sigmoid(p.W.f @ x + p.V.f @ x_before + p.b.f)
-    o = nr.tanh(p.W.o @ x + p.V.o @ x_before + p.b.o)
-    c_new = f * c + (1 - f) * z
-    return c_new * o, c_new, x
 
 
 @pair("at most H")

@@ -151,10 +151,28 @@ MUTATIONS = {
         "tests/test_conformance.py",
     ),
     "formed_transpose_gradient": Mutation(
-        "numbarnn/weights/formed.py",
-        '"transpose": (lambda g, a: g.T,),',
+        "numbarnn/weights/derivatives.py",
+        '"transpose": (lambda g, a: _transpose(g),),',
         '"transpose": (lambda g, a: g,),',
         "tests/cells/test_formed.py",
+    ),
+    "narrow_state_seen_beyond_its_units": Mutation(
+        "numbarnn/weights/formed.py",
+        "            out[...] = 0\n",
+        "            out[...] = 1\n",
+        "tests/cells/test_formed.py",
+    ),
+    "narrow_gradient_of_steps_misplaced": Mutation(
+        "numbarnn/layers/private.py",
+        "    wide[..., : part.shape[-1]] = part\n",
+        "    wide[..., -part.shape[-1] :] = part\n",
+        "tests/cells/test_formed.py",
+    ),
+    "elementwise_last_columns_not_turned": Mutation(
+        "numbarnn/engines/cpu/elementwise.py",
+        "range(0 if i >= whole_rows else whole_columns, columns)",
+        "range(0 if i >= whole_rows else columns, columns)",
+        "tests/engines/test_elementwise.py",
     ),
     "formed_once_for_bound_calls": Mutation(
         "numbarnn/passes/bound.py",

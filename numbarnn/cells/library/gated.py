@@ -59,3 +59,30 @@ def additive_network(x, h, c, p):
     f = sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
     c_new = i * (p.W.c @ x) + f * c
     return tanh(c_new), c_new
+
+
+@cell
+def highway_lstm(x, h, c, p):
+    """LSTM past which x may go; x has as many numbers as h.
+
+    Srivastava et al. 2015, arXiv:1505.00387, (3), around an LSTM.
+    """
+    i = sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
+    f = sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
+    o = sigmoid(p.W.o @ x + p.R.o @ h + p.b.o)
+    t = sigmoid(p.W.t @ x + p.R.t @ h + p.b.t)
+    c_new = f * c + i * tanh(p.W.g @ x + p.R.g @ h + p.b.g)
+    return t * o * tanh(c_new) + (1 - t) * x, c_new
+
+
+@cell
+def intersection(x, y, h, p):
+    """+RNN: the output y goes up the layers, from x, which has as many numbers, and h along the time.
+
+    Collins et al. 2017, arXiv:1611.09913, (12) to (17).
+    """
+    y_in = tanh(p.W.y @ x + p.R.y @ h + p.b.y)
+    h_in = tanh(p.W.h @ x + p.R.h @ h + p.b.h)
+    g_y = sigmoid(p.W.gy @ x + p.R.gy @ h + p.b.gy)
+    g_h = sigmoid(p.W.gh @ x + p.R.gh @ h + p.b.gh)
+    return g_y * x + (1 - g_y) * y_in, g_h * h + (1 - g_h) * h_in

@@ -8,7 +8,17 @@ import numpy as np
 
 from numbarnn.compile.types import from_dtype
 from numbarnn.engines.base import HostEngine
-from numbarnn.engines.cpu import backward, cell_steps, few_rows, forward, joined, openblas, panels, products
+from numbarnn.engines.cpu import (
+    backward,
+    cell_steps,
+    elementwise,
+    few_rows,
+    forward,
+    joined,
+    openblas,
+    panels,
+    products,
+)
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call, row_bytes
 from numbarnn.engines.cpu.memory import MemoryPool
 from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work
@@ -174,6 +184,12 @@ class CpuEngine(HostEngine):
         out[...] = 0
         for head in range(heads):
             blocks[:, head, :, head * width : (head + 1) * width] = given[:, head]
+
+    def elementwise(self, out, term, value, add=False):
+        if out.ndim != 2 or out.size < elementwise.FROM:
+            return False
+        elementwise.run(out, term, value, add)
+        return True
 
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         m, n = out.shape
