@@ -116,7 +116,8 @@ def _sizes(cell, input_size, hidden_size):
     number = {name: next((n for pair in needed for n in pair - {name} if name in pair and isinstance(n, int)), None)
               for name in "IH"}  # fmt: skip
     same = {"I", "H"} in needed
-    hidden_size = hidden_size or number["H"] or (same and (input_size or number["I"])) or 4
+    least = max((size for size in cell.parameters.states if isinstance(size, int)), default=0)
+    hidden_size = hidden_size or number["H"] or (same and (input_size or number["I"])) or max(4, least)
     return input_size or number["I"] or (hidden_size if same else 3), hidden_size
 
 
