@@ -120,7 +120,9 @@ def problem_of(args):
     sizes = args.input_size or args.hidden[0], args.hidden, 1 + args.bidirectional, args.steps, args.batch
     options = {"training": not args.inference, "dropout": args.dropout, "profile": profile_of(args.profile)}
     options |= {"projection": projection, "bias": args.cell.bias or "double"}
-    return Problem("cuda", args.cell, args.dtype, *sizes, **options)
+    problem = Problem("cuda", args.cell, args.dtype, *sizes, **options)
+    _ = problem.space  # says if the equations cannot have these sizes
+    return problem
 
 
 # ---------------------------------------------------------------------------------------------------- output

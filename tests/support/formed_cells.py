@@ -164,6 +164,7 @@ def sak_lstm_step(w, x, h, c):
 
 
 # ----------------------------------------------------------------------------------------------- every form by itself
+OF_PROJECTION = np.linspace(0.5, 2, 15).reshape(3, 5)
 MASK = np.tril(np.arange(25.0).reshape(5, 5) / 10, 1)
 
 
@@ -215,3 +216,20 @@ def of_input_step(w, x, h):
 
     a = torch.nn.functional.layer_norm(x + h, x.shape[1:]) + x
     return (((a * x) @ w["R.a"].T + w["scalar.b"] + x @ w["W.a"].T).tanh() + 0.1 * h,)
+
+
+@nr.cell
+def low_rank_projection(x, h, c, p):
+    """An LSTM whose projection is of low rank, with a constant within: the matrix that makes h is an expression."""
+    i, f, g, o = (getattr(p.W, k) @ x + getattr(p.R, k) @ h + getattr(p.b, k) for k in "ifgo")
+    c_new = nr.sigmoid(f) * c + nr.sigmoid(i) * nr.tanh(g)
+    return (nr.columns(p.A, 2) @ p.B * OF_PROJECTION) @ (nr.sigmoid(o) * nr.tanh(c_new)), c_new
+
+
+@pair()
+def low_rank_projection_step(w, x, h, c):
+    import torch
+
+    i, f, g, o = (x @ w[f"W.{k}"].T + h @ w[f"R.{k}"].T + w[f"b.{k}"] for k in "ifgo")
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return (o.sigmoid() * c.tanh()) @ (w["A"] @ w["B"] * torch.tensor(OF_PROJECTION)).T, c

@@ -300,9 +300,9 @@ def _check(structure, source_lines):
         if len(alike) > 1:
             raise error(f"p.{alike[0]} and p.{alike[1]} would both be the parameter {flat}; rename one", place)
     biases = [name for own in structure.biases.values() for name in own.values()]
-    projection = {structure.projection} - {None}
-    products = [structure.terms[node.data] for node in nodes if node.op in ("input", "product")]
-    return {*names, *biases, *projection, *parameters_in(products)}
+    products = [node.data for node in nodes if node.op in ("input", "product")]
+    products += [structure.projection] if structure.projection else []
+    return {*names, *biases, *parameters_in([structure.terms[label] for label in products])}
 
 
 class _Source:

@@ -21,16 +21,18 @@ def layout_of(structure, place):
         kind: tuple((units.of(node), units.of(node.args[0]) if node.args else "I") for node in own.values())
         for kind, own in gates.items()
     }
-    usual = {"W": ("H", "I"), "R": ("H", "P" if structure.projection else "H")}
-    rows = {}
+    usual = {"W": ("H", "I"), "R": ("H", "P" if structure.projection else "H"), "W_hr": ("P", "H")}
+    terms["W_hr"] = (structure.terms[structure.projection],) if structure.projection else ()
+    shapes["W_hr"] = (usual["W_hr"],) * len(terms["W_hr"])
+    rows, placed = {}, set()
     for kind, own in terms.items():
         plain = dict.fromkeys(
             term.data
             for term, shape in zip(own, shapes[kind], strict=True)
             if term.op == "parameter" and shape == usual[kind]
         )
-        rows[kind] = tuple(name for name in plain if name not in rows.get("W", ()))
-    rows["W_hr"] = (structure.projection,) if structure.projection else ()
+        rows[kind] = tuple(name for name in plain if name not in placed)
+        placed.update(plain)
     sizes = _Sizes(structure.columns, place)
     unusual = any(shape != usual[kind] for kind in usual for shape in shapes[kind])
     if unusual and structure.heads > 1:

@@ -50,7 +50,7 @@ def _parameters(cell):
         )
     for name, shape in layout.own.items():
         yield _line(flat_name(name), as_text(shape), f"p.{name}")
-    for kind, own in (("W", cell.gates), ("R", _recurrent(cell))):
+    for kind, own in (("W", cell.gates), ("R", _recurrent(cell)), ("W_hr", cell.states[:1])):
         for gate, term in zip(own, layout.formed.get(kind, ()), strict=False):
             if term.op != "parameter":
                 yield f"formed once per call, for gate {gate} of {STACKED[kind]}: {term_text(term)}"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from numbarnn.cells.layout import flat_name
+from numbarnn.cells.layout import flat_name, parameters_in
 from numbarnn.cells.tracing.biases import split_biases
 from numbarnn.cells.tracing.graph import OVER_UNITS, Node, reachable
 
@@ -123,11 +123,15 @@ def split(outputs, terms, columns):
 
 def _projection(outputs, terms):
     """The name of the matrix whose product is the first new state, if that state need not be of the size of the others:
-    it is used in products alone, and nothing else is; or None."""
-    if outputs[0].op != "product" or terms[outputs[0].data].op != "parameter":
+    it is used in products alone, and nothing else is; or None. An expression too, where there is no other product of
+    what steps compute."""
+    if outputs[0].op != "product":
         return None
     nodes = reachable([*outputs[0].args, *outputs[1:]])
     operands = [node.args[0] for node in nodes if node.op == "product"]
+    term = terms[outputs[0].data]
+    if term.op != "parameter" and (not operands or not parameters_in((term,))):
+        return None  # a matrix that is no parameter, or by which h does not recur
     elsewhere = [
         *outputs[1:],
         *outputs[0].args,
