@@ -3,7 +3,7 @@
 Every `from_...` returns a new layer, every `to_...` new arrays: nothing is shared. Sizes, directions, biases,
 projection and skip input follow from the weights; all other options of the layer (device, dtype, schedule, dropout,
 batch_first, ...) are keyword arguments. Without `dtype` the layer has the weights' own. No bit of a weight changes,
-but for two biases that `to_keras` has to add up.
+but for two biases that `to_keras` has to add up, as `from_onnx` has for cells that it makes.
 
 A network that the other side cannot express is refused, with what it is that it lacks, and never approximated. Dropout
 is a matter of training: it travels only with PyTorch's modules and with safetensors files.
@@ -20,17 +20,30 @@ What exists where:
     skip input                    as identity matrices                 yes
 
     * Keras' GRU with reset_after=True has two biases; a single one becomes two, one of them zero.
+
+ONNX nodes with peepholes, other activations, `clip` or `input_forget` become an `RNN` of a cell that is made for them.
 """
+
+from __future__ import annotations
 
 import os
 from dataclasses import replace
 from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
 from numbarnn.layers.stack import Stack
-from numbarnn.weights import extras, keras, onnx, onnx_write, safetensors, torch
+from numbarnn.weights import extras, keras, onnx, onnx_cells, onnx_write, safetensors, torch
 from numbarnn.weights.network import infer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    Path = str | os.PathLike[str]
+    Layer = Any  # an LSTM, a GRU or an RNN: the source tells which
 
 __all__ = [
     "from_keras",
@@ -45,6 +58,11 @@ __all__ = [
     "to_torch_cells",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _CLASSES = {"lstm": LSTM, "gru": GRU, "gru_reset_before": GRU, "rnn_tanh": RNN, "rnn_relu": RNN}
 _FROM_WEIGHTS = (
     "cell", "input_size", "hidden_size", "num_layers", "nonlinearity", "reset_after", "bias", "bidirectional",
@@ -53,7 +71,7 @@ _FROM_WEIGHTS = (
 
 
 # ---------------------------------------------------------------- PyTorch
-def from_torch(source, cell=None, *, prefix="", **options):
+def from_torch(source: Any, cell: str | None = None, *, prefix: str = "", **options: Any) -> Layer:
     """A layer with the weights of a torch.nn.LSTM, GRU or RNN.
 
     Args:
@@ -78,7 +96,7 @@ def from_torch(source, cell=None, *, prefix="", **options):
     return _layer(network, found, options)
 
 
-def to_torch(layer):
+def to_torch(layer: Recurrent) -> dict[str, np.ndarray[Any, Any]]:
     """A state dict for a torch.nn module of the layer's sizes: name -> NumPy array.
 
     A single bias becomes two, one of them zero, and skip input becomes identity matrices: neither changes results. (The
@@ -96,7 +114,7 @@ def to_torch(layer):
     return torch.write(_network(layer))
 
 
-def from_torch_cells(source, cell=None, **options):
+def from_torch_cells(source: Sequence[Any], cell: str | None = None, **options: Any) -> Layer:
     """A layer with the weights of torch.nn.LSTMCell, GRUCell or RNNCell, stacked.
 
     Args:
@@ -112,7 +130,7 @@ def from_torch_cells(source, cell=None, **options):
     return _layer(torch.read_cells(source, cell), {}, options)
 
 
-def to_torch_cells(layer):
+def to_torch_cells(layer: Recurrent) -> list[Any]:
     """A list of state dicts, one per layer, for torch.nn's cells; of pairs (forward, reverse), for two directions.
 
     Raises:
@@ -126,7 +144,7 @@ def to_torch_cells(layer):
 
 
 # ---------------------------------------------------------------- Keras
-def from_keras(source, cell=None, *, reset_after=None, **options):
+def from_keras(source: Any, cell: str | None = None, *, reset_after: bool | None = None, **options: Any) -> Layer:
     """A layer with the weights of Keras' LSTM, GRU or SimpleRNN, alone or in Bidirectional, or of a stack of them.
 
     A single bias becomes b_w (bias="input"); only a GRU with reset_after=True has two, b_w and b_r.
@@ -150,7 +168,7 @@ def from_keras(source, cell=None, *, reset_after=None, **options):
     return _layer(keras.read(source, cell, reset_after), {"batch_first": True}, options)
 
 
-def to_keras(layer):
+def to_keras(layer: Recurrent) -> list[list[np.ndarray[Any, Any]]]:
     """A list with, per layer, the arrays that `set_weights` of a Keras layer (or Bidirectional) takes.
 
     The Keras layer has use_bias=layer.bias, for a GRU reset_after=layer.reset_after, and for an RNN the activation
@@ -169,8 +187,12 @@ def to_keras(layer):
 
 
 # ---------------------------------------------------------------- ONNX
-def from_onnx(model, node=None, *, reverse_as_forward=False, **options):
+def from_onnx(model: Any, node: Any = None, *, reverse_as_forward: bool = False, **options: Any) -> Layer:
     """A layer with the weights of an ONNX model's LSTM, GRU or RNN nodes.
+
+    Nodes with peepholes (P), other activations, their alpha and beta, `clip` or `input_forget` become an `RNN` of a
+    cell made for them, whose two biases are added up; `nr.show(layer.stack.cell)` prints its equations, and `to_onnx`
+    writes such nodes again. `clip` bounds the inputs of all activations but the LSTM's last, as onnxruntime has it.
 
     Args:
         model: a file's path, its bytes, or an onnx.ModelProto.
@@ -187,8 +209,8 @@ def from_onnx(model, node=None, *, reverse_as_forward=False, **options):
                                                 first. Where layout is 1 the nodes' are (B, D, H), the layer's are not.
 
     Raises:
-        ValueError: a node has what numbarnn lacks (named, with its value), its weights are no constants, or the nodes
-            are no stack.
+        ValueError: a node has what numbarnn lacks (named, with its value) or other activations for its second direction
+            than for its first, its weights are no constants, or the nodes are no stack.
         RuntimeError: the package onnx is not installed.
 
     >>> model = convert.to_onnx(numbarnn.GRU(8, 16, num_layers=2, device="cpu"), lengths=True)
@@ -201,7 +223,7 @@ def from_onnx(model, node=None, *, reverse_as_forward=False, **options):
     return _layer(network, found, options)
 
 
-def to_onnx(layer, path=None, *, state=False, lengths=False):
+def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, lengths: bool = False) -> Any:
     """An onnx.ModelProto with one node per layer, which computes what calling the layer does, for any T and B.
 
     Inputs: x, shaped as the layer's; lengths (B,), int32, with `lengths`; hx, and cx of an LSTM, with `state`. Outputs:
@@ -215,7 +237,8 @@ def to_onnx(layer, path=None, *, state=False, lengths=False):
             empty sequence (length 0) hy and cy are the initial state here, but 0 in onnxruntime.
 
     Raises:
-        ValueError: ONNX lacks something: a projection, or cell_clip.
+        ValueError: ONNX lacks something: a projection, cell_clip, or any cell but the built-in ones and those that
+            `from_onnx` makes.
         OSError: the file cannot be written.
         RuntimeError: the package onnx is not installed.
 
@@ -223,7 +246,9 @@ def to_onnx(layer, path=None, *, state=False, lengths=False):
     >>> [one.name for one in model.graph.input], [one.name for one in model.graph.output]
     (['x', 'lengths', 'hx', 'cx'], ['y', 'hy', 'cy'])
     """
-    model = onnx_write.write(_network(layer), layer.batch_first, state, lengths)
+    own = _own(layer)
+    nodes = onnx_write.of_network(_network(layer)) if own is None else onnx_write.of_own(own)
+    model = onnx_write.write(nodes, layer.batch_first, state, lengths)
     if path is not None:
         with files.replacing(path) as part:
             extras.load("onnx", "writing ONNX models").save(model, os.fspath(part))
@@ -231,7 +256,7 @@ def to_onnx(layer, path=None, *, state=False, lengths=False):
 
 
 # ---------------------------------------------------------------- safetensors
-def save_safetensors(layer, path):
+def save_safetensors(layer: Recurrent, path: Path) -> None:
     """Write the layer to a file: PyTorch's state dict, and the options that weights do not tell.
 
     Those are the cell (with it a GRU's reset_after), batch_first, dropout, cell_clip and clip_propagate_nan; device,
@@ -252,7 +277,7 @@ def save_safetensors(layer, path):
     safetensors.write(os.fspath(path), network.parameters, options)
 
 
-def load_safetensors(path, cell=None, *, prefix="", **options):
+def load_safetensors(path: Path, cell: str | None = None, *, prefix: str = "", **options: Any) -> Layer:
     """A layer from a file that `save_safetensors`, or PyTorch, wrote.
 
     Args:
@@ -288,23 +313,37 @@ def _network(layer):
     return network
 
 
+def _own(layer):
+    """The `onnx.Own` of a layer whose cell was made for nodes; None of others."""
+    kind = onnx_cells.kind_of(layer.stack.cell) if isinstance(layer, Recurrent) else None
+    if kind is None:
+        return None
+    if layer.input_mode != "linear":
+        raise ValueError(f"ONNX has no input_mode {layer.input_mode!r} for cell {layer.cell}")
+    parameters = layer.state_dict(named=True)
+    return onnx.Own(kind, layer.input_size, layer.hidden_size, layer.bidirectional, parameters)
+
+
 def _layer(network, found, options):
     """A layer with the network's weights; `options` come before those that were found with the weights."""
     decided = [name for name in options if name in _FROM_WEIGHTS]
     if decided:
         raise TypeError(f"leave out {', '.join(decided)}: the source tells (a state dict by its shapes, and cell=)")
-    made = _CLASSES[network.cell]
-    own, of_stack = (list(signature(part.__init__).parameters) for part in (Recurrent, Stack))
-    names = [*(name for name in own if name not in of_stack), *of_stack]
+    own = isinstance(network, onnx.Own)
+    made = RNN if own else _CLASSES[network.cell]
+    of_layer, of_stack = (list(signature(part.__init__).parameters) for part in (Recurrent, Stack))
+    names = [*(name for name in of_layer if name not in of_stack), *of_stack]
     known = [name for name in names if name not in ("self", "options", *_FROM_WEIGHTS)]
     if unknown := [name for name in options if name not in known]:
         raise TypeError(f"{made.__name__} has no argument {', '.join(map(repr, unknown))}; it has {', '.join(known)}")
     options = found | options
     if "dtype" not in options:
         options["dtype"] = network.dtype
-    layer = made(
-        network.input_size, list(network.hidden_sizes), bidirectional=network.bidirectional, **_kind(network), **options
-    )
+    sizes = network.input_size, list(network.hidden_sizes)
+    if own:
+        layer = RNN(onnx_cells.cell_of(network.kind), *sizes, bidirectional=network.bidirectional, **options)
+    else:
+        layer = made(*sizes, bidirectional=network.bidirectional, **_kind(network), **options)
     layer.load_state_dict(network.parameters)
     return layer
 

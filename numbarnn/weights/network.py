@@ -71,13 +71,7 @@ class Network:
     @property
     def dtype(self):
         """The dtype's name of all parameters, one of DTYPES; TypeError where they are not of one such dtype."""
-        found, cure = {name: array.dtype.name for name, array in self.parameters.items()}, ", ".join(DTYPES)
-        name, *others = set(found.values())
-        if others:
-            raise TypeError(f"the parameters must be of one dtype, but are {found}: pass dtype=, one of {cure}")
-        if name not in DTYPES:
-            raise TypeError(f"the parameters are of dtype {name}: pass dtype=, one of {cure}")
-        return name
+        return type_of(self.parameters)
 
     def part(self, kind, layer, direction=0):
         """The parameter of that kind ("W", "R", "W_hr", "b_w", "b_r"), or None where there is none."""
@@ -103,6 +97,17 @@ def host(value, name):
     if value.dtype == object:
         raise TypeError(f"{name} must be an array of numbers, not {value!r}")
     return value
+
+
+def type_of(parameters):
+    """The dtype's name of all of these arrays, one of DTYPES; TypeError where they are not of one such dtype."""
+    found, cure = {name: array.dtype.name for name, array in parameters.items()}, ", ".join(DTYPES)
+    name, *others = set(found.values())
+    if others:
+        raise TypeError(f"the parameters must be of one dtype, but are {found}: pass dtype=, one of {cure}")
+    if name not in DTYPES:
+        raise TypeError(f"the parameters are of dtype {name}: pass dtype=, one of {cure}")
+    return name
 
 
 def named(parts):

@@ -6,23 +6,26 @@ gates in the order `gates.ONNX` (https://onnx.ai/onnx/operators/onnx__LSTM.html,
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from numbarnn import cells
 from numbarnn.weights import extras, gates
-from numbarnn.weights.network import infer, named, type_name
+from numbarnn.weights.network import infer, named, type_name, type_of
+from numbarnn.weights.onnx_cells import ACTIVATIONS, DEFAULTS, GATES, Kind
 
-OPERATORS = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
-ACTIVATIONS = {
-    "LSTM": {("Sigmoid", "Tanh", "Tanh"): "lstm"},
-    "GRU": {("Sigmoid", "Tanh"): "gru"},
-    "RNN": {("Tanh",): "rnn_tanh", ("Relu",): "rnn_relu"},
+OPERATORS = ("LSTM", "GRU", "RNN")
+# What a node computes -> the built-in cell that computes it, with or without biases.
+BUILT_IN = {
+    Kind("LSTM", (("Sigmoid",), ("Tanh",), ("Tanh",))): "lstm",
+    Kind("GRU", (("Sigmoid",), ("Tanh",)), linear_before_reset=True): "gru",
+    Kind("GRU", (("Sigmoid",), ("Tanh",))): "gru_reset_before",
+    Kind("RNN", (("Tanh",),)): "rnn_tanh",
+    Kind("RNN", (("Relu",),)): "rnn_relu",
 }
 # Attribute -> what it may be without changing what a node computes, besides those that `_node` reads.
-HARMLESS = {"input_forget": (0,), "activation_alpha": ([],), "activation_beta": ([],), "output_sequence": (0, 1)}
+HARMLESS = {"output_sequence": (0, 1)}
 INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 PASSING = ("Identity", "Squeeze", "Reshape", "Transpose", "Dropout")  # what may stand between two layers
 
@@ -32,20 +35,39 @@ class Node:
     """What one node says.
 
     Attributes:
-        cell: the cell's name.
+        cell: the built-in cell's name, or a `Kind`.
         directions: D.
         layout: 0 (time first) or 1 (batch first).
-        arrays: one dict {"W", "R", "b_w", "b_r"} per direction, in numbarnn's order.
+        arrays: one dict per direction: {"W", "R", "b_w", "b_r"} in numbarnn's order, or of a `Kind` its parameters.
     """
 
-    cell: str
+    cell: str | Kind
     directions: int
     layout: int
     arrays: tuple[dict, ...]
 
 
+@dataclass(frozen=True)
+class Own:
+    """Nodes that no built-in cell computes.
+
+    Attributes:
+        kind: what they compute.
+        input_size, hidden_sizes, bidirectional: I, H of each layer, and whether D is 2.
+        parameters: name -> array, by the names of a layer's `named`.
+    """
+
+    kind: Kind
+    input_size: int
+    hidden_sizes: tuple[int, ...]
+    bidirectional: bool
+    parameters: dict
+
+    dtype = property(lambda self: type_of(self.parameters), doc="The dtype's name of all parameters.")
+
+
 def read(model, node=None, reverse_as_forward=False):
-    """The `Network` of a model's nodes, and the layer's option batch_first, from `layout`.
+    """The `Network` of a model's nodes, or what is their `Own`, and the layer's option batch_first, from `layout`.
 
     Arguments and errors are those of `numbarnn.convert.from_onnx`.
     """
@@ -60,14 +82,38 @@ def read(model, node=None, reverse_as_forward=False):
     if len(kinds) > 1:
         raise ValueError(
             f"the nodes {[_label(one) for one in chosen]} are no stack, as cell, directions and layout differ: "
-            f"{sorted(kinds)}; convert them one by one with node="
+            f"{sorted(kinds, key=str)}; convert them one by one with node="
         )
     for below, above in pairwise(chosen):
         _check_fed(graph, below, above, nodes[0])
     parts = {(layer, d): part for layer, one in enumerate(nodes) for d, part in enumerate(one.arrays)}
-    return infer(named(parts), nodes[0].cell, "the state dict made of the nodes' weights"), {
-        "batch_first": nodes[0].layout == 1
-    }
+    found = {"batch_first": nodes[0].layout == 1}
+    if isinstance(nodes[0].cell, Kind):
+        return _own(nodes[0], parts), found
+    return infer(named(parts), nodes[0].cell, "the state dict made of the nodes' weights"), found
+
+
+def _own(node, parts):
+    """The `Own` of nodes like this one.
+
+    Args:
+        parts: (layer, direction) -> parameters.
+    """
+    several, gate = len(parts) > 1, GATES[node.cell.operator][0]
+    parameters = {
+        f"l{layer}.{'reverse.' * direction}{name}" if several else name: array
+        for (layer, direction), own in parts.items() for name, array in own.items()
+    }  # fmt: skip
+    inputs = parts[0, 0][f"W.{gate}"].shape[1]
+    hidden = tuple(len(own[f"W.{gate}"]) for (_, direction), own in parts.items() if not direction)
+    widths = (inputs, *(node.directions * size for size in hidden))
+    for (layer, _), own in parts.items():
+        if own[f"W.{gate}"].shape[1] != widths[layer]:
+            raise ValueError(
+                f"the nodes are no stack: node {layer} takes {own[f'W.{gate}'].shape[1]} numbers, but the one below it "
+                f"gives {widths[layer]}; convert them one by one with node="
+            )
+    return Own(node.cell, inputs, hidden, node.directions == 2, parameters)
 
 
 def _load(model):
@@ -160,34 +206,59 @@ def _node(node, constants, reverse_as_forward):
     directions = 2 if direction == "bidirectional" else 1
     layout = attributes.pop("layout", 0)
     hidden = attributes.pop("hidden_size", None)
-    cell = _cell(node.op_type, attributes, directions, where)
+    given = _given(node, constants, where)
+    kind = _kind(node.op_type, attributes, directions, where)
+    kind = replace(kind, peepholes=bool(np.any(given.get("P", 0))), bias="B" in given)
     for name, value in attributes.items():
         if value not in HARMLESS.get(name, ()):
             raise ValueError(f"{where} has {name}={value!r}, which numbarnn lacks")
-    return Node(cell, directions, layout, _arrays(node, constants, cell, directions, hidden, where))
+    cell = BUILT_IN.get(replace(kind, bias=True), kind)
+    _check_shapes(given, node.op_type, directions, hidden, where)
+    parts = [{name: array[direction] for name, array in given.items()} for direction in range(directions)]
+    return Node(cell, directions, layout, tuple(_part(cell, part) for part in parts))
 
 
-def _cell(operator, attributes, directions, where):
-    """The cell's name, from the activations and the GRU's form; takes what it has read out of the attributes."""
-    known = ACTIVATIONS[operator]
-    default = next(iter(known)) * directions
-    given = tuple(name.decode() for name in attributes.pop("activations", ())) or default
-    cell = next((cell for names, cell in known.items() if names * directions == given), None)
-    if cell is None:
-        supported = " or ".join(str(list(names * directions)) for names in known)
-        raise ValueError(f"{where} has activations={list(given)}, but numbarnn has only {supported}")
-    if "clip" in attributes:
+def _kind(operator, attributes, directions, where):
+    """The `Kind` without what inputs tell; takes what it has read out of the attributes."""
+    default = DEFAULTS[operator]
+    names = [name.decode() for name in attributes.pop("activations", ())] or list(default) * directions
+    if len(names) != directions * len(default):
+        raise ValueError(f"{where} has activations={names}, but needs {directions * len(default)} of them")
+    constants = [list(attributes.pop(f"activation_{name}", ())) for name in ("alpha", "beta")]
+    found = [_activation(name, constants, where) for name in names]
+    if left := [f"{name}={values}" for name, values in zip(("alpha", "beta"), constants, strict=True) if values]:
+        raise ValueError(f"{where} has more constants than its activations {names} take: activation_{', '.join(left)}")
+    own, other = found[: len(default)], found[len(default) :]
+    if other and other != own:
         raise ValueError(
-            f"{where} has clip={attributes['clip']}, a bound of pre-activations, which numbarnn lacks (its cell_clip "
-            "bounds c)"
+            f"{where} has activations {own} forward and {other} backward, but a layer's directions have one cell: make "
+            "a node of each direction"
         )
-    if operator == "GRU" and attributes.pop("linear_before_reset", 0) == 0:
-        return "gru_reset_before"
-    return cell
+    clip = attributes.pop("clip", None)
+    if clip is not None and not clip > 0:
+        raise ValueError(f"{where} has clip={clip}, but a bound must be positive")
+    flags = {name: attributes.pop(name) != 0 for name in _FLAGS[operator] if name in attributes}
+    return Kind(operator, tuple(own), clip, **flags)
 
 
-def _arrays(node, constants, cell, directions, hidden, where):
-    """Its weights: one dict {"W", "R", "b_w", "b_r"} per direction, in numbarnn's order; copies."""
+_FLAGS = {"LSTM": ("input_forget",), "GRU": ("linear_before_reset",), "RNN": ()}
+
+
+def _activation(name, constants, where):
+    """(name, alpha, beta), as far as it has them; takes them from the front of the lists of all alphas and betas."""
+    known = {one.lower(): one for one in ACTIVATIONS}.get(name.lower())
+    if known is None:
+        raise ValueError(f"{where} has the activation {name!r}, but ONNX has only {', '.join(ACTIVATIONS)}")
+    found = [known]
+    for letter, values, default in zip(("alpha", "beta"), constants, ACTIVATIONS[known][1:], strict=False):
+        if not values and default is None:
+            raise ValueError(f"{where} has the activation {name} without its activation_{letter}, which has no default")
+        found.append(float(values.pop(0)) if values else default)
+    return tuple(found)
+
+
+def _given(node, constants, where):
+    """Name -> array of the node's weights; copies are made later."""
     numpy_helper = extras.load("onnx.numpy_helper", "reading ONNX models")
     names = {kind: name for kind, name in zip(INPUTS, node.input, strict=False) if name}
     absent = [kind for kind in ("W", "R", "B", "P") if kind in names and names[kind] not in constants]
@@ -197,18 +268,21 @@ def _arrays(node, constants, cell, directions, hidden, where):
             "the model, but are computed or passed in: fold constants first, or make them initializers"
         )
     given = {kind: numpy_helper.to_array(constants[name]) for kind, name in names.items() if name in constants}
-    if np.any(given.get("P", 0)):
-        raise ValueError(f"{where} has the input P ({names['P']!r}), peepholes, which numbarnn lacks")
     for kind, argument in (("sequence_lens", "lengths"), ("initial_h", "state"), ("initial_c", "state")):
         if (kind == "sequence_lens" and kind in given) or np.any(given.get(kind, 0)):
             raise ValueError(
                 f"{where} has the constant input {kind} ({names[kind]!r}), which a layer does not keep: make it an "
                 f"input of the model, and pass {argument}= to the layer's calls"
             )
-    rows = cells.get(cell).num_gates * (hidden or given["R"].shape[-1])
-    units = rows // cells.get(cell).num_gates
-    inputs = given["W"].shape[-1]
-    expected = {"W": (directions, rows, inputs), "R": (directions, rows, units), "B": (directions, 2 * rows)}
+    return {kind: given[kind] for kind in ("W", "R", "B", "P") if kind in given}
+
+
+def _check_shapes(given, operator, directions, hidden, where):
+    """Raise ValueError unless the weights have the shapes of a node with that hidden_size (None: what R tells)."""
+    units = hidden or given["R"].shape[-1]
+    rows = len(GATES[operator]) * units
+    expected = {"W": (directions, rows, given["W"].shape[-1]), "R": (directions, rows, units)}
+    expected |= {"B": (directions, 2 * rows), "P": (directions, 3 * units)}
     wrong = [
         f"{k} {given[k].shape}, not {shape}" for k, shape in expected.items() if k in given and given[k].shape != shape
     ]
@@ -216,10 +290,17 @@ def _arrays(node, constants, cell, directions, hidden, where):
         raise ValueError(
             f"{where} with hidden_size {units}, {directions} direction(s) has wrong shapes: {'; '.join(wrong)}"
         )
-    parts = []
-    for direction in range(directions):
-        part = {kind: given[kind][direction] for kind in ("W", "R")}
-        if "B" in given:
-            part["b_w"], part["b_r"] = given["B"][direction, :rows], given["B"][direction, rows:]
-        parts.append({kind: gates.from_order(array, cell, gates.ONNX) for kind, array in part.items()})
-    return tuple(parts)
+
+
+def _part(cell, part):
+    """One direction's weights as a `Node` has them; copies.
+
+    Args:
+        part: {"W", "R", "B", "P"}, as far as they are given.
+    """
+    if isinstance(cell, Kind):
+        return cell.parameters(**part if cell.peepholes else {name: part[name] for name in part if name != "P"})
+    found = {kind: part[kind] for kind in ("W", "R")}
+    if "B" in part:
+        found["b_w"], found["b_r"] = np.split(part["B"], 2)
+    return {kind: gates.from_order(array, cell, gates.ONNX) for kind, array in found.items()}

@@ -1,5 +1,7 @@
 """A network as an ONNX model: one LSTM, GRU or RNN node per layer; T and B are left open."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from numbarnn.weights import extras, gates
@@ -9,14 +11,72 @@ OPSET = 14  # the first in which the nodes know `layout`; runtimes of 2021 and l
 OPSET_BFLOAT16 = 22
 
 
-def write(network, batch_first=False, state=False, lengths=False, apart=False):
+@dataclass(frozen=True)
+class Nodes:
+    """What the nodes of a stack have to say.
+
+    Attributes:
+        name: of the cell.
+        operator: "LSTM", "GRU" or "RNN".
+        attributes: name -> value, but for direction and hidden_size.
+        input_size, hidden_sizes, directions: I, H of each layer, D.
+        arrays: [layer][direction] -> {"W", "R", "B", "P"} in ONNX' order, as far as there are some.
+    """
+
+    name: str
+    operator: str
+    attributes: dict
+    input_size: int
+    hidden_sizes: tuple[int, ...]
+    directions: int
+    arrays: list
+
+
+def of_network(network):
+    """The `Nodes` of a `Network`."""
+    refuse(network, "ONNX", cell_clip="clip of the cell state", proj_size="projection")
+    network = with_both_biases(with_input_matrix(network))
+    operator = network.cell.split("_")[0].upper()
+    attributes = {"activations": ["Relu"] * network.directions} if network.cell == "rnn_relu" else {}
+    attributes |= {"linear_before_reset": int(network.cell == "gru")} if operator == "GRU" else {}
+    kinds = {"W": ["W"], "R": ["R"]} | ({} if network.bias == "none" else {"B": ["b_w", "b_r"]})
+
+    def part(names, *place):
+        arrays = [network.part(name, *place) for name in names]
+        return np.concatenate([gates.to_order(array, network.cell, gates.ONNX) for array in arrays])
+
+    arrays = [
+        [{kind: part(names, layer, d) for kind, names in kinds.items()} for d in range(network.directions)]
+        for layer in range(len(network.hidden_sizes))
+    ]
+    sizes = network.input_size, network.hidden_sizes, network.directions
+    return Nodes(network.cell, operator, attributes, *sizes, arrays)
+
+
+def of_own(own):
+    """The `Nodes` of an `onnx.Own`."""
+    layers, directions = len(own.hidden_sizes), 2 if own.bidirectional else 1
+
+    def parameters(layer, direction):
+        start = f"l{layer}.{'reverse.' * direction}" if layers * directions > 1 else ""
+        names = [name for name in own.parameters if name.startswith(start)]
+        names = [name for name in names if direction or not name.startswith(f"{start}reverse.")]
+        return {name.removeprefix(start): own.parameters[name] for name in names}
+
+    arrays = [[own.kind.arrays(parameters(layer, d)) for d in range(directions)] for layer in range(layers)]
+    about = own.kind.name, own.kind.operator, own.kind.attributes(directions)
+    return Nodes(*about, own.input_size, own.hidden_sizes, directions, arrays)
+
+
+def write(nodes, batch_first=False, state=False, lengths=False, apart=False):
     """An onnx.ModelProto that computes what the layer does in inference: see `numbarnn.convert.to_onnx`.
 
     Args:
+        nodes: a `Nodes`, or a `Network`.
         apart: whether each layer has states of its own, hx_l0 (D, B, H) and so on, even where sizes are equal.
     """
-    refuse(network, "ONNX", cell_clip="clip of the cell state", proj_size="projection")
-    return _Writer(with_both_biases(with_input_matrix(network)), batch_first, state, lengths, apart).model()
+    nodes = nodes if isinstance(nodes, Nodes) else of_network(nodes)
+    return _Writer(nodes, batch_first, state, lengths, apart).model()
 
 
 class _Writer:
@@ -26,8 +86,8 @@ class _Writer:
         self.network, self.batch_first, self.state, self.lengths = network, batch_first, state, lengths
         self.apart = apart or len(set(network.hidden_sizes)) > 1
         self.helper = extras.load("onnx.helper", "writing ONNX models")
-        self.type = self.helper.np_dtype_to_tensor_dtype(np.dtype(network.part("R", 0).dtype))
-        self.private = network.cell == "lstm"
+        self.type = self.helper.np_dtype_to_tensor_dtype(np.dtype(network.arrays[0][0]["R"].dtype))
+        self.private = network.operator == "LSTM"
         self.nodes, self.constants, self.inputs, self.outputs = [], [], [], []
 
     def model(self):
@@ -92,35 +152,33 @@ class _Writer:
     def layer(self, layer, below, hidden, cell, finals):
         """Nodes of one layer; returns the name of its output (T, B, D*H)."""
         network = self.network
-        operator = network.cell.split("_")[0].upper()
-        bias = "" if network.bias == "none" else self.stacked("B", layer, "b_w", "b_r")
-        inputs = [below, self.stacked("W", layer, "W"), self.stacked("R", layer, "R"), bias]
-        inputs += ["lengths" if self.lengths else "", hidden, cell]
+        has = network.arrays[layer][0]
+        inputs = [below, self.stacked("W", layer), self.stacked("R", layer), self.stacked("B", layer)]
+        inputs += ["lengths" if self.lengths else "", hidden, cell if self.private else ""]
+        inputs += [self.stacked("P", layer)] if "P" in has else []
         while inputs[-1] == "":
             inputs.pop()
-        options = {"activations": ["Relu"] * network.directions} if network.cell == "rnn_relu" else {}
-        options |= {"linear_before_reset": int(network.cell == "gru")} if operator == "GRU" else {}
-        options |= {"direction": "bidirectional" if network.bidirectional else "forward"}
-        options |= {"hidden_size": network.hidden_sizes[layer], "name": f"{network.cell}_l{layer}"}
-        result, name = self.node(operator, inputs, f"y_l{layer}_by_direction", *finals, **options), f"y_l{layer}"
+        options = network.attributes | {"direction": "bidirectional" if network.directions == 2 else "forward"}
+        options |= {"hidden_size": network.hidden_sizes[layer], "name": f"{network.name}_l{layer}"}
+        result, name = (
+            self.node(network.operator, inputs, f"y_l{layer}_by_direction", *finals, **options),
+            f"y_l{layer}",
+        )
         if network.directions == 1:
             return self.node("Squeeze", [result, self.constant(f"{name}_axis", np.array([1]))], name)
         shape = self.constant(f"{name}_shape", np.array([0, 0, network.directions * network.hidden_sizes[layer]]))
         turned = self.node("Transpose", [result], f"{result}_last", perm=[0, 2, 1, 3])  # (T, D, B, H) to (T, B, D, H)
         return self.node("Reshape", [turned, shape], name)
 
-    def stacked(self, name, layer, *kinds):
-        """The initializer (D, ...) of some kinds of parameters, one after another for each direction."""
-        cell, parts = self.network.cell, []
-        for direction in range(self.network.directions):
-            arrays = [self.network.part(kind, layer, direction) for kind in kinds]
-            parts.append(np.concatenate([gates.to_order(array, cell, gates.ONNX) for array in arrays]))
-        return self.constant(f"{name}_l{layer}", np.stack(parts))
+    def stacked(self, name, layer):
+        """The initializer (D, ...) of a kind of weights; "" if there is none."""
+        parts = [own[name] for own in self.network.arrays[layer] if name in own]
+        return self.constant(f"{name}_l{layer}", np.stack(parts)) if parts else ""
 
     def checked(self):
         """The model made of what has been collected."""
         onnx = extras.load("onnx", "writing ONNX models")
-        graph = self.helper.make_graph(self.nodes, self.network.cell, self.inputs, self.outputs, self.constants)
+        graph = self.helper.make_graph(self.nodes, self.network.name, self.inputs, self.outputs, self.constants)
         version = OPSET_BFLOAT16 if self.type == onnx.TensorProto.BFLOAT16 else OPSET
         opsets = [self.helper.make_opsetid("", version)]
         model = self.helper.make_model_gen_version(graph, opset_imports=opsets, producer_name="numbarnn")

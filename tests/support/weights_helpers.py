@@ -63,6 +63,14 @@ def run(layer, x, states):
     return [y, *(state if has_c else [state])]
 
 
+def run_onnx(model, inputs):
+    """Outputs of onnxruntime."""
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert {one.name for one in session.get_inputs()} == set(inputs)
+    return session.run(None, inputs)
+
+
 def assert_close(found, expected, dtype):
     """Arrays agree within a few roundings."""
     assert len(found) == len(expected)

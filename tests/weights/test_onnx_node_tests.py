@@ -1,7 +1,7 @@
 """The ONNX project's own tests of LSTM, GRU and RNN nodes, on the CPU engine.
 
 Each is a node, its inputs and the outputs that the standard asks for (onnx.backend.test). Weights go through
-`convert.from_onnx`, all else is passed to the layer's call. Which run and which are refused is pinned below.
+`convert.from_onnx`, all else is passed to the layer's call.
 """
 
 import importlib
@@ -16,7 +16,6 @@ from weights_helpers import assert_close
 onnx = pytest.importorskip("onnx")
 
 WEIGHTS = ("W", "R", "B", "P")
-REFUSED = {"test_lstm_with_peepholes": "peepholes"}
 
 
 def collect():
@@ -60,9 +59,12 @@ def run(test):
     assert layer.batch_first == batch_first
     rest = {name: array for name, array in test.inputs.items() if name not in WEIGHTS}
     x = rest.pop("X")
+    lengths = rest.pop("sequence_lens", None)
+    states = [rest.pop(name) for name in ("initial_h", "initial_c") if name in rest]
     assert not rest, f"inputs that nobody passes on: {list(rest)}"
-    y, state = layer(np.ascontiguousarray(x[::-1]) if reverse else x)
-    h, c = state if layer.cell == "lstm" else (state, None)
+    given = tuple(states) if len(states) > 1 else states[0] if states else None
+    y, state = layer(np.ascontiguousarray(x[::-1]) if reverse else x, given, lengths=lengths)
+    h, c = state if test.node.op_type == "LSTM" else (state, None)
     directions = 2 if layer.bidirectional else 1
     y = (y[::-1] if reverse else y).reshape(*y.shape[:2], directions, -1)
     if batch_first:
@@ -71,20 +73,14 @@ def run(test):
 
 
 def test_there_are_tests():
-    assert len(TESTS) >= 18 and {*REFUSED} <= {*TESTS}
+    assert len(TESTS) >= 18
 
 
-@pytest.mark.parametrize("name", [name for name in TESTS if name not in REFUSED])
+@pytest.mark.parametrize("name", TESTS)
 def test_node(name):
     test = TESTS[name]
     found = run(test)
     assert_close([found[one] for one in test.outputs], list(test.outputs.values()), "float32")
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
-    with pytest.raises(ValueError, match=REFUSED[name]):
-        convert.from_onnx(model_of(TESTS[name]), reverse_as_forward=True, device="cpu")
 
 
 @pytest.mark.parametrize("name", GRU_TESTS)

@@ -10,18 +10,10 @@ import weights_helpers
 from numbarnn import convert
 from numbarnn.weights import onnx as weights_onnx
 from numbarnn.weights import onnx_write
-from weights_helpers import SIZES, TORCH_SIZES, assert_close, assert_same_layer, assert_same_network
+from weights_helpers import SIZES, TORCH_SIZES, assert_close, assert_same_layer, assert_same_network, run_onnx
 
 onnx = pytest.importorskip("onnx")
 helper = onnx.helper
-
-
-def run_onnx(model, inputs):
-    """Outputs of onnxruntime."""
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    assert {one.name for one in session.get_inputs()} == set(inputs)
-    return session.run(None, inputs)
 
 
 def node_model(operator="LSTM", inputs=("X", "W", "R", "B"), constants=None, D=1, **attributes):
@@ -293,20 +285,18 @@ def test_reverse_as_forward():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"clip": 2.0}, r"'the_node' \(LSTM\) has clip=2.0, a bound of pre-activations"),
-        ({"input_forget": 1}, "has input_forget=1, which numbarnn lacks"),
-        (
-            {"activations": ["Sigmoid", "Relu", "Tanh"]},
-            r"activations=\['Sigmoid', 'Relu', 'Tanh'\], but numbarnn has only",
-        ),
-        ({"activation_alpha": [0.5]}, r"has activation_alpha=\[0.5\], which numbarnn lacks"),
-        ({"operator": "RNN", "activations": ["Elu"]}, r"has only \['Tanh'\] or \['Relu'\]"),
+        ({"clip": -2.0}, r"'the_node' \(LSTM\) has clip=-2.0, but a bound must be positive"),
+        ({"operator": "GRU", "input_forget": 1}, "has input_forget=1, which numbarnn lacks"),
+        ({"activations": ["Sigmoid", "Gelu", "Tanh"]}, "the activation 'Gelu', but ONNX has only Relu, Tanh, Sigmoid"),
+        ({"activations": ["Sigmoid", "Tanh"]}, "but needs 3 of them"),
+        ({"activation_alpha": [0.5]}, r"more constants than its activations .* take: activation_alpha=\[0.5\]"),
+        ({"operator": "RNN", "activations": ["Affine"]}, "Affine without its activation_alpha, which has no"),
         (
             {"operator": "RNN", "D": 2, "direction": "bidirectional", "activations": ["Tanh", "Relu"]},
-            r"\['Tanh', 'Relu'\]",
+            "forward and .* backward, but a layer's directions have one cell",
         ),
         ({"direction": "reverse"}, "direction='reverse', but.*pass reverse_as_forward=True"),
-        ({"inputs": ("X", "W", "R", "B", "", "", "", "P")}, r"has the input P \('P'\), peepholes"),
+        ({"inputs": ("X", "W", "R", "B", "", "", "", "P"), "constants": {"P": None}}, r"P \('P'\) must be constants"),
         ({"inputs": ("X", "W", "R", "", "lens"), "constants": {"lens": np.ones(2, np.int32)}}, "pass lengths= to"),
         (
             {"inputs": ("X", "W", "R", "", "", "h"), "constants": {"h": np.ones((1, 2, 5), "f")}},

@@ -1,0 +1,202 @@
+"""Cells for ONNX' LSTM, GRU and RNN nodes with attributes that the built-in cells do not have.
+
+Equations are those of https://onnx.ai/onnx/operators/onnx__LSTM.html (likewise GRU, RNN), with PyTorch's names: g is
+ONNX' c, n its h. `clip` bounds the inputs of activations but the LSTM's last one, which makes h of c: the specification
+can be read either way, and this is what onnxruntime does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from numbarnn.cells import functions
+from numbarnn.cells.functions import where
+from numbarnn.cells.tracing import cell
+
+GATES = {"LSTM": "iofg", "GRU": "zrn", "RNN": "h"}  # in ONNX' order
+PEEPHOLES = ("peep_i", "peep_o", "peep_f")
+DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+# Activation -> (function of x, alpha and beta; default alpha, default beta): () where there is none, None where it must
+# be given.
+ACTIVATIONS = {
+    "Relu": (lambda x, *_: functions.relu(x),),
+    "Tanh": (lambda x, *_: functions.tanh(x),),
+    "Sigmoid": (lambda x, *_: functions.sigmoid(x),),
+    "Softsign": (lambda x, *_: functions.softsign(x),),
+    "Softplus": (lambda x, *_: functions.softplus(x),),
+    "LeakyRelu": (lambda x, alpha: functions.leaky_relu(x, alpha), 0.01),
+    "ThresholdedRelu": (lambda x, alpha: where(x >= alpha, x, 0.0), 1.0),
+    "Elu": (lambda x, alpha: functions.elu(x, alpha), 1.0),
+    "HardSigmoid": (lambda x, alpha, beta: functions.clip(alpha * x + beta, 0.0, 1.0), 0.2, 0.5),
+    "Affine": (lambda x, alpha, beta: alpha * x + beta, None, None),
+    "ScaledTanh": (lambda x, alpha, beta: alpha * functions.tanh(beta * x), None, None),
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a node computes, besides its weights and direction.
+
+    Attributes:
+        operator: "LSTM", "GRU" or "RNN".
+        activations: (name, alpha, beta) of each, or without beta, or without both.
+        clip: the bound of what gates' activations get; None for none.
+        input_forget: of an LSTM: f = 1 - i.
+        linear_before_reset: of a GRU: the reset gate is applied after the product.
+        peepholes: of an LSTM: gates see c.
+        bias: whether it has biases.
+    """
+
+    operator: str
+    activations: tuple[tuple, ...]
+    clip: float | None = None
+    input_forget: bool = False
+    linear_before_reset: bool = False
+    peepholes: bool = False
+    bias: bool = True
+
+    def parameters(self, W, R, B=None, P=None):
+        """Name -> array of the cell's parameters, of a node's for one direction; None is 0.
+
+        The two biases of a gate are added, with one rounding, unless the reset gate stands between them.
+
+        Args:
+            W: (G*H, I). R: (G*H, H). B: (2*G*H,). P: (3*H,).
+        """
+        gates = GATES[self.operator]
+        found = {f"{name}.{gate}": part for name, all_gates in (("W", W), ("R", R))
+                 for gate, part in zip(gates, np.split(all_gates, len(gates)), strict=True)}  # fmt: skip
+        if self.bias:
+            of_w, of_r = (dict(zip(gates, np.split(half, len(gates)), strict=True)) for half in np.split(B, 2))
+            if self.linear_before_reset:
+                found["b.q"] = of_r.pop("n")
+            found |= {f"b.{gate}": of_w[gate] + of_r[gate] if gate in of_r else of_w[gate] for gate in gates}
+        if self.peepholes:
+            found |= dict(zip(PEEPHOLES, np.split(P, 3), strict=True))
+        return {name: array for name, array in found.items() if not (self.input_forget and _of_f(name))}
+
+    def arrays(self, parameters):
+        """The reverse: {"W", "R", "B", "P"} of one direction, without those that the node does not have; what of them
+        f = 1 - i does not read is 0."""
+
+        def part(name):
+            unread = self.input_forget and _of_f(name)
+            return np.zeros_like(parameters[name.replace("f", "i")]) if unread else parameters[name]
+
+        gates = GATES[self.operator]
+        found = {name: np.concatenate([part(f"{name}.{gate}") for gate in gates]) for name in "WR"}
+        if self.bias:
+            of_w = [part(f"b.{gate}") for gate in gates]
+            of_r = [np.zeros_like(one) for one in of_w]
+            if self.linear_before_reset:
+                of_r[-1] = parameters["b.q"]
+            found["B"] = np.concatenate([*of_w, *of_r])
+        if self.peepholes:
+            found["P"] = np.concatenate([part(name) for name in PEEPHOLES])
+        return found
+
+    def attributes(self, directions):
+        """The node's attributes: name -> value."""
+        of_all = self.activations * directions
+        found = {"activations": [name for name, *_ in of_all]}
+        for place, name in ((1, "activation_alpha"), (2, "activation_beta")):
+            if values := [one[place] for one in of_all if len(one) > place]:
+                found[name] = values
+        if self.clip is not None:
+            found["clip"] = self.clip
+        if self.operator == "GRU":
+            found["linear_before_reset"] = int(self.linear_before_reset)
+        if self.input_forget:
+            found["input_forget"] = 1
+        return found
+
+    @property
+    def name(self):
+        """What the cell is called."""
+        options = [str(part) for one in self.activations for part in one]
+        options += [f"clip_{self.clip}"] if self.clip is not None else []
+        flags = ("input_forget", "linear_before_reset", "peepholes")
+        options += [flag for flag in flags if getattr(self, flag)]
+        return re.sub(r"\W", "_", "_".join(["onnx", self.operator.lower(), *options]))
+
+
+def _of_f(name):
+    return name in ("W.f", "R.f", "b.f", "peep_f")
+
+
+def kind_of(made):
+    """The `Kind` of a cell that `cell_of` made; None of others."""
+    maker, arguments = getattr(made, "origin", None) or (None, ())
+    return arguments[0] if maker is cell_of else None
+
+
+@cache
+def cell_of(kind):
+    """The cell of a `Kind`; the same object for equal ones."""
+    made = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[kind.operator](kind, *map(_called, kind.activations))
+    return replace(made, origin=(cell_of, (kind,)))
+
+
+def _called(activation):
+    """An activation with its alpha and beta as a function of x."""
+    name, *constants = activation
+    function = ACTIVATIONS[name][0]
+    return lambda x: function(x, *constants)
+
+
+def _terms(kind):
+    """Functions of p: the bias of a gate, a peephole's product with c, both 0 where there are none; and the bound."""
+
+    def bias(p, gate):
+        return getattr(p.b, gate) if kind.bias else 0.0
+
+    def seen(p, name, c):
+        return getattr(p, name) * c if kind.peepholes else 0.0
+
+    def bounded(x):
+        return x if kind.clip is None else functions.clip(x, -kind.clip, kind.clip)
+
+    return bias, seen, bounded
+
+
+def _lstm(kind, gate, candidate, output):
+    bias, seen, bounded = _terms(kind)
+
+    @cell(name=kind.name)
+    def lstm(x, h, c, p):
+        i = gate(bounded(p.W.i @ x + p.R.i @ h + seen(p, "peep_i", c) + bias(p, "i")))
+        f = 1 - i if kind.input_forget else gate(bounded(p.W.f @ x + p.R.f @ h + seen(p, "peep_f", c) + bias(p, "f")))
+        g = candidate(bounded(p.W.g @ x + p.R.g @ h + bias(p, "g")))
+        c_new = f * c + i * g
+        o = gate(bounded(p.W.o @ x + p.R.o @ h + seen(p, "peep_o", c_new) + bias(p, "o")))
+        return o * output(c_new), c_new
+
+    return lstm
+
+
+def _gru(kind, gate, candidate):
+    bias, _, bounded = _terms(kind)
+
+    @cell(name=kind.name)
+    def gru(x, h, p):
+        r = gate(bounded(p.W.r @ x + p.R.r @ h + bias(p, "r")))
+        z = gate(bounded(p.W.z @ x + p.R.z @ h + bias(p, "z")))
+        recurrent = r * (p.R.n @ h + bias(p, "q")) if kind.linear_before_reset else p.R.n @ (r * h)
+        n = candidate(bounded(p.W.n @ x + recurrent + bias(p, "n")))
+        return (1 - z) * n + z * h
+
+    return gru
+
+
+def _rnn(kind, activation):
+    bias, _, bounded = _terms(kind)
+
+    @cell(name=kind.name)
+    def rnn(x, h, p):
+        return activation(bounded(p.W.h @ x + p.R.h @ h + bias(p, "h")))
+
+    return rnn
