@@ -252,7 +252,10 @@ def _activation(name, constants, where):
     found = [known]
     for letter, values, default in zip(("alpha", "beta"), constants, ACTIVATIONS[known][1:], strict=False):
         if not values and default is None:
-            raise ValueError(f"{where} has the activation {name} without its activation_{letter}, which has no default")
+            raise ValueError(
+                f"{where} has the activation {name} without its activation_{letter}, for which runtimes take "
+                "different values: write it into the node"
+            )
         found.append(float(values.pop(0)) if values else default)
     return tuple(found)
 

@@ -20,8 +20,8 @@ from numbarnn.cells.tracing import cell
 GATES = {"LSTM": "iofg", "GRU": "zrn", "RNN": "h"}  # in ONNX' order
 PEEPHOLES = ("peep_i", "peep_o", "peep_f")
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
-# Activation -> (function of x, alpha and beta; default alpha, default beta): () where there is none, None where it must
-# be given.
+# Activation -> (function of x, alpha and beta; default alpha, default beta), as far as it has them. None must be given:
+# onnxruntime takes 0, the specification 1 (ThresholdedRelu) or nothing that is said.
 ACTIVATIONS = {
     "Relu": (lambda x, *_: functions.relu(x),),
     "Tanh": (lambda x, *_: functions.tanh(x),),
@@ -29,7 +29,7 @@ ACTIVATIONS = {
     "Softsign": (lambda x, *_: functions.softsign(x),),
     "Softplus": (lambda x, *_: functions.softplus(x),),
     "LeakyRelu": (lambda x, alpha: functions.leaky_relu(x, alpha), 0.01),
-    "ThresholdedRelu": (lambda x, alpha: where(x >= alpha, x, 0.0), 1.0),
+    "ThresholdedRelu": (lambda x, alpha: where(x >= alpha, x, 0.0), None),
     "Elu": (lambda x, alpha: functions.elu(x, alpha), 1.0),
     "HardSigmoid": (lambda x, alpha, beta: functions.clip(alpha * x + beta, 0.0, 1.0), 0.2, 0.5),
     "Affine": (lambda x, alpha, beta: alpha * x + beta, None, None),

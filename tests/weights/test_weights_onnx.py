@@ -290,7 +290,7 @@ def test_reverse_as_forward():
         ({"activations": ["Sigmoid", "Gelu", "Tanh"]}, "the activation 'Gelu', but ONNX has only Relu, Tanh, Sigmoid"),
         ({"activations": ["Sigmoid", "Tanh"]}, "but needs 3 of them"),
         ({"activation_alpha": [0.5]}, r"more constants than its activations .* take: activation_alpha=\[0.5\]"),
-        ({"operator": "RNN", "activations": ["Affine"]}, "Affine without its activation_alpha, which has no"),
+        ({"operator": "RNN", "activations": ["Affine"]}, "Affine without its activation_alpha, for which"),
         (
             {"operator": "RNN", "D": 2, "direction": "bidirectional", "activations": ["Tanh", "Relu"]},
             "forward and .* backward, but a layer's directions have one cell",
