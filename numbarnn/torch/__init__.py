@@ -13,6 +13,8 @@ What differs from torch.nn's modules:
 - On the CPU float16 and bfloat16, and autocast, are computed in float32, and results are rounded once (with dropout
   between layers those of each layer). Under autocast on the CPU results are float32.
 - On a GPU other elements are dropped out than by cuDNN. A cell's own random numbers follow `torch.manual_seed`.
+- Parametrized weights are read once per call, by torch.nn's modules more often. Where every reading changes them, as
+  with `spectral_norm` in training, results differ a little (in the sixth digit).
 - Second derivatives (`create_graph=True`) are refused when they are asked for. `torch.jit.script` and
   `torch.jit.trace` cannot read the modules; `torch.compile` and `torch.export` can, and `restore` goes back to
   torch.nn's.

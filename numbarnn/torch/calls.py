@@ -8,7 +8,7 @@ from numbarnn.torch.eager import recurrence
 from numbarnn.torch.operators import autocast_dtype
 from numbarnn.torch.transformed import Forward
 
-_PLAIN = {torch.Tensor, torch.nn.Parameter}
+PLAIN = {torch.Tensor, torch.nn.Parameter}
 _MAX_SEED = 2**62
 
 
@@ -83,7 +83,7 @@ def goes_by_operators(x, weights):
     """Whether something else than the engine is to see the call: a compiler, a transformation, other tensors."""
     if torch.compiler.is_compiling():
         return True
-    if type(x) not in _PLAIN or type(weights[0]) not in _PLAIN or x.is_meta:
+    if type(x) not in PLAIN or type(weights[0]) not in PLAIN or x.is_meta:
         return True
     return torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() > 0
 

@@ -1,5 +1,9 @@
 """torch.nn's single cells, computed by numbarnn: one step of one layer."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
 import torch
 from torch.nn import Module, Parameter
 
@@ -7,6 +11,9 @@ from numbarnn.passes.executor import with_each
 from numbarnn.torch import checks
 from numbarnn.torch.computation import Computation, Computed
 from numbarnn.torch.core import About
+
+if TYPE_CHECKING:
+    from numbarnn.common.typing import Bias
 
 _NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -27,7 +34,10 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         TypeError, ValueError: an argument is not what it must be.
     """
 
-    def __init__(self, cell, input_size, hidden_size, bias=True, device=None, dtype=None):
+    def __init__(
+        self, cell: str, input_size: int, hidden_size: int, bias: Bias = True, device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         Module.__init__(self)  # not RNNCellBase's, which makes parameters outside of a flat buffer
         checks.sizes(input_size, hidden_size)
         self.cell, self.input_size, self.hidden_size, self.bias = cell, input_size, hidden_size, bias
@@ -61,7 +71,7 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         self.flatten_parameters()
         return self
 
-    def forward(self, input, hx=None):
+    def forward(self, input: torch.Tensor, hx: Any = None) -> Any:
         """The state after the step.
 
         Args:
@@ -93,7 +103,9 @@ class CellBase(Computed, torch.nn.RNNCellBase):
                 f"{kind}: input and weights must have the same dtype, but are {x.dtype} and {weight.dtype}: convert "
                 f"the input, input.to({weight.dtype}), or the module, .to({x.dtype})"
             )
-        _, state = self._computation.run(self, x, state, About(training=self.training))
+        hx = state if state is None or len(names) > 1 else state[0]
+        form, found = self._computation.again(self, x, hx, False)
+        _, state = found or self._computation.run(self, x, state, About(training=self.training), form=form)
         return with_each(state, _unbatched if not batched else _unstepped)
 
 
@@ -108,14 +120,20 @@ def _unbatched(state):
 class LSTMCell(CellBase):
     """`torch.nn.LSTMCell`, computed by numbarnn; arguments: see `CellBase`, without cell. State: (h, c)."""
 
-    def __init__(self, input_size, hidden_size, bias=True, device=None, dtype=None):
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: Bias = True, device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         super().__init__("lstm", input_size, hidden_size, bias, device, dtype)
 
 
 class GRUCell(CellBase):
     """`torch.nn.GRUCell`, computed by numbarnn; arguments: see `CellBase`, without cell. State: h."""
 
-    def __init__(self, input_size, hidden_size, bias=True, device=None, dtype=None):
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: Bias = True, device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         super().__init__("gru", input_size, hidden_size, bias, device, dtype)
 
 
@@ -126,7 +144,10 @@ class RNNCell(CellBase):
         nonlinearity: "tanh" or "relu".
     """
 
-    def __init__(self, input_size, hidden_size, bias=True, nonlinearity="tanh", device=None, dtype=None):
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: Bias = True, nonlinearity: Literal["tanh", "relu"] = "tanh",
+        device: Any = None, dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
         super().__init__(f"rnn_{nonlinearity}", input_size, hidden_size, bias, device, dtype)

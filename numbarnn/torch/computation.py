@@ -76,27 +76,36 @@ class Computation:
                 yield part.name, where.start - part.offset, where.stop - part.offset, value
 
     # ---------------------------------------------------------------- the call
-    def run(self, module, x, state, about, drop=None):
-        """[y, the final state, with `output_states` the private states of every step].
+    def again(self, module, x, hx, batch_first):
+        """Of a call without lengths, resets and states of every step: its form, see `repeated`, and (y, the final
+        state) if it has the form of the last one, else None.
+
+        Args:
+            x, hx: as the module's caller gave them.
+        """
+        if self.by_layer or self.stack.has_narrow:
+            return None, None
+        network, weights = self._networks[0], self.flat.of(module)[0]
+        form = repeated.form_of(network, batch_first, x, hx, weights)
+        return form, form and repeated.again(network, form, batch_first, x, hx, weights)
+
+    def run(self, module, x, state, about, drop=None, form=None):
+        """(y, the final state, with `output_states` the private states of every step).
 
         Args:
             x: (T, B, I), or (B, T, I) with `batch_first`.
             state: as `numbarnn.torch.states.taken` returned it, or None.
             about: the `core.About` of the call.
             drop: y of a layer -> what the next one gets; None: as it is.
+            form: of `again`, of a call that is to be remembered.
         """
         if self.stack.has_narrow:
             return self._of_narrow_states(module, x, state, about, drop)
-        return self._run(module, x, state, about, drop)
+        return self._run(module, x, state, about, drop, form)
 
-    def _run(self, module, x, state, about, drop):
+    def _run(self, module, x, state, about, drop, form=None):
         """The same of states that are all as wide as h."""
-        weights, form = self.flat.of(module), None
-        if not self.by_layer:
-            form = repeated.form_of(self._networks[0], about, x, state, weights[0])
-            found = form and repeated.again(self._networks[0], form, about, x, state, weights[0])
-            if found:
-                return found
+        weights = self.flat.of(module)
         first, inputs = weights[0][0], self.stack.input_size
         if x.dtype is not first.dtype or x.shape[2] != inputs or x.device != first.device or not x.numel():
             x, state = checks.fitted_input(inputs, x, state, first, about.batch_first)
@@ -111,7 +120,7 @@ class Computation:
             y, state, *more = _through(self._networks[0], weights[0], x, state, about)
             if form:
                 repeated.remember(self._networks[0], form)
-        return [y, state if len(state) > 1 else state[0], *more]
+        return y, state if len(state) > 1 else state[0], *more
 
     def _of_narrow_states(self, module, x, state, about, drop):
         """The same where private states may have fewer units than h."""
@@ -143,13 +152,13 @@ class Computed:
     """What modules with a `Computation` have in common; they make it in `_set_up`, of their attributes as they are."""
 
     @property
-    def named(self):
+    def named(self) -> NamedTensors:
         """The parameters by the names that the cell's equations give them: `module.named["R.f"]`, a view of the
         parameter that it is a part of, through which gradients flow; `module.named.grad["R.f"]` is its gradient. See
         `NamedTensors`."""
         return NamedTensors(self)
 
-    def flatten_parameters(self):
+    def flatten_parameters(self) -> None:
         """Make the parameters views of one flat buffer again, so that calls need not gather them.
 
         Modules are made so; `.to(...)`, copies and `load_state_dict` leave them so. Of use after `p.data = ...`.

@@ -1,5 +1,9 @@
 """torch.nn's recurrent modules in a model to numbarnn's, and back: in place, with the very same parameters."""
 
+from __future__ import annotations
+
+from typing import TypeVar
+
 import torch
 
 from numbarnn.torch import cells, modules
@@ -13,10 +17,11 @@ _PAIRS = {
     torch.nn.GRUCell: cells.GRUCell,
     torch.nn.RNNCell: cells.RNNCell,
 }
+M = TypeVar("M", bound=torch.nn.Module)
 _BACK = {ours: theirs for theirs, ours in _PAIRS.items()}
 
 
-def convert(model):
+def convert(model: M) -> M:
     """Let numbarnn compute every torch.nn.LSTM, GRU, RNN, LSTMCell, GRUCell and RNNCell of a model.
 
     Modules stay the same objects, and so do their parameters: optimizers, hooks and other references to them go on as
@@ -37,7 +42,7 @@ def convert(model):
     return model
 
 
-def restore(model):
+def restore(model: M) -> M:
     """Let torch.nn compute those modules of a model again that it can: the reverse of `convert`.
 
     Modules that were made as numbarnn's become torch.nn's too. What torch.nn does not have is left alone: `Recurrent`,

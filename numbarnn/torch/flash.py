@@ -5,8 +5,10 @@ states, of which h is the first.
 """
 
 from functools import cache
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from numbarnn.cells import tracing
 from numbarnn.cells.functions import exp, heads, maximum, sigmoid, softplus, tanh, where
@@ -71,7 +73,16 @@ def _new_network(function, heads, units):
     return Network(cell, GATES[function][0] * hidden, hidden, input_mode="given")
 
 
-def flashrnn(Wx, R, b, states=None, function="lstm", config=None, backend=None, dtype=None):
+def flashrnn(
+    Wx: Tensor,
+    R: Tensor,
+    b: Tensor,
+    states: Tensor | None = None,
+    function: str = "lstm",
+    config: None = None,
+    backend: Any = None,
+    dtype: Any = None,
+) -> tuple[Tensor, Tensor]:
     """All states of every step, and the last.
 
     Args:

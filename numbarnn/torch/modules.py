@@ -4,7 +4,11 @@ They are `torch.nn.RNNBase`s, so code that asks for one finds them, but neither 
 these TorchDynamo refuses every instance, and a model with them could not be compiled as a whole.
 """
 
+from __future__ import annotations
+
+import inspect
 from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.nn import Module
@@ -17,6 +21,9 @@ from numbarnn.passes.executor import with_each
 from numbarnn.torch import checks, packed, states
 from numbarnn.torch.computation import Computation, Computed
 from numbarnn.torch.core import About
+
+if TYPE_CHECKING:
+    from numbarnn.common.typing import Bias, Cell, Results, Sizes
 
 # What numbarnn has besides torch.nn's options, as it is unless said otherwise.
 _BESIDES = {
@@ -62,10 +69,13 @@ class Recurrent(Computed, torch.nn.RNNBase):
     """
 
     def __init__(
-        self, cell, input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
-        bidirectional=False, proj_size=0, device=None, dtype=None, *, input_mode="linear", cell_clip=None,
-        clip_propagate_nan=True, schedule="auto", allow_tf32=False,
-    ):  # fmt: skip
+        self, cell: Cell, input_size: int, hidden_size: Sizes, num_layers: int = 1, bias: Bias = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0,
+        device: Any = None, dtype: torch.dtype | None = None, *,
+        input_mode: Literal["linear", "skip", "given"] = "linear",
+        cell_clip: float | tuple[float, float] | None = None, clip_propagate_nan: bool = True, schedule: str = "auto",
+        allow_tf32: bool = False,
+    ) -> None:  # fmt: skip
         Module.__init__(self)  # not RNNBase's, which makes parameters of the four modes that it knows
         checks.options(bias, batch_first, dropout, checks.layers_of(hidden_size, num_layers))
         checks.sizes(input_size, hidden_size, num_layers, proj_size)
@@ -98,7 +108,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         return any(one.is_cuda for one in self._parameters.values())
 
     # ---------------------------------------------------------------- parameters
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         """torch.nn's: every parameter of a layer uniform in ±1/√H, drawn in their order; where a cell's equations say
         what a parameter begins with, that."""
         for name, bound in self._computation.bounds.items():
@@ -138,7 +148,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
     def _replicate_for_data_parallel(self):
         return Module._replicate_for_data_parallel(self)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         besides = {name: getattr(self, name, usual) for name, usual in _BESIDES.items()}
         own = [f"{name}={value!r}" for name, value in besides.items() if value != _BESIDES[name]]
         first = [self.cell.name] if type(self) is Recurrent else []
@@ -146,8 +156,9 @@ class Recurrent(Computed, torch.nn.RNNBase):
 
     # ---------------------------------------------------------------- the call
     def forward(
-        self, input, hx=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE, output_states=False
-    ):
+        self, input: torch.Tensor | PackedSequence, hx: Any = None, *, lengths: Any = None, resets: Any = None,
+        padding_value: float = NO_PADDING_VALUE, output_states: bool = False,
+    ) -> Results:  # fmt: skip
         """y and the final state, as torch.nn's module returns them.
 
         Args:
@@ -170,28 +181,35 @@ class Recurrent(Computed, torch.nn.RNNBase):
         Raises:
             RuntimeError, ValueError, TypeError: as torch.nn's modules raise them.
         """
+        drop, form = self._drop(), None  # which may make another computation
+        if lengths is None and resets is None and not output_states:
+            form, found = self._computation.again(self, input, hx, self.batch_first)
+            if found:
+                return found
         if output_states:
             keeps_states(self._computation.stack, flag(output_states, "output_states"))
         about = About(lengths, resets, padding_value, self.batch_first, output_states, self.training)
         if isinstance(input, PackedSequence):
             return packed.forward(self, input, hx, about)
-        batched = input.dim() == 3
-        if not batched:
-            if input.dim() != 2:
-                raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
-            axis = 0 if self.batch_first else 1
-            input = input.unsqueeze(axis)
-            if resets is not None:
-                about = about._replace(resets=torch.as_tensor(resets).unsqueeze(axis))
+        if input.dim() != 3:
+            return self._of_one_sequence(input, hx, about)
         if hx is not None:
-            hx = states.taken(self._computation.states, hx, batched)
-        drop = self._drop()  # which may make another computation
-        results = self._computation.run(self, input, hx, about, drop)
-        if not batched:
-            output, state, *more = results
-            results = [output.squeeze(axis), with_each(state, _without_batch)]
-            results += [with_each(one, lambda value: value.squeeze(axis)) for one in more]
-        return tuple(results)
+            hx = states.taken(self._computation.states, hx, batched=True)
+        return self._computation.run(self, input, hx, about, drop, form)
+
+    def _of_one_sequence(self, input, hx, about):
+        """`forward` of x (T, I), as of a batch of one."""
+        if input.dim() != 2:
+            raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        axis, resets = 0 if self.batch_first else 1, about.resets
+        if hx is not None:
+            hx = states.taken(self._computation.states, hx, batched=False)
+        options = {"lengths": about.lengths, "padding_value": about.padding_value, "output_states": about.output_states}
+        options["resets"] = None if resets is None else torch.as_tensor(resets).unsqueeze(axis)
+        hx = hx[0] if hx is not None and len(hx) == 1 else hx
+        output, state, *more = Recurrent.forward(self, input.unsqueeze(axis), hx, **options)
+        more = [with_each(one, lambda value: value.squeeze(axis)) for one in more]
+        return output.squeeze(axis), with_each(state, _without_batch), *more
 
     def _drop(self):
         """What happens to a layer's output on its way to the next layer, a function; None: nothing, or the network does
@@ -215,7 +233,7 @@ class LSTM(Recurrent):
     bidirectional=False, proj_size=0, device=None, dtype=None). Besides these it has `Recurrent`'s.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__("lstm", *args, **kwargs)
 
 
@@ -228,7 +246,7 @@ class GRU(Recurrent):
 
     reset_after = True
 
-    def __init__(self, *args, reset_after=True, **kwargs):
+    def __init__(self, *args: Any, reset_after: bool = True, **kwargs: Any) -> None:
         _refuse_projection(kwargs)
         super().__init__("gru" if reset_after else "gru_reset_before", *args, **kwargs)
         self.reset_after = reset_after
@@ -241,7 +259,7 @@ class RNN(Recurrent):
         nonlinearity: "tanh" or "relu"; the fourth argument, before bias, as in torch.nn.
     """
 
-    def __init__(self, *args, nonlinearity="tanh", **kwargs):
+    def __init__(self, *args: Any, nonlinearity: Literal["tanh", "relu"] = "tanh", **kwargs: Any) -> None:
         _refuse_projection(kwargs)
         if len(args) > 3:
             nonlinearity, args = args[3], args[:3] + args[4:]
@@ -254,3 +272,22 @@ class RNN(Recurrent):
 def _refuse_projection(options):
     if "proj_size" in options:
         raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+
+
+def _show_arguments():
+    """Let `help` show what LSTM, GRU and RNN take: `Recurrent`'s arguments, without the cell and what they lack."""
+    found = inspect.signature(Recurrent.__init__)
+    keyword, positional = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    of_lstm = [one for one in found.parameters.values() if one.name != "cell"]
+    others = [one for one in of_lstm if one.name not in ("proj_size", "cell_clip", "clip_propagate_nan")]
+    reset_after = inspect.Parameter("reset_after", keyword, default=True, annotation="bool")
+    nonlinearity = inspect.Parameter("nonlinearity", positional, default="tanh", annotation="Literal['tanh', 'relu']")
+    for made, parts in (
+        (LSTM, of_lstm),
+        (GRU, [*others, reset_after]),
+        (RNN, [*others[:4], nonlinearity, *others[4:]]),
+    ):
+        made.__init__.__signature__ = found.replace(parameters=parts)
+
+
+_show_arguments()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from numbarnn.torch import core
-from numbarnn.torch.calls import goes_by_operators, requires_grad
+from numbarnn.torch.calls import PLAIN, goes_by_operators, requires_grad
 from numbarnn.torch.eager import recurrence
 
 
@@ -27,37 +27,42 @@ class Last(NamedTuple):
     prepared: dict
 
 
-def form_of(network, about, x, state, weights):
+def form_of(network, batch_first, x, hx, weights):
     """What a call must have in common with the last one; None if such calls are not remembered.
 
-    Those are calls on the CPU, of the engine itself (`goes_by_operators`), without autocast, random numbers, lengths,
-    resets and states of every step.
+    Those are calls on the CPU, of the engine itself (`goes_by_operators`), of x with three dimensions, without autocast
+    and random numbers. Lengths, resets and states of every step are the caller's to leave out.
 
     Args:
-        about: a `core.About`. state: a tuple of tensors, or None. weights: the parameters.
+        x, hx: as a module's caller gave them, not checked. batch_first: of x. weights: the parameters.
     """
     if goes_by_operators(x, weights) or not network.remembers or not x.is_cpu or torch.is_autocast_enabled("cpu"):
         return None
-    if about.lengths is not None or about.resets is not None or about.output_states:
+    first, shape = weights[0], x.shape
+    if len(shape) != 3:
         return None
-    first = weights[0]
-    form = [about.batch_first, x.shape, x.dtype, first.dtype, first.is_cpu]
-    for one in state or ():
-        form += one.shape, one.dtype, one.is_cpu
+    form = [batch_first, shape, x.dtype, first.dtype, first.is_cpu]
+    if hx is not None:
+        state = hx if network.private else (hx,)
+        if not isinstance(state, tuple | list) or len(state) != 1 + network.private:
+            return None
+        for one in state:
+            if type(one) not in PLAIN:
+                return None
+            form += one.shape, one.dtype, one.is_cpu
     form += [weight.data_ptr() for weight in weights if weight.is_contiguous()]
     return form
 
 
-def again(network, form, about, x, state, weights):
-    """[y, the state] of a call that has the form of the last one; None if it has not."""
+def again(network, form, batch_first, x, hx, weights):
+    """(y, the state) of a call that has the form of the last one; None if it has not."""
     last = network.last_call  # one read: another thread may change it
     if last is None or last.form != form:
         return None
-    h, *others = state or (None,)
-    c = others[0] if others else None
+    h, c = (hx, None) if hx is None or not network.private else hx
     keep = torch.is_grad_enabled() and requires_grad(x, h, c, weights)
     if keep not in last.prepared:
-        last.prepared[keep] = _prepared(network, about, x, weights, keep)
+        last.prepared[keep] = _prepared(network, core.About(batch_first=batch_first), x, weights, keep)
     prepared = last.prepared[keep]
     if prepared is None:
         return None
@@ -65,7 +70,7 @@ def again(network, form, about, x, state, weights):
         y, h, c, _ = recurrence(network, prepared, x, h, c, *weights)
     else:
         y, h, c, _, _ = core.forward(network, prepared, x, h, c)
-    return [y, (h, c) if network.private else h]
+    return y, (h, c) if network.private else h
 
 
 def _prepared(network, about, x, weights, keep):
