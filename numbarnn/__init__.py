@@ -11,6 +11,7 @@ Gate order is cuDNN's and PyTorch's: LSTM i f g o, GRU r z n.
 """
 
 from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -49,7 +50,7 @@ _PUBLIC |= dict.fromkeys(_FUNCTIONS, "numbarnn.cells.functions")
 __all__ = [*(name for name in _PUBLIC if name not in ("abs", "sum")), "__version__"]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         from difflib import get_close_matches
 
@@ -62,5 +63,5 @@ def __getattr__(name):
     return value
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted([*_PUBLIC, "__version__"])

@@ -16,13 +16,21 @@ None means what NULL means in cuDNN: zero for an input. Outputs may be given as 
 `reserve` is an opaque object, good for one `backward_data` followed by any number of `backward_weights`.
 """
 
+from __future__ import annotations
+
 from collections import namedtuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from numbarnn.layers import checks, sequences
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.tape import Tape
+
+if TYPE_CHECKING:
+    from numbarnn.common.typing import Array
+
+    Given = Array | list[Array] | None  # or a list of one array per layer
 
 __all__ = ["Descriptor", "backward_data", "backward_weights", "forward_inference", "forward_training"]
 
@@ -40,16 +48,16 @@ class Descriptor(Stack):
     """
 
     @property
-    def weight_space_size(self):
+    def weight_space_size(self) -> int:
         """Number of elements of `w` and `dw`."""
         return self.space.size
 
-    def zeros_weights(self):
+    def zeros_weights(self) -> Array:
         """A weight space of zeros, on the descriptor's engine."""
         with self.engine.activate(), self.allocating_weights():
             return self.engine.zeros(self.space.size, self.dtype)
 
-    def weight_params(self, w):
+    def weight_params(self, w: Array) -> dict[str, Array]:
         """Name (PyTorch's) -> view of `w`; writing through a view changes `w`."""
         return self.space.views(self._weights(w, "w"))
 
@@ -70,7 +78,18 @@ _OPTIONS |= {"resets": None}
 ForwardOptions = namedtuple("ForwardOptions", _OPTIONS, defaults=_OPTIONS.values())
 
 
-def forward_inference(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=None, **options):
+def forward_inference(
+    rnn: Descriptor,
+    x: Array,
+    hx: Given = None,
+    cx: Given = None,
+    w: Array | None = None,
+    *,
+    y: Given = None,
+    hy: Given = None,
+    cy: Given = None,
+    **options: Any,
+) -> tuple[Array, Any, Any]:
     """y, hy, cy of a forward call that keeps nothing.
 
     Args:
@@ -94,7 +113,18 @@ def forward_inference(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=N
     return _forward(rnn, x, hx, cx, w, ForwardOptions(y, hy, cy, **options), training=False)[:3]
 
 
-def forward_training(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=None, **options):
+def forward_training(
+    rnn: Descriptor,
+    x: Array,
+    hx: Given = None,
+    cx: Given = None,
+    w: Array | None = None,
+    *,
+    y: Given = None,
+    hy: Given = None,
+    cy: Given = None,
+    **options: Any,
+) -> tuple[Array, Any, Any, Tape]:
     """As `forward_inference`, with dropout between layers, and the reserve for backward as a fourth result.
 
     `w`, `x` and the returned `y` are read again by the backward calls. `y` is not writable on the CPU, but for one that
@@ -103,7 +133,18 @@ def forward_training(rnn, x, hx=None, cx=None, w=None, *, y=None, hy=None, cy=No
     return _forward(rnn, x, hx, cx, w, ForwardOptions(y, hy, cy, **options), training=True)
 
 
-def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None, dhx=None, dcx=None):
+def backward_data(
+    rnn: Descriptor,
+    reserve: Tape,
+    dy: Given = None,
+    dhy: Given = None,
+    dcy: Given = None,
+    w: Array | None = None,
+    *,
+    dx: Given = None,
+    dhx: Given = None,
+    dcx: Given = None,
+) -> tuple[Array, Any, Any]:
     """dx, dhx, dcx: the gradients of x and the initial state.
 
     Args:
@@ -133,7 +174,7 @@ def backward_data(rnn, reserve, dy=None, dhy=None, dcy=None, w=None, *, dx=None,
     return _delivered(rnn, packing, rnn.backward_data(reserve, dy, dhy, dcy), places)
 
 
-def backward_weights(rnn, reserve, dw):
+def backward_weights(rnn: Descriptor, reserve: Tape, dw: Array) -> None:
     """Add the parameters' gradients to `dw` (weight_space_size,), after `backward_data`; returns dw."""
     _check_reserve(rnn, reserve)
     if reserve.backward is None:

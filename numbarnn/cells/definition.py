@@ -1,5 +1,8 @@
 """What a cell is: the equations of one unit at one step, and what they need, as data."""
 
+from __future__ import annotations
+
+import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -258,7 +261,7 @@ class Cell:
 CELLS = {}  #: name -> `Cell`, of those that are known by a name alone; `numbarnn.cells` fills it
 
 
-def get(cell):
+def get(cell: str | Cell) -> Cell:
     """The `Cell` of that name; a `Cell` is returned as it is.
 
     Raises:

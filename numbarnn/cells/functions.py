@@ -14,8 +14,12 @@ run as plain NumPy, as in inference. Where one has a kink, its derivative there 
     of derivatives        stop_gradient custom_derivative
 """
 
+from __future__ import annotations
+
 import builtins
 import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +30,9 @@ from numbarnn.cells.tracing.constants import ConstantOfH
 from numbarnn.cells.tracing.errors import error
 from numbarnn.cells.tracing.matrices import Identity, Parameter
 from numbarnn.cells.tracing.values import Traced, words
+
+if TYPE_CHECKING:
+    from numbarnn.common.typing import Value
 
 __all__ = [
     "abs", "chrono", "clip", "columns", "constant", "cos", "cumax", "cumsum", "custom_derivative", "drop_connect",
@@ -55,10 +62,10 @@ def _number(name, value, least=None):
     return float(value)
 
 
-def _of_one(name, op, what):
+def _of_one(name, op, what) -> Callable[[Value], Value]:
     """The function of that name, of one unit's value: an operation of `numbarnn.cells.scalar`."""
 
-    def function(x):
+    def function(x: Value) -> Value:
         return _apply(op, x)
 
     function.__name__, function.__qualname__, function.__doc__ = name, name, what
@@ -82,17 +89,17 @@ sin = _of_one("sin", "sin", "The sine of x radians.")
 cos = _of_one("cos", "cos", "The cosine of x radians.")
 
 
-def leaky_relu(x, negative_slope=0.01):
+def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
     """x where it is positive, else negative_slope x. Derivative negative_slope at 0."""
     return _apply("leaky_relu", x, _number("negative_slope", negative_slope, 0))
 
 
-def elu(x, alpha=1.0):
+def elu(x: Value, alpha: float = 1.0) -> Value:
     """x where it is positive, else alpha (e^x - 1). Derivative alpha at 0."""
     return _apply("elu", x, _number("alpha", alpha, 0))
 
 
-def selu(x):
+def selu(x: Value) -> Value:
     """1.0507 x where it is positive, else 1.7581 (e^x - 1). Derivative 1.7581 at 0.
 
     Klambauer et al. 2017, arXiv:1706.02515.
@@ -103,17 +110,17 @@ def selu(x):
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
-def log_sigmoid(x):
+def log_sigmoid(x: Value) -> Value:
     """log(1 / (1 + e^-x)), of any x."""
     return -softplus(-x)
 
 
-def silu(x):
+def silu(x: Value) -> Value:
     """x sigmoid(x); also called swish."""
     return x * sigmoid(x)
 
 
-def mish(x):
+def mish(x: Value) -> Value:
     """x tanh(softplus(x)).
 
     Misra 2019, arXiv:1908.08681.
@@ -121,7 +128,7 @@ def mish(x):
     return x * tanh(softplus(x))
 
 
-def gelu(x, approximate="none"):
+def gelu(x: Value, approximate: str = "none") -> Value:
     """x Φ(x), Φ the distribution function of the normal distribution.
 
     Hendrycks and Gimpel 2016, arXiv:1606.08415.
@@ -140,32 +147,32 @@ def gelu(x, approximate="none"):
 _GELU_SCALE = 2 * math.sqrt(2 / math.pi)
 
 
-def hard_sigmoid(x):
+def hard_sigmoid(x: Value) -> Value:
     """min(max(x / 6 + 1/2, 0), 1), as in PyTorch. Derivative 0 at ±3."""
     return _apply("clip", x / 6.0 + 0.5, 0.0, 1.0)
 
 
-def hard_tanh(x):
+def hard_tanh(x: Value) -> Value:
     """min(max(x, -1), 1). Derivative 0 at ±1."""
     return _apply("clip", x, -1.0, 1.0)
 
 
-def maximum(a, b):
+def maximum(a: Value, b: Value) -> Value:
     """The larger of two; where they are equal, b's gradient is all of it."""
     return _apply("maximum", a, b)
 
 
-def minimum(a, b):
+def minimum(a: Value, b: Value) -> Value:
     """The smaller of two; where they are equal, b's gradient is all of it."""
     return _apply("minimum", a, b)
 
 
-def where(condition, a, b):
+def where(condition: Value, a: Value, b: Value) -> Value:
     """a where the condition, a comparison, holds, else b."""
     return _apply("where", condition, a, b)
 
 
-def clip(x, low, high):
+def clip(x: Value, low: float, high: float) -> Value:
     """min(max(x, low), high). Where low and high are numbers, the derivative is 0 at both."""
     if isinstance(low, Traced) or isinstance(high, Traced):
         return minimum(maximum(x, low), high)
@@ -173,7 +180,7 @@ def clip(x, low, high):
 
 
 # ------------------------------------------------------------------------------------------------------- of all units
-def sum(x):
+def sum(x: Value) -> Value:
     """The sum over all units, which all units see. Of arrays, over the first axis, as units are that of p.W.a @ x."""
     if isinstance(x, Traced):
         return x._trace.apply("row_sum", x)
@@ -182,7 +189,7 @@ def sum(x):
     return np.broadcast_to(np.sum(x, axis=0), np.shape(x))
 
 
-def mean(x):
+def mean(x: Value) -> Value:
     """The mean over all units, which all units see."""
     if not isinstance(x, Traced) and np.ndim(x) == 0:
         return x
@@ -203,19 +210,19 @@ def _largest(x):
     return np.broadcast_to(np.max(x, axis=0), np.shape(x))
 
 
-def softmax(x):
+def softmax(x: Value) -> Value:
     """e^x / Σ e^x over all units, in which no e^x overflows: positive, and 1 in all."""
     share = exp(x - _largest(x))
     return share / sum(share)
 
 
-def logsumexp(x):
+def logsumexp(x: Value) -> Value:
     """log Σ e^x over all units, which all units see; no e^x overflows."""
     largest = _largest(x)
     return largest + log(sum(exp(x - largest)))
 
 
-def cumsum(x):
+def cumsum(x: Value) -> Value:
     """The sum of all units up to each, itself included. Of arrays, over the first axis.
 
     It is a product with a constant matrix, per step, of ones on and below the diagonal: as much work as a gate.
@@ -223,7 +230,7 @@ def cumsum(x):
     return x._trace.cumsum(x) if isinstance(x, Traced) else np.cumsum(x, axis=0)
 
 
-def cumax(x):
+def cumax(x: Value) -> Value:
     """The sum of all units of softmax(x) up to each: it rises from 0 to 1 over the units. Of ON-LSTM.
 
     Shen et al. 2019, arXiv:1810.09536, (6).
@@ -231,7 +238,7 @@ def cumax(x):
     return cumsum(softmax(x))
 
 
-def layer_norm(*values, eps=1e-5):
+def layer_norm(*values: Value, eps: float = 1e-5) -> Value:
     """(x - mean) / sqrt(variance + eps), over all units of one value, or of several together.
 
     A gain and a bias are parameters of one's own: p.gain * layer_norm(x) + p.shift. Ba et al. 2016, arXiv:1607.06450.
@@ -265,12 +272,12 @@ def _named(name, value):
 
 
 # ------------------------------------------------------------------------------------------------------ of derivatives
-def stop_gradient(x):
+def stop_gradient(x: Value) -> Value:
     """x, through which no gradient flows: backward takes it as a constant. It is PyTorch's detach."""
     return _apply("stop_gradient", x)
 
 
-def custom_derivative(value, x, derivative, *more):
+def custom_derivative(value: Value, x: Value, derivative: Value, *more: Value) -> Value:
     """`value`, whose derivative by x backward takes to be `derivative`; nothing else of what value is made of gets a
     gradient through it.
 
@@ -306,7 +313,7 @@ def _rate(rate):
     return rate
 
 
-def dropout(x, rate, each_step=True):
+def dropout(x: Value, rate: float, each_step: bool = True) -> Value:
     """In training, 0 with probability `rate`, else x / (1 - rate), anew for each unit; in inference x.
 
     Args:
@@ -318,7 +325,7 @@ def dropout(x, rate, each_step=True):
     return x * _noise(x, Noise(rate, 1.0 / (1.0 - rate), 1.0, bool(each_step))) if rate else x
 
 
-def zoneout(new, old, rate):
+def zoneout(new: Value, old: Value, rate: float) -> Value:
     """In training, old with probability `rate`, else new, anew for each unit and step; in inference their mean.
 
     Krueger et al. 2017, arXiv:1606.01305.
@@ -345,7 +352,7 @@ class _Group:
         return self._function(getattr(self._group, name))
 
 
-def heads(matrix, count):
+def heads(matrix: Value, count: int) -> Value:
     """A matrix, or each of a group (p.R), as `count` blocks on the diagonal: the units are in as many groups of
     neighbours, and see those of their own group alone. As parameters they are (H, H / count).
 
@@ -373,7 +380,7 @@ def _block_diagonal(matrix, count):
     return dense
 
 
-def drop_connect(matrix, rate):
+def drop_connect(matrix: Value, rate: float) -> Value:
     """A matrix, or each of a group (p.R), of which in training each element is 0 with probability `rate`, else divided
     by 1 - rate: one choice per call of a layer, for all its sequences and steps.
 
@@ -389,7 +396,7 @@ def drop_connect(matrix, rate):
     return matrix if isinstance(matrix, np.ndarray) else _of_group("drop_connect", matrix, lambda one: one)
 
 
-def initial(parameter, value):
+def initial(parameter: Value, value: Value) -> Value:
     """A parameter, or each of a group, with what it begins with in a new layer; others begin with random numbers.
 
         initial(p.gain, 1)                              # of a layer normalisation
@@ -412,7 +419,7 @@ def initial(parameter, value):
     return _of_group("initial", parameter, lambda one: initial(one, value))
 
 
-def chrono(forget, take_in, longest):
+def chrono(forget: Value, take_in: Value, longest: float) -> Value:
     """The biases of a forget gate and of an input gate, for memories of up to `longest` steps: the first begins with
     log u, u uniform in 1 to longest - 1, and the second with minus that.
 
@@ -424,7 +431,7 @@ def chrono(forget, take_in, longest):
     return initial(forget, begin.Chrono(longest, 1.0)), initial(take_in, begin.Chrono(longest, -1.0))
 
 
-def columns(matrix, count):
+def columns(matrix: Value, count: int) -> Value:
     """A matrix with that many columns: one of the two whose product is of low rank.
 
         (nr.columns(p.U, 8) @ p.V) @ h    # or nr.columns(p.U, 8) @ (p.V @ h): U (H, 8), V (8, H), and 8 may be a number
@@ -443,7 +450,7 @@ def columns(matrix, count):
     return matrix if isinstance(matrix, np.ndarray) else _of_group("columns", matrix, lambda one: columns(one, count))
 
 
-def sized(state, count):
+def sized(state: Value, count: int) -> Value:
     """A state of that many units, in place of the hidden size: at most as many.
 
         s = nr.sized(s, 40)    # 40 may be a number of the cell, `def f(x, h, s, p, context=40)`
@@ -465,7 +472,7 @@ def sized(state, count):
     return state
 
 
-def constant(function):
+def constant(function: Callable) -> Value:
     """An array that is not learnt and depends on the hidden size, so that a cell is not tied to one: one number per
     unit, or left of @ a matrix.
 
@@ -482,7 +489,7 @@ def constant(function):
     return ConstantOfH(function)
 
 
-def eye():
+def eye() -> Value:
     """The identity matrix, of the size that it needs where it stands: `(p.R.a - 0.1 * nr.eye()) @ h`."""
     return Identity()
 

@@ -1,5 +1,7 @@
 """Where arrays live and kernels run: CUDA, simulated CUDA, CPU, behind one small interface (`base.Engine`)."""
 
+from __future__ import annotations
+
 from functools import cache
 from importlib.util import find_spec
 from threading import RLock
@@ -34,7 +36,7 @@ def _gpu_problem():
     return None if count else "this machine has no NVIDIA GPU"
 
 
-def why_not(name):
+def why_not(name: str) -> str | None:
     """Why the engine of that name cannot run in this process, with the cure; None if it can."""
     if name == "cpu":
         return None if find_spec("scipy_openblas32") else "OpenBLAS is missing: pip install scipy-openblas32"
@@ -45,12 +47,12 @@ def why_not(name):
     return _gpu_problem()
 
 
-def available():
+def available() -> list[str]:
     """Names of the engines that run in this process, of "cpu", "cuda" and "sim"."""
     return [name for name in NAMES if why_not(name) is None]
 
 
-def get(device="auto"):
+def get(device: str | Engine = "auto") -> Engine:
     """The engine for a device; the same object for the same device.
 
     Args:
@@ -74,7 +76,7 @@ def get(device="auto"):
         return _make(name, int(ordinal or 0))
 
 
-def set_num_threads(threads):
+def set_num_threads(threads: int) -> None:
     """Let calls on the CPU use this many threads; at first all CPUs that this process may run on.
 
     Small problems take fewer, as many as pay. With another number of threads results may differ in their last bits.
@@ -85,7 +87,7 @@ def set_num_threads(threads):
     get("cpu").set_num_threads(threads)
 
 
-def get_num_threads():
+def get_num_threads() -> int:
     """How many threads calls on the CPU may use."""
     return get("cpu").num_threads
 

@@ -1,11 +1,17 @@
 """Gradients of a cell against finite differences."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from numbarnn import cells
 from numbarnn.layers.models import RNN
+
+if TYPE_CHECKING:
+    from numbarnn.common.typing import Cell, Sizes
 
 STEP = 1e-6  # half the distance between the two points of a difference: its error is about STEP^2 + eps / STEP
 TOLERANCE = 1e-6  # of what is compared, relative to the largest gradient or 1
@@ -24,11 +30,11 @@ class GradientCheck:
     tolerance: float
 
     @property
-    def ok(self):
+    def ok(self) -> bool:
         """Whether all are within the tolerance."""
         return all(error <= self.tolerance for error in self.errors.values())
 
-    def __str__(self):
+    def __str__(self) -> str:
         rows = [
             f"  {name:<24} {error:.1e}{'' if error <= self.tolerance else '  WRONG'}"
             for name, error in self.errors.items()
@@ -37,8 +43,17 @@ class GradientCheck:
 
 
 def gradcheck(
-    cell, input_size=None, hidden_size=None, num_layers=1, steps=3, batch=2, *, seed=0, tolerance=TOLERANCE, **options
-):
+    cell: Cell,
+    input_size: int | None = None,
+    hidden_size: Sizes | None = None,
+    num_layers: int | None = 1,
+    steps: int = 3,
+    batch: int = 2,
+    *,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+    **options: Any,
+) -> GradientCheck:
     """Compare a cell's backward with central differences of its forward, in float64, element by element.
 
     The loss is the sum of all outputs and final states, each times a random number. At points where a function has no

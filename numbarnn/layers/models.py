@@ -1,13 +1,23 @@
 """The three public layers. Arguments and defaults are those of torch.nn."""
 
+from __future__ import annotations
+
 import inspect
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import wraps
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from numbarnn.cells import Cell
+from numbarnn.common.typing import Options
 from numbarnn.layers import checks
 from numbarnn.layers.recurrent import Recurrent
 from numbarnn.layers.stack import Stack
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from numbarnn.common.typing import Bias, Sizes
 
 _ARGUMENTS = """
 
@@ -68,8 +78,12 @@ _RNN = """The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h.
     equations' names. With n heads R is (A*H, H/n): its rows of unit j multiply the numbers of head j div (H/n)."""
 
 
-def _known_arguments(make):
-    """`__init__` of a public layer that says of an argument it does not have which it might be."""
+_Make = TypeVar("_Make", bound=Callable[..., None])
+
+
+def _known_arguments(make: _Make) -> _Make:
+    """`__init__` of a public layer that says of an argument it does not have which it might be; `help` shows those
+    behind its `**options` too."""
     known = _names(make) | _names(Recurrent.__init__) | _names(Stack.__init__) - {"cell"}
 
     @wraps(make)
@@ -82,7 +96,18 @@ def _known_arguments(make):
                 raise TypeError(f"{type(self).__name__} has no argument {name!r}{hint}")
         make(self, *arguments, **options)
 
+    checked.__signature__ = _signature(inspect.signature(make))
     return checked
+
+
+def _signature(found):
+    """The signature of an `__init__`, with what all layers take by keyword (`Options`) in place of `**options`."""
+    of_stack = inspect.signature(Stack.__init__).parameters
+    parts = [one for one in found.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    for name, kind in Options.__annotations__.items():
+        default = None if name == "seed" else of_stack[name].default
+        parts.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    return found.replace(parameters=parts)
 
 
 def _names(function):
@@ -104,18 +129,22 @@ class LSTM(Recurrent):
     @_known_arguments
     def __init__(
         self,
-        input_size,
-        hidden_size,
-        num_layers=None,
-        bias=True,
-        batch_first=False,
-        dropout=0.0,
-        bidirectional=False,
-        proj_size=0,
-        **options,
-    ):
+        input_size: int,
+        hidden_size: Sizes,
+        num_layers: int | None = None,
+        bias: Bias = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        cell_clip: float | tuple[float, float] | None = None,
+        clip_propagate_nan: bool = True,
+        **options: Unpack[Options],
+    ) -> None:
         arguments = input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
-        super().__init__(*arguments, proj_size=proj_size, **options)
+        clip = {"cell_clip": cell_clip, "clip_propagate_nan": clip_propagate_nan}
+        super().__init__(*arguments, proj_size=proj_size, **clip, **options)
 
 
 class GRU(Recurrent):
@@ -124,18 +153,60 @@ class GRU(Recurrent):
     )
 
     @_known_arguments
-    def __init__(self, input_size, hidden_size, num_layers=None, *args, reset_after=True, **options):
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: Sizes,
+        num_layers: int | None = None,
+        bias: Bias = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        reset_after: bool = True,
+        **options: Unpack[Options],
+    ) -> None:
         self._cell = "gru" if checks.flag(reset_after, "reset_after") else "gru_reset_before"
-        super().__init__(input_size, hidden_size, num_layers, *args, **options)
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, **options)
 
     @property
-    def reset_after(self):
+    def reset_after(self) -> bool:
         """Whether the reset gate is applied after the product R_n h, as in cuDNN and PyTorch."""
         return self._cell == "gru"
 
 
 class RNN(Recurrent):
     __doc__ = _RNN + _ARGUMENTS.format(more='\n        nonlinearity: "tanh" or "relu".', options=_OF_CELL)
+
+    @overload
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: Sizes,
+        num_layers: int | None = None,
+        nonlinearity: Literal["tanh", "relu"] = "tanh",
+        bias: Bias = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        cell: Cell,
+        input_size: int,
+        hidden_size: Sizes,
+        num_layers: int | None = None,
+        bias: Bias = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        proj_size: int = 0,
+        **options: Unpack[Options],
+    ) -> None: ...
 
     @_known_arguments
     def __init__(self, *arguments, **options):
@@ -145,8 +216,14 @@ class RNN(Recurrent):
         else:
             self._make_vanilla(*arguments, **options)
 
-    def _make_vanilla(self, input_size, hidden_size, num_layers=None, nonlinearity="tanh", bias=True, *args, **options):
+    def _make_vanilla(
+        self, input_size, hidden_size, num_layers=None, nonlinearity="tanh", bias=True, batch_first=False, dropout=0.0,
+        bidirectional=False, **options,
+    ):  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"nonlinearity must be 'tanh' or 'relu', not {nonlinearity!r}")
         self._cell = f"rnn_{nonlinearity}"
-        super().__init__(input_size, hidden_size, num_layers, bias, *args, **options)
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, **options)
+
+    # What `help` shows: the vanilla RNN's, before which a cell may stand.
+    __init__.__signature__ = _signature(inspect.signature(_make_vanilla))

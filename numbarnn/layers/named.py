@@ -1,12 +1,15 @@
 """A layer's parameters by the names that the cell's equations give them."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
+from typing import Any
 
 from numbarnn.cells.layout import as_text
 
 
-class Named(Mapping):
+class Named(Mapping[str, Any]):
     """Name -> view of one parameter of a flat buffer: `named["R.f"]`, (H, H), `named["peep"]`, (H,).
 
     In a network of several layers or directions names begin with them, as iterating shows: "l0.R.f", "l1.reverse.R.f".
@@ -41,27 +44,27 @@ class Named(Mapping):
         cure = f"say of which layer: {', '.join(known)}" if known else f"there are {', '.join(self)}"
         raise KeyError(f"no parameter is called {name!r}: {cure}")
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> Any:
         return self._views[self._full(name)]
 
-    def __setitem__(self, name, value):
+    def __setitem__(self, name: str, value: Any) -> None:
         if self._write is None:
             raise TypeError(f"[{name!r}] = ... sets no gradient; write into the view: [{name!r}][...] = ...")
         self._write(self[name], value, f"named[{name!r}]")
 
-    def __contains__(self, name):
+    def __contains__(self, name: object) -> bool:
         return name in self._views or (not self._several and f"l0.{name}" in self._views)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self._views) if self._several else (name.removeprefix("l0.") for name in self._views)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._views)
 
     def __repr__(self):
         return "\n".join(f"{name} {as_text(self[name].shape)}" for name in self)
 
-    def p(self, layer=0, reverse=False):
+    def p(self, layer: int = 0, reverse: bool = False) -> SimpleNamespace:
         """The parameters of a layer and direction as the equations' `p`: `cell.function(x, h, layer.named.p())`.
 
         Equations multiply from the left, so what they are called with then are columns, x (I, B) and states (H, B).

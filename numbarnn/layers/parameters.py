@@ -1,6 +1,8 @@
 """A layer's parameters by name, and their gradients: views of flat buffers in cuDNN's weight-space order."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -28,11 +30,11 @@ class Gradients:
     _space: WeightSpace = field(repr=False)
 
     @cached_property
-    def params(self):
+    def params(self) -> dict[str, Any]:
         return self._space.views(self._checked())
 
     @cached_property
-    def named(self):
+    def named(self) -> Named:
         return Named(self._space, self._checked())
 
     def _checked(self):
@@ -41,34 +43,34 @@ class Gradients:
         return self.weights
 
 
-class Parameters(Mapping):
+class Parameters(Mapping[str, Any]):
     """Name -> view of a layer's weights. Assigning to a name copies values into the view; names neither come nor go."""
 
-    def __init__(self, stack, weights):
+    def __init__(self, stack: Any, weights: Any) -> None:
         self._engine, self._dtype, self._views = stack.engine, stack.dtype, stack.space.views(weights)
         self.version = 0  # counts what is known to be written
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> Any:
         return self._views[name]
 
-    def __setitem__(self, name, value):
+    def __setitem__(self, name: str, value: Any) -> None:
         if name not in self._views:
             raise KeyError(f"a layer's parameters cannot be added to: {name!r} is none of {', '.join(self._views)}")
         self.write(self._views[name], value, f"parameters[{name!r}]")
 
-    def __delitem__(self, name):
+    def __delitem__(self, name: str) -> None:
         raise TypeError("a layer's parameters cannot be deleted; for a layer without biases pass bias=False")
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self._views)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._views)
 
     def __repr__(self):
         return repr(self._views)
 
-    def write(self, view, value, name):
+    def write(self, view: Any, value: Any, name: str) -> None:
         """Copy a value into a view; nothing to copy after `view += ...`, which has done it."""
         if value is not view:
             engine, about = self._engine, (name, view.shape, self._dtype)

@@ -1,10 +1,13 @@
 """LSTM, GRU and RNN as objects with parameters: PyTorch's arguments, shapes, initialisation and state_dict keys."""
 
+from __future__ import annotations
+
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +19,10 @@ from numbarnn.layers.stack import Stack
 from numbarnn.layers.stepper import Stepper
 from numbarnn.passes.backward import Need
 from numbarnn.schedules.explain import explain
+
+if TYPE_CHECKING:
+    from numbarnn.common.typing import Array, Arrays, Bias, Results, Sizes, State
+    from numbarnn.layers.tape import Tape
 
 NEEDED = ("x", "weights")  # the gradients that backward can be asked for
 
@@ -52,18 +59,10 @@ class Recurrent:
     _cell = None  # the cell's name, set by the public classes
 
     def __init__(
-        self,
-        input_size,
-        hidden_size,
-        num_layers=None,
-        bias=True,
-        batch_first=False,
-        dropout=0.0,
-        bidirectional=False,
-        *,
-        seed=None,
-        **options,
-    ):
+        self, input_size: int, hidden_size: Sizes, num_layers: int | None = None, bias: Bias = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *, seed: int | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
         seed = checks.seed(seed)
         self.batch_first = checks.flag(batch_first, "batch_first")
         self.stack = Stack(
@@ -87,17 +86,17 @@ class Recurrent:
     parameters = property(lambda self: self._parameters)
 
     @property
-    def named(self):
+    def named(self) -> Named:
         if self._named is None:
             self._named = Named(self.stack.space, self._weights, self._parameters.write)
         return self._named
 
     @weights.setter
-    def weights(self, value):
+    def weights(self, value: Array) -> None:
         self._parameters.write(self._weights, value, "weights")
 
     @parameters.setter
-    def parameters(self, value):
+    def parameters(self, value: Arrays) -> None:
         raise AttributeError("parameters cannot be replaced: layer.load_state_dict(...) copies values for all names in")
 
     def __getstate__(self):
@@ -143,12 +142,12 @@ class Recurrent:
     bidirectional = property(lambda self: self.stack.directions == 2, doc="Whether there are two directions.")
 
     @property
-    def training_calls(self):
+    def training_calls(self) -> int:
         """Number of training calls so far; with the seed, the key of what the next one draws. Set it to resume."""
         return self.stack.calls
 
     @training_calls.setter
-    def training_calls(self, value):
+    def training_calls(self, value: int) -> None:
         self.stack.calls = checks.natural(value, "training_calls")
 
     def __repr__(self):
@@ -168,8 +167,9 @@ class Recurrent:
 
     # ---------------------------------------------------------------- the two calls
     def __call__(
-        self, x, state=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE, output_states=False
-    ):
+        self, x: Array, state: State | None = None, *, lengths: Any = None, resets: Any = None,
+        padding_value: float = NO_PADDING_VALUE, output_states: bool = False,
+    ) -> Results:  # fmt: skip
         """Inference: nothing is kept for backward, nothing drawn at random.
 
         Args:
@@ -194,7 +194,10 @@ class Recurrent:
         y, state, *states, _ = self._run(x, state, lengths, resets, padding_value, False, output_states)
         return y, state, *states
 
-    def forward(self, x, state=None, *, lengths=None, resets=None, padding_value=NO_PADDING_VALUE, output_states=False):
+    def forward(
+        self, x: Array, state: State | None = None, *, lengths: Any = None, resets: Any = None,
+        padding_value: float = NO_PADDING_VALUE, output_states: bool = False,
+    ) -> Results:  # fmt: skip
         """Training: as a call, with dropout and the cell's random numbers, keeping what `backward` needs.
 
         Returns:
@@ -235,7 +238,7 @@ class Recurrent:
             y.flags.writeable = False
         return y, arguments.as_state(self.stack, hy, cy), *states, tape
 
-    def stepper(self, batch=1, state=None):
+    def stepper(self, batch: int = 1, state: State | None = None) -> Stepper:
         """A `Stepper`: inference one step at a time, with the state kept from one to the next.
 
             step = layer.stepper(batch=1)
@@ -250,7 +253,10 @@ class Recurrent:
         """
         return Stepper(self, batch, state)
 
-    def backward(self, tape, dy=None, dstate=None, *, dstates=None, dw=None, need=NEEDED, retain=False):
+    def backward(
+        self, tape: Tape, dy: Array | None = None, dstate: State | None = None, *, dw: Array | None = None,
+        dstates: tuple[Array | None, ...] | None = None, need: Iterable[str] = NEEDED, retain: bool = False,
+    ) -> Gradients:  # fmt: skip
         """Gradients of all inputs and parameters.
 
         Args:
@@ -299,7 +305,7 @@ class Recurrent:
             dx = arguments.packed(self.engine, packing, dx)
         return Gradients(dx, arguments.as_state(self.stack, dhx, dcx), tape.dw, self.stack.space)
 
-    def check(self):
+    def check(self) -> None:
         """Wait for the device, and raise RuntimeError if a call on it failed: of this layer or another; it says which.
 
         Calls on a GPU return before they are done. One that fails there (blocks of a persistent kernel waited in vain,
@@ -312,19 +318,19 @@ class Recurrent:
         """
         self.stack.check()
 
-    def dropout_masks(self, tape):
+    def dropout_masks(self, tape: Tape) -> list[Array]:
         """The dropout masks of a tape's call: a list of NumPy arrays (T, B, D*H), one per layer but the last; an
         element is 0 or 1 / (1 - p)."""
         arguments.require_own(self.stack, tape)
         return drawn.dropout_masks(tape.forward, self.dtype)
 
-    def drop_connect_masks(self, tape):
+    def drop_connect_masks(self, tape: Tape) -> dict[str, Array]:
         """The masks of the weights that a tape's call dropped out (`Cell.drop_connect`): name of each R -> NumPy array
         of the shape that steps multiply with; an element is 0 or 1 / (1 - p). Empty where the cell drops none."""
         arguments.require_own(self.stack, tape)
         return drawn.drop_connect_masks(tape.forward, self.dtype)
 
-    def noise(self, tape):
+    def noise(self, tape: Tape) -> list[Array]:
         """The random numbers that units drew in a tape's call (`Cell.noise`): a list of NumPy arrays (D, T, B, N, H),
         one per layer, of N numbers per unit and step; empty where the cell draws none.
 
@@ -333,7 +339,7 @@ class Recurrent:
         arguments.require_own(self.stack, tape)
         return drawn.noise(tape.forward)
 
-    def explain(self, shape):
+    def explain(self, shape: Sequence[int]) -> str:
         """What a training call with x of that shape does, and backward, and why, as text: the schedule, what others
         would do, launches and where weights live, and the plan.
 
@@ -349,12 +355,12 @@ class Recurrent:
         return "\n".join([f"{self!r} on {self.engine.device}", *map(str, passes)])
 
     # ---------------------------------------------------------------- parameters
-    def state_dict(self, named=False):
+    def state_dict(self, named: bool = False) -> dict[str, np.ndarray[Any, Any]]:
         """Name -> NumPy copy of each parameter, with PyTorch's names; with `named` those of the cell's equations."""
         views = self.named if named else self.parameters
         return {name: self.engine.to_host(view) for name, view in views.items()}
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: Arrays) -> None:
         """Copy parameters in; names, shapes and values are checked first, so that a mistake changes nothing.
 
         Args:

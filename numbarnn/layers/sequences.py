@@ -1,11 +1,16 @@
 """Sequences of different lengths and sequences that begin anew: arguments of calls, checked; packed sequences."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from numbarnn.common.typing import Array
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ class PackedSequence:
     unsorted_indices: Any = None
 
 
-def pack_padded_sequence(x, lengths, batch_first=False):
+def pack_padded_sequence(x: Array, lengths: Any, batch_first: bool = False) -> PackedSequence:
     """The PackedSequence of padded sequences.
 
     Args:
@@ -130,7 +135,9 @@ def pack_padded_sequence(x, lengths, batch_first=False):
     return PackedSequence(x.reshape(-1, x.shape[2])[packing.places], sizes, order, packing.ranks)
 
 
-def pad_packed_sequence(sequence, batch_first=False, padding_value=0.0):
+def pad_packed_sequence(
+    sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0
+) -> tuple[Array, np.ndarray[Any, Any]]:
     """(x, lengths): the padded sequences (T, B, I), or (B, T, I), in their first order, and their lengths (B,)."""
     if not is_packed(sequence):
         raise TypeError(f"sequence must be a PackedSequence, not a {type(sequence).__qualname__}")

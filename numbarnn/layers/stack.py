@@ -3,10 +3,13 @@
 Layers (`numbarnn.LSTM`, ...) give it their weights; `numbarnn.functional` those of its caller.
 """
 
+from __future__ import annotations
+
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +26,9 @@ from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights.formed import FormedWeights
+
+if TYPE_CHECKING:
+    from numbarnn.common.typing import Bias, Sizes
 
 PROBLEMS = 256  # remembered by a stack
 _lock = threading.RLock()  # of all stacks' numbers of calls
@@ -56,24 +62,24 @@ class Stack:
 
     def __init__(
         self,
-        cell,
-        input_size,
-        hidden_size,
-        num_layers=None,
-        bias=True,
-        dropout=0.0,
-        bidirectional=False,
-        dtype="float32",
-        device="auto",
-        schedule="auto",
-        seed=0,
-        allow_tf32=False,
+        cell: str | cells.Cell,
+        input_size: int,
+        hidden_size: Sizes,
+        num_layers: int | None = None,
+        bias: Bias = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: str = "float32",
+        device: Any = "auto",
+        schedule: str = "auto",
+        seed: int = 0,
+        allow_tf32: bool = False,
         *,
-        proj_size=0,
-        input_mode="linear",
-        cell_clip=None,
-        clip_propagate_nan=True,
-    ):
+        proj_size: int = 0,
+        input_mode: str = "linear",
+        cell_clip: float | tuple[float, float] | None = None,
+        clip_propagate_nan: bool = True,
+    ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         self.cell = cells.get(cell)
         self.cell_clip = checks.cell_clip(cell_clip, self.cell)

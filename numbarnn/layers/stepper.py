@@ -1,6 +1,13 @@
 """Streaming: a step at a time, with the state kept from one to the next."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from numbarnn.layers import arguments, checks
+
+if TYPE_CHECKING:
+    from numbarnn.common.typing import Array, State
 
 
 class Stepper:
@@ -20,7 +27,7 @@ class Stepper:
         state: the state to begin with, as calls of the layer take it; None is zero.
     """
 
-    def __init__(self, layer, batch=1, state=None):
+    def __init__(self, layer: Any, batch: int = 1, state: State | None = None) -> None:
         if layer.bidirectional:
             raise ValueError(
                 "a stepper needs a layer of one direction: the backward direction of a bidirectional one begins with "
@@ -32,7 +39,7 @@ class Stepper:
         self._bound = layer.stack.bound_step(layer.weights, self.batch)
         self.state = state
 
-    def __call__(self, x):
+    def __call__(self, x: Array) -> Array:
         """One step.
 
         Args:
@@ -53,7 +60,7 @@ class Stepper:
         return y.reshape(self.batch, -1)
 
     @property
-    def state(self):
+    def state(self) -> State:
         """The state after the last step, in the form in which the layer's calls return it: a copy. Assign to it to go
         on from another one; None is zero."""
         if self._bound is not None:
@@ -61,7 +68,7 @@ class Stepper:
         return self._state
 
     @state.setter
-    def state(self, state):
+    def state(self, state: State | None) -> None:
         stack = self.layer.stack
         h, c = arguments.states(stack, state, "state", self.batch)
         if self._bound is not None:

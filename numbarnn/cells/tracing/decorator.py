@@ -10,6 +10,7 @@ from functools import partial, reduce
 from hashlib import sha256
 from importlib import import_module
 from pickle import PicklingError, UnpicklingError
+from typing import Any, overload
 
 from numbarnn.cells import scalar
 from numbarnn.cells.definition import Cell, Stage
@@ -44,9 +45,9 @@ class TracedCell(Cell):
         counts: the name of the last state, where that is the number of the step (`numbarnn.step`); else None.
     """
 
-    function: Callable | None = None
+    function: Callable[..., Any] | None = None
     equations: str = ""
-    hyperparameters: dict = field(default_factory=dict)
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
     save: str = "gates"
     structure: Structure | None = None
     origin: tuple | None = None
@@ -101,6 +102,18 @@ def _is_made(found, name, save, hyperparameters):
     """Whether what stands there is the very cell."""
     made = isinstance(found, TracedCell)
     return made and (found.name, found.save, found.hyperparameters) == (name, save, hyperparameters)
+
+
+@overload
+def cell(
+    function: Callable[..., Any] | TracedCell, *, save: str = "gates", name: str | None = None, **hyperparameters: Any
+) -> TracedCell: ...
+
+
+@overload
+def cell(
+    function: None = None, *, save: str = "gates", name: str | None = None, **hyperparameters: Any
+) -> Callable[[Callable[..., Any]], TracedCell]: ...
 
 
 def cell(function=None, *, save="gates", name=None, **hyperparameters):

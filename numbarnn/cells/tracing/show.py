@@ -1,5 +1,7 @@
 """What became of a cell, as text."""
 
+from __future__ import annotations
+
 import inspect
 
 from numbarnn.cells.definition import Cell
@@ -7,7 +9,7 @@ from numbarnn.cells.layout import STACKED, as_text, flat_name, listed, term_text
 from numbarnn.common.precision import itemsize
 
 
-def show(cell):
+def show(cell: Cell) -> str:
     """Print a cell: its parameters, its products and stages, what it saves for backward, and its source. Returns the
     text.
 
