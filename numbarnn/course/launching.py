@@ -4,9 +4,9 @@
 def launch(kernel, grid, block, *arguments, seed=0):
     """Run a `@cuda.jit` kernel on NumPy arrays, which it writes in place.
 
-    `kernel[grid, block](...)` of Numba's simulator runs one block after another, so blocks that wait for each other never
-    end. Here all of them are there at once: on a GPU by a cooperative launch; without one, in the library's simulator,
-    where threads take turns in a random order.
+    In Numba's own simulator `kernel[grid, block](...)` runs one block after another: blocks that wait for each other
+    never end. Here all of them are there at once, on a GPU by a cooperative launch; without one in the library's
+    simulator, where threads take turns in a random order.
 
     Args:
         kernel: what `@cuda.jit` made of a function.

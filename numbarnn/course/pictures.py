@@ -43,15 +43,8 @@ def _arrow(axis, start, end, colour=LINE, curve=0.0, width=1.4):
 def lstm_dataflow():
     """One step of an LSTM: how the gates, the memory c and the output h come from x, h' and c'."""
     axis = _canvas(10, 4.3, 11.2, 5.3)
-    _box(
-        axis,
-        1.2,
-        0.35,
-        7.6,
-        0.6,
-        "two matrix products:  W x + R h' + b,  one number for each gate of each unit",
-        "#eeeeee",
-    )
+    products = "two matrix products:  W x + R h' + b,  one number for each gate of each unit"
+    _box(axis, 1.2, 0.35, 7.6, 0.6, products, "#eeeeee")
     for text, y in (("x", 0.8), ("h'", 0.5)):
         axis.text(0.25, y, text, ha="center", va="center", fontsize=13)
         _arrow(axis, (0.5, y), (1.2, y))
@@ -76,11 +69,8 @@ def lstm_dataflow():
     _arrow(axis, (7.4, 1.9), (8.4, 2.45), COLOURS["o"])
     _arrow(axis, (8.84, 2.6), (10.5, 2.6), COLOURS["h"], width=2.2)
     axis.text(10.8, 2.6, "h", ha="center", va="center", fontsize=13)
-    for x, height, text in (
-        (2.15, 3.2, "how much is kept"),
-        (5.05, 4.05, "what is written"),
-        (8.75, 2.1, "what is shown"),
-    ):
+    notes = (2.15, 3.2, "how much is kept"), (5.05, 4.05, "what is written"), (8.75, 2.1, "what is shown")
+    for x, height, text in notes:
         axis.text(x, height, text, color="grey", fontsize=9, style="italic")
     plt.show()
 
@@ -89,15 +79,8 @@ def gpu():
     """Threads in warps in blocks on multiprocessors, and the memories at each level."""
     axis = _canvas(11, 4.6, 13.2, 5.6)
     _box(axis, 0.05, 0.05, 13.1, 5.5, "GPU", "#fafafa", 11, (0.03, 0.95))
-    _box(
-        axis,
-        0.3,
-        0.25,
-        12.6,
-        0.55,
-        "L2 cache: all blocks see it;  behind it the GPU's memory, where arrays lie",
-        "#ffe9c7",
-    )
+    l2 = "L2 cache: all blocks see it;  behind it the GPU's memory, where arrays lie"
+    _box(axis, 0.3, 0.25, 12.6, 0.55, l2, "#ffe9c7")
     _box(axis, 0.3, 1.1, 7.9, 4.0, "multiprocessor (SM) 0", "#eef4fb", 10, (0.15, 0.94))
     _box(axis, 0.5, 1.25, 7.5, 0.5, "shared memory: one part for each block, seen by its threads only", "#ffe9c7", 9)
     for number, x in enumerate((0.5, 4.35)):
@@ -105,9 +88,8 @@ def gpu():
         for warp in range(2):
             y = 3.25 - 1.15 * warp
             _box(axis, x + 0.12, y, 3.4, 1.05, "", "#ffffff")
-            axis.text(
-                x + 0.2, y + 0.87, f"warp {warp}: 32 threads, one instruction at a time", fontsize=7.5, va="center"
-            )
+            of_warp = f"warp {warp}: 32 threads, one instruction at a time"
+            axis.text(x + 0.2, y + 0.87, of_warp, fontsize=7.5, va="center")
             for thread in range(32):
                 left, bottom = x + 0.2 + 0.2 * (thread % 16), y + 0.42 - 0.3 * (thread // 16)
                 axis.add_patch(plt.Rectangle((left, bottom), 0.16, 0.25, fc="#9dbbe0", ec="white", lw=0.5))
@@ -116,9 +98,8 @@ def gpu():
         _box(axis, x + 0.12, 1.25, 1.1, 0.5, "shared", "#ffe9c7", 8)
         for k in range(2):
             _box(axis, x + 0.12, 1.95 + 1.4 * k, 1.1, 1.25, "block", "#dcebdc", 8)
-    axis.text(
-        1.0, 5.3, "each small square is a thread, with registers of its own", fontsize=9, va="center", color="grey"
-    )
+    of_threads = "each small square is a thread, with registers of its own"
+    axis.text(1.0, 5.3, of_threads, fontsize=9, va="center", color="grey")
     plt.show()
 
 
