@@ -19,7 +19,7 @@ except ImportError as error:
 WARP_SIZE = 32
 EVERYBODY = -1  # the mask with all bits set
 OF_BLOCK, OF_WARP, OF_GRID = range(3)  # a thread's seats
-_OWN_MODULES = (__name__, f"{__package__}.simulator")  # whose frames are not a kernel's
+_OWN_MODULES = (__name__, f"{__package__}.simulator", f"{__package__}.ptx_simulated")  # whose frames are not a kernel's
 _REPORTED_GROUPS = 12  # lines of a report, of more groups of threads only the number is told
 
 
