@@ -1,6 +1,6 @@
 """Machine code for this CPU: optimised by LLVM, kept on disk, and loaded to where it can be called.
 
-Files lie beside the GPU's kernels (`numbarnn.cuda.cubin_cache`), named by all that the code was made of: who finds one
+Files lie beside the GPU's kernels (`numbarnn.common.code_cache`), named by all that the code was made of: who finds one
 compiles nothing.
 """
 
@@ -13,8 +13,7 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
-from numbarnn.common import notice
-from numbarnn.cuda import cubin_cache
+from numbarnn.common import code_cache, notice
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _MADE_OF = ("common", "cells", "compile", "engines/cpu", "kernels/arrays")  # folders whose functions get compiled
@@ -67,12 +66,12 @@ def address_of(name, what, made_of, write):
     key = hashlib.sha256("\0".join((name, *about)).encode()).hexdigest()
     symbol = f"numbarnn.{name}.{key[:16]}"
     with _lock:
-        known = cubin_cache.read(key, ".o")
+        known = code_cache.read(key, ".o")
         if known is None:
-            with notice.compiling(what, "a few seconds", cubin_cache.directory_if_any()):
+            with notice.compiling(what, "a few seconds", code_cache.directory_if_any()):
                 module, others = write(symbol)
                 code = compiled(module, others)
-            cubin_cache.write(key, {"name": name, "with_numba": bool(others)}, code, ".o")
+            code_cache.write(key, {"name": name, "with_numba": bool(others)}, code, ".o")
         else:
             header, code = known
             if header["with_numba"]:

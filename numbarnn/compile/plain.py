@@ -29,11 +29,11 @@ from functools import cache
 
 from llvmlite import ir
 
+from numbarnn.common.code_cache import fingerprint
 from numbarnn.compile import cgutils, native, types
 from numbarnn.compile.calls import Plain
 from numbarnn.compile.expressions import Expressions
 from numbarnn.compile.values import BYTES, Refused, Value, flat, given, kind, with_each
-from numbarnn.cuda.cubin_cache import fingerprint
 
 # Rewrites that keep NaN and infinity and the order of sums: contraction to FMA, reciprocals, no signed zeros.
 FAST_MATH = ("contract", "nsz", "arcp", "afn")

@@ -4,7 +4,7 @@
 
 No GPU and no driver is needed for that, so every kernel can be compiled for every device anywhere. Numba's part takes
 most of the time and is the same for all devices: the next device starts from LLVM's code. Cubins are kept in the
-process and on disk (`numbarnn.cuda.cubin_cache`). What reaches into Numba's internals is here: `_device_for_numba`,
+process and on disk (`numbarnn.common.code_cache`). What reaches into Numba's internals is here: `_device_for_numba`,
 `_numpy_for_numba`, `_convergent_functions`, `_code_of_llvm`, and the names of the dispatcher's attributes; and in
 `numbarnn.cuda.frontend`, which only makes it quicker.
 """
@@ -22,8 +22,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from numbarnn.common import install, notice
-from numbarnn.cuda import cubin_cache
+from numbarnn.common import code_cache, install, notice
 
 HOW_LONG = "ten seconds for a layer of a new kind or size"  # compiling takes, for `notice`
 _PACKAGES = (
@@ -87,7 +86,7 @@ def compile_kernel(kernel, argument_types, cc, *, source_key="", fastmath=None):
     """
     function, argument_types, cc = _function(kernel), tuple(argument_types), _capability(cc)
     options = _options(kernel, fastmath)
-    key = cubin_cache.key(function, source_key, str(argument_types), f"{cc} {sorted(options.items())}", toolchain())
+    key = code_cache.key(function, source_key, str(argument_types), f"{cc} {sorted(options.items())}", toolchain())
     with _lock:
         if key not in _compiled:
             _compiled[key] = _load(key) or _compile_and_store(key, function, argument_types, cc, options)
@@ -190,7 +189,7 @@ def _lower(function, argument_types, cc, options):
     from numba import cuda
 
     options = {name: value for name, value in options.items() if name != "max_registers"}
-    key = cubin_cache.key(function, str(argument_types), f"{cc >= (7, 5)} {sorted(options.items())}")
+    key = code_cache.key(function, str(argument_types), f"{cc >= (7, 5)} {sorted(options.items())}")
     if key not in _lowered:
         from numbarnn.cuda import frontend  # which needs numba.cuda
 
@@ -290,11 +289,11 @@ def _code_of_llvm():
 
 # ---------------------------------------------------------------------------------- nvJitLink: PTX to cubin
 def _compile_and_store(key, function, argument_types, cc, options):
-    with notice.compiling(f"its GPU kernels for sm_{cc[0]}{cc[1]}", HOW_LONG, cubin_cache.directory_if_any()):
+    with notice.compiling(f"its GPU kernels for sm_{cc[0]}{cc[1]}", HOW_LONG, code_cache.directory_if_any()):
         compiled = _compile(function, argument_types, cc, options)
     description = asdict(compiled)
     del description["cubin"]
-    cubin_cache.write(key, description, compiled.cubin)
+    code_cache.write(key, description, compiled.cubin)
     return compiled
 
 
@@ -315,7 +314,7 @@ def _compile(function, argument_types, cc, options):
 
 def _load(key):
     """The CompiledKernel stored on disk under `key`, or None."""
-    stored = cubin_cache.read(key)
+    stored = code_cache.read(key)
     if stored is None:
         return None
     description, cubin = stored

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from numbarnn.cells import CELLS, library
-from numbarnn.common import notice
-from numbarnn.cuda import cubin_cache
+from numbarnn.common import code_cache, notice
 from numbarnn.engines.cpu import cell_steps
 from numbarnn.engines.cpu.cell_parts import CellParts
 
@@ -95,7 +94,7 @@ def test_no_name_holds_an_address():
     assert len(cells) == len(library.__all__) + len(CELLS)
     for name, cell in cells.items():
         functions = [f for part in (cell, *cell.stages) for f in (part.forward, part.backward)]
-        lines = [line for function in functions for line in cubin_cache._describe(function, {})]
+        lines = [line for function in functions for line in code_cache._describe(function, {})]
         assert not [line for line in lines if re.search(r"0x[0-9a-f]{4,}", line)], name
 
 
@@ -110,7 +109,7 @@ def test_functions_of_numpy_differ_by_name():
     def function_of(chosen):
         return lambda x: chosen(x)
 
-    prints = {cubin_cache.fingerprint(function_of(chosen)) for chosen in (np.where, np.clip, np.maximum, np.minimum)}
+    prints = {code_cache.fingerprint(function_of(chosen)) for chosen in (np.where, np.clip, np.maximum, np.minimum)}
     assert len(prints) == 4
 
 

@@ -65,7 +65,7 @@ def test_the_emulated_gpu_leaves_no_package_among_temporary_files(tmp_path):
     program = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'tests' / 'fakes')!r})\n"
         "import emulator; emulator.install()\n"
-        "from numbarnn.cuda import cubin_cache; cubin_cache.write('key', {}, b'kernel')\n"
+        "from numbarnn.common import code_cache; code_cache.write('key', {}, b'kernel')\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "NUMBARNN_CACHE_DIR"}
     subprocess.run(

@@ -4,9 +4,9 @@ import os
 import subprocess
 import sys
 
+from numbarnn.common import code_cache
 from numbarnn.compile import native, types
 from numbarnn.compile.plain import plain
-from numbarnn.cuda import cubin_cache
 from numbarnn.engines.cpu.records import by_address
 from numbarnn.engines.cpu.vectors import numbers_at
 
@@ -77,9 +77,9 @@ def test_a_damaged_file_is_compiled_again(tmp_path, monkeypatch):
     (file,) = tmp_path.glob("*.o")
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert cubin_cache.read(file.stem, ".o") is None
+    assert code_cache.read(file.stem, ".o") is None
     assert add.address(types.float32)
-    assert cubin_cache.read(file.stem, ".o") is not None
+    assert code_cache.read(file.stem, ".o") is not None
 
 
 def test_dtypes_have_files_of_their_own(tmp_path, monkeypatch):

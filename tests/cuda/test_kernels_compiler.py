@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numba import cuda, types
 
-from numbarnn.cuda import compiler, cubin_cache
+from numbarnn.common import code_cache
+from numbarnn.cuda import compiler
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 FLOAT_1D = types.Array(types.float32, 1, "C")
@@ -25,7 +26,7 @@ def fresh_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compiler, "_compiled", {})
     monkeypatch.setattr(compiler, "_lowered", OrderedDict())
-    monkeypatch.setattr(cubin_cache, "_warned", False)
+    monkeypatch.setattr(code_cache, "_warned", False)
     try:
         compiler.toolchain()
     except RuntimeError as error:
@@ -274,7 +275,7 @@ def test_no_file_is_left_behind_when_writing_fails(fresh_cache, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(cubin_cache.os, "replace", fail)
+    monkeypatch.setattr(code_cache.os, "replace", fail)
     with pytest.warns(UserWarning, match="disk full"):
         compiler.compile_kernel(make_kernel(), SIGNATURE, (9, 0))
     assert list(fresh_cache.iterdir()) == []

@@ -14,7 +14,8 @@ from general_cells import GENERAL
 from numbarnn import kernels
 from numbarnn.bench import planned
 from numbarnn.bench.kernels import shipped_kernels
-from numbarnn.cuda import compiler, cubin_cache
+from numbarnn.common import code_cache
+from numbarnn.cuda import compiler
 from numbarnn.kernels import catalog
 from numbarnn.kernels.persistent import backward, forward
 from numbarnn.kernels.step import pointwise, stages, unit_sums
@@ -240,7 +241,7 @@ def test_second_use_compiles_nothing(written_ptx):
     shipped.compile((9, 0))
     compiler._compiled.clear()  # as a new process
     shipped.compile((9, 0))
-    assert written_ptx == [] and any(cubin_cache.directory().iterdir())
+    assert written_ptx == [] and any(code_cache.directory().iterdir())
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from functools import cache, cached_property
 
 import numpy as np
 
+from numbarnn.common.code_cache import fingerprint
 from numbarnn.compile import units
 from numbarnn.compile.plain import inlined
 from numbarnn.compile.specialise import backward_function, forward_function, specialise
-from numbarnn.cuda.cubin_cache import fingerprint
 
 
 class CellParts:

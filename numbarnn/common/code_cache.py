@@ -1,7 +1,8 @@
-"""Compiled kernels on disk, so that a second process compiles nothing; those of the CPU too (`compile.native`).
+"""Compiled code on disk, so that a second process compiles nothing: kernels (`cuda.compiler`) and the CPU's functions
+(`compile.native`).
 
-One file per kernel, named by its key: a line of JSON (what is known about the kernel, and the cubin's hash),
-then the cubin, or the CPU's code. Files are written whole or not at all; one that cannot be read, or is damaged, is
+One file per kernel or function, named by its key: a line of JSON (what is known about it, and the code's hash), then
+the cubin, or the CPU's code. Files are written whole or not at all; one that cannot be read, or is damaged, is
 ignored.
 """
 
