@@ -92,10 +92,10 @@ class FormedWeights:
         with self._engine.activate():
             for place, kinds in self._space.formed.items():
                 values = self._values(place)
-                values.gradients = d_formed
+                values.gradients = kinds, d_formed
                 found = self._gradients.get(place)
                 if found is None:
-                    terms = {(made, n): term for made in kinds.values() for n, term in enumerate(made.terms)}
+                    terms = {(kind, n): term for kind, made in kinds.items() for n, term in enumerate(made.terms)}
                     found = self._gradients[place] = gradients_of(terms)
                 for name, (part, where, shape) in self._blocks[place].items():
                     read = part.kind not in (*kinds, *OWN)  # by kernels, as it is
@@ -115,9 +115,11 @@ class FormedWeights:
         if shape in ((), out.shape):
             self._set(out, values, term, add=False)
         else:
-            out[...] = 0
+            rows, *columns = shape
             self._set(out[_where(shape)], values, term, add=False)
-            out[shape[0] :] = out[shape[0] - 1]
+            if columns:
+                out[:rows, columns[0] :] = 0
+            out[rows:] = out[rows - 1]
 
     def _set(self, out, values, term, add):
         """out = a term's value, or +=."""
@@ -153,7 +155,7 @@ class Values:
 
     Attributes:
         fixed: term -> the value of what does not depend on parameters; other `Values` of these sizes may share it.
-        gradients: the gradients of all that is formed, as one array, for terms of `derivatives`.
+        gradients: (kind -> `Formed`, the gradients of all that is formed as one array), for terms of `derivatives`.
     """
 
     gradients = None
@@ -193,9 +195,11 @@ class Values:
                 self.fixed[term] = self._fixed(term)
             return self.fixed[term]
         if term.op == "gradient":
-            made, number = term.data
+            kinds, d_formed = self.gradients
+            kind, number = term.data
+            made = kinds[kind]
             rows = made.shape[0] // len(made.terms)
-            d = self.gradients[made.offset : made.offset + made.size].reshape(made.shape)
+            d = d_formed[made.offset : made.offset + made.size].reshape(made.shape)
             d = d[number * rows : (number + 1) * rows]
             return d[_where(self.shape(made.terms[number]))].astype(self.dtype, copy=False)
         if term.op == "sum":
