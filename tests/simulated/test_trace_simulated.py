@@ -13,6 +13,7 @@ from numbarnn.cells import CELLS
 from numbarnn.cells.library import sru
 from numbarnn.cuda import ptx, simulator, watching
 from numbarnn.cuda.launch import Kernel, LaunchConfig
+from traces import require_order
 
 
 @pytest.fixture(autouse=True)
@@ -24,24 +25,6 @@ def recorded(cell, shape, backward=False, directions=1, stalled=None):
     made = simulated.record("a test", cell, Shape(*shape), backward, directions, stalled)
     assert record.from_json(json.loads(json.dumps(record.as_json(made)))) == made
     return made
-
-
-def require_order(made):
-    """No block multiplies before all that it waited for is published, and none is done before all that it reads."""
-    published = {(event.block, event.place): event.end for event in made.events if event.kind == "publish"}
-    of_step = {place: [event.end for event in events] for place, events in made.computed().items()}
-    waited, compared = {}, 0
-    for event in made.events:
-        if event.kind == "wait":
-            waited[event.block] = event
-        if event.kind == "multiply":
-            wait = waited.pop(event.block, None)
-            assert wait is None or (wait.place == event.place and wait.end == event.start)
-            for source in wait.waits_for if wait else ():
-                assert published[source.block, source.place] <= event.start
-                compared += 1
-            assert all(end <= event.end for source in event.reads for end in of_step[source.place])
-    assert compared
 
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
@@ -60,7 +43,7 @@ def test_every_step_is_computed_once_and_after_what_it_needs(cell, directions, b
         assert all(f"layer {place[0]}" in made.blocks[block].name for block in owners)
     loads = [event.block for event in made.events if event.kind == "load"]
     assert sorted(loads) == list(range(len(made.blocks)))
-    require_order(made)
+    assert require_order(made)
 
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))

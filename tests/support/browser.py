@@ -15,7 +15,6 @@ import select
 import shutil
 import signal
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,6 +36,7 @@ KEYS = {
 }
 KEYS |= {"ArrowDown": ("ArrowDown", 40), "Home": ("Home", 36), "End": ("End", 35), "Tab": ("Tab", 9)}
 SHIFT = 8
+TWO_FRAMES = "requestAnimationFrame(() => requestAnimationFrame(done))"
 BOX_OF = """(() => {
     const one = document.querySelector(SELECTOR);
     one.scrollIntoView({block: "center"});
@@ -90,10 +90,13 @@ class Page:
 
     def _receive(self):
         """The next message."""
-        until = time.monotonic() + TIMEOUT_S
+        silent = 0  # seconds; counted, not measured: whoever stops this process for a while makes no time-out of it
         while b"\0" not in self._rest:
-            if not select.select([self._from], [], [], max(0, until - time.monotonic()))[0]:
-                raise TimeoutError(f"the browser said nothing for {TIMEOUT_S} s")
+            if not select.select([self._from], [], [], 1.0)[0]:
+                silent += 1
+                if silent > TIMEOUT_S:
+                    raise TimeoutError(f"the browser said nothing for {TIMEOUT_S} s")
+                continue
             part = os.read(self._from, 1 << 16)
             if not part:
                 raise RuntimeError("the browser has ended")
@@ -122,6 +125,14 @@ class Page:
             raise RuntimeError(f"{expression}: {said['exceptionDetails']}")
         return said["result"].get("value")
 
+    def wait_until(self, condition, seconds=30):
+        """Wait until a function without arguments returns something true; returns whether it ever did."""
+        return any(condition() or self.pause(0.05) for _ in range(20 * seconds))
+
+    def pause(self, seconds):
+        """Let the page go on for a while."""
+        self.evaluate(f"new Promise(done => setTimeout(done, {1000 * seconds}))")
+
     def press(self, key, shift=False):
         """Press a key, as somebody at the keyboard does."""
         code, number = KEYS[key]
@@ -141,6 +152,7 @@ class Page:
     def prefer(self, scheme):
         """Let the system's theme be "light" or "dark"."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.evaluate(f"new Promise(done => {TWO_FRAMES})")  # the page is told with the next frame
 
     def picture(self, whole=True):
         """The page as PNG."""

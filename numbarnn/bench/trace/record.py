@@ -25,7 +25,7 @@ block do not overlap. `waits_for`: the steps, and who computes them, that were m
 
 import json
 from collections import defaultdict
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from graphlib import TopologicalSorter
 
 from numbarnn.bench import report
@@ -149,14 +149,15 @@ def as_json(record):
 
 
 def _without_defaults(one):
-    found = {}
-    for item in fields(one):
-        value = getattr(one, item.name)
-        if value == item.default:
-            continue
-        several = isinstance(value, tuple) and value and hasattr(value[0], "__dataclass_fields__")
-        found[item.name] = [_without_defaults(part) for part in value] if several else value
-    return found
+    """A dataclass as a dict of what differs from its defaults, tuples as lists."""
+    values = {item.name: getattr(one, item.name) for item in fields(one)}
+    return {item.name: _plain(values[item.name]) for item in fields(one) if values[item.name] != item.default}
+
+
+def _plain(value):
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    return _without_defaults(value) if is_dataclass(value) else value
 
 
 def read(path):
@@ -180,11 +181,14 @@ def from_json(data):
     given = _object(data, "the file")
     if given.get("format") != FORMAT:
         raise BadRecord(f'"format" must be {FORMAT!r}, not {given.get("format")!r}')
-    about = [tuple(map(str, pair)) for pair in _list(given, "about", "the file") if isinstance(pair, list)]
+    about = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in _list(given, "about", "the file"))
+    for number, pair in enumerate(about):
+        if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
+            raise BadRecord(f"about[{number}] must be [name, value], two texts, not {pair!r}")
     known = {name: value for name, value in given.items() if name != "format"}
     known["blocks"] = _parts(Block, given, "blocks", "")
     known["events"] = tuple(_event(one, f"events[{n}]") for n, one in enumerate(_list(given, "events", "the file")))
-    record = _made(Record, known | {"about": tuple(about)}, "the file")
+    record = _made(Record, known | {"about": about}, "the file")
     _check(record)
     return record
 
