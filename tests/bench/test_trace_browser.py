@@ -192,3 +192,24 @@ def test_a_record_of_a_device_with_a_block_that_stalls(tmp_path):
         assert shown.evaluate("document.documentElement.scrollWidth") <= 480
         assert "a kernel gave up" in shown.evaluate("document.querySelector('details.error').textContent")
         assert shown.complaints == []
+
+
+def test_a_long_record_is_shown_in_pages(tmp_path):
+    data, steps = device_record(steps=2400), 2400
+    data["events"] = [
+        {"block": block, "kind": "publish", "start": 10 * step + block, "end": 10 * step + 8, "layer": block}
+        | {"direction": 0, "step": step}
+        for block in range(2)
+        for step in range(steps)
+    ]
+    path = tmp_path / "page.html"
+    path.write_text(page.html(record.from_json(data)), encoding="utf-8")
+    with browser.open_page(path) as shown:
+        bars = "document.querySelectorAll('.bar').length"
+        assert shown.evaluate("document.getElementById('zoom').value") == "2"
+        assert 0 < shown.evaluate(bars) < 3000
+        first = shown.evaluate("document.querySelector('.bar').dataset.event")
+        shown.press("End")
+        assert 0 < shown.evaluate(bars) < 3000
+        assert shown.evaluate("document.querySelector('.bar').dataset.event") > first
+        assert shown.complaints == []

@@ -127,7 +127,7 @@ for (let layer = 0; layer < layers; layer++) {
 const squares = new Map(); // key of a cell -> its elements
 
 function drawGrid() {
-  const room = el("grid-box").clientWidth - MARGIN - 4, size = Math.max(14, Math.min(60, room / steps));
+  const room = el("grid-box").clientWidth - MARGIN - 4, size = Math.max(7, Math.min(60, room / steps));
   const picture = el("grid"), height = AXIS + rows.length * CELL_HEIGHT;
   picture.replaceChildren();
   picture.setAttribute("width", MARGIN + steps * size + 4);
@@ -153,12 +153,14 @@ function drawGrid() {
 }
 
 function updateGrid() {
+  let at = Infinity; // the leftmost x of what is in work: it stays in sight
   for (const [key, square] of squares) {
     const cell = cells.get(key), total = shares.get(key.split(" ").slice(0, 2).join(" "));
     const done = cell ? [...cell.done.values()].filter((time) => time <= now).length / total : 0;
     const active = cell ? cell.events.filter((event) => event.start <= now && (now < event.end || event.open)) : [];
     const work = active.find((event) => event.kind !== "wait");
     const state = work ? "multiply" : active.length ? kindOf(active[0]) : "todo";
+    if (active.length) at = Math.min(at, Number(square.back.getAttribute("x")));
     const busy = work || done === 1, front = active.length || done > 0 && done < 1;
     square.back.setAttribute("class", state);
     square.fill.setAttribute("height", CELL_HEIGHT * done);
@@ -167,6 +169,8 @@ function updateGrid() {
     square.group.setAttribute("class", `grid-cell${busy ? " busy" : ""}${waiting ? " waiting" : ""}${pointedClass(key)}`);
     square.group.dataset.state = done === 1 ? "done" : front ? (waiting ? "waiting" : "working") : "todo";
   }
+  const box = el("grid-box");
+  if (playing && (at < box.scrollLeft || (at > box.scrollLeft + box.clientWidth * 0.7 && at < Infinity))) box.scrollLeft = at - MARGIN;
 }
 
 let pointedCell; // the key of the step under the pointer
@@ -378,9 +382,10 @@ for (const [kind, meaning] of Object.entries(MEANINGS).filter(([kind]) => kinds.
   item.append(swatch, meaning);
   el("legend").append(item);
 }
-for (let zoom = 1; zoom <= 1 << 16 && (zoom <= 16 || (events.length / zoom) * 8 > BARS); zoom *= 2) {
-  el("zoom").add(new Option(zoom === 1 ? "the whole record" : `1 / ${zoom} of it`, zoom));
-  if (events.length / zoom > BARS) el("zoom").value = zoom * 2;
+let shown = 1; // the part of the record that the timeline shows at first: not too many bars
+while (events.length / shown > BARS) shown *= 2;
+for (let zoom = 1; zoom <= Math.max(16, 8 * shown); zoom *= 2) {
+  el("zoom").add(new Option(zoom === 1 ? "the whole record" : `1 / ${zoom} of it`, zoom, false, zoom === shown));
 }
 el("slider").max = moments.length - 1;
 for (const [id, value] of [["layers", layers], ["steps", steps], ["fronts", layers + steps - 1]]) el(`count-${id}`).textContent = value;
