@@ -98,6 +98,35 @@ def test_keys_seek(shown):
     assert first == rest
 
 
+def test_the_slider_seeks_by_mouse(shown):
+    last = shown.evaluate("Number(document.getElementById('slider').max)")
+    for share in (0.75, 0.25):
+        shown.point("#slider", click=True, share=share)
+        assert abs(slider(shown) - share * last) <= 0.1 * last
+    assert not text(shown, "clock").startswith("0 ")
+    shown.point("#forward", click=True)
+    assert abs(slider(shown) - 0.25 * last) <= 0.1 * last + 1
+
+
+def test_backward_begins_at_the_last_layer_and_time(tmp_path):
+    made = launches.record("a wavefront", CELLS["lstm"], Shape(T, 2, 4, 8, L), True, 2, "wavefront")
+    one_way = launches.record("a wavefront", CELLS["lstm"], Shape(T, 2, 4, 8, L), True, 1, "wavefront")
+    path = tmp_path / "page.html"
+    for shown_record, words in (
+        (one_way, f"layer {L - 1}, step 0 (time {T - 1}), on anti-diagonal 0"),
+        (made, f"layer {L - 1} →, step 0 (time {T - 1})"),
+    ):
+        path.write_text(page.html(shown_record), encoding="utf-8")
+        with browser.open_page(path) as shown:
+            shown.point(f"[data-cell='{L - 1} 0 0']")
+            assert text(shown, "cell") == words
+            visible = of_all(shown, ".one-way, .two-ways", "getComputedStyle(one).display !== 'none'")
+            assert visible == [shown_record is one_way, shown_record is made]
+            shown.press("ArrowRight", shift=True)
+            assert states(shown)[L - 1][0] == "done" and states(shown)[0][-1] == "todo"
+            assert shown.complaints == []
+
+
 def test_space_plays_and_pauses(shown):
     shown.press(" ")
     assert "Pause" in text(shown, "play")
