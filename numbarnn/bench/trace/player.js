@@ -141,11 +141,12 @@ function drawGrid() {
     const y = AXIS + row * CELL_HEIGHT;
     picture.append(svg("text", { x: 0, y: y + CELL_HEIGHT / 2, "dominant-baseline": "central" }, [`layer ${layer}${arrow(direction)}`]));
     for (let step = 0; step < steps; step++) {
-      const x = MARGIN + timeOf(direction, step) * size, box = { x, y, width: size, height: CELL_HEIGHT, rx: 3 };
+      const x = MARGIN + timeOf(direction, step) * size, box = { x: x + 1, y: y + 1, width: size - 2, height: CELL_HEIGHT - 2, rx: 3 };
+      const inner = { x: x + 2, y: y + 2, width: size - 4, height: CELL_HEIGHT - 4, rx: 2 };
       const square = { back: svg("rect", { ...box, class: "todo" }), fill: svg("rect", { ...box, class: "publish" }) };
       const label = directions === 1 && size > 22 ? [`${frontOf(layer, step)}`] : [];
       square.group = svg("g", { class: "grid-cell", "data-cell": keyOf({ layer, direction, step }) }, [square.back, square.fill,
-        svg("rect", { ...box, class: "frame" }), svg("text", { x: x + size / 2, y: y + CELL_HEIGHT / 2 }, label)]);
+        svg("rect", { ...inner, class: "frame" }), svg("text", { x: x + size / 2, y: y + CELL_HEIGHT / 2 }, label)]);
       squares.set(keyOf({ layer, direction, step }), square);
       picture.append(square.group);
     }
@@ -163,8 +164,8 @@ function updateGrid() {
     if (active.length) at = Math.min(at, Number(square.back.getAttribute("x")));
     const busy = work || done === 1, front = active.length || done > 0 && done < 1;
     square.back.setAttribute("class", state);
-    square.fill.setAttribute("height", CELL_HEIGHT * done);
-    square.fill.setAttribute("y", Number(square.back.getAttribute("y")) + CELL_HEIGHT * (1 - done));
+    square.fill.setAttribute("height", (CELL_HEIGHT - 2) * done);
+    square.fill.setAttribute("y", Number(square.back.getAttribute("y")) + (CELL_HEIGHT - 2) * (1 - done));
     const waiting = !busy && active.length;
     square.group.setAttribute("class", `grid-cell${busy ? " busy" : ""}${waiting ? " waiting" : ""}${pointedClass(key)}`);
     square.group.dataset.state = done === 1 ? "done" : front ? (waiting ? "waiting" : "working") : "todo";

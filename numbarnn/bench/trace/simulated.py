@@ -258,6 +258,8 @@ def record(title, cell, shape, backward, directions=1, stalled=None):
             call()
         except RuntimeError as raised:  # what was recorded up to there is worth seeing
             error = str(raised)
+    if not recorder.blocks:
+        raise RuntimeError(f"nothing to record: of {', '.join(KERNELS)} none was launched ({error})")
     about = (("seed of the threads' order", str(simulator.default_seed())),)
     return Record(
         title, "turns", "blocks", backward, shape.L, directions, shape.T, tuple(recorder.blocks),
