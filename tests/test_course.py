@@ -25,6 +25,7 @@ def test_right(capsys):
     assert (text, result) == ("right: double, in 2 cases", double)
     assert said(capsys, double, on=[1], gives=[2]) == ("right: double, in 1 case", None)
     assert said(capsys, 7, gives=7, name="where it begins") == ("right: where it begins", None)
+    assert said(capsys, lambda: 4, on=[()], gives=[5], name="y of f")[0] == "wrong: y of f: came 4, expected 5"
     assert said(capsys, {"a": (1, "x")}, gives={"a": [1, "x"]})[0] == "right: your answer"
 
 

@@ -28,7 +28,7 @@ def check(attempt, on=None, gives=None, *, name=None, tolerance=1e-9, mistakes=N
     calls = [None] if on is None else [one if isinstance(one, tuple) else (one,) for one in on]
     for number, arguments in enumerate(calls):
         expected = _given(gives, number, arguments)
-        shown = name if arguments is None else f"{name}({', '.join(map(describe, arguments))})"
+        shown = name if not arguments else f"{name}({', '.join(map(describe, arguments))})"
         came, problem = (attempt, None) if arguments is None else _call(attempt, arguments)
         if isinstance(problem, NotImplementedError) or (problem is None and is_missing(came)):
             should = "should be" if arguments is None else "should give"
