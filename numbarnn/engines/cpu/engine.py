@@ -23,14 +23,12 @@ from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, for
 from numbarnn.engines.cpu.memory import MemoryPool
 from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work
 from numbarnn.engines.cpu.thread_pool import ThreadPool
-from numbarnn.engines.cpu.trials import Trial
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
-# Multiply-adds per step below which threads do not share units: at each step they wait for each other. And those below
-# which it is tried, as that takes long beside other programs (`trials.Trial`).
-SERIAL_STEP, TRIED_STEP = 150_000, 800_000
-KINDS = 256  # of calls of which it is remembered what was tried
+# Multiply-adds per step below which threads do not share units: at each step they wait for each other, which beside
+# other programs takes long.
+SERIAL_STEP = 800_000
 PACKED_FROM = 8  # rows of all steps from which weights are packed
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 # The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
@@ -58,12 +56,6 @@ def _by_rows(batch, threads, R):
     return batch >= threads * (ROWS_OF_THREAD if threads == 1 or R.size < LARGE_R else ROWS_OF_LARGE)
 
 
-def _work(parameters, x):
-    """Multiply-adds of a step of one sequence: with R and W_hr, and with W where it has x."""
-    R, W_hr = parameters.R, parameters.W_hr
-    return R.size + (0 if W_hr is None else W_hr.size), 0 if x is None else parameters.W.size
-
-
 class CpuEngine(HostEngine):
     """The cells compiled for this CPU. One pool of threads runs products and cells alike."""
 
@@ -78,7 +70,7 @@ class CpuEngine(HostEngine):
                 openblas.blas_function(dtype, name)  # registers the symbol that cached code calls
         self.device = platform.processor() or platform.machine()
         self.thread_pool = ThreadPool()
-        self._cells, self._functions, self._trials = {}, {}, {}
+        self._cells, self._functions = {}, {}
         self._memory = MemoryPool()
 
     @property
@@ -119,22 +111,14 @@ class CpuEngine(HostEngine):
     def _step_threads(self, steps, batch, parameters, x=None):
         """Threads for steps that multiply a batch with R and W_hr, and before, where they have x, with W.
 
-        It depends on sizes alone.
+        Like all numbers of threads it depends on sizes alone, so that results do too.
         """
-        recurrent, inputs = _work(parameters, x)
-        threads = self._threads(steps * batch * (recurrent + inputs), parameters.R.shape[1])
-        by_units = not _by_rows(batch, threads, parameters.R)
+        R, W_hr = parameters.R, parameters.W_hr
+        recurrent = R.size if W_hr is None else R.size + W_hr.size
+        inputs = 0 if x is None else parameters.W.size
+        threads = self._threads(steps * batch * (recurrent + inputs), R.shape[1])
+        by_units = not _by_rows(batch, threads, R)
         return 1 if by_units and batch * max(recurrent, (recurrent + inputs) // 2) < SERIAL_STEP else threads
-
-    def _trial(self, call, parameters, x):
-        """The `trials.Trial` of a call whose threads share units; None if that is worth it anyway."""
-        recurrent, inputs = _work(parameters, x)
-        if SERIAL_STEP == 0 or call.batch * max(recurrent, (recurrent + inputs) // 2) >= TRIED_STEP:
-            return None
-        if len(self._trials) >= KINDS:
-            self._trials.clear()
-        kind = call.step, call.batch, call.hidden, inputs
-        return self._trials.setdefault(kind, Trial())
 
     def empty(self, shape, dtype):
         return self._memory.empty(shape, dtype)
@@ -262,8 +246,7 @@ class CpuEngine(HostEngine):
             call.zeros = scratch((max(1, call.private) * call.hidden,))
             kept[-1][...] = 0
         function = self._function(loop, dtype)
-        trial = self._trial(call, p, x) if threads > 1 and not call.by_rows else None
-        return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept, trial)
+        return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept)
 
     def joined(self, functions):
         return joined.join(functions, partial(self._function, joined.copy_rows))

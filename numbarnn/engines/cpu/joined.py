@@ -20,22 +20,16 @@ class Steps:
 
     Args:
         thread_pool: runs it. item: bytes of a number. function: the loop's address. threads: for it. call: its `Call`.
-        kept: what must live as long. trial: a `trials.Trial` if it is not known whether threads are faster.
+        kept: what must live as long.
     """
 
-    def __init__(self, thread_pool, item, function, threads, call, kept, trial=None):
+    def __init__(self, thread_pool, item, function, threads, call, kept):
         self._thread_pool, self.item, self.function, self.threads = thread_pool, item, function, threads
-        self.call, self.kept, self._trial = call, kept, trial
+        self.call, self.kept = call, kept
 
     def __call__(self, first, last):
         self.call.first, self.call.last = first, last
-        if self._trial is None or first == last:
-            self._run(self.threads)
-        else:
-            self._trial.run(partial(self._run, self.threads), partial(self._run, 1), last - first)
-
-    def _run(self, threads):
-        self._thread_pool.run(self.item, self.function, threads, addressof(self.call))
+        self._thread_pool.run(self.item, self.function, self.threads, addressof(self.call))
 
 
 class _Joined:
