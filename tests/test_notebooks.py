@@ -95,8 +95,7 @@ def test_shows_the_package_and_ends_in_a_check(path):
 
 @each_notebook
 def test_has_exercises(path):
-   :
-        assert 3 <= len(exercises.of_notebook(read(path))) <= 6
+    assert 3 <= len(exercises.of_notebook(read(path))) <= 6
 
 
 @each_notebook

@@ -28,6 +28,7 @@ PLAN = ["plan", "--hidden", "64", "--batch", "4", "--steps", "10", "--profile", 
 CHECK = ["check", "--device", "cpu", "--quick", "--cell", "gru"]
 BENCH = ["bench", "--device", "cpu", "--cell", "gru", "--shape", "2,2,3,4,1", "--rounds", "1"]
 DEMO = ["demo", "--text", "words.txt", "--hidden", "8", "--batch", "3", "--seq", "8", "--device", "cpu", "--steps", "1"]
+TRACE = ["trace", "--shape", "2,2,3,4,1", "--schedule", "stepwise"]
 COMMANDS = {
     "info": ["info"],
     "check": CHECK,
@@ -35,9 +36,11 @@ COMMANDS = {
     "cells": ["cells", "--device", "cpu"],
     "demo": [*DEMO, "--plot", "none"],
     "plan": PLAN,
+    "report": ["report"],
+    "trace": TRACE,
     "kernels": ["kernels"],
 }
-INPUTS = {"--text", "--resume"}  # files that are read
+INPUTS = {"--text", "--resume", "--against", "--from"}  # files that are read
 OUTPUTS = [
     (name, option)
     for name in COMMANDS
@@ -234,7 +237,8 @@ def quick(name, monkeypatch):
 
 SHOWN = {
     "info": "Engines", "check": "a stub", "bench": "numbarnn bench:", "cells": "numbarnn cells:",
-    "demo": "bits per character", "plan": "Plan (", "kernels": "0 kernels",
+    "demo": "bits per character", "plan": "Plan (", "kernels": "0 kernels", "report": "numbarnn report:",
+    "trace": "Who waits",
 }  # fmt: skip
 
 

@@ -260,8 +260,8 @@ MUTATIONS = {
     ),
     "onnx_bias": Mutation(
         "numbarnn/weights/onnx.py",
-        'part["b_w"], part["b_r"] = given["B"][direction, :rows], given["B"][direction, rows:]',
-        'part["b_r"], part["b_w"] = given["B"][direction, :rows], given["B"][direction, rows:]',
+        'found["b_w"], found["b_r"] = np.split(part["B"], 2)',
+        'found["b_r"], found["b_w"] = np.split(part["B"], 2)',
         "tests/weights/test_weights_onnx.py",
     ),
     "mma_group_weights": Mutation(

@@ -42,8 +42,10 @@ def run(args):
         return say_changes(read(args.against, asked=True), results[0])
     from numbarnn.bench.compared import page
 
-    report.write_bytes(args.html, page.html(results).encode())
-    report.say(f"numbarnn report: {len(results)} results, {args.html}")
+    text = page.html(results)
+    report.say(f"numbarnn report: {', '.join(result.name for result in results)}")
+    report.write_bytes(args.html, text.encode())
+    report.say(f"written: {args.html}")
     if args.open:
         webbrowser.open(args.html.resolve().as_uri())
     return 0

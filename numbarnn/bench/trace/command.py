@@ -44,19 +44,18 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Makes the record, prints what it shows, writes the page; returns 0, or 1 where the run that it shows failed."""
+    """Makes the record, prints what it shows, writes record and page; returns 0, or 1 where the run that it shows failed."""
     if not args.html and not args.json:
         raise report.CannotRun("say where the page is to go: numbarnn trace --html FILE")
     made = record.read(args.read) if args.read else make(args)
-    if args.html:
-        report.write_bytes(args.html, page.html(made).encode())
-    if args.json:
-        report.write_json(args.json, record.as_json(made))
     rows = zip(made.blocks, made.waiting(), strict=True)
     columns = [made.of[:-1], "of the time"]
     report.say(f"{made.title}\n")
     report.print_table("Who waits", columns, [[b.name, f"{share:.0%}"] for b, share in rows], columns[1:])
+    if args.json:
+        report.write_json(args.json, record.as_json(made))
     if args.html:
+        report.write_bytes(args.html, page.html(made).encode())
         report.say(f"page: {args.html}")
     if made.error:
         report.say(f"the run failed: {made.error}", error=True)

@@ -105,9 +105,8 @@ def _turn(zero, source, source_row, tile, rows, columns):
     whole_rows, whole_columns = rows // width * width, columns // width * width
     for j in range(0, whole_columns, width):
         for i in range(0, whole_rows, width):  # along the source's rows, so that a line of the cache is read once
-            transpose_square(
-                zero, source + j * source_row + i * size, source_row, tile + (i * TILE + j) * size, TILE * size
-            )
+            start, into = source + j * source_row + i * size, tile + (i * TILE + j) * size
+            transpose_square(zero, start, source_row, width, into, TILE * size)
     for i in range(rows):
         numbers = numbers_at(zero, tile + i * TILE * size)
         for j in range(0 if i >= whole_rows else whole_columns, columns):
