@@ -58,7 +58,8 @@ def _without_clone():
 def _package():
     """The files that the package consists of, by their paths in the clone."""
     files = (path.relative_to(ROOT) for path in (ROOT / "numbarnn").rglob("*") if path.is_file())
-    return {path.as_posix() for path in files if path.suffix in (".py", ".pyi", ".json", ".typed")}
+    kinds = ".py", ".pyi", ".json", ".typed", ".html", ".css", ".js"
+    return {path.as_posix() for path in files if path.suffix in kinds}
 
 
 def test_the_wheel_is_the_package(built):

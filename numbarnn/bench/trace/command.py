@@ -44,7 +44,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Makes the record, prints what it shows, writes record and page; returns 0, or 1 where the run that it shows failed."""
+    """Makes the record, prints what it shows, writes record and page; returns 1 where the run that it shows failed."""
     if not args.html and not args.json:
         raise report.CannotRun("say where the page is to go: numbarnn trace --html FILE")
     made = record.read(args.read) if args.read else make(args)
