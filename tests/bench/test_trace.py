@@ -46,6 +46,8 @@ def test_a_record_of_a_device_comes_in(tmp_path, capsys):
         (lambda data: data.pop("layers"), ['no "layers"']),
         (lambda data: data.update(steps="two"), ['"steps"', "a whole number", "'two'"]),
         (lambda data: data.update(unit="s"), ['"unit"', "turns, steps, ns", "'s'"]),
+        (lambda data: data.update(directions=3), ['"directions"', "1, 2", "3"]),
+        (lambda data: data.update(layers=0), ['"layers"', "at least 1"]),
         (lambda data: data.update(events=[]), ["no events"]),
         (lambda data: data.update(events={}), ['"events"', "a list"]),
         (lambda data: data.update(about=[["a"]]), ["about[0]", "two texts"]),

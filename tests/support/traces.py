@@ -24,6 +24,7 @@ def device_record(**changes):
         {"block": block, "kind": kind, "start": CLOCK + start, "end": CLOCK + end} | step[block] | more
         for block, kind, start, end, more in spans
     ]
+    del events[1]["direction"]  # it need not say 0
     return {
         "format": "numbarnn trace 1",
         "title": "lstm <by hand>",

@@ -19,8 +19,9 @@ whose kernel stamped its clock (in nanoseconds). As JSON, with optional fields i
      ["error": "kernel ... livelock ..."]}       how the run failed
 
 Steps are counted as they run: step 0 of a backward pass is the last time. Kinds of events are in `KINDS`. Events of one
-block do not overlap. `waits_for`: the steps, and who computes them, that were missing; the last one came last.
-`reads`: the steps that a product multiplies. `open`: what it waits for never came.
+block do not overlap; one of a layer and no direction is of direction 0. `waits_for`: the steps, and who computes them,
+that were missing; the last one came last. `reads`: the steps that a product multiplies. `open`: what it waits for never
+came.
 """
 
 import json
@@ -195,6 +196,7 @@ def from_json(data):
 
 def _event(data, where):
     data = _object(data, where)
+    data = {"direction": 0} | data if "layer" in data else data
     steps = {name: _parts(Step, data, name, f"{where}.") for name in ("waits_for", "reads") if name in data}
     return _made(Event, data | steps, where)
 
@@ -218,6 +220,7 @@ def _list(data, name, where):
     return value
 
 
+# What a field may hold in JSON, by its annotation; the others are made before.
 _TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "int | None": int, "str | None": str}
 
 
@@ -248,6 +251,9 @@ def _check(record):
     """Raise BadRecord unless what the record says can be."""
     _choice(record.unit, UNITS, '"unit"')
     _choice(record.of, LANES, '"of"')
+    _choice(record.directions, (1, 2), '"directions"')
+    if record.layers < 1 or record.steps < 1:
+        raise BadRecord(f'"layers" and "steps" must be at least 1, not {record.layers} and {record.steps}')
     sizes = {"layer": record.layers, "direction": record.directions, "block": len(record.blocks)}
     sizes["step"] = record.steps + 1  # backward ends with one more, that carries the gradient to the initial state
     if not record.events:
@@ -271,4 +277,4 @@ def _check(record):
 
 def _choice(value, choices, name):
     if value not in choices:
-        raise BadRecord(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+        raise BadRecord(f"{name} must be one of {', '.join(map(str, choices))}, not {value!r}")

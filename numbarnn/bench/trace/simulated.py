@@ -258,7 +258,7 @@ def record(title, cell, shape, backward, directions=1, stalled=None):
             call()
         except RuntimeError as raised:  # what was recorded up to there is worth seeing
             error = str(raised)
-    if not recorder.blocks:
+    if not recorder.events:
         raise RuntimeError(f"nothing to record: of {', '.join(KERNELS)} none was launched ({error})")
     about = (("seed of the threads' order", str(simulator.default_seed())),)
     return Record(
