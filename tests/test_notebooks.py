@@ -107,7 +107,7 @@ def test_slow_cells_say_so(path):
 
 def test_first_cell_is_the_same_everywhere():
     """The one that installs the package on a hosted machine."""
-    assert len({code_cells(read(path))[0].source for path in PATHS}) <= 1
+    assert len({code_cells(read(path))[0].source for path in PATHS}) == 1
 
 
 class Client(NotebookClient):
