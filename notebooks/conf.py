@@ -42,6 +42,7 @@ myst_heading_slug_func = "conf.as_jupyter_does"
 nb_execution_mode = "off"
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
+nb_merge_streams = True  # a line of progress that is written again and again is one line
 
 # Docstrings are Google's form, with plain words and `names` in single quotes, as one reads them in help().
 default_role = "code"
