@@ -151,17 +151,20 @@ def thread_map(who, threads=None, unit="unit j", row="sequence b", title=""):
 
 
 def diff(before, after):
-    """Show what changes from one kernel to the next: lines that went in red, lines that came in green.
+    """Show what changes from one kernel to the next: lines that went in red, lines that came in green. Lines that were
+    only moved to the right are the same.
 
     Args:
         before, after: kernels or functions.
     """
-    texts = [inspect.getsource(getattr(one, "py_func", one)).splitlines() for one in (before, after)]
-    shades = {"- ": "background:#ffe0e0;color:#900", "+ ": "background:#dff5df;color:#060", "  ": "color:#777"}
-    lines = [
-        f'<span style="{shades[line[:2]]}">{html.escape(line)}</span>'
-        for line in difflib.ndiff(*texts)
-        if line[:2] in shades
-    ]
-    text = "\n".join(lines)
+    old, new = (inspect.getsource(getattr(one, "py_func", one)).splitlines() for one in (before, after))
+    matcher = difflib.SequenceMatcher(None, list(map(str.strip, old)), list(map(str.strip, new)), autojunk=False)
+    lines = []
+    for what, a, b, c, d in matcher.get_opcodes():
+        if what == "equal":
+            lines += [("color:#777", f"  {line}") for line in new[c:d]]
+        else:
+            lines += [("background:#ffe0e0;color:#900", f"- {line}") for line in old[a:b]]
+            lines += [("background:#dff5df;color:#060", f"+ {line}") for line in new[c:d]]
+    text = "\n".join(f'<span style="{style}">{html.escape(line)}</span>' for style, line in lines)
     display(HTML(f'<pre style="line-height:1.25">{text}</pre>'))
