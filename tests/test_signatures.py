@@ -13,6 +13,7 @@ KERNEL_MODULES = ("engines/cpu/panels.py", "engines/cpu/vectors.py", "engines/cp
 FOREIGN = {  # (file, function) -> who laid its arguments down
     ("engines/cpu/products.py", "_blas"): "BLAS' gemm",
     ("functional.py", "backward_data"): "cudnnRNNBackwardData_v8",
+    ("layers/models.py", "__init__"): "torch.nn.LSTM and torch.nn.GRU, and our own options after their own",
     ("layers/stack.py", "__init__"): "torch.nn.LSTM, and our own options after its own",
     ("torch/modules.py", "__init__"): "torch.nn.LSTM, and our own options after its own",
     ("torch/operators.py", "rnn_forward"): "torch.library: an operator's schema has no groups",

@@ -21,8 +21,9 @@ def _canvas(width, height, x, y):
     return axis
 
 
-def _box(axis, x, y, width, height, text, colour, size=10, at=(0.5, 0.5)):
-    """A box with its lower left corner at x, y; the text `at` that part of it."""
+def _box(axis, place, text, colour, size=10, at=(0.5, 0.5)):
+    """A box with its place (x, y of the lower left corner, width, height); the text `at` that part of it."""
+    x, y, width, height = place
     style = FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.08", fc=colour, ec=LINE, lw=1)
     axis.add_patch(style)
     axis.text(x + width * at[0], y + height * at[1], text, ha="center", va="center", fontsize=size)
@@ -44,12 +45,12 @@ def lstm_dataflow():
     """One step of an LSTM: how the gates, the memory c and the output h come from x, h' and c'."""
     axis = _canvas(10, 4.3, 11.2, 5.3)
     products = "two matrix products:  W x + R h' + b,  one number for each gate of each unit"
-    _box(axis, 1.2, 0.35, 7.6, 0.6, products, "#eeeeee")
+    _box(axis, (1.2, 0.35, 7.6, 0.6), products, "#eeeeee")
     for text, y in (("x", 0.8), ("h'", 0.5)):
         axis.text(0.25, y, text, ha="center", va="center", fontsize=13)
         _arrow(axis, (0.5, y), (1.2, y))
     for name, x, function in (("f", 2.0, "σ"), ("i", 4.0, "σ"), ("g", 5.6, "tanh"), ("o", 7.4, "σ")):
-        _box(axis, x - 0.4, 1.4, 0.8, 0.5, function, "#ffffff")
+        _box(axis, (x - 0.4, 1.4, 0.8, 0.5), function, "#ffffff")
         axis.text(x + (-0.2 if name == "i" else 0.12), 2.12, name, color=COLOURS[name], fontsize=13, weight="bold")
         _arrow(axis, (x, 0.95), (x, 1.4))
     y = 4.6
@@ -63,7 +64,7 @@ def lstm_dataflow():
     _arrow(axis, (4.0, 1.9), (4.63, 3.13), COLOURS["i"])
     _arrow(axis, (5.6, 1.9), (4.97, 3.13), COLOURS["g"])
     _arrow(axis, (4.8, 3.54), (4.8, y - 0.24))
-    _box(axis, 8.15, 3.4, 0.9, 0.5, "tanh", "#ffffff")
+    _box(axis, (8.15, 3.4, 0.9, 0.5), "tanh", "#ffffff")
     _arrow(axis, (8.6, y), (8.6, 3.9))
     _arrow(axis, (8.6, 3.4), (8.6, 2.84))
     _arrow(axis, (7.4, 1.9), (8.4, 2.45), COLOURS["o"])
@@ -78,26 +79,26 @@ def lstm_dataflow():
 def gpu():
     """Threads in warps in blocks on multiprocessors, and the memories at each level."""
     axis = _canvas(11, 4.6, 13.2, 5.6)
-    _box(axis, 0.05, 0.05, 13.1, 5.5, "GPU", "#fafafa", 11, (0.03, 0.95))
+    _box(axis, (0.05, 0.05, 13.1, 5.5), "GPU", "#fafafa", 11, (0.03, 0.95))
     l2 = "L2 cache: all blocks see it;  behind it the GPU's memory, where arrays lie"
-    _box(axis, 0.3, 0.25, 12.6, 0.55, l2, "#ffe9c7")
-    _box(axis, 0.3, 1.1, 7.9, 4.0, "multiprocessor (SM) 0", "#eef4fb", 10, (0.15, 0.94))
-    _box(axis, 0.5, 1.25, 7.5, 0.5, "shared memory: one part for each block, seen by its threads only", "#ffe9c7", 9)
+    _box(axis, (0.3, 0.25, 12.6, 0.55), l2, "#ffe9c7")
+    _box(axis, (0.3, 1.1, 7.9, 4.0), "multiprocessor (SM) 0", "#eef4fb", 10, (0.15, 0.94))
+    _box(axis, (0.5, 1.25, 7.5, 0.5), "shared memory: one part for each block, seen by its threads only", "#ffe9c7", 9)
     for number, x in enumerate((0.5, 4.35)):
-        _box(axis, x, 1.95, 3.65, 2.75, f"block {number}", "#dcebdc", 10, (0.15, 0.92))
+        _box(axis, (x, 1.95, 3.65, 2.75), f"block {number}", "#dcebdc", 10, (0.15, 0.92))
         for warp in range(2):
             y = 3.25 - 1.15 * warp
-            _box(axis, x + 0.12, y, 3.4, 1.05, "", "#ffffff")
+            _box(axis, (x + 0.12, y, 3.4, 1.05), "", "#ffffff")
             of_warp = f"warp {warp}: 32 threads, one instruction at a time"
             axis.text(x + 0.2, y + 0.87, of_warp, fontsize=7.5, va="center")
             for thread in range(32):
                 left, bottom = x + 0.2 + 0.2 * (thread % 16), y + 0.42 - 0.3 * (thread // 16)
                 axis.add_patch(plt.Rectangle((left, bottom), 0.16, 0.25, fc="#9dbbe0", ec="white", lw=0.5))
     for number, x in (("1", 8.5), ("2", 10.0), ("…", 11.5)):
-        _box(axis, x, 1.1, 1.35, 4.0, f"SM {number}", "#eef4fb", 10, (0.5, 0.94))
-        _box(axis, x + 0.12, 1.25, 1.1, 0.5, "shared", "#ffe9c7", 8)
+        _box(axis, (x, 1.1, 1.35, 4.0), f"SM {number}", "#eef4fb", 10, (0.5, 0.94))
+        _box(axis, (x + 0.12, 1.25, 1.1, 0.5), "shared", "#ffe9c7", 8)
         for k in range(2):
-            _box(axis, x + 0.12, 1.95 + 1.4 * k, 1.1, 1.25, "block", "#dcebdc", 8)
+            _box(axis, (x + 0.12, 1.95 + 1.4 * k, 1.1, 1.25), "block", "#dcebdc", 8)
     of_threads = "each small square is a thread, with registers of its own"
     axis.text(1.0, 5.3, of_threads, fontsize=9, va="center", color="grey")
     plt.show()
@@ -109,7 +110,7 @@ def unrolled(steps=4):
     axis.text(0.35, 2.2, "h', c'\n= 0", ha="center", va="center", fontsize=10)
     for t in range(steps):
         x = 1.2 + 2.35 * t
-        _box(axis, x, 1.6, 1.2, 1.2, f"step {t}", "#dcebdc")
+        _box(axis, (x, 1.6, 1.2, 1.2), f"step {t}", "#dcebdc")
         _arrow(axis, (x - 0.6 if t == 0 else x - 1.15, 2.4), (x, 2.4))
         _arrow(axis, (x + 0.45, 0.75), (x + 0.45, 1.6))
         _arrow(axis, (x + 0.45, 2.8), (x + 0.45, 3.65))
