@@ -16,12 +16,12 @@ def op(name, *args):
 
 TERMS = {  # name -> (term, its value)
     "transposed": (
-        op("sub", op("sub", A, op("transpose", A)), op("mul", s, Term("eye", data=200))),
-        lambda a, b, c, s: a - a.T - s * np.eye(200),
+        op("sub", op("sub", A, op("transpose", A)), op("mul", s, Term("eye", data=203))),
+        lambda a, b, c, s: a - a.T - s * np.eye(203),
     ),
     "two transposed": (
-        op("mul", op("add", op("transpose", A), op("neg", op("transpose", op("mul", B, A)))), Term("lower", data=200)),
-        lambda a, b, c, s: (a.T - (b * a).T) * np.tril(np.ones((200, 200))),
+        op("mul", op("add", op("transpose", A), op("neg", op("transpose", op("mul", B, A)))), Term("lower", data=203)),
+        lambda a, b, c, s: (a.T - (b * a).T) * np.tril(np.ones((203, 203))),
     ),
     "as it lies": (
         op("divide", op("sub", C, op("mul", Term("number", data=0.5), C)), s),
@@ -35,13 +35,13 @@ TERMS = {  # name -> (term, its value)
     [(name, "float64", True) for name in TERMS] + [("transposed", "float32", False), ("as it lies", "float32", False)],
 )
 def test_agrees_with_numpy(name, dtype, add):
-    """Of 200 rows, more than whole tiles and vectors; in rows that lie apart; the operands' too."""
+    """Of 203 rows, more than whole tiles and vectors; in rows that lie apart; the operands' too."""
     term, expected = TERMS[name]
     random = np.random.default_rng(0)
-    a, b = random.standard_normal((2, 200, 207)).astype(dtype)[:, :, 3:203]
-    values = {"A": a, "B": b, "C": random.standard_normal((200, 83)).astype(dtype), "s": np.array(0.7, dtype)}
+    a, b = random.standard_normal((2, 203, 210)).astype(dtype)[:, :, 3:206]
+    values = {"A": a, "B": b, "C": random.standard_normal((203, 83)).astype(dtype), "s": np.array(0.7, dtype)}
     wanted = expected(*(values[key].astype("float64") for key in "ABCs"))
-    wide = np.full((200, wanted.shape[1] + 5), 2, dtype)
+    wide = np.full((203, wanted.shape[1] + 5), 2, dtype)
     out = wide[:, 2:-3]
     number = {"number": lambda term: term.data, "parameter": lambda term: values[term.data]}
     assert engines.get("cpu").elementwise(out, term, lambda one: number[one.op](one), add)
