@@ -192,7 +192,7 @@ def options_in_turn(engine):
 
 
 WRITTEN = tuple(name for name in equations.WRITTEN if name != "drawn")
-# Without phased_lstm, whose clock multiplies the rounding of its phase by 40; it is here with a clock that is half open.
+# Without phased_lstm, whose clock multiplies the rounding of its phase by 40; a clock that is half open is there.
 LIBRARY = (
     *(name for name in equations.LIBRARY if name != "phased_lstm"),
     *(f"{name} at random" for name in equations.AT_RANDOM),
