@@ -4,9 +4,10 @@
 
 No GPU and no driver is needed for that, so every kernel can be compiled for every device anywhere. Numba's part takes
 most of the time and is the same for all devices: the next device starts from LLVM's code. Cubins are kept in the
-process and on disk (`numbarnn.common.code_cache`). What reaches into Numba's internals is here: `_device_for_numba`,
-`_numpy_for_numba`, `_convergent_functions`, `_code_of_llvm`, and the names of the dispatcher's attributes; and in
-`numbarnn.cuda.frontend`, which only makes it quicker.
+process and on disk (`numbarnn.common.code_cache`).
+
+What reaches into Numba's internals is in `numbarnn.cuda.patches`, and in `numbarnn.cuda.frontend` where it only makes
+compiling quicker. This module knows the names of a dispatcher's attributes.
 """
 
 import os
@@ -14,15 +15,12 @@ import re
 import sys
 import threading
 from collections import OrderedDict
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from types import SimpleNamespace
-
-import numpy as np
 
 from numbarnn.common import code_cache, install, notice
+from numbarnn.cuda import patches
 
 HOW_LONG = "ten seconds for a layer of a new kind or size"  # compiling takes, for `notice`
 _PACKAGES = (
@@ -195,10 +193,10 @@ def _lower(function, argument_types, cc, options):
 
         with (
             frontend.quicker(),
-            _device_for_numba(cc),
-            _numpy_for_numba(),
-            _convergent_functions(),
-            _code_of_llvm() as given,
+            patches.device_for_numba(cc),
+            patches.numpy_for_numba(),
+            patches.convergent_functions(),
+            patches.code_of_llvm() as given,
         ):
             cuda.compile(
                 function, argument_types, device=False, abi="numba", output="ptx", cc=cc, debug=False, **options
@@ -208,83 +206,6 @@ def _lower(function, argument_types, cc, options):
             _lowered.popitem(last=False)
     _lowered.move_to_end(key)
     return _lowered[key]
-
-
-@contextmanager
-def _device_for_numba(cc):
-    """Compile called device functions for `cc`, not for the current device.
-
-    When a kernel calls a `@cuda.jit(device=True)` function, numba-cuda (0.20 to 0.30) compiles that function
-    on its own and asks the current device for its compute capability; without a GPU that fails. Answer for
-    it, in this thread.
-    """
-    from numba.cuda import dispatcher
-
-    original, thread = dispatcher.get_current_device, threading.get_ident()
-    device = SimpleNamespace(compute_capability=cc)
-    dispatcher.get_current_device = lambda: device if threading.get_ident() == thread else original()
-    try:
-        yield
-    finally:
-        dispatcher.get_current_device = original
-
-
-@contextmanager
-def _numpy_for_numba():
-    """Let numba-cuda (up to 0.30) load with NumPy 2.5, which dropped `row_stack`, a name Numba registers."""
-    missing = not hasattr(np, "row_stack")
-    if missing:
-        np.row_stack = lambda *_: None  # noqa: NPY201
-    try:
-        yield
-    finally:
-        if missing:
-            del np.row_stack  # noqa: NPY201
-
-
-@contextmanager
-def _convergent_functions():
-    """Mark all functions as LLVM's `convergent`: a call must not come to depend on a branch that it did not depend on.
-
-    Barriers, shuffles and `mma` need that, and so does each function that calls one, before it is inlined. As CUDA's
-    own compiler does, mark them all: LLVM takes the mark away where nothing of the kind is inside. numba-cuda (up to
-    0.30) marks none.
-    """
-    from numba.cuda.codegen import CUDACodeLibrary
-
-    original = CUDACodeLibrary.add_ir_module
-
-    def add_ir_module(library, module):
-        for function in module.functions:
-            function.attributes.add("convergent")
-        original(library, module)
-
-    CUDACodeLibrary.add_ir_module = add_ir_module
-    try:
-        yield
-    finally:
-        CUDACodeLibrary.add_ir_module = original
-
-
-@contextmanager
-def _code_of_llvm():
-    """Let numba-cuda stop before NVVM, in this thread: a list that gets what NVVM would be given, (texts of LLVM's
-    code, options but for the device)."""
-    from numba.cuda.cudadrv import nvvm
-
-    original, thread, given = nvvm.compile_ir, threading.get_ident(), []
-
-    def keep(modules, **options):
-        if threading.get_ident() != thread:
-            return original(modules, **options)
-        given.append((modules, {name: value for name, value in options.items() if name != "arch"}))
-        return b""
-
-    nvvm.compile_ir = keep
-    try:
-        yield given
-    finally:
-        nvvm.compile_ir = original
 
 
 # ---------------------------------------------------------------------------------- nvJitLink: PTX to cubin

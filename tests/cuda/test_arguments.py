@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numbarnn.cuda import compiler
+from numbarnn.cuda import compiler, patches
 from numbarnn.cuda.arguments import Arguments, contiguous_strides, numba_types
 from numbarnn.cuda.launch import Kernel
 
@@ -51,7 +51,7 @@ def test_contiguous_array_with_odd_strides_counts_as_contiguous():
 def test_numba_has_the_array_layout_that_is_packed(toolchain):
     from numba.cuda.descriptor import cuda_target
 
-    with compiler._numpy_for_numba():
+    with patches.numpy_for_numba():
         cuda_target.target_context.refresh()
     (array_type,) = numba_types((("float32", 2, "A"),))
     model = cuda_target.target_context.data_model_manager[array_type]

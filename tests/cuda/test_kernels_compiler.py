@@ -12,7 +12,7 @@ import pytest
 from numba import cuda, types
 
 from numbarnn.common import code_cache
-from numbarnn.cuda import compiler
+from numbarnn.cuda import compiler, patches
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 FLOAT_1D = types.Array(types.float32, 1, "C")
@@ -132,7 +132,7 @@ def test_numba_compiles_once_for_all_devices(monkeypatch):
     texts = [compiler.ptx(kernel, SIGNATURE, cc) for cc in DEVICES]
     assert [named["cc"] for named in asked] == [(8, 0)]
     for cc, text in zip(DEVICES, texts, strict=True):
-        with compiler._device_for_numba(cc), compiler._numpy_for_numba(), compiler._convergent_functions():
+        with patches.device_for_numba(cc), patches.numpy_for_numba(), patches.convergent_functions():
             alone, _ = compile_by_numba(make_kernel().py_func, SIGNATURE, device=False, abi="numba", cc=cc)
         assert without_names(text) == without_names(alone)
     compiler.ptx(kernel, SIGNATURE, (9, 0), fastmath=True)
@@ -160,7 +160,7 @@ def test_other_threads_are_given_ptx_while_numba_stops_before_it(monkeypatch):
 
     monkeypatch.setattr(nvvm, "compile_ir", original)
     answers = []
-    with compiler._code_of_llvm() as given:
+    with patches.code_of_llvm() as given:
         assert nvvm.compile_ir(["text"], arch="compute_90", opt=3) == b""
         thread = threading.Thread(target=lambda: answers.append(nvvm.compile_ir(["other"])))
         thread.start()
@@ -182,13 +182,13 @@ def test_numba_is_left_as_it_was(monkeypatch):
     monkeypatch.setattr(dispatcher, "get_current_device", original)
     names = set(dir(np))
     answers = []
-    with compiler._device_for_numba((7, 7)):
+    with patches.device_for_numba((7, 7)):
         assert dispatcher.get_current_device().compute_capability == (7, 7)
         thread = threading.Thread(target=lambda: answers.append(dispatcher.get_current_device()))
         thread.start()
         thread.join()
     assert answers == ["the current device"]  # other threads are not told a lie
-    with pytest.raises(KeyError), compiler._device_for_numba((7, 7)), compiler._numpy_for_numba():
+    with pytest.raises(KeyError), patches.device_for_numba((7, 7)), patches.numpy_for_numba():
         raise KeyError
     assert dispatcher.get_current_device is original
     assert set(dir(np)) == names

@@ -1,0 +1,88 @@
+"""What is changed in numba-cuda while it compiles one of our kernels: one context manager per change.
+
+Each puts everything back at its end. Where a function of Numba's gives another answer, it does so in this thread only.
+Changes that only make compiling quicker are in `numbarnn.cuda.frontend`.
+"""
+
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+
+
+@contextmanager
+def device_for_numba(cc):
+    """Compile called device functions for `cc`, not for the current device.
+
+    When a kernel calls a `@cuda.jit(device=True)` function, numba-cuda (0.20 to 0.30) compiles that function
+    on its own and asks the current device for its compute capability; without a GPU that fails. Answer for
+    it, in this thread.
+    """
+    from numba.cuda import dispatcher
+
+    original, thread = dispatcher.get_current_device, threading.get_ident()
+    device = SimpleNamespace(compute_capability=cc)
+    dispatcher.get_current_device = lambda: device if threading.get_ident() == thread else original()
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = original
+
+
+@contextmanager
+def numpy_for_numba():
+    """Let numba-cuda (up to 0.30) load with NumPy 2.5, which dropped `row_stack`, a name Numba registers."""
+    missing = not hasattr(np, "row_stack")
+    if missing:
+        np.row_stack = lambda *_: None  # noqa: NPY201
+    try:
+        yield
+    finally:
+        if missing:
+            del np.row_stack  # noqa: NPY201
+
+
+@contextmanager
+def convergent_functions():
+    """Mark all functions as LLVM's `convergent`: a call must not come to depend on a branch that it did not depend on.
+
+    Barriers, shuffles and `mma` need that, and so does each function that calls one, before it is inlined. As CUDA's
+    own compiler does, mark them all: LLVM takes the mark away where nothing of the kind is inside. numba-cuda (up to
+    0.30) marks none.
+    """
+    from numba.cuda.codegen import CUDACodeLibrary
+
+    original = CUDACodeLibrary.add_ir_module
+
+    def add_ir_module(library, module):
+        for function in module.functions:
+            function.attributes.add("convergent")
+        original(library, module)
+
+    CUDACodeLibrary.add_ir_module = add_ir_module
+    try:
+        yield
+    finally:
+        CUDACodeLibrary.add_ir_module = original
+
+
+@contextmanager
+def code_of_llvm():
+    """Let numba-cuda stop before NVVM, in this thread: a list that gets what NVVM would be given, (texts of LLVM's
+    code, options but for the device)."""
+    from numba.cuda.cudadrv import nvvm
+
+    original, thread, given = nvvm.compile_ir, threading.get_ident(), []
+
+    def keep(modules, **options):
+        if threading.get_ident() != thread:
+            return original(modules, **options)
+        given.append((modules, {name: value for name, value in options.items() if name != "arch"}))
+        return b""
+
+    nvvm.compile_ir = keep
+    try:
+        yield given
+    finally:
+        nvvm.compile_ir = original
