@@ -17,8 +17,11 @@ import numpy as np
 import pytest
 from numba import config
 
+import cases
+import comparing
 import matrix
 import problems
+import running
 from grouped_tiles import choose
 from numbarnn.engines.gpu import profiles
 
@@ -54,8 +57,8 @@ def engine(request, monkeypatch):
 
 
 def test_agrees_with_float64(engine, point):
-    calls = {"cpu": 2, "sim": 1, "cuda": problems.CALLS}[engine]  # later calls replay, or find what earlier ones left
-    problems.check(point.case, engine, point.schedule, calls)
+    calls = {"cpu": 2, "sim": 1, "cuda": comparing.CALLS}[engine]  # later calls replay, or find what earlier ones left
+    comparing.check(point.case, engine, point.schedule, calls)
 
 
 # ----------------------------------------------------------------------------------------------- one layer, more calls
@@ -75,30 +78,30 @@ def test_calls_with_other_lengths_and_resets(engine, schedule):
     """Of one layer: what was recorded of an earlier call is right for the later ones, without lengths too."""
     options = dict(T=4, B=3, hidden=(5, 3), directions=2, resets=True)
     every = ((2, 0, 4), (4, 4, 1), None, (0, 1, 2))
-    given = [problems.make_problem(problems.Case("gru", lengths=lengths, **options)) for lengths in every]
+    given = [problems.make_problem(cases.Case("gru", lengths=lengths, **options)) for lengths in every]
     layer = given[0].layer(engine, schedule=schedule)
     for problem in given:
         problem.parameters = given[0].parameters
     for problem in given * (1 if engine == "sim" else 2):  # in the simulator nothing is recorded
         expected = problem.expected()
-        problems.assert_close(problem.case, problems.train(layer, problem)[0], expected)
+        comparing.assert_close(problem.case, running.train(layer, problem)[0], expected)
 
 
 LENGTHS = dict(hidden=(6, 4), directions=2, lengths=(7, 0, 3))
 
 
 @pytest.mark.parametrize("case", (
-    problems.Case("gru", **LENGTHS),
-    problems.Case("lstm", heads=2, drop=0.4, dtype="float64", **LENGTHS),  # an R that is made of the parameter
-    problems.Case("blend", hidden=(5, 3)),  # a stage's product, vectors
-    problems.Case("ladder", dtype="float64", **LENGTHS),
+    cases.Case("gru", **LENGTHS),
+    cases.Case("lstm", heads=2, drop=0.4, dtype="float64", **LENGTHS),  # an R that is made of the parameter
+    cases.Case("blend", hidden=(5, 3)),  # a stage's product, vectors
+    cases.Case("ladder", dtype="float64", **LENGTHS),
 ), ids=str)  # fmt: skip
 @on_engines
 def test_weight_gradients_are_added_to_dw(engine, case):
     """What a call without dw returns, to what is there; the same bits where a schedule computes them apart."""
     problem = problems.make_problem(case)
     layer = problem.layer(engine, schedule="stepwise")
-    x, dy = problems.on_engine(layer.engine, [problem.x, problem.dy])
+    x, dy = running.on_engine(layer.engine, [problem.x, problem.dy])
     start = np.random.default_rng(0).standard_normal(layer.weights.shape).astype(case.dtype)
 
     def tape():
@@ -110,7 +113,7 @@ def test_weight_gradients_are_added_to_dw(engine, case):
 
     once, before = views(layer.backward(tape(), dy).weights), layer.stack.space.views(start)
     added = views(layer.backward(tape(), dy, dw=layer.engine.from_host(start)).weights)
-    problems.assert_close(case, added, {name: before[name] + once[name] for name in once})
+    comparing.assert_close(case, added, {name: before[name] + once[name] for name in once})
     found = []
     for apart in (False, True):
         given, dw = tape(), layer.engine.zeros(start.shape, case.dtype)
@@ -118,26 +121,26 @@ def test_weight_gradients_are_added_to_dw(engine, case):
         if apart:
             layer.stack.backward_weights(given, dw)
         found.append(views(dw))
-    problems.assert_same_bits(*found)
+    comparing.assert_same_bits(*found)
 
 
 @pytest.mark.parametrize("cell", ("lstm", "gru_reset_before"))
 @on_engines
 def test_nothing_passes_a_reset(engine, cell):
     """Not even what is no number, forward and backward: x of the steps before, dy of those after."""
-    case = problems.Case(cell, T=5, B=2, hidden=(5,), resets=True, given=("dy",))
+    case = cases.Case(cell, T=5, B=2, hidden=(5,), resets=True, given=("dy",))
     problem = problems.Problem(case)
     problem.resets[:] = (np.arange(5) == 2)[:, None]
     layer = problem.layer(engine, schedule="stepwise")
-    clean, _ = problems.train(layer, problem)
+    clean, _ = running.train(layer, problem)
     problem.x[:2] = np.nan
-    spoiled, _ = problems.train(layer, problem)
+    spoiled, _ = running.train(layer, problem)
     np.testing.assert_array_equal(spoiled["y"][2:], clean["y"][2:])
     assert np.isnan(spoiled["y"][:2]).all()
     problem = problems.Problem(case)
     problem.resets[:] = (np.arange(5) == 2)[:, None]
     problem.dy[2:] = np.nan
-    spoiled, _ = problems.train(layer, problem)
+    spoiled, _ = running.train(layer, problem)
     np.testing.assert_array_equal(spoiled["dx"][:2], clean["dx"][:2])
     assert np.isnan(spoiled["dx"][2:]).all()
 
@@ -145,11 +148,11 @@ def test_nothing_passes_a_reset(engine, cell):
 @on_engines
 def test_random_numbers_are_those_of_the_layers_noise(engine):
     """Of a cell whose h says what it drew; backward draws the same once more; in inference there are means."""
-    case = problems.Case("drawn", T=3, B=2, hidden=(5, 6), directions=2, state=False)
+    case = cases.Case("drawn", T=3, B=2, hidden=(5, 6), directions=2, state=False)
     problem = problems.make_problem(case)
     layer, weights = problem.layer(engine, schedule="stepwise"), 2 ** np.arange(len(case.definition.noise))
     for _ in range(2):
-        values, drawn = problems.train_and_draw(layer, problem)
+        values, drawn = running.train_and_draw(layer, problem)
         noise = np.einsum("dtbnh,n->tbdh", drawn.noise[-1], weights).reshape(3, 2, 12)
         assert len(np.unique(noise)) > 20
         np.testing.assert_array_equal(values["y"], noise)
@@ -160,7 +163,7 @@ def test_random_numbers_are_those_of_the_layers_noise(engine):
         found = np.concatenate([values["dbias_ih_l1"], values["dbias_ih_l1_reverse"]])
         np.testing.assert_allclose(found, d_bias, rtol=1e-5, atol=1e-4)
     means = sum(weight * one.mean for weight, one in zip(weights, case.definition.noise, strict=True))
-    assert np.all(problems.infer(layer, problem)["y"] == means)
+    assert np.all(running.infer(layer, problem)["y"] == means)
 
 
 # ---------------------------------------------------------------------------------------------------- the matrix itself
@@ -184,5 +187,5 @@ def test_every_pair_of_options_meets(engine):
 @pytest.mark.parametrize("engine", matrix.ENGINES)
 def test_every_cell_is_there(engine):
     names = {point.case.cell for point in matrix.points(engine)}
-    assert names == {*problems.BUILT_IN} | (matrix.ON_CPU if engine == "cpu" else {*matrix.WRITTEN, *matrix.LIBRARY})
+    assert names == {*cases.BUILT_IN} | (matrix.ON_CPU if engine == "cpu" else {*matrix.WRITTEN, *matrix.LIBRARY})
     assert {point.case.cell for point in matrix.points(engine, full=True)} >= {*matrix.WRITTEN, *matrix.LIBRARY}

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from cases import CELLS, Case
+from comparing import assert_same_bits
 from numbarnn import functional as F
-from problems import CELLS, Case, assert_same_bits, make_problem, nan_filled, train
+from problems import make_problem
+from running import nan_filled, train
 
 by_cell = pytest.mark.parametrize("cell", CELLS)
 UNEQUAL = dict(hidden=(5, 3), directions=2)
@@ -43,7 +46,7 @@ class Setup:
         return dx, dhx, dcx, dw
 
     def named(self, y, hy, cy, dx, dhx, dcx, dw):
-        """As problems.train returns them."""
+        """As running.train returns them."""
         values = {"y": y, "hy": hy, "cy": cy, "dx": dx, "dhx": dhx, "dcx": dcx}
         values |= {f"d{name}": view for name, view in self.rnn.weight_params(dw).items()}
         return {name: value for name, value in values.items() if value is not None}

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from problems import Case, assert_close
+from cases import Case
+from comparing import assert_close
 
 
 @pytest.mark.parametrize("dtype, eps", [("float32", 2.0**-23), ("float64", 2.0**-52)])

@@ -8,13 +8,14 @@ pytest.importorskip("torch")
 import torch
 
 import numbarnn as nr
+from cases import Case
 from equations import LIBRARY
 from numbarnn import cli
 from numbarnn.bench import own_cells
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.speed import command as speed
 from numbarnn.cells import library
-from problems import Case, make_problem
+from problems import make_problem
 
 TOLERANCE = 1e-13  # float64: a loop of a few steps, in another order of sums
 

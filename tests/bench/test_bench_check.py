@@ -1,8 +1,6 @@
 """`numbarnn check`: passes what is right, fails what is wrong, and swallows nothing."""
 
 import importlib.util
-import json
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -11,9 +9,8 @@ import pytest
 
 import boundaries
 from numbarnn import cli, engines
-from numbarnn.bench import report
 from numbarnn.bench.cases import cases, spreads
-from numbarnn.bench.check import accuracy, child, expected
+from numbarnn.bench.check import accuracy, expected
 from numbarnn.bench.check import command as check
 from numbarnn.bench.peers import peers
 from numbarnn.common import precision
@@ -326,66 +323,6 @@ def test_what_quick_leaves_out_is_told():
     assert " meetings of a cell, a schedule and an option" in check.left_out(["sim"], cases.CELLS, list(SCHEDULES))
     assert "meetings" not in check.left_out(["cpu", "sim"], ["lstm"], list(SCHEDULES))
     assert "gru" not in check.left_out(["sim"], ["lstm"], ["stepwise"])
-
-
-# ---- the simulator's process ----
-
-
-def child_that(monkeypatch, code):
-    """Replaces `python -m numbarnn` in the child process by Python code; `sys.argv[1:]` are its arguments."""
-    popen = child.subprocess.Popen
-
-    def start(command, **options):
-        return popen([command[0], "-c", code, *command[3:]], **options)
-
-    monkeypatch.setattr(child.subprocess, "Popen", start)
-    with child.simulator_check(["gru"], ["stepwise"], True, report.Progress("none").__enter__()) as result:
-        return result()
-
-
-def test_the_simulators_rows_are_merged(monkeypatch):
-    row = accuracy.Comparison("gru", "T=1", "sim", "stepwise", "training", "y", 0.0, 1e-6, True).as_row()
-    code = (
-        "import sys, os, json; assert os.environ['NUMBA_ENABLE_CUDASIM'] == '1';"
-        "print('progress 1 2', file=sys.stderr);"
-        f"json.dump([json.loads('''{json.dumps(row)}''')], open(sys.argv[sys.argv.index('--json') + 1], 'w'))"
-    )
-    (comparison,) = child_that(monkeypatch, code)
-    assert comparison.ok and comparison.engine == "sim"
-
-
-@pytest.mark.parametrize(
-    "code, words", [("raise SystemExit('no simulator')", "no simulator"), ("import os; os.abort()", "exit code -6")]
-)
-def test_a_simulator_that_does_not_start_is_a_failure(code, words, monkeypatch):
-    (comparison,) = child_that(monkeypatch, code)
-    assert not comparison.ok and comparison.engine == "sim"
-    assert words in comparison.message
-
-
-def test_a_simulator_that_hangs_is_stopped(monkeypatch):
-    monkeypatch.setattr(child, "TIMEOUT_S", 0.5)
-    (comparison,) = child_that(monkeypatch, "import time; time.sleep(600)")
-    assert not comparison.ok and "more than 0.5 s" in comparison.message
-
-
-@pytest.mark.parametrize("count", (1, 2, 3, 50))
-def test_processes_share_the_simulators_work(count):
-    cells, schedules = list(cases.ALL_CELLS), list(SCHEDULES)
-    shares = check.shares_of_cells(cells, schedules, count)
-    assert sorted(cell for share in shares for cell in share) == sorted(cells)
-    assert len(shares) == min(count, len(cells)) and all(shares)
-    work = {cell: sum(len(own) for _, own in check.plan_cases("sim", [cell], schedules, False)) for cell in cells}
-    sums = [sum(map(work.get, share)) for share in shares]
-    assert max(sums) - min(sums) <= max(work.values())
-
-
-def test_results_of_all_processes_are_there(monkeypatch):
-    monkeypatch.setattr(
-        child, "simulator_check", lambda cells, *_: nullcontext(lambda: [f"of {cell}" for cell in cells])
-    )
-    with child.simulator_checks([["gru"], ["lstm", "rnn_relu"]], ["stepwise"], True, None) as result:
-        assert result() == ["of gru", "of lstm", "of rnn_relu"]
 
 
 def test_plan_devices(monkeypatch):

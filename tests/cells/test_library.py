@@ -10,14 +10,16 @@ pytest.importorskip("torch")
 import torch
 
 import numbarnn
+from cases import Case
 from cell_steps import Steps
+from comparing import assert_close
 from equations import BUILT_IN_TOO, LIBRARY, by_loops_names, cell_of, loop_of, own_parameters
 from formed_cells import CELLS as FORMED
 from numbarnn import cells
 from numbarnn.cells import functions, library, tracing
 from numbarnn.cells.definition import Given
 from own_cells import OWN
-from problems import Case, assert_close, make_problem
+from problems import make_problem
 
 # ----------------------------------------------------------------------------------------------------- what they became
 # name -> gates of ax, gates of ah that multiply h, those of each further product, values saved per unit and step

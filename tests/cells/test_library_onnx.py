@@ -7,8 +7,11 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 torch = pytest.importorskip("torch")
 
+from cases import Case  # noqa: E402
+from comparing import assert_close  # noqa: E402
 from equations import LIBRARY, by_loops_names, loop_of, own_parameters  # noqa: E402
-from problems import Case, Problem, assert_close, infer  # noqa: E402
+from problems import Problem  # noqa: E402
+from running import infer  # noqa: E402
 
 ONNX_GATES = "iofg"  # ONNX calls g c
 

@@ -1,4 +1,4 @@
-"""Which engines there are, and the CPU engine's own parts: threads, barrier, products, sums, dropout, copies."""
+"""Which engines there are; the CPU engine's threads and their barrier."""
 
 import math
 import os
@@ -8,7 +8,6 @@ import textwrap
 import threading
 import time
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,14 +16,9 @@ import numbarnn as nr
 from numbarnn import engines
 from numbarnn.compile import types
 from numbarnn.engines.base import Job
-from numbarnn.engines.cpu import atomics, products, sharing, thread_pool
+from numbarnn.engines.cpu import atomics, thread_pool
 from numbarnn.engines.cpu.records import by_address, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
-from philox_reference import dropout_mask
-from step_buffers import mask_words, nans, normal
-
-by_threads = pytest.mark.parametrize("threads", (1, 2, 3))
-by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 
 
 @pytest.fixture
@@ -314,153 +308,6 @@ def test_forked_process_has_its_own_threads():
         print("done")
     """
     assert in_child(program).strip() == "done"
-
-
-# ------------------------------------------------------------------------------------------------------- products
-PRODUCTS = {  # M, N, K
-    "1x1x1": (1, 1, 1),
-    "1x33x5": (1, 33, 5),
-    "33x1x5": (33, 1, 5),
-    "17x49x1": (17, 49, 1),
-    "50x17x33": (50, 17, 33),
-    "17x50x33": (17, 50, 33),
-    "130x64x20": (130, 64, 20),
-    "50x40x300": (50, 40, 300),  # many rows, and few: several chunks of terms, pieces of columns
-    "9x70x1100": (9, 70, 1100),
-}
-
-
-def slice_of(matrix, seed=1):
-    """The same matrix as columns of a wider one, whose other elements are NaN."""
-    wide = np.full((matrix.shape[0], matrix.shape[1] + 7), np.nan, matrix.dtype)
-    wide[:, 3 : 3 + matrix.shape[1]] = matrix
-    return wide, wide[:, 3 : 3 + matrix.shape[1]]
-
-
-@by_dtype
-@by_threads
-@pytest.mark.parametrize("accumulate", (False, True), ids=("set", "add"))
-@pytest.mark.parametrize("transpose_a, transpose_b", [(False, False), (False, True), (True, False), (True, True)])
-@pytest.mark.parametrize("M, N, K", PRODUCTS.values(), ids=PRODUCTS)
-def test_multiply(engine, M, N, K, transpose_a, transpose_b, accumulate, threads, dtype):
-    engine.set_num_threads(threads)
-    a, b = normal(dtype, M, K), normal(dtype, K, N, seed=1)
-    start = normal(dtype, M, N, seed=2) if accumulate else np.full((M, N), np.nan, dtype)
-    _, a_slice = slice_of(np.ascontiguousarray(a.T) if transpose_a else a)
-    _, b_slice = slice_of(np.ascontiguousarray(b.T) if transpose_b else b)
-    wide, out = slice_of(start)
-    engine.multiply(out, a_slice, b_slice, transpose_a=transpose_a, transpose_b=transpose_b, accumulate=accumulate)
-    expected = a.astype(np.float64) @ b.astype(np.float64) + (start if accumulate else 0)
-    # K + 1 roundings of sums of at most |a| |b| + |start|
-    bound = np.finfo(dtype).eps * (K + 1) * (np.abs(a) @ np.abs(b) + np.abs(start if accumulate else 0))
-    assert (np.abs(out - expected) <= bound).all()
-    assert np.isnan(wide[:, :3]).all() and np.isnan(wide[:, 3 + N :]).all()
-
-
-@by_threads
-def test_shares_cover_all_units_once(threads):
-    share, cut = products.share.py_func, sharing.cut.py_func  # they are for compiled code alone
-    cuts = {part: (lambda *of, part=part: cut(of[0], part, *of[1:])) for part in (1, 8, 128)}
-    for part, share_of in ((products.UNITS, share), *cuts.items()):
-        for size in (0, 1, 7, 15, 16, 17, 33, 100, 128, 300):
-            shares = [share_of(size, thread, threads) for thread in range(threads)]
-            assert shares[0][0] == 0 and shares[-1][1] == size
-            assert all(one[1] == other[0] for one, other in pairwise(shares))
-            assert all(first % part == 0 or first == size for first, _ in shares)
-            parts = [-(-(last - first) // part) for first, last in shares]
-            assert max(parts) <= min(parts) + 1  # none does much more than another
-
-
-def test_what_compiled_code_reads_stays_until_it_has_done(engine, monkeypatch):
-    """It gets the addresses of records: where one were let go of before, the next array of its size would take its
-    place, such as one that Numba makes when it compiles."""
-    run = engine.thread_pool.run
-
-    def run_later(*arguments):
-        taking_places = [np.full(size, -1) for size in range(1, 40) for _ in range(20)]
-        run(*arguments)
-        return taking_places
-
-    monkeypatch.setattr(engine.thread_pool, "run", run_later)
-    a, b = normal("float32", 20, 30), normal("float32", 30, 40)
-    out, sums = nans("float32", 20, 40), np.zeros(30, np.float32)
-    dw = {"W": nans("float32", 40, 30), "b_w": nans("float32", 40)}
-    engine.multiply(out, a, b)
-    engine.add_column_sums(sums, a)
-    engine.weight_gradients(dw, out, None, a, None, False)
-    for found, expected in ((out, a @ b), (sums, a.sum(axis=0)), (dw["W"], out.T @ a), (dw["b_w"], out.sum(axis=0))):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
-# ------------------------------------------------------------------------------------------- sums, dropout, copies
-@by_dtype
-@by_threads
-@pytest.mark.parametrize("rows, columns", [(1, 1), (7, 33), (130, 50), (300, 100)])
-def test_add_column_sums(engine, rows, columns, threads, dtype):
-    engine.set_num_threads(threads)
-    _, x = slice_of(normal(dtype, rows, columns))
-    out = normal(dtype, columns, seed=1)
-    expected = out + x.sum(axis=0, dtype=np.float64)
-    bound = np.finfo(dtype).eps * (rows + 1) * (np.abs(x).sum(axis=0) + np.abs(out))
-    engine.add_column_sums(out, x)
-    assert (np.abs(out - expected) <= bound).all()
-
-
-def test_add_column_sums_of_many_rows_stays_exact():
-    """Adding row after row to one float32 would err like sqrt(rows) eps, 13 times PyTorch's at 3840 rows."""
-    rows = 20_000
-    x = normal("float32", rows, 40) + np.float32(1)
-    out = np.zeros(40, np.float32)
-    engines.get("cpu").add_column_sums(out, x)
-    exact = x.sum(axis=0, dtype=np.float64)
-    numpys = x.T.copy().sum(axis=1)  # NumPy's pairwise sum of contiguous rows
-    error, theirs = (np.max(np.abs(value - exact) / exact) / np.finfo(np.float32).eps for value in (out, numpys))
-    # sums of some sqrt(n) rows, and a sum of these: each errs like half the square root of its terms
-    assert error <= max(rows**0.25, 2 * theirs), f"{error:.1f} eps, NumPy's pairwise sum {theirs:.1f}"
-
-
-@by_dtype
-@by_threads
-@pytest.mark.parametrize("shape", [(1,), (7, 3, 5), (50, 3, 33)], ids=str)
-def test_dropout(engine, shape, threads, dtype):
-    engine.set_num_threads(threads)
-    x, out = normal(dtype, *shape), np.full(shape, np.nan, dtype)
-    engine.dropout(out, x, *mask_words(0.3, 2**40 + 1, 2, 5))
-    np.testing.assert_array_equal(out, x * dropout_mask(shape, 0.3, 2**40 + 1, 2, 5, dtype), strict=True)
-    engine.dropout(x, x, *mask_words(0.3, 2**40 + 1, 2, 5))
-    np.testing.assert_array_equal(x, out)
-
-
-@by_threads
-def test_dropout_of_a_part_is_the_part_of_dropout(engine, threads):
-    engine.set_num_threads(threads)
-    x, whole = normal("float32", 200), np.empty(200, np.float32)
-    mask, scale = mask_words(0.3, 1, 2, 5)
-    engine.dropout(whole, x, mask, scale)
-    for first, last in ((0, 200), (4, 100), (5, 6), (7, 199), (99, 132)):
-        out = np.full(200, np.nan, np.float32)
-        engine.dropout(out[first:last], x[first:last], mask, scale, first)
-        np.testing.assert_array_equal(out[first:last], whole[first:last])
-        assert np.isnan(out[:first]).all() and np.isnan(out[last:]).all()
-
-
-def test_copy(engine):
-    x = normal("float32", 3, 4, 5)
-    out = np.full((3, 5, 8), np.nan, np.float32)
-    engine.copy(out[:, :, ::2], x.transpose(0, 2, 1))
-    np.testing.assert_array_equal(out[:, :, ::2], x.transpose(0, 2, 1))
-    assert np.isnan(out[:, :, 1::2]).all()
-
-
-def test_arrays(engine):
-    x = normal("float32", 3)
-    assert engine.asarray(x, "x") is x and engine.address(x) == x.ctypes.data
-    for copied in (engine.from_host(x), engine.to_host(x)):
-        assert not np.shares_memory(copied, x) and np.array_equal(copied, x)
-    assert not engine.zeros((2, 3), "float64").any() and engine.empty((2, 3), "float32").dtype == np.float32
-    torch = pytest.importorskip("torch")
-    tensor = torch.ones(3)
-    assert np.shares_memory(engine.asarray(tensor, "x"), tensor.numpy())
 
 
 # ------------------------------------------------------------------------------------------------- one per process

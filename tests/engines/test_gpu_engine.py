@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
+from cases import Case
+from comparing import assert_close, assert_same_bits
 from general_cells import GENERAL
 from numbarnn import cells, engines
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import DTYPES
 from philox_reference import dropout_mask
-from problems import Case, assert_close, assert_same_bits, make_problem, on_engine, train
+from problems import make_problem
 from row_cases import (
     SHAPES,
     check_gather,
@@ -17,6 +19,7 @@ from row_cases import (
     check_step_mask,
     check_sum_gates,
 )
+from running import on_engine, train
 from step_buffers import (
     backward_buffers,
     forward_buffers,
@@ -160,7 +163,7 @@ def test_time_loops_neither_allocate_nor_wait(cupy, engine, cell, kind, directio
     stream.synchronize()
     found = results(on_host(forward, engine)) + results(on_host(backward, engine))
     for result, value in zip(found, expected + results(on_cpu_back), strict=True):
-        # gates and states of size 1, sums of 33 terms on both engines: tests/support/problems.py
+        # gates and states of size 1, sums of 33 terms on both engines: tests/support/cases.py
         np.testing.assert_allclose(result, value, rtol=0, atol=64 * np.finfo(np.float32).eps)
 
 

@@ -10,12 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from cases import Case
+from comparing import assert_same_bits
 from numbarnn import engines
 from numbarnn.engines import Job
 from numbarnn.engines.gpu import graphs as streams_module
 from numbarnn.engines.gpu.graphs import Streams
 from numbarnn.passes.forward import ForwardPass
-from problems import Case, Problem, assert_same_bits, make_problem
+from problems import Problem, make_problem
 
 
 class Mark:

@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cases import Case
+from comparing import CALLS, assert_close, assert_same_bits, check
 from general_cells import GENERAL, UNEVEN
 from grouped_tiles import CHEAP, TWO_LAYERS
 from numbarnn import cells, engines
@@ -19,7 +21,8 @@ from numbarnn.passes import launches
 from numbarnn.schedules import Problem
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule
-from problems import CALLS, Case, assert_close, assert_same_bits, check, infer, make_problem, on_engine, train
+from problems import make_problem
+from running import infer, on_engine, train
 from sum_cells import NOISE_CELLS, SUM_CELLS
 
 

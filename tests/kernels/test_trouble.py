@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from cases import Case
 from numbarnn import engines
 from numbarnn.kernels import trouble
-from problems import Case, make_problem, on_engine
+from problems import make_problem
+from running import on_engine
 
 CASES = [
     Case("lstm", T=9, B=5, hidden=(33, 70, 20), directions=2),

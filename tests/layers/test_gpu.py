@@ -13,23 +13,12 @@ import pytest
 
 import numbarnn as nr
 import torch_peer
+from cases import CELLS, Case
+from comparing import CALLS, assert_close, assert_same_bits, check, refusal
 from numbarnn import engines
 from numbarnn.schedules import SCHEDULES
-from problems import (
-    CALLS,
-    CELLS,
-    Case,
-    assert_close,
-    assert_same_bits,
-    check,
-    infer,
-    make_problem,
-    named_gradients,
-    named_outputs,
-    on_engine,
-    refusal,
-    train,
-)
+from problems import make_problem
+from running import infer, named_gradients, named_outputs, on_engine, train
 
 pytestmark = pytest.mark.gpu
 by_cell = pytest.mark.parametrize("cell", CELLS)

@@ -9,21 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cases import Case
+from comparing import assert_close, assert_same_bits, check
 from numbarnn import PackedSequence, engines, pack_padded_sequence
 from numbarnn.cuda.launch import Kernel
-from problems import (
-    Case,
-    Problem,
-    assert_close,
-    assert_same_bits,
-    check,
-    infer,
-    make_problem,
-    named_gradients,
-    named_outputs,
-    on_engine,
-    train,
-)
+from problems import Problem, make_problem
+from running import infer, named_gradients, named_outputs, on_engine, train
 
 pytestmark = pytest.mark.gpu
 CELLS = ("lstm", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu")

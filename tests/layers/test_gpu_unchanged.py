@@ -6,8 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cases import Case
+from comparing import assert_same_bits
 from numbarnn import engines
-from problems import Case, assert_same_bits, make_problem, on_engine
+from problems import make_problem
+from running import on_engine
 
 pytestmark = pytest.mark.gpu
 CASE = Case("gru", hidden=(5, 5))

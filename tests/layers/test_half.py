@@ -13,10 +13,13 @@ import pytest
 
 import numbarnn as nr
 import torch_peer
+from cases import Case
+from comparing import check
 from numbarnn import functional
 from numbarnn.common import precision
 from numbarnn.layers import checks
-from problems import Case, check, make_problem, train
+from problems import make_problem
+from running import train
 
 by_dtype = pytest.mark.parametrize("dtype", precision.HALVES)
 

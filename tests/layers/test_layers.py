@@ -1,6 +1,6 @@
 """LSTM, GRU and RNN on the CPU: every quantity against the float64 reference and against PyTorch.
 
-How layers behave from call to call is tested in test_layers_calls.py; wrong arguments in test_bad_input.py.
+How layers behave from call to call is tested in test_layers_calls.py; wrong arguments in test_bad_calls.py.
 """
 
 from itertools import product
@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import torch_peer
-from problems import CELLS, Case, assert_close, check, error, infer, make_problem, train
+from cases import CELLS, Case
+from comparing import assert_close, check, error
+from problems import make_problem
+from running import infer, train
 
 DTYPES = ("float32", "float64")
 

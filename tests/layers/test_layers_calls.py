@@ -7,20 +7,12 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
+from cases import CELLS, Case
+from comparing import assert_close, assert_same_bits
 from numbarnn import engines
 from philox_reference import dropout_mask
-from problems import (
-    CELLS,
-    Case,
-    assert_close,
-    assert_same_bits,
-    infer,
-    make_problem,
-    named_gradients,
-    named_outputs,
-    nan_filled,
-    train,
-)
+from problems import make_problem
+from running import infer, named_gradients, named_outputs, nan_filled, train
 
 by_cell = pytest.mark.parametrize("cell", CELLS)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))

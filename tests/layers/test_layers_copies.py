@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
+from comparing import assert_same_bits
 from numbarnn import cells, engines
 from numbarnn import functional as F
 from numbarnn.cells import library
-from problems import assert_same_bits
 
 
 @nr.cell

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
+from cases import Case
+from comparing import assert_same_bits
 from numbarnn import functional as F
 from numbarnn.kernels.arrays import samples
-from problems import Case, assert_same_bits, infer, make_problem, named_gradients
+from problems import make_problem
+from running import infer, named_gradients
 
 CASE = Case("lstm", hidden=(5, 5), directions=2)
 SMALL = Case("lstm", hidden=(5, 5))  # so small that every word is watched

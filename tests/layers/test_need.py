@@ -10,7 +10,7 @@ from numbarnn.cells import library
 from numbarnn.layers import arguments, reserved
 from numbarnn.layers.sequences import EVERY_STEP, Sequences
 from numbarnn.passes.backward import Given, Need
-from problems import bound_each_time
+from running import bound_each_time
 
 STEPS, BATCH, INPUT, HIDDEN = 6, 4, 5, 8
 

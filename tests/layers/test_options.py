@@ -6,8 +6,11 @@ import pytest
 
 import numbarnn
 import torch_peer
+from cases import Case
+from comparing import assert_close
 from numbarnn import reference
-from problems import Case, Problem, assert_close, infer, make_problem, named_gradients, named_outputs, pack, train
+from problems import Problem, make_problem, pack
+from running import infer, named_gradients, named_outputs, train
 
 SCHEDULES = ("stepwise", "wavefront")
 RAGGED = (3, 0, 6, 7)  # of B = 4 sequences with T = 7 steps

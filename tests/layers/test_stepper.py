@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
+from cases import Case
 from numbarnn.cells import library
-from problems import Case, make_problem
+from problems import make_problem
 
 CASES = (
     Case("lstm", T=6, hidden=(5, 5)), Case("lstm", hidden=(5, 3), proj_size=2), Case("gru", hidden=(4, 6, 4)),

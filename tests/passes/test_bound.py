@@ -1,6 +1,6 @@
 """Small calls, bound once: the same results as of passes that are bound at each call, whoever still holds what.
 
-That both give the same bits for every cell and option `problems.check` compares."""
+That both give the same bits for every cell and option `comparing.check` compares."""
 
 import gc
 
@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
+from cases import Case
+from comparing import assert_same_bits
 from numbarnn import functional
 from numbarnn.passes import bound
-from problems import Case, assert_same_bits, bound_each_time, make_problem, named_gradients, named_outputs, train
+from problems import make_problem
+from running import bound_each_time, named_gradients, named_outputs, train
 
 
 def free_passes(layer):

@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 import numbarnn
+from cases import Case
+from comparing import assert_same_bits
 from equations import weighted as make_cell
 from numbarnn import engines
 from numbarnn.cells import Cell, library
 from numbarnn.cells.definition import Noise
 from numbarnn.layers import Stack
 from philox_reference import philox4x32
-from problems import Case, assert_same_bits, blocks, dense, make_problem, train_and_draw
+from problems import blocks, dense, make_problem
+from running import train_and_draw
 
 
 @pytest.mark.parametrize("dtype", ("float32", "float64"))

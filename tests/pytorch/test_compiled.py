@@ -12,7 +12,7 @@ import torch._dynamo.testing as dynamo_testing  # noqa: E402
 import numbarnn as nr  # noqa: E402
 from numbarnn.torch.calls import run  # noqa: E402
 from numbarnn.torch.networks import Network  # noqa: E402
-from problems import nan_filled  # noqa: E402
+from running import nan_filled  # noqa: E402
 from torch_networks import Setup, assert_near, leaf  # noqa: E402
 
 OPTIONS = {

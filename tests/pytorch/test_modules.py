@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-import numbarnn as nr
 import numbarnn.torch as nrt
 import torch_modules
 
@@ -237,120 +236,6 @@ def test_dropout_changed_later(name):
     for dropout in (0.5, 0.2, 0.0):
         theirs.dropout = ours.dropout = dropout
         torch_modules.assert_same(theirs, ours, torch.randn(6, 4, 3))
-
-
-# ---------------------------------------------------------------- what torch.nn does not have
-@pytest.mark.parametrize("form", ("time_first", "batch_first", "unbatched", "packed", "layer_by_layer"))
-def test_states_of_every_step(form):
-    """c after each step, as torch.nn gives it for one step at a time; with gradients."""
-    options = dict(batch_first=form == "batch_first", dropout=0.5 if form == "layer_by_layer" else 0.0)
-    theirs, ours = (module.eval() for module in torch_modules.pair("LSTM", 3, 5, 2, proj_size=2, **options))
-    x, state, expected = torch.randn(6, 2, 3), None, []
-    for x_t in x:
-        _, state = theirs(x_t[:, None] if options["batch_first"] else x_t[None], state)
-        expected.append(state[1][1])
-    expected = torch.stack(expected)
-    given = {"batch_first": x.transpose(0, 1), "unbatched": x[:, 0], "packed": pack_padded_sequence(x, [6, 6])}
-    _, _, (every,) = ours(given.get(form, x), output_states=True)
-    if form == "packed":
-        every = pad_packed_sequence(every)[0]
-    if form in ("batch_first", "unbatched"):
-        every = every.transpose(0, 1) if form == "batch_first" else every[:, None]
-    torch.testing.assert_close(every[:, 0], expected[:, 0])
-    both = (every, ours), (expected, theirs)
-    gradients = [torch.autograd.grad(one[:, 0].square().sum(), module.weight_hh_l0) for one, module in both]
-    torch.testing.assert_close(*gradients)
-    with pytest.raises(ValueError, match="output_states must be False: a gru has no state besides h, which y is"):
-        nrt.GRU(3, 5)(x, output_states=True)
-    assert [one.shape for one in nrt.LSTM(3, 5)(x[:, :0], output_states=True)[2]] == [(6, 0, 5)]
-
-
-def test_a_hidden_size_per_layer():
-    module = nrt.LSTM(3, [5, 4], bidirectional=True, batch_first=True)
-    assert module.num_layers == 2 and module.weight_ih_l1.shape == (16, 10)
-    x = torch.randn(2, 6, 3)
-    y, (h, c) = module(x)
-    assert y.shape == (2, 6, 8) and [one.shape for one in c] == [(2, 2, 5), (2, 2, 4)]
-    layers = [nn.LSTM(3, 5, bidirectional=True, batch_first=True), nn.LSTM(10, 4, bidirectional=True, batch_first=True)]
-    expected = x
-    for number, layer in enumerate(layers):
-        own = {key: value for key, value in module.state_dict().items() if f"_l{number}" in key}
-        layer.load_state_dict({key.replace(f"_l{number}", "_l0"): value for key, value in own.items()})
-        expected, final = layer(expected, None)
-        torch.testing.assert_close((h[number], c[number]), final)
-    torch.testing.assert_close(y, expected)
-    again, _ = module(x, (h, c))
-    assert not torch.allclose(again, y)
-    with pytest.raises(RuntimeError, match=r"Expected hidden\[0\]\[1\] size \(2, 2, 4\), got \[2, 2, 5\]"):
-        module(x, (h[:1] * 2, c))
-
-
-@pytest.mark.parametrize("options", [
-    dict(cell_clip=0.1), dict(bias="input"), dict(input_mode="skip"), dict(schedule="stepwise"), dict(dropout=0.5),
-], ids=str)  # fmt: skip
-def test_options_as_in_numbarnn(options):
-    """The same as numbarnn's own layer with the same parameters."""
-    torch.manual_seed(0)
-    module = nrt.LSTM(5, 5, 2, **options).eval()
-    layer = nr.LSTM(5, 5, 2, device="cpu", **options)
-    layer.load_state_dict(module.state_dict())
-    x = torch.randn(6, 4, 5)
-    y, (h, c) = layer(x.numpy())
-    torch.testing.assert_close(module(x), (torch.tensor(y), (torch.tensor(h), torch.tensor(c))))
-    (name, value), *_ = options.items()
-    assert f"{name}={value}" in repr(module) or f"{name}={value!r}" in repr(module)
-
-
-def test_reset_before():
-    module = nrt.GRU(3, 5, reset_after=False)
-    layer = nr.GRU(3, 5, device="cpu", reset_after=False)
-    layer.load_state_dict(module.state_dict())
-    x = torch.randn(6, 4, 3)
-    torch.testing.assert_close(module(x)[0], torch.tensor(layer(x.numpy())[0]))
-    assert "reset_after=False" in repr(module)
-
-
-@nr.cell
-def leaky(x, h, u, p):
-    u_new = 0.9 * u + nr.tanh(p.W.u @ x + p.R.u @ h + p.gain * u + p.b.u)
-    return nr.sigmoid(u_new), u_new
-
-
-def leaky_loop(x, module):
-    """The same as a loop in PyTorch."""
-    W, R, b, gain = (getattr(module, name) for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "gain_l0"))
-    h = u = x.new_zeros(x.shape[1], module.hidden_size)
-    outputs = []
-    for x_t in x:
-        u = 0.9 * u + torch.tanh(x_t @ W.T + h @ R.T + gain * u + b)
-        h = torch.sigmoid(u)
-        outputs.append(h)
-    return torch.stack(outputs), (h[None], u[None])
-
-
-def test_a_cell_of_ones_own():
-    module = nrt.Recurrent(leaky, 3, 5, dtype=torch.float64)
-    assert "leaky, 3, 5" in repr(module)
-    x = torch.randn(6, 4, 3, dtype=torch.float64)
-    for other in (module, copy.deepcopy(module)):
-        found = other(x)
-        expected = leaky_loop(x, other)
-        torch.testing.assert_close(found, expected)
-        gradients = [
-            torch.autograd.grad(sum(one.square().sum() for one in torch_modules.tensors(results)), other.parameters())
-            for results in (found, expected)
-        ]
-        torch.testing.assert_close(*gradients)
-
-
-def test_cells_of_the_library():
-    library = nr.cells.library
-    module = nrt.Recurrent(library.slstm, 4, 8, bidirectional=True)
-    y, state = module(torch.randn(5, 2, 4))
-    assert y.shape == (5, 2, 16) and [one.shape for one in state] == [(2, 2, 8)] * 4
-    again, _ = module(torch.randn(5, 2, 4), state)
-    assert torch.isfinite(again).all()
-    assert nrt.Recurrent("gru", 3, 5).mode == "GRU"
 
 
 # ---------------------------------------------------------------- errors

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 import matrix
-from problems import Drawn, error, make_problem
+from comparing import error
+from problems import Drawn, make_problem
 
 pytest.importorskip("torch")
 

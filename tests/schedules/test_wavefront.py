@@ -7,12 +7,15 @@ from itertools import product
 import numpy as np
 import pytest
 
+from cases import Case
+from comparing import assert_close, assert_equals_stepwise, assert_same_bits
 from numbarnn import engines
 from numbarnn.engines import Job
 from numbarnn.engines.cpu import engine as cpu
 from numbarnn.schedules import stepwise, wavefront
 from plan_orders import Shuffled
-from problems import Case, assert_close, assert_equals_stepwise, assert_same_bits, infer, make_problem, train
+from problems import make_problem
+from running import infer, train
 
 CELLS = ("lstm", "gru", "rnn_tanh")  # rnn_relu is rnn_tanh with another function
 HIDDEN = ((5,), (5, 33), (7, 3, 6))

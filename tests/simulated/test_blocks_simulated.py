@@ -6,10 +6,12 @@ import pytest
 from persistent_setup import few_threads
 
 import numbarnn
+from cases import Case
+from comparing import check
 from numbarnn.cuda import simulator
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.arrays import blocks
-from problems import Case, check, dense
+from problems import dense
 
 
 @pytest.mark.parametrize("dtype", ("float32", "float64", "float16"))

@@ -8,12 +8,15 @@ import pytest
 
 import numbarnn as nr
 import torch_peer
+from cases import Case
+from comparing import assert_same_bits
 from numbarnn import functional
 from numbarnn.common.precision import HALVES, numpy_dtype
 from numbarnn.compile import storage
 from numbarnn.kernels.arrays import column_sums, copies, dropout
 from philox_reference import dropout_mask
-from problems import Case, assert_same_bits, make_problem, train
+from problems import make_problem
+from running import train
 from step_buffers import mask_words
 
 by_dtype = pytest.mark.parametrize("dtype", HALVES)

@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 import numbarnn
+from cases import BUILT_IN, CELLS, Case
+from comparing import check
 from numbarnn import engines
 from numbarnn.common.precision import DTYPES, numpy_dtype
 from numbarnn.cuda.arguments import Arguments
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import catalog
 from numbarnn.kernels.arrays import fingerprint, samples
-from problems import BUILT_IN, CELLS, Case, Problem, check, infer, train
+from problems import Problem
+from running import infer, train
 
 # Every T, B and H, each with another cell, directions, bias and dtype.
 SIZES = [

@@ -14,6 +14,8 @@ import pytest
 from numba import cuda
 from persistent_setup import few_threads, mutant
 
+from cases import Case
+from comparing import assert_close
 from grouped_tiles import GroupedTile
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
@@ -21,7 +23,8 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import backward, exchange, fma, forward, mma
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, WARP
 from numbarnn.passes import launches
-from problems import Case, assert_close, infer, make_problem, train_and_draw
+from problems import make_problem
+from running import infer, train_and_draw
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits
 

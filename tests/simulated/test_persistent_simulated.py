@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from persistent_setup import few_threads
 
-import problems
+import comparing
+from cases import CELLS, Case
+from comparing import assert_close, assert_same_bits
 from general_cells import UNEVEN
 from grouped_tiles import CHEAP, launches_of
 from numbarnn.bench import planned
@@ -21,7 +23,8 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import exchange
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule
-from problems import CELLS, Case, assert_close, assert_same_bits, infer, make_problem, train, train_and_draw
+from problems import make_problem
+from running import infer, train, train_and_draw
 
 ORDERS = 2  # of the threads, where who comes first might matter
 full = pytest.mark.full
@@ -250,7 +253,7 @@ def test_own_cells_in_several_launches_agree_with_float64(small, cell):
 )
 def test_another_R_than_the_parameter_agrees_with_reference(case):
     """Blocks on the diagonal, and weights dropped out; replayed."""
-    problems.check(case, "sim", "persistent", calls=2)
+    comparing.check(case, "sim", "persistent", calls=2)
 
 
 def test_random_numbers_are_those_of_their_place():

@@ -6,12 +6,15 @@ What cells compute is in test_conformance.py.
 import numpy as np
 import pytest
 
+from cases import Case
+from comparing import assert_same_bits, check
 from numbarnn.cells import Cell
 from numbarnn.cells.definition import Stage
 from numbarnn.cuda import simulator
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.step import pointwise, unit_sums
-from problems import Case, assert_same_bits, check, infer, make_problem, train
+from problems import make_problem
+from running import infer, train
 
 
 @pytest.fixture

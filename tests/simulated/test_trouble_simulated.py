@@ -7,13 +7,16 @@ import pytest
 from numba import cuda
 from persistent_setup import few_threads, mutant
 
+from cases import Case
+from comparing import assert_close
 from grouped_tiles import launches_of
 from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent import exchange, fma
 from numbarnn.passes import launches
-from problems import Case, assert_close, infer, make_problem
+from problems import make_problem
+from running import infer
 
 PATIENCE = 1000  # turns in vain before the simulator reports a livelock: more than a kernel here waits
 

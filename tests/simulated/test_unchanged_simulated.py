@@ -7,7 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from problems import Case, assert_same_bits, make_problem, named_gradients
+from cases import Case
+from comparing import assert_same_bits
+from problems import make_problem
+from running import named_gradients
 
 CASE = Case("gru", T=2, hidden=(5,))
 

@@ -2,9 +2,12 @@
 
 import pytest
 
+from cases import Case
+from comparing import assert_same_bits
 from numbarnn import schedules
 from plan_orders import Shuffled
-from problems import Case, assert_same_bits, infer, make_problem, train
+from problems import make_problem
+from running import infer, train
 
 
 @pytest.mark.parametrize("cell, seed", [("lstm", 0), ("lstm", 1), ("gru", 2), ("rnn_tanh", 3)])

@@ -11,7 +11,7 @@ from numbarnn.common.precision import numpy_dtype
 from numbarnn.weights import WeightSpace
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-ROUNDINGS = 12  # of one step, in eps: as in problems.py
+ROUNDINGS = 12  # of one step, in eps: as in cases.py
 
 # Each option at least once, and some that meet.
 _BASE = dict(input_size=3, hidden_size=5)
@@ -174,7 +174,7 @@ class Problem:
 
     @property
     def limit(self):
-        """The largest error that passes: ROUNDINGS and the longest sum's, as in problems.py; halves round more."""
+        """The largest error that passes: ROUNDINGS and the longest sum's, as in cases.py; halves round more."""
         o, eps = self.options, EPS[self.options.dtype]
         widest = max(o.input_size, o.output_size) + o.hidden_size
         limit = eps * (ROUNDINGS + max(widest, self.T * self.B) ** 0.5)

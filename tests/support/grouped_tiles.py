@@ -4,10 +4,10 @@ run in the simulator and on the emulated GPU: 64 bytes of a row at once, of rows
 
 from dataclasses import dataclass, replace
 
+from cases import Case
 from numbarnn import engines
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule
-from problems import Case
 
 GROUPS = 3  # at least: a first one, one in between, a last one
 WORDS_OF_A_GROUP = 4  # that a lane has on the way: 16 bytes of one tile, so that a group is one chunk

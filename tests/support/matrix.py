@@ -14,8 +14,8 @@ from itertools import combinations, product
 import numpy as np
 
 import equations
+from cases import BUILT_IN, CELLS, Case
 from numbarnn.common.precision import is_half
-from problems import BUILT_IN, CELLS, Case
 
 ENGINES = ("cpu", "sim", "cuda")
 SIZES = {  # (T, B, sizes of layers, lengths, lengths of packed sequences, which are in no order and none is 0)

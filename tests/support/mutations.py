@@ -64,7 +64,7 @@ MUTATIONS = {
         "numbarnn/engines/cpu/products.py",
         "at.add != 0 or j > 0, at.out",
         "at.add != 0 or (j > 0 and not transpose_b), at.out",
-        "tests/engines/test_engines.py -k multiply",
+        "tests/engines/test_products_cpu.py -k multiply",
     ),
     "cpu_recurrent_bias_from_input": Mutation(
         "numbarnn/engines/cpu/engine.py",
@@ -76,7 +76,7 @@ MUTATIONS = {
         "numbarnn/engines/cpu/products.py",
         "for m in range(at.rows):",
         "for m in range(at.rows - (at.rows > SUM_ROWS**2)):",
-        "tests/engines/test_engines.py -k column_sums",
+        "tests/engines/test_products_cpu.py -k column_sums",
     ),
     "dropout_ignores_call": Mutation(
         "numbarnn/common/philox.py",
@@ -88,7 +88,7 @@ MUTATIONS = {
         "numbarnn/engines/cpu/products.py",
         "out[i] = x[i] * scale if words[k] >= threshold else scale - scale",
         "out[i] = x[i] if words[k] >= threshold else scale - scale",
-        "tests/engines/test_engines.py -k dropout",
+        "tests/engines/test_products_cpu.py -k dropout",
     ),
     "cpu_barrier_after_step": Mutation(
         "numbarnn/engines/cpu/forward.py",
@@ -283,7 +283,7 @@ MUTATIONS = {
         "tests/bench/test_bench_check.py -k how_large",
     ),
     "problems_limits_1000": Mutation(
-        "tests/support/problems.py",
+        "tests/support/cases.py",
         "ROUNDINGS, STORED = 12, 4",
         "ROUNDINGS, STORED = 12000, 4",
         "tests/test_problems.py",

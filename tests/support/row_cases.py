@@ -10,7 +10,7 @@ import numpy as np
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import numpy_dtype
-from problems import on_engine
+from running import on_engine
 
 SHAPES = [(1, 1, 1), (7, 3, 5), (2, 5, 9), (3, 1, 33)]  # T or X, B or Y, N or Z
 

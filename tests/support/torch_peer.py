@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from comparing import error
 from numbarnn import cells
 from numbarnn.common.precision import is_half
-from problems import error
 
 FEW_ROUNDINGS = 4  # eps: where both err by less than this, which errs less is luck
 
@@ -36,7 +36,7 @@ def tensor(torch, array, case, device):
 
 
 def values(torch, problem, device="cpu"):
-    """What PyTorch computes, name -> NumPy array, as `problems.train` returns it; sizes are equal, everything is given.
+    """What PyTorch computes, name -> NumPy array, as `running.train` returns it; sizes are equal, everything is given.
     Sequences of different lengths, of 1 or more, are packed for it; y and dx are padded with zeros."""
     case, rnn = problem.case, torch.nn.utils.rnn
     model, has_c = layer(torch, problem, device), case.has_c

@@ -17,7 +17,7 @@ SIZES = [*product(CELLS, ((5,), (5, 5, 5)), (1, 2))]  # cell, hidden sizes, D
 TORCH_SIZES = [sizes for sizes in SIZES if sizes[0] in TORCH_CELLS]
 FORMS = "'gru' applies the reset gate after the recurrent product.*'gru_reset_before' before it.*neither is converted"
 # Outputs are at most 1 in size (an RNN's with ReLU: a few), each step adds a few roundings: see
-# tests/support/problems.py.
+# tests/support/cases.py.
 ROUNDINGS = 16
 
 

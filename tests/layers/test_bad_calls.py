@@ -1,0 +1,252 @@
+"""Wrong arguments of forward and backward calls: a ValueError or TypeError that names the argument, what came, and what
+was expected; nothing changed."""
+
+import numpy as np
+import pytest
+
+import numbarnn as nr
+from cases import CELLS, Case
+from comparing import assert_same_bits
+from problems import make_problem
+from rejecting import ones, raises
+from running import named_gradients
+
+by_cell = pytest.mark.parametrize("cell", CELLS)
+
+
+class Foreign:
+    """Something with a GPU's interface."""
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": (7, 3, 4), "typestr": "<f4", "data": (1, False), "version": 3}
+
+
+BAD_X = {
+    "two dimensions": (ValueError, ones(3, 4), ("x", "3 dimensions", r"\(T, B, 4\)", r"\(3, 4\)")),
+    "four dimensions": (ValueError, ones(1, 7, 3, 4), ("x", "3 dimensions", r"\(1, 7, 3, 4\)")),
+    "a number": (ValueError, np.float32(1) * ones(), ("x", "3 dimensions", r"\(\)")),
+    "T is 0": (ValueError, ones(0, 3, 4), ("x", "T >= 1", r"\(0, 3, 4\)")),
+    "B is 0": (ValueError, ones(7, 0, 4), ("x", "B >= 1", r"\(7, 0, 4\)")),
+    "too wide": (ValueError, ones(7, 3, 5), ("x", r"\(T, B, 4\)", r"\(7, 3, 5\)")),
+    "float64": (
+        TypeError,
+        ones(7, 3, 4, dtype=np.float64),
+        ("x", "float64", "float32", r"x\.astype\('float32'\), or make the layer with dtype='float64'$"),
+    ),
+    "float16": (
+        TypeError,
+        ones(7, 3, 4, dtype=np.float16),
+        ("x", "float16", r"pass x\.astype\('float32'\), or make the layer with dtype='float16'$"),
+    ),
+    "integers": (TypeError, ones(7, 3, 4, dtype=np.int64), ("x", "int64", r"pass x\.astype\('float32'\)$")),
+    "complex": (
+        TypeError,
+        ones(7, 3, 4, dtype=np.complex64),
+        ("x", "complex64", "no imaginary part", r"x\.real\.astype\('float32'\)$"),
+    ),
+    "other byte order": (
+        TypeError,
+        ones(7, 3, 4).astype(">f4"),
+        ("x has dtype >f4, float32 with its bytes in the other order", r"pass x\.astype\('float32'\)$"),
+    ),
+    "masked": (TypeError, np.ma.masked_less(ones(7, 3, 4), 2), ("x is a masked array", r"x\.filled\(0\)", "lengths=")),
+    "objects": (TypeError, ones(7, 3, 4).astype(object), ("x", "object", "float32")),
+    "a list": (TypeError, [[[1.0] * 4] * 3] * 7, ("x", "NumPy array", "list")),
+    "None": (TypeError, None, ("x", "NumPy array", "NoneType")),
+    "text": (TypeError, "x", ("x", "NumPy array", "str")),
+    "on a GPU": (TypeError, Foreign(), ("x", "GPU", "asnumpy", "device='cuda'")),
+}
+
+
+@pytest.mark.parametrize("error, x, words", BAD_X.values(), ids=BAD_X)
+@pytest.mark.parametrize("call", ("inference", "training"))
+def test_x_is_rejected(call, error, x, words):
+    layer = nr.LSTM(4, 5, device="cpu", seed=1)
+    with raises(error, *words):
+        layer(x) if call == "inference" else layer.forward(x)
+    assert layer.stack.calls == 0  # a rejected call has used no dropout mask
+
+
+def test_x_of_batch_first_is_named_in_its_own_layout():
+    layer = nr.LSTM(4, 5, batch_first=True, device="cpu")
+    with raises(ValueError, "x", r"\(B, T, 4\)", r"\(3, 7, 5\)"):
+        layer(ones(3, 7, 5))
+    with raises(ValueError, "x", "T >= 1", r"\(3, 0, 4\)"):
+        layer(ones(3, 0, 4))
+
+
+H = (4, 3, 5)  # (L*D, B, H) of the layers below
+BAD_H = {
+    "wrong batch": (ValueError, ones(4, 2, 5), (r"\(4, 3, 5\)", r"\(4, 2, 5\)")),
+    "wrong size": (ValueError, ones(4, 3, 6), (r"\(4, 3, 5\)", r"\(4, 3, 6\)")),
+    "one layer": (ValueError, ones(2, 3, 5), (r"\(4, 3, 5\)", r"\(2, 3, 5\)")),
+    "two dimensions": (ValueError, ones(3, 5), ("3 dimensions", r"\(4, 3, 5\)", r"\(3, 5\)")),
+    "float64": (TypeError, ones(*H, dtype=np.float64), ("float64", "float32", r"pass d?state(\[\d\])?\.astype")),
+    "masked": (TypeError, np.ma.masked_less(ones(*H), 2), ("masked", r"pass d?state(\[\d\])?\.filled")),
+    "a number": (TypeError, 0.0, ("NumPy array", "float")),
+    "list too long": (ValueError, [ones(2, 3, 5)] * 3, ("per layer", "3 arrays")),
+    "list of wrong shapes": (ValueError, [ones(2, 3, 5), ones(4, 3, 5)], (r"\[1\]", r"\(2, 3, 5\)", r"\(4, 3, 5\)")),
+}
+
+
+@pytest.mark.parametrize("error, h, words", BAD_H.values(), ids=BAD_H)
+@by_cell
+def test_state_is_rejected(cell, error, h, words):
+    """As initial state and as its gradient; for the LSTM as h and as c."""
+    layer = Case(cell, hidden=(5, 5), directions=2).layer()
+    x, good = ones(7, 3, 4), ones(*H)
+    choices = {r"\[0\] \(h\)": (h, good), r"\[1\] \(c\)": (good, h)} if cell == "lstm" else {"": h}
+    for part, state in choices.items():
+        with raises(error, "state" + part, *words):
+            layer(x, state)
+        _, _, tape = layer.forward(x)
+        with raises(error, "dstate" + part, *words):
+            layer.backward(tape, None, state)
+        layer.backward(tape, None, (good, good) if cell == "lstm" else good)
+
+
+@pytest.mark.parametrize(
+    "state", [ones(*H), (ones(*H),), (ones(*H),) * 3, {"h": 1}, 0.0], ids=lambda s: type(s).__name__
+)
+def test_lstm_state_must_be_a_pair(state):
+    layer = nr.LSTM(4, 5, num_layers=2, bidirectional=True, device="cpu")
+    with raises((TypeError, ValueError), "state", r"tuple \(h, c\)"):
+        layer(ones(7, 3, 4), state)
+
+
+def test_state_of_unequal_layers_must_be_a_list():
+    layer = nr.GRU(4, [5, 6], device="cpu")
+    with raises(ValueError, "state", "one array", "per layer", r"\(5, 6\)", "ndarray"):
+        layer(ones(7, 3, 4), ones(2, 3, 5))
+    with raises(ValueError, r"state\[1\]", r"\(1, 3, 6\)", r"\(1, 3, 5\)"):
+        layer(ones(7, 3, 4), [ones(1, 3, 5)] * 2)
+
+
+# --------------------------------------------------------------------------------------------------------- backward
+class Rejected:
+    """A layer with a tape; after a rejected call everything must be as before, and the tape still good."""
+
+    def __init__(self, cell="lstm", **options):
+        self.problem = make_problem(Case(cell, **{"hidden": (5, 5), "directions": 2, **options}))
+        self.layer = self.problem.layer()
+        self.tape = self.layer.forward(self.problem.x, self.problem.state)[2]
+        self.dw = np.full_like(self.layer.weights, 2)
+        self.before = {"weights": self.layer.weights.copy(), "dw": self.dw.copy()}
+
+    def check(self):
+        """Nothing was changed, and the tape gives the gradients it would have given."""
+        assert_same_bits({"weights": self.layer.weights, "dw": self.dw}, self.before)
+        fresh = self.layer.forward(self.problem.x, self.problem.state)[2]
+        gradients = [
+            named_gradients(self.layer, self.layer.backward(tape, self.problem.dy, self.problem.dstate))
+            for tape in (self.tape, fresh)
+        ]
+        assert_same_bits(*gradients)
+
+
+BAD_DY = {
+    "two dimensions": (ValueError, ones(7, 10), ("dy", "3 dimensions", r"\(7, 3, 10\)", r"\(7, 10\)")),
+    "wrong T": (ValueError, ones(6, 3, 10), ("dy", r"\(7, 3, 10\)", r"\(6, 3, 10\)")),
+    "wrong B": (ValueError, ones(7, 1, 10), ("dy", r"\(7, 3, 10\)", r"\(7, 1, 10\)")),
+    "one direction": (ValueError, ones(7, 3, 5), ("dy", r"\(7, 3, 10\)", r"\(7, 3, 5\)")),
+    "float64": (TypeError, ones(7, 3, 10, dtype=np.float64), ("dy", "float64", "float32")),
+    "a list": (TypeError, [1.0], ("dy", "NumPy array", "list")),
+}
+
+
+@pytest.mark.parametrize("error, dy, words", BAD_DY.values(), ids=BAD_DY)
+@by_cell
+def test_dy_is_rejected(cell, error, dy, words):
+    rejected = Rejected(cell)
+    with raises(error, *words):
+        rejected.layer.backward(rejected.tape, dy, dw=rejected.dw)
+    rejected.check()
+
+
+def test_dstate_is_rejected_and_nothing_changed():
+    rejected = Rejected()
+    with raises(ValueError, r"dstate\[1\] \(c\)", r"\(4, 3, 5\)", r"\(4, 3, 6\)"):
+        rejected.layer.backward(rejected.tape, None, (ones(4, 3, 5), ones(4, 3, 6)), dw=rejected.dw)
+    rejected.check()
+
+
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+BAD_DW = {
+    "too short": (ValueError, lambda w: w[1:].copy(), ("dw", "shape")),
+    "two dimensions": (ValueError, lambda w: w[None].copy(), ("dw", "shape")),
+    "float64": ((TypeError, ValueError), lambda w: w.astype(np.float64), ("dw", "float32", "float64")),
+    "a list": (TypeError, lambda w: w.tolist(), ("dw", "NumPy array", "list")),
+    "a dict of gradients": (TypeError, lambda w: {"weight_ih_l0": w}, ("dw", "NumPy array", "dict")),
+    "strided": (ValueError, lambda w: np.repeat(w, 2)[::2], ("dw", "contiguous")),
+    "masked": (TypeError, lambda w: np.ma.masked_less(w, 2), ("dw", "masked")),
+    "read-only": (ValueError, read_only, ("dw", "writ")),
+}
+
+
+@pytest.mark.parametrize("error, make, words", BAD_DW.values(), ids=BAD_DW)
+def test_dw_is_rejected(error, make, words):
+    rejected = Rejected()
+    with raises(error, *words):
+        rejected.layer.backward(rejected.tape, rejected.problem.dy, dw=make(rejected.dw))
+    rejected.check()
+
+
+def test_dw_that_is_the_weights_or_a_part_of_x_or_dy():
+    rejected = Rejected()
+    layer, problem, size = rejected.layer, rejected.problem, rejected.dw.size
+    with raises(ValueError, "dw shares memory with weights", r"dw=np\.zeros_like\(layer\.weights\)"):
+        layer.backward(rejected.tape, problem.dy, dw=layer.weights)
+    rejected.check()
+    room = np.zeros(size + problem.x.size + problem.dy.size, np.float32)  # dw begins where these end, less one
+    x, dy = room[: problem.x.size].reshape(problem.x.shape), room[-problem.dy.size :].reshape(problem.dy.shape)
+    x[...], dy[...] = problem.x, problem.dy
+    for first, what in ((x.size - 1, "x"), (x.size + 1, "dy")):
+        tape = layer.forward(x, problem.state)[2]
+        with raises(ValueError, f"dw shares memory with {what},"):
+            layer.backward(tape, dy, dw=room[first:][:size])
+        layer.backward(tape, dy, dw=room[x.size :][:size])
+
+
+def test_tape_may_be_used_once():
+    rejected = Rejected(dropout=0.5)
+    rejected.layer.backward(rejected.tape, rejected.problem.dy)
+    with raises(ValueError, "tape", "already used"):
+        rejected.layer.backward(rejected.tape, rejected.problem.dy, dw=rejected.dw)
+    assert_same_bits({"dw": rejected.dw}, {"dw": rejected.before["dw"]})
+
+
+def test_tape_of_another_layer():
+    rejected, other = Rejected(), Rejected()
+    with raises(ValueError, "tape", "another layer"):
+        other.layer.backward(rejected.tape, rejected.problem.dy, dw=other.dw)
+    rejected.check()
+    other.check()
+
+
+def test_tape_of_other_weights():
+    rejected = Rejected()
+    rejected.layer.load_state_dict(rejected.layer.state_dict())
+    with raises(ValueError, "tape", "other weights", "load_state_dict"):
+        rejected.layer.backward(rejected.tape, rejected.problem.dy, dw=rejected.dw)
+    assert_same_bits({"dw": rejected.dw}, {"dw": rejected.before["dw"]})
+
+
+@pytest.mark.parametrize("tape", (None, 0, ones(7, 3, 4), "tape"), ids=lambda tape: type(tape).__name__)
+def test_not_a_tape(tape):
+    layer = nr.LSTM(4, 5, device="cpu")
+    with raises(TypeError, "tape", "forward", type(tape).__name__):
+        layer.backward(tape, ones(7, 3, 5))
+    with raises(TypeError, "tape", "forward", type(tape).__name__):
+        layer.dropout_masks(tape)
+
+
+def test_explain_rejects_what_is_no_shape():
+    for shape in ((7, 3), (7, 3, 4, 1)):
+        with raises(ValueError, "shape", "three"):
+            nr.LSTM(4, 5, device="cpu").explain(shape)

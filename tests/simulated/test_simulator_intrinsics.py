@@ -1,0 +1,225 @@
+"""What kernels call, in the simulator: barriers, indices, shuffles, memory, atomics."""
+
+import numpy as np
+import pytest
+from any_order import SEEDS, any_order, launch
+from numba import cuda, float32, float64, int32
+
+from numbarnn.cuda import simulator
+
+
+@any_order
+def test_threads_that_ended_are_not_waited_for(seed):
+    @cuda.jit
+    def leaving_kernel(out):
+        i = cuda.threadIdx.x
+        if i >= 3:
+            return
+        for step in range(3):
+            out[step, i] = cuda.syncthreads_count(i != step)
+
+    out = np.zeros((3, 3), np.int32)
+    with simulator.schedule(seed):
+        launch(leaving_kernel, 1, 40, out)
+    assert (out == 2).all()
+
+
+@any_order
+def test_reductions_over_a_block(seed):
+    @cuda.jit
+    def reduction_kernel(out):
+        b, i = cuda.blockIdx.x, cuda.threadIdx.x
+        out[b, 0, i] = cuda.syncthreads_count(i < 2 * b)
+        out[b, 1, i] = cuda.syncthreads_and(i < 3 * b)
+        out[b, 2, i] = cuda.syncthreads_or(i < b)
+
+    out = np.full((3, 3, 6), -1)
+    with simulator.schedule(seed):
+        launch(reduction_kernel, 3, 6, out)
+    assert (out == np.array([[0, 0, 0], [2, 0, 1], [4, 1, 1]])[:, :, None]).all()
+
+
+@any_order
+def test_grid_barrier(seed):
+    @cuda.jit
+    def turning_kernel(x):
+        i, n = cuda.grid(1), cuda.gridsize(1)
+        grid = cuda.cg.this_grid()
+        for _ in range(3):
+            value = x[(i + 1) % n]
+            grid.sync()
+            x[i] = value
+            grid.sync()
+
+    x = np.arange(12)
+    with simulator.schedule(seed):
+        launch(turning_kernel, 3, 4, x)
+    np.testing.assert_array_equal(x, np.roll(np.arange(12), -3))
+    with pytest.raises(RuntimeError, match=r"needs LaunchConfig\(cooperative=True\)"):
+        launch(turning_kernel, 3, 4, x, cooperative=False)
+
+
+def test_indices_of_three_dimensions():
+    @cuda.jit
+    def index_kernel(out):
+        x, y, z = cuda.grid(3)
+        out[z, y, x] += 1 + cuda.blockIdx.x + 10 * cuda.threadIdx.y + 100 * cuda.blockIdx.z + 1000 * cuda.laneid
+        assert cuda.gridsize(3) == out.shape[::-1] and cuda.warpsize == 32
+        assert (cuda.gridDim.x, cuda.blockDim.z) == (3, 2)
+
+    out = np.zeros((2 * 2, 1 * 5, 3 * 4), np.int64)
+    launch(index_kernel, (3, 1, 2), (4, 5, 2), out)
+    z, y, x = np.indices(out.shape)
+    lane = (x % 4 + 4 * (y % 5) + 20 * (z % 2)) % 32
+    np.testing.assert_array_equal(out, 1 + x // 4 + 10 * (y % 5) + 100 * (z // 2) + 1000 * lane)
+
+
+# ------------------------------------------------------------------------------------------------------------- warps
+@any_order
+def test_shuffles(seed):
+    @cuda.jit
+    def shuffle_kernel(out):
+        i = cuda.threadIdx.x
+        value, everybody = 100 * (i // 32) + i % 32, 0xFFFFFFFF
+        out[0, i] = cuda.shfl_sync(everybody, value, 35)  # modulo 32
+        out[1, i] = cuda.shfl_up_sync(everybody, value, 2)
+        out[2, i] = cuda.shfl_down_sync(everybody, value, 3)
+        out[3, i] = cuda.shfl_xor_sync(everybody, value, 5)
+        out[4, i] = cuda.ballot_sync(everybody, i % 32 in (1, 31))
+        out[5, i] = 2 * cuda.all_sync(everybody, i < 32) + cuda.any_sync(everybody, i == 40)
+
+    out, lane, first = np.full((6, 64), -1), np.arange(64) % 32, np.arange(64) // 32 * 100
+    with simulator.schedule(seed):
+        launch(shuffle_kernel, 1, 64, out)
+    expected = (3, np.where(lane < 2, lane, lane - 2), np.where(lane > 28, lane, lane + 3), lane ^ 5)
+    np.testing.assert_array_equal(out[:4], [first + value for value in expected])
+    assert (out[4] == (1 << 31 | 2)).all() and out[5].tolist() == [2] * 32 + [1] * 32
+
+
+@any_order
+def test_a_part_of_a_warp_can_meet(seed):
+    @cuda.jit
+    def half_kernel(out):
+        i = cuda.threadIdx.x
+        if i < 4:
+            total = i
+            for offset in (2, 1):
+                total += cuda.shfl_xor_sync(0xF, total, offset)
+            out[i] = total
+        cuda.syncwarp()
+        if i >= 4:
+            out[i] = out[i - 4]
+
+    out = np.zeros(8, np.int32)
+    with simulator.schedule(seed):
+        launch(half_kernel, 1, 8, out)
+    assert out.tolist() == [6] * 8
+
+
+@pytest.mark.parametrize(
+    "mask, source, message",
+    [
+        (0xFFFFFFFF, 8, "reads from lane 8, which"),
+        (0x7F, 0, r"thread \(7, 0, 0\) raised .* lane 7 takes part, but the mask 0x7f leaves it out"),
+    ],
+)
+def test_shuffles_with_lanes_that_take_no_part(mask, source, message):
+    @cuda.jit
+    def beyond_kernel(out):
+        out[cuda.threadIdx.x] = cuda.shfl_sync(mask, out[cuda.threadIdx.x], source)
+
+    with pytest.raises(RuntimeError, match=message):
+        launch(beyond_kernel, 1, 8, np.zeros(8))
+
+
+def test_lanes_exchange_anything():
+    @cuda.jit
+    def exchange_kernel(out):
+        i = cuda.threadIdx.x
+        values = simulator.exchange(0xF, (i, 10 * i))
+        out[i] = sum(a + b for a, b in values.values())
+
+    out = np.zeros(4)
+    launch(exchange_kernel, 1, 4, out)
+    assert out.tolist() == [66] * 4
+
+
+# ------------------------------------------------------------------------------------------------------------ memory
+@cuda.jit(device=True)
+def reverse(values, i):
+    """A device function with a barrier: `cuda` must mean the simulator in it, whoever else is inside."""
+    mine = values[cuda.blockDim.x - 1 - i]
+    cuda.syncthreads()
+    values[i] = mine
+    cuda.syncthreads()
+
+
+@any_order
+def test_shared_memory_is_per_block_and_place(seed):
+    @cuda.jit
+    def shared_kernel(out):
+        i, b = cuda.threadIdx.x, cuda.blockIdx.x
+        one, two = cuda.shared.array(4, float32), cuda.shared.array((4,), np.int32)
+        dynamic, also_dynamic = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
+        local = cuda.local.array(2, float64)
+        assert np.isnan(local).all() and len(dynamic) == len(also_dynamic) == 4
+        one[i], two[i], dynamic[i], local[0] = i, 10 * i, 100 * b, i
+        cuda.syncthreads()
+        reverse(one, i)
+        reverse(two, i)
+        out[b, i] = one[i] + two[i] + dynamic[3 - i] + also_dynamic.view(np.float32)[i] + local[0]
+
+    out = np.full((3, 4), np.nan)
+    with simulator.schedule(seed):
+        launch(shared_kernel, 3, 4, out, shared_bytes=18)
+    i, b = np.arange(4), np.arange(3)[:, None]
+    np.testing.assert_array_equal(out, 11 * (3 - i) + 200 * b + i)
+
+
+def test_what_nobody_wrote_is_nan():
+    @cuda.jit
+    def unwritten_kernel(out):
+        out[0] = cuda.shared.array(2, float32)[0]
+        out[1] = cuda.shared.array(0, float64)[1]
+        out[2] = cuda.local.array((2, 2), float32)[1, 1]
+
+    out = np.zeros(3)
+    launch(unwritten_kernel, 1, 1, out, shared_bytes=16)
+    assert np.isnan(out).all()
+
+
+@any_order
+def test_atomics(seed):
+    @cuda.jit
+    def atomic_kernel(numbers, taken):
+        i = cuda.grid(1)
+        cuda.atomic.add(numbers, 0, i)
+        cuda.atomic.max(numbers, 1, i)
+        cuda.atomic.min(numbers, 2, i)
+        cuda.atomic.or_(numbers, 3, 1 << i)
+        taken[cuda.atomic.inc(numbers, 4, 100)] += 1
+        while cuda.atomic.cas(numbers, 5, 0, 1) != 0:
+            pass
+        before = numbers[6]
+        cuda.nanosleep(20)
+        numbers[6] = before + 1
+        cuda.atomic.exch(numbers, 5, 0)
+
+    numbers, taken = np.zeros(7, np.int32), np.zeros(12, np.int32)
+    with simulator.schedule(seed):
+        launch(atomic_kernel, 3, 4, numbers, taken)
+    assert numbers.tolist() == [66, 11, 0, 2**12 - 1, 12, 0, 12] and (taken == 1).all()
+
+
+def test_a_lost_update_shows():
+    @cuda.jit
+    def racing_kernel(count):
+        before = count[0]
+        cuda.nanosleep(20)
+        count[0] = before + 1
+
+    for seed in SEEDS:
+        count = np.zeros(1, np.int32)
+        with simulator.schedule(seed):
+            launch(racing_kernel, 2, 4, count)
+        assert count[0] < 8
