@@ -76,20 +76,11 @@ def gradcheck(
             `stop_gradient` or `custom_derivative`, so that gradients are not meant to be those of the values.
     """
     cell = cells.get(cell)
-    if own := getattr(cell, "own_derivatives", ()):
-        raise ValueError(
-            f"the gradients of cell {cell.name!r} are not those of its values, as its equations have "
-            f"{' and '.join(own)}: finite differences say nothing. Compare with the same equations in PyTorch, by "
-            "detach() and an autograd.Function"
-        )
+    _require_gradients_of_values(cell)
     input_size, hidden_size = _sizes(cell, input_size, hidden_size)
     layer = RNN(cell, input_size, hidden_size, num_layers, dtype="float64", seed=seed, **({"device": "cpu"} | options))
     random, engine = np.random.default_rng(seed), layer.engine
-    shapes = [layer.stack.h_shapes(batch), *layer.stack.private_shapes(batch)]
-    values = {"x": random.standard_normal((steps, batch, input_size))}
-    states = zip(layer.stack.cell.states, shapes, strict=True)
-    values |= {name: random.standard_normal(shape) for name, shape in states}
-    values |= layer.state_dict()
+    values = _values(layer, steps, batch, random)
     draws = bool(layer.stack.cell.noise or layer.stack.cell.drop_connect or layer.dropout)
 
     def run(training):
@@ -114,15 +105,37 @@ def gradcheck(
         parts = zip(outputs(run(training=draws)), weights_of, strict=True)
         return sum(float(np.sum(engine.to_host(output) * weight)) for output, weight in parts)
 
-    errors = {}
-    for name, gradient in found.items():
-        expected = _differences(values[name], loss)
-        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
-        errors[name] = float(np.max(np.abs(engine.to_host(gradient) - expected), initial=0.0)) / scale
+    errors = {name: _error(engine.to_host(gradient), values[name], loss) for name, gradient in found.items()}
     check = GradientCheck(errors, tolerance)
     if not check.ok:
         raise ValueError(f"the backward of cell {layer.stack.cell.name!r} is wrong; {check}")
     return check
+
+
+def _require_gradients_of_values(cell):
+    """Raise ValueError if the cell's equations give some gradients themselves."""
+    if own := getattr(cell, "own_derivatives", ()):
+        raise ValueError(
+            f"the gradients of cell {cell.name!r} are not those of its values, as its equations have "
+            f"{' and '.join(own)}: finite differences say nothing. Compare with the same equations in PyTorch, by "
+            "detach() and an autograd.Function"
+        )
+
+
+def _values(layer, steps, batch, random):
+    """Name -> array, of x, of each initial state and of each parameter."""
+    shapes = [layer.stack.h_shapes(batch), *layer.stack.private_shapes(batch)]
+    values = {"x": random.standard_normal((steps, batch, layer.input_size))}
+    states = zip(layer.stack.cell.states, shapes, strict=True)
+    values |= {name: random.standard_normal(shape) for name, shape in states}
+    return values | layer.state_dict()
+
+
+def _error(gradient, values, loss):
+    """How far a gradient is from the loss' differences by these values, relative to the largest of them or 1."""
+    expected = _differences(values, loss)
+    scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+    return float(np.max(np.abs(gradient - expected), initial=0.0)) / scale
 
 
 def _sizes(cell, input_size, hidden_size):
