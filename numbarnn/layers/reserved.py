@@ -59,6 +59,7 @@ class PlannedCalls:
         self._problem = problem = stack.problem(shape.steps, shape.batch, reserves, *sizes)
         self._schedule = stack.schedule.pick(problem)[0]
         self._forward_plan, self._hows = self._schedule.plan_forward(problem), {}
+        self._kind = problem, reserves  # of calls, for `BoundPasses`
 
     def call(self, weights, seed=0):
         """The `passes.forward.Call` with these weights, a flat buffer, for `forward` and `backward`.
@@ -67,7 +68,7 @@ class PlannedCalls:
             seed: key of what the call draws at random.
         """
         stack = self.stack
-        parameters, flat, formed = stack.kernels_weights(weights)
+        parameters, flat, formed = stack.kernel_weights.of(weights)
         options = {"seed": seed, "caller": stack.caller, "reserves": self.reserves, "formed": formed}
         return Call(stack.engine, self._problem, parameters, flat, **options)
 
@@ -82,7 +83,7 @@ class PlannedCalls:
         engine.require_no_trouble()
         with engine.activate():
             engine.require_no_capture()
-            bound = self.stack.bound.take(call, self._forward_plan, x, *state)
+            bound = self._bound(call, x, *state)
             if bound is not None:
                 results = bound.run(0, x, *state)
                 bound.give_back()
@@ -106,7 +107,7 @@ class PlannedCalls:
             engine.require_no_capture()
             how = self._how(need.x, need.weights)
             if not need.weights or space.size <= SMALL_WEIGHTS:
-                bound = self.stack.bound.take(call, self._forward_plan, None, None, None)
+                bound = self._bound(call, None, None, None)
                 if bound is not None:
                     bound.remake(x, reserve)
                     results = bound.run_backward(how, space, gradients)
@@ -116,6 +117,11 @@ class PlannedCalls:
             work = BackwardPass(tape, gradients, space, None, not need.weights, need)
             work.run(how[0])
             return *work.results(), work.dw
+
+    def _bound(self, call, x, hx, cx):
+        """A `BoundForward` for a call, to be given back; None if such calls are not bound."""
+        found, kind = self.stack.bound, (*self._kind, type(hx), type(cx))
+        return found.find(kind, call.flat) or found.make(kind, call, self._forward_plan, x, hx, cx)
 
     def _how(self, *needs):
         """(plan, `Need`, whether gradients would accumulate) of a backward pass with or without the gradients of x, and

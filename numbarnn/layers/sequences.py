@@ -37,7 +37,7 @@ EVERY_STEP = Sequences()  # of every sequence is there, none begins anew
 def checked(
     engine, lengths, resets, padding_value, steps, batch, batch_first=False, names=("lengths", "padding_value")
 ):
-    """The `Sequences` of a call's arguments.
+    """The `Sequences` of a call's arguments; `EVERY_STEP` itself where they say nothing.
 
     Args:
         batch_first: resets are (B, T).
@@ -48,6 +48,8 @@ def checked(
     """
     if isinstance(padding_value, bool) or not isinstance(padding_value, Real):
         raise TypeError(f"{names[1]} must be a number, not {padding_value!r}")
+    if lengths is None and resets is None:  # nothing is padded: no step gets the padding value
+        return EVERY_STEP
     lengths = None if lengths is None else _checked_lengths(lengths, steps, batch, names[0])
     resets = None if resets is None else _checked_resets(engine, resets, steps, batch, batch_first)
     return Sequences(lengths, resets, float(padding_value))

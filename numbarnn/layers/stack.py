@@ -8,15 +8,15 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from numbarnn import cells, engines, schedules
 from numbarnn.common.precision import is_half, known_dtype
-from numbarnn.kernels.step.groups import Parameters
 from numbarnn.layers import checks
+from numbarnn.layers.kernel_weights import KernelWeights
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.tape import Tape, Watched
 from numbarnn.layers.widened import Widened
@@ -25,7 +25,6 @@ from numbarnn.passes.bound import SMALL_WEIGHTS, BoundForward, BoundPasses
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
-from numbarnn.weights.formed import FormedWeights
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Bias, Sizes
@@ -105,7 +104,26 @@ class Stack:
         self.seed = seed
         self.allow_tf32 = checks.flag(allow_tf32, "allow_tf32")
         self._arguments = arguments | {"num_layers": None, "hidden_size": self.hidden_sizes, "dtype": self.dtype}
-        self._problem = Problem(  # of a call without steps
+        self._problem = self._problem_without_steps()
+        self.space = self._problem.space
+        self.private_sizes = self._private_sizes()
+        self.has_narrow = any(sizes != self.hidden_sizes for sizes in self.private_sizes)
+        self.calls = 0
+        sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"
+        self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
+        self.kernel_weights = KernelWeights(self.engine, self._problem)
+        self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
+        self.bound = BoundPasses(self.engine)
+        self._widened = None
+        if is_half(self.dtype) and not self.engine.has_halves:
+            self._widened = self._widened_to_float32()
+        self.watched = Watched(
+            self.engine, self.space, self.dtype, self.input_size, self.directions * self.output_sizes[-1]
+        )
+
+    def _problem_without_steps(self):
+        """The `Problem` of calls, whose sizes `problem_with` puts in."""
+        return Problem(
             engine=self.engine.name,
             cell=self.cell,
             dtype=self.dtype,
@@ -124,23 +142,12 @@ class Stack:
             fuses_input=self.engine.fuses_input,
             settings=self.cell_clip or (),
         )
-        self.space = self._problem.space
-        self.private_sizes = self._private_sizes()
-        self.has_narrow = any(sizes != self.hidden_sizes for sizes in self.private_sizes)
-        self.calls = 0
-        sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"
-        self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
-        self._parameters = (None, None)  # the last weight buffer, and what kernels read of it
-        self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
-        self.bound = BoundPasses(self.engine)
-        self._widened = None  # a `Widened` where the engine has no arithmetic for what is stored
-        if is_half(self.dtype) and not self.engine.has_halves:
-            wide = Stack(**self._arguments | {"dtype": "float32", "device": self.engine.name})
-            wide._next_call, wide.caller = self._next_call, self.caller
-            self._widened = Widened(wide, self.dtype)
-        self.watched = Watched(
-            self.engine, self.space, self.dtype, self.input_size, self.directions * self.output_sizes[-1]
-        )
+
+    def _widened_to_float32(self):
+        """A `Widened` of a stack that draws the same numbers: the engine has no arithmetic for what is stored."""
+        wide = Stack(**self._arguments | {"dtype": "float32", "device": self.engine.name})
+        wide._next_call, wide.caller = self._next_call, self.caller
+        return Widened(wide, self.dtype)
 
     def __getstate__(self):
         """The arguments that make it again, and what is drawn next: engines and what is derived stay behind."""
@@ -166,44 +173,6 @@ class Stack:
                 f"{size * np.dtype(known_dtype(self.dtype)).itemsize:,} bytes in {self.dtype}, more than can be "
                 f"allocated on {self.engine.name!r}: take smaller sizes"
             ) from error
-
-    def kernels_weights(self, flat):
-        """What kernels read of the flat buffer of parameters; the last buffer's is kept.
-
-        Returns:
-            [layer][direction] -> `Parameters`, views, with zeros for biases that the stack does not have; the buffer
-            that kernels know them by; a `FormedWeights`, or None where that is the parameters' own.
-        """
-        known, found = self._parameters  # one read: another thread may change them
-        if known is not flat:
-            found = self._kernels_weights(flat)
-            self._parameters = (flat, found)
-        return found
-
-    def _kernels_weights(self, flat):
-        formed = FormedWeights(self.space, self.engine, flat, self.dtype) if self.space.formed_size else None
-        arrays = (flat, None) if formed is None else (formed.flat, formed.formed)
-        sizes = enumerate(zip(self.hidden_sizes, self.output_sizes, strict=True))
-        found = [
-            [self._parameters_at(arrays, (layer, direction), *size) for direction in range(self.directions)]
-            for layer, size in sizes
-        ]
-        return found, arrays[0], formed
-
-    def _parameters_at(self, arrays, place, hidden, width):
-        """Those of one layer, of H units and an h of that width, and direction."""
-        flat, formed = arrays
-        parts = self.space.pseudo_layer(flat, *place, formed)
-        sizes = {"b_w": self.cell.num_gates * hidden, "b_r": self.cell.num_ah * hidden}
-        zeros = {kind: self._no_bias[:size] for kind, size in sizes.items() if kind not in parts}
-        if "R" not in parts:
-            zeros["R"] = self._no_bias[:0].reshape(0, width)
-        return Parameters(**parts, **zeros)
-
-    @cached_property
-    def _no_bias(self):
-        gates = max(self.cell.num_gates, self.cell.num_ah)
-        return self.engine.zeros(gates * max(self.hidden_sizes), self.dtype)
 
     # ---------------------------------------------------------------- states: (L*D, B, H), or one (D, B, H) per layer
     def check_h(self, state, name, batch):
@@ -287,8 +256,10 @@ class Stack:
                 tape.stack, tape.weights = self, weights
                 self.watched.remember(tape, weights)
             return *results, tape
+        kind = None
         if sequences is EVERY_STEP:
-            bound = self.bound.at_once((x.shape, training, batch_major, type(hx), type(cx)), weights)
+            kind = x.shape, training, batch_major, type(hx), type(cx)
+            bound = self.bound.find(kind, weights)
             if bound is not None:
                 return self._run_bound(bound, x, hx, cx, weights, training, version)
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
@@ -300,10 +271,10 @@ class Stack:
             odd = lengths is not None, resets is not None, batch_major, sequences.every_state
             problem = self.problem(steps, batch, training, *odd)
             watched = self.watched.places(steps, batch) if training and self.engine.watches_in_jobs else None
-            parameters, flat, formed = self.kernels_weights(weights)
+            parameters, flat, formed = self.kernel_weights.of(weights)
             call = Call(self.engine, problem, parameters, flat, self.seed, number, self.caller, watched, formed=formed)
             plan = self.schedule.pick(problem)[0].plan_forward(problem)
-            bound = self.bound.take(call, plan, x, hx, cx)
+            bound = self.bound.make(kind, call, plan, x, hx, cx) if kind else None
             if bound is not None:
                 return self._run_bound(bound, x, hx, cx, weights, training, version, number)
             work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)
@@ -325,7 +296,7 @@ class Stack:
         if not self.engine.binds_calls or self._widened is not None:
             return None
         problem = self.problem(1, batch, training=False)
-        parameters, flat, formed = self.kernels_weights(weights)
+        parameters, flat, formed = self.kernel_weights.of(weights)
         call = Call(self.engine, problem, parameters, flat, caller=self.caller, formed=formed)
         plan = self.schedule.pick(problem)[0].plan_forward(problem)
         return BoundForward(call, plan, self._zeros((1, batch, self.input_size)), *self.zero_state(batch))

@@ -174,49 +174,39 @@ def _pop(free):
 class BoundPasses:
     """The bound passes of a stack of layers that nobody uses now.
 
+    Whoever makes calls names their `kind`, anything hashable that says what tells them from the stack's other calls but
+    the arrays' contents: `find` first, which needs no more, then `make`.
+
     Args:
         engine: of the stack.
     """
 
     def __init__(self, engine):
-        self._engine, self._free = engine, {}  # kind of calls -> passes, or None where such calls are not bound
-        self._ready = {}  # what `at_once` sees of a call -> the same lists
+        self._engine, self._free = engine, {}  # (kind, threads) -> passes, or None where such calls are not bound
 
-    def at_once(self, seen, weights):
-        """A `BoundForward` with these weights that was given back after a call that looked the same, or None.
-
-        It is found by what is `seen` of the arguments, without the call's plan and views. For calls without reserve,
-        lengths or resets.
-
-        Args:
-            seen: (x's shape, whether it trains, whether it is batch-major, type of hx, type of cx).
-        """
-        free = self._ready.get((seen, self._engine.num_threads)) if self._engine.binds_calls else None
+    def find(self, kind, weights):
+        """A `BoundForward` with these weights that was given back after a call of this kind, or None."""
+        free = self._free.get((kind, self._engine.num_threads)) if self._engine.binds_calls else None
         bound = _pop(free) if free else None
         return bound if bound is not None and bound.work.flat is weights else None
 
-    def take(self, call, plan, x, hx, cx):
-        """A `BoundForward` for a call, to be given back; None if such calls are not bound.
+    def make(self, kind, call, plan, x, hx, cx):
+        """A new `BoundForward` for a call of a kind, to be given back; None if such calls are not bound.
 
         Args:
             x, hx, cx: arrays like those that it will get; x may be None if it is for backward alone.
         """
-        threads = self._engine.num_threads if self._engine.binds_calls else 0
-        kind = call.problem, type(hx), type(cx), call.reserves, threads
+        if not self._engine.binds_calls:
+            return None
+        kind, problem = (kind, self._engine.num_threads), call.problem
         if kind not in self._free:
             if len(self._free) >= KINDS:
-                self._free, self._ready = {}, {}
-            binds = self._engine.binds_calls and not plan.concurrent and is_small(call.problem)
-            self._free[kind] = [] if binds else None
+                self._free = {}
+            self._free[kind] = None if plan.concurrent or not is_small(problem) else []
         free = self._free.get(kind)  # None too if another thread has just cleared them
         if free is None:
             return None
-        bound, problem = _pop(free), call.problem
-        if x is not None and not call.reserves:
-            self._ready[(x.shape, problem.training, problem.batch_major, type(hx), type(cx)), threads] = free
-        if bound is None or bound.work.flat is not call.flat:
-            if x is None:
-                outer = (problem.batch, problem.steps) if problem.batch_major else (problem.steps, problem.batch)
-                x = np.empty((*outer, problem.input_size), problem.dtype)
-            bound = BoundForward(call, plan, x, hx, cx, free)
-        return bound
+        if x is None:
+            outer = (problem.batch, problem.steps) if problem.batch_major else (problem.steps, problem.batch)
+            x = np.empty((*outer, problem.input_size), problem.dtype)
+        return BoundForward(call, plan, x, hx, cx, free)

@@ -108,6 +108,14 @@ def test_each_weight_space_of_a_descriptor_counts():
             np.testing.assert_array_equal(found, other)
 
 
+def test_calls_that_say_nothing_of_their_sequences_are_of_one_kind():
+    layer, x = nr.LSTM(3, 5, device="cpu"), np.ones((2, 1, 3), "float32")
+    layer(x), layer(x, padding_value=2.0)
+    assert len(free_passes(layer)) == len(layer.stack.bound._free) == 1
+    layer(x, lengths=[1])  # which none is bound for
+    assert len(free_passes(layer)) == len(layer.stack.bound._free) == 1
+
+
 def test_gradients_that_are_added_and_large_weights():
     """dw of the caller's, or weights whose gradients would be long to copy: backward is bound anew, forward not."""
     problem = make_problem(Case("gru", T=3, B=2, hidden=(300,)))
