@@ -16,6 +16,7 @@ import numpy as np
 
 from numbarnn.bench import report
 from numbarnn.bench.cases.cases import Case, make_instance
+from numbarnn.bench.cases.passes import FORWARD, SHORT, TRAINING, WHOLE
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.named_cells import FORMS, find
 from numbarnn.bench.peers import peers
@@ -24,7 +25,7 @@ from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import timing
-from numbarnn.bench.speed.command import FORWARD, SHORT, TRAINING, Shape, milliseconds
+from numbarnn.bench.speed.command import Shape, milliseconds
 from numbarnn.bench.speed.lineup import attempt, compare, said
 from numbarnn.bench.speed.record import Row, times
 from numbarnn.bench.speed.speed_table import about, quotient
@@ -106,7 +107,7 @@ def run(args):
 
     def time_one(shape, dtype, schedules, where):
         instances = [OwnInstance(named, shape, dtype, where.device) for named in args.cell]
-        rows = [row for what in SHORT for row in time_pass(instances, what, schedules, where, not args.no_loop)]
+        rows = [row for what in WHOLE for row in time_pass(instances, what, schedules, where, not args.no_loop)]
         return sorted(rows, key=lambda row: [instance.name for instance in instances].index(row.cell))
 
     todo = [(shape, dtype) for shape in args.shape or SHAPES for dtype in args.dtype]

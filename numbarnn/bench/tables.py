@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 
 import numbarnn
+from numbarnn.bench.cases.passes import FORWARD, TRAINING, WHOLE
 from numbarnn.bench.cases.shapes import SETS, TF32, Shape
 from numbarnn.bench.speed import record, trust
 from numbarnn.bench.speed.lineup import TORCH
-from numbarnn.bench.speed.speed_table import FORWARD, TRAINING
 
 RESULTS = Path(__file__).with_name("results")
 ROOT = Path(numbarnn.__file__).parents[1]
@@ -69,8 +69,9 @@ def newest(device, shapes=None):
 
 
 def rows_of(one, shapes=None):
-    """The rows of a record that are about the schedule `auto` and some shapes."""
-    return [row for row in one["results"] if row["schedule"] == "auto" and (not shapes or shape_of(row) in shapes)]
+    """The rows of a record that are about the schedule `auto`, whole passes and some shapes."""
+    rows = [row for row in one["results"] if row["schedule"] == "auto" and row["what"] in WHOLE]
+    return [row for row in rows if not shapes or shape_of(row) in shapes]
 
 
 def shape_of(row):

@@ -107,7 +107,7 @@ def test_a_schedule_that_refuses_is_a_row(command, monkeypatch, capsys):
     assert code == 1
     rows = [(row["what"], row["schedule"], row["refusal"]) for row in record["results"]]
     reason = "RuntimeError: H=5 does not fit"
-    assert rows == [(what, *rest) for what in speed.SHORT for rest in (("auto", None), ("stepwise", reason))]
+    assert rows == [(what, *rest) for what in speed.WHOLE for rest in (("auto", None), ("stepwise", reason))]
     assert "REFUSED: RuntimeError: H=5" in capsys.readouterr().out
 
 

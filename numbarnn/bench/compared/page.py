@@ -17,6 +17,14 @@ TRAFFIC = (
     "Operations are those of the matrix products. The bytes are those of weights, x, y and, in training, their "
     "gradients and what is saved, each moved once. Above the line is only what stays in the caches from call to call."
 )
+STEPS = (
+    "Median / 99th percentile of single calls, the state carried from one to the next. Ratios are the stepper's median "
+    "of a round divided by the peer's in the same round, the median over rounds."
+)
+CALLERS = {
+    "stepper": "stepper", "numbarnn": "call", "torch": "PyTorch", "torch cell": "PyTorch's cell",
+    "onnxruntime": "onnxruntime",
+}  # fmt: skip
 
 
 def html(results):
@@ -30,9 +38,13 @@ def html(results):
     for device in dict.fromkeys(result.record["device"] for result in results):
         there = [result for result in results if result.record["device"] == device]
         own = [key for key in keys if any(key in result.entries for result in there)]
-        clock = "the GPU's clock" if device == "cuda" else "the host's clock"
-        parts += [f"<h2>{'GPU' if device == 'cuda' else 'CPU'}: ratios</h2>", plots.ratios(there, own)]
-        parts += [f"<h2>Milliseconds by {clock}</h2>", times(there, own)]
+        clock, kind = ("the GPU's clock", "GPU") if device == "cuda" else ("the host's clock", "CPU")
+        if own:
+            parts += [f"<h2>{kind}: ratios</h2>", plots.ratios(there, own)]
+            parts += [f"<h2>Milliseconds by {clock}</h2>", times(there, own)]
+        if taken := keys_of(there, "steps"):
+            parts += [f"<h2>{kind}: one step at a time, microseconds of single calls</h2>"]
+            parts += [f"<p>{escape(STEPS)}</p>", steps(there, taken)]
     for result in results:
         pictures = [(dtype, plots.roofline(result, dtype)) for dtype in ("float32", "float64")]
         for dtype, picture in pictures:
@@ -71,6 +83,22 @@ def cells(result, key):
     ratios = ", ".join(f"{ratio:.2f} {peer}" for peer, ratio in entry.ratios.items())
     share = f"{entry.flops / peak:.0%}" if peak else ""
     return [milliseconds(entry.seconds) + "?" * bool(entry.doubts), ratios, f"{entry.flops / 1e9:.1f}", share]
+
+
+def steps(results, keys):
+    """The table of single steps: a row for each problem and result."""
+    several, lines = len(results) > 1, []
+    for key in keys:
+        for result in (one for one in results if key in one.steps):
+            step = result.steps[key]
+            mark = "?" * bool(step.doubts)
+            shown = [
+                f"{step.median[name] * 1e6:.1f} / {step.p99[name] * 1e6:.1f}{mark}" if name in step.median else ""
+                for name in CALLERS
+            ]
+            ratios = ", ".join(f"{ratio:.2f} {peer}" for peer, ratio in step.ratios.items())
+            lines.append([str(key), *([result.name] if several else []), *shown, step.refusal or ratios])
+    return table(["problem", *(["result"] if several else []), *CALLERS.values(), "ratios"], lines)
 
 
 def circumstances(record):

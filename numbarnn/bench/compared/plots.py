@@ -5,7 +5,7 @@ import io
 import numpy as np
 
 from numbarnn.bench import report
-from numbarnn.bench.speed.speed_table import TRAINING
+from numbarnn.bench.cases.passes import TRAINING
 
 PURPOSE = "the pictures of numbarnn report"
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:red")

@@ -4,13 +4,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from numbarnn.bench.cases.passes import SHORT, STEP, TRAINING
 from numbarnn.bench.speed import record, trust
 from numbarnn.bench.speed.lineup import is_cudnn
 from numbarnn.bench.speed.peak import operations, smallest_traffic
-from numbarnn.bench.speed.speed_table import SHORT, TRAINING, judged
+from numbarnn.bench.speed.speed_table import judged
 
 SLOWER = 1.1  # times a former ratio that count as a loss
-NAMES = {"torch": "PyTorch", "onnxruntime": "onnxruntime"}
+NAMES = {"torch": "PyTorch", "onnxruntime": "onnxruntime", "torch cell": "PyTorch's cell"}
 
 
 class Key(NamedTuple):
@@ -75,26 +76,54 @@ def entry_of(row, machine_doubt):
     return Entry(own, found, work / own, work / traffic, trust.doubts(row, judged(row), machine_doubt), None)
 
 
+class Step(NamedTuple):
+    """A row of single steps (`numbarnn bench --stream`), as the page shows it.
+
+    Attributes:
+        median, p99: contender -> seconds of its calls.
+        ratios: peer -> median over rounds of the stepper's time / its time.
+        doubts, refusal: as of an `Entry`.
+    """
+
+    median: dict
+    p99: dict
+    ratios: dict
+    doubts: list
+    refusal: str | None
+
+
+def step_of(row, machine_doubt):
+    """The `Step` of a row."""
+    if not row["ok"]:
+        return Step({}, {}, {}, [], row["refusal"] or "no times")
+    found = {NAMES.get(name, name): ratio for name, ratio in row["stepper_ratio"].items() if name != "numbarnn"}
+    return Step(row["median_s"], row["p99_s"], found, trust.doubts(row, judged(row), machine_doubt), None)
+
+
 class Result(NamedTuple):
     """A record and its rows.
 
     Attributes:
-        name: of its file. record: as `record.read` gives it. entries: `Key` -> `Entry`.
+        name: of its file. record: as `record.read` gives it. entries: `Key` -> `Entry` of passes over sequences;
+        steps: `Key` -> `Step`.
     """
 
     name: str
     record: dict
     entries: dict
+    steps: dict
 
 
 def result_of(name, found):
     """The `Result` of a record that `record.read` gave."""
-    return Result(name, found, {key_of(row): entry_of(row, found["doubt"]) for row in found["results"]})
+    rows, doubt = found["results"], found["doubt"]
+    entries = {key_of(row): entry_of(row, doubt) for row in rows if row["what"] != STEP}
+    return Result(name, found, entries, {key_of(row): step_of(row, doubt) for row in rows if row["what"] == STEP})
 
 
-def keys_of(results):
-    """Every `Key` of some results, in the order in which they come."""
-    return list(dict.fromkeys(key for result in results for key in result.entries))
+def keys_of(results, part="entries"):
+    """Every `Key` of some results' entries, or of their steps, in the order in which they come."""
+    return list(dict.fromkeys(key for result in results for key in getattr(result, part)))
 
 
 # -------------------------------------------------------------------------------------------- against a former record
@@ -123,8 +152,9 @@ class Change(NamedTuple):
 def changes(former, now):
     """`Change`s of the rows that two `Result`s share, a row per peer that both have."""
     found = []
-    for key, entry in now.entries.items():
-        old = former.entries.get(key)
+    earlier = former.entries | former.steps
+    for key, entry in (now.entries | now.steps).items():
+        old = earlier.get(key)
         for peer in entry.ratios if old else ():
             if peer in old.ratios:
                 trusted = not entry.doubts and not old.doubts

@@ -13,20 +13,21 @@ from dataclasses import asdict, dataclass, field
 
 from numbarnn.bench import info, report
 from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
+from numbarnn.bench.cases.passes import FORWARD, TRAINING, WHOLE
 from numbarnn.bench.cases.shapes import SETS, TF32, Shape, parse_shape
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.torch_peer import torch_tf32
-from numbarnn.bench.speed import speed_table, timing
+from numbarnn.bench.speed import speed_table, stream, timing
 from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up, said
 from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn, ratios, times
-from numbarnn.bench.speed.speed_table import FORWARD, SHORT, TRAINING, milliseconds
+from numbarnn.bench.speed.speed_table import milliseconds
 from numbarnn.bench.speed.trust import Load, machine_doubt
 from numbarnn.common import precision
 
 ROUNDS = {"cpu": 7, "cuda": 5}
 QUICK, QUICK_ROUNDS = "quick", 5
 
-__all__ = ["FORWARD", "SETS", "SHORT", "TRAINING", "Shape", "as_record", "compare", "disagreement", "milliseconds"]
+__all__ = ["FORWARD", "SETS", "TRAINING", "WHOLE", "Shape", "as_record", "compare", "disagreement", "milliseconds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,9 @@ def add_arguments(parser):
     shapes.add_argument("--set", choices=SETS, default="default", help=f"named shapes; {sets}")
     about = f"the set {QUICK!r} and at most {QUICK_ROUNDS} rounds: two to three minutes on two cores"
     shapes.add_argument("--quick", action="store_const", const=QUICK, dest="set", help=about)
+    about = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
+    about += "shapes with T=1, by default those of the set stream"
+    parser.add_argument("--stream", action="store_true", help=about)
     about = "only the rows whose 'cell T,B,I,H,L dtype' has this text in it, such as 'lstm 25,16' or float64; may be "
     parser.add_argument("--only", action="append", metavar="TEXT", help=about + "given several times, for any of them")
     add_list_argument(parser, "--cell", PEERS_CELLS, ["lstm", "gru"])
@@ -100,13 +104,14 @@ def run(args):
         raise report.MissingPackage("PyTorch", "numbarnn bench", "torch")
     if args.set == QUICK and not args.shape:
         args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
+    shapes = stream.shapes_of(args) if args.stream else args.shape or SETS[args.set]
     where = set_up(args)
     if where.device == "cpu" and not peers.installed("onnx", "onnxruntime"):
         report.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
     todo = [
         (cell, shape, dtype, TF32[tf32])
         for cell in args.cell
-        for shape in args.shape or SETS[args.set]
+        for shape in shapes
         for dtype in args.dtype
         for tf32 in (args.tf32 if dtype == "float32" and where.device == "cuda" else ["off"])
     ]
@@ -116,7 +121,10 @@ def run(args):
             raise report.CannotRun(
                 f"--only {' '.join(args.only)} leaves nothing: rows are called 'lstm 25,16,512,512,1 float32'"
             )
-    rows = take_times(args, where, todo, time_case, speed_table.print_timings)
+    if args.stream:
+        rows = take_times(args, where, todo, stream.time_stream, stream.print_streams, stream.TORCH_METHOD)
+    else:
+        rows = take_times(args, where, todo, time_case, speed_table.print_timings)
     return 0 if all(row["ok"] and not disagreement(row["agreement"]) for row in rows) else 1
 
 
@@ -191,9 +199,9 @@ def time_case(cell, shape, dtype, tf32, schedules, where):
         truth = exact.results(exact.call())
     except Exception as exception:
         about |= {"ok": False, "refusal": said(exception)}
-        return [Timing(**about, what=what, schedule=schedule) for what in SHORT for schedule in schedules]
+        return [Timing(**about, what=what, schedule=schedule) for what in WHOLE for schedule in schedules]
     timings = []
-    for what in SHORT:
+    for what in WHOLE:
         with torch_tf32(tf32):
             timings += time_pass(instance, truth, about | {"what": what}, schedules, where)
     return timings

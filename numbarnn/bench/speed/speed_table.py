@@ -1,13 +1,12 @@
 """The tables that `numbarnn bench` prints; rows are dicts, as in records."""
 
 from numbarnn.bench import report
+from numbarnn.bench.cases.passes import SHORT, TRAINING
 from numbarnn.bench.speed import trust
 from numbarnn.bench.speed.lineup import TORCH, is_cudnn
 from numbarnn.bench.speed.peak import operations
 from numbarnn.bench.speed.record import rival_of
 
-FORWARD, TRAINING = "forward", "forward+backward"
-SHORT = {FORWARD: "fwd", TRAINING: "fwd+bwd"}  # in the table
 ALGORITHMS = {"standard": "std", "persist_static": "static", "persist_dynamic": "dynamic",
               "persist_static_small_h": "small_h"}  # fmt: skip
 
@@ -109,7 +108,7 @@ def say_left_out(rows):
     """Says which peers have no times and why, and which are not called as one CUDA graph."""
     found = {}
     for row in rows:
-        notes = {name: note for name, note in row["notes"].items() if is_cudnn(name) and "cannot" in note}
+        notes = {name: note for name, note in row.get("notes", {}).items() if is_cudnn(name) and "cannot" in note}
         for name, words in (row["left_out"] | notes).items():
             found.setdefault((name, words), []).append(" ".join(about(row)[:4]))
     for (name, words), cases in found.items():

@@ -12,6 +12,9 @@ before each turn in which the others' threads go to sleep. Two times are taken:
              counts the rounds in which the GPU began before the host had made its calls, and may have waited for it.
 
 A call time far above the device time is the host's: Python, launches, allocations.
+
+Single calls (`single_calls`) are timed one by one, from an idle device to an idle device: a stream that takes a step at
+a time waits for each, and for the slowest of them, which a median does not show.
 """
 
 import time
@@ -92,6 +95,36 @@ def one_turn(contender, samples, at_once):
     while time.perf_counter() - begin < WARM_S:
         timed(contender, 1)
     return float(np.median([timed(contender, at_once) / at_once for _ in range(samples)]))
+
+
+def single_calls(streams, rounds, calls):
+    """Stream's name -> seconds of single steps, an array (rounds, calls each).
+
+    Args:
+        streams: as `streams.Stream`, with different names; they take turns, in alternating order.
+        calls: how many steps each takes in all, at least.
+    """
+    seconds = {stream.name: np.empty((rounds, -(-calls // rounds))) for stream in streams}
+    for number in range(rounds):
+        for stream in streams if number % 2 == 0 else streams[::-1]:
+            time.sleep(GAP_S)
+            time_steps(stream, seconds[stream.name][number])
+    return seconds
+
+
+def time_steps(stream, seconds):
+    """Fills an array with the seconds of steps, after a few that are not timed."""
+    step, wait, inputs, clock = stream.step, stream.synchronize, stream.inputs, time.perf_counter
+    begin = clock()
+    while clock() - begin < WARM_S:
+        step(inputs[0])
+        wait()
+    for number in range(len(seconds)):
+        x = inputs[number % len(inputs)]
+        begin = clock()
+        step(x)
+        wait()
+        seconds[number] = clock() - begin
 
 
 def timed(contender, calls):

@@ -11,6 +11,7 @@ import numpy as np
 
 BUSY = 0.3  # cores per core that others may keep busy
 NOISY = 0.1  # half of a contender's rounds may lie that far apart, relative to their median
+NOISY_TAIL = 0.5  # the same for the 99th percentiles of single calls, which scatter more
 LEAST_ROUNDS = 3  # below, nobody knows how much they scatter
 
 
@@ -88,6 +89,9 @@ def doubts(row, names, machine=None):
             found.append(f"{name} had {rounds} rounds only")
         elif (apart := spread(times[name])) > NOISY:
             found.append(f"{name} scatters by {apart:.0%}")
+        tails = (row.get("p99_seconds") or {}).get(name, ())
+        if len(tails) >= LEAST_ROUNDS and (apart := spread(tails)) > NOISY_TAIL:
+            found.append(f"{name}'s 99th percentile scatters by {apart:.0%}")
         if by_gpu and behind and behind.get(name):
             found.append(f"the GPU waited for the host in {behind[name]} of {rounds} rounds of {name}")
     if machine and (not by_gpu or behind is None):

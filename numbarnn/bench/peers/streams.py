@@ -1,0 +1,185 @@
+"""One step after the other with the state carried along, as users of each library write it for a stream."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from numbarnn.bench.cases.cases import layer_of, make_layer, pack_states, renamed, unpack_states
+from numbarnn.bench.peers import peers
+from numbarnn.bench.peers.onnx_peer import onnx_session, state_feed
+from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_module, torch_synchronize, torch_to_numpy
+from numbarnn.weights.network import infer
+from numbarnn.weights.torch import write as state_dict_of
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Someone who takes one step at a time.
+
+    Attributes:
+        name: of the contender.
+        inputs: x of each time of an instance, as `step` takes it.
+        begin: goes back to the instance's initial state.
+        step: x -> y, (1, B, H) or (B, H); keeps the new state.
+        state: the state after the last step, as NumPy arrays by quantity: hy and, where there is one, cy.
+        to_numpy: y -> a NumPy array.
+        synchronize: waits for the device.
+        plan: what numbarnn runs, and why.
+    """
+
+    name: str
+    inputs: list
+    begin: Callable
+    step: Callable
+    state: Callable
+    to_numpy: Callable = np.asarray
+    synchronize: Callable = lambda: None
+    plan: str | None = None
+
+    def walk(self):
+        """All steps from the initial state: y (T, B, H) and the final states, by quantity."""
+        self.begin()
+        found = [self.to_numpy(self.step(x)) for x in self.inputs]
+        return {"y": np.stack([y.reshape(y.shape[-2:]) for y in found])} | self.state()
+
+
+# -------------------------------------------------------------------------------------------------------- numbarnn
+def call_stream(instance, device, schedule):
+    """A layer called with one step at a time: y, state = layer(x, state)."""
+    case = instance.case
+    layer = make_layer(case, device, instance.parameters, schedule)
+    initial = state = peers.to_engine_state(layer, instance.h0, instance.c0)
+    inputs = [layer.engine.from_host(np.ascontiguousarray(instance.x[t : t + 1])) for t in range(case.T)]
+
+    def begin():
+        nonlocal state
+        state = initial
+
+    def step(x):
+        nonlocal state
+        y, state = layer(x, state)
+        return y
+
+    return Stream(
+        "numbarnn", inputs, begin, step, lambda: peers.named_states(layer, case, ("hy", "cy"), state),
+        partial(peers.to_host, layer), synchronize_of(layer), plan_of(layer, inputs[0]),
+    )  # fmt: skip
+
+
+def stepper_stream(instance, device, schedule):
+    """`layer.stepper`."""
+    case = instance.case
+    layer = make_layer(case, device, instance.parameters, schedule)
+    initial = peers.to_engine_state(layer, instance.h0, instance.c0)
+    stepper = layer.stepper(case.B, initial)
+    inputs = [layer.engine.from_host(np.ascontiguousarray(instance.x[t])) for t in range(case.T)]
+
+    def begin():
+        stepper.state = initial
+
+    return Stream(
+        "stepper", inputs, begin, stepper, lambda: peers.named_states(layer, case, ("hy", "cy"), stepper.state),
+        partial(peers.to_host, layer), synchronize_of(layer),
+    )  # fmt: skip
+
+
+def synchronize_of(layer):
+    """What waits for a layer's work."""
+    return getattr(layer.engine, "synchronize", None) or (lambda: None)
+
+
+def plan_of(layer, x):
+    """The schedule of a layer's calls, and its reason."""
+    return layer.explain(tuple(x.shape)).splitlines()[1]
+
+
+# --------------------------------------------------------------------------------------------------------- PyTorch
+def torch_stream(instance, device):
+    """nn.LSTM, nn.GRU or nn.RNN, called with a sequence of one step."""
+    case = instance.case
+    module = torch_module(instance, range(case.L), device).eval()
+    module.flatten_parameters()
+    given = [numpy_to_torch(pack_states(s), device) for s in (instance.h0, instance.c0) if s]
+    initial = state = tuple(given) if case.has_c else given[0]
+
+    def begin():
+        nonlocal state
+        state = initial
+
+    def step(x):
+        nonlocal state
+        y, state = module(x, state)
+        return y
+
+    def states():
+        parts = [torch_to_numpy(part) for part in (state if case.has_c else (state,))]
+        return {name: unpack_states(case, part) for name, part in zip(("hy", "cy"), parts, strict=False)}
+
+    inputs = [numpy_to_torch(instance.x[t : t + 1], device) for t in range(case.T)]
+    return Stream("torch", inputs, begin, step, states, torch_to_numpy, torch_synchronize(device))
+
+
+def torch_cell_stream(instance, device):
+    """nn.LSTMCell, nn.GRUCell or nn.RNNCell, one for each layer: PyTorch's modules for one step."""
+    case = instance.case
+    modules = [torch_cell(instance, k, device) for k in range(case.L)]
+    given = [[numpy_to_torch(part[0], device) for part in s] for s in (instance.h0, instance.c0) if s]
+    initial = list(zip(*given, strict=True)) if case.has_c else given[0]  # per layer
+    state = list(initial)
+
+    def begin():
+        state[:] = initial
+
+    def step(x):
+        for k, module in enumerate(modules):
+            state[k] = module(x, state[k])
+            x = state[k][0] if case.has_c else state[k]
+        return x
+
+    def states():
+        parts = zip(*state, strict=True) if case.has_c else [state]
+        return {
+            name: [torch_to_numpy(one)[None] for one in part] for name, part in zip(("hy", "cy"), parts, strict=False)
+        }
+
+    inputs = [numpy_to_torch(x, device) for x in instance.x]
+    return Stream("torch cell", inputs, begin, step, states, torch_to_numpy, torch_synchronize(device))
+
+
+def torch_cell(instance, layer, device):
+    """PyTorch's module for one step of a layer."""
+    import torch
+
+    case = instance.case
+    kind = {"lstm": torch.nn.LSTMCell, "gru": torch.nn.GRUCell}.get(case.cell, torch.nn.RNNCell)
+    options = {"nonlinearity": case.cell.removeprefix("rnn_")} if kind is torch.nn.RNNCell else {}
+    options |= {"dtype": getattr(torch, case.dtype), "device": device}
+    module = kind(case.layer_input_size(layer), case.hidden[layer], **options).eval()
+    own = {renamed(name, -layer): array for name, array in instance.parameters.items() if layer_of(name) == layer}
+    state = state_dict_of(infer(own, case.cell))
+    module.load_state_dict({name.removesuffix("_l0"): numpy_to_torch(array) for name, array in state.items()})
+    return module
+
+
+# ------------------------------------------------------------------------------------------------------ onnxruntime
+def onnxruntime_stream(instance, threads):
+    """onnxruntime's CPU provider, whose states of one call are given to the next."""
+    case, (session, names) = instance.case, onnx_session(instance, threads)
+    initial = state_feed(instance)
+    after = [(name, names.index(f"{name[0]}y{name[2:]}")) for name in initial]  # hx_l0 is hy_l0 of the call before
+    place, feed, run = names.index("y"), dict(initial), session.run
+
+    def step(x):
+        feed["x"] = x
+        found = run(None, feed)
+        for name, number in after:
+            feed[name] = found[number]
+        return found[place]
+
+    def states():
+        return {f"{s}y": [feed[f"{s}x_l{k}"] for k in range(case.L)] for s in ("hc" if case.has_c else "h")}
+
+    inputs = [np.ascontiguousarray(instance.x[t : t + 1]) for t in range(case.T)]
+    return Stream("onnxruntime", inputs, lambda: feed.update(initial), step, states)

@@ -1,0 +1,179 @@
+"""`numbarnn bench --stream`: single steps, the state carried from one to the next, timed one by one.
+
+Whoever answers a stream waits for every call, and for the slowest of them: beside the median of all calls stands their
+99th percentile. numbarnn is there twice, as a call of the layer with one step and as `layer.stepper`; so is PyTorch, as
+the module and as its cell for one step. All walk over STEPS steps first, and what they return is compared.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from numbarnn.bench import report
+from numbarnn.bench.cases.cases import Case, make_instance
+from numbarnn.bench.cases.passes import STEP
+from numbarnn.bench.cases.shapes import SETS
+from numbarnn.bench.peers import peers, streams
+from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.peers.torch_peer import torch_tf32
+from numbarnn.bench.speed import timing, trust
+from numbarnn.bench.speed.lineup import TORCH, attempt, compare, disagreement, largest_trusted, said
+from numbarnn.bench.speed.record import Row, ratios
+from numbarnn.bench.speed.speed_table import about, judged, outcome, quotient, say_left_out
+
+CALLS = 2000  # of each contender, at least
+STEPS = 8  # compared; timed calls take the same x again and again
+TAIL = 99  # the percentile beside the median
+OWN = ("numbarnn", "stepper")
+TORCH_METHOD = {
+    "torch": "module.eval(), called with one step, under torch.inference_mode()",
+    "torch cell": "torch.nn.LSTMCell, GRUCell or RNNCell, one for each layer, under torch.inference_mode()",
+    "allow_tf32": "as each row's tf32 says",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamTiming(Row):
+    """One row: `seconds` are the medians of a round's calls, `median_s` those of all calls.
+
+    Attributes:
+        tf32: whether float32 products were allowed to be rounded to TF32, for everybody.
+        calls: how many each contender made.
+        p99_s: contender -> 99th percentile of all its calls; p99_seconds: of those of each round.
+        stepper_ratio: as `ratio`, of the stepper's times.
+        left_out: contender -> why it has no times.
+    """
+
+    tf32: bool = False
+    calls: int = 0
+    p99_s: dict = field(default_factory=dict)
+    p99_seconds: dict = field(default_factory=dict)
+    stepper_ratio: dict = field(default_factory=dict)
+    left_out: dict = field(default_factory=dict)
+
+
+def shapes_of(args):
+    """The shapes that arguments of the command ask for.
+
+    Raises:
+        CannotRun: one has more than one step.
+    """
+    named = SETS["stream" if args.set in ("default", "quick") else args.set]
+    found = args.shape or named
+    long = [shape for shape in found if shape.T != 1]
+    if long:
+        raise report.CannotRun(f"--stream takes one step at a time, so T must be 1 in T,B,I,H,L: got {long[0]}")
+    return found
+
+
+def time_stream(cell, shape, dtype, tf32, schedules, where):
+    """The rows of one case, a row per schedule."""
+    case = Case(cell, STEPS, shape.B, shape.I, (shape.H,) * shape.L, dtype=dtype, allow_tf32=tf32)
+    row = {"cell": cell, "shape": shape._asdict(), "dtype": dtype, "device": where.device, "tf32": tf32, "what": STEP}
+    return [StreamTiming(**row, schedule=schedule, **measure(case, schedule, where)) for schedule in schedules]
+
+
+def measure(case, schedule, where):
+    """What a row says beside its names."""
+    instance, device = make_instance(case), where.device
+    try:
+        with torch_tf32(case.allow_tf32):
+            exact = peers.torch_contender(instance.float64, False, device)
+            return compared_and_timed(instance, exact.results(exact.call()), schedule, where)
+    except Exception as exception:
+        return {"ok": False, "refusal": said(exception)}
+
+
+def compared_and_timed(instance, truth, schedule, where):
+    """`measure`, where PyTorch has computed the truth."""
+    import torch
+
+    case, device, line, left_out, agreement = instance.case, where.device, [], {}, []
+    with_onnx = device == "cpu" and case.dtype == "float32" and peers.installed("onnx", "onnxruntime")
+    rivals = [streams.torch_stream(instance, device), streams.torch_cell_stream(instance, device)]
+    rivals += [streams.onnxruntime_stream(instance, where.threads)] if with_onnx else []
+    with torch.inference_mode():
+        wanted = rivals[0].walk()
+        for rival in rivals:
+            limits = {"limit_of": largest_trusted} if rival.name == TORCH else {}
+            rows = compare(case, as_contender(rival), truth, wanted, **limits)
+            agreement += rows if rival.name != TORCH else []
+            if reason := disagreement(rows):
+                left_out[rival.name] = reason
+            else:
+                line.append(rival)
+        for make in (streams.stepper_stream, streams.call_stream):
+            made, rows, refusal = attempt(
+                lambda make=make: make(instance, device, schedule),
+                lambda own: compare(case, as_contender(own), truth, wanted),
+            )
+            agreement += rows
+            if refusal:
+                return {"ok": False, "refusal": refusal, "agreement": agreement, "left_out": left_out}
+            line.insert(0, made)
+        seconds = timing.single_calls(line, where.rounds, CALLS)
+    plan = line[0].plan
+    return {"ok": True, "agreement": agreement, "left_out": left_out, "plan": plan, **figures(seconds)}
+
+
+def as_contender(stream):
+    """A stream's walk, as `compare` wants it."""
+    return Contender(stream.name, stream.walk, lambda found: found, stream.synchronize)
+
+
+def figures(seconds):
+    """The fields of a `StreamTiming` with times.
+
+    Args:
+        seconds: contender -> seconds of single calls (rounds, calls), with those of OWN among them.
+    """
+
+    def of_rounds(percent):
+        return {name: np.percentile(found, percent, axis=1).tolist() for name, found in seconds.items()}
+
+    def of_all(percent):
+        return {name: float(np.percentile(found, percent)) for name, found in seconds.items()}
+
+    middle = of_rounds(50)
+    of_stepper = {name: times for name, times in middle.items() if name not in OWN} | {"numbarnn": middle["stepper"]}
+    return {
+        "calls": seconds["stepper"].size, "seconds": middle, "p99_seconds": of_rounds(TAIL), "median_s": of_all(50),
+        "p99_s": of_all(TAIL), "ratio": ratios(middle), "stepper_ratio": ratios(of_stepper),
+    }  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------- the table
+LABELS = {
+    "numbarnn": "numbarnn call", "stepper": "stepper", "torch": "torch", "torch cell": "torch cell",
+    "onnxruntime": "onnxrt",
+}  # fmt: skip
+
+
+def microseconds(row, name):
+    """Median and 99th percentile of a contender's calls, as text."""
+    middle, tail = row["median_s"].get(name), row["p99_s"].get(name)
+    return "-" if middle is None else f"{middle * 1e6:.1f} / {tail * 1e6:.1f}"
+
+
+def print_streams(rows, where, doubt):
+    """The table of single calls, and a summary line; arguments as of `speed_table.print_timings`."""
+    names = [name for name in LABELS if any(name in row["median_s"] for row in rows)]
+    rivals = [name for name in names if name not in OWN]
+    columns = [LABELS[name] for name in names] + [f"stepper / {LABELS[name]}" for name in rivals]
+    table = []
+    for row in rows:
+        times = [microseconds(row, name) for name in names]
+        found = [quotient(row["stepper_ratio"].get(name)) for name in rivals]
+        cell, sizes, dtype, _, schedule = about(row)
+        table.append([cell, sizes, dtype, schedule, *times, *found, outcome(row, doubt)])
+    calls, threads = max(row["calls"] for row in rows), f"{where.threads} CPU threads"
+    title = f"Microseconds of single steps, median / 99th percentile of {calls} calls, the host's clock"
+    title += f", {threads}" if where.device == "cpu" else ", until the GPU is idle"
+    title += "; a ratio below 1: the stepper is faster"
+    heading = ["cell", "T,B,I,H,L", "dtype", "schedule"]
+    report.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("result",))
+    say_left_out(rows)
+    refusals = sum(not row["ok"] for row in rows)
+    doubted = sum(row["ok"] and bool(trust.doubts(row, judged(row), doubt)) for row in rows)
+    verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"all {len(rows)} agree with PyTorch"
+    report.say(f"numbarnn bench: {verdict}{f'; {doubted} not to be trusted' if doubted else ''}")
