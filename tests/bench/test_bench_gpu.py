@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fake_cudnn
-from numbarnn.bench.cases import cases
+from numbarnn.bench.cases import cases, passes, shapes
 from numbarnn.bench.peers import cudnn, cudnn_peer, peers, torch_peer
 from numbarnn.bench.peers.cudnn import options
 from numbarnn.bench.speed import command as speed
@@ -172,7 +172,7 @@ def test_an_algorithm_with_wrong_results_has_no_time(machine, bench, monkeypatch
 
 def test_weights_are_packed_once(machine):
     problem = cases.make_instance(cases.Case("lstm", 4, 3, 5, (6,), gradients="y"))
-    contenders, refusals = cudnn_peer.cudnn_contenders(problem, train=True)
+    contenders, refusals = cudnn_peer.cudnn_contenders(problem, passes.TRAINING)
     assert not refusals and [contender.name for contender in contenders] == ALGORITHMS
     calls, runs = len(machine.session.library.calls), machine.session.library.runs
     torchs = torch_peer.torch_contender(problem, True)
@@ -204,6 +204,44 @@ def test_without_cudnn_pytorchs_choice_is_left(machine, bench, monkeypatch, caps
     for row in found["results"]:
         assert set(row["seconds"]) == {"numbarnn", "torch"} and row["best_cudnn"] is None
     assert "cudnn, 2 cases such as gru 3,2,4,5,2 float32 fwd: libcudnn.so.9 is nowhere" in capsys.readouterr().out
+
+
+def test_deepbenchs_passes_are_cudnns_functions_apart(machine, command, monkeypatch, capsys):
+    """Skip input; each function runs alone, on the reserve space of a forward, and what it computes is right."""
+    own = {"gru": shapes.shapes("3,2,5,5,1"), "lstm": shapes.shapes("2,3,4,4,1")}
+    monkeypatch.setitem(speed.DEEPBENCH, "deepbench-train", own)
+    ran, do = [], fake_cudnn.FakeLibrary
+
+    def noted(name, function):
+        return lambda self, **arguments: ran.append(name) or function(self, **arguments)
+
+    for name in fake_cudnn.RUNNING:
+        monkeypatch.setattr(do, name, noted(name, getattr(do, name)))
+    only = {}
+
+    def device_time(contender, calls, call_s):
+        ran.clear()
+        contender.call()
+        only.setdefault(contender.name, []).append(tuple(ran))
+        return 4.0, True
+
+    monkeypatch.setattr(timing, "device_time", device_time)
+    code, found = command(*"bench --device cuda --set deepbench-train --tf32 off --rounds 3 --threads 1".split())
+    assert code == 0, [row["refusal"] for row in found["results"]]
+    assert [row["what"] for row in found["results"]] == [*passes.APART] * 2
+    for row in found["results"]:
+        assert row["input_mode"] == "skip" and set(row["device_seconds"]) == {"numbarnn", *ALGORITHMS}
+        assert row["left_out"] == {"torch": lineup.NO_SKIP}
+        compared = {check["quantity"] for check in row["agreement"] if check["contender"] == "cudnn standard"}
+        parameters = {"weight_hh_l0", "bias_ih_l0", "bias_hh_l0"}
+        states = {"c", "h"} if row["cell"] == "lstm" else {"h"}
+        expected = {"y", *(f"{s}y" for s in states)} if "forward" in row["what"] else set()
+        expected |= {"dx", *(f"d{s}x" for s in states)} if row["what"] in ("backward", "backward data") else set()
+        assert compared == expected | (parameters if row["what"] in ("backward", "backward weights") else set())
+    forward, data, weights = ((name,) for name in fake_cudnn.RUNNING)
+    alone = [forward, forward, data, weights, data + weights]
+    assert only["cudnn standard"] == [one for one in alone * 2 for _ in range(3)]
+    assert "bwd weights: numbarnn goes back through the steps" in capsys.readouterr().out
 
 
 def test_a_record_has_what_was_timed_and_with_what(bench):

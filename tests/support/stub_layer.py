@@ -48,7 +48,7 @@ class StubLayer:
     def dropout_masks(self, tape):
         return [self.spoil("dropout mask", mask) for mask in expected.dropout_masks(self.case, tape.call)]
 
-    def backward(self, tape, dy=None, dstate=None, *, dw=None):
+    def backward(self, tape, dy=None, dstate=None, *, dw=None, need=("x", "weights"), retain=False):
         case = self.case
         dhy, dcy = self._states(dstate)
         found = self.backward_of(tape.result, None if dy is None else self._unpacked(dy)[0], dhy, dcy)
@@ -57,7 +57,8 @@ class StubLayer:
             params = {name: array + dw[name] for name, array in params.items()}
         state = self._pack("dhx", found.dhx)
         state = (state, self._pack("dcx", found.dcx)) if case.has_c else state
-        x = self._packed(self._cast("dx", found.dx), tape.x)
+        x = self._packed(self._cast("dx", found.dx), tape.x) if "x" in need else None
+        params = params if "weights" in need else None
         return SimpleNamespace(x=x, state=state, params=params, weights=params)
 
     def _states(self, state):

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from numbarnn.bench import report
+from numbarnn.bench.cases import passes
 
 
 class Shape(NamedTuple):
@@ -36,7 +37,7 @@ def shapes(text):
     return tuple(map(parse_shape, text.split()))
 
 
-#: Name -> shapes. DeepBench itself leaves the input product out (CUDNN_SKIP_INPUT), and has other shapes for each cell.
+#: Name -> shapes, of any cell.
 SETS = {
     "default": shapes(
         "25,16,512,512,1 50,64,512,512,1 25,32,1024,1024,1 100,1,256,256,1 8,128,1024,1024,3 3,1,255,20,2 "
@@ -48,15 +49,35 @@ SETS = {
         "1024,16,768,768,1 25,16,512,512,1 25,32,512,512,1 25,64,512,512,1 25,64,1024,1024,1 150,16,256,256,1 "
         "100,64,512,512,4 8,128,1024,1024,3"
     ),
-    "deepbench-lstm": deepbench(
-        ((512, 1024, 2048, 4096), (16, 32, 64, 128), (25,)),
-        ((1536,), (8, 16, 32), (50,)),
-        ((256,), (16, 32, 64), (150,)),
-    ),
-    "deepbench-gru": deepbench(
-        ((2816, 2048, 1536, 2560), (32,), (1500, 750, 375, 187)), ((512,), (32,), (1,)), ((1024,), (32, 64), (1500,))
-    ),
-    "deepbench-rnn": deepbench(((1760, 2048, 2560), (16, 32, 64, 128), (50,))),
+    # Appleyard, Kocisky and Blunsom 2016 (arXiv 1604.01946): four layers of an LSTM. FlashRNN (arXiv 2412.07752): one
+    # layer, long sequences. A question in a forum: a stack of three layers, or three layers of which each is called.
+    "published": shapes("100,64,512,512,4 1024,16,768,768,1 8,128,1024,1024,3 8,128,1024,1024,1"),
+}
+
+_LSTM, _GRU = (512, 1024, 2048), (2816, 2048, 1536, 2560)
+_GRU_STEPS = (1500, 750, 375, 187)
+#: DeepBench's problems, each cell with its own shapes: set -> cell -> shapes. Its "vanilla" is CUDNN_RNN_RELU.
+DEEPBENCH = {
+    "deepbench-train": {
+        "rnn_relu": deepbench(((1760, 2048, 2560), (16, 32, 64, 128), (50,))),
+        "lstm": deepbench(
+            ((*_LSTM, 4096), (16, 32, 64, 128), (25,)), ((1536,), (8, 16, 32), (50,)), ((256,), (16, 32, 64), (150,))
+        ),
+        "gru": deepbench((_GRU, (32,), _GRU_STEPS), ((512,), (32,), (1,)), ((1024,), (32, 64), (1500,))),
+    },
+    "deepbench-server": {
+        "lstm": deepbench((_LSTM, (1, 2, 4), (25,)), ((1536,), (1, 2, 4), (50,)), ((256,), (1, 2, 4), (150,))),
+        "gru": deepbench((_GRU, (1, 2, 4), _GRU_STEPS), ((512,), (1, 2, 4), (1,)), ((1024,), (1, 2, 4), (1500,))),
+    },
+    "deepbench-device": {
+        "rnn_relu": deepbench(((32,), (1,), (672,)), ((64,), (1,), (96,))),
+        "lstm": deepbench(((256,), (1,), (150,))),
+    },
+}
+#: DeepBench leaves the input product out (CUDNN_SKIP_INPUT); of its inference sets it times forward alone.
+SEMANTICS = {
+    name: passes.Semantics("skip", passes.APART if name == "deepbench-train" else (passes.FORWARD,))
+    for name in DEEPBENCH
 }
 
 

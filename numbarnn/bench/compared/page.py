@@ -39,8 +39,9 @@ def html(results):
         there = [result for result in results if result.record["device"] == device]
         own = [key for key in keys if any(key in result.entries for result in there)]
         clock, kind = ("the GPU's clock", "GPU") if device == "cuda" else ("the host's clock", "CPU")
-        if own:
+        if any(entry.ratios for result in there for entry in result.entries.values()):
             parts += [f"<h2>{kind}: ratios</h2>", plots.ratios(there, own)]
+        if own:
             parts += [f"<h2>Milliseconds by {clock}</h2>", times(there, own)]
         if taken := keys_of(there, "steps"):
             parts += [f"<h2>{kind}: one step at a time, microseconds of single calls</h2>"]

@@ -56,7 +56,7 @@ def roofline(result, dtype):
     for a record without these."""
     method = result.record["method"]
     peak, bandwidth = method.get("peak_flops", {}).get(dtype), method.get("bandwidth")
-    found = [(key, entry) for key, entry in result.entries.items() if entry.flops and key.dtype == dtype]
+    found = [(key, entry) for key, entry in result.entries.items() if entry.intensity and key.dtype == dtype]
     if not (peak and bandwidth and found):
         return None
     figure = report.figure(PURPOSE, figsize=(WIDTH_INCHES, 4.6))

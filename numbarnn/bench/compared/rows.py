@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.bench.cases.passes import SHORT, STEP, TRAINING
+from numbarnn.bench.cases.passes import SHORT, STEP, TRAINING, WHOLE
 from numbarnn.bench.speed import record, trust
 from numbarnn.bench.speed.lineup import is_cudnn
-from numbarnn.bench.speed.peak import operations, smallest_traffic
+from numbarnn.bench.speed.peak import smallest_traffic, work_of
 from numbarnn.bench.speed.speed_table import judged
 
 SLOWER = 1.1  # times a former ratio that count as a loss
@@ -23,16 +23,18 @@ class Key(NamedTuple):
     tf32: bool
     what: str
     schedule: str
+    skip: bool = False
 
     def __str__(self):
-        sizes = ",".join(map(str, self.shape))
+        sizes = ",".join(map(str, self.shape)) + (" skip" if self.skip else "")
         words = [self.cell, sizes, self.dtype + (" TF32" if self.tf32 else ""), SHORT[self.what]]
         return " ".join([*words, *([self.schedule] if self.schedule != "auto" else [])])
 
 
 def key_of(row):
     return Key(
-        row["cell"], tuple(row["shape"].values()), row["dtype"], row["tf32"], row["what"], row["schedule"]
+        row["cell"], tuple(row["shape"].values()), row["dtype"], row["tf32"], row["what"], row["schedule"],
+        row["input_mode"] == "skip",
     )  # fmt: skip
 
 
@@ -44,7 +46,7 @@ class Entry(NamedTuple):
         ratios: peer -> median over rounds of numbarnn's time / its time; on a GPU the fastest of cuDNN's algorithms is
             "cuDNN".
         flops: floating-point operations per second of its products.
-        intensity: those operations per byte that has to be moved at least.
+        intensity: those operations per byte that has to be moved at least; None of passes that are a part of training.
         doubts: what speaks against the times, as words; refusal: why there are none.
     """
 
@@ -70,10 +72,10 @@ def entry_of(row, machine_doubt):
     for name, ratio in ratios.items():
         shown = "cuDNN" if is_cudnn(name) else NAMES.get(name, name)
         found[shown] = max(ratio, found.get(shown, 0.0))
-    own, training = float(np.median(seconds["numbarnn"])), row["what"] == TRAINING
-    work = operations(row["cell"], row["shape"], training)
-    traffic = smallest_traffic(row["cell"], row["shape"], row["dtype"], training)
-    return Entry(own, found, work / own, work / traffic, trust.doubts(row, judged(row), machine_doubt), None)
+    own, work, intensity = float(np.median(seconds["numbarnn"])), work_of(row), None
+    if row["what"] in WHOLE and row["input_mode"] == "linear":
+        intensity = work / smallest_traffic(row["cell"], row["shape"], row["dtype"], row["what"] == TRAINING)
+    return Entry(own, found, work / own, intensity, trust.doubts(row, judged(row), machine_doubt), None)
 
 
 class Step(NamedTuple):

@@ -11,8 +11,10 @@ import numpy as np
 
 from numbarnn.bench.cases import sequences
 from numbarnn.bench.cases.cases import PEERS_CELLS, layer_of, pack_states, renamed
+from numbarnn.bench.cases.passes import BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, FORWARD_TRAINING
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.peers.cudnn import rnn
 from numbarnn.bench.peers.cudnn.options import ALGORITHMS
 
 # Math types of cuDNN by whether float32 may be rounded: without TF32; with, where "default" is TF32 (as PyTorch asks
@@ -22,6 +24,11 @@ FLOAT32_MATHS = {False: ("fma",), True: ("default", "tensor_op_allow_conversion"
 # other one.
 LAYOUTS = "seq_major_packed", "seq_major_unpacked"
 PREFIX = "cudnn "
+# Passes that are a part of training -> cuDNN's functions.
+PARTS = {
+    FORWARD_TRAINING: (rnn.FORWARD,), BACKWARD_DATA: (rnn.DATA,), BACKWARD_WEIGHTS: (rnn.WEIGHTS,),
+    BACKWARD: (rnn.DATA, rnn.WEIGHTS),
+}  # fmt: skip
 LACKS = ("resets",)  # options of a case that cuDNN does not have
 
 
@@ -111,8 +118,8 @@ class CudnnLayers:
         parameters = {name: gradients[own] for name, own in self.names().items()}
         return dx, self.unpacked(dhx), self.unpacked(dcx), parameters
 
-    def prepare(self, train):
-        """A `cudnn.Prepared` of an instance without lengths: forward and backward if `train`, else inference.
+    def prepare(self, what):
+        """A `cudnn.Prepared` of one of `passes` of an instance without lengths.
 
         As all sequences have T steps, packed ones are the same numbers in the same places, without the axis of time.
         """
@@ -120,9 +127,14 @@ class CudnnLayers:
         x, dy, lengths = instance.x, instance.dy, None
         if self.rnn.options.layout == "seq_major_packed":
             x, dy, lengths = x.reshape(-1, x.shape[2]), dy.reshape(-1, dy.shape[2]), (len(x),) * x.shape[1]
-        given = {"dy": dy, "dhy": self.states(instance.dhy), "dcy": self.states(instance.dcy)} if train else {}
+        given = (
+            {"dy": dy, "dhy": self.states(instance.dhy), "dcy": self.states(instance.dcy)} if what != FORWARD else {}
+        )
         states = self.states(instance.h0), self.states(instance.c0)
-        return self.rnn.prepare(x, *states, self.weights(), **given, lengths=lengths)
+        prepared = self.rnn.prepare(x, *states, self.weights(), **given, lengths=lengths)
+        if what in PARTS:
+            prepared.choose(*PARTS[what])
+        return prepared
 
     def named_results(self, found):
         """What a `cudnn.Prepared` of all layers gives, by the quantities of `peers`."""
@@ -165,25 +177,21 @@ def variants(case):
     }
 
 
-def cudnn_contenders(instance, train):
-    """(contenders, name -> why there is none): cuDNN's algorithms on an instance whose layers have one size.
-
-    Args:
-        train: forward in training, backward data and backward weights; else forward in inference.
-    """
+def cudnn_contenders(instance, what):
+    """(contenders, name -> why there is none): cuDNN's algorithms at one of `passes`; layers have one size."""
     if (reason := cudnn.why_not()) is not None:
         return [], {PREFIX.strip(): reason}
-    found = {name: first_that_runs(instance, train, name, chosen) for name, chosen in variants(instance.case).items()}
+    found = {name: first_that_runs(instance, what, name, chosen) for name, chosen in variants(instance.case).items()}
     contenders = [one for one in found.values() if isinstance(one, Contender)]
     return contenders, {name: words for name, words in found.items() if isinstance(words, str)}
 
 
-def first_that_runs(instance, train, name, chosen):
+def first_that_runs(instance, what, name, chosen):
     """A contender with the first layout that cuDNN takes; else what it said to that."""
     words = None
     for layout in LAYOUTS:
         try:
-            return cudnn_contender(instance, train, name, chosen | {"layout": layout})
+            return cudnn_contender(instance, what, name, chosen | {"layout": layout})
         except RuntimeError as refusal:  # CudnnError among them, and what the driver says when memory runs out
             words = words or str(refusal)
             if not (isinstance(refusal, cudnn.CudnnError) and refusal.refused):
@@ -191,14 +199,14 @@ def first_that_runs(instance, train, name, chosen):
     return words
 
 
-def cudnn_contender(instance, train, name, chosen):
+def cudnn_contender(instance, what, name, chosen):
     """One algorithm, with its weights packed and everything else prepared.
 
     Raises:
         RuntimeError: cuDNN refuses, or fails.
     """
     network = CudnnLayers(instance, range(instance.case.L), **chosen)
-    prepared = network.prepare(train)
+    prepared = network.prepare(what)
 
     def results(_):
         return network.named_results(prepared.results())

@@ -10,12 +10,13 @@ row that says why, and a peer that cannot is named with its reason. What speaks 
 
 import os
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from numbarnn.bench import info, report
 from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
-from numbarnn.bench.cases.passes import FORWARD, TRAINING, WHOLE
-from numbarnn.bench.cases.shapes import SETS, TF32, Shape, parse_shape
-from numbarnn.bench.peers import peers
+from numbarnn.bench.cases.passes import FORWARD, TRAINING, USUAL, WHOLE
+from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, Shape, parse_shape
+from numbarnn.bench.peers import apart, peers
 from numbarnn.bench.peers.torch_peer import torch_tf32
 from numbarnn.bench.speed import speed_table, stream, timing
 from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up, said
@@ -26,6 +27,7 @@ from numbarnn.common import precision
 
 ROUNDS = {"cpu": 7, "cuda": 5}
 QUICK, QUICK_ROUNDS = "quick", 5
+USUAL_CELLS = ["lstm", "gru"]
 
 __all__ = ["FORWARD", "SETS", "TRAINING", "WHOLE", "Shape", "as_record", "compare", "disagreement", "milliseconds"]
 
@@ -36,6 +38,7 @@ class Timing(Row):
 
     Attributes:
         tf32: whether float32 products were allowed to be rounded to TF32, for everybody.
+        input_mode: "linear", or "skip": layer 0 has no W.
         device_ratio: as `ratio`, by the GPU's clock.
         host_behind: contender -> rounds in which the GPU may have waited for the host.
         best_cudnn: the contender that is the fastest of cuDNN's algorithms by the GPU's clock.
@@ -44,6 +47,7 @@ class Timing(Row):
     """
 
     tf32: bool = False
+    input_mode: str = "linear"
     device_ratio: dict = field(default_factory=dict)
     host_behind: dict = field(default_factory=dict)
     best_cudnn: str | None = None
@@ -58,7 +62,10 @@ def add_arguments(parser):
     add_shape_argument(shapes)
     sets = {name: f"{len(own)} shapes" if len(own) > 9 else " ".join(map(str, own)) for name, own in SETS.items()}
     sets = "; ".join(f"{name}: {own}" for name, own in sets.items())
-    shapes.add_argument("--set", choices=SETS, default="default", help=f"named shapes; {sets}")
+    counts = {name: sum(map(len, own.values())) for name, own in DEEPBENCH.items()}
+    sets += "; DeepBench's problems as it takes them, with skip input and each pass apart: "
+    sets += ", ".join(f"{name} ({count})" for name, count in counts.items())
+    shapes.add_argument("--set", choices=[*SETS, *DEEPBENCH], default="default", help=f"named shapes; {sets}")
     about = f"the set {QUICK!r} and at most {QUICK_ROUNDS} rounds: two to three minutes on two cores"
     shapes.add_argument("--quick", action="store_const", const=QUICK, dest="set", help=about)
     about = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
@@ -66,7 +73,8 @@ def add_arguments(parser):
     parser.add_argument("--stream", action="store_true", help=about)
     about = "only the rows whose 'cell T,B,I,H,L dtype' has this text in it, such as 'lstm 25,16' or float64; may be "
     parser.add_argument("--only", action="append", metavar="TEXT", help=about + "given several times, for any of them")
-    add_list_argument(parser, "--cell", PEERS_CELLS, ["lstm", "gru"])
+    add_list_argument(parser, "--cell", PEERS_CELLS, USUAL_CELLS, "; of DeepBench's sets, all that they have")
+    parser.set_defaults(cell=None)  # which of the two it is, the set says
     add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
     add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
     add_list_argument(parser, "--tf32", TF32, list(TF32), "; on a GPU, of float32: PyTorch's own default is on")
@@ -104,14 +112,13 @@ def run(args):
         raise report.MissingPackage("PyTorch", "numbarnn bench", "torch")
     if args.set == QUICK and not args.shape:
         args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
-    shapes = stream.shapes_of(args) if args.stream else args.shape or SETS[args.set]
+    problems = problems_of(args)
     where = set_up(args)
     if where.device == "cpu" and not peers.installed("onnx", "onnxruntime"):
         report.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
     todo = [
         (cell, shape, dtype, TF32[tf32])
-        for cell in args.cell
-        for shape in shapes
+        for cell, shape in problems
         for dtype in args.dtype
         for tf32 in (args.tf32 if dtype == "float32" and where.device == "cuda" else ["off"])
     ]
@@ -124,8 +131,29 @@ def run(args):
     if args.stream:
         rows = take_times(args, where, todo, stream.time_stream, stream.print_streams, stream.TORCH_METHOD)
     else:
-        rows = take_times(args, where, todo, time_case, speed_table.print_timings)
+        semantics = USUAL if args.shape else SEMANTICS.get(args.set, USUAL)
+        time_one = partial(time_case, semantics=semantics)
+        rows = take_times(args, where, todo, time_one, speed_table.print_timings)
     return 0 if all(row["ok"] and not disagreement(row["agreement"]) for row in rows) else 1
+
+
+def problems_of(args):
+    """(cell, shape) of each problem that is asked for.
+
+    Raises:
+        CannotRun: there is none, or one does not fit `--stream`.
+    """
+    if args.stream:
+        shapes = stream.shapes_of(args)
+    elif args.shape or args.set in SETS:
+        shapes = args.shape or SETS[args.set]
+    else:
+        own = DEEPBENCH[args.set]
+        cells = [cell for cell in args.cell or own if cell in own]
+        if not cells:
+            raise report.CannotRun(f"{args.set} has problems of {', '.join(own)}: got --cell {','.join(args.cell)}")
+        return [(cell, shape) for cell in cells for shape in own[cell]]
+    return [(cell, shape) for cell in args.cell or USUAL_CELLS for shape in shapes]
 
 
 def set_up(args):
@@ -189,19 +217,28 @@ def choose_device(wanted):
     return "cuda" if wanted != "cpu" and ours and theirs else "cpu"
 
 
-def time_case(cell, shape, dtype, tf32, schedules, where):
+def time_case(cell, shape, dtype, tf32, schedules, where, semantics=USUAL):
     """The rows of one case, a row per pass and schedule."""
-    case = Case(cell, shape.T, shape.B, shape.I, (shape.H,) * shape.L, gradients="y", dtype=dtype, allow_tf32=tf32)
-    about = {"cell": cell, "shape": shape._asdict(), "dtype": dtype, "device": where.device, "tf32": tf32}
+    mode, passes = semantics
+    sizes = shape.T, shape.B, shape.I, (shape.H,) * shape.L
+    case = Case(cell, *sizes, gradients="y", dtype=dtype, allow_tf32=tf32, input_mode=mode)
+    about = {
+        "cell": cell,
+        "shape": shape._asdict(),
+        "dtype": dtype,
+        "device": where.device,
+        "tf32": tf32,
+        "input_mode": mode,
+    }
     try:
         instance = make_instance(case)
-        exact = peers.torch_contender(instance.float64, train=True, device=where.device)
+        exact = peers.torch_contender(instance.float64, train=passes != (FORWARD,), device=where.device)
         truth = exact.results(exact.call())
     except Exception as exception:
         about |= {"ok": False, "refusal": said(exception)}
-        return [Timing(**about, what=what, schedule=schedule) for what in WHOLE for schedule in schedules]
+        return [Timing(**about, what=what, schedule=schedule) for what in passes for schedule in schedules]
     timings = []
-    for what in WHOLE:
+    for what in passes:
         with torch_tf32(tf32):
             timings += time_pass(instance, truth, about | {"what": what}, schedules, where)
     return timings
@@ -209,14 +246,14 @@ def time_case(cell, shape, dtype, tf32, schedules, where):
 
 def time_pass(instance, truth, about, schedules, where):
     """The rows of one pass of an instance, a row per schedule."""
-    train, device = about["what"] == TRAINING, where.device
+    what, device = about["what"], where.device
     try:
-        line = line_up(instance, truth, train, device, where.threads)
+        line = line_up(instance, truth, what, device, where.threads)
     except Exception as exception:
         return [Timing(**about, schedule=schedule, ok=False, refusal=said(exception)) for schedule in schedules]
     ours = {
         schedule: attempt(
-            lambda schedule=schedule: peers.numbarnn_contender(instance, train, device, schedule),
+            lambda schedule=schedule: apart.numbarnn_pass(instance, what, device, schedule),
             lambda contender: compare(instance.case, contender, truth, line.results),
         )
         for schedule in schedules

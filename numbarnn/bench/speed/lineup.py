@@ -8,11 +8,13 @@ others beyond. Where TF32 is allowed, a product reads as many bits of each numbe
 
 from dataclasses import dataclass, field, replace
 
+from numbarnn.bench.cases.passes import FORWARD, quantities
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.cudnn_peer import PREFIX, cudnn_contenders
 
 TORCH = "torch"
+NO_SKIP = "it has no skip input: with an identity for W it would multiply once more"
 
 
 @dataclass
@@ -42,19 +44,26 @@ class LineUp:
                 self.rivals.append(contender)
 
 
-def line_up(instance, truth, train, device, threads):
-    """The `LineUp` of a pass: forward and backward if `train`, else inference; truth: PyTorch's results in float64."""
-    case, torch = instance.case, peers.torch_contender(instance, train, device)
-    found = LineUp([], torch.results(torch.call()))
+def line_up(instance, truth, what, device, threads):
+    """The `LineUp` of a pass (of `passes`); truth: PyTorch's results in float64.
+
+    Where layer 0 has no W, PyTorch's results, with an identity for W, are compared, but it has no time.
+    """
+    case, torch = instance.case, peers.torch_contender(instance, what != FORWARD, device)
+    wanted, skips = quantities(what, instance.parameters), case.input_mode == "skip"
+    returned = torch.results(torch.call())
+    found = LineUp([], {name: value for name, value in returned.items() if name in wanted})
     if reason := disagreement(compare(case, torch, truth, found.results, limit_of=largest_trusted)):
         found.left_out[TORCH] = reason
+    elif skips:
+        found.left_out[TORCH] = NO_SKIP
     else:
         found.rivals.append(torch)
     if device == "cuda":
-        contenders, refusals = cudnn_contenders(instance, train)
+        contenders, refusals = cudnn_contenders(instance, what)
         found.left_out |= refusals
         found.add(contenders, case, truth)
-    elif not train and case.dtype == "float32" and peers.installed("onnx", "onnxruntime"):
+    elif what == FORWARD and not skips and case.dtype == "float32" and peers.installed("onnx", "onnxruntime"):
         found.add([peers.onnxruntime_contender(instance, threads)], case, truth)
     return found
 

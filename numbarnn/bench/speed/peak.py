@@ -6,6 +6,7 @@ from ctypes import addressof
 import numpy as np
 
 from numbarnn import cells
+from numbarnn.bench.cases.passes import PRODUCTS
 from numbarnn.compile.types import from_dtype
 from numbarnn.engines.cpu.calls import address
 from numbarnn.engines.cpu.records import Product, by_address, job_at, product_at
@@ -93,12 +94,18 @@ def smallest_traffic(cell, shape, dtype, training):
     return numbers * item
 
 
-def operations(cell, shape, training):
+def work_of(row):
+    """Floating-point operations of a row's call; row: of a record, as a dict."""
+    skip = row.get("input_mode") == "skip"
+    return PRODUCTS[row["what"]] * operations(row["cell"], row["shape"], training=False, skip=skip)
+
+
+def operations(cell, shape, training, skip=False):
     """Floating-point operations of the products of a call: x Wᵀ and h Rᵀ of all layers; in training twice as many more.
 
     Args:
-        cell: its name. shape: of sizes, a dict of T, B, I, H, L.
+        cell: its name. shape: of sizes, a dict of T, B, I, H, L. skip: layer 0 has no W.
     """
     T, B, inputs, H, L = (shape[letter] for letter in "TBIHL")
-    columns = inputs + H + (L - 1) * 2 * H
+    columns = (0 if skip else inputs) + H + (L - 1) * 2 * H
     return 2 * T * B * cells.get(cell).num_gates * H * columns * (3 if training else 1)

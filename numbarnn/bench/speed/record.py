@@ -34,6 +34,8 @@ CUDNN_METHOD = {
     "forward": "cudnnRNNForward, CUDNN_FWD_MODE_INFERENCE",
     "forward+backward": "cudnnRNNForward, CUDNN_FWD_MODE_TRAINING; cudnnRNNBackwardData_v8; cudnnRNNBackwardWeights_v8 "
     "into zeros, which are set before",
+    "forward in training, backward data, backward weights": "the same functions apart, each again and again with the "
+    "reserve space of one forward; backward: data and weights",
     "how": "weights packed and spaces allocated before; layout and whether it is one CUDA graph: each row's notes",
     "tf32": "CUDNN_FMA_MATH without, CUDNN_DEFAULT_MATH with; and as a contender of its own "
     "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION, which rounds to float16",
@@ -178,7 +180,8 @@ def read(path):
     method, cores = record["method"], record["environment"]["cpu"]["cores"]
     record["doubt"] = trust.machine_doubt(method, cores)
     for row in record["results"]:
-        row |= {"schedule": "auto", "tf32": False, "left_out": {}, "notes": {}, "device_seconds": {}} | row
+        row |= {"schedule": "auto", "tf32": False, "input_mode": "linear"} | row
+        row |= {"left_out": {}, "notes": {}, "device_seconds": {}} | row
         row |= {"device_ratio": ratios(row["device_seconds"]), "best_cudnn": best_cudnn(row["device_seconds"])}
     return record
 

@@ -1,12 +1,16 @@
 """The tables that `numbarnn bench` prints; rows are dicts, as in records."""
 
 from numbarnn.bench import report
-from numbarnn.bench.cases.passes import SHORT, TRAINING
+from numbarnn.bench.cases.passes import BACKWARD_WEIGHTS, SHORT
 from numbarnn.bench.speed import trust
 from numbarnn.bench.speed.lineup import TORCH, is_cudnn
-from numbarnn.bench.speed.peak import operations
+from numbarnn.bench.speed.peak import work_of
 from numbarnn.bench.speed.record import rival_of
 
+WEIGHTS_ALONE = (
+    "bwd weights: numbarnn goes back through the steps for them, too, which cuDNN's call has from backward data; "
+    "bwd is about both together"
+)
 ALGORITHMS = {"standard": "std", "persist_static": "static", "persist_dynamic": "dynamic",
               "persist_static_small_h": "small_h"}  # fmt: skip
 
@@ -35,6 +39,8 @@ def print_timings(rows, where, doubt):
     title += "; TF32 is PyTorch's default" if any(row["tf32"] for row in rows) else ""
     report.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("pass", "result"))
     say_left_out(rows)
+    if gpu and any(row["what"] == BACKWARD_WEIGHTS for row in rows):
+        report.say(WEIGHTS_ALONE)
     refusals = sum(not row["ok"] for row in rows)
     doubted = sum(row["ok"] and bool(trust.doubts(row, judged(row), doubt)) for row in rows)
     verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"all {len(rows)} agree with PyTorch"
@@ -47,7 +53,8 @@ def about(row):
     schedule, plan = row["schedule"], row["plan"]
     schedule = f"auto: {plan.split()[0]}" if schedule == "auto" and plan else schedule
     dtype = f"{row['dtype']}, TF32" if row.get("tf32") else row["dtype"]
-    return row["cell"], ",".join(map(str, row["shape"].values())), dtype, SHORT[row["what"]], schedule
+    sizes = ",".join(map(str, row["shape"].values())) + (" skip" if row.get("input_mode") == "skip" else "")
+    return row["cell"], sizes, dtype, SHORT[row["what"]], schedule
 
 
 def cpu_cells(rows):
@@ -60,7 +67,7 @@ def cpu_cells(rows):
         own = [milliseconds(row["median_s"].get(name)) for name in ("numbarnn", *labels)]
         own += [quotient(row["ratio"].get(name)) for name in labels]
         if row["ok"]:
-            seconds, work = row["median_s"]["numbarnn"], operations(row["cell"], row["shape"], row["what"] == TRAINING)
+            seconds, work = row["median_s"]["numbarnn"], work_of(row)
             own += [f"{seconds * 1e6 / row['shape']['T']:.1f}", f"{work / seconds / 1e9:.1f}"]
         cells.append(own if row["ok"] else [*own, "-", "-"])
     return columns, cells

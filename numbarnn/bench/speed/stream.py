@@ -37,7 +37,7 @@ class StreamTiming(Row):
     """One row: `seconds` are the medians of a round's calls, `median_s` those of all calls.
 
     Attributes:
-        tf32: whether float32 products were allowed to be rounded to TF32, for everybody.
+        tf32, input_mode: as of other rows.
         calls: how many each contender made.
         p99_s: contender -> 99th percentile of all its calls; p99_seconds: of those of each round.
         stepper_ratio: as `ratio`, of the stepper's times.
@@ -45,6 +45,7 @@ class StreamTiming(Row):
     """
 
     tf32: bool = False
+    input_mode: str = "linear"
     calls: int = 0
     p99_s: dict = field(default_factory=dict)
     p99_seconds: dict = field(default_factory=dict)
@@ -58,8 +59,10 @@ def shapes_of(args):
     Raises:
         CannotRun: one has more than one step.
     """
-    named = SETS["stream" if args.set in ("default", "quick") else args.set]
-    found = args.shape or named
+    named = "stream" if args.set in ("default", "quick") or args.shape else args.set
+    if named not in SETS:
+        raise report.CannotRun(f"--stream takes one step at a time, {named} has problems of another kind: give shapes")
+    found = args.shape or SETS[named]
     long = [shape for shape in found if shape.T != 1]
     if long:
         raise report.CannotRun(f"--stream takes one step at a time, so T must be 1 in T,B,I,H,L: got {long[0]}")

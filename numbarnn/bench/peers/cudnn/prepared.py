@@ -8,6 +8,9 @@ class Prepared:
     nothing, allocates nothing and does not wait; where cuDNN's calls can be recorded, it is the launch of one CUDA
     graph. As cuDNN adds gradients of weights to what is there, a run with backward begins by setting them to zero.
 
+    `choose` leaves a part of them to `run`, such as backward data, which is then called again and again with the
+    reserve space of one forward; it changes that space, so `results` makes all calls anew.
+
     Args:
         session: a `Session`.
         call: an `rnn.Call` with all arrays that the functions read and write.
@@ -24,32 +27,39 @@ class Prepared:
     def __init__(self, session, call, functions):
         self._session, self._call, self._graph, self.why_no_graph = session, call, None, None
         self._arguments = {function: call.arguments(function) for function in functions}
-        self._start(None)  # not recorded yet: what cuDNN loads and allocates at first is there then
-        session.device.synchronize()
+        self._start(functions, None)  # not recorded yet: what cuDNN loads and allocates at first is there then
+        self.choose(*functions)
+
+    def choose(self, *functions):
+        """From now on a run makes these of the calls only."""
+        self._session.device.synchronize()
+        self._chosen, self._graph, self.why_no_graph = functions, None, None
         try:
-            self._graph = session.device.record(self._recorded)
+            self._graph = self._session.device.record(self._recorded)
         except RuntimeError as error:
             self.why_no_graph = str(error)
 
     def run(self):
         """Start it on the default stream."""
         if self._graph is None:
-            self._start(None)
+            self._start(self._chosen, None)
         else:
             self._session.device.launch(self._graph)
 
     def results(self):
         """Name -> array: y, hy, cy; with backward also dx, dhx, dcx and the flat dw. Waits for the device."""
+        if len(self._chosen) < len(self._arguments):
+            self._start(self._arguments, None)
         self._session.device.synchronize()
         names = {"y", "hy", "cy", "dx", "dhx", "dcx", "dw"} & self._call.buffers.keys()
         return {name: array for name in names if (array := self._call.read(name)) is not None}
 
     def _recorded(self, stream):
         with self._session.on_stream(stream):
-            self._start(stream)
+            self._start(self._chosen, stream)
 
-    def _start(self, stream):
-        if (dw := self._call.buffers.get("dw")) is not None:
-            self._session.device.fill(dw, 0, stream)
-        for function, arguments in self._arguments.items():
-            self._session.start(function, **arguments)
+    def _start(self, functions, stream):
+        for function in functions:
+            if "dweightSpace" in self._arguments[function]:
+                self._session.device.fill(self._call.buffers["dw"], 0, stream)
+            self._session.start(function, **self._arguments[function])
