@@ -64,7 +64,7 @@ class _Allocation:
         self.size = size
 
     def __del__(self):  # earlier than CuPy's memory, but as an allocator in Python may do it: in a circle too
-        if self.ptr:
+        if self.ptr and device_memory:  # None when the interpreter ends
             device_memory.free(self.ptr, self.size)
 
 
