@@ -44,7 +44,7 @@ def check(attempt, on=None, gives=None, *, name=None, tolerance=1e-9, mistakes=N
 
 
 def breaks(attempt, error, *says, name=None):
-    """Print what is said of something that was broken on purpose, and whether it is what was asked for.
+    """Print the error of something that was broken on purpose, and whether it is the error that was asked for.
 
     Args:
         attempt: a function without arguments. Unsolved is what raises NotImplementedError, or no error and gives None.
@@ -66,7 +66,7 @@ def breaks(attempt, error, *says, name=None):
 
 
 def _call(attempt, arguments):
-    """What comes of a call, and the error that came instead; what the attempt does to its arguments stays with it."""
+    """(result, None) of a call, or (None, the error that it raised). The attempt gets copies of the arguments."""
     if not callable(attempt):
         return None, TypeError(f"it is no function but {describe(attempt)}")
     try:

@@ -1,4 +1,4 @@
-"""Where what came and what was expected differ, in words."""
+"""The difference between the value that came and the one that was expected, in words."""
 
 import numpy as np
 

@@ -1,7 +1,8 @@
-"""The gradients of parameters of which matrices are formed, as `Term`s of the gradients of these matrices.
+"""Gradients of the parameters that a cell forms its matrices of.
 
-So that they are computed as the matrices are, they are expressions too, worked out once: what is formed of them is
-`R.a - R.a.T`, and the gradient of R.a is `g - g.T`. Besides a `Term`'s other operations there are
+If kernels read the matrix `R.a - R.a.T`, and g is its gradient, then the gradient of R.a is `g - g.T`. Such a gradient
+is worked out once, as a `Term`, and computed by the code that computes the matrix. Besides a `Term`'s other operations
+there are
 
     gradient    of a formed matrix; data: which      sum    of all elements of its argument
 """
@@ -13,7 +14,7 @@ def gradients_of(terms):
     """Name of a parameter -> the `Term` of its gradient.
 
     Args:
-        terms: what names the gradient of a formed matrix, anything hashable -> its `Term`.
+        terms: a name for each formed matrix, anything hashable -> the matrix' `Term`.
     """
     found = {}
     for name, term in terms.items():
@@ -63,7 +64,8 @@ def _transpose(a):
     return a.args[0] if a.op == "transpose" else _signed("transpose", a)
 
 
-#: Operation -> the gradients of its arguments: of g, the gradient of its value, and the arguments.
+#: Operation -> for each argument a function of g, the gradient of the operation's value, and of all arguments, that
+#: gives the argument's gradient.
 _DERIVATIVES = {
     "transpose": (lambda g, a: _transpose(g),),
     "neg": (lambda g, a: _neg(g),),

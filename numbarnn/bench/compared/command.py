@@ -1,7 +1,8 @@
 """`numbarnn report FILE...`: results of `numbarnn bench` as one page with tables and pictures, side by side.
 
 Without a file it shows the results that come with numbarnn. `--against` compares the first file with a former result of
-the same problems: by ratios to peers that ran beside numbarnn both times, so that a slower machine is no loss.
+the same problems. It compares ratios to peers, which ran beside numbarnn both times: a slower machine slows both, and
+is not taken for slower code.
 """
 
 import argparse
@@ -52,7 +53,7 @@ def run(args):
 
 
 def read(file, asked):
-    """The `rows.Result` of a file; None for a file of something else that nobody asked for."""
+    """The `rows.Result` of a file; where it holds something else, None, or if the user `asked` for it an error."""
     try:
         found = record.read(file)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:

@@ -59,7 +59,7 @@ def html(results):
 
 
 def where(record):
-    """What a record was taken on and with; older ones say some of it in another place."""
+    """The machine and the software of a record, as HTML. In older records some of it stands elsewhere."""
     known = {"commit": record["commit"], "driver": record.get("driver"), "gpus": []}
     return about(known | record["environment"])
 

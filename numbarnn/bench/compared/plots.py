@@ -52,8 +52,10 @@ def ratios(results, keys):
 
 
 def roofline(result, dtype):
-    """What calls reach, by how much they compute for each byte that must be moved, under the machine's ceilings; None
-    for a record without these."""
+    """A roofline: operations per second over operations per byte that must be moved, under the machine's ceilings.
+
+    None for a record that does not say the ceilings.
+    """
     method = result.record["method"]
     peak, bandwidth = method.get("peak_flops", {}).get(dtype), method.get("bandwidth")
     found = [(key, entry) for key, entry in result.entries.items() if entry.intensity and key.dtype == dtype]

@@ -1,4 +1,4 @@
-"""Rows of several records of `numbarnn bench`, put together by what they time."""
+"""The rows of several records of `numbarnn bench`, by what they time: rows of one problem stand side by side."""
 
 from typing import NamedTuple
 
@@ -47,7 +47,8 @@ class Entry(NamedTuple):
             "cuDNN".
         flops: floating-point operations per second of its products.
         intensity: those operations per byte that has to be moved at least; None of passes that are a part of training.
-        doubts: what speaks against the times, as words; refusal: why there are none.
+        doubts: what speaks against the times, as words.
+        refusal: why there are no times; None where there are.
     """
 
     seconds: float | None

@@ -1,8 +1,8 @@
 """`numbarnn trace`: watch a pass: the wavefront through layers and time, and what every block does and waits for.
 
-The persistent schedule runs in the simulator, all blocks of its kernel at once; where this process is not the
-simulator's, one is started that is. Of the other schedules the launches of their plan are shown. A record of a device
-(`record`) comes in by --from.
+The persistent schedule runs in the simulator, all blocks of its kernel at once. Where this process cannot be the
+simulator, another one is started for it. Other schedules do not run: the launches of their plan are shown. `--from`
+shows a record that was made elsewhere, such as on a GPU.
 """
 
 import argparse

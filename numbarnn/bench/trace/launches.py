@@ -29,7 +29,7 @@ def record(title, cell, shape, backward, directions, schedule):
     taken = explain(choose(schedule), problem, backward).taken
     spans, unit = gantt.timeline(taken, problem)
     plan, lanes, free, events = taken.plan, {}, {}, []
-    places = []  # of each task its last step, for those who wait for it
+    places = []  # the last step of each task: what others wait for who need the task
     for span, needs in zip(spans, plan.needs, strict=True):
         task = span.task
         lane = lanes.setdefault(task.lane if plan.concurrent else None, len(lanes))
@@ -49,7 +49,7 @@ def record(title, cell, shape, backward, directions, schedule):
 
 
 def _first_step(task, steps, backward):
-    """The first step of a task, as they run; of a task for both directions, which counts times, that of direction 0."""
+    """A task's first step, counted as steps run. A task for both directions counts times: of those, direction 0's."""
     return steps - task.last if task.direction == BOTH and backward else task.first
 
 
@@ -70,7 +70,7 @@ def _work(span, lane, first, about, problem, backward):
 
 
 def _reads(layer, direction, step, problem, backward):
-    """The steps that one needs: its layer's before it, and the same time of the layer that gives its input."""
+    """The steps that a step reads: the one before it, and those at the same time in the layer that gives its input."""
     own = [Step(layer, direction, step - 1)] if step else []
     other, (t, _) = layer + (1 if backward else -1), step_time(step, problem.steps, direction, backward)
     if not 0 <= other < problem.layers:
@@ -79,7 +79,7 @@ def _reads(layer, direction, step, problem, backward):
 
 
 def _event(lane, kind, start, end, about, step, **more):
-    """An Event; times without the last digits, in which sums of tenths differ by the order of their parts."""
+    """An Event; its times are rounded, as sums of tenths differ in the last digits by the order of their parts."""
     return Event(lane, kind, round(start, DIGITS), round(end, DIGITS), **about, step=step, **more)
 
 

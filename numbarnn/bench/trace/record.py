@@ -19,9 +19,11 @@ whose kernel stamped its clock (in nanoseconds). As JSON, with optional fields i
      ["error": "kernel ... livelock ..."]}       how the run failed
 
 Steps are counted as they run: step 0 of a backward pass is the last time. Kinds of events are in `KINDS`. Events of one
-block do not overlap; one of a layer and no direction is of direction 0. `waits_for`: the steps, and who computes them,
-that were missing; the last one came last. `reads`: the steps that a product multiplies. `open`: what it waits for never
-came.
+block do not overlap. One that names a layer and no direction is of direction 0.
+
+    waits_for    the steps that were missing, and the blocks that compute them; the one that came last stands last
+    reads        the steps whose numbers a product multiplies
+    open         the run ended before what the block waited for had come
 """
 
 import json
@@ -111,7 +113,7 @@ class Record:
     format: str = field(default=FORMAT, init=False)
 
     def telling(self, facts):
-        """The record with more `about` it, in front."""
+        """A copy of the record with these facts in front of `about`."""
         return replace(self, about=(*facts, *self.about))
 
     def computed(self):
@@ -123,8 +125,11 @@ class Record:
         return dict(found)
 
     def depths(self):
-        """(layer, direction, step) -> how many steps, each of which needs the one before, end with it, by what products
-        read. Steps of equal depth could run side by side: they are a front of the wavefront."""
+        """(layer, direction, step) -> its depth: the length of the longest chain of steps that ends with it.
+
+        In a chain each step reads the one before, as the events' `reads` say. Steps of equal depth could run side by
+        side: they are a front of the wavefront.
+        """
         reads, depths = defaultdict(set), {}
         for event in self.events:
             if event.kind in ("multiply", "publish"):

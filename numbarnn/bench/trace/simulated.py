@@ -2,14 +2,14 @@
 
 Blocks of such a kernel meet only in the numbers that they hand each other (`numbarnn.kernels.persistent.exchange`): to
 look at one is to wait for it, to store one is to publish it. The simulator tells of each such load and store
-(`numbarnn.cuda.watching`); whose number it is, of which layer and step, follows from its place in its array. Per block
-and step that gives
+(`numbarnn.cuda.watching`). The number's place in its array says which layer, step and block it is of. Per block and
+step that gives
 
     first look ... last look          it waits, if something was missing; else it goes on at once
     last look ... first store         it multiplies
     first store ... last store        it runs the cell's equations and publishes
 
-as barriers keep the block's threads from looking before all have stored, and from storing before all have looked.
+These do not overlap: by barriers a block's threads look only when all have stored, and store only when all have looked.
 """
 
 import inspect
@@ -34,10 +34,10 @@ class Phase:
     Attributes:
         step: its number.
         begin: the turn of the first look or store.
-        looked: that of the last look; None: it looks at nothing.
-        missed: Step -> (array, index) of a number of it that was missing, in the order in which they were last missed.
-        reads: the steps that it looked at.
-        stored: turns of the first and the last store; None before.
+        looked: the turn of the last look; None: the block looks at nothing.
+        missed: Step -> (array, index) of a number of it that was missing; the step that was missed last stands last.
+        reads: the steps that the block looked at.
+        stored: turns of the first and the last store so far; None before the first.
     """
 
     step: int
@@ -160,14 +160,14 @@ class Recorder(watching.Watcher):
         return thread.block.index[0], thread.index[0] // 32
 
     def _phase(self, block, step, begins):
-        """The block's phase, a new one where the step is another, or where its last one is over by `begins`."""
+        """The block's phase at a step: its last one, or a new one if that is of another step or `begins` is true."""
         phases = self._phases[block]
         if not phases or phases[-1].step != step or begins(phases[-1]):
             phases.append(Phase(step, self._launch.turns))
         return phases[-1]
 
     def _source(self, place, index):
-        """(the Step that a number of an exchanged array is of, its time)."""
+        """(Step, time) of the number at an index of an exchanged array."""
         slot, rest = divmod(int(index), self._batch * place.width)
         b, column = divmod(rest, place.width)
         direction = column // place.hidden if place.direction is None else place.direction

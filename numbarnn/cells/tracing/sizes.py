@@ -1,4 +1,4 @@
-"""How many units each value of equations has: H, unless it stands with a state of another size, or with x."""
+"""How many units each value of a cell's equations has: H, unless it meets a state of another size, or x."""
 
 from itertools import pairwise
 
@@ -9,15 +9,15 @@ from numbarnn.cells.tracing.graph import OVER_UNITS, parts_of, reachable, same_f
 class UnitSizes:
     """The size of every node: a letter or an int.
 
-    What an operation works on element by element has one size, and so has its result; a state keeps its size from step
-    to step. A product with a matrix may have any. Values are in one group where their sizes have to be equal.
+    Values whose sizes have to be equal are in one group: what an operation takes element by element, and its result; a
+    state before and after the step. The result of a matrix product may have any size.
 
     Args:
         structure: the `Structure`.
 
     Attributes:
         states: the size of each state but the first.
-        equal: what has to be equal, as `Equal`s, where a group has several sizes.
+        equal: `Equal`s, where several sizes were said of one group: the network must make them equal.
     """
 
     def __init__(self, structure):
@@ -61,7 +61,7 @@ class UnitSizes:
         return node
 
     def _join(self, *nodes):
-        """Put nodes into one group, but for those that are the same for all units."""
+        """Put nodes into one group. Values that are the same for all units stay out: they go with any size."""
         nodes = [node for node in nodes if node not in self._of_no_size]
         for one, other in pairwise(nodes):
             first, second = self._root(one), self._root(other)
@@ -71,12 +71,12 @@ class UnitSizes:
                 self._sizes[first] = sizes | self._sizes.get(first, {})
 
     def _say(self, node, size, why):
-        """A node's group has a size."""
+        """Note that a node's group has this size, and why."""
         if node not in self._of_no_size:
             self._sizes.setdefault(self._root(node), {}).setdefault(size, why)
 
     def _settle(self):
-        """Leave each group one size: H if it has that; the others must be equal to it."""
+        """Choose one size for each group, H or P if it has that; its other sizes become `equal` to it."""
         for root, sizes in self._sizes.items():
             chosen = next((size for size in ("H", "P", *sizes) if size in sizes), "H")
             for size, why in sizes.items():

@@ -1,8 +1,8 @@
 """Expressions of matrices element by element, `a - a.T - 0.1 * eye`, compiled: one pass over the operands.
 
 NumPy makes an array of every part of an expression. Here a plain function is written for each form of expression (which
-operations, which operands are transposed), and works tile by tile: of a transposed operand it first transposes the
-tile, in registers, so that the loop over all operands becomes vectors.
+operations, which operands are transposed). It works tile by tile. The tile of a transposed operand is transposed first,
+in registers, so that the loop over all operands goes along rows and becomes vector instructions.
 """
 
 import linecache
@@ -24,7 +24,9 @@ def run(out, term, value, add):
     """out (rows, columns) = a term's value, or +=.
 
     Args:
-        term: a `numbarnn.cells.layout.Term`. value: computes those terms in it that are not element by element.
+        term: a `numbarnn.cells.layout.Term`.
+        value: function of a term that is not element by element (a parameter, a product): its array or number.
+        add: +=.
     """
     operands = {}  # term of an operand, and whether it is transposed -> its number
     scalars = {}
@@ -39,7 +41,7 @@ def run(out, term, value, add):
 
 
 def _contiguous(array, dtype):
-    """The same with numbers of the dtype side by side in each row."""
+    """The array in the dtype, with the numbers of each row side by side; a copy only where it is not so."""
     array = np.asarray(array, dtype)
     return array if array.strides[1] == array.itemsize else np.ascontiguousarray(array)
 
