@@ -68,7 +68,7 @@ def test_the_command_times_every_way_and_its_page_shows_them(few, command, capsy
         assert set(row["ratio"]) == {"stepper", *PEERS} and set(row["stepper_ratio"]) == PEERS
         assert all(0 < row["median_s"][name] <= row["p99_s"][name] for name in row["seconds"])
         assert {check["contender"] for check in row["agreement"]} >= {"numbarnn", "stepper"}
-    assert "99th percentile of 21 calls" in (said := capsys.readouterr().out) and "stepper / torch cell" in said
+    assert "99th percentile of 21 calls" in (said := capsys.readouterr().out) and "/ torch cell" in said
     path = tmp_path / "stream.json"
     path.write_text(json.dumps(found))
     assert cli.main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 0
@@ -107,6 +107,29 @@ def test_a_peer_with_wrong_steps_is_left_out(few, command, monkeypatch):
     [row] = found["results"]
     assert code == 1 and row["ok"] and "torch cell's y" in row["left_out"]["torch cell"]
     assert "torch cell" not in row["seconds"]
+
+
+def test_torch_compile_is_a_peer_where_it_is_asked_for(few, command, monkeypatch):
+    """What it compiles is a step of all layers; a compiler that fails is told of, and nothing else is lost."""
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
+    code, found = command(*SMALL, "--shape", "1,2,3,4,2", "--cell", "lstm", "--compile")
+    assert code == 0 and asked == [{}]
+    assert set(found["results"][0]["seconds"]) == {"numbarnn", "stepper", "torch.compile", *PEERS}
+
+    def fails(*arguments):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: fails)
+    code, found = command(*SMALL, "--shape", "1,2,3,4,2", "--cell", "gru", "--compile")
+    [row] = found["results"]
+    assert code == 0 and row["left_out"] == {"torch.compile": "RuntimeError: no compiler here"}
+    assert set(row["seconds"]) == {"numbarnn", "stepper", *PEERS}
+
+
+def test_torch_compile_of_sequences_is_refused(capsys):
+    assert cli.main(["bench", "--device", "cpu", "--compile"]) == 1
+    assert "--compile needs --stream" in capsys.readouterr().err
 
 
 def test_percentiles_are_of_all_calls_and_of_each_round():

@@ -23,7 +23,7 @@ STEPS = (
 )
 CALLERS = {
     "stepper": "stepper", "numbarnn": "call", "torch": "PyTorch", "torch cell": "PyTorch's cell",
-    "onnxruntime": "onnxruntime",
+    "torch.compile": "torch.compile", "onnxruntime": "onnxruntime",
 }  # fmt: skip
 
 

@@ -121,8 +121,12 @@ def torch_stream(instance, device):
     return Stream("torch", inputs, begin, step, states, torch_to_numpy, torch_synchronize(device))
 
 
-def torch_cell_stream(instance, device):
-    """nn.LSTMCell, nn.GRUCell or nn.RNNCell, one for each layer: PyTorch's modules for one step."""
+def torch_cell_stream(instance, device, compiled=False):
+    """nn.LSTMCell, nn.GRUCell or nn.RNNCell, one for each layer: PyTorch's modules for one step.
+
+    Args:
+        compiled: all of a step is one function of torch.compile's, which takes its time for the first call.
+    """
     case = instance.case
     modules = [torch_cell(instance, k, device) for k in range(case.L)]
     given = [[numpy_to_torch(part[0], device) for part in s] for s in (instance.h0, instance.c0) if s]
@@ -132,11 +136,18 @@ def torch_cell_stream(instance, device):
     def begin():
         state[:] = initial
 
+    def all_layers(x, before):
+        after = []
+        for module, one in zip(modules, before, strict=True):
+            after.append(module(x, one))
+            x = after[-1][0] if case.has_c else after[-1]
+        return x, after
+
+    run = torch_compiled(all_layers, device) if compiled else all_layers
+
     def step(x):
-        for k, module in enumerate(modules):
-            state[k] = module(x, state[k])
-            x = state[k][0] if case.has_c else state[k]
-        return x
+        y, state[:] = run(x, state)
+        return y
 
     def states():
         parts = zip(*state, strict=True) if case.has_c else [state]
@@ -145,7 +156,27 @@ def torch_cell_stream(instance, device):
         }
 
     inputs = [numpy_to_torch(x, device) for x in instance.x]
-    return Stream("torch cell", inputs, begin, step, states, torch_to_numpy, torch_synchronize(device))
+    name = "torch.compile" if compiled else "torch cell"
+    return Stream(name, inputs, begin, step, states, torch_to_numpy, torch_synchronize(device))
+
+
+def torch_compiled(function, device):
+    """A function (x, states) -> (y, states) as torch.compile makes it.
+
+    On a GPU it is a CUDA graph, whose results are cloned, as the next call overwrites them.
+    """
+    import torch
+
+    if not device.startswith("cuda"):
+        return torch.compile(function)
+    graph = torch.compile(function, mode="reduce-overhead")
+
+    def run(x, before):
+        torch.compiler.cudagraph_mark_step_begin()
+        y, after = graph(x, before)
+        return y.clone(), [tuple(map(torch.clone, one)) if isinstance(one, tuple) else one.clone() for one in after]
+
+    return run
 
 
 def torch_cell(instance, layer, device):

@@ -71,6 +71,8 @@ def add_arguments(parser):
     about = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
     about += "shapes with T=1, by default those of the set stream"
     parser.add_argument("--stream", action="store_true", help=about)
+    about = "with --stream, also PyTorch's cells through torch.compile, which takes ten seconds or more for each case"
+    parser.add_argument("--compile", action="store_true", help=about)
     about = "only the rows whose 'cell T,B,I,H,L dtype' has this text in it, such as 'lstm 25,16' or float64; may be "
     parser.add_argument("--only", action="append", metavar="TEXT", help=about + "given several times, for any of them")
     add_list_argument(parser, "--cell", PEERS_CELLS, USUAL_CELLS, "; of DeepBench's sets, all that they have")
@@ -112,6 +114,11 @@ def run(args):
         raise report.MissingPackage("PyTorch", "numbarnn bench", "torch")
     if args.set == QUICK and not args.shape:
         args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
+    if args.compile and not args.stream:
+        raise report.CannotRun(
+            "--compile needs --stream: torch.compile leaves nn.LSTM, nn.GRU and nn.RNN as they are, and their times "
+            "over a sequence are those of PyTorch without it"
+        )
     problems = problems_of(args)
     where = set_up(args)
     if where.device == "cpu" and not peers.installed("onnx", "onnxruntime"):
@@ -129,7 +136,14 @@ def run(args):
                 f"--only {' '.join(args.only)} leaves nothing: rows are called 'lstm 25,16,512,512,1 float32'"
             )
     if args.stream:
-        rows = take_times(args, where, todo, stream.time_stream, stream.print_streams, stream.TORCH_METHOD)
+        rows = take_times(
+            args,
+            where,
+            todo,
+            partial(stream.time_stream, compiled=args.compile),
+            stream.print_streams,
+            stream.TORCH_METHOD,
+        )
     else:
         semantics = USUAL if args.shape else SEMANTICS.get(args.set, USUAL)
         time_one = partial(time_case, semantics=semantics)

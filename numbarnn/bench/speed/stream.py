@@ -2,7 +2,8 @@
 
 Whoever answers a stream waits for every call, and for the slowest of them: beside the median of all calls stands their
 99th percentile. numbarnn is there twice, as a call of the layer with one step and as `layer.stepper`; so is PyTorch, as
-the module and as its cell for one step. All walk over STEPS steps first, and what they return is compared.
+the module and as its cell for one step, with --compile also compiled. All walk over STEPS steps first, and what they
+return is compared.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from numbarnn.bench.peers import peers, streams
 from numbarnn.bench.peers.contender import Contender
 from numbarnn.bench.peers.torch_peer import torch_tf32
 from numbarnn.bench.speed import timing, trust
-from numbarnn.bench.speed.lineup import TORCH, attempt, compare, disagreement, largest_trusted, said
+from numbarnn.bench.speed.lineup import TORCH, attempt, compare, largest_trusted, said
 from numbarnn.bench.speed.record import Row, ratios
 from numbarnn.bench.speed.speed_table import about, judged, outcome, quotient, say_left_out
 
@@ -28,6 +29,7 @@ OWN = ("numbarnn", "stepper")
 TORCH_METHOD = {
     "torch": "module.eval(), called with one step, under torch.inference_mode()",
     "torch cell": "torch.nn.LSTMCell, GRUCell or RNNCell, one for each layer, under torch.inference_mode()",
+    "torch.compile": "the same cells in one function, compiled (mode reduce-overhead on a GPU, default on the CPU)",
     "allow_tf32": "as each row's tf32 says",
 }
 
@@ -69,42 +71,48 @@ def shapes_of(args):
     return found
 
 
-def time_stream(cell, shape, dtype, tf32, schedules, where):
-    """The rows of one case, a row per schedule."""
+def time_stream(cell, shape, dtype, tf32, schedules, where, compiled=False):
+    """The rows of one case, a row per schedule; compiled: torch.compile is a peer."""
     case = Case(cell, STEPS, shape.B, shape.I, (shape.H,) * shape.L, dtype=dtype, allow_tf32=tf32)
     row = {"cell": cell, "shape": shape._asdict(), "dtype": dtype, "device": where.device, "tf32": tf32, "what": STEP}
-    return [StreamTiming(**row, schedule=schedule, **measure(case, schedule, where)) for schedule in schedules]
+    return [
+        StreamTiming(**row, schedule=schedule, **measure(case, schedule, where, compiled)) for schedule in schedules
+    ]
 
 
-def measure(case, schedule, where):
+def measure(case, schedule, where, compiled):
     """What a row says beside its names."""
     instance, device = make_instance(case), where.device
     try:
         with torch_tf32(case.allow_tf32):
             exact = peers.torch_contender(instance.float64, False, device)
-            return compared_and_timed(instance, exact.results(exact.call()), schedule, where)
+            return compared_and_timed(instance, exact.results(exact.call()), schedule, where, compiled)
     except Exception as exception:
         return {"ok": False, "refusal": said(exception)}
 
 
-def compared_and_timed(instance, truth, schedule, where):
+def compared_and_timed(instance, truth, schedule, where, compiled):
     """`measure`, where PyTorch has computed the truth."""
     import torch
 
     case, device, line, left_out, agreement = instance.case, where.device, [], {}, []
     with_onnx = device == "cpu" and case.dtype == "float32" and peers.installed("onnx", "onnxruntime")
     rivals = [streams.torch_stream(instance, device), streams.torch_cell_stream(instance, device)]
+    rivals += [streams.torch_cell_stream(instance, device, compiled=True)] if compiled else []
     rivals += [streams.onnxruntime_stream(instance, where.threads)] if with_onnx else []
     with torch.inference_mode():
         wanted = rivals[0].walk()
         for rival in rivals:
             limits = {"limit_of": largest_trusted} if rival.name == TORCH else {}
-            rows = compare(case, as_contender(rival), truth, wanted, **limits)
+            made, rows, reason = attempt(
+                lambda rival=rival: rival,
+                lambda one, limits=limits: compare(case, as_contender(one), truth, wanted, **limits),
+            )
             agreement += rows if rival.name != TORCH else []
-            if reason := disagreement(rows):
+            if reason:
                 left_out[rival.name] = reason
             else:
-                line.append(rival)
+                line.append(made)
         for make in (streams.stepper_stream, streams.call_stream):
             made, rows, refusal = attempt(
                 lambda make=make: make(instance, device, schedule),
@@ -147,8 +155,8 @@ def figures(seconds):
 
 # ----------------------------------------------------------------------------------------------------------- the table
 LABELS = {
-    "numbarnn": "numbarnn call", "stepper": "stepper", "torch": "torch", "torch cell": "torch cell",
-    "onnxruntime": "onnxrt",
+    "numbarnn": "call", "stepper": "stepper", "torch": "torch", "torch cell": "torch cell",
+    "torch.compile": "compiled", "onnxruntime": "onnxrt",
 }  # fmt: skip
 
 
@@ -162,19 +170,23 @@ def print_streams(rows, where, doubt):
     """The table of single calls, and a summary line; arguments as of `speed_table.print_timings`."""
     names = [name for name in LABELS if any(name in row["median_s"] for row in rows)]
     rivals = [name for name in names if name not in OWN]
-    columns = [LABELS[name] for name in names] + [f"stepper / {LABELS[name]}" for name in rivals]
-    table = []
+    columns = [LABELS[name] for name in names] + [f"/ {LABELS[name]}" for name in rivals]
+    table, told = [], []
     for row in rows:
         times = [microseconds(row, name) for name in names]
         found = [quotient(row["stepper_ratio"].get(name)) for name in rivals]
         cell, sizes, dtype, _, schedule = about(row)
-        table.append([cell, sizes, dtype, schedule, *times, *found, outcome(row, doubt)])
+        result = outcome(row, doubt)
+        table.append([cell, sizes, dtype, schedule, *times, *found, result if result == "ok" else result.split(":")[0]])
+        told += [f"{cell} {sizes} {dtype}: {result}"] if result != "ok" else []
     calls, threads = max(row["calls"] for row in rows), f"{where.threads} CPU threads"
     title = f"Microseconds of single steps, median / 99th percentile of {calls} calls, the host's clock"
     title += f", {threads}" if where.device == "cpu" else ", until the GPU is idle"
-    title += "; a ratio below 1: the stepper is faster"
+    title += "; a ratio of the stepper's below 1: it is faster"
     heading = ["cell", "T,B,I,H,L", "dtype", "schedule"]
     report.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("result",))
+    for line in told:
+        report.say(line)
     say_left_out(rows)
     refusals = sum(not row["ok"] for row in rows)
     doubted = sum(row["ok"] and bool(trust.doubts(row, judged(row), doubt)) for row in rows)
