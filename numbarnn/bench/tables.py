@@ -69,8 +69,9 @@ def newest(device, shapes=None):
 
 
 def rows_of(one, shapes=None):
-    """The rows of a record that are about the schedule `auto`, whole passes and some shapes."""
+    """The rows of a record that are about the schedule `auto`, whole passes with an input product, and some shapes."""
     rows = [row for row in one["results"] if row["schedule"] == "auto" and row["what"] in WHOLE]
+    rows = [row for row in rows if row["input_mode"] == "linear"]
     return [row for row in rows if not shapes or shape_of(row) in shapes]
 
 

@@ -231,3 +231,14 @@ def test_a_record_says_when_there_is_no_git():
 def test_files_of_something_else_are_no_records():
     assert record.read(tables.RESULTS / "probe.json") is None
     assert record.read(OLD_GPU)["kernels"] is None
+
+
+def test_rows_without_an_input_product_are_not_in_the_tables(results):
+    results()
+    before = tables.gpu()
+
+    def twice(one):
+        one["results"][:0] = [row | {"input_mode": "skip", "device_seconds": {}} for row in one["results"]]
+
+    results(twice)
+    assert tables.gpu() == before
