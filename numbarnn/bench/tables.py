@@ -71,7 +71,7 @@ def newest(device, shapes=None):
 def rows_of(one, shapes=None):
     """The rows of a record that are about the schedule `auto`, whole passes with an input product, and some shapes."""
     rows = [row for row in one["results"] if row["schedule"] == "auto" and row["what"] in WHOLE]
-    rows = [row for row in rows if row["input_mode"] == "linear"]
+    rows = [row for row in rows if row.get("input_mode", "linear") == "linear"]  # rows of before have none
     return [row for row in rows if not shapes or shape_of(row) in shapes]
 
 
