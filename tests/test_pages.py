@@ -1,6 +1,5 @@
 """README and the documentation: their Python runs, commands are understood, the site builds without a warning."""
 
-import contextlib
 import importlib.util
 import os
 import re
@@ -24,33 +23,22 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def run(page, folder):
-    """The page's Python, one block after another; equations are read from their file."""
-    path = folder / "page.py"
-    path.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
-    namespace = {"__name__": "page"}
-    with contextlib.chdir(folder) if hasattr(contextlib, "chdir") else _inside(folder):
-        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
+def run(code, folder):
+    """What Python code defines; from a file in the folder, as equations are read from theirs."""
+    path, namespace = folder / "page.py", {"__name__": "page"}
+    path.write_text(code, encoding="utf-8")
+    exec(compile(code, str(path), "exec"), namespace)
     return namespace
-
-
-@contextlib.contextmanager
-def _inside(folder):  # Python 3.10 has no contextlib.chdir
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page, "python")], ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_python_runs(page, tmp_path):
+def test_python_runs(page, tmp_path, monkeypatch):
     if any("import torch" in block for block in blocks(page, "python")):
         pytest.importorskip("torch")
-    run(page, tmp_path)
+    monkeypatch.chdir(tmp_path)  # some write files
+    run("\n".join(blocks(page, "python")), tmp_path)
 
 
 @named
@@ -74,11 +62,7 @@ def test_readmes_cell_is_short_and_learns(tmp_path):
 
     block = blocks(README, "python")[0]
     assert len([line for line in block.splitlines() if line.strip()]) <= 15
-    path = tmp_path / "example.py"
-    path.write_text(block, encoding="utf-8")
-    namespace = {"__name__": "example"}
-    exec(compile(block, str(path), "exec"), namespace)
-    rnn = nr.RNN(namespace["coupled"], 8, 32, device="cpu", seed=0)
+    rnn = nr.RNN(run(block, tmp_path)["coupled"], 8, 32, device="cpu", seed=0)
     x = np.random.default_rng(0).normal(0, 0.5, (30, 64, 8)).astype(np.float32)
     target = np.tile(np.tanh(np.roll(x, 1, axis=0)), 4)
     for _ in range(300):

@@ -1,5 +1,6 @@
 """What pages that commands write have in common: one file, which refers to nothing outside of it."""
 
+import io
 from html import escape
 
 
@@ -16,3 +17,11 @@ def document(title, body, style, script=""):
         f'<meta name="viewport" content="width=device-width, initial-scale=1"/>\n<title>{escape(title)}</title>\n'
         f"<style>{style}</style>\n</head>\n<body>\n{body}\n{scripts}</body>\n</html>\n"
     )
+
+
+def svg(figure):
+    """A matplotlib figure as an SVG element, for the body of a page; the same figure gives the same text."""
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    text = stream.getvalue()
+    return text[text.index("<svg") :]

@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 
-from numbarnn.bench import report
+from numbarnn.bench import pages, report
 from numbarnn.bench.check.summary import TWICE, dtype_of, grouped
 
 PURPOSE = "a picture of the errors"
@@ -54,7 +54,4 @@ def png(comparisons):
 
 def svg(comparisons):
     """The picture as an SVG element, for a page."""
-    stream = io.StringIO()
-    figure(comparisons).savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
+    return pages.svg(figure(comparisons))

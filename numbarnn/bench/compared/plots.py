@@ -1,24 +1,14 @@
 """The pictures of `numbarnn report`, as SVG."""
 
-import io
-
 import numpy as np
 
-from numbarnn.bench import report
+from numbarnn.bench import pages, report
 from numbarnn.bench.cases.passes import TRAINING
 
 PURPOSE = "the pictures of numbarnn report"
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:red")
 MARKERS = {"PyTorch": "o", "onnxruntime": "D", "cuDNN": "s"}
 ROW_INCHES, WIDTH_INCHES = 0.23, 9.5
-
-
-def svg(figure):
-    """A figure as an SVG element."""
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
 
 
 def ratios(results, keys):
@@ -48,7 +38,7 @@ def ratios(results, keys):
         if kind == "peer" or len(results) > 1:
             axis.plot([], [], linestyle="none", label=f"against {name}" if kind == "peer" else name, **style)
     figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize=8)
-    return svg(figure)
+    return pages.svg(figure)
 
 
 def roofline(result, dtype):
@@ -80,4 +70,4 @@ def roofline(result, dtype):
                           color=colour, markerfacecolor="none" if training else colour, label=label)  # fmt: skip
     axis.set(xscale="log", yscale="log", xlabel="operations per byte that must be moved at least", ylabel="GFLOP/s")
     figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize=8)
-    return svg(figure)
+    return pages.svg(figure)
