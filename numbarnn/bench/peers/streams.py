@@ -45,13 +45,9 @@ class Stream:
         return {"y": np.stack([y.reshape(y.shape[-2:]) for y in found])} | self.state()
 
 
-# -------------------------------------------------------------------------------------------------------- numbarnn
-def call_stream(instance, device, schedule):
-    """A layer called with one step at a time: y, state = layer(x, state)."""
-    case = instance.case
-    layer = make_layer(case, device, instance.parameters, schedule)
-    initial = state = peers.to_engine_state(layer, instance.h0, instance.c0)
-    inputs = [layer.engine.from_host(np.ascontiguousarray(instance.x[t : t + 1])) for t in range(case.T)]
+def carried(call, initial):
+    """(begin, step, now) of y, state = call(x, state) step by step: back to the initial state, x -> y, the state."""
+    state = initial
 
     def begin():
         nonlocal state
@@ -59,11 +55,23 @@ def call_stream(instance, device, schedule):
 
     def step(x):
         nonlocal state
-        y, state = layer(x, state)
+        y, state = call(x, state)
         return y
 
+    return begin, step, lambda: state
+
+
+# -------------------------------------------------------------------------------------------------------- numbarnn
+def call_stream(instance, device, schedule):
+    """A layer called with one step at a time: y, state = layer(x, state)."""
+    case = instance.case
+    layer = make_layer(case, device, instance.parameters, schedule)
+    initial = peers.to_engine_state(layer, instance.h0, instance.c0)
+    inputs = [layer.engine.from_host(np.ascontiguousarray(instance.x[t : t + 1])) for t in range(case.T)]
+
+    begin, step, now = carried(layer, initial)
     return Stream(
-        "numbarnn", inputs, begin, step, lambda: peers.named_states(layer, case, ("hy", "cy"), state),
+        "numbarnn", inputs, begin, step, lambda: peers.named_states(layer, case, ("hy", "cy"), now()),
         partial(peers.to_host, layer), synchronize_of(layer), plan_of(layer, inputs[0]),
     )  # fmt: skip
 
@@ -102,19 +110,11 @@ def torch_stream(instance, device):
     module = torch_module(instance, range(case.L), device).eval()
     module.flatten_parameters()
     given = [numpy_to_torch(pack_states(s), device) for s in (instance.h0, instance.c0) if s]
-    initial = state = tuple(given) if case.has_c else given[0]
-
-    def begin():
-        nonlocal state
-        state = initial
-
-    def step(x):
-        nonlocal state
-        y, state = module(x, state)
-        return y
+    initial = tuple(given) if case.has_c else given[0]
+    begin, step, now = carried(module, initial)
 
     def states():
-        parts = [torch_to_numpy(part) for part in (state if case.has_c else (state,))]
+        parts = [torch_to_numpy(part) for part in (now() if case.has_c else (now(),))]
         return {name: unpack_states(case, part) for name, part in zip(("hy", "cy"), parts, strict=False)}
 
     inputs = [numpy_to_torch(instance.x[t : t + 1], device) for t in range(case.T)]
