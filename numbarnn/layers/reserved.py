@@ -12,8 +12,9 @@ is the caller's to see to.
 from typing import NamedTuple
 
 from numbarnn.layers.sequences import EVERY_STEP
-from numbarnn.passes.backward import ALL, BackwardPass, Need
-from numbarnn.passes.bound import SMALL_WEIGHTS
+from numbarnn.passes.backward import ALL, BackwardPass, Given, Need
+from numbarnn.passes.bound import NUMPY, SMALL_WEIGHTS
+from numbarnn.passes.executor import with_each
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.passes.reserve import make_layout
 
@@ -48,18 +49,19 @@ class PlannedCalls:
     Args:
         stack, shape: of the calls.
         reserves: they are training calls with a reserve; else inference.
+        arrays: the `CallersArrays` that x, states, reserves and gradients are.
 
     Attributes:
         The arguments.
     """
 
-    def __init__(self, stack, shape, reserves=True):
-        self.stack, self.shape, self.reserves = stack, shape, reserves
+    def __init__(self, stack, shape, reserves=True, arrays=NUMPY):
+        self.stack, self.shape, self.reserves, self.arrays = stack, shape, reserves, arrays
         sizes = shape.padded, shape.resets, shape.batch_major, shape.keeps_states
         self._problem = problem = stack.problem(shape.steps, shape.batch, reserves, *sizes)
         self._schedule = stack.schedule.pick(problem)[0]
         self._forward_plan, self._hows = self._schedule.plan_forward(problem), {}
-        self._kind = problem, reserves  # of calls, for `BoundPasses`
+        self._kind = problem, reserves, arrays.into  # of calls, for `BoundPasses`
 
     def call(self, weights, seed=0):
         """The `passes.forward.Call` with these weights, a flat buffer, for `forward` and `backward`.
@@ -88,6 +90,7 @@ class PlannedCalls:
                 results = bound.run(0, x, *state)
                 bound.give_back()
                 return results
+            x, state = with_each((x, state), self.arrays.array)
             work = ForwardPass(call, x, *state, sequences.lengths, sequences.resets, sequences.padding_value)
             work.run(self._forward_plan)
             return (*work.results(), work.reserve) if self.reserves else work.results()
@@ -113,15 +116,16 @@ class PlannedCalls:
                     results = bound.run_backward(how, space, gradients)
                     bound.give_back()
                     return results
+            x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
             tape = ForwardPass.of_reserve(call, x, reserve)
-            work = BackwardPass(tape, gradients, space, None, not need.weights, need)
+            work = BackwardPass(tape, Given(*gradients), space, None, not need.weights, need)
             work.run(how[0])
             return *work.results(), work.dw
 
     def _bound(self, call, x, hx, cx):
         """A `BoundForward` for a call, to be given back; None if such calls are not bound."""
         found, kind = self.stack.bound, (*self._kind, type(hx), type(cx))
-        return found.find(kind, call.flat) or found.make(kind, call, self._forward_plan, x, hx, cx)
+        return found.find(kind, call.flat) or found.make(kind, call, self._forward_plan, (x, hx, cx), self.arrays)
 
     def _how(self, *needs):
         """(plan, `Need`, whether gradients would accumulate) of a backward pass with or without the gradients of x, and

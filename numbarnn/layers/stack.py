@@ -274,7 +274,7 @@ class Stack:
             parameters, flat, formed = self.kernel_weights.of(weights)
             call = Call(self.engine, problem, parameters, flat, self.seed, number, self.caller, watched, formed=formed)
             plan = self.schedule.pick(problem)[0].plan_forward(problem)
-            bound = self.bound.make(kind, call, plan, x, hx, cx) if kind else None
+            bound = self.bound.make(kind, call, plan, (x, hx, cx)) if kind else None
             if bound is not None:
                 return self._run_bound(bound, x, hx, cx, weights, training, version, number)
             work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)

@@ -5,6 +5,10 @@ more than a small call computes. A bound pass has arrays of its own; a call copi
 functions that the tasks became, and copies the results out.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
 
 from numbarnn.passes.backward import BackwardPass, Given
@@ -28,9 +32,19 @@ def is_small(problem):
     return rows * widths * np.dtype(problem.dtype).itemsize <= SMALL and not differs
 
 
-def _like(array):
-    """An array like the caller's one, contiguous."""
-    return np.empty(array.shape, array.dtype)
+class CallersArrays(NamedTuple):
+    """What kind of arrays callers give.
+
+    Attributes:
+        array: one of them -> it as NumPy's array.
+        into: an array of NumPy -> the function that copies one of them into it.
+    """
+
+    array: Callable
+    into: Callable
+
+
+NUMPY = CallersArrays(lambda array: array, lambda own: partial(np.copyto, own))
 
 
 class _Bound:
@@ -38,10 +52,16 @@ class _Bound:
 
     Args:
         given: arrays, states, or None, like those that it will get.
+        arrays: the `CallersArrays` that they are.
     """
 
-    def __init__(self, given):
-        self._own = tuple(with_each(one, _like) for one in given)
+    def __init__(self, given, arrays):
+        def like(one):
+            array = one if type(one) is np.ndarray else arrays.array(one)
+            return np.empty(array.shape, array.dtype)
+
+        self._arrays, self._own = arrays, tuple(with_each(one, like) for one in given)
+        self._into = [_into(own, arrays.into) for own in self._own]
 
     def _bind(self, plan):
         """Let `self.work` become functions."""
@@ -49,8 +69,9 @@ class _Bound:
 
     def _fill(self, given):
         """Copy what the caller gave into its own arrays."""
-        for own, other in zip(self._own, given, strict=True):
-            _copy(own, other)
+        for copy, other in zip(self._into, given, strict=True):
+            if copy is not None:
+                copy(other)
 
     def _run(self):
         self.work.form_weights()
@@ -63,13 +84,17 @@ class _Bound:
         return tuple(with_each(one, np.ndarray.copy) for one in self._results)
 
 
-def _copy(own, given):
-    """own = given, arrays or states, or both None."""
-    if type(own) is np.ndarray:
-        np.copyto(own, given)
-    elif own is not None:
-        for part, other in zip(own, given, strict=True):
-            np.copyto(part, other)
+def _into(own, into):
+    """The function that copies what a caller gives into an array or a state; None of None."""
+    if not isinstance(own, list):
+        return None if own is None else into(own)
+    copies = [into(part) for part in own]
+
+    def copy_parts(parts):
+        for copy, part in zip(copies, parts, strict=True):
+            copy(part)
+
+    return copy_parts
 
 
 class BoundForward(_Bound):
@@ -77,18 +102,19 @@ class BoundForward(_Bound):
 
     Args:
         call: the `forward.Call`. plan: of the pass. x, hx, cx: arrays like those that it will get.
-        free: the list of those that nobody uses.
+        free: the list of those that nobody uses. arrays: the `CallersArrays` that x, hx and cx are.
 
     Attributes:
         work: the `ForwardPass`.
     """
 
-    def __init__(self, call, plan, x, hx, cx, free=()):
-        super().__init__((x, hx, cx))
+    def __init__(self, call, plan, x, hx, cx, free=(), arrays=NUMPY):
+        super().__init__((x, hx, cx), arrays)
         self.work, self._free, self._backward = ForwardPass(call, *self._own), free, {}
         self._bind(plan)
         if call.reserves:
             self._results = *self._results, self.work.reserve
+            self._into_reserve = arrays.into(self.work.reserve)
             self.work.remade = True  # for backward: it gets the reserve of any call
 
     def run(self, number, *arrays):
@@ -100,11 +126,12 @@ class BoundForward(_Bound):
 
     def step(self, x):
         """y (B, D*H) of one step with x (B, I), from the state that the last one left."""
-        (own, *state), (y, *new_state) = self._own, self._results
-        np.copyto(own[0], x)
+        y, *new_state = self._results
+        np.copyto(self._own[0][0], x)
         self._run()
-        for before, after in zip(state, new_state, strict=True):
-            _copy(before, after)
+        for copy, after in zip(self._into[1:], new_state, strict=True):
+            if copy is not None:
+                copy(after)
         return y[0].copy()
 
     @property
@@ -114,9 +141,9 @@ class BoundForward(_Bound):
 
     @state.setter
     def state(self, state):
-        for own, given in zip(self._own[1:], state, strict=True):
+        for own, copy, given in zip(self._own[1:], self._into[1:], state, strict=True):
             if given is not None:
-                _copy(own, given)
+                copy(given)
             else:
                 for part in state_arrays(own):
                     part[...] = 0
@@ -129,15 +156,15 @@ class BoundForward(_Bound):
     def remake(self, x, reserve):
         """Be the tape of a call with this x, which may be None as in `ForwardPass.of_reserve`, and this reserve."""
         if x is not None:
-            np.copyto(self._own[0], x)
-        np.copyto(self.work.reserve, reserve)
+            self._into[0](x)
+        self._into_reserve(reserve)
 
     def run_backward(self, how, space, given):
         """(dx, dhx, dcx, dw) of what is `Given`; `how` as `BoundBackward` has it."""
         form = how, *map(type, given)
         bound = self._backward.get(form)
         if bound is None:
-            bound = self._backward[form] = BoundBackward(self.work, how, space, given)
+            bound = self._backward[form] = BoundBackward(self.work, how, space, given, self._arrays)
         return bound.run(given)
 
 
@@ -146,12 +173,12 @@ class BoundBackward(_Bound):
 
     Args:
         tape: the `ForwardPass`. how: (plan, `Need`, whether gradients would accumulate if they were asked for).
-        space, given: as `BackwardPass` takes them.
+        space, given: as `BackwardPass` takes them. arrays: the `CallersArrays` that are given.
     """
 
-    def __init__(self, tape, how, space, given):
+    def __init__(self, tape, how, space, given, arrays):
         plan, need, accumulate = how
-        super().__init__(given)
+        super().__init__(given, arrays)
         self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
         self._bind(plan)
         self._results = *self._results, self.work.dw
@@ -190,11 +217,12 @@ class BoundPasses:
         bound = _pop(free) if free else None
         return bound if bound is not None and bound.work.flat is weights else None
 
-    def make(self, kind, call, plan, x, hx, cx):
+    def make(self, kind, call, plan, given, arrays=NUMPY):
         """A new `BoundForward` for a call of a kind, to be given back; None if such calls are not bound.
 
         Args:
-            x, hx, cx: arrays like those that it will get; x may be None if it is for backward alone.
+            given: (x, hx, cx), like those that it will get; x may be None if it is for backward alone.
+            arrays: the `CallersArrays` that they are.
         """
         if not self._engine.binds_calls:
             return None
@@ -206,7 +234,8 @@ class BoundPasses:
         free = self._free.get(kind)  # None too if another thread has just cleared them
         if free is None:
             return None
+        x, hx, cx = given
         if x is None:
             outer = (problem.batch, problem.steps) if problem.batch_major else (problem.steps, problem.batch)
             x = np.empty((*outer, problem.input_size), problem.dtype)
-        return BoundForward(call, plan, x, hx, cx, free)
+        return BoundForward(call, plan, x, hx, cx, free, arrays)

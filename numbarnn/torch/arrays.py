@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from numbarnn.passes.bound import CallersArrays
+
 
 def array_of(tensor):
     """A tensor as NumPy's or CuPy's array: of the same memory, unless it is not contiguous; None stays None."""
@@ -28,6 +30,18 @@ def tensor_of(array):
         return None
     return torch.from_numpy(array) if type(array) is np.ndarray else torch.from_dlpack(array)
 
+
+def _into(own):
+    """The function that copies a tensor into an array of NumPy."""
+    seen = torch.from_numpy(own)
+
+    def copy(tensor):
+        seen.copy_(tensor.detach() if tensor.requires_grad else tensor)
+
+    return copy
+
+
+TENSORS = CallersArrays(array_of, _into)  # half the time of making an array of a tensor and copying that
 
 _NOTHING = nullcontext()
 

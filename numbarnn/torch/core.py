@@ -107,10 +107,10 @@ def forward(network, prepared, x, hx, cx):
     if dtype is not None:
         x, hx, cx = with_each((x, hx, cx), torch.Tensor.float)
     with stream_of(x):
-        state = array_of(hx), array_of(cx)
+        state = hx, cx
         if network.uneven:
-            state = _apart(network, *state)
-        y, hy, cy, *more = calls.forward(call, array_of(x), state, sequences)
+            x, state = array_of(x), _apart(network, array_of(hx), array_of(cx))
+        y, hy, cy, *more = calls.forward(call, x, state, sequences)
         reserve = tensor_of(more.pop()) if calls.reserves else None
         if network.uneven:
             hy, cy, *more = [_joined(calls.stack, one) for one in (hy, cy, *more)]
@@ -131,17 +131,16 @@ def backward(network, prepared, x, weights, reserve, gradients, need, need_state
     calls, call, _, dtype = prepared
     if dtype is not None:
         x, gradients = with_each((x, gradients), torch.Tensor.float)
-    dy, dhy, dcy, d_states = gradients
     with stream_of(reserve):
         if weights is not None:
             flat = weights_of(network, weights) if dtype is None else _flat(network, weights)
             if flat is not call.flat:
                 call = calls.call(flat, call.seed)
-        states = array_of(dhy), array_of(dcy)
+        given = Given(*gradients)
         if network.uneven:
-            states = _apart(network, *states)
-        given = Given(array_of(dy), *states, array_of(d_states))
-        dx, *states, dw = calls.backward(call, array_of(x), array_of(reserve), given, need)
+            x, reserve, dy, dhy, dcy, d_states = map(array_of, (x, reserve, *gradients))
+            given = Given(dy, *_apart(network, dhy, dcy), d_states)
+        dx, *states, dw = calls.backward(call, x, reserve, given, need)
         if network.uneven:
             states = [_joined(calls.stack, one) for one in states]
         dhx, dcx = [tensor_of(one) if wanted else None for one, wanted in zip(states, need_states, strict=True)]

@@ -13,6 +13,8 @@ from numbarnn import cells
 from numbarnn.engines import why_not
 from numbarnn.layers.reserved import PlannedCalls
 from numbarnn.layers.stack import Stack
+from numbarnn.passes.bound import NUMPY
+from numbarnn.torch.arrays import TENSORS
 from numbarnn.torch.without_chance import without_chance
 
 _cells = {}  # name in keys -> Cell, of cells that are not built in; kept for good
@@ -139,7 +141,8 @@ class Network:
         if found is None:
             if len(self._planned) >= SHAPES:
                 self._planned = {}
-            found = self._planned[about] = PlannedCalls(*about)
+            arrays = NUMPY if self.uneven else TENSORS  # states of layers that differ in size are cut apart before
+            found = self._planned[about] = PlannedCalls(*about, arrays)
         return found
 
     def _stack_for(self, dtype, device, draws):
