@@ -300,6 +300,11 @@ def _deliver(rnn, result, place):
 def _check_descriptor(rnn):
     if not isinstance(rnn, Descriptor):
         raise TypeError(f"rnn must be a Descriptor, not a {type(rnn).__qualname__}")
+    if rnn.widths != rnn.hidden_sizes:
+        raise ValueError(
+            f"rnn is of cell {rnn.cell.name} with states of more units than h, {rnn.widths}, for which cuDNN's calls "
+            "have no form: take numbarnn.RNN"
+        )
 
 
 def _check_reserve(rnn, reserve):

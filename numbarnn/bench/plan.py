@@ -44,7 +44,7 @@ def add_arguments(parser):
 def run(args):
     """Prints the answer; returns 0. A schedule that cannot run the problem is a `report.CannotRun` with its reason."""
     from numbarnn.schedules import choose
-    from numbarnn.schedules.explain import explain
+    from numbarnn.schedules.explain import explain, wider
 
     try:
         problem = problem_of(args)
@@ -53,6 +53,8 @@ def run(args):
         raise report.CannotRun(str(reason)) from reason
     picture = gantt.figure(explanations) if args.plot else None
     report.say(f"{describe(problem)}\non {problem.profile.name}: {describe_profile(problem.profile)}")
+    for line in wider(problem):
+        report.say(line)
     for explanation in explanations:
         print_pass(explanation)
     if args.json:
@@ -114,12 +116,18 @@ def problem_of(args):
     """
     from numbarnn.layers import checks
     from numbarnn.schedules import Problem
+    from numbarnn.weights.space import sizes_of_layers
 
     projection = checks.proj_size(args.proj_size, args.cell, args.hidden)
     checks.recurrent_matrix(args.cell, args.hidden, projection)
-    sizes = args.input_size or args.hidden[0], args.hidden, 1 + args.bidirectional, args.steps, args.batch
+    inputs, directions = args.input_size or args.hidden[0], 1 + args.bidirectional
+    layers = sizes_of_layers(args.cell.parameters, inputs, args.hidden, directions, projection)
+    widths = tuple(wide["H"] for _, wide in layers)
+    checks.larger_states(args.cell, args.hidden, widths, "linear")
+    sizes = inputs, widths, directions, args.steps, args.batch
     options = {"training": not args.inference, "dropout": args.dropout, "profile": profile_of(args.profile)}
     options |= {"projection": projection, "bias": args.cell.bias or "double"}
+    options |= {"units": args.hidden} if widths != args.hidden else {}
     problem = Problem("cuda", args.cell, args.dtype, *sizes, **options)
     _ = problem.space  # says if the equations cannot have these sizes
     return problem
@@ -127,7 +135,8 @@ def problem_of(args):
 
 # ---------------------------------------------------------------------------------------------------- output
 def describe(problem):
-    words = [f"{problem.cell.name}: I={problem.input_size} H={','.join(map(str, problem.hidden_sizes))}"]
+    hidden = ",".join(map(str, problem.units or problem.hidden_sizes))
+    words = [f"{problem.cell.name}: I={problem.input_size} H={hidden}"]
     words += [f"B={problem.batch} T={problem.steps} {problem.dtype}"]
     words += ["bidirectional"] if problem.directions == 2 else []
     words += [f"P={problem.projection}"] if problem.projection else []

@@ -453,13 +453,15 @@ def columns(matrix: Value, count: int) -> Value:
 
 
 def sized(state: Value, count: int) -> Value:
-    """A state of that many units, in place of the hidden size: at most as many.
+    """A state of that many units, in place of the hidden size.
 
         s = nr.sized(s, 40)    # 40 may be a number of the cell, `def f(x, h, s, p, context=40)`
 
     Matrices then have the sizes that they need: `p.B @ x`, added to s, is (40, I), and of `p.P @ s`, added to a product
-    with h, p.P is (H, 40). Layers give the state 40 of their H units, so that steps cost as much as with H. A state
-    that is x of the step before, `return h, x`, has as many units as x by itself.
+    with h, p.P is (H, 40). A state that is x of the step before, `return h, x`, has as many units as x by itself.
+
+    Kernels have one width for h and all states of a layer, the largest: steps cost as much as if h and all states had
+    as many units as the largest.
 
     Args:
         state: of the equations, but h.

@@ -104,8 +104,8 @@ class Layout:
         formed: kind, one of `STACKED` or "per_unit" -> the `Term` of each gate or parameter per unit, where kernels do
             not read the parameters themselves.
         equal: what a layer's sizes have to fulfil, as `Equal`s.
-        states: the size of each state but the first, a letter or an int; empty: all have H units. One of fewer units
-            has the first of a layer's H; what kernels multiply it with is 0 beyond.
+        states: the size of each state but the first, a letter or an int; empty: all have H units. For kernels h and all
+            states have as many as the largest; what they multiply a smaller one with is 0 beyond.
     """
 
     rows: Mapping = field(default_factory=dict)

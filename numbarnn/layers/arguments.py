@@ -35,8 +35,12 @@ def packed(engine, packing, array):
 
 
 # ---------------------------------------------------------------- states
-def states(stack, state, name, batch):
-    """(h, private states) of an argument, None for zero; see `Stack.check_h` and `Stack.check_c`."""
+def states(stack, state, name, batch, gradients=False):
+    """(h, private states) of an argument, None for zero, as engines have them; see `Stack.check_h`, `Stack.check_c`.
+
+    Args:
+        gradients: it is a gradient of states.
+    """
     if not stack.cell.num_private:
         return stack.check_h(state, name, batch), None
     if state is None:
@@ -53,7 +57,7 @@ def states(stack, state, name, batch):
     with stack.engine.activate():
         module, shapes = stack.engine.array_module, stack.c_shapes(batch)
         if stack.has_narrow:
-            others = private.widened(module, others, stack)
+            h, *others = private.widened(module, [h, *others], stack, gradients)
         return h, private.join(module, others, shapes, known_dtype(stack.dtype))
 
 
@@ -61,8 +65,27 @@ def as_state(stack, h, c):
     """The reverse of `states`: h, or a tuple of all states."""
     if not stack.cell.num_private:
         return h
-    parts = private.split(c, stack.cell.num_private)
-    return (h, *(private.narrowed(stack.engine.array_module, parts, stack) if stack.has_narrow else parts))
+    parts = (h, *private.split(c, stack.cell.num_private))
+    if not stack.has_narrow:
+        return parts
+    with stack.engine.activate():
+        return private.narrowed(stack.engine.array_module, parts, stack)
+
+
+def output(stack, y):
+    """y as callers get it: a copy where engines have a wider one."""
+    if stack.output_sizes == stack.output_widths:
+        return y
+    with stack.engine.activate():
+        return stack.engine.array_module.ascontiguousarray(private.narrowed_steps([y], stack)[0])
+
+
+def output_gradient(stack, dy):
+    """dy as engines have it."""
+    if dy is None or stack.output_sizes == stack.output_widths:
+        return dy
+    with stack.engine.activate():
+        return private.widened_steps(stack.engine.array_module, [dy], stack)[0]
 
 
 def every_state(stack, dstates, work, packing):
@@ -76,13 +99,14 @@ def every_state(stack, dstates, work, packing):
         raise TypeError(f"dstates must be a tuple ({', '.join(names)},), as forward returned it, not {dstates!r}")
     parts = []
     for number, value in enumerate(dstates):
-        name, width = f"dstates[{number}]", stack.directions * stack.private_sizes[number][-1]
+        name, width = f"dstates[{number}]", stack.directions * stack.state_sizes[1 + number][-1]
         if packing is not None and value is not None:
             value = unpacked(stack, value, name, width, packing)[1]
         sizes = work.steps, work.batch
         parts.append(value if value is None else sequence(stack, value, name, width, work.batch_major, sizes))
     if stack.has_narrow:
-        parts = private.widened_steps(stack.engine.array_module, parts, stack)
+        with stack.engine.activate():
+            parts = private.widened_steps(stack.engine.array_module, parts, stack, first=1)
     return private.join_steps(stack.engine.array_module, parts, stack.directions)
 
 

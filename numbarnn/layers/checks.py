@@ -114,6 +114,23 @@ def recurrent_matrix(cell, sizes, width):
         probability(rate, f"drop_connect of cell {cell.name}")
 
 
+def larger_states(cell, sizes, widths, mode):
+    """Raise ValueError if a layer has a state of more units than h, and something else that cannot go with it.
+
+    Args:
+        sizes: H of each layer. widths: how many units the largest of h and the states has. mode: the input mode.
+    """
+    for layer, (hidden, width) in enumerate(zip(sizes, widths, strict=True)):
+        what = f"layer {layer}: a state of {width} units, more than the hidden size {hidden}"
+        cure = f"take a hidden size of {width} or more"
+        if width > hidden and cell.num_sums:
+            raise ValueError(f"{what}, beside sums over units, which would be over as many as the state has; {cure}")
+        if width > hidden and cell.heads > 1:
+            raise ValueError(f"{what}, beside matrices of {cell.heads} heads; {cure}")
+        if width > hidden and layer == 0 and mode != "linear":
+            raise ValueError(f"{what}, with input_mode {mode!r}; {cure}, or input_mode 'linear'")
+
+
 def input_mode(value, input_size, sizes, given):
     """The input mode, of `INPUT_MODES`.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from numbarnn import cells
 from numbarnn.layers.models import RNN
+from numbarnn.passes.executor import state_arrays, with_each
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Cell, Sizes
@@ -46,7 +47,7 @@ def gradcheck(
     cell: Cell,
     input_size: int | None = None,
     hidden_size: Sizes | None = None,
-    num_layers: int | None = 1,
+    num_layers: int | None = None,
     steps: int = 3,
     batch: int = 2,
     *,
@@ -86,7 +87,7 @@ def gradcheck(
     def run(training):
         layer.training_calls = 0  # the same random numbers
         layer.load_state_dict({name: values[name] for name in layer.parameters})
-        states = tuple(engine.from_host(values[name]) for name in layer.stack.cell.states)
+        states = tuple(with_each(_state(values, name), engine.from_host) for name in layer.stack.cell.states)
         x = engine.from_host(values["x"])
         return (layer.forward if training else layer)(x, states if len(states) > 1 else states[0])
 
@@ -94,16 +95,21 @@ def gradcheck(
         y, state = result[:2]
         return [y, *(state if isinstance(state, tuple) else (state,))]
 
+    def parts(results):
+        return [array for one in results for array in state_arrays(one)]
+
     *result, tape = run(training=True)
-    weights_of = [random.standard_normal(output.shape) for output in outputs(result)]
-    dy, *d_state = map(engine.from_host, weights_of)
+    weights_of = with_each(outputs(result), lambda output: random.standard_normal(output.shape))
+    dy, *d_state = with_each(weights_of, engine.from_host)
     gradients = layer.backward(tape, dy, tuple(d_state) if len(d_state) > 1 else d_state[0])
     states = gradients.state if isinstance(gradients.state, tuple) else (gradients.state,)
-    found = {"x": gradients.x, **dict(zip(layer.stack.cell.states, states, strict=True)), **gradients.params}
+    found = {"x": gradients.x} | gradients.params
+    for name, state in zip(layer.stack.cell.states, states, strict=True):
+        found |= _by_layer(name, state)
 
     def loss():
-        parts = zip(outputs(run(training=draws)), weights_of, strict=True)
-        return sum(float(np.sum(engine.to_host(output) * weight)) for output, weight in parts)
+        pairs = zip(parts(outputs(run(training=draws))), parts(weights_of), strict=True)
+        return sum(float(np.sum(engine.to_host(output) * weight)) for output, weight in pairs)
 
     errors = {name: _error(engine.to_host(gradient), values[name], loss) for name, gradient in found.items()}
     check = GradientCheck(errors, tolerance)
@@ -127,8 +133,22 @@ def _values(layer, steps, batch, random):
     shapes = [layer.stack.h_shapes(batch), *layer.stack.private_shapes(batch)]
     values = {"x": random.standard_normal((steps, batch, layer.input_size))}
     states = zip(layer.stack.cell.states, shapes, strict=True)
-    values |= {name: random.standard_normal(shape) for name, shape in states}
+    for name, shape in states:
+        drawn = list(map(random.standard_normal, shape)) if isinstance(shape, list) else random.standard_normal(shape)
+        values |= _by_layer(name, drawn)
     return values | layer.state_dict()
+
+
+def _by_layer(name, state):
+    """{name: state}; of a state of layers that differ in size {"name, layer 0": array, ...}."""
+    if not isinstance(state, list):
+        return {name: state}
+    return {f"{name}, layer {number}": part for number, part in enumerate(state)}
+
+
+def _state(values, name):
+    """The reverse."""
+    return values[name] if name in values else [part for key, part in values.items() if key.startswith(f"{name}, ")]
 
 
 def _error(gradient, values, loss):

@@ -1,7 +1,8 @@
 """States besides h: callers see one array per state, engines one array with all of them side by side.
 
-A state of fewer units than h (`numbarnn.sized`, and x of the step before) has its own width for callers; for engines it
-is as wide as h, and zero beyond at first. What the further units compute reaches nothing: their gradients are zero.
+A state of another size than h's (`numbarnn.sized`, and x of the step before) has its own width for callers; for engines
+h and all states are as wide as the widest of them. What the further units compute reaches nothing: matrices have
+columns of zeros for them, and their gradients are zero.
 """
 
 
@@ -53,27 +54,44 @@ def split_steps(states, count, directions):
     return tuple(apart[:, :, :, number].reshape(*outer, -1) for number in range(count))
 
 
-# --------------------------------------------------------------------------------------- states of fewer units than h
-def _wide(module, part, H):
-    """A state (.., B, N), H wide."""
-    wide = module.zeros((*part.shape[:-1], H), dtype=part.dtype)
+# ----------------------------------------------------------------------------- states of other widths than engines have
+def widened(module, parts, stack, gradients=False):
+    """[state, h first] of callers -> of engines' widths; None stays None.
+
+    Units beyond are as the last one, so that they compute what it does, and are finite where it is.
+
+    Args:
+        module: numpy or cupy.
+        gradients: of states: zero beyond.
+    """
+    fill = _with_zeros if gradients else _with_last
+    widths = zip(parts, stack.state_sizes, stack.state_widths, strict=True)
+    return [
+        part if part is None or sizes == own else _each_layer(module, part, stack, own, fill)
+        for part, sizes, own in widths
+    ]
+
+
+def narrowed(module, parts, stack):
+    """[state, h first] of engines -> as callers get them."""
+    sizes = zip(parts, stack.state_sizes, stack.state_widths, strict=True)
+    return tuple(
+        part if own == widths else _each_layer(module, part, stack, own, lambda _, one, size: one[..., :size])
+        for part, own, widths in sizes
+    )
+
+
+def _with_zeros(module, part, width):
+    """A state (.., B, N), `width` wide."""
+    wide = module.zeros((*part.shape[:-1], width), dtype=part.dtype)
     wide[..., : part.shape[-1]] = part
     return wide
 
 
-def widened(module, parts, stack):
-    """[private state] of callers -> of engines' width; None stays None.
-
-    Args:
-        module: numpy or cupy.
-    """
-    return [None if part is None else _each_layer(module, part, stack, stack.hidden_sizes, _wide) for part in parts]
-
-
-def narrowed(module, parts, stack):
-    """The reverse of `widened`."""
-    sizes = zip(parts, stack.private_sizes, strict=True)
-    return tuple(_each_layer(module, part, stack, own, lambda _, one, size: one[..., :size]) for part, own in sizes)
+def _with_last(module, part, width):
+    wide = _with_zeros(module, part, width)
+    wide[..., part.shape[-1] :] = part[..., -1:]
+    return wide
 
 
 def _each_layer(module, state, stack, sizes, function):
@@ -90,19 +108,31 @@ def _each_layer(module, state, stack, sizes, function):
     return module.concatenate(made, axis=0) if len(set(sizes)) == 1 else made
 
 
-def widened_steps(module, parts, stack):
-    """The gradients of private states of every step, each (T, B, D*N), of engines' width, D*H: zero beyond."""
-    H, D = stack.hidden_sizes[-1], stack.directions
-    made = []
-    for part in parts:
-        if part is not None:
-            part = _wide(module, part.reshape(*part.shape[:2], D, -1), H).reshape(*part.shape[:2], -1)
+def widened_steps(module, parts, stack, first=0):
+    """The gradients of y and private states of every step, each (T, B, D*N) or None, of engines' width: zero beyond.
+
+    Args:
+        module: numpy or cupy.
+        first: the number of the first part's state: 0 is y's, h.
+    """
+    made, D = [], stack.directions
+    for part, own, widths in zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False):
+        if part is not None and own[-1] != widths[-1]:
+            outer = part.shape[:2]
+            part = _with_zeros(module, part.reshape(*outer, D, -1), widths[-1]).reshape(*outer, -1)
         made.append(part)
     return made
 
 
-def narrowed_steps(parts, stack):
-    """The private states of every step, each (T, B, D*H), as callers get them."""
-    D, outer = stack.directions, parts[0].shape[:2]
-    sizes = zip(parts, stack.private_sizes, strict=True)
-    return tuple(part.reshape(*outer, D, -1)[..., : own[-1]].reshape(*outer, -1) for part, own in sizes)
+def narrowed_steps(parts, stack, first=0):
+    """y and private states of every step of engines' width, as callers get them; `first` as in `widened_steps`."""
+    made, D = [], stack.directions
+    for part, own, widths in zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False):
+        made.append(part if own[-1] == widths[-1] else narrowed_columns(part, own[-1], D))
+    return tuple(made)
+
+
+def narrowed_columns(array, width, directions):
+    """(T, B, D*N) -> (T, B, D*width): the first columns of each direction; of a tensor too."""
+    *outer, own = array.shape
+    return array.reshape(*outer, directions, own // directions)[..., :width].reshape(*outer, directions * width)

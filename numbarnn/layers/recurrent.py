@@ -18,7 +18,7 @@ from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.stepper import Stepper
 from numbarnn.passes.backward import Need
-from numbarnn.schedules.explain import explain
+from numbarnn.schedules.explain import explain, wider
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Array, Arrays, Bias, Results, Sizes, State
@@ -227,7 +227,9 @@ class Recurrent:
         y, hy, cy, *states, tape = self.stack.forward(x, hx, cx, self.weights, training, version, batch_first, about)
         if states:
             states = private.split_steps(states[0], self.stack.cell.num_private, self.stack.directions)
-            states = [private.narrowed_steps(states, self.stack) if self.stack.has_narrow else states]
+            states = [private.narrowed_steps(states, self.stack, first=1) if self.stack.has_narrow else states]
+        if self.stack.has_narrow:
+            y = arguments.output(self.stack, y)
         if packing is not None:
             pack = partial(arguments.packed, self.engine, packing)
             y, states = pack(y), [tuple(map(pack, part)) for part in states]
@@ -291,13 +293,14 @@ class Recurrent:
             if packing is not None:
                 dy = arguments.unpacked(self.stack, dy, "dy", width, packing)[1]
             dy = arguments.sequence(self.stack, dy, "dy", width, work.batch_major, (work.steps, work.batch))
-        dhy, dcy = arguments.states(self.stack, dstate, "dstate", work.batch)
+        dhy, dcy = arguments.states(self.stack, dstate, "dstate", work.batch, gradients=True)
         dstates = arguments.every_state(self.stack, dstates, work, packing)
         accumulate = dw is not None
         if accumulate:
             others = {"weights": self._weights, "x": tape.x, "y": work.y, "dy": dy}
             others |= {"dstate": (dhy, dcy), "dstates": dstates}
             dw = arguments.added_to(self.stack, dw, others)
+        dy = arguments.output_gradient(self.stack, dy)
         tape.require_unchanged()
         adds = accumulate or not asked.weights
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked, dstates)
@@ -322,7 +325,11 @@ class Recurrent:
         """The dropout masks of a tape's call: a list of NumPy arrays (T, B, D*H), one per layer but the last; an
         element is 0 or 1 / (1 - p)."""
         arguments.require_own(self.stack, tape)
-        return drawn.dropout_masks(tape.forward, self.dtype)
+        masks, sizes = drawn.dropout_masks(tape.forward, self.dtype), self.stack.output_sizes[:-1]
+        if not self.stack.has_narrow:
+            return masks
+        D = self.stack.directions
+        return [private.narrowed_columns(mask, size, D) for mask, size in zip(masks, sizes, strict=True)]
 
     def drop_connect_masks(self, tape: Tape) -> dict[str, Array]:
         """The masks of the weights that a tape's call dropped out (`Cell.drop_connect`): name of each R -> NumPy array
@@ -332,7 +339,8 @@ class Recurrent:
 
     def noise(self, tape: Tape) -> list[Array]:
         """The random numbers that units drew in a tape's call (`Cell.noise`): a list of NumPy arrays (D, T, B, N, H),
-        one per layer, of N numbers per unit and step; empty where the cell draws none.
+        one per layer, of N numbers per unit and step; empty where the cell draws none. Where a state has more units
+        than h, H is as many as it has.
 
         Those of time t are in place t for both directions; there are some for times beyond a sequence's length too.
         """
@@ -352,7 +360,7 @@ class Recurrent:
         batch, steps = shape[:2] if self.batch_first else shape[1::-1]
         problem = self.stack.problem(steps, batch, training=True)
         passes = (explain(self.stack.schedule, problem, backward) for backward in (False, True))
-        return "\n".join([f"{self!r} on {self.engine.device}", *map(str, passes)])
+        return "\n".join([f"{self!r} on {self.engine.device}", *wider(problem), *map(str, passes)])
 
     # ---------------------------------------------------------------- parameters
     def state_dict(self, named: bool = False) -> dict[str, np.ndarray[Any, Any]]:

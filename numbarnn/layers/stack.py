@@ -25,6 +25,7 @@ from numbarnn.passes.bound import SMALL_WEIGHTS, BoundForward, BoundPasses
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
+from numbarnn.weights.space import sizes_of_layers
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Bias, Sizes
@@ -57,6 +58,14 @@ class Stack:
         schedule: "auto" or a name in `numbarnn.schedules.SCHEDULES`.
         allow_tf32: see `numbarnn.schedules.Problem`.
         seed: key of the dropout masks and of cells' random numbers, a non-negative int below 2^64.
+
+    Attributes:
+        the arguments.
+        hidden_sizes, output_sizes: of each layer H, and the width of its h: H, or P.
+        widths, output_widths: the same as engines have them: where a state has more units than h, as many as it.
+        equal_sizes, equal_widths: whether `hidden_sizes`, `widths` are the same for all layers.
+        state_sizes, state_widths: [state, h first] -> its width in each layer, as callers have it and as engines do.
+        has_narrow: whether these differ, so that states and y are made narrower, or wider, on their way.
     """
 
     def __init__(
@@ -95,8 +104,14 @@ class Stack:
         self.output_sizes = tuple(self.proj_size or hidden for hidden in self.hidden_sizes)
         self.dropout = checks.probability(dropout, "dropout")
         self.directions = 2 if checks.flag(bidirectional, "bidirectional") else 1
+        layers = sizes_of_layers(
+            self.cell.parameters, self.input_size, self.hidden_sizes, self.directions, self.proj_size
+        )
+        self.widths, self.output_widths = (tuple(wide[letter] for _, wide in layers) for letter in "HP")
+        self.equal_widths = len(set(self.widths)) == 1
         of_gates = self.directions * self.cell.num_gates * self.hidden_sizes[0]
         self.input_mode = checks.input_mode(input_mode, self.input_size, self.hidden_sizes, of_gates)
+        checks.larger_states(self.cell, self.hidden_sizes, self.widths, self.input_mode)
         self.dtype = checks.dtype_name(dtype)
         self.schedule = schedules.choose(schedule)
         self.engine = engines.get(device)
@@ -106,8 +121,9 @@ class Stack:
         self._arguments = arguments | {"num_layers": None, "hidden_size": self.hidden_sizes, "dtype": self.dtype}
         self._problem = self._problem_without_steps()
         self.space = self._problem.space
-        self.private_sizes = self._private_sizes()
-        self.has_narrow = any(sizes != self.hidden_sizes for sizes in self.private_sizes)
+        self.state_sizes = [self.output_sizes, *self._private_sizes()]
+        self.state_widths = [self.output_widths, *[self.widths] * self.cell.num_private]
+        self.has_narrow = self.state_sizes != self.state_widths
         self.calls = 0
         sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"
         self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
@@ -118,7 +134,7 @@ class Stack:
         if is_half(self.dtype) and not self.engine.has_halves:
             self._widened = self._widened_to_float32()
         self.watched = Watched(
-            self.engine, self.space, self.dtype, self.input_size, self.directions * self.output_sizes[-1]
+            self.engine, self.space, self.dtype, self.input_size, self.directions * self.output_widths[-1]
         )
 
     def _problem_without_steps(self):
@@ -128,7 +144,7 @@ class Stack:
             cell=self.cell,
             dtype=self.dtype,
             input_size=self.input_size,
-            hidden_sizes=self.hidden_sizes,
+            hidden_sizes=self.widths,
             directions=self.directions,
             steps=0,
             batch=0,
@@ -141,6 +157,7 @@ class Stack:
             profile=self.engine.profile,
             fuses_input=self.engine.fuses_input,
             settings=self.cell_clip or (),
+            units=self.hidden_sizes if self.widths != self.hidden_sizes else (),
         )
 
     def _widened_to_float32(self):
@@ -180,13 +197,13 @@ class Stack:
         return self._check_state(state, name, batch, self.output_sizes)
 
     def check_c(self, state, name, batch, count=1):
-        """All private states side by side, of which there are `count`, likewise."""
-        sizes = self.hidden_sizes if count == 1 else tuple(count * hidden for hidden in self.hidden_sizes)
+        """All private states side by side, of which there are `count`, likewise, as wide as engines have them."""
+        sizes = self.widths if count == 1 else tuple(count * width for width in self.widths)
         return self._check_state(state, name, batch, sizes)
 
     def check_private(self, number, state, name, batch):
         """The private state of that number, likewise."""
-        return self._check_state(state, name, batch, self.private_sizes[number])
+        return self._check_state(state, name, batch, self.state_sizes[1 + number])
 
     def _private_sizes(self):
         """[private state] -> the number of its units in each layer."""
@@ -217,11 +234,11 @@ class Stack:
 
     def private_shapes(self, batch):
         """The shape of each private state, likewise."""
-        return [state_shapes(sizes, self.directions, batch) for sizes in self.private_sizes]
+        return [state_shapes(sizes, self.directions, batch) for sizes in self.state_sizes[1:]]
 
     def c_shapes(self, batch, count=1):
-        """The shape of a private state, likewise, or of `count` of them side by side."""
-        return state_shapes(tuple(count * hidden for hidden in self.hidden_sizes), self.directions, batch)
+        """The shape of a private state as engines have it, likewise, or of `count` of them side by side."""
+        return state_shapes(tuple(count * width for width in self.widths), self.directions, batch)
 
     # ---------------------------------------------------------------- forward
     def problem(self, steps, batch, training, padded=False, resets=False, batch_major=False, keeps_states=False):
@@ -308,11 +325,11 @@ class Stack:
         return self.engine.zeros(shape, self.dtype)
 
     def zero_state(self, batch):
-        """h and c (None without private states) of zeros."""
+        """h and c (None without private states) of zeros, as engines have them."""
         private = self.cell.num_private
         with self.engine.activate():
             c = self._zeros(self.c_shapes(batch, private)) if private else None
-            return self._zeros(self.h_shapes(batch)), c
+            return self._zeros(state_shapes(self.output_widths, self.directions, batch)), c
 
     def _next_call(self):
         """The number of a training call."""

@@ -37,6 +37,8 @@ class Stepper:
         self._shape, self._dtype = (self.batch, layer.input_size), layer.weights.dtype
         self._array_type = layer.engine.array_module.ndarray
         self._bound = layer.stack.bound_step(layer.weights, self.batch)
+        (*_, width), (*_, own) = layer.stack.output_sizes, layer.stack.output_widths
+        self._width = None if width == own else width  # of y, where engines have a wider one
         self.state = state
 
     def __call__(self, x: Array) -> Array:
@@ -54,7 +56,8 @@ class Stepper:
         if type(x) is not self._array_type or x.shape != self._shape or x.dtype != self._dtype:
             x = checks.array(self.layer.engine, x, "x", self._shape, self.layer.dtype)
         if self._bound is not None:
-            return self._bound.step(x)
+            y = self._bound.step(x)
+            return y if self._width is None else y[:, : self._width].copy()
         time = 1 if self.layer.batch_first else 0
         y, self._state = self.layer(x.reshape(*self._shape[:time], 1, *self._shape[time:]), self._state)
         return y.reshape(self.batch, -1)

@@ -14,6 +14,13 @@ from numbarnn.schedules.plan import Plan
 FIRST_SHOWN, LAST_SHOWN = 8, 4  # tasks of a long plan
 
 
+def wider(problem):
+    """A line for each layer that has a state of more units than h."""
+    for layer, (units, width) in enumerate(zip(problem.units, problem.hidden_sizes, strict=False)):
+        if width > units:
+            yield f"layer {layer}: kernels have {width} units, as many as its largest state; h has {units}"
+
+
 @dataclass(frozen=True)
 class Option:
     """A schedule for one pass of a problem.

@@ -19,7 +19,10 @@ class Problem:
     Attributes:
         engine: "cpu", "cuda" or "sim".
         dtype: of x, the weights and the output.
-        input_size, hidden_sizes: I, and H of each layer.
+        input_size: I.
+        hidden_sizes: H of each layer, as kernels have it.
+        units: the number of units of each layer's h, where states have more, so that `hidden_sizes` are wider
+            (`numbarnn.weights.space.sizes_of_layers`); else empty.
         directions, steps, batch: D, T, B.
         training: keep what backward needs, and drop out.
         dropout: its probability between layers in training.
@@ -57,6 +60,7 @@ class Problem:
     fuses_input: bool = False
     keeps_states: bool = False
     settings: tuple[float, ...] = ()
+    units: tuple[int, ...] = ()
 
     def __hash__(self):
         return self._hash
@@ -80,8 +84,8 @@ class Problem:
         """The `WeightSpace` of its parameters."""
         mode, cell = self.input_mode, self.cell
         return WeightSpace(
-            cell.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias, self.projection, mode,
-            num_ah=cell.num_ah, per_unit=cell.per_unit, heads=cell.heads, layout=cell.parameters,
+            cell.num_gates, self.input_size, self.units or self.hidden_sizes, self.directions, self.bias,
+            self.projection, mode, num_ah=cell.num_ah, per_unit=cell.per_unit, heads=cell.heads, layout=cell.parameters,
         )  # fmt: skip
 
     @cached_property

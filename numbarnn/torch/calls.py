@@ -131,17 +131,17 @@ def joined_privates(network, states):
 
 def apart(network, state):
     """The reverse of `joined`, for h."""
-    return list(state.split(list(network.stack.output_sizes), dim=2)) if network.uneven else state
+    return list(state.split(list(network.stack.output_widths), dim=2)) if network.uneven else state
 
 
 def apart_privates(network, states):
     """The reverse of `joined_privates`."""
     if states is None:
         return None
-    N, hidden = network.private, network.stack.hidden_sizes
+    N, widths = network.private, network.stack.widths
     if not network.uneven:
-        return tuple(states.split([hidden[0]] * N, dim=2)) if N > 1 else states
-    parts = states.split([size for size in hidden for _ in range(N)], dim=2)
+        return tuple(states.split([widths[0]] * N, dim=2)) if N > 1 else states
+    parts = states.split([width for width in widths for _ in range(N)], dim=2)
     if N == 1:
         return list(parts)
     return tuple(list(parts[number::N]) for number in range(N))

@@ -104,7 +104,7 @@ class Computation:
         return self._run(module, x, state, about, drop, form)
 
     def _run(self, module, x, state, about, drop, form=None):
-        """The same of states that are all as wide as h."""
+        """The same with y and states as wide as engines have them."""
         weights = self.flat.of(module)
         first, inputs = weights[0][0], self.stack.input_size
         if x.dtype is not first.dtype or x.shape[2] != inputs or x.device != first.device or not x.numel():
@@ -123,14 +123,14 @@ class Computation:
         return y, state if len(state) > 1 else state[0], *more
 
     def _of_narrow_states(self, module, x, state, about, drop):
-        """The same where private states may have fewer units than h."""
+        """The same where states have other sizes than h."""
         stack = self.stack
         if state is not None:
             state = states.widened(stack, state, x.shape[0 if about.batch_first else 1], x)
         y, state, *every = self._run(module, x, state, about, drop)
         if every:
-            every = [private.narrowed_steps(every[0], stack)]
-        return [y, states.narrowed(stack, state), *every]
+            every = [private.narrowed_steps(every[0], stack, first=1)]
+        return [*private.narrowed_steps([y], stack), states.narrowed(stack, state), *every]
 
     def _of_no_sequences(self, x, weights, about):
         """The results for a batch of 0 sequences, with gradients of 0 for all parameters, as torch.nn has them."""
@@ -143,8 +143,8 @@ class Computation:
         def of_every_step(width):
             return empty((*x.shape[:2], whole.directions * width))
 
-        every = [of_every_step(whole.hidden_sizes[-1]) for _ in self.states[1:]]
-        results = [of_every_step(whole.output_sizes[-1]), tuple(map(empty, states.shapes(whole, 0))), tuple(every)]
+        every = [of_every_step(whole.widths[-1]) for _ in self.states[1:]]
+        results = [of_every_step(whole.output_widths[-1]), tuple(map(empty, states.shapes(whole, 0))), tuple(every)]
         return results if about.output_states else results[:2]
 
 
@@ -226,8 +226,9 @@ def _layer_by_layer(networks, weights, given, about, drop):
             about = about._replace(resets=torch.as_tensor(about.resets).transpose(0, 1))
     final, about, of_last = [], about._replace(output_states=False), about
     for layer, (network, own) in enumerate(zip(networks, weights, strict=True)):
-        if layer and drop:
-            y = drop(y)
+        if layer:
+            (y,) = private.narrowed_steps([y], networks[layer - 1].stack)
+            y = drop(y) if drop else y
         if layer == len(networks) - 1:
             about = of_last
         own_state = states.of_layer(state, layer, network.stack.directions)

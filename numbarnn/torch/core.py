@@ -152,17 +152,16 @@ def state_shapes(network, batch):
     """The shapes of h and of all private states together, as `forward` takes them."""
     stack, D = network.stack, network.stack.directions
     if network.uneven:
-        widths = sum(stack.output_sizes), network.private * sum(stack.hidden_sizes)
+        widths = sum(stack.output_widths), network.private * sum(stack.widths)
         return [(D, batch, width) for width in widths]
-    widths = stack.output_sizes[0], network.private * stack.hidden_sizes[0]
+    widths = stack.output_widths[0], network.private * stack.widths[0]
     return [(stack.num_layers * D, batch, width) for width in widths]
 
 
 def _apart(network, h, c):
     """Arrays of h and of all private states of layers that differ in size as the engines have them: lists."""
-    return _by_layer(h, network.stack.output_sizes), _by_layer(
-        c, [network.private * hidden for hidden in network.stack.hidden_sizes]
-    )
+    stack = network.stack
+    return _by_layer(h, stack.output_widths), _by_layer(c, [network.private * width for width in stack.widths])
 
 
 def _by_layer(state, widths):

@@ -62,7 +62,7 @@ class Network:
         parts: the `Parameter`s of the flat weight buffer, in its order; size: its elements.
         places: their shapes, strides and offsets.
         draws: whether training draws random numbers.
-        private: N, private states; uneven: whether layers differ in size, so that states are lists.
+        private: N, private states; uneven: whether layers differ in width, so that states are lists.
         remembers: whether calls may be repeated as the last one was; see `repeated`.
     """
 
@@ -80,7 +80,7 @@ class Network:
         self.places = [(part.shape, (*part.shape[1:], 1)[: len(part.shape)], part.offset) for part in self.parts]
         quiet = without_chance(self._cell)
         self.draws = quiet is not self._cell or (self.stack.dropout > 0 and self.stack.num_layers > 1)
-        self.private, self.uneven = self.stack.cell.num_private, not self.stack.equal_sizes
+        self.private, self.uneven = self.stack.cell.num_private, not self.stack.equal_widths
         self.remembers = not (self.draws or self.uneven or self.private > 1)
         hidden = {"num_layers": None, "hidden_size": list(self.stack.hidden_sizes)}
         self.key = json.dumps({"cell": known_cell(self._cell)} | self._arguments | hidden, sort_keys=True)

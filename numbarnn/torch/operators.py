@@ -61,10 +61,10 @@ def _nothing(like, result, dtype=None):
 def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep):
     found = Network.of_key(network)
     stack, shape = found.stack, core.About(lengths, resets, batch_first=batch_first).shape_of(x)
-    y = x.new_empty((*x.shape[:2], stack.directions * stack.output_sizes[-1]))
+    y = x.new_empty((*x.shape[:2], stack.directions * stack.output_widths[-1]))
     of_h, of_c = core.state_shapes(found, shape.batch)
     size = reserved.reserve_size(stack, shape, dtype=DTYPES[computes_in(x)]) if keep else 0
-    width = stack.directions * found.private * stack.hidden_sizes[-1]
+    width = stack.directions * found.private * stack.widths[-1]
     states = x.new_empty((*x.shape[:2], width) if every_state else 0)
     cy, reserve = x.new_empty(of_c if found.private else 0), x.new_empty(size, dtype=torch.uint8)
     return y, x.new_empty(of_h), cy, states, reserve

@@ -41,20 +41,19 @@ def taken(names, hx, batched):
 
 
 def shapes(stack, batch):
-    """[state] -> its shape, or a list of one per layer where these differ."""
+    """[state] -> its shape as engines have it, or a list of one per layer where these differ."""
     D = stack.directions
-    kinds = (stack.output_sizes, *[stack.hidden_sizes] * stack.cell.num_private)
-    if stack.equal_sizes:
-        return [(stack.num_layers * D, batch, sizes[0]) for sizes in kinds]
-    return [[(D, batch, size) for size in sizes] for sizes in kinds]
+    if stack.equal_widths:
+        return [(stack.num_layers * D, batch, widths[0]) for widths in stack.state_widths]
+    return [[(D, batch, width) for width in widths] for widths in stack.state_widths]
 
 
 def check(stack, state, batch, x):
     """Raise what torch.nn raises of a state that does not fit x of that batch; see `numbarnn.torch.checks`."""
-    if stack.equal_sizes:
-        rows, sizes = stack.num_layers * stack.directions, (stack.output_sizes[0], stack.hidden_sizes[0])
+    if stack.equal_widths:
+        rows, widths = stack.num_layers * stack.directions, (stack.output_widths[0], stack.widths[0])
         for number, one in enumerate(state):
-            fits = isinstance(one, Tensor) and one.shape == (rows, batch, sizes[number > 0])
+            fits = isinstance(one, Tensor) and one.shape == (rows, batch, widths[number > 0])
             if not fits or one.dtype is not x.dtype or one.device != x.device:
                 break
         else:
@@ -71,10 +70,9 @@ def check(stack, state, batch, x):
 
 
 def widened(stack, state, batch, x):
-    """A state whose private states may have fewer units than h, checked, with all of them H wide, as `check` takes it;
-    see `numbarnn.layers.private`."""
-    D, privates = stack.directions, []
-    for number, (one, sizes) in enumerate(zip(state[1:], stack.private_sizes, strict=True), 1):
+    """A state of callers, checked, as wide as engines have it, as `check` takes it; see `numbarnn.layers.private`."""
+    D, made = stack.directions, []
+    for number, (one, sizes, widths) in enumerate(zip(state, stack.state_sizes, stack.state_widths, strict=True)):
         apart = len(set(sizes)) > 1
         if apart and (not isinstance(one, list | tuple) or len(one) != len(sizes)):
             raise RuntimeError(f"Expected hidden[{number}] to be a list of one tensor per layer, got {one!r}")
@@ -84,21 +82,21 @@ def widened(stack, state, batch, x):
             checks.refuse_state(part, shape, f"hidden[{number}]" + (f"[{layer}]" if apart else ""), x)
         parts = parts if apart else one.split(D)
         wide = [
-            torch.nn.functional.pad(part, (0, hidden - part.shape[2]))
-            for part, hidden in zip(parts, stack.hidden_sizes, strict=True)
+            torch.cat([part, part[..., -1:].expand(-1, -1, width - part.shape[2])], dim=2)
+            for part, width in zip(parts, widths, strict=True)
         ]
-        privates.append(torch.cat(wide) if stack.equal_sizes else wide)
-    return state[0], *privates
+        made.append(torch.cat(wide) if stack.equal_widths else wide)
+    return tuple(made)
 
 
 def narrowed(stack, state):
     """The reverse of `widened`."""
-    privates = []
-    for one, sizes in zip(state[1:], stack.private_sizes, strict=True):
+    made = []
+    for one, sizes in zip(state, stack.state_sizes, strict=True):
         parts = one.split(stack.directions) if isinstance(one, Tensor) else one
         parts = [part[..., :size] for part, size in zip(parts, sizes, strict=True)]
-        privates.append(torch.cat(parts) if len(set(sizes)) == 1 else parts)
-    return state[0], *privates
+        made.append(torch.cat(parts) if len(set(sizes)) == 1 else parts)
+    return tuple(made)
 
 
 def of_layer(state, layer, directions):

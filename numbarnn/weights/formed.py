@@ -77,7 +77,7 @@ class FormedWeights:
                 for made in kinds.values():
                     out = self.formed[made.offset : made.offset + made.size].reshape(made.shape)
                     for rows, term in _rows(made):
-                        self._put(out[rows], values, term)
+                        self._put(out[rows], values, term, made.groups)
         if self._live is not None:
             self._known = known
 
@@ -105,21 +105,23 @@ class FormedWeights:
                     elif not read and not accumulate:
                         own[...] = 0
 
-    def _put(self, out, values, term):
-        """A gate's H rows of a term's value, that of a state of fewer units too.
+    def _put(self, out, values, term, groups):
+        """A gate's rows of a term's value, that of h or a state of fewer units than kernels have too.
 
-        Units beyond the state's are copies of its last one, so that they are finite where it is; they multiply with
-        zeros.
+        Units beyond are copies of the last one, so that they are finite where it is; they multiply with zeros.
         """
         shape = values.shape(term)
         if shape in ((), out.shape):
             self._set(out, values, term, add=False)
+            return
+        rows, part = shape[0], _part(out, shape, groups)
+        if part.ndim == 3:
+            part[...] = values.of(term).reshape(part.shape)
         else:
-            rows, *columns = shape
-            self._set(out[_where(shape)], values, term, add=False)
-            if columns:
-                out[:rows, columns[0] :] = 0
-            out[rows:] = out[rows - 1]
+            self._set(part, values, term, add=False)
+        if len(shape) == 2:
+            out.reshape(len(out), groups, -1)[:rows, :, shape[1] // groups :] = 0
+        out[rows:] = out[rows - 1]
 
     def _set(self, out, values, term, add):
         """out = a term's value, or +=."""
@@ -140,9 +142,12 @@ def _rows(made):
         yield slice(number * rows, (number + 1) * rows), term
 
 
-def _where(shape):
-    """The part of a gate's H rows that a value of that shape fills; all of them, where it is a number."""
-    return tuple(map(slice, shape))
+def _part(array, shape, groups):
+    """The part of a gate's rows that a value of that shape fills, a view: (rows, groups, columns of one) of several
+    groups of columns; all of it, where the value is a number."""
+    if groups > 1:
+        return array.reshape(len(array), groups, -1)[: shape[0], :, : shape[1] // groups]
+    return array[tuple(map(slice, shape))]
 
 
 class Values:
@@ -201,7 +206,9 @@ class Values:
             rows = made.shape[0] // len(made.terms)
             d = d_formed[made.offset : made.offset + made.size].reshape(made.shape)
             d = d[number * rows : (number + 1) * rows]
-            return d[_where(self.shape(made.terms[number]))].astype(self.dtype, copy=False)
+            shape = self.shape(made.terms[number])
+            d = _part(d, shape, made.groups)
+            return (d.reshape(shape) if d.ndim == 3 else d).astype(self.dtype, copy=False)
         if term.op == "sum":
             return self._sum(*term.args)
         return self.parameter(term.data)

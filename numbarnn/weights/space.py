@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.cells import begin
-from numbarnn.cells.layout import BIAS_MODES, STACKED, Layout, constants_in, flat_name, parameters_in
+from numbarnn.cells.layout import BIAS_MODES, STACKED, Layout, Term, constants_in, flat_name, parameters_in
 
 INPUT_MODES = ("linear", "skip", "given")
 WITHOUT_W = ("skip", "given")  # of these, those in which layer 0 has no W
@@ -92,6 +92,8 @@ class WeightSpace:
         formed: (layer, direction) -> kind -> `Formed`, of what kernels read and the buffer does not have (`Layout`).
         formed_size: elements of all these.
         sizes: (layer, direction) -> letter (H, I, P) -> int.
+        widths: of each layer the number of units that kernels compute with: H, or as many as its largest state has
+            (`sizes_of_layers`).
     """
 
     def __init__(
@@ -108,43 +110,51 @@ class WeightSpace:
         self._rows = {"W": num_gates, "b_w": num_gates}
         self._rows |= dict.fromkeys(("R", "b_r"), num_gates if num_ah is None else num_ah)
         matrices = ("W", "R", "W_hr") if proj_size else ("W", "R")
+        layers = sizes_of_layers(layout, input_size, hidden_sizes, directions, proj_size)
+        self.widths = tuple(wide["H"] for _, wide in layers)
         for of_matrices, kinds in ((True, matrices), (False, BIAS_MODES[bias])):
-            inputs = input_size
-            for layer, hidden in enumerate(hidden_sizes):
-                sizes = {"H": hidden, "I": inputs, "P": proj_size or hidden}
+            for layer, (sizes, wide) in enumerate(layers):
                 missing = {"W"} if layer == 0 and input_mode in WITHOUT_W else set()
                 missing |= set() if self._rows["R"] else {"R", "b_r"}
                 own = [kind for kind in kinds if kind not in missing]
                 check_sizes(layout, sizes, layer, "W" in missing)
+                shapes = [
+                    {kind: self._shape(kind, self._rows.get(kind), one | {"heads": heads}) for kind in own}
+                    for one in (sizes, wide)
+                ]
                 for direction in range(directions):
-                    self.sizes[layer, direction] = sizes
-                    self._add(own, of_matrices, (layer, direction), sizes | {"heads": heads})
-                inputs = directions * sizes["P"]
+                    place = layer, direction
+                    self.sizes[place] = sizes
+                    self._add(shapes, of_matrices, place, wide["H"], directions if wide["I"] != sizes["I"] else 1)
         if len({part.name for part in self.parameters}) < len(self.parameters):
             names = [part.name for part in self.parameters]
             raise ValueError(f"two of a cell's parameters would both be called {max(names, key=names.count)}")
 
-    def _add(self, kinds, of_matrices, place, sizes):
-        """Parameters of these kinds, one after another, then those that are arrays of their own."""
-        layout, H = self._layout, sizes["H"]
-        for kind in kinds:
-            shape = self._shape(kind, self._rows.get(kind), sizes)
-            parts = layout.rows.get(kind, ())
-            if kind in layout.formed:
-                terms = layout.formed[kind]
-                missing = {*parameters_in(terms)}.intersection(layout.rows.get("W", ())) if "W" not in kinds else ()
+    def _add(self, shapes, of_matrices, place, width, groups):
+        """Parameters of some kinds, one after another, then those that are arrays of their own.
+
+        Args:
+            shapes: kind -> shape as the layer's sizes make it, and kind -> shape that kernels read.
+            width: of kernels. groups: of W's columns, see `Formed`.
+        """
+        layout, sizes = self._layout, self.sizes[place]
+        for kind, shape in shapes[0].items():
+            parts, read = layout.rows.get(kind, ()), shapes[1][kind]
+            if kind in layout.formed or read != shape:
+                terms = layout.formed.get(kind) or as_they_are(parts)
+                missing = {*parameters_in(terms)}.intersection(layout.rows.get("W", ())) if "W" not in shapes[0] else ()
                 if of_matrices and missing:
                     raise ValueError(
                         f"layer {place[0]} has no matrices that multiply x, by its input_mode, but p.{min(missing)} "
                         "multiplies more than x"
                     )
-                self._add_formed(place, kind, shape, terms)
-                shape = (len(parts) * H, *shape[1:])
+                self._add_formed(place, kind, read, terms, groups if kind == "W" else 1)
+                shape = (len(parts) * (shape[0] // len(terms)), *shape[1:])
             if shape[0]:
                 self._append(STACKED[kind], kind, place, shape, parts)
-        if not of_matrices and "per_unit" in layout.formed:
-            terms = layout.formed["per_unit"]
-            self._add_formed(place, "per_unit", (len(terms) * H,), terms)
+        if not of_matrices and ("per_unit" in layout.formed or (layout.per_unit and width != sizes["H"])):
+            terms = layout.formed.get("per_unit") or as_they_are(layout.per_unit)
+            self._add_formed(place, "per_unit", (len(terms) * width,), terms)
         there = self._own_in(place) if of_matrices and layout.formed else ()
         for name, letters in layout.own.items():
             shape = tuple(sizes.get(letter, letter) for letter in letters)
@@ -158,7 +168,7 @@ class WeightSpace:
 
     @staticmethod
     def _shape(kind, rows, sizes):
-        """What kernels read."""
+        """Of these sizes."""
         H = sizes["H"]
         return {
             "W": (rows and rows * H, sizes["I"]), "R": (rows and rows * H, sizes["P"] // sizes["heads"]),
@@ -171,10 +181,10 @@ class WeightSpace:
         self.parameters += (part,)
         self.size += part.size
 
-    def _add_formed(self, place, kind, shape, terms):
+    def _add_formed(self, place, kind, shape, terms, groups=1):
         for constant in constants_in(terms):
             constant.of(self.sizes[place])  # fits
-        made = self.formed.setdefault(place, {})[kind] = Formed(terms, self.formed_size, shape)
+        made = self.formed.setdefault(place, {})[kind] = Formed(terms, self.formed_size, shape, groups)
         self.formed_size += made.size
 
     def views(self, flat):
@@ -257,11 +267,14 @@ class Formed(NamedTuple):
         terms: one per gate, or per parameter per unit; it fills H rows, or numbers, or as many as it has of them.
         offset: of its first element in the array of all that is formed.
         shape: its shape.
+        groups: its columns are so many groups, each with those of a direction of the layer below, and zeros at its end
+            where kernels have more units there than h has.
     """
 
     terms: tuple
     offset: int
     shape: tuple[int, ...]
+    groups: int = 1
 
     @property
     def size(self):
@@ -269,24 +282,36 @@ class Formed(NamedTuple):
         return math.prod(self.shape)
 
 
+def as_they_are(names):
+    """The `Term`s of parameters."""
+    return tuple(Term("parameter", data=name) for name in names)
+
+
+def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0):
+    """[layer] -> (letter (H, I, P) -> int, the same as kernels have it).
+
+    Kernels have one width for h and all states of a layer, that of the widest. So where a state has more units than h,
+    they compute an h that is wider than callers see, and matrices that multiply it have columns of zeros there.
+
+    Args:
+        layout: the cell's `Layout`. The others are as those of `WeightSpace`.
+    """
+    found, inputs, wide_inputs = [], input_size, input_size
+    for hidden in hidden_sizes:
+        sizes = {"H": hidden, "I": inputs, "P": proj_size or hidden}
+        width = max((hidden, *(sizes.get(size, size) for size in layout.states)))
+        wide = {"H": width, "I": wide_inputs, "P": proj_size or width}
+        found.append((sizes, wide))
+        inputs, wide_inputs = directions * sizes["P"], directions * wide["P"]
+    return found
+
+
 def check_sizes(layout, sizes, layer, without_W):
-    """Raise ValueError unless sizes are equal that a cell's equations need to be so, and states not larger than H.
+    """Raise ValueError unless sizes are equal that a cell's equations need to be so.
 
     Args:
         layout: the cell's `Layout`. sizes: letter -> int. without_W: the layer has no W, so that I does not matter.
     """
-    for size in layout.states:
-        units, hidden = sizes.get(size, size), sizes["H"]
-        if units > hidden:
-            what = f"x of the step before, of input size {units}," if size == "I" else f"a state of {units} units"
-            cure = (
-                "; or make what multiplies it the state, which is quicker: p.V.a @ x, returned as the new v, and v in "
-                "place of p.V.a @ x_before"
-            )
-            raise ValueError(
-                f"layer {layer}: {what} has more units than the hidden size {hidden}, and states may not have more "
-                f"than h. Take a hidden size of {units} or more{cure if size == 'I' else ''}"
-            )
     for one, other, why in layout.equal:
         if without_W and "I" in (one, other):
             continue

@@ -19,7 +19,6 @@ from formed_loops import (
     full_names,
     inputs_of,
     layer_of,
-    parts_of,
     problem,
 )
 from numbarnn.engines.cpu import elementwise
@@ -31,7 +30,7 @@ by_cell = pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("options", ({}, {"num_layers": 2, "bidirectional": True}), ids=("one", "stack"))
 def test_agrees_with_a_loop(name, options):
     """Small calls, bound; and one that is not bound as it is given lengths that are all T."""
-    if options and CELLS[name][2] != "any":
+    if options and CELLS[name][2] == "H":
         options = {"num_layers": 3}  # else the second layer's x is wider than its h
     layer = layer_of(name, **options)
     given = problem(name, layer)
@@ -115,10 +114,6 @@ def test_sizes_are_checked_when_the_layer_is_made():
         nr.RNN(CELLS["highway_lstm"][0], 3, 5)
     with pytest.raises(ValueError, match="layer 1: x is used itself, so its hidden size 5 and input size 10 must be"):
         nr.RNN(CELLS["highway_lstm"][0], 5, 5, 2, bidirectional=True)
-    with pytest.raises(ValueError, match="layer 0: x of the step before, of input size 6, has more units than the hid"):
-        nr.RNN(CELLS["tgru"][0], 6, 5)
-    with pytest.raises(ValueError, match="layer 0: a state of 2 units has more units than the hidden size 1"):
-        nr.RNN(CELLS["small_context"][0], 6, 1)
     with pytest.raises(
         ValueError, match=r"a constant \(5, 5\) is a matrix of the equations, so its 5 and hidden size 4"
     ):
@@ -223,87 +218,6 @@ def test_functions_of_scalars_times_matrices():
     assert traced.rows == {"weight_ih": ("W.h",), "weight_hh": ("R.h",)} and traced.recurrent[0] == "h"
     h, p = np.ones((4, 1)), nr.RNN(traced, 3, 4, dtype="float64", device="cpu").named.p()
     np.testing.assert_allclose(traced.function(np.zeros((3, 1)), h, p).shape, h.shape)
-
-
-# ----------------------------------------------------------------------------------------- states of fewer units than h
-def test_sizes_of_states():
-    cell = CELLS["small_context"][0]
-    own = cell.parameters
-    assert own.states == (2, "H") and own.own["P"] == ("H", 2) and own.own["B"] == (2, "I") and own.own["C"] == (2, 2)
-    assert own.own["b.s"] == own.own["alpha"] == (2,) and own.rows == {"W": ("A",), "R": ("R",), "b_w": ("b.h",)}
-    assert "P (H, 2)" in nr.show(cell) and "states h s (2) c" in nr.show(cell)
-    layer = nr.RNN(cell, 3, 5, 2, bidirectional=True, device="cpu")
-    h, s, c = layer(np.zeros((4, 2, 3), "float32"))[1]
-    assert (h.shape, s.shape, c.shape) == ((4, 2, 5), (4, 2, 2), (4, 2, 5))
-    with pytest.raises(ValueError, match=r"state\[1\] \(s\) must have shape \(4, 2, 2\)"):
-        layer(np.zeros((4, 2, 3), "float32"), (h, c, c))
-
-
-@pytest.mark.parametrize("name", ("small_context", "tgru"))
-def test_narrow_states_from_call_to_call(name):
-    """In pieces, a step at a time, and of every step; with lengths and resets."""
-    layer = layer_of(name, num_layers=2)
-    random = np.random.default_rng(0)
-    x = random.standard_normal((6, 3, layer.input_size))
-    y, finals, every = layer(x, output_states=True)
-    first, state = layer(x[:2])
-    rest, state = layer(x[2:], state)
-    np.testing.assert_allclose(np.concatenate([first, rest]), y, atol=1e-14)
-    step = layer.stepper(3)
-    for x_t, y_t in zip(x, y, strict=True):
-        np.testing.assert_allclose(step(x_t), y_t, atol=1e-14)
-    for one, other, own in zip(parts_of(state), parts_of(finals), parts_of(step.state), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-14)
-        np.testing.assert_allclose(own, other, atol=1e-14)
-    for of_all, final in zip(every, finals[1:], strict=True):
-        np.testing.assert_array_equal(of_all[-1], final[-1][0] if isinstance(final, list) else final[-1])
-    lengths, resets = np.array([6, 4, 1]), np.zeros((6, 3), bool)
-    resets[3, 0] = True
-    y, finals = layer(x, lengths=lengths, resets=resets)
-    np.testing.assert_allclose(y[3:, :1], layer(x[3:, :1])[0], atol=1e-14)
-    for one, other in zip(parts_of(finals), parts_of(layer(x[:4, 1:2])[1]), strict=True):
-        np.testing.assert_allclose(one[..., 1:2, :], other, atol=1e-14)
-
-
-def test_gradients_of_narrow_states_of_every_step():
-    layer = layer_of("small_context")
-    random = np.random.default_rng(0)
-    x, states = random.standard_normal((3, 2, INPUTS)), [random.standard_normal((1, 2, size)) for size in (H, 2, H)]
-    weights = [random.standard_normal((3, 2, size)) for size in (2, H)]
-
-    def loss(s):
-        every = layer.forward(x, (states[0], s, states[2]), output_states=True)[2]
-        return sum((one * weight).sum() for one, weight in zip(every, weights, strict=True))
-
-    tape = layer.forward(x, tuple(states), output_states=True)[-1]
-    found = layer.backward(tape, dstates=tuple(weights)).state[1]
-    for where in np.ndindex(found.shape):
-        moved = np.zeros_like(found)
-        moved[where] = 1e-6
-        assert abs((loss(states[1] + moved) - loss(states[1] - moved)) / 2e-6 - found[where]) < 1e-7
-
-
-def test_what_states_of_other_sizes_cannot_have():
-    @nr.cell
-    def summed(x, h, s, p):
-        s = nr.sized(s, 2)
-        return nr.tanh(p.W.h @ x + p.R.h @ s + nr.sum(s)), nr.tanh(p.W.s @ x)
-
-    with pytest.raises(ValueError, match="state s has 2 units, beside h or summed, so its hidden size 4 and 2 must be"):
-        nr.RNN(summed, 3, 4)
-
-    @nr.cell
-    def beside(x, h, s, p):
-        s = nr.sized(s, 2)
-        return nr.tanh(p.W.h @ x + s), s
-
-    with pytest.raises(ValueError, match="state s has 2 units, beside h or summed, so its hidden size 4 and 2 must be"):
-        nr.RNN(beside, 3, 4)
-    nr.gradcheck(beside, 3, 2)
-    with pytest.raises(nr.CellError, match="the size of h, whose size is the layer's hidden_size; expected a state"):
-        nr.cell(lambda x, h, p: nr.tanh(p.W.h @ x + nr.sized(h, 2)))
-    with pytest.raises(nr.CellError, match=r"heads beside states of other sizes than H; take matrices without heads"):
-        nr.cell(lambda x, h, s, p: (nr.tanh(nr.heads(p.R, 2).h @ nr.sized(s, 2)), nr.tanh(p.W.h @ x)))
 
 
 # -------------------------------------------------------------------------------------------------- constants of any H

@@ -2,7 +2,7 @@
 each once more as a step of PyTorch tensors in float64, written independently: autograd gives every gradient.
 
 A step takes `w`, the parameters of a layer by the equations' names, x (B, I) and the states (B, H), and returns the new
-states. I is H where x is used itself, at most H where it is a state.
+states. I is H where x is used itself. H is 5.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 import numbarnn as nr
 from numbarnn.cells import library
 
-CELLS = {}  # name -> (cell, step, "any", "H" or "at most H": what I may be)
+CELLS = {}  # name -> (cell, step, "any", "H" or "more than H": what I is)
 
 
 def pair(inputs="any", **hyperparameters):
@@ -124,18 +124,67 @@ def intersection_step(w, x, y, h):
     return g_y * x + (1 - g_y) * y_in.tanh(), g_h * h + (1 - g_h) * h_in.tanh()
 
 
-@pair("at most H")
+@pair()
 def tgru_step(w, x, h, before):
     z, f, o = (x @ w[f"W.{k}"].T + before @ w[f"V.{k}"].T + w[f"b.{k}"] for k in "zfo")
     return f.sigmoid() * h + z * o.tanh(), x
 
 
-@pair("at most H")
+@pair()
 def tlstm_step(w, x, h, c, before):
     z, f, o = (x @ w[f"W.{k}"].T + before @ w[f"V.{k}"].T + w[f"b.{k}"] for k in "zfo")
     f = f.sigmoid()
     c = f * c + (1 - f) * z
     return c * o.tanh(), c, x
+
+
+CELLS |= {f"{name}_of_wide_x": (*CELLS[name][:2], "more than H") for name in ("tgru", "tlstm")}
+
+
+@nr.cell
+def large_memory(x, h, m, c, p, size=15):
+    """A memory of 3 H units that h is read from, and sees; beside it a state of H units."""
+    m = nr.sized(m, size)
+    m_new = p.keep * m + (1 - p.keep) * nr.tanh(p.B @ x + p.C @ m + p.D @ h + p.b.m)
+    return nr.sigmoid(p.P @ m_new + p.W @ x + p.R @ h + p.b.h) + p.u * c, m_new, c * (p.Q @ m)
+
+
+@pair()
+def large_memory_step(w, x, h, m, c):
+    new = w["keep"] * m + (1 - w["keep"]) * (x @ w["B"].T + m @ w["C"].T + h @ w["D"].T + w["b.m"]).tanh()
+    return (new @ w["P"].T + x @ w["W"].T + h @ w["R"].T + w["b.h"]).sigmoid() + w["u"] * c, new, c * (m @ w["Q"].T)
+
+
+@nr.cell
+def traced_activity(x, h, s, p, size=7):
+    """A slow trace of what h is, expanded to more units, with a rate of the layer: no step multiplies it."""
+    s = nr.sized(s, size)
+    h_new = nr.tanh(p.W.h @ x + (p.R.h - p.R.h.T) @ h + p.b.h)
+    rate = nr.sigmoid(p.scalar.rate)
+    return h_new, rate * s + (1 - rate) * nr.tanh(p.E @ h + p.F @ x + p.b.s)
+
+
+@pair()
+def traced_activity_step(w, x, h, s):
+    rate = w["scalar.rate"].sigmoid()
+    new = rate * s + (1 - rate) * (h @ w["E"].T + x @ w["F"].T + w["b.s"]).tanh()
+    return (x @ w["W.h"].T + h @ (w["R.h"] - w["R.h"].T).T + w["b.h"]).tanh(), new
+
+
+@nr.cell
+def projected_beside_memory(x, h, c, m, p, size=9):
+    """An LSTM with a projection, and a state of more units than c that sees it."""
+    m = nr.sized(m, size)
+    i, f, g, o = (getattr(p.W, k) @ x + getattr(p.R, k) @ h + getattr(p.b, k) for k in "ifgo")
+    c_new = nr.sigmoid(f) * c + nr.sigmoid(i) * nr.tanh(g)
+    return p.P.h @ (nr.sigmoid(o) * nr.tanh(c_new)), c_new, nr.tanh(p.V @ x + p.U @ h) + 0.5 * m
+
+
+@pair()
+def projected_beside_memory_step(w, x, h, c, m):
+    i, f, g, o = (x @ w[f"W.{k}"].T + h @ w[f"R.{k}"].T + w[f"b.{k}"] for k in "ifgo")
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return (o.sigmoid() * c.tanh()) @ w["P.h"].T, c, (x @ w["V"].T + h @ w["U"].T).tanh() + 0.5 * m
 
 
 RECURRENT, WITHOUT = 2, 1  # of Sak et al.'s projection: rows that recur, and rows that do not

@@ -12,7 +12,7 @@ T, B, INPUTS, H = 5, 3, 3, 5
 
 def inputs_of(name):
     """I of the first layer."""
-    return H if CELLS[name][2] == "H" else INPUTS
+    return {"any": INPUTS, "H": H, "more than H": 2 * H - 1}[CELLS[name][2]]
 
 
 def layer_of(name, dtype="float64", device="cpu", seed=0, **options):

@@ -6,7 +6,7 @@ from numbarnn.cells.tracing import cell
 
 @cell
 def tgru(x, h, x_before, p):
-    """T-GRU; x of the step before is a state, of at most H units.
+    """T-GRU; x of the step before is a state, of I units.
 
     Balduzzi and Ghifary 2016, arXiv:1602.02218, section 3.3.
     """
@@ -18,7 +18,7 @@ def tgru(x, h, x_before, p):
 
 @cell
 def tlstm(x, h, c, x_before, p):
-    """T-LSTM, whose output h is no part of what recurs; x of the step before is a state, of at most H units.
+    """T-LSTM, whose output h is no part of what recurs; x of the step before is a state, of I units.
 
     Balduzzi and Ghifary 2016, arXiv:1602.02218, section 3.3.
     """

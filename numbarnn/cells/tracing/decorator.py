@@ -132,8 +132,8 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     per call, in a pass over the matrix or two, and steps multiply with the result; of `columns(p.U, 8) @ (p.V @ h)`
     with a full matrix U V, too. A matrix that multiplies several vectors is copied for each. x itself, as in `g * x`,
     is the product of the identity with x: it costs as much as another matrix (H, H), and input_size must be H. As a
-    state, `return h, x`, it may have fewer units than h; so may states of which `sized(s, 40)` says it. An h of another
-    size is a projection, `return p.P.h @ m, c`.
+    state, `return h, x`, it may have any size; so may states of which `sized(s, 40)` says it, which costs as much as if
+    all had as many units as the largest. An h of another size is a projection, `return p.P.h @ m, c`.
 
     Args:
         function: the equations; or a cell made of some, to make it anew with other options.
