@@ -231,7 +231,7 @@ def time_pass(instances, what, schedules, where, with_loops):
     turns = timing.take_turns([*contenders, *lstms.values(), *loops.values()], where.rounds, device == "cuda")
     timings = []
     for instance in instances:
-        about = {"cell": instance.name, "shape": instance.shape._asdict(), "dtype": case.dtype, "device": device}
+        about = {"cell": instance.name, "shape": instance.shape.sizes, "dtype": case.dtype, "device": device}
         about |= {"what": what, "saved_bytes": instance.saved_bytes(), "trace_s": instance.trace_s}
         for contender, row in begun[instance.name][0]:
             if contender:

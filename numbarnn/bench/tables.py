@@ -76,7 +76,7 @@ def rows_of(one, shapes=None):
 
 
 def shape_of(row):
-    return Shape(**row["shape"])
+    return Shape(**row["shape"], form=tuple(row.get("form", ())))
 
 
 def find(one, cell, dtype, tf32, shape, what):

@@ -165,6 +165,9 @@ class Engine(ABC):
     def synchronize(self):  # noqa: B027 - most engines have nothing to wait for
         """Wait until all work that this stream was given is done; then as `require_no_trouble`."""
 
+    def give_back_memory(self):  # noqa: B027 - most engines keep nothing
+        """Give back the memory that is kept for later calls, and that no array uses now."""
+
     def check(self):
         """Wait until all work that the device was given is done, by any thread; then as `require_no_trouble`."""
         self.require_no_trouble()

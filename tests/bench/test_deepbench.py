@@ -97,8 +97,3 @@ def test_its_operations_are_of_r_alone():
     assert peak.work_of(row) == 2 * 4 * 512**2 * 16 * 25
     assert peak.work_of(row | {"what": "backward"}) == 2 * peak.work_of(row)
     assert peak.work_of({"cell": "lstm", "shape": shape, "what": "forward+backward"}) == 6 * peak.work_of(row)
-
-
-def test_published_shapes():
-    assert set(shapes.SETS["published"]) >= {Shape(100, 64, 512, 512, 4), Shape(1024, 16, 768, 768, 1)}
-    assert {shape.L for shape in shapes.SETS["published"] if shape.T == 8} == {1, 3}

@@ -24,6 +24,9 @@ class StubEngine:
     def set_num_threads(self, threads):
         self.threads = threads
 
+    def give_back_memory(self):
+        pass
+
 
 class StubLayer:
     """The methods of layers that `check` and `bench` call. `spoil(quantity, array)` changes results."""

@@ -6,6 +6,7 @@ from functools import cache, cached_property, partial
 import numpy as np
 
 from numbarnn.bench.cases import sequences
+from numbarnn.bench.cases.chain import Chain
 from numbarnn.common import precision
 from numbarnn.reference.layer_norm_rnn import VECTORS
 from numbarnn.weights import WeightSpace
@@ -59,10 +60,12 @@ class Case:
     cell_clip: tuple[float, float] | None = None
     clip_propagate_nan: bool = True
     nan_state: bool = False  # one element of the initial cell state is NaN
-    lengths: str | None = None  # None: all T; "padded": sequences of random lengths, 0 among them; "packed"
+    # None: all T; "padded": sequences of random lengths, 0 among them; "packed"; "half": evenly from T/2 to T
+    lengths: str | None = None
     padding_value: float = 0.0
     resets: bool = False  # sequences begin anew at random times
     allow_tf32: bool = False  # float32 products may be rounded, on a GPU
+    chain: bool = False  # the benchmark calls each layer by itself, one after the other
 
     @property
     def D(self):
@@ -71,6 +74,11 @@ class Case:
     @property
     def L(self):
         return len(self.hidden)
+
+    @property
+    def links(self):
+        """The layers that are called at once, as ranges: all, or in a chain each by itself."""
+        return [range(k, k + 1) for k in range(self.L)] if self.chain else [range(self.L)]
 
     @property
     def outputs(self):
@@ -228,7 +236,15 @@ def own_cell(name):
 
 
 def make_layer(case, device, parameters, schedule="auto", seed=SEED):
-    """The numbarnn layer for a case, with the given parameters loaded."""
+    """The numbarnn layer for a case, or the `Chain` of them, with the given parameters loaded."""
+    if case.chain:
+        parts = [replace(case, input_size=case.layer_input_size(k), hidden=case.hidden[k : k + 1], chain=False)
+                 for k in range(case.L)]  # fmt: skip
+        own = [
+            {renamed(name, -k): array for name, array in parameters.items() if layer_of(name) == k}
+            for k in range(case.L)
+        ]
+        return Chain([make_layer(part, device, its, schedule, seed) for part, its in zip(parts, own, strict=True)])
     options = {name: getattr(case, name) for name in ("bias", "batch_first", "dropout", "bidirectional", "dtype")}
     options |= {"device": device, "schedule": schedule, "seed": seed}
     sizes = {"hidden_size": case.hidden[0], "num_layers": case.L}

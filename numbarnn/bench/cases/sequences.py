@@ -14,12 +14,20 @@ def random_lengths(random, T, B, form):
 
     Args:
         random: a numpy.random.Generator.
+        form: "padded", "packed", or "half", where they are not random: evenly from T/2 to T.
     """
+    if form == "half":
+        return half_lengths(T, B)
     if B == 1:
         return np.array([T if form == "packed" else max(1, T - 1)])
     least = 1 if form == "packed" else 0
     rest = random.integers(least, T, B - 2, endpoint=True)
     return random.permutation(np.array([T, least, *rest], np.int64))
+
+
+def half_lengths(T, B):
+    """Lengths (B,), evenly from T/2, but at least 1, to T, as in arXiv 1806.01818's set."""
+    return np.maximum(1, np.linspace(T / 2, T, B).astype(np.int64))
 
 
 def random_resets(random, T, B, lengths=None):

@@ -1,22 +1,41 @@
 """Sizes of the cases that `numbarnn bench` takes times of, the named sets of them, and words of its arguments."""
 
+import argparse
 from typing import NamedTuple
 
 from numbarnn.bench import report
 from numbarnn.bench.cases import passes
 
+#: What a shape may say besides its sizes -> the options of a `cases.Case`.
+FORMS = {
+    "bidirectional": {"bidirectional": True},
+    "lengths": {"lengths": "half"},  # of T/2 to T steps
+    "chain": {"chain": True},  # layers of which each is called, one after the other
+}
+
 
 class Shape(NamedTuple):
-    """Sizes of a case with layers of one size."""
+    """Sizes of a case with layers of one size, and words of FORMS."""
 
     T: int
     B: int
     I: int  # noqa: E741
     H: int
     L: int
+    form: tuple[str, ...] = ()
 
     def __str__(self):
-        return ",".join(map(str, self))
+        return ",".join([*map(str, self[:5]), *self.form])
+
+    @property
+    def sizes(self):
+        """Letter -> size, as in records."""
+        return dict(zip("TBIHL", self, strict=False))
+
+    @property
+    def options(self):
+        """The options of a `cases.Case` that `form` stands for."""
+        return {name: value for word in self.form for name, value in FORMS[word].items()}
 
 
 def deepbench(*groups):
@@ -27,9 +46,17 @@ def deepbench(*groups):
 
 
 def parse_shape(text):
-    """An argparse type: "25,16,512,512,1" -> Shape."""
-    expected = "T,B,I,H,L, five whole numbers of at least 1 such as 25,16,512,512,1;"
-    return Shape(*report.whole_numbers(text, expected, 5))
+    """An argparse type: "25,16,512,512,1" or "8,128,1024,1024,3,chain" -> Shape."""
+    expected = "T,B,I,H,L, five whole numbers of at least 1 such as 25,16,512,512,1, and perhaps words of "
+    expected += f"{', '.join(FORMS)};"
+    parts = [part.strip() for part in text.split(",")]
+    sizes, words = parts[:5], tuple(parts[5:])
+    if len(set(words)) < len(words) or not set(words) <= FORMS.keys():
+        raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")
+    try:
+        return Shape(*report.whole_numbers(",".join(sizes), expected, 5), words)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}") from None
 
 
 def shapes(text):
@@ -51,7 +78,13 @@ SETS = {
     ),
     # Appleyard, Kocisky and Blunsom 2016 (arXiv 1604.01946): four layers of an LSTM. FlashRNN (arXiv 2412.07752): one
     # layer, long sequences. A question in a forum: a stack of three layers, or three layers of which each is called.
-    "published": shapes("100,64,512,512,4 1024,16,768,768,1 8,128,1024,1024,3 8,128,1024,1024,1"),
+    "published": shapes("100,64,512,512,4 1024,16,768,768,1 8,128,1024,1024,3 8,128,1024,1024,3,chain"),
+    # Braun 2018 (arXiv 1806.01818), LSTMs of several frameworks, by the tables of github.com/stefbraun/rnn_benchmarks:
+    # 1x320/CE-short, 1x320/CE-long, 4x320/CE-long, 4x320/CTC-long; speech of 123 features. The paper's times include
+    # a dense layer, the loss and an optimizer, these do not.
+    "frameworks": shapes(
+        "100,64,123,320,1 1000,32,123,320,1 1000,32,123,320,4,bidirectional 1000,32,123,320,4,bidirectional,lengths"
+    ),
 }
 
 _LSTM, _GRU = (512, 1024, 2048), (2816, 2048, 1536, 2560)

@@ -6,7 +6,7 @@ from numbarnn.bench import pages
 from numbarnn.bench.check.page import STYLE, about, table
 from numbarnn.bench.compared import plots
 from numbarnn.bench.compared.rows import keys_of
-from numbarnn.bench.speed.speed_table import milliseconds
+from numbarnn.bench.speed.speed_table import milliseconds, three_digits
 
 LEGEND = (
     "A time is the median over rounds; a ratio is the median over rounds of numbarnn's time divided by the peer's in "
@@ -69,21 +69,35 @@ def times(results, keys):
     columns = ["problem"]
     for result in results:
         prefix = f"{result.name}: " if len(results) > 1 else ""
-        columns += [f"{prefix}ms", f"{prefix}ratios", f"{prefix}GFLOP/s", f"{prefix}of peak"]
+        columns += [f"{prefix}{heading}" for heading in ("ms", "ratios", "GFLOP/s", "of peak", *used(result))]
     return table(columns, [[str(key), *(cell for result in results for cell in cells(result, key))] for key in keys])
+
+
+def used(result):
+    """Heading -> (field of an `rows.Entry`, unit) of what calls use besides time, as far as a result has it."""
+    kinds = {"MB": ("peak_bytes", 1e6), "mJ": ("energy_j", 1e-3)}
+    return {
+        heading: kind for heading, kind in kinds.items() if any(getattr(e, kind[0]) for e in result.entries.values())
+    }
 
 
 def cells(result, key):
     """A problem's cells of one result."""
-    entry = result.entries.get(key)
+    entry, more = result.entries.get(key), used(result)
     if entry is None:
-        return ["", "", "", ""]
+        return [""] * (4 + len(more))
     if entry.seconds is None:
-        return ["-", entry.refusal, "", ""]
+        return ["-", entry.refusal, "", "", *[""] * len(more)]
     peak = result.record["method"].get("peak_flops", {}).get(key.dtype)
-    ratios = ", ".join(f"{ratio:.2f} {peer}" for peer, ratio in entry.ratios.items())
+    compiled = {peer: f" (compiled in {seconds:.0f} s)" for peer, seconds in entry.compile_s.items()}
+    ratios = ", ".join(f"{ratio:.2f} {peer}{compiled.get(peer, '')}" for peer, ratio in entry.ratios.items())
     share = f"{entry.flops / peak:.0%}" if peak else ""
-    return [milliseconds(entry.seconds) + "?" * bool(entry.doubts), ratios, f"{entry.flops / 1e9:.1f}", share]
+    found = [milliseconds(entry.seconds) + "?" * bool(entry.doubts), ratios, f"{entry.flops / 1e9:.1f}", share]
+    for field, unit in more.values():
+        # numbarnn's, which comes first, needs no name
+        named = [f"{three_digits(one / unit)} {name}" for name, one in getattr(entry, field).items()]
+        found.append(", ".join(named).replace(" numbarnn", "", 1))
+    return found
 
 
 def steps(results, keys):
@@ -109,4 +123,6 @@ def circumstances(record):
     changed = ", with changes that were not committed" if record["clean"] is False else ""
     said = f"Recorded {record['date'][:10]}{commit}{changed}; {method['rounds']} rounds"
     said += f", {method['threads']} threads" if method.get("threads") and record["device"] == "cpu" else ""
+    for kind in ("memory", "energy"):
+        said += f". {kind.capitalize()}: {method[kind]}" if kind in method else ""
     return said + (f". The machine was busy: {record['doubt']}." if record["doubt"] else ".")

@@ -15,7 +15,7 @@ NAMES = {"torch": "PyTorch", "onnxruntime": "onnxruntime", "torch cell": "PyTorc
 
 
 class Key(NamedTuple):
-    """What a row times. `shape` is a tuple of T, B, I, H, L."""
+    """What a row times. `shape` is a tuple of T, B, I, H, L; `form` of words of `shapes.FORMS`."""
 
     cell: str
     shape: tuple
@@ -24,9 +24,10 @@ class Key(NamedTuple):
     what: str
     schedule: str
     skip: bool = False
+    form: tuple = ()
 
     def __str__(self):
-        sizes = ",".join(map(str, self.shape)) + (" skip" if self.skip else "")
+        sizes = ",".join(map(str, [*self.shape, *self.form])) + (" skip" if self.skip else "")
         words = [self.cell, sizes, self.dtype + (" TF32" if self.tf32 else ""), SHORT[self.what]]
         return " ".join([*words, *([self.schedule] if self.schedule != "auto" else [])])
 
@@ -34,7 +35,7 @@ class Key(NamedTuple):
 def key_of(row):
     return Key(
         row["cell"], tuple(row["shape"].values()), row["dtype"], row["tf32"], row["what"], row["schedule"],
-        row["input_mode"] == "skip",
+        row["input_mode"] == "skip", tuple(row.get("form", ())),
     )  # fmt: skip
 
 
@@ -49,6 +50,9 @@ class Entry(NamedTuple):
         intensity: those operations per byte that has to be moved at least; None of passes that are a part of training.
         doubts: what speaks against the times, as words.
         refusal: why there are no times; None where there are.
+        peak_bytes, energy_j: numbarnn and peer -> memory and joules of a call, where the record has them; of cuDNN's
+            algorithms of the fastest.
+        compile_s: peer -> seconds of its first call, where it compiles.
     """
 
     seconds: float | None
@@ -57,6 +61,9 @@ class Entry(NamedTuple):
     intensity: float | None
     doubts: list
     refusal: str | None
+    peak_bytes: dict
+    energy_j: dict
+    compile_s: dict
 
     @property
     def best(self):
@@ -68,15 +75,27 @@ def entry_of(row, machine_doubt):
     """The `Entry` of a row, as `record.read` gives it."""
     seconds = row["device_seconds"] or row["seconds"]
     if not seconds.get("numbarnn"):
-        return Entry(None, {}, None, None, [], row["refusal"] or "no times")
+        return Entry(None, {}, None, None, [], row["refusal"] or "no times", {}, {}, {})
     ratios, found = record.ratios(seconds), {}
     for name, ratio in ratios.items():
-        shown = "cuDNN" if is_cudnn(name) else NAMES.get(name, name)
-        found[shown] = max(ratio, found.get(shown, 0.0))
+        found[shown_as(name)] = max(ratio, found.get(shown_as(name), 0.0))
     own, work, intensity = float(np.median(seconds["numbarnn"])), work_of(row), None
     if row["what"] in WHOLE and row["input_mode"] == "linear":
-        intensity = work / smallest_traffic(row["cell"], row["shape"], row["dtype"], row["what"] == TRAINING)
-    return Entry(own, found, work / own, intensity, trust.doubts(row, judged(row), machine_doubt), None)
+        intensity = work / smallest_traffic(
+            row["cell"], row["shape"], row["dtype"], row["what"] == TRAINING, row["form"]
+        )
+    used = [of_the_shown(row[kind], row["best_cudnn"]) for kind in ("peak_bytes", "energy_j", "compile_s")]
+    return Entry(own, found, work / own, intensity, trust.doubts(row, judged(row), machine_doubt), None, *used)
+
+
+def shown_as(name):
+    """A contender's name on the page."""
+    return "cuDNN" if is_cudnn(name) else NAMES.get(name, name)
+
+
+def of_the_shown(found, best_cudnn):
+    """Contender -> something, by the names of the page; of cuDNN's algorithms that of the fastest."""
+    return {shown_as(name): one for name, one in found.items() if not is_cudnn(name) or name == best_cudnn}
 
 
 class Step(NamedTuple):

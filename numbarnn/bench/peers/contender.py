@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,13 @@ class Contender:
     synchronize: Callable = lambda: None
     plan: str | None = None  # what numbarnn runs, and why
     note: str | None = None  # how a peer is called, where there is something to tell
+    compile_s: float | None = None  # seconds of the first call of one that compiles
+    again: Callable | None = None  # makes the same contender anew; None: a further call of this one is as a first one
+
+
+def made_again(make):
+    """The contender that a function makes, which knows how it is made."""
+    return replace(make(), again=make)
 
 
 def installed(*modules):

@@ -7,6 +7,9 @@ padding (zeros stand there), and of its dx only what is no padding is taken. flo
 As contenders of `numbarnn bench` its algorithms are called directly, with nothing of a framework around them.
 """
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 
 from numbarnn.bench.cases import sequences
@@ -29,6 +32,7 @@ PARTS = {
     FORWARD_TRAINING: (rnn.FORWARD,), BACKWARD_DATA: (rnn.DATA,), BACKWARD_WEIGHTS: (rnn.WEIGHTS,),
     BACKWARD: (rnn.DATA, rnn.WEIGHTS),
 }  # fmt: skip
+OTHER_FORM = "it is called directly for stacks over sequences of one length"
 LACKS = ("resets",)  # options of a case that cuDNN does not have
 
 
@@ -179,10 +183,13 @@ def variants(case):
 
 def cudnn_contenders(instance, what):
     """(contenders, name -> why there is none): cuDNN's algorithms at one of `passes`; layers have one size."""
-    if (reason := cudnn.why_not()) is not None:
+    if reason := cudnn.why_not() or OTHER_FORM * bool(instance.case.chain or instance.case.lengths):
         return [], {PREFIX.strip(): reason}
-    found = {name: first_that_runs(instance, what, name, chosen) for name, chosen in variants(instance.case).items()}
-    contenders = [one for one in found.values() if isinstance(one, Contender)]
+    makers = {
+        name: partial(first_that_runs, instance, what, name, chosen) for name, chosen in variants(instance.case).items()
+    }
+    found = {name: make() for name, make in makers.items()}
+    contenders = [replace(one, again=makers[name]) for name, one in found.items() if isinstance(one, Contender)]
     return contenders, {name: words for name, words in found.items() if isinstance(words, str)}
 
 

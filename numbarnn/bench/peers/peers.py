@@ -11,6 +11,8 @@ from numbarnn.bench.cases import sequences
 from numbarnn.bench.cases.cases import make_layer, pack_states, unpack_states
 from numbarnn.bench.peers.contender import Contender, installed  # noqa: F401
 from numbarnn.bench.peers.onnx_peer import onnxruntime_contender  # noqa: F401 - `peers` has them all
+from numbarnn.bench.peers.torch_cells import NAME as COMPILED  # noqa: F401
+from numbarnn.bench.peers.torch_cells import torch_compiled_contender  # noqa: F401
 from numbarnn.bench.peers.torch_peer import (  # noqa: F401
     numpy_to_torch,
     torch_contender,
@@ -30,23 +32,25 @@ def numbarnn_contender(instance, train, device="cpu", schedule="auto"):
         found = numbarnn_outputs(layer, instance, y, final)
         return found | numbarnn_gradients(layer, instance, gradients) if train else found
 
-    return layer_contender(f"numbarnn {schedule}", layer, (x, state, dy if train else None), results)
+    given = x, state, dy if train else None
+    return layer_contender(f"numbarnn {schedule}", layer, given, results, **call_options(instance))
 
 
-def layer_contender(name, layer, given, results):
+def layer_contender(name, layer, given, results, **options):
     """A layer at inference, or at forward and backward.
 
     Args:
         given: (x, state, dy) as the layer takes them; dy is None for inference.
         results: what (y, state) or (y, state, gradients), as the layer returns them, are by quantity.
+        options: of its calls.
     """
     x, state, dy = given
 
     def inference():
-        return layer(x, state)
+        return layer(x, state, **options)
 
     def forward_and_backward():
-        y, final, tape = layer.forward(x, state)
+        y, final, tape = layer.forward(x, state, **options)
         return y, final, layer.backward(tape, dy)
 
     call, synchronize = inference if dy is None else forward_and_backward, getattr(layer.engine, "synchronize", None)
@@ -93,7 +97,7 @@ def call_options(instance, steps=slice(None)):
         steps: which of the times are given to the call.
     """
     case, options = instance.case, {}
-    if case.lengths == "padded":
+    if case.lengths in ("padded", "half"):
         begin, end, _ = steps.indices(case.T)
         options["lengths"] = np.clip(instance.lengths - begin, 0, end - begin)
     if case.padding_value:

@@ -6,12 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from numbarnn.bench.cases.cases import layer_of, make_layer, pack_states, renamed, unpack_states
+from numbarnn.bench.cases.cases import make_layer, pack_states, unpack_states
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.onnx_peer import onnx_session, state_feed
+from numbarnn.bench.peers.torch_cells import torch_cells, torch_compiled
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_module, torch_synchronize, torch_to_numpy
-from numbarnn.weights.network import infer
-from numbarnn.weights.torch import write as state_dict_of
 
 
 @dataclass(frozen=True)
@@ -127,21 +126,13 @@ def torch_cell_stream(instance, device, compiled=False):
     Args:
         compiled: all of a step is one function of torch.compile's, which takes its time for the first call.
     """
-    case = instance.case
-    modules = [torch_cell(instance, k, device) for k in range(case.L)]
+    case, (_, all_layers) = instance.case, torch_cells(instance, device)
     given = [[numpy_to_torch(part[0], device) for part in s] for s in (instance.h0, instance.c0) if s]
     initial = list(zip(*given, strict=True)) if case.has_c else given[0]  # per layer
     state = list(initial)
 
     def begin():
         state[:] = initial
-
-    def all_layers(x, before):
-        after = []
-        for module, one in zip(modules, before, strict=True):
-            after.append(module(x, one))
-            x = after[-1][0] if case.has_c else after[-1]
-        return x, after
 
     run = torch_compiled(all_layers, device) if compiled else all_layers
 
@@ -158,40 +149,6 @@ def torch_cell_stream(instance, device, compiled=False):
     inputs = [numpy_to_torch(x, device) for x in instance.x]
     name = "torch.compile" if compiled else "torch cell"
     return Stream(name, inputs, begin, step, states, torch_to_numpy, torch_synchronize(device))
-
-
-def torch_compiled(function, device):
-    """A function (x, states) -> (y, states) as torch.compile makes it.
-
-    On a GPU it is a CUDA graph, whose results are cloned, as the next call overwrites them.
-    """
-    import torch
-
-    if not device.startswith("cuda"):
-        return torch.compile(function)
-    graph = torch.compile(function, mode="reduce-overhead")
-
-    def run(x, before):
-        torch.compiler.cudagraph_mark_step_begin()
-        y, after = graph(x, before)
-        return y.clone(), [tuple(map(torch.clone, one)) if isinstance(one, tuple) else one.clone() for one in after]
-
-    return run
-
-
-def torch_cell(instance, layer, device):
-    """PyTorch's module for one step of a layer."""
-    import torch
-
-    case = instance.case
-    kind = {"lstm": torch.nn.LSTMCell, "gru": torch.nn.GRUCell}.get(case.cell, torch.nn.RNNCell)
-    options = {"nonlinearity": case.cell.removeprefix("rnn_")} if kind is torch.nn.RNNCell else {}
-    options |= {"dtype": getattr(torch, case.dtype), "device": device}
-    module = kind(case.layer_input_size(layer), case.hidden[layer], **options).eval()
-    own = {renamed(name, -layer): array for name, array in instance.parameters.items() if layer_of(name) == layer}
-    state = state_dict_of(infer(own, case.cell))
-    module.load_state_dict({name.removesuffix("_l0"): numpy_to_torch(array) for name, array in state.items()})
-    return module
 
 
 # ------------------------------------------------------------------------------------------------------ onnxruntime

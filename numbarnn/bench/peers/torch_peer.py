@@ -160,29 +160,58 @@ def numpy_to_torch(array, device="cpu"):
 
 
 def torch_contender(instance, train, device="cpu"):
-    """nn.LSTM, nn.GRU or nn.RNN as its users call it: forward without gradients, or forward and backward."""
+    """nn.LSTM, nn.GRU or nn.RNN as its users call it: forward without gradients, or forward and backward.
+
+    In a chain there is a module for each layer. Sequences of several lengths are packed before, and padded after.
+    """
+    import torch
 
     case = instance.case
-    module = torch_module(instance, range(case.L), device)
-    inputs = [numpy_to_torch(instance.x, device)]
-    inputs += [numpy_to_torch(pack_states(s), device) for s in (instance.h0, instance.c0) if s]
-    dy = numpy_to_torch(instance.dy, device)
-    module.flatten_parameters()  # packed once: parameters are pieces of one buffer, as cuDNN has them
-    for tensor in inputs:
+    modules = [torch_module(instance, layers, device) for layers in case.links]
+    states = [
+        [numpy_to_torch(pack_states(s[layers.start : layers.stop]), device) for s in (instance.h0, instance.c0) if s]
+        for layers in case.links
+    ]
+    x, dy = numpy_to_torch(instance.x, device), numpy_to_torch(instance.dy, device)
+    leaves = [x, *(part for state in states for part in state)]
+    for tensor in leaves:
         tensor.requires_grad_(train)
-    x, state = inputs[0], inputs[1] if len(inputs) == 2 else tuple(inputs[1:])
-    call = torch_call(lambda: module(x, state), [*inputs, *module.parameters()], dy if train else None)
-    module.train(train)
+    for module in modules:
+        module.flatten_parameters()  # packed once: parameters are pieces of one buffer, as cuDNN has them
+        module.train(train)
+    links = [(module, tuple(state) if case.has_c else state[0]) for module, state in zip(modules, states, strict=True)]
+    lengths = None if instance.lengths is None else torch.from_numpy(instance.lengths)
+
+    def forward():
+        y, finals = x, []
+        if lengths is not None:
+            y = torch.nn.utils.rnn.pack_padded_sequence(y, lengths, enforce_sorted=False)
+        for module, state in links:
+            y, final = module(y, state)
+            finals.append(final)
+        if lengths is not None:
+            y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, total_length=case.T)
+        return y, finals
+
+    def by_layer(names, parts_of_links):
+        """Quantity -> a list per layer, of each link's (h, c) or (h,)."""
+        parts = zip(*parts_of_links, strict=True)
+        return {
+            name: unpack_states(case, torch_to_numpy(torch.cat(part))) for name, part in zip(names, parts, strict=False)
+        }
 
     def results(returned):
-        y, final = returned
-        found, states = {"y": y}, dict(zip(("hy", "cy"), final if case.cell == "lstm" else (final,), strict=False))
+        y, finals = returned
+        found = {"y": torch_to_numpy(y)} | by_layer(("hy", "cy"), finals if case.has_c else [(one,) for one in finals])
         if train:
-            found |= {"dx": x.grad} | {name: p.grad for name, p in module.named_parameters()}
-            states |= {name: leaf.grad for name, leaf in zip(("dhx", "dcx"), inputs[1:], strict=False)}
-        states = {name: unpack_states(case, torch_to_numpy(value)) for name, value in states.items()}
-        return {name: torch_to_numpy(value) for name, value in found.items()} | states
+            for layers, module in zip(case.links, modules, strict=True):
+                found |= {renamed(name, layers.start): torch_to_numpy(p.grad) for name, p in module.named_parameters()}
+            found |= {"dx": torch_to_numpy(x.grad)}
+            found |= by_layer(("dhx", "dcx"), [[part.grad for part in state] for state in states])
+        return found
 
+    leaves += [p for module in modules for p in module.parameters()]
+    call = torch_call(forward, leaves, dy if train else None)
     note = "call by call, as its users call it" if device.startswith("cuda") else None
     return Contender("torch", call, results, torch_synchronize(device), note=note)
 

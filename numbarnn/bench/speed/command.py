@@ -17,8 +17,9 @@ from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
 from numbarnn.bench.cases.passes import FORWARD, TRAINING, USUAL, WHOLE
 from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, Shape, parse_shape
 from numbarnn.bench.peers import apart, peers
+from numbarnn.bench.peers.contender import made_again
 from numbarnn.bench.peers.torch_peer import torch_tf32
-from numbarnn.bench.speed import speed_table, stream, timing
+from numbarnn.bench.speed import speed_table, stream, timing, usage
 from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up, said
 from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn, ratios, times
 from numbarnn.bench.speed.speed_table import milliseconds
@@ -39,11 +40,14 @@ class Timing(Row):
     Attributes:
         tf32: whether float32 products were allowed to be rounded to TF32, for everybody.
         input_mode: "linear", or "skip": layer 0 has no W.
+        form: words of `shapes.FORMS`.
         device_ratio: as `ratio`, by the GPU's clock.
         host_behind: contender -> rounds in which the GPU may have waited for the host.
         best_cudnn: the contender that is the fastest of cuDNN's algorithms by the GPU's clock.
         notes: contender -> how it is called.
         left_out: contender -> why it has no times: in its own words, or what was wrong with its results.
+        peak_bytes, energy_j: contender -> memory and joules of a call, as the record's method says; absent where
+            nobody tells.
     """
 
     tf32: bool = False
@@ -53,6 +57,9 @@ class Timing(Row):
     best_cudnn: str | None = None
     notes: dict = field(default_factory=dict)
     left_out: dict = field(default_factory=dict)
+    form: tuple = ()
+    peak_bytes: dict = field(default_factory=dict)
+    energy_j: dict = field(default_factory=dict)
 
 
 def add_arguments(parser):
@@ -71,7 +78,10 @@ def add_arguments(parser):
     about = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
     about += "shapes with T=1, by default those of the set stream"
     parser.add_argument("--stream", action="store_true", help=about)
-    about = "with --stream, also PyTorch's cells through torch.compile, which takes ten seconds or more for each case"
+    about = (
+        "also torch.compile: PyTorch's cells for one step, in a loop over time; it compiles for ten seconds or more "
+    )
+    about += "for each row, which no time has in it"
     parser.add_argument("--compile", action="store_true", help=about)
     about = "only the rows whose 'cell T,B,I,H,L dtype' has this text in it, such as 'lstm 25,16' or float64; may be "
     parser.add_argument("--only", action="append", metavar="TEXT", help=about + "given several times, for any of them")
@@ -114,11 +124,6 @@ def run(args):
         raise report.MissingPackage("PyTorch", "numbarnn bench", "torch")
     if args.set == QUICK and not args.shape:
         args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
-    if args.compile and not args.stream:
-        raise report.CannotRun(
-            "--compile needs --stream: torch.compile leaves nn.LSTM, nn.GRU and nn.RNN as they are, and their times "
-            "over a sequence are those of PyTorch without it"
-        )
     problems = problems_of(args)
     where = set_up(args)
     if where.device == "cpu" and not peers.installed("onnx", "onnxruntime"):
@@ -146,7 +151,7 @@ def run(args):
         )
     else:
         semantics = USUAL if args.shape else SEMANTICS.get(args.set, USUAL)
-        time_one = partial(time_case, semantics=semantics)
+        time_one = partial(time_case, semantics=semantics, compiled=args.compile)
         rows = take_times(args, where, todo, time_one, speed_table.print_timings)
     return 0 if all(row["ok"] and not disagreement(row["agreement"]) for row in rows) else 1
 
@@ -231,14 +236,15 @@ def choose_device(wanted):
     return "cuda" if wanted != "cpu" and ours and theirs else "cpu"
 
 
-def time_case(cell, shape, dtype, tf32, schedules, where, semantics=USUAL):
-    """The rows of one case, a row per pass and schedule."""
+def time_case(cell, shape, dtype, tf32, schedules, where, semantics=USUAL, compiled=False):
+    """The rows of one case, a row per pass and schedule; compiled: torch.compile is a peer."""
     mode, passes = semantics
     sizes = shape.T, shape.B, shape.I, (shape.H,) * shape.L
-    case = Case(cell, *sizes, gradients="y", dtype=dtype, allow_tf32=tf32, input_mode=mode)
+    case = Case(cell, *sizes, gradients="y", dtype=dtype, allow_tf32=tf32, input_mode=mode, **shape.options)
     about = {
         "cell": cell,
-        "shape": shape._asdict(),
+        "shape": shape.sizes,
+        "form": shape.form,
         "dtype": dtype,
         "device": where.device,
         "tf32": tf32,
@@ -254,36 +260,44 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=USUAL):
     timings = []
     for what in passes:
         with torch_tf32(tf32):
-            timings += time_pass(instance, truth, about | {"what": what}, schedules, where)
+            timings += time_pass(instance, truth, about | {"what": what}, schedules, where, compiled)
     return timings
 
 
-def time_pass(instance, truth, about, schedules, where):
+def time_pass(instance, truth, about, schedules, where, compiled=False):
     """The rows of one pass of an instance, a row per schedule."""
     what, device = about["what"], where.device
     try:
-        line = line_up(instance, truth, what, device, where.threads)
+        line = line_up(instance, truth, what, where, compiled)
     except Exception as exception:
         return [Timing(**about, schedule=schedule, ok=False, refusal=said(exception)) for schedule in schedules]
     ours = {
         schedule: attempt(
-            lambda schedule=schedule: apart.numbarnn_pass(instance, what, device, schedule),
+            lambda schedule=schedule: made_again(partial(apart.numbarnn_pass, instance, what, device, schedule)),
             lambda contender: compare(instance.case, contender, truth, line.results),
         )
         for schedule in schedules
     }
     contenders = [contender for contender, _, _ in ours.values() if contender]
-    turns = timing.take_turns([*contenders, *line.rivals], where.rounds, device == "cuda") if contenders else {}
+    turns, used = {}, {}
+    if contenders:
+        everybody = {contender.name: contender for contender in [*contenders, *line.rivals]}
+        turns = timing.take_turns(list(everybody.values()), where.rounds, device == "cuda")
+        used = usage.measured(everybody, {name: turn.call for name, turn in turns.items()}, device)
     rows = []
     for schedule, (contender, agreement, refusal) in ours.items():
         row = about | {"schedule": schedule, "ok": contender is not None, "refusal": refusal}
         row |= {"agreement": agreement + line.agreement, "left_out": line.left_out}
         if contender:
-            own = {"numbarnn": turns[contender.name]} | {rival.name: turns[rival.name] for rival in line.rivals}
+            names = {"numbarnn": contender.name} | {rival.name: rival.name for rival in line.rivals}
+            own = {shown: turns[name] for shown, name in names.items()}
             row |= {"plan": contender.plan, "notes": {rival.name: rival.note for rival in line.rivals if rival.note}}
             row |= times(own)
             row |= {"ratio": ratios(row["seconds"]), "device_ratio": ratios(row["device_seconds"])}
             row["host_behind"] = {name: own[name].behind for name in row["device_seconds"]}
             row["best_cudnn"] = best_cudnn(row["device_seconds"])
+            row["compile_s"] = {rival.name: rival.compile_s for rival in line.rivals if rival.compile_s is not None}
+            for kind, found in used.items():
+                row[kind] = {shown: found[name] for shown, name in names.items() if name in found}
         rows.append(Timing(**row))
     return rows

@@ -8,12 +8,14 @@ others beyond. Where TF32 is allowed, a product reads as many bits of each numbe
 
 from dataclasses import dataclass, field, replace
 
-from numbarnn.bench.cases.passes import FORWARD, quantities
+from numbarnn.bench.cases.passes import FORWARD, WHOLE, quantities
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.peers import peers
+from numbarnn.bench.peers.contender import made_again
 from numbarnn.bench.peers.cudnn_peer import PREFIX, cudnn_contenders
 
 TORCH = "torch"
+OTHER_FORM = "it is timed as a stack over sequences of one length"
 NO_SKIP = "it has no skip input: with an identity for W it would multiply once more"
 
 
@@ -44,12 +46,17 @@ class LineUp:
                 self.rivals.append(contender)
 
 
-def line_up(instance, truth, what, device, threads):
-    """The `LineUp` of a pass (of `passes`); truth: PyTorch's results in float64.
+def line_up(instance, truth, what, where, compiled=False):
+    """The `LineUp` of a pass (of `passes`).
+
+    Args:
+        truth: PyTorch's results in float64. where: a `timing.Machine`.
+        compiled: torch.compile is a peer of whole passes.
 
     Where layer 0 has no W, PyTorch's results, with an identity for W, are compared, but it has no time.
     """
-    case, torch = instance.case, peers.torch_contender(instance, what != FORWARD, device)
+    case, train, device = instance.case, what != FORWARD, where.device
+    torch = made_again(lambda: peers.torch_contender(instance, train, device))
     wanted, skips = quantities(what, instance.parameters), case.input_mode == "skip"
     returned = torch.results(torch.call())
     found = LineUp([], {name: value for name, value in returned.items() if name in wanted})
@@ -64,7 +71,16 @@ def line_up(instance, truth, what, device, threads):
         found.left_out |= refusals
         found.add(contenders, case, truth)
     elif what == FORWARD and not skips and case.dtype == "float32" and peers.installed("onnx", "onnxruntime"):
-        found.add([peers.onnxruntime_contender(instance, threads)], case, truth)
+        if case.chain or case.lengths:
+            found.left_out["onnxruntime"] = OTHER_FORM
+        else:
+            found.add([made_again(lambda: peers.onnxruntime_contender(instance, where.threads))], case, truth)
+    if compiled and what in WHOLE:
+        made, _, reason = attempt(lambda: peers.torch_compiled_contender(instance, train, device), lambda _: ())
+        if made:
+            found.add([made], case, truth)
+        else:
+            found.left_out[peers.COMPILED] = reason
     return found
 
 

@@ -7,6 +7,8 @@ import numpy as np
 
 from numbarnn import cells
 from numbarnn.bench.cases.passes import PRODUCTS
+from numbarnn.bench.cases.sequences import half_lengths
+from numbarnn.common import precision
 from numbarnn.compile.types import from_dtype
 from numbarnn.engines.cpu.calls import address
 from numbarnn.engines.cpu.records import Product, by_address, job_at, product_at
@@ -79,33 +81,50 @@ def cpu_bandwidth(threads):
     return words.size // threads * threads * 8 / fastest
 
 
-def smallest_traffic(cell, shape, dtype, training):
+def smallest_traffic(cell, shape, dtype, training, form=()):
     """Bytes that a call must move at least: weights, x and y once; in training their gradients too, and what it saves.
 
     Args:
         as of `operations`, and the dtype's name.
     """
-    T, B, inputs, H, L = (shape[letter] for letter in "TBIHL")
-    gates, item = cells.get(cell).num_gates, 2 if dtype in ("float16", "bfloat16") else np.dtype(dtype).itemsize
-    weights = gates * H * (inputs + H + (L - 1) * 2 * H + 2 * L)
-    numbers = weights + T * B * (inputs + H)
+    inputs, H, L = (shape[letter] for letter in "IHL")
+    gates, item, D = cells.get(cell).num_gates, precision.itemsize(dtype), directions(form)
+    vectors = vectors_of(shape, form)
+    weights = D * gates * H * (columns(shape, form) + 2 * L)
+    numbers = weights + vectors * (inputs + D * H)
     if training:
-        numbers = 2 * numbers + 2 * L * T * B * gates * H  # saved gates are written, and read again
+        numbers = 2 * numbers + 2 * D * L * vectors * gates * H  # saved gates are written, and read again
     return numbers * item
 
 
 def work_of(row):
     """Floating-point operations of a row's call; row: of a record, as a dict."""
-    skip = row.get("input_mode") == "skip"
-    return PRODUCTS[row["what"]] * operations(row["cell"], row["shape"], training=False, skip=skip)
+    skip, form = row.get("input_mode") == "skip", row.get("form", ())
+    return PRODUCTS[row["what"]] * operations(row["cell"], row["shape"], training=False, skip=skip, form=form)
 
 
-def operations(cell, shape, training, skip=False):
+def operations(cell, shape, training, skip=False, form=()):
     """Floating-point operations of the products of a call: x Wᵀ and h Rᵀ of all layers; in training twice as many more.
 
     Args:
-        cell: its name. shape: of sizes, a dict of T, B, I, H, L. skip: layer 0 has no W.
+        cell: its name. shape: of sizes, a dict of T, B, I, H, L. skip: layer 0 has no W. form: words of `shapes.FORMS`.
     """
-    T, B, inputs, H, L = (shape[letter] for letter in "TBIHL")
-    columns = (0 if skip else inputs) + H + (L - 1) * 2 * H
-    return 2 * T * B * cells.get(cell).num_gates * H * columns * (3 if training else 1)
+    gates = directions(form) * cells.get(cell).num_gates * shape["H"]
+    terms = columns(shape, form) - (shape["I"] if skip else 0)
+    return 2 * vectors_of(shape, form) * gates * terms * (3 if training else 1)
+
+
+def columns(shape, form):
+    """Of W and R of all layers, of one direction."""
+    inputs, H, L = (shape[letter] for letter in "IHL")
+    return inputs + H + (L - 1) * (directions(form) + 1) * H
+
+
+def directions(form):
+    return 2 if "bidirectional" in form else 1
+
+
+def vectors_of(shape, form):
+    """How many vectors x has: a batch's of all times, without padding."""
+    T, B = shape["T"], shape["B"]
+    return int(half_lengths(T, B).sum()) if "lengths" in form else T * B

@@ -17,7 +17,7 @@ import numpy as np
 import numbarnn
 from numbarnn.bench import info
 from numbarnn.bench.peers import cudnn
-from numbarnn.bench.speed import timing, trust
+from numbarnn.bench.speed import timing, trust, usage
 from numbarnn.bench.speed.lineup import TORCH, is_cudnn
 from numbarnn.bench.speed.peak import cpu_bandwidth, cpu_peak
 
@@ -28,6 +28,7 @@ TIMED["cuda"] = (*TIMED["cpu"], "cuda", "kernels")
 TORCH_METHOD = {
     "forward": "module.eval() under torch.no_grad(): on a GPU cuDNN's inference call",
     "forward+backward": "module.train(): forward and y.backward(dy), which gives dx, dhx, dcx and all weight gradients",
+    "torch.compile": "with --compile, the modules for one step (LSTMCell, ...) of all layers, in a loop over time",
     "allow_tf32": "as each row's tf32 says; PyTorch's own default is True for cuDNN (torch.backends.cudnn.allow_tf32)",
 }
 CUDNN_METHOD = {
@@ -53,6 +54,7 @@ class Row:
         seconds, device_seconds: contender -> its time per call in each round: the host's clock, the GPU's.
         median_s, device_median_s: their medians.
         ratio: contender -> median over rounds of numbarnn's time per call / the contender's.
+        compile_s: contender -> seconds of the first call of one that compiles; no time has it in it.
     """
 
     cell: str
@@ -70,6 +72,7 @@ class Row:
     median_s: dict = field(default_factory=dict)
     device_median_s: dict = field(default_factory=dict)
     ratio: dict = field(default_factory=dict)
+    compile_s: dict = field(default_factory=dict)
 
 
 def times(turns):
@@ -149,6 +152,8 @@ def as_record(rows, where, load, torch_method=TORCH_METHOD):
     else:
         method |= {"peak_flops": {dtype: cpu_peak(where.threads, dtype) for dtype in ("float32", "float64")}}
         method |= {"bandwidth": cpu_bandwidth(where.threads)}
+    if any("peak_bytes" in row for row in rows):
+        method |= usage.method(device)
     machine = trust.machine_doubt(load, found["cpu"]["cores"])
     name = found["gpus"][0]["name"] if device == "cuda" and found["gpus"] else found["cpu"]["model"]
     return {
@@ -181,7 +186,8 @@ def read(path):
     record["doubt"] = trust.machine_doubt(method, cores)
     for row in record["results"]:
         row |= {"schedule": "auto", "tf32": False, "input_mode": "linear"} | row
-        row |= {"left_out": {}, "notes": {}, "device_seconds": {}} | row
+        row |= {"left_out": {}, "notes": {}, "device_seconds": {}, "form": []} | row
+        row |= {"compile_s": {}, "peak_bytes": {}, "energy_j": {}} | row
         row |= {"device_ratio": ratios(row["device_seconds"]), "best_cudnn": best_cudnn(row["device_seconds"])}
     return record
 

@@ -2,6 +2,7 @@
 
 from numbarnn.bench import report
 from numbarnn.bench.cases.passes import BACKWARD_WEIGHTS, SHORT
+from numbarnn.bench.peers.peers import COMPILED
 from numbarnn.bench.speed import trust
 from numbarnn.bench.speed.lineup import TORCH, is_cudnn
 from numbarnn.bench.speed.peak import work_of
@@ -11,6 +12,7 @@ WEIGHTS_ALONE = (
     "bwd weights: numbarnn goes back through the steps for them, too, which cuDNN's call has from backward data; "
     "bwd is about both together"
 )
+LABELS = {TORCH: "torch", "onnxruntime": "onnxrt", COMPILED: "compiled"}
 ALGORITHMS = {"standard": "std", "persist_static": "static", "persist_dynamic": "dynamic",
               "persist_static_small_h": "small_h"}  # fmt: skip
 
@@ -33,12 +35,16 @@ def print_timings(rows, where, doubt):
     columns, cells = (gpu_cells if gpu else cpu_cells)(rows)
     heading = ["cell", "T,B,I,H,L", "dtype", "pass", "schedule"]
     table = [[*about(row), *own, outcome(row, doubt)] for row, own in zip(rows, cells, strict=True)]
+    used, more = usage_cells(rows, ["numbarnn", *([] if gpu else cpu_rivals(rows))])
+    columns += used
+    table = [[*line[:-1], *own, line[-1]] for line, own in zip(table, more, strict=True)]
     clock = "the GPU's clock" if gpu else f"{where.threads} CPU threads"
     title = f"Milliseconds per call, {clock}; a ratio below 1: numbarnn is faster"
     title += "; call: by the host's clock" if gpu else "; us/step: numbarnn's call / T; GFLOP/s: of its products"
     title += "; TF32 is PyTorch's default" if any(row["tf32"] for row in rows) else ""
     report.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("pass", "result"))
     say_left_out(rows)
+    say_compile_times(rows)
     if gpu and any(row["what"] == BACKWARD_WEIGHTS for row in rows):
         report.say(WEIGHTS_ALONE)
     refusals = sum(not row["ok"] for row in rows)
@@ -53,14 +59,14 @@ def about(row):
     schedule, plan = row["schedule"], row["plan"]
     schedule = f"auto: {plan.split()[0]}" if schedule == "auto" and plan else schedule
     dtype = f"{row['dtype']}, TF32" if row.get("tf32") else row["dtype"]
-    sizes = ",".join(map(str, row["shape"].values())) + (" skip" if row.get("input_mode") == "skip" else "")
+    sizes = ",".join(map(str, [*row["shape"].values(), *row.get("form", ())]))
+    sizes += " skip" if row.get("input_mode") == "skip" else ""
     return row["cell"], sizes, dtype, SHORT[row["what"]], schedule
 
 
 def cpu_cells(rows):
     """(columns, cells of each row) by the host's clock."""
-    labels = {TORCH: "torch", "onnxruntime": "onnxrt"}
-    labels = {name: label for name, label in labels.items() if any(name in row["median_s"] for row in rows)}
+    labels = cpu_rivals(rows)
     columns = ["numbarnn", *labels.values(), *(f"/ {label}" for label in labels.values()), "us/step", "GFLOP/s"]
     cells = []
     for row in rows:
@@ -73,17 +79,56 @@ def cpu_cells(rows):
     return columns, cells
 
 
+def cpu_rivals(rows):
+    """Peer -> its heading, of those that have times."""
+    return {name: label for name, label in LABELS.items() if any(name in row["median_s"] for row in rows)}
+
+
+def usage_cells(rows, names):
+    """(columns, cells of each row) of memory and energy, where somebody tells: of numbarnn, and of some peers, by
+    slashes."""
+    columns, cells = [], [[] for _ in rows]
+    for kind, unit, size in (("peak_bytes", "MB", 1e6), ("energy_j", "mJ", 1e-3)):
+        shown = [name for name in names if any(name in row.get(kind, ()) for row in rows)]
+        if shown:
+            columns.append(" / ".join([unit, *(LABELS[name] for name in shown[1:])]))
+            for row, own in zip(rows, cells, strict=True):
+                own.append(
+                    " / ".join(three_digits(row[kind][name] / size) if name in row[kind] else "-" for name in shown)
+                )
+    return columns, cells
+
+
+def three_digits(number):
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def say_compile_times(rows):
+    """Says how long first calls took that compile."""
+    found = {}
+    for row in rows:
+        for name, seconds in row["compile_s"].items():
+            found.setdefault(name, []).append(seconds)
+    for name, seconds in found.items():
+        least, most = min(seconds), max(seconds)
+        report.say(f"{name}: first calls, which compile, took {least:.1f} to {most:.1f} s; no time has them in it")
+
+
 def gpu_cells(rows):
     """(columns, cells of each row) by the GPU's clock, every algorithm of cuDNN's in a column of its own."""
     names = dict.fromkeys(name for row in rows for name in row["device_median_s"] if is_cudnn(name))
     columns = ["numbarnn", "/ best cuDNN", "/ PyTorch's choice", "PyTorch's choice", *map(label, names)]
     columns += ["call", "PyTorch's call"]
+    compiled = any(COMPILED in row["device_median_s"] for row in rows)
+    columns += ["compiled", "/ compiled"] if compiled else []
     cells = []
     for row in rows:
         device, call, ratio = row["device_median_s"], row["median_s"], row["device_ratio"]
         own = [milliseconds(device.get("numbarnn")), quotient(ratio.get(row["best_cudnn"])), quotient(ratio.get(TORCH))]
         own += [milliseconds(device.get(name)) for name in (TORCH, *names)]
-        cells.append([*own, milliseconds(call.get("numbarnn")), milliseconds(call.get(TORCH))])
+        own += [milliseconds(call.get("numbarnn")), milliseconds(call.get(TORCH))]
+        own += [milliseconds(device.get(COMPILED)), quotient(ratio.get(COMPILED))] if compiled else []
+        cells.append(own)
     return columns, cells
 
 

@@ -6,6 +6,7 @@ the module and as its cell for one step, with --compile also compiled. All walk 
 return is compared.
 """
 
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,11 +17,12 @@ from numbarnn.bench.cases.passes import STEP
 from numbarnn.bench.cases.shapes import SETS
 from numbarnn.bench.peers import peers, streams
 from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.peers.torch_cells import NAME as COMPILED
 from numbarnn.bench.peers.torch_peer import torch_tf32
 from numbarnn.bench.speed import timing, trust
 from numbarnn.bench.speed.lineup import TORCH, attempt, compare, largest_trusted, said
 from numbarnn.bench.speed.record import Row, ratios
-from numbarnn.bench.speed.speed_table import about, judged, outcome, quotient, say_left_out
+from numbarnn.bench.speed.speed_table import about, judged, outcome, quotient, say_compile_times, say_left_out
 
 CALLS = 2000  # of each contender, at least
 STEPS = 8  # compared; timed calls take the same x again and again
@@ -74,7 +76,7 @@ def shapes_of(args):
 def time_stream(cell, shape, dtype, tf32, schedules, where, compiled=False):
     """The rows of one case, a row per schedule; compiled: torch.compile is a peer."""
     case = Case(cell, STEPS, shape.B, shape.I, (shape.H,) * shape.L, dtype=dtype, allow_tf32=tf32)
-    row = {"cell": cell, "shape": shape._asdict(), "dtype": dtype, "device": where.device, "tf32": tf32, "what": STEP}
+    row = {"cell": cell, "shape": shape.sizes, "dtype": dtype, "device": where.device, "tf32": tf32, "what": STEP}
     return [
         StreamTiming(**row, schedule=schedule, **measure(case, schedule, where, compiled)) for schedule in schedules
     ]
@@ -102,7 +104,9 @@ def compared_and_timed(instance, truth, schedule, where, compiled):
     rivals += [streams.onnxruntime_stream(instance, where.threads)] if with_onnx else []
     with torch.inference_mode():
         wanted = rivals[0].walk()
+        compile_s = {}
         for rival in rivals:
+            begin = time.perf_counter()
             limits = {"limit_of": largest_trusted} if rival.name == TORCH else {}
             made, rows, reason = attempt(
                 lambda rival=rival: rival,
@@ -113,6 +117,7 @@ def compared_and_timed(instance, truth, schedule, where, compiled):
                 left_out[rival.name] = reason
             else:
                 line.append(made)
+                compile_s |= {COMPILED: time.perf_counter() - begin} if made.name == COMPILED else {}
         for make in (streams.stepper_stream, streams.call_stream):
             made, rows, refusal = attempt(
                 lambda make=make: make(instance, device, schedule),
@@ -124,7 +129,8 @@ def compared_and_timed(instance, truth, schedule, where, compiled):
             line.insert(0, made)
         seconds = timing.single_calls(line, where.rounds, CALLS)
     plan = line[0].plan
-    return {"ok": True, "agreement": agreement, "left_out": left_out, "plan": plan, **figures(seconds)}
+    told = {"agreement": agreement, "left_out": left_out, "plan": plan, "compile_s": compile_s}
+    return {"ok": True, **told, **figures(seconds)}
 
 
 def as_contender(stream):
@@ -188,6 +194,7 @@ def print_streams(rows, where, doubt):
     for line in told:
         report.say(line)
     say_left_out(rows)
+    say_compile_times(rows)
     refusals = sum(not row["ok"] for row in rows)
     doubted = sum(row["ok"] and bool(trust.doubts(row, judged(row), doubt)) for row in rows)
     verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"all {len(rows)} agree with PyTorch"

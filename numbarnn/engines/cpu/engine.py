@@ -125,6 +125,9 @@ class CpuEngine(HostEngine):
 
     copy = staticmethod(np.copyto)
 
+    def give_back_memory(self):
+        self._memory.clear()
+
     def dropout(self, out, x, mask, scale, position=0):
         scale = np.array(scale, x.dtype)
         what = Dropout(

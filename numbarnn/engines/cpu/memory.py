@@ -52,6 +52,12 @@ class MemoryPool:
             raw = raw[start : start + size]
         return np.asarray(_Loan(self, raw, shape, dtype))
 
+    def clear(self):
+        """Give back to the system what no array uses."""
+        with self._lock:
+            free, self._free, self._kept = self._free, {}, 0
+        free.clear()
+
     def _take_back(self, raw):
         """Keep memory, unless there is too much."""
         with self._lock:

@@ -232,6 +232,9 @@ class CudaEngine(KernelEngine):
         self.array_module.cuda.get_current_stream().synchronize()
         self.require_no_trouble()
 
+    def give_back_memory(self):
+        self.buffer_pool.clear()
+
     def check(self):
         self.array_module.cuda.Device(self.ordinal).synchronize()
         self.require_no_trouble()

@@ -1,0 +1,188 @@
+"""Shapes with words: chains of layers, both directions, several lengths; and torch.compile of all of them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from numbarnn import cli
+from numbarnn.bench.cases import cases, shapes
+from numbarnn.bench.cases.shapes import Shape
+from numbarnn.bench.compared import rows
+from numbarnn.bench.peers import peers, torch_cells
+from numbarnn.bench.speed import lineup, peak, record
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("short_turns")
+SMALL = ["bench", "--device", "cpu", "--rounds", "3", "--threads", "1"]
+CASE = cases.Case("lstm", 4, 3, 5, (6, 6, 6), gradients="y")
+
+
+@pytest.fixture(autouse=True)
+def ceilings(monkeypatch):
+    """Of the machine, which nobody has to measure here."""
+    monkeypatch.setattr(record, "cpu_peak", lambda *_: 1e9)
+    monkeypatch.setattr(record, "cpu_bandwidth", lambda *_: 1e9)
+
+
+def results(contender):
+    return contender.results(contender.call())
+
+
+def assert_same(found, wanted, limit=2e-6):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(np.array(found[name]), np.array(value), rtol=0, atol=limit, err_msg=name)
+
+
+# ------------------------------------------------------------------------------------------------------------ the words
+def test_words_stand_behind_the_sizes():
+    shape = shapes.parse_shape("8, 128,1024,1024,3, chain")
+    assert shape == Shape(8, 128, 1024, 1024, 3, ("chain",)) and str(shape) == "8,128,1024,1024,3,chain"
+    assert shape.sizes == {"T": 8, "B": 128, "I": 1024, "H": 1024, "L": 3} and shape.options == {"chain": True}
+    assert shapes.parse_shape("4,2,3,3,1,bidirectional,lengths").options == {"bidirectional": True, "lengths": "half"}
+
+
+@pytest.mark.parametrize("text", ["1,2,3,4,5,ring", "1,2,3,4,5,chain,chain", "1,2,3,4,chain", "chain,1,2,3,4,5"])
+def test_other_words_are_refused(text, refused):
+    said = refused("bench", "--shape", text)
+    assert "words of bidirectional, lengths, chain" in said and repr(text) in said
+
+
+def test_published_shapes():
+    published = shapes.SETS["published"]
+    assert set(published) >= {Shape(100, 64, 512, 512, 4), Shape(1024, 16, 768, 768, 1)}
+    assert {shape.form for shape in published if shape[:5] == (8, 128, 1024, 1024, 3)} == {(), ("chain",)}
+    frameworks = shapes.SETS["frameworks"]
+    assert {shape[:5] for shape in frameworks} == {
+        (100, 64, 123, 320, 1),
+        (1000, 32, 123, 320, 1),
+        (1000, 32, 123, 320, 4),
+    }
+    # As many parameters as the paper's tables say, with the dense layer of 10 or 59 classes: 576 k and 8.5 M.
+    long, deep = frameworks[1], frameworks[2]
+    assert weights_of(long) + 10 * 320 == pytest.approx(576e3, rel=0.01)
+    assert weights_of(deep) + 10 * 640 == pytest.approx(8.5e6, rel=0.01)
+
+
+def weights_of(shape):
+    """How many numbers a layer's weights and biases are."""
+    case = cases.Case("lstm", *shape[:3], (shape.H,) * shape.L, **shape.options)
+    return sum(int(np.prod(one)) for one in cases.parameter_shapes(case).values())
+
+
+# --------------------------------------------------------------------------------------------------------- who computes
+@pytest.mark.parametrize("cell", cases.PEERS_CELLS)
+@pytest.mark.parametrize("train", [False, True])
+def test_a_chain_is_the_stack(cell, train):
+    """numbarnn's and PyTorch's, with all gradients and states."""
+    stack = cases.make_instance(replace(CASE, cell=cell))
+    chain = replace(stack, case=replace(stack.case, chain=True))
+    wanted = results(peers.torch_contender(stack, train))
+    assert_same(results(peers.numbarnn_contender(stack, train)), wanted)
+    assert_same(results(peers.torch_contender(chain, train)), wanted)
+    assert_same(results(peers.numbarnn_contender(chain, train)), wanted)
+    assert "chain" not in peers.numbarnn_contender(chain, train).plan
+
+
+def test_a_chain_is_so_many_calls(monkeypatch):
+    called, chain = [], cases.make_instance(replace(CASE, chain=True))
+    contender = peers.numbarnn_contender(chain, True)
+    forward = peers.make_layer(
+        replace(CASE, hidden=(6,)), "cpu", cases.make_instance(replace(CASE, hidden=(6,))).parameters
+    )
+    whole = type(forward).forward
+    monkeypatch.setattr(type(forward), "forward", lambda self, *a, **o: called.append(self) or whole(self, *a, **o))
+    contender.call()
+    assert len(called) == len(set(map(id, called))) == 3
+
+
+def test_both_directions_and_several_lengths_against_pytorch_layer_by_layer():
+    instance = cases.make_instance(replace(CASE, T=6, B=4, bidirectional=True, lengths="half"))
+    assert instance.lengths.tolist() == [3, 4, 5, 6] and instance.padding.any()
+    wanted = peers.torch_results(instance)
+    assert_same(results(peers.torch_contender(instance, True)), wanted)
+    assert_same(results(peers.numbarnn_contender(instance, True)), wanted)
+
+
+def test_the_command_times_them(command, capsys, tmp_path):
+    shapes_given = ["4,2,3,5,2,chain", "4,3,3,5,2,bidirectional,lengths"]
+    arguments = [word for shape in shapes_given for word in ("--shape", shape)]
+    code, found = command(*SMALL, *arguments, "--cell", "gru")
+    assert code == 0, [row["refusal"] for row in found["results"]]
+    assert [",".join(map(str, [*row["shape"].values(), *row["form"]])) for row in found["results"][::2]] == shapes_given
+    said, path = capsys.readouterr().out, tmp_path / "forms.json"
+    assert "4,2,3,5,2,chain" in said
+    for row in found["results"]:
+        assert set(row["seconds"]) == {"numbarnn", "torch"}
+        assert row["left_out"].get("onnxruntime", lineup.OTHER_FORM) == lineup.OTHER_FORM
+    path.write_text(json.dumps(found))
+    assert len(rows.result_of("x", record.read(path)).entries) == 4
+    assert cli.main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text()
+    assert "gru 4,2,3,5,2,chain float32 fwd" in text and "gru 4,3,3,5,2,bidirectional,lengths float32 fwd" in text
+
+
+def test_work_counts_directions_and_what_is_no_padding():
+    shape = Shape(6, 4, 3, 5, 2).sizes
+    row = {"cell": "lstm", "shape": shape, "what": "forward", "form": ("bidirectional", "lengths")}
+    # two directions of 4 gates of 5 units; columns: 3 + 5 of the first layer, 10 + 5 of the second; 3+4+5+6 vectors
+    assert peak.work_of(row) == 2 * 18 * 2 * 20 * 23
+    assert peak.work_of(row | {"form": ("chain",)}) == peak.work_of(row | {"form": ()}) == 2 * 24 * 20 * (8 + 10)
+    numbers = 2 * 20 * (23 + 2 * 2) + 18 * (3 + 2 * 5)
+    assert peak.smallest_traffic("lstm", shape, "float32", False, row["form"]) == 4 * numbers
+
+
+# -------------------------------------------------------------------------------------------------------- torch.compile
+@pytest.fixture
+def as_it_is(monkeypatch):
+    """A torch.compile that compiles nothing: compiling takes ten seconds."""
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(function) or function)
+    monkeypatch.setattr(torch_cells, "forget_compiled", lambda: asked.append("forgot"))
+    return asked
+
+
+@pytest.mark.parametrize("cell", cases.PEERS_CELLS)
+@pytest.mark.parametrize("train", [False, True])
+def test_what_is_compiled_computes_the_same(cell, train, as_it_is):
+    instance = cases.make_instance(replace(CASE, cell=cell))
+    contender = peers.torch_compiled_contender(instance, train)
+    assert_same(results(contender), results(peers.torch_contender(instance, train)))
+    assert contender.compile_s > 0 and as_it_is[0] == "forgot" and callable(as_it_is[1])
+
+
+def test_torch_compile_is_a_peer_of_all_that_its_cells_have(as_it_is, command, capsys, tmp_path):
+    code, found = command(
+        *SMALL, "--shape", "3,2,4,5,1", "--shape", "3,2,4,5,1,bidirectional", "--cell", "lstm", "--compile"
+    )
+    assert code == 0
+    for row in found["results"]:
+        one_way = row["form"] == []
+        assert ("torch.compile" in row["ratio"]) == ("torch.compile" in row["compile_s"]) == one_way
+        assert ("torch.compile" in row["left_out"]) == (not one_way)
+    said = capsys.readouterr().out
+    assert "/ compiled" in said and "torch.compile: first calls, which compile, took" in said and "go one way" in said
+    path = tmp_path / "compiled.json"
+    path.write_text(json.dumps(found))
+    assert cli.main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 0
+    assert " torch.compile (compiled in " in (tmp_path / "page.html").read_text()
+
+
+def test_a_compiler_that_fails_is_told_of(command, monkeypatch, as_it_is, capsys):
+    def fails(*_):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: fails)
+    code, found = command(*SMALL, "--shape", "3,2,4,5,1", "--cell", "gru", "--compile")
+    assert code == 0 and {"numbarnn", "torch"} <= set(found["results"][0]["seconds"])
+    assert found["results"][0]["left_out"]["torch.compile"] == "RuntimeError: no compiler here"
+    assert "torch.compile, 2 cases such as gru" in capsys.readouterr().out
+
+
+@pytest.mark.full
+def test_pytorchs_compiler_compiles_it(command):
+    code, found = command(*SMALL, "--shape", "3,2,4,5,2", "--cell", "lstm,gru", "--compile")
+    assert code == 0
+    assert all(row["compile_s"]["torch.compile"] > 0.1 and "torch.compile" in row["ratio"] for row in found["results"])
