@@ -23,7 +23,19 @@ from numbarnn.torch.computation import Computation, Computed
 from numbarnn.torch.core import About
 
 if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from typing_extensions import Unpack
+
     from numbarnn.common.typing import Bias, Cell, Results, Sizes
+
+    class OfAllStacks(TypedDict, total=False):
+        """What LSTM, GRU and RNN have besides torch.nn's arguments."""
+
+        input_mode: Literal["linear", "skip", "given"]
+        schedule: str
+        allow_tf32: bool
+
 
 # What numbarnn has besides torch.nn's options, as it is unless said otherwise.
 _BESIDES = {
@@ -229,12 +241,18 @@ class LSTM(Recurrent):
     """`torch.nn.LSTM`, computed by numbarnn; equations in `numbarnn.cells.lstm`.
 
     Arguments, positional order included, attributes, names and first values of parameters, inputs, results and errors
-    are torch.nn's: LSTM(input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,
-    bidirectional=False, proj_size=0, device=None, dtype=None). Besides these it has `Recurrent`'s.
+    are torch.nn's. Besides these it has `Recurrent`'s.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__("lstm", *args, **kwargs)
+    def __init__(
+        self, input_size: int, hidden_size: Sizes, num_layers: int = 1, bias: Bias = True, batch_first: bool = False,
+        dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None,
+        dtype: torch.dtype | None = None, *, cell_clip: float | tuple[float, float] | None = None,
+        clip_propagate_nan: bool = True, **more: Unpack[OfAllStacks],
+    ) -> None:  # fmt: skip
+        arguments = input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
+        clip = {"cell_clip": cell_clip, "clip_propagate_nan": clip_propagate_nan}
+        super().__init__("lstm", *arguments, device, dtype, **clip, **more)
 
 
 class GRU(Recurrent):
@@ -246,9 +264,15 @@ class GRU(Recurrent):
 
     reset_after = True
 
-    def __init__(self, *args: Any, reset_after: bool = True, **kwargs: Any) -> None:
-        _refuse_projection(kwargs)
-        super().__init__("gru" if reset_after else "gru_reset_before", *args, **kwargs)
+    def __init__(
+        self, input_size: int, hidden_size: Sizes, num_layers: int = 1, bias: Bias = True, batch_first: bool = False,
+        dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: torch.dtype | None = None, *,
+        reset_after: bool = True, **more: Unpack[OfAllStacks],
+    ) -> None:  # fmt: skip
+        _refuse_projection(more)
+        arguments = input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
+        cell = "gru" if reset_after else "gru_reset_before"
+        super().__init__(cell, *arguments, device=device, dtype=dtype, **more)
         self.reset_after = reset_after
 
 
@@ -259,13 +283,17 @@ class RNN(Recurrent):
         nonlinearity: "tanh" or "relu"; the fourth argument, before bias, as in torch.nn.
     """
 
-    def __init__(self, *args: Any, nonlinearity: Literal["tanh", "relu"] = "tanh", **kwargs: Any) -> None:
-        _refuse_projection(kwargs)
-        if len(args) > 3:
-            nonlinearity, args = args[3], args[:3] + args[4:]
+    def __init__(
+        self, input_size: int, hidden_size: Sizes, num_layers: int = 1,
+        nonlinearity: Literal["tanh", "relu"] = "tanh", bias: Bias = True, batch_first: bool = False,
+        dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: torch.dtype | None = None,
+        **more: Unpack[OfAllStacks],
+    ) -> None:  # fmt: skip
+        _refuse_projection(more)
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
-        super().__init__(f"rnn_{nonlinearity}", *args, **kwargs)
+        arguments = input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
+        super().__init__(f"rnn_{nonlinearity}", *arguments, device=device, dtype=dtype, **more)
         self.nonlinearity = nonlinearity
 
 

@@ -17,3 +17,11 @@ nr.cell(3)  # call-overload
 nr.convert.to_torch(3)  # arg-type
 nrt.Recurrent("lstm", 8)  # call-arg
 nrt.LSTMCell(8, 16, bias="some")  # arg-type
+nrt.LSTM("8", 16)  # arg-type
+nrt.LSTM(8, 16, bais=False)  # call-arg
+nrt.LSTM(8)  # call-arg
+nrt.LSTM(8, 16, 1, True, "yes")  # arg-type
+nrt.GRU(8, 16, proj_size=4)  # call-arg
+nrt.GRU(8, 16, input_mode="skipped")  # arg-type
+nrt.RNN(8, 16, 1, "sigmoid")  # arg-type
+nrt.RNN(8, 16, cell_clip=1.0)  # call-arg
