@@ -74,6 +74,7 @@ def test_the_sdist_has_what_the_wheel_is_made_of(built):
     with tarfile.open(built[1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert _package() | {"pyproject.toml", "README.md", "LICENSE"} <= names
+    assert not [name for name in names if name.startswith("tests")]  # which would lack what they import
 
 
 @pytest.fixture(scope="module")
