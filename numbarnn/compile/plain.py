@@ -156,13 +156,15 @@ def call(function, arguments, builder):
     known = module.__dict__.setdefault("plain_functions", {})
     key = function, kind(arguments)
     if key not in known:
-        functions = dict(module.globals)
+        functions, others = dict(module.globals), dict(known)
         try:
             known[key] = _Function(function, arguments, module)
         except Refused:
             if not function.scalar:
                 raise
-            known[key], module.globals = None, functions  # without what was written of it
+            module.globals, known = functions, others  # without what was written of it, and of those that it calls
+            known[key] = None
+            module.__dict__["plain_functions"] = known
     called = known[key]
     if called is None:
         from numbarnn.compile import with_numba  # half a second, which others do without
