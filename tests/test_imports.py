@@ -5,12 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import numbarnn
 
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch")
 PACKAGE = Path(numbarnn.__file__).parent
 ROOT = PACKAGE.parent
 
@@ -163,10 +165,14 @@ def test_public_names_come_from_where_they_say():
         numbarnn.Lstm  # noqa: B018
 
 
-@pytest.mark.parametrize("module", ("numbarnn", "numbarnn.cli"))
-def test_import_is_light(module):
-    """Neither CuPy nor PyTorch nor the compiler before something is computed."""
-    program = f"import sys, {module}; print(*[name for name in ('cupy', 'torch', 'numba') if name in sys.modules])"
+@pytest.mark.parametrize("module, heavy", [
+    ("numbarnn", ("cupy", "torch", "numba")),
+    ("numbarnn.cli", ("cupy", "torch", "numba")),
+    pytest.param("numbarnn.torch", ("cupy", "numba", "torch._dynamo"), marks=needs_torch),
+])  # fmt: skip
+def test_import_is_light(module, heavy):
+    """Neither CuPy nor PyTorch nor the compiler before something is computed, and PyTorch's not before it is used."""
+    program = f"import sys, {module}; print(*[name for name in {heavy} if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert ran.stdout.split() == []
 

@@ -30,6 +30,7 @@ What differs from torch.nn's modules:
 """
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from numbarnn.common import install
 
@@ -38,7 +39,19 @@ if find_spec("torch") is None:
 
 from numbarnn.torch.cells import GRUCell, LSTMCell, RNNCell
 from numbarnn.torch.convert import convert, restore
-from numbarnn.torch.flash import flashrnn
 from numbarnn.torch.modules import GRU, LSTM, RNN, Recurrent
 
+if TYPE_CHECKING:
+    from numbarnn.torch.flash import flashrnn
+
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell", "Recurrent", "convert", "flashrnn", "restore"]
+
+
+def __getattr__(name: str) -> Any:
+    """`flashrnn`, when it is asked for: its module needs TorchDynamo, whose import takes as long as PyTorch's own."""
+    if name != "flashrnn":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from numbarnn.torch.flash import flashrnn
+
+    globals()[name] = flashrnn
+    return flashrnn
