@@ -5,6 +5,10 @@ import os
 
 import pytest
 
+# PyTorch's threads spin for a while after each of its small operations, on the cores of the other workers. Before
+# PyTorch is imported, and for child processes too: a third of what tests against autograd take is left.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import emulator
 
 if emulator.is_wanted():
