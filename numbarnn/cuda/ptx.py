@@ -2,6 +2,7 @@
 
     words = ptx.load_words(h, index)                # 16 bytes at h[index], seen as other blocks wrote them
     ptx.store(h, index, value)                      # visible to all blocks at once
+    words = ptx.load_weight_words(weights, index)   # 16 bytes that nobody writes during the kernel
     sums = ptx.mma_float16(a, b, sums)              # the tensor cores, all lanes of a warp together
 
 Arrays are one-dimensional and contiguous, in the form of `numbarnn.compile.storage.stored`. A word is a uint32.
@@ -157,6 +158,24 @@ else:
     )
     prefetch = _memory_instruction("prefetch", {kind: ("prefetch.global.L2 [$0];", []) for kind in _STORED})
 
+    # ---- weights, which nobody writes during a kernel: one, two neighbours, 16 bytes of them as four words
+    _WEIGHTS = {kind: _STORED[kind][0] for kind in (types.uint16, types.float32, types.float64)}
+    load_weight = _memory_instruction(
+        "load_weight", {kind: (f"ld.global.nc.{name} $0, [$1];", [kind]) for kind, name in _WEIGHTS.items()}
+    )
+    load_weight_pair = _memory_instruction(  # halves as one word
+        "load_weight_pair",
+        {
+            types.uint16: ("ld.global.nc.u32 $0, [$1];", [WORD]),
+            types.float32: ("ld.global.nc.v2.f32 {$0, $1}, [$2];", [FLOAT32] * 2),
+            types.float64: ("ld.global.nc.v2.f64 {$0, $1}, [$2];", [types.float64] * 2),
+        },
+    )
+    load_weight_words = _memory_instruction(
+        "load_weight_words",
+        {kind: (f"ld.global.nc.v4.u32 {_FOUR_WORDS}, [$4];", [WORD] * 4) for kind in _WEIGHTS},
+    )
+
     # ---- shared memory, 16 bytes (two times 16 for four float64) at a time: declare arrays with alignment=16
     load_shared = _memory_instruction(
         "load_shared",
@@ -178,6 +197,12 @@ else:
         values=4,
         shared=True,
     )
+    store_shared_pair = _memory_instruction(
+        "store_shared_pair",
+        {types.float32: ("st.shared.v2.f32 [$0], {$1, $2};", [], [FLOAT32] * 2)},
+        values=2,
+        shared=True,
+    )
 
     # ---- the tensor cores: 16 x K by K x 8, float32 sums; lane layouts as in the PTX ISA, "Matrix Fragments"
     def _mma(name, shape_and_types):
@@ -197,6 +222,9 @@ else:
     as_float64 = _instruction("as_float64", "mov.b64 $0, {$1, $2};", [types.float64], [[WORD], [WORD]])
     largest = _instruction("largest", "max.u32 $0, $1, $2;", [WORD], [[WORD], [WORD]])
     pack_halves = _instruction("pack_halves", "mov.b32 $0, {$1, $2};", [WORD], [[types.uint16], [types.uint16]])
+    # Of two words the lower halves as a word, and the upper ones.
+    lower_halves = _instruction("lower_halves", "prmt.b32 $0, $1, $2, 0x5410;", [WORD], [[WORD], [WORD]])
+    upper_halves = _instruction("upper_halves", "prmt.b32 $0, $1, $2, 0x7632;", [WORD], [[WORD], [WORD]])
 
     @intrinsic
     def sleep(typing_context, nanoseconds):

@@ -21,6 +21,21 @@ def _sixteen_bytes(array, index):
     return tuple(part.view(np.uint32))
 
 
+def load_weight(array, index):
+    return _element(array, index)
+
+
+def load_weight_pair(array, index):
+    if index % 2:
+        raise IndexError(f"two elements at {index}, an odd one")
+    two = _element(array, index), _element(array, index + 1)
+    return pack_halves(*two) if array.itemsize == 2 else two
+
+
+def load_weight_words(array, index):
+    return _sixteen_bytes(array, index)
+
+
 def _element(array, index):
     if not 0 <= index < len(array):
         raise IndexError(f"element {index} of {len(array)}")
@@ -75,6 +90,12 @@ def store_shared_words(array, index, words):
     if index % 4 or not 0 <= index <= len(words_of) - 4:
         raise IndexError(f"four elements at {index} of {len(words_of)}")
     words_of[index : index + 4] = words
+
+
+def store_shared_pair(array, index, values):
+    if index % 2 or not 0 <= index <= len(array) - 2:
+        raise IndexError(f"two elements at {index} of {len(array)}")
+    array[index : index + 2] = values
 
 
 # ---- the tensor cores
@@ -147,6 +168,14 @@ def largest(a, b):
 
 def pack_halves(low, high):
     return np.uint32(low) | np.uint32(high) << np.uint32(16)
+
+
+def lower_halves(a, b):
+    return (np.uint32(a) & np.uint32(0xFFFF)) | np.uint32(b) << np.uint32(16)
+
+
+def upper_halves(a, b):
+    return np.uint32(a) >> np.uint32(16) | (np.uint32(b) & np.uint32(0xFFFF0000))
 
 
 def sleep(nanoseconds):

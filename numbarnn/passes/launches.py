@@ -27,8 +27,11 @@ def bind_forward(work, launch):
         [work.c[layer] for layer in layers if cell.num_private],
         [work.gates[place] for place in launch.places] if keeps else ax,
     )
-    kernel = forward.make_forward(cell, launch.tile, problem.training, *kinds)
-    return _bound(work, work, launch, kernel, [*map(work.output, layers), *dropped], arrays)
+
+    def make_kernel(tile):
+        return forward.make_forward(cell, tile, problem.training, *kinds)
+
+    return _bound(work, work, launch, make_kernel, [*map(work.output, layers), *dropped], arrays)
 
 
 def bind_backward(work, launch):
@@ -50,20 +53,26 @@ def bind_backward(work, launch):
             [work.d_per_unit[place] for place in places if cell.per_unit],
         ),
     )
-    kernel = backward.make_backward(cell, launch.tile, *variant(work.problem, launch))
-    return _bound(work, tape, launch, kernel, [*dah, *dax], arrays)
+
+    def make_kernel(tile):
+        return backward.make_backward(cell, tile, *variant(work.problem, launch))
+
+    return _bound(work, tape, launch, make_kernel, [*dah, *dax], arrays)
 
 
-def _bound(work, tape, launch, kernel, exchanged, arrays):
-    """The kernel bound to its arrays; what is exchanged is marked before each call.
+def _bound(work, tape, launch, make_kernel, exchanged, arrays):
+    """The launch's kernel bound to its arrays; what is exchanged is marked before each call.
 
     Args:
         tape: the ForwardPass, with the weights.
+        make_kernel: `Tile` -> the kernel.
         exchanged: arrays whose numbers blocks wait for.
         arrays: the kernel's first arguments, in lists and tuples; then come weights and the rest.
     """
     problem, engine = work.problem, work.engine
     weights, places = _weights(tape)
+    other = launch.tile.aligned and not _are_aligned(engine, weights, places)
+    kernel = make_kernel(replace(launch.tile, weights_aligned=False) if other else launch.tile)
     options = make_options(problem, launch, _flat(tape.step_mask), tape.noise, tape.masks, tape.scale)
     tables = tuple(map(engine.constant, make_tables(problem, launch, places)))
     polls = min(POLLS + POLLS_PER_STEP * problem.steps * problem.layers, 2**31 - 1)
@@ -104,3 +113,10 @@ def _weights(tape):
     if made is None:
         return flat, places
     return made.array, {place: replace(found, R=made.start(place)) for place, found in places.items()}
+
+
+def _are_aligned(engine, array, places):
+    """Whether all matrices that kernels keep begin at multiples of 16 bytes: in an array that is a view, or has
+    parameters of odd sizes before them, they need not."""
+    first, size = engine.address(array), array.dtype.itemsize
+    return all((first + at * size) % 16 == 0 for place in places.values() for at in (place.W, place.R) if at >= 0)

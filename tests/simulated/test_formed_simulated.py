@@ -4,8 +4,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+import formed_loops
 from formed_cells import CELLS
 from formed_loops import assert_close, computed, expected, layer_of, problem
+from grouped_tiles import tiles_made
 
 PERSISTENT = {  # those with one product of h per step, and no sums
     name for name, (cell, *_) in CELLS.items() if not cell.stages and not cell.projected
@@ -33,3 +35,15 @@ def test_halves(dtype):
     assert_close(
         computed(layer, given), expected("learned_diffusion", layer, given), 5e-3 if dtype == "float16" else 4e-2
     )
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float16", 5e-3)])
+def test_weights_that_begin_between_multiples_of_16_bytes(monkeypatch, dtype, tolerance):
+    """After one number, gamma, stands what is formed for h: rows that could be loaded 16 bytes at once but for that."""
+    monkeypatch.setattr(formed_loops, "H", 16)
+    tiles = tiles_made(monkeypatch)
+    layer = layer_of("learned_diffusion", dtype, "sim", schedule="persistent")
+    given = problem("learned_diffusion", layer, batch=2, steps=2)
+    assert_close(computed(layer, given), expected("learned_diffusion", layer, given), tolerance)
+    assert {tile.backward for tile in tiles} == {False, True}
+    assert all(tile.aligned and not tile.loads_pieces for tile in tiles)

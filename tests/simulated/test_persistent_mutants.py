@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from numba import cuda
-from persistent_setup import few_threads, mutant
+from persistent_setup import few_threads
 
 from cases import Case
 from comparing import assert_close
 from grouped_tiles import GroupedTile
+from kernel_mutants import mutant
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
@@ -267,11 +268,25 @@ GROUP_MUTANTS = {
     "read before other lanes have staged, fma from registers": (
         FMA_REGISTERS, fma, "make_product_from_registers", replaced(GATHERED + SYNC, GATHERED)
     ),
-    "weights to registers before other lanes have brought them, mma": (
-        MMA, mma, "make_product", replaced("= as_float32(value)\n" + SYNC, "= as_float32(value)\n")
+    "sums of the weights' rows in forward's order, backward, mma": (
+        MMA, mma, "make_product", replaced("ptx.store_shared_pair, tile.backward", "ptx.store_shared_pair, False")
     ),
-    "weights to registers before other lanes have brought them, fma": (
-        FMA_REGISTERS, fma, "make_product_from_registers", replaced("= widen(weight)\n" + SYNC, "= widen(weight)\n")
+    "the weights of two units exchanged, backward, mma": (
+        MMA, mma, "make_pieces_of_two_rows",
+        replaced("return lower(a, b) & mask, upper(a, b) & mask", "return upper(a, b) & mask, lower(a, b) & mask")
+    ),
+    "the weights of two columns exchanged, backward, mma": (
+        MMA_SHARED, mma, "make_pieces_of_two_rows", replaced("a, b, mask = pair(", "b, a, mask = pair(")
+    ),
+    "the words of a chunk's halves exchanged, mma": (
+        MMA, mma, "_make_two_fragments", replaced("(a, e, b, f), (c, g, d, h)", "(c, g, d, h), (a, e, b, f)")
+    ),
+    "the next column's weights for a column's, backward, fma from registers": (
+        FMA_REGISTERS, fma, "_make_piece_load",
+        replaced("first_row + r, first_column + k", "first_row + r, first_column")
+    ),
+    "another column's weights for a column's, fma from shared": (
+        FMA, fma, "_make_load_to_shared", replaced("matrix, row, column)", "matrix, row, column ^ 4)")
     ),
 }  # fmt: skip
 
@@ -281,15 +296,6 @@ def test_a_wrong_product_of_several_groups_is_found(monkeypatch, tile, module, f
     tile.choose(monkeypatch, "sim", profiles.SIMULATOR)
     with mutant(module, factory, written_anew(module, factory, edit)):
         assert_found(tile.case, WRONG)
-
-
-@BOTH_KERNELS
-def test_weights_on_their_way_to_registers_are_left_alone(monkeypatch, module, factory):
-    """They pass through where sums and states go, hence the barrier after them."""
-    FMA_REGISTERS.choose(monkeypatch, "sim", profiles.SIMULATOR)
-    edit = replaced("cuda.syncthreads()  # weights may have passed through", "pass  # weights may have passed through")
-    with mutant(module, factory, written_anew(module, factory, edit)):
-        assert_found(FMA_REGISTERS.case, WRONG)
 
 
 # ----------------------------------------------------------------------------------------------- waiting, and tables

@@ -5,11 +5,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from numba import cuda
-from persistent_setup import few_threads, mutant
+from persistent_setup import few_threads
 
 from cases import Case
 from comparing import assert_close
 from grouped_tiles import launches_of
+from kernel_mutants import mutant
 from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels import trouble

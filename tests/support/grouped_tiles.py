@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from cases import Case
 from numbarnn import engines
+from numbarnn.kernels.persistent import backward, forward
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule
 
@@ -24,6 +25,16 @@ def choose(monkeypatch, device, profile, **changes):
     for name in [name for name in changes if name.isupper()]:
         monkeypatch.setattr(planner, name, changes.pop(name))
     monkeypatch.setattr(engines.get(device), "profile", replace(profile, **changes), raising=False)
+
+
+def tiles_made(monkeypatch):
+    """A list of the tiles of all persistent kernels that are made from now on."""
+    tiles = []
+    for module, name in ((forward, "make_forward"), (backward, "make_backward")):
+        make = getattr(module, name)
+        record = lambda cell, tile, *options, make=make: tiles.append(tile) or make(cell, tile, *options)  # noqa: E731
+        monkeypatch.setattr(module, name, record)
+    return tiles
 
 
 def launches_of(case, device="sim", training=True):

@@ -216,11 +216,17 @@ MUTATIONS = {
         '_load_four_words(".global.nc"))',
         "tests/kernels/test_kernels_ptx.py",
     ),
-    "persistent_no_barrier_after_weights": Mutation(
-        "numbarnn/kernels/persistent/forward.py",
-        "        cuda.syncthreads()  # weights may have passed through where biases, sums and states go\n",
-        "",
+    "persistent_weights_of_the_other_unit": Mutation(
+        "numbarnn/kernels/persistent/weights.py",
+        "return lower(a, b) & mask, upper(a, b) & mask",
+        "return upper(a, b) & mask, lower(a, b) & mask",
         "tests/simulated/test_persistent_simulated.py -k 'several_groups and registers'",
+    ),
+    "persistent_weights_not_aligned": Mutation(
+        "numbarnn/passes/launches.py",
+        "other = launch.tile.aligned and not _are_aligned(engine, weights, places)",
+        "other = False",
+        "tests/simulated/test_formed_simulated.py -k between_multiples",
     ),
     "persistent_no_barrier_before_loop": Mutation(
         "numbarnn/kernels/persistent/forward.py",

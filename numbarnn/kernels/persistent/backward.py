@@ -21,7 +21,7 @@ from numbarnn.kernels.persistent import block, exchange, products
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Owned, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
-from numbarnn.kernels.persistent.warp_parts import Matrix
+from numbarnn.kernels.persistent.weights import make_matrix
 from numbarnn.kernels.step.given import make_draw, make_settings_of
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
@@ -81,7 +81,8 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     PK, PN, PV = max(1, P * K), max(1, P * N), max(1, P * V)
 
     product, sums, report = products.make_product(tile), products.make_sums(tile, 1, inputs), make_report()
-    load_weights, multiply, dropout_factor = product.load, product.step, block.make_dropout_factor(dtype)
+    load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
+    dropout_factor = block.make_dropout_factor(dtype)
     publish_ax, publish_ah = (exchange.make_publish_all(dtype, tile.aligned, count) for count in (G, A))
 
     backward, draw = backward_function(cell, math_dtype, BACKEND), make_draw(cell.noise, dtype, True)
@@ -147,12 +148,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         if thread == 0:
             failed[0] = 0
         if multiplies:
-            matrix = Matrix(
-                part[WARP.weights], owned.units, part[WARP.rows_per_unit], part[WARP.gate_stride],
-                part[WARP.unit_stride], part[WARP.column_stride], columns,
-            )  # fmt: skip
-            load_weights(fragments, shared, weights, matrix)
-        cuda.syncthreads()  # weights may have passed through where sums and gradients go
+            load_weights(fragments, shared, weights, matrix_of(part, owned.units))
         for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):
             shared[PARTIALS + at] = number(0)
         for pair in range(thread, (end - begin) * U, THREADS):  # the gradient of the state, so far

@@ -4,6 +4,7 @@ The gathered chunks go to shared memory first, where each lane of the warp finds
 """
 
 from functools import cache
+from math import gcd
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,9 +15,11 @@ from numbarnn.compile import storage
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
+from numbarnn.kernels.persistent.block import stored_number
 from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import OCTET, next_power_of_two
-from numbarnn.kernels.persistent.warp_parts import in_turn, make_fragment_load, make_group, make_weight_at
+from numbarnn.kernels.persistent.warp_parts import in_turn, make_group
+from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_numbers
 
 # That a lane multiplies with weights in registers, so that one's loads go on during the other's sums.
 SEQUENCES_AT_ONCE = 2
@@ -29,32 +32,14 @@ def make_product_from_registers(tile):
     slowly as they are multiplied); then lanes with the same rows add their sums, each keeping a part of the rows.
     """
     rows, columns, stride, sequences = tile.rows, tile.chunks * tile.chunk_elements, tile.staged_stride, tile.sequences
-    row_lanes, row_stride, staged, lane_words = (
-        tile.row_lanes,
-        tile.row_stride,
-        tile.weight_elements,
-        tile.fragment_words,
-    )
+    row_lanes, row_stride, staged = tile.row_lanes, tile.row_stride, tile.weight_elements
     k_lanes, own_rows = 32 // row_lanes, rows // row_lanes
     pieces = columns // (4 * k_lanes)  # of 16 bytes, per lane
-    weight_at, widen = make_weight_at(tile), storage.widen(tile.dtype)
-    zero, rows_first, at_once = np.float32(0), tile.rows_per_unit == 1, SEQUENCES_AT_ONCE
-    to_registers = in_turn(tuple(make_fragment_load(number) for number in range(lane_words // 4)))
+    zero, at_once = np.float32(0), SEQUENCES_AT_ONCE
+    load = in_turn(tuple(_make_piece_load(tile, number, own_rows, k_lanes) for number in range(pieces)))
     multiply = in_turn(tuple(_make_piece_product(tile, number, own_rows, k_lanes) for number in range(pieces)))
     add_lanes = _make_lane_sums(own_rows, k_lanes)
     kept = max(1, next_power_of_two(own_rows) // k_lanes)  # rows that a lane has after the reduction
-
-    def load(fragments, shared, weights, matrix):
-        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
-        for index in range(lane, rows * columns, 32):
-            row, column = (index % rows, index // rows) if rows_first else (index // columns, index % columns)
-            weight = weight_at(weights, matrix, row, column)
-            piece = column // 4
-            owner = row // own_rows * k_lanes + piece % k_lanes
-            number = piece // k_lanes * own_rows + row % own_rows
-            shared[warp * lane_words * 32 + number * 128 + owner * 4 + column % 4] = widen(weight)
-        cuda.syncwarp()
-        to_registers(fragments, shared, warp * lane_words * 32 + lane * 4)
 
     groups = range(tile.chunks // tile.gathered)
     gather_and_stage = in_turn(tuple(make_group(make_gather(tile, n), _make_stage(tile, n)) for n in groups))
@@ -79,7 +64,30 @@ def make_product_from_registers(tile):
                         shared[out + (b + n) * row_stride + first_row + r] = sums[n, r]
         return done
 
-    return SimpleNamespace(load=jit(load, BACKEND), step=jit(step, BACKEND))
+    return SimpleNamespace(load=load, step=jit(step, BACKEND))
+
+
+@cache
+def _make_piece_load(tile, number, own_rows, k_lanes):
+    """A device function that loads a lane's `number`-th four columns of its rows to registers, as float32."""
+    at_once = gcd(4, own_rows, tile.units) if tile.backward else 4
+    numbers, widen, as_word = make_numbers(tile, at_once), storage.widen(tile.dtype), ptx.as_word
+    fragment = number * own_rows * 4
+    # Of the four columns of all rows: backward as many rows at once of a column, forward all columns of a row.
+    rows, columns = (at_once, 1) if tile.backward else (1, 4)
+
+    def piece_load(fragments, shared, weights, matrix):
+        lane = cuda.threadIdx.x & 31
+        first_row, first_column = lane // k_lanes * own_rows, (number * k_lanes + lane % k_lanes) * 4
+        for r in range(0, own_rows, rows):
+            for k in range(0, 4, columns):
+                found = numbers(weights, matrix, first_row + r, first_column + k)
+                for n in range(at_once):
+                    at = (r + n) * 4 + k if rows == at_once else r * 4 + k + n
+                    fragments[fragment + at] = as_word(widen(found[n]))
+        return True
+
+    return jit(piece_load, BACKEND)
 
 
 @cache
@@ -141,24 +149,9 @@ def _rectangle(tile):
 
 def make_product_from_shared(tile):
     """By FMA from shared memory: lanes share the (row, sequence) pairs of the result, each a small rectangle."""
-    rows, row_stride, stride, columns = (
-        tile.rows,
-        tile.row_stride,
-        tile.weight_stride,
-        tile.chunks * tile.chunk_elements,
-    )
-    row_lanes, batch_lanes, own_rows, own_batch = _rectangle(tile)
-    weight_at, widen = make_weight_at(tile), storage.widen(tile.dtype)
+    row_stride, (row_lanes, batch_lanes, own_rows, own_batch) = tile.row_stride, _rectangle(tile)
     number = np.dtype(compute_dtype(tile.dtype)).type
     zero = number(0)
-    rows_first = tile.rows_per_unit == 1  # backward: units, not columns, are neighbours in memory
-
-    def load(fragments, shared, weights, matrix):
-        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
-        for index in range(lane, rows * columns, 32):
-            row, column = (index % rows, index // rows) if rows_first else (index // columns, index % columns)
-            weight = weight_at(weights, matrix, row, column)
-            shared[(warp * rows + row) * stride + column] = widen(weight)
 
     gather_and_multiply = in_turn(
         tuple(
@@ -180,7 +173,39 @@ def make_product_from_shared(tile):
                 shared[at + j * batch_lanes * row_stride + i * row_lanes] = sums[i, j]
         return done
 
-    return SimpleNamespace(load=jit(load, BACKEND), step=jit(step, BACKEND))
+    return SimpleNamespace(load=_make_load_to_shared(tile), step=jit(step, BACKEND))
+
+
+def _make_load_to_shared(tile):
+    """`load` of `products.make_product`: the lanes of a warp side by side in memory, forward along a row, backward
+    along the units of a column."""
+    rows, columns, stride = tile.rows, tile.chunks * tile.chunk_elements, tile.weight_stride
+    backward, most = tile.backward, min(4, tile.piece_elements)
+    at_once = gcd(most, rows, tile.units) if backward else most
+    numbers, widen, stored = make_numbers(tile, at_once), storage.widen(tile.dtype), stored_number(tile.dtype)
+    between, sets = (stride, rows // at_once) if backward else (1, columns // at_once)  # in shared memory; in memory
+    total = rows * columns // at_once
+
+    def load(fragments, shared, weights, matrix):
+        lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
+        held = cuda.local.array((LOADED_AT_ONCE, at_once), stored)
+        for begin in range(lane, total, 32 * LOADED_AT_ONCE):
+            for n in range(LOADED_AT_ONCE):
+                index = min(begin + n * 32, total - 1)
+                line, place = index // sets, index % sets * at_once
+                row, column = (place, line) if backward else (line, place)
+                found = numbers(weights, matrix, row, column)
+                for k in range(at_once):
+                    held[n, k] = found[k]
+            for n in range(LOADED_AT_ONCE):
+                index = begin + n * 32
+                if index < total:
+                    line, place = index // sets, index % sets * at_once
+                    row, column = (place, line) if backward else (line, place)
+                    for k in range(at_once):
+                        shared[(warp * rows + row) * stride + column + k * between] = widen(held[n, k])
+
+    return jit(load, BACKEND)
 
 
 @cache

@@ -33,7 +33,7 @@ from numbarnn.kernels.persistent import block, exchange, products
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Owned, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
-from numbarnn.kernels.persistent.warp_parts import Matrix
+from numbarnn.kernels.persistent.weights import make_matrix
 from numbarnn.kernels.step.given import make_draw, make_settings_of
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
@@ -62,7 +62,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     PG, PV = P * G, max(1, P * V)
 
     product, report = products.make_product(tile), make_report()
-    load_weights, multiply = product.load, product.step
+    load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
     recurrent_sums, input_sums = products.make_sums(tile, A, inputs), products.make_sums(tile, G, inputs)
     (_, add_biases_w), (load_biases_r, add_biases_r) = block.make_biases(tile, G), block.make_biases(tile, A)
     publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
@@ -120,12 +120,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         if thread == 0:
             failed[0] = 0
         if multiplies:
-            matrix = Matrix(
-                part[WARP.weights], owned.units, part[WARP.rows_per_unit], part[WARP.gate_stride],
-                part[WARP.unit_stride], part[WARP.column_stride], columns,
-            )  # fmt: skip
-            load_weights(fragments, shared, weights, matrix)
-        cuda.syncthreads()  # weights may have passed through where biases, sums and states go
+            load_weights(fragments, shared, weights, matrix_of(part, owned.units))
         for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):
             shared[PARTIALS + at] = number(0)
         for row in range(thread, max(G, A) * U, THREADS):

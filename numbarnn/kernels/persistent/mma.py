@@ -2,7 +2,10 @@
 
 The lanes of a warp share the operand's rows as `mma` wants its matrix B: lane 4 g + q loads, of row g, the q-th 16
 bytes of each chunk of 64 bytes. As the order of the columns does not matter to a product, if it is the same for the
-weights, two calls of `mma` take words 0, 1 and 2, 3 of these 16 bytes: no number passes through shared memory.
+weights, two calls of `mma` take words 0, 1 and 2, 3 of these 16 bytes: no number passes through shared memory. Likewise
+it holds, of two rows of a strip of weights, the q-th 16 bytes of each chunk, which it loads from memory at once: the
+rows g and g + 8 that `mma` means, forward. Backward units are neighbours in memory, so that a lane takes two that it
+loads together, and 2 g and 2 g + 1 stand in the places of g and g + 8, in the weights as in their sums.
 """
 
 from functools import cache
@@ -16,33 +19,16 @@ from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import OCTET, STRIP
-from numbarnn.kernels.persistent.warp_parts import in_turn, make_fragment_load, make_group, make_weight_at
+from numbarnn.kernels.persistent.warp_parts import in_turn, make_group
+from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_pieces_of_two_rows
 
 
 def make_product(tile):
-    """By `mma`. A fragment, what a lane holds of a strip of 16 rows, is four words: of row g, of row g + 8, and of
-    the same rows the next word; fragments are numbered by strip, chunk and half of the chunk."""
-    chunks, octets, strips, rows = tile.chunks, tile.octets, tile.rows // STRIP, tile.rows
-    gathered, row_stride, lane_words = tile.gathered, tile.row_stride, tile.fragment_words
-    in_registers = tile.resident == "registers"
-    weight_word, as_float32 = _make_weight_word(tile), ptx.as_float32
-    word_elements = 1 if tile.dtype == "float32" else 2
-    zero = np.float32(0)
-    to_registers = in_turn(tuple(make_fragment_load(number) for number in range(tile.fragment_words // 4)))
-
-    def load(fragments, shared, weights, matrix):
-        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
-        for index in range(lane, rows * chunks * 16, 32):
-            row, word = index // (chunks * 16), index % (chunks * 16)
-            chunk, of_chunk = word // 16, word % 16
-            owner = row % 8 * 4 + of_chunk // 4  # the lane
-            number = (row // 16 * chunks + chunk) * 2 + of_chunk % 4 // 2
-            part = of_chunk % 2 * 2 + row % 16 // 8
-            value = weight_word(weights, matrix, row, word * word_elements)
-            shared[warp * lane_words * 32 + number * 128 + owner * 4 + part] = as_float32(value)
-        cuda.syncwarp()
-        if in_registers:
-            to_registers(fragments, shared, warp * lane_words * 32 + lane * 4)
+    """By `mma`. A fragment, what a lane holds of a strip of 16 rows, is four words: of its first row, of its second,
+    and of the same rows the next word; fragments are numbered by strip, chunk and half of the chunk."""
+    chunks, octets, strips = tile.chunks, tile.octets, tile.rows // STRIP
+    gathered, row_stride, zero = tile.gathered, tile.row_stride, np.float32(0)
+    store_pair, backward = ptx.store_shared_pair, tile.backward
 
     multiply = tuple(
         in_turn(tuple(_make_mma_group(tile, group * gathered + chunk, chunk) for chunk in range(gathered)))
@@ -62,14 +48,85 @@ def make_product(tile):
         done = gather_and_multiply(fragments, sums, loaded, shared, operand, patience)
         for strip in range(strips):
             for n in range(octets):
-                at = partial + (n * OCTET + lane % 4 * 2) * row_stride + strip * STRIP + lane // 4
-                shared[at] = sums[strip, n, 0]
-                shared[at + row_stride] = sums[strip, n, 1]
-                shared[at + 8] = sums[strip, n, 2]
-                shared[at + row_stride + 8] = sums[strip, n, 3]
+                at = partial + (n * OCTET + lane % 4 * 2) * row_stride + strip * STRIP
+                if backward:
+                    store_pair(shared, at + lane // 4 * 2, (sums[strip, n, 0], sums[strip, n, 2]))
+                    store_pair(shared, at + row_stride + lane // 4 * 2, (sums[strip, n, 1], sums[strip, n, 3]))
+                else:
+                    at += lane // 4
+                    shared[at] = sums[strip, n, 0]
+                    shared[at + row_stride] = sums[strip, n, 1]
+                    shared[at + 8] = sums[strip, n, 2]
+                    shared[at + row_stride + 8] = sums[strip, n, 3]
         return done
 
-    return SimpleNamespace(load=jit(load, BACKEND), step=jit(step, BACKEND))
+    load = _make_load_to_registers(tile) if tile.resident == "registers" else _make_load_to_shared(tile)
+    return SimpleNamespace(load=load, step=jit(step, BACKEND))
+
+
+@cache
+def _make_two_fragments(tile):
+    """A device function two_fragments(weights, matrix, strip, chunk): the lane's two fragments of a chunk, four words
+    each."""
+    pieces, backward, to_tf32 = make_pieces_of_two_rows(tile), tile.backward, ptx.to_tf32
+    piece_elements, chunk_elements = tile.piece_elements, tile.chunk_elements
+
+    def two_fragments(weights, matrix, strip, chunk):
+        lane = cuda.threadIdx.x & 31
+        first = strip * STRIP + (lane // 4 * 2 if backward else lane // 4)
+        second = first + (1 if backward else 8)
+        column = chunk * chunk_elements + lane % 4 * piece_elements
+        a, b, c, d, e, f, g, h = pieces(weights, matrix, first, second, column)
+        return (a, e, b, f), (c, g, d, h)
+
+    def rounded(weights, matrix, strip, chunk):
+        (a, b, c, d), (e, f, g, h) = stored(weights, matrix, strip, chunk)
+        return (to_tf32(a), to_tf32(b), to_tf32(c), to_tf32(d)), (to_tf32(e), to_tf32(f), to_tf32(g), to_tf32(h))
+
+    stored = jit(two_fragments, BACKEND)
+    return jit(rounded, BACKEND) if tile.dtype == "float32" else stored
+
+
+def _make_load_to_registers(tile):
+    """`load` of `products.make_product`, each lane for itself: fragments have no addresses."""
+    return in_turn(tuple(_make_fragments_load(tile, number) for number in range(tile.rows // STRIP * tile.chunks)))
+
+
+@cache
+def _make_fragments_load(tile, number):
+    """A device function that loads the fragments of one strip and chunk to registers."""
+    two_fragments, (strip, chunk) = _make_two_fragments(tile), divmod(number, tile.chunks)
+
+    def fragments_load(fragments, shared, weights, matrix):
+        first, second = two_fragments(weights, matrix, strip, chunk)
+        for k in range(4):
+            fragments[number * 8 + k] = first[k]
+            fragments[number * 8 + 4 + k] = second[k]
+        return True
+
+    return jit(fragments_load, BACKEND)
+
+
+def _make_load_to_shared(tile):
+    """Likewise to shared memory, where each lane finds its own."""
+    two_fragments, store = _make_two_fragments(tile), ptx.store_shared_words
+    chunks, lane_words, numbers = tile.chunks, tile.fragment_words, tile.rows // STRIP * tile.chunks
+
+    def load(fragments, shared, weights, matrix):
+        held = cuda.local.array((LOADED_AT_ONCE, 8), np.uint32)
+        at = cuda.threadIdx.x // 32 * lane_words * 32 + cuda.threadIdx.x % 32 * 4
+        for begin in range(0, numbers, LOADED_AT_ONCE):
+            for n in range(LOADED_AT_ONCE):
+                number = min(begin + n, numbers - 1)
+                first, second = two_fragments(weights, matrix, number // chunks, number % chunks)
+                for k in range(4):
+                    held[n, k], held[n, 4 + k] = first[k], second[k]
+            for n in range(LOADED_AT_ONCE):
+                number = min(begin + n, numbers - 1)
+                store(shared, at + number * 256, (held[n, 0], held[n, 1], held[n, 2], held[n, 3]))
+                store(shared, at + number * 256 + 128, (held[n, 4], held[n, 5], held[n, 6], held[n, 7]))
+
+    return jit(load, BACKEND)
 
 
 @cache
@@ -100,20 +157,3 @@ def _make_mma_group(tile, chunk, place):
         return True
 
     return jit(multiply, BACKEND)
-
-
-@cache
-def _make_weight_word(tile):
-    """A device function: a word of weights, as `mma` takes it: two halves of neighbouring columns, or one TF32."""
-    weight_at, pack, as_word, to_tf32 = make_weight_at(tile), ptx.pack_halves, ptx.as_word, ptx.to_tf32
-    if tile.dtype == "float32":
-
-        def weight_word(weights, matrix, row, column):
-            return to_tf32(as_word(weight_at(weights, matrix, row, column)))
-
-    else:
-
-        def weight_word(weights, matrix, row, column):
-            return pack(weight_at(weights, matrix, row, column), weight_at(weights, matrix, row, column + 1))
-
-    return jit(weight_word, BACKEND)

@@ -24,7 +24,7 @@ def make_product(tile):
 
     Returns:
         A namespace of
-        load(fragments, shared, weights, matrix): once per call, the warp's part of the weights, a `warp_parts.Matrix`,
+        load(fragments, shared, weights, matrix): once per call, the warp's part of the weights, a `weights.Matrix`,
             to where it stays: fragments (fragment_words,) uint32 in registers, or shared memory. A barrier of the block
             must follow.
         step(fragments, loaded, shared, partial, operand, patience): waits for the warp's `exchange.Operand`, multiplies

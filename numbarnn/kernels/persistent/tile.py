@@ -37,6 +37,7 @@ class Tile:
         whole: every warp multiplies exactly `chunks` chunks, so that nothing has to be left out.
         resident: "registers" or "shared": where the weights stay (float64: always shared).
         unit_biases: biases per unit: forward the gates of W x and of R h, 0 backward.
+        weights_aligned: where `aligned`, the weights' rows start at multiples of 16 bytes too.
     """
 
     dtype: str
@@ -51,6 +52,17 @@ class Tile:
     whole: bool = False
     resident: str = "registers"
     unit_biases: int = 0
+    weights_aligned: bool = True
+
+    @property
+    def backward(self):
+        """Whether it is of the backward pass: a unit has one row, and units, not columns, are neighbours in memory."""
+        return self.unit_biases == 0
+
+    @property
+    def loads_pieces(self):
+        """Whether lanes load several weights at once, backward those of neighbouring units."""
+        return self.aligned and self.weights_aligned and (not self.backward or self.units % 2 == 0)
 
     @property
     def threads(self):
@@ -152,16 +164,14 @@ class Tile:
         return self.partials + self.warps * self.between_warps
 
     def shared_elements(self, batch, states):
-        """Elements (of the dtype of sums) of dynamic shared memory.
-
-        In this order: weights, what is multiplied, biases, partial sums, states. On their way to registers the weights
-        pass through it too.
+        """Elements (of the dtype of sums) of dynamic shared memory: weights, what is multiplied, biases, partial sums,
+        states, in this order.
 
         Args:
             batch: sequences of the block.
             states: numbers that a unit keeps from step to step.
         """
-        return max(self.states + batch * self.units * states, self.threads * self.fragment_words)
+        return self.states + batch * self.units * states
 
     def shared_bytes(self, batch, states):
         """Bytes of dynamic shared memory."""
