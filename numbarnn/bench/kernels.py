@@ -1,4 +1,5 @@
-"""`numbarnn kernels`: every shipped kernel compiled, without a GPU: registers, spills, shared memory; PTX, source."""
+"""`numbarnn kernels`: every shipped kernel compiled, without a GPU: registers, spills, shared memory; its PTX, machine
+code and source."""
 
 import argparse
 import inspect
@@ -7,8 +8,9 @@ import textwrap
 import time
 from pathlib import Path
 
-from numbarnn.bench import report
+from numbarnn.bench import machine_code, report
 from numbarnn.cuda import compiler
+from numbarnn.cuda.machine_code import read
 
 ARCHS = ("sm_80", "sm_90", "sm_100")  # what is compiled for where no --arch is given
 
@@ -35,11 +37,13 @@ def add_arguments(parser):
     report.add_json_argument(output, "one row per kernel, dtype and arch")
     about = "print a kernel's PTX instead, for the first arch; NAME as in the table, or NAME-DTYPE[-LAYOUTS]"
     output.add_argument("--ptx", type=shipped_kernel, metavar="NAME", help=about)
+    about = "print its machine code (SASS) instead, and what is counted in it; needs the extra [sass]"
+    output.add_argument("--sass", type=shipped_kernel, metavar="NAME", help=about)
     output.add_argument("--source", type=shipped_kernel, metavar="NAME", help="print a kernel's Python source instead")
 
 
 def run(args):
-    """Prints the table, PTX or source; returns 1 where a kernel spills or does not compile, else 0."""
+    """Prints the table, or PTX, machine code or source; returns 1 where a kernel spills or does not compile, else 0."""
     if args.source is not None:
         print_source(args.source)
         return 0
@@ -50,6 +54,9 @@ def run(args):
     archs = list(dict.fromkeys(args.arch or ARCHS))
     if args.ptx is not None:
         report.say(f"// {args.ptx}, {archs[0]}\n{args.ptx.ptx(capability(archs[0])).rstrip()}")
+        return 0
+    if args.sass is not None:
+        print_machine_code(args.sass, archs[0])
         return 0
     begin = time.perf_counter()
     rows = compile_all(archs)
@@ -171,6 +178,22 @@ def print_rows(rows):
             words = (row[key] for key in ("name", "dtype", "layouts", "arch") if row[key])
             report.say(f"FAILED {' '.join(words)}: {row['error']}")
     report.say()
+
+
+def print_machine_code(shipped, arch):
+    """A kernel's machine code for an arch, below comments that say what is counted in it.
+
+    Raises:
+        report.CannotRun: without NVIDIA's disassembler.
+    """
+    compiled = shipped.compile(capability(arch))
+    try:
+        code = read(compiled)
+    except RuntimeError as error:
+        raise report.CannotRun(str(error)) from error
+    head = f"{shipped}, {arch}: {compiled.registers} registers"
+    report.say("\n".join(f"// {line}" for line in (head, *machine_code.describe(code))))
+    report.say("\n".join(code.listing))
 
 
 def print_source(shipped):

@@ -117,7 +117,7 @@ def test_missing_toolchain(few, monkeypatch, capsys):
         raise RuntimeError("the CUDA compiler was not found (nowhere); install it with pip")
 
     monkeypatch.setattr(compiler, "toolchain", missing)
-    for argv in (["--arch", "sm_90"], ["--ptx", "dropout"]):
+    for argv in (["--arch", "sm_90"], ["--ptx", "dropout"], ["--sass", "dropout"]):
         assert cli.main(["kernels", *argv]) == 1
         said = capsys.readouterr()
         assert said.err == "numbarnn kernels: the CUDA compiler was not found (nowhere); install it with pip\n"
@@ -130,8 +130,10 @@ def test_missing_toolchain(few, monkeypatch, capsys):
         (["--arch", "90"], ["sm_90", "'90'"]),
         (["--arch", "sm_90,volta"], ["sm_90", "'volta'"]),
         (["--ptx", "kopy"], ["'kopy'", "dropout, add_column_sums, copy"]),
+        (["--sass", "kopy"], ["'kopy'", "dropout, add_column_sums, copy"]),
         (["--source", "lstm"], ["'lstm'", "dropout, add_column_sums, copy"]),
         (["--source", "copy", "--ptx", "copy"], ["not allowed with"]),
+        (["--sass", "copy", "--ptx", "copy"], ["not allowed with"]),
         (["--json", "no/such/folder/x.json"], ["directory that exists"]),
     ],
 )

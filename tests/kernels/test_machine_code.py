@@ -1,0 +1,250 @@
+"""Machine code, read with NVIDIA's disassembler: what is counted in it, and what persistent kernels' must be like.
+
+PTX does not tell: registers are spilled, loops unrolled and accesses merged after it. Nothing here needs a GPU.
+"""
+
+import re
+from collections import OrderedDict
+
+import pytest
+
+import machine_code_checks as checks
+from kernel_mutants import mutant
+from numbarnn import cli
+from numbarnn.bench import machine_code, planned
+from numbarnn.cuda import compiler, ptx
+from numbarnn.cuda.machine_code import MachineCode, disassembler, read, widths
+from numbarnn.kernels.persistent import mma, weights
+from numbarnn.schedules.persistent import planner
+
+full = pytest.mark.full
+ARCHS = {"sm_90": (9, 0), "sm_80": (8, 0), "sm_100": (10, 0)}
+# Of the recorded benchmarks, one layer each: at (25,16,512), (1024,16,768), (25,64,512) ...
+RECORDED = {
+    "lstm-float16": ("lstm", "float16", 768, 16),
+    "lstm-float32": ("lstm", "float32", 512, 64),
+    "gru-float16": ("gru", "float16", 512, 16),
+    "gru-float32": ("gru", "float32", 256, 16),
+}
+
+
+# ------------------------------------------------------------------------------------------------------- reading it
+TEXT = """
+	.section	.text.kernel,"ax",@progbits
+        /*0000*/                   LDG.E.128.CONSTANT R4, desc[UR8][R2.64] ;
+        /*0010*/                   LDG.E.128.CONSTANT R8, desc[UR8][R2.64+0x40] ;
+.L_x_4:
+        /*0020*/                   IADD3 R0, R0, 0x1, RZ ;
+        /*0030*/                   LDG.E.128.STRONG.GPU R12, desc[UR8][R16.64] ;
+        /*0040*/                   BSSY B0, `(.L_x_2) ;
+        /*0050*/               @P1 BRA `(.L_x_1) ;
+.L_x_0:
+        /*0060*/                   NANOSLEEP 0x64 ;
+        /*0070*/                   LDG.E.128.STRONG.GPU R12, desc[UR8][R16.64] ;
+        /*0080*/              @!P2 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0090*/                   BSYNC B0 ;
+        /*00a0*/                   MOV R1, 0x1 ;
+.L_x_2:
+        /*00b0*/                   WARPSYNC.ALL ;
+        /*00c0*/                   HMMA.16816.F32 R20, R4, R12, RZ ;
+        /*00d0*/                   HMMA.16816.F32 R20, R8, R14, R20 ;
+        /*00e0*/                   STG.E.STRONG.GPU desc[UR8][R18.64], R20 ;
+        /*00f0*/                   STG.E.U16 desc[UR8][R18.64], R20 ;
+        /*0100*/                   LDS.64 R24, [R1] ;
+        /*0110*/               @P0 BRA P3, `(.L_x_4) ;
+        /*0120*/                   EXIT ;
+.L_x_3:
+        /*0130*/                   BRA `(.L_x_3) ;
+        /*0140*/                   NOP ;
+"""  # after the jump at 0x90 nothing comes to 0xa0, and nothing to the last loop
+
+
+def test_instructions():
+    code = MachineCode(TEXT)
+    assert [one.address for one in code.instructions] == list(range(0, 0x150, 0x10))
+    first, jump = code.instructions[0], code.instructions[5]
+    assert (first.name, first.modifiers, first.bits, first.exchanges) == ("LDG", ("E", "128", "CONSTANT"), 128, False)
+    assert (jump.predicate, jump.name, jump.operands) == ("P1", "BRA", "`(.L_x_1)")
+    assert widths(code.instructions, "STG") == {32: 1, 16: 1} and widths(code.instructions, "LDS") == {64: 1}
+    assert code.listing[0].split()[1:3] == ["LDG.E.128.CONSTANT", "R4,"] and ".L_x_4:" in code.listing
+
+
+def test_loops():
+    outer, inner = MachineCode(TEXT).loops
+    assert (outer.first, outer.depth, inner.first, inner.depth) == (0x20, 0, 0x60, 1)
+    assert [one.address for one in inner.instructions] == [0x60, 0x70, 0x80]
+    assert [one.address for one in outer.instructions] == [*range(0x20, 0xA0, 0x10), *range(0xB0, 0x120, 0x10)]
+
+
+def test_counts():
+    code = MachineCode(TEXT)
+    loaded, steps = machine_code.weights(code), machine_code.steps(code)
+    assert (loaded.loads, loaded.words, loaded.instructions, loaded.per_word) == ({128: 2}, 8, 2, 0.25)
+    assert steps.loop == code.loops[0] and steps.waiting == 3
+    assert (steps.products, steps.instructions, steps.per_multiply_add) == ({"HMMA.16816": 2}, 12, 12 / 128)
+    assert steps.accesses("LDG", True) == {128: 2} and steps.accesses("LDG", False) == {}
+    assert steps.accesses("STG", True) == {32: 1} and steps.accesses("STG", False) == {16: 1}
+    assert (steps.parted, machine_code.spills(code)) == (0, 0)
+
+
+def test_counts_of_other_texts():
+    assert machine_code.steps(MachineCode(TEXT.replace("WARPSYNC.ALL", "NOP"))).parted == 2
+    assert machine_code.steps(MachineCode(TEXT.replace("STG.E.STRONG.GPU", "STG.E"))) is None
+    assert machine_code.weights(MachineCode(TEXT.replace(".CONSTANT", ""))) is None
+    assert machine_code.spills(MachineCode(TEXT.replace("MOV R1, 0x1", "STL [R1], R4"))) == 1
+    rolled = TEXT.replace("LDG.E.128.CONSTANT", "MOV").replace("LDS.64", "LDG.E.U16.CONSTANT")
+    rolled = machine_code.weights(MachineCode(rolled))
+    assert (rolled.loads, rolled.words, rolled.instructions, rolled.per_word) == ({16: 1}, 0.5, 15, 30)
+
+
+def test_described():
+    described = "\n".join(machine_code.describe(MachineCode(TEXT)))
+    for words in (
+        "21 instructions, 0 of them", "weights: 2 loads of 128 bits; 0.2 instructions per word",
+        "2 HMMA.16816 in a loop of 12 instructions, 0.09", "in a step: 2 loads of 128 bits; 1 store of 32 bits",
+        "other accesses in a step: no loads; 1 store of 16 bits", "loop at 0x0020: 15", "\n  loop at 0x0060: 3",
+    ):  # fmt: skip
+        assert words in described, described
+
+
+# -------------------------------------------------------------------------------------------------- persistent kernels
+@pytest.fixture(scope="module")
+def disassembler_installed():
+    """NVIDIA's disassembler, an optional part."""
+    try:
+        return disassembler()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+def launch_of(name, backward, cc=(9, 0)):
+    """(Problem, Launch) of one of RECORDED, for a device."""
+    cell, dtype, hidden, batch = RECORDED[name]
+    problem = planned.problem(cell, dtype, (hidden,), batch)
+    (launch,) = planner.plan_launches(problem, planned.profile_for(cc), backward)
+    return problem, launch
+
+
+def code_of(name, backward, cc=(9, 0)):
+    """(Problem, Launch, MachineCode)."""
+    problem, launch = launch_of(name, backward, cc)
+    return problem, launch, read(planned.persistent_kernel(problem, launch).compile(cc))
+
+
+def kernels():
+    """All of RECORDED, forward and backward, for each device; every run compiles one each way."""
+    for name in RECORDED:
+        for backward in (False, True):
+            for arch, cc in ARCHS.items():
+                usual = arch == "sm_90" and (name, backward) in USUAL
+                way = "backward" if backward else "forward"
+                yield pytest.param(name, backward, cc, id=f"{name}-{way}-{arch}", marks=[] if usual else full)
+
+
+USUAL = (("lstm-float16", False), ("lstm-float16", True), ("gru-float32", False))
+
+
+@pytest.mark.parametrize("name, backward, cc", list(kernels()))
+def test_persistent_kernels(disassembler_installed, toolchain, name, backward, cc):
+    checks.require(*code_of(name, backward, cc))
+
+
+@pytest.fixture(scope="module")
+def forward(disassembler_installed, toolchain):
+    """`code_of` one kernel, which is right."""
+    return code_of("lstm-float16", backward=False)
+
+
+LISTED = {  # a change of the text -> what is said of it
+    "a weak load": ("LDG.E.128.STRONG.GPU", "LDG.E.128", r"\d+ loads of 16 bytes"),
+    "a load that only the block sees": ("LDG.E.128.STRONG.GPU", "LDG.E.128.STRONG.SM", r"\d+ loads of 16 bytes"),
+    "weak stores": ("STG.E.STRONG.GPU", "STG.E", "0 stores of a word that others see, at least 1"),
+    "lanes that part": ("WARPSYNC.ALL", "NOP", "before 24 instructions of the tensor cores lanes may have parted"),
+    "a product left out": ("HMMA.16816.F32", "NOP", r"a step multiplies by \{'HMMA.16816': 23\}"),
+    "another product": ("HMMA.16816.F32", "HMMA.1688.F32.TF32", "a step multiplies by"),
+    "weights by words": ("LDG.E.128.CONSTANT", "LDG.E.CONSTANT", r"weights are loaded by \{32: 24\}, \{128: 24\}"),
+    "a spill": ("SHFL.BFLY", "LDL", "1 instructions move spilled registers"),
+}
+
+
+@pytest.mark.parametrize("there, instead, message", LISTED.values(), ids=LISTED)
+def test_other_machine_code_is_found(forward, there, instead, message):
+    """In the listing: of each kind the first one, or all where one alone is harmless."""
+    problem, launch, code = forward
+    checks.require(problem, launch, code)
+    text = "\n".join(code.listing)
+    number = {"LDG.E.128.STRONG.GPU": 1, "HMMA.16816.F32": 1, "SHFL.BFLY": 1}.get(there, 0)
+    wrong = re.sub(rf"{re.escape(there)}(?![.\w])", instead, text, count=number)
+    assert wrong != text
+    with pytest.raises(AssertionError, match=message):
+        checks.require(problem, launch, MachineCode(wrong))
+
+
+def by_elements(tile):
+    """What loads the weights where they are not aligned."""
+    return weights._make_pieces_by_elements(tile)
+
+
+def weak_words():
+    four = "{$0, $1, $2, $3}"
+    return ptx._memory_instruction(
+        "load_words", {ptx.types.uint16: (f"ld.global.v4.u32 {four}, [$4];", [ptx.WORD] * 4)}
+    )
+
+
+def weak_store():
+    return ptx._memory_instruction(
+        "store_word", {ptx.types.uint16: ("st.global.u32 [$0], $1;", [], [ptx.WORD])}, values=1
+    )
+
+
+MUTANTS = {
+    "weak loads": (lambda: (ptx, "load_words", weak_words()), "0 loads of 16 bytes that others wrote"),
+    "weak stores": (lambda: (ptx, "store_word", weak_store()), "0 stores of a word that others see"),
+    "weights one by one": (
+        lambda: (mma, "make_pieces_of_two_rows", by_elements),
+        r"weights are loaded by \{16: 192\}",
+    ),
+}
+
+
+@full
+@pytest.mark.parametrize("change, message", MUTANTS.values(), ids=MUTANTS)
+def test_machine_code_of_wrong_kernels_is_found(disassembler_installed, toolchain, monkeypatch, change, message):
+    monkeypatch.setattr(compiler, "_compiled", {})
+    monkeypatch.setattr(compiler, "_lowered", OrderedDict())
+    with mutant(*change()):
+        found = code_of("lstm-float16", backward=False)
+    with pytest.raises(AssertionError, match=message):
+        checks.require(*found)
+
+
+@full
+def test_registers_that_are_spilled_are_found(disassembler_installed, toolchain, monkeypatch):
+    problem, launch = launch_of("lstm-float16", backward=False)
+    shipped = planned.persistent_kernel(problem, launch)
+    monkeypatch.setitem(shipped.kernel.dispatcher.targetoptions, "max_registers", 128)
+    with pytest.raises(AssertionError, match=r"\d+ instructions move spilled registers"):
+        checks.require(problem, launch, read(shipped.compile((9, 0))))
+
+
+# ------------------------------------------------------------------------------------------------------- the command
+def test_printed(disassembler_installed, toolchain, capsys):
+    """The listing below what is counted in it, of a persistent kernel and of another one."""
+    assert cli.main(["kernels", "--sass", "dropout", "--arch", "sm_90"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"// dropout-float32, sm_90: \d+ registers", lines[0])
+    assert re.fullmatch(r"// \d+ instructions, 0 of them load or store spilled registers", lines[1])
+    code = [line for line in lines if not line.startswith("//")]
+    assert len(lines) - len(code) >= 3 and re.match(r"\s+/\*0000\*/ ", code[0])
+    assert sum("/*" in line for line in code) == int(lines[1].split()[1])
+
+
+def test_without_the_disassembler(monkeypatch, toolchain, capsys):
+    import cuda.pathfinder
+
+    monkeypatch.setattr(cuda.pathfinder, "find_nvidia_binary_utility", lambda name: None)
+    assert cli.main(["kernels", "--sass", "dropout"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and "nvdisasm, was not found; install it: pip install" in said.err and "[sass]" in said.err

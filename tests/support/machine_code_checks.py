@@ -1,0 +1,75 @@
+"""What the machine code of a persistent kernel must be like; what its PTX must be like is in `ptx_checks`."""
+
+from math import gcd
+
+from numbarnn.bench import machine_code
+from numbarnn.common.precision import is_half
+from numbarnn.cuda.machine_code import widths
+from numbarnn.kernels.persistent.fma import SEQUENCES_AT_ONCE
+from numbarnn.kernels.persistent.tile import STRIP
+from numbarnn.schedules.persistent.planner import variant
+
+# Most instructions of a lane, somewhat above what was counted of the planned kernels on 2026-11-23: per word of its
+# weights, what a kernel begins with included; per multiply-add.
+PER_WORD, PER_MULTIPLY_ADD = 16, {"mma": 0.6, "tf32": 1.0, "fma": 3.0}
+
+
+def require(problem, launch, code):
+    """Assert that the kernel of a problem's launch, with aligned rows and its weights in registers, is as it was
+    written to be; code: its `MachineCode`."""
+    tile = launch.tile
+    spilled = machine_code.spills(code)
+    assert spilled == 0, f"{spilled} instructions move spilled registers"
+    require_weights(tile, machine_code.weights(code))
+    steps = machine_code.steps(code)
+    assert steps is not None, "no loop publishes anything"
+    require_products(tile, steps)
+    require_exchange(tile, steps, _published(problem, launch))
+
+
+def require_weights(tile, found):
+    """Assert that a lane loads each of its words once, and as many at once as stand side by side."""
+    assert found is not None, "weights are not loaded as what nobody writes"
+    if tile.math == "fma":
+        at_once = gcd(4, tile.rows // tile.row_lanes, tile.units) if tile.backward else 4
+    else:
+        at_once = 4 if not tile.backward else 1 if is_half(tile.dtype) else 2
+    promised = {32 * at_once: tile.fragment_words // at_once}
+    assert found.loads == promised, f"weights are loaded by {found.loads}, {promised} expected: bits and number"
+    assert found.per_word <= PER_WORD, f"{found.per_word:.1f} instructions per word of weights, at most {PER_WORD}"
+
+
+def require_products(tile, steps):
+    """Assert that a step multiplies each word as often as there are sequences at once, by the promised instructions."""
+    number, limit = sum(steps.products.values()), PER_MULTIPLY_ADD[tile.math]
+    if tile.math == "fma":
+        least = tile.fragment_words * SEQUENCES_AT_ONCE
+        assert number >= least, f"{number} instructions multiply, at least {least} expected"
+        assert 128 in widths(steps.loop.instructions, "LDS"), "nothing is loaded from shared memory 16 bytes at once"
+    else:
+        name = "HMMA.16816" if tile.math == "mma" else "HMMA.1688"
+        promised = {name: tile.rows // STRIP * tile.chunks * 2 * tile.octets}
+        assert steps.products == promised, f"a step multiplies by {steps.products}, {promised} expected"
+        assert steps.parted == 0, f"before {steps.parted} instructions of the tensor cores lanes may have parted"
+    found = steps.per_multiply_add
+    assert found <= limit, f"{found:.2f} instructions per multiply-add, at most {limit}"
+
+
+def require_exchange(tile, steps, published):
+    """Assert that what blocks exchange is seen by all of them: 16 bytes at once are loaded, and a word is stored for
+    each of the `published` numbers of a unit, or two."""
+    loads, others = steps.accesses("LDG", True), steps.accesses("LDG", False)
+    at_once = tile.octets * tile.chunks
+    found = loads.get(128, 0)
+    assert found and found % at_once == 0, f"{found} loads of 16 bytes that others wrote, not a multiple of {at_once}"
+    assert 128 not in others, f"{others[128]} loads of 16 bytes may miss what others wrote"
+    found = steps.accesses("STG", True).get(32, 0)
+    assert found >= published, f"{found} stores of a word that others see, at least {published} expected"
+
+
+def _published(problem, launch):
+    """Numbers that a block publishes for each unit and sequence."""
+    cell, (_, drops, _) = problem.cell, variant(problem, launch)
+    if not launch.backward:
+        return 1 + drops
+    return cell.num_recurrent + (0 if cell.same_gradient else cell.num_gates)
