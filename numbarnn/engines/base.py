@@ -273,11 +273,18 @@ class Engine(ABC):
             self.multiply(dw["W"], dax, x, **options)
         if "R" in dw:
             self.multiply(dw["R"], dah[:, : len(dw["R"])], h_before, **options)
-        for bias, gradient in (("b_w", dax), ("b_r", dah)):
-            if bias in dw:
-                if not accumulate:
-                    self.zero(dw[bias])
-                self.add_column_sums(dw[bias], gradient)
+        biases = [(dw[bias], gradient) for bias, gradient in (("b_w", dax), ("b_r", dah)) if bias in dw]
+        once = len(biases) == 2 and not accumulate and self._are_one(dax, dah)
+        for bias, gradient in biases[:1] if once else biases:
+            if not accumulate:
+                self.zero(bias)
+            self.add_column_sums(bias, gradient)
+        if once:
+            self.copy(dw["b_r"], dw["b_w"])
+
+    def _are_one(self, a, b):
+        """Whether two views are of the same elements."""
+        return self.address(a) == self.address(b) and (a.shape, a.strides) == (b.shape, b.strides)
 
     @abstractmethod
     def forward_steps(self, buffers: ForwardBuffers):

@@ -8,6 +8,7 @@ import pytest
 
 from cases import Case
 from comparing import assert_same_bits, check
+from numbarnn import engines
 from numbarnn.cells import Cell
 from numbarnn.cells.definition import Stage
 from numbarnn.cuda import simulator
@@ -77,3 +78,20 @@ def test_many_sums_get_fewer_threads(monkeypatch, count, dtype, threads):
     assert unit_sums.threads(cell, dtype, (0,)) == threads
     assert count * (threads + 16) * np.dtype(dtype).itemsize <= unit_sums.SHARED_BYTES
     assert unit_sums.threads(cell, dtype, ()) == 0
+
+
+@pytest.mark.parametrize("cell, accumulate, sums", [("lstm", False, 1), ("lstm", True, 2), ("gru", False, 2)])
+def test_gradients_of_two_biases_that_are_the_same_are_summed_once(monkeypatch, cell, accumulate, sums):
+    """Where they are added to what is there, that may differ."""
+    engine, summed = engines.get("sim"), []
+    add = engine.add_column_sums
+    monkeypatch.setattr(engine, "add_column_sums", lambda out, x: summed.append(out) or add(out, x), raising=False)
+    case = Case(cell, T=2, B=2, hidden=(5,))
+    problem = make_problem(case)
+    layer = problem.layer("sim", schedule="stepwise")
+    dw = layer.engine.zeros(layer.weights.shape, case.dtype) if accumulate else None
+    found = layer.backward(layer.forward(problem.x, **problem.options())[2], problem.dy, dw=dw)
+    assert len(summed) == sums
+    biases = layer.stack.space.views(found.weights)
+    same = np.array_equal(biases["bias_ih_l0"], biases["bias_hh_l0"])
+    assert biases["bias_ih_l0"].any() and same == (cell == "lstm")
