@@ -18,8 +18,8 @@ from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import backward_function, jit
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.persistent import block, exchange, products
-from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Owned, Rows
-from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
+from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
+from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
 from numbarnn.kernels.persistent.weights import make_matrix
 from numbarnn.kernels.step.given import make_draw, make_settings_of
@@ -94,7 +94,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     )
     load_saved, load_per_unit = units.loader(K, BACKEND, widen), units.loader(V, BACKEND)
     store_per_unit, own_parameters = units.storer(V, BACKEND, narrow), block.make_own_parameters(cell, tile)
-    pair_of, look_up = block.make_pair(tile), block.make_look_up(tile)
+    decode, pair_of, look_up = block.make_decode(), block.make_pair(tile), block.make_look_up(tile)
     fetch_step, prefetch = _make_fetch_step(tile, K, N), block.make_prefetch(tile, K)
     has_c, has_saved, draws, has_ah, has_per_unit = N > 0, K > 0, len(cell.noise) > 0, A > 0, V > 0
     settings_of = make_settings_of(len(cell.settings) > 0)
@@ -113,7 +113,6 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         """
         h, c = states
         dy, dh, dc, d_per_unit = gradients
-        blocks, warps = tables
         directions, steps, batch, limit = sizes
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
         fragments = cuda.local.array(fragment_words, np.uint32)
@@ -127,11 +126,9 @@ def make_backward(cell, tile, inputs, drops, masked=False):
 
         thread = cuda.threadIdx.x
         warp = thread // 32
-        own, part = blocks[cuda.blockIdx.x], warps[cuda.blockIdx.x, warp]
-        layer, direction, hidden, unit0 = own[BLOCK.layer], own[BLOCK.direction], own[BLOCK.hidden], own[BLOCK.unit]
-        begin, end = own[BLOCK.sequence], own[BLOCK.end]
-        owned = Owned(unit0, own[BLOCK.units], hidden, begin, end, batch)
-        split, working = np.int32(own[BLOCK.recurrent_warps]), np.int32(own[BLOCK.working_warps])
+        own, part, owned, share, split, working = decode(tables, batch)
+        layer, direction, hidden, unit0 = own[BLOCK.layer], own[BLOCK.direction], owned.hidden, owned.unit
+        begin, end = owned.begin, owned.end
         reads_dy, mask = own[BLOCK.reads_gates] != 0, own[BLOCK.mask]
         noise_row = options.noise[own[BLOCK.noise]] if draws else ()
         # Rows of what the cell saved, of h, c and dy; the gradient of the state; what the block's warp multiplies
@@ -141,9 +138,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         c_rows = Rows(c[layer] if has_c else (), N * width, direction * N * hidden + unit0)
         rows = (saved_rows, h_rows, c_rows, Rows(dy, width, h_rows.column))
         own_dh, own_dc = dh[place], dc[place] if has_c else ()
-        operand, shift = (dah + dax)[part[WARP.operand]], part[WARP.shift]
-        recurrent, column, columns = part[WARP.kind] == RECURRENT, part[WARP.column], np.int32(part[WARP.columns])
-        operand_width = part[WARP.width]
+        exchanged = (dah + dax)[part[WARP.operand]]
 
         if thread == 0:
             failed[0] = 0
@@ -172,11 +167,13 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                     look_up(code_of, options.step_mask, (slots + t + 1) * batch, b0, end)
                     look_up(code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)
                 # 1. The products, each warp its part: none from later steps at first, none from above at last
-                if multiplies and columns > 0 and ((recurrent and step > 0) or (not recurrent and step < steps)):
-                    what = Operand(operand, t + shift, b0, end, batch, operand_width, column, columns)
+                there = step > 0 if share.recurrent else step < steps
+                if multiplies and share.columns > 0 and there:
+                    slot = t + share.shift
+                    what = Operand(exchanged, slot, b0, end, batch, share.width, share.column, share.columns)
                     partial = PARTIALS + warp * BETWEEN_WARPS
                     if not multiply(fragments, loaded, shared, partial, what, Patience(1, limit, trouble)):
-                        report(trouble, own[BLOCK.trouble] + step + (0 if recurrent else OTHER_LAYER))
+                        report(trouble, own[BLOCK.trouble] + step + (0 if share.recurrent else OTHER_LAYER))
                         failed[0] = 1
                 cuda.syncthreads()
                 if failed[0] != 0:

@@ -17,6 +17,7 @@ from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit, specialise
 from numbarnn.cuda import ptx
+from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
 
 PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps ahead
 
@@ -39,6 +40,21 @@ class Owned(NamedTuple):
     batch: Any
 
 
+class Share(NamedTuple):
+    """What a warp multiplies at each step: its row of `warps` (`columns.Warp`), but where the weights stand.
+
+    Attributes:
+        recurrent: whether with its own layer's step before, not with another layer's numbers.
+        shift, width, column, columns: as there.
+    """
+
+    recurrent: Any
+    shift: Any
+    width: Any
+    column: Any
+    columns: Any
+
+
 class Rows(NamedTuple):
     """An array with a row for each time or slot and each sequence.
 
@@ -51,6 +67,27 @@ class Rows(NamedTuple):
     array: Any
     width: Any
     column: Any
+
+
+@cache
+def make_decode():
+    """A device function decode(tables, batch) -> (own, part, owned, share, split, working).
+
+    own, part: the block's row of `blocks` and its warp's of `warps`. owned, share: of these `Owned` and `Share`.
+    split, working: the first warps, before `split`, leave sums of the recurrent product, those before `working` the
+        others.
+    """
+
+    def decode(tables, batch):
+        blocks, warps = tables
+        own, part = blocks[cuda.blockIdx.x], warps[cuda.blockIdx.x, cuda.threadIdx.x // 32]
+        owned = Owned(own[BLOCK.unit], own[BLOCK.units], own[BLOCK.hidden], own[BLOCK.sequence], own[BLOCK.end], batch)
+        recurrent, columns = part[WARP.kind] == RECURRENT, np.int32(part[WARP.columns])
+        share = Share(recurrent, part[WARP.shift], part[WARP.width], part[WARP.column], columns)
+        split, working = np.int32(own[BLOCK.recurrent_warps]), np.int32(own[BLOCK.working_warps])
+        return own, part, owned, share, split, working
+
+    return jit(decode, BACKEND)
 
 
 @cache

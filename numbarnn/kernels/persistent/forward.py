@@ -30,8 +30,8 @@ from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import forward_function
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.persistent import block, exchange, products
-from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Owned, Rows
-from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
+from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
+from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
 from numbarnn.kernels.persistent.weights import make_matrix
 from numbarnn.kernels.step.given import make_draw, make_settings_of
@@ -73,7 +73,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     load_private, store_private = of_state.load_private, of_state.store_private
     load_x, load_per_unit = units.loader(G, BACKEND, widen), units.loader(V, BACKEND)
     store_saved, own_parameters = units.storer(K, BACKEND, narrow), block.make_own_parameters(cell, tile)
-    pair_of, look_up = block.make_pair(tile), block.make_look_up(tile)
+    decode, pair_of, look_up = block.make_decode(), block.make_pair(tile), block.make_look_up(tile)
     fetch, prefetch = block.make_fetch(tile, G), block.make_prefetch(tile, G)
     has_c, draws, settings_of = N > 0, save and len(cell.noise) > 0, make_settings_of(len(cell.settings) > 0)
 
@@ -92,7 +92,6 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; h, but for initial states,
                  and dropped full of UNWRITTEN
         """
-        blocks, warps = tables
         directions, steps, batch, limit = sizes
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
         fragments = cuda.local.array(fragment_words, np.uint32)
@@ -103,19 +102,16 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
 
         thread = cuda.threadIdx.x
         warp = thread // 32
-        own, part = blocks[cuda.blockIdx.x], warps[cuda.blockIdx.x, warp]
-        layer, direction, hidden, unit0 = own[BLOCK.layer], own[BLOCK.direction], own[BLOCK.hidden], own[BLOCK.unit]
-        begin, end = own[BLOCK.sequence], own[BLOCK.end]
-        owned = Owned(unit0, own[BLOCK.units], hidden, begin, end, batch)
-        split, working = np.int32(own[BLOCK.recurrent_warps]), np.int32(own[BLOCK.working_warps])
+        own, part, owned, share, split, working = decode(tables, batch)
+        layer, direction, hidden, unit0 = own[BLOCK.layer], own[BLOCK.direction], owned.hidden, owned.unit
+        begin, end = owned.begin, owned.end
         reads_gates, mask = own[BLOCK.reads_gates] != 0, own[BLOCK.mask]
         noise_row = options.noise[own[BLOCK.noise]] if draws else ()
         # Rows of h, of private states and of gates, and what the block's warp multiplies
         h_rows = Rows(h[layer], directions * hidden, direction * hidden + unit0)
         c_rows = Rows(c[layer] if has_c else (), directions * N * hidden, direction * N * hidden + unit0)
         gate_rows = Rows(gates[layer * directions + direction if keeps else direction], own[BLOCK.gates_width], unit0)
-        operand, width, shift = (h + dropped)[part[WARP.operand]], part[WARP.width], part[WARP.shift]
-        recurrent, column, columns = part[WARP.kind] == RECURRENT, part[WARP.column], np.int32(part[WARP.columns])
+        exchanged = (h + dropped)[part[WARP.operand]]
 
         if thread == 0:
             failed[0] = 0
@@ -154,12 +150,13 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 if masked:
                     look_up(code_of, options.step_mask, (direction * (steps + 2) + t + 1) * batch, b0, end)
                 # 1. The products, each warp its part
-                if multiplies and columns > 0:
-                    what = Operand(operand, t + shift, b0, end, batch, width, column, columns)
-                    patience = Patience(0 if recurrent and step == 0 else 1, limit, trouble)
+                if multiplies and share.columns > 0:
+                    slot = t + share.shift
+                    what = Operand(exchanged, slot, b0, end, batch, share.width, share.column, share.columns)
+                    patience = Patience(0 if share.recurrent and step == 0 else 1, limit, trouble)
                     partial = PARTIALS + warp * BETWEEN_WARPS
                     if not multiply(fragments, loaded, shared, partial, what, patience):
-                        report(trouble, own[BLOCK.trouble] + step + (0 if recurrent else OTHER_LAYER))
+                        report(trouble, own[BLOCK.trouble] + step + (0 if share.recurrent else OTHER_LAYER))
                         failed[0] = 1
                 cuda.syncthreads()
                 if failed[0] != 0:
