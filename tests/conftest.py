@@ -1,6 +1,7 @@
 """What all tests share: the `gpu` marker skips itself, `full` is left out, workers share the tests well."""
 
 import gc
+import math
 import os
 
 import pytest
@@ -101,9 +102,11 @@ def cupy():
 def cpu_on_threads(monkeypatch):
     """The CPU engine, with small work shared too; its number of threads is put back afterwards."""
     from numbarnn.engines.cpu import engine as cpu
+    from numbarnn.engines.cpu import joined
 
-    monkeypatch.setattr(cpu, "SERIAL_WORK", 0)
-    monkeypatch.setattr(cpu, "SERIAL_STEP", 0)
+    monkeypatch.setattr(joined, "LATE", math.inf)  # no call goes on alone, however busy the machine is
+    for least in ("SERIAL_WORK", "SERIAL_STEPS", "SERIAL_STEP", "SERIAL_SHARE"):
+        monkeypatch.setattr(cpu, least, 0)
     engine = engines.get("cpu")
     before = engine.num_threads
     yield engine

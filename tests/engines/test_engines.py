@@ -1,5 +1,6 @@
 """Which engines there are; the CPU engine's threads and their barrier."""
 
+import ctypes
 import math
 import os
 import subprocess
@@ -8,6 +9,7 @@ import textwrap
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +18,8 @@ import numbarnn as nr
 from numbarnn import engines
 from numbarnn.compile import types
 from numbarnn.engines.base import Job
-from numbarnn.engines.cpu import atomics, thread_pool
-from numbarnn.engines.cpu.records import by_address, job_at
+from numbarnn.engines.cpu import atomics, joined, sharing, thread_pool
+from numbarnn.engines.cpu.records import Call, by_address, call_at, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 
@@ -199,6 +201,100 @@ def test_no_sleeper_is_forgotten(threads):
         run_on(workers, count_together, threads, np.array([200, slow, *[0] * threads]))
 
 
+@by_address
+def take_pieces(zero, address):
+    """Threads take pieces and count each; 100 more where the phase before was not done. Given are the address of a
+    `records.Call`, the number of phases, and where to count."""
+    job = job_at(address)
+    given = numbers_at(np.int64(0), job.what)
+    call, counts = call_at(given[0]), numbers_at(np.int64(0), job.what + 16)
+    for phase in range(given[1]):
+        piece = sharing.take(call, job, phase, sharing.NONE)
+        while piece != sharing.NONE:
+            for k in range((phase - 1) * call.pieces, phase * call.pieces):
+                if k >= 0 and counts[k] != 1:
+                    counts[phase * call.pieces + piece] += 100
+            counts[phase * call.pieces + piece] += 1
+            piece = sharing.take(call, job, phase, piece)
+        sharing.end_phase(call, job, phase)
+
+
+def count_pieces(workers, threads, pieces, phases=400):
+    call = Call(pieces=pieces)
+    what = np.array([ctypes.addressof(call), phases, *[0] * (pieces * phases)])
+    workers.run(8, take_pieces.address(types.float64), threads, what.ctypes.data, False)
+    return what[2:]
+
+
+@pytest.mark.parametrize("pieces", (1, 3, 8, sharing.MOST_PIECES))
+@pytest.mark.parametrize("threads", (2, 3, 8))
+def test_each_piece_of_a_phase_is_taken_once(threads, pieces):
+    """By whichever thread comes; none begins with a phase before all pieces of the one before are done."""
+    workers = thread_pool.ThreadPool(threads)
+    for _ in range(10):
+        assert (count_pieces(workers, threads, pieces) == 1).all()
+
+
+def test_threads_that_do_not_come_are_not_waited_for(monkeypatch):
+    """The calling one takes all pieces. A thread that comes when a call is over has no part in it."""
+    begin = threading.Event()
+    late, help_ = [], thread_pool.help_forever
+    monkeypatch.setattr(thread_pool, "help_forever", lambda slot: (begin.wait(), late.append(slot), help_(slot)))
+    workers = thread_pool.ThreadPool(2)
+    for _ in range(3):
+        assert (count_pieces(workers, 2, 4) == 1).all()
+    begin.set()
+    while not late:
+        time.sleep(0.001)
+    for _ in range(100):
+        assert (count_pieces(workers, 2, 4) == 1).all()
+    run_on(workers, count_together, 2, np.array([200, 1000, 0, 0]))  # for which it is waited
+
+
+def test_calls_of_other_python_threads_go_on_alone(monkeypatch):
+    """Where threads take pieces, a call need not wait for those of another."""
+    workers = thread_pool.ThreadPool(2)
+    monkeypatch.setattr(thread_pool, "run_together", lambda *_: pytest.fail("on several threads"))
+    with workers._busy:
+        assert (count_pieces(workers, 2, 1) == 1).all()
+
+
+def test_after_a_late_call_threads_are_not_asked_for_a_while(monkeypatch):
+    """A thread that has a piece and no processor is waited for; so would the next calls."""
+    now, used, takes = 100.0, [], 0.0
+
+    def run(item, function, threads, what, waits):
+        nonlocal now
+        used.append(threads)
+        now += takes
+
+    def call(count, seconds):
+        nonlocal takes
+        takes = seconds
+        steps(0, count)
+
+    monkeypatch.setattr(joined, "monotonic", lambda: now)
+    pause = thread_pool.Pause()
+    pool = SimpleNamespace(run=run, pause=pause)
+    steps = joined.Steps(pool, 4, 0, 2, Call(pieces=4), ())
+    late = joined.LATE
+    for count, seconds in ((2, 2 * late), (1, late), (20, 20 * late), (1, 3 * late)):  # the last one is late
+        call(count, seconds)
+    assert used == [2] * 4
+    call(1, pause.SHORTEST)
+    call(1, late)
+    assert used[4:] == [1, 2]
+    for _ in range(10):  # late again and again
+        now = pause.end
+        call(1, 10 * late)
+    assert pause.end == now + pause.LONGEST
+    now = pause.end
+    for _ in range(int(2 * pause.LONGEST / late)):
+        call(1, late)
+    call(1, 3 * late)
+    assert pause.end == now + pause.SHORTEST
+
+
 @pytest.mark.skipif(not atomics.SLEEPS, reason="threads sleep at barriers on Linux only")
 def test_who_waits_for_long_uses_no_processor():
     """Beside busy processes a waiting thread must not use up its turns on the processor: 12 ms became 898."""
@@ -212,16 +308,20 @@ def test_who_waits_for_long_uses_no_processor():
 
 
 def test_steps_too_small_to_be_shared_stay_on_one_thread(monkeypatch):
-    """At each step threads wait for each other: where a step takes no longer than that, a second one only costs."""
+    """Threads meet at each step, with a projection twice: where a step takes no longer than that, a second one only
+    costs."""
     engine, used = engines.get("cpu"), []
     monkeypatch.setattr(engine, "joined", lambda functions: functions)  # each loop by itself
     monkeypatch.setattr(engine.thread_pool, "threads", 2)
     monkeypatch.setattr(
-        engine.thread_pool, "run", lambda item, function, threads, what: used.append((function, threads))
+        engine.thread_pool,
+        "run",
+        lambda item, function, threads, what, waits=True: used.append((function, threads)),
     )
-    # 0.5 and 2.1 million multiply-adds per step; of 32 sequences each thread has its own, and nobody waits
-    for batch, H, expected in ((2, 256, 1), (2, 512, 2), (32, 48, 2)):
-        layer = nr.LSTM(H, H, device="cpu", seed=0)
+    # Each has at least 4 million multiply-adds. Per step the first have .13 and .2 million, those with a projection
+    # .7 and 2.1; of 32 sequences each thread has its own, and nobody waits.
+    for batch, H, P, expected in ((2, 128, 0, 1), (1, 224, 0, 2), (2, 320, 160, 1), (2, 512, 256, 2), (32, 48, 0, 2)):
+        layer = nr.LSTM(H, H, device="cpu", seed=0, proj_size=P)
         y, _, tape = layer.forward(np.zeros((60, batch, H), np.float32))
         layer.backward(tape, y)
         known = {address: function.__name__ for (function, _), address in engine._functions.items()}

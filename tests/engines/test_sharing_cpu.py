@@ -60,12 +60,12 @@ def loops_run(engine, monkeypatch):
     """(threads, whether they share sequences, whether R is in panels) of each loop that was run, by itself."""
     taken, run = [], engine.thread_pool.run
 
-    def spy(item, function, threads, what):
+    def spy(item, function, threads, what, waits=True):
         names = {address: known.__name__ for (known, _), address in engine._functions.items()}
         if names[function].endswith("_steps"):
             call = Call.from_address(what)
             taken.append((threads, bool(call.by_rows), bool(call.pack)))
-        run(item, function, threads, what)
+        run(item, function, threads, what, waits)
 
     monkeypatch.setattr(engine.thread_pool, "run", spy)
     monkeypatch.setattr(joined, "join", lambda functions, function_of_copies: functions)  # each loop by itself

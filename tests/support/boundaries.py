@@ -51,9 +51,14 @@ class Layer:
         return self.rows * self.G * self.H * (self.P + self.I)
 
     @property
+    def alone(self):
+        """Whether the CPU's loops over steps have one thread, however their threads would share them."""
+        return self.recurrent_work < cpu.SERIAL_STEPS or self.recurrent_work < cpu.SERIAL_STEP * self.case.T
+
+    @property
     def shares(self):
         """How many threads the CPU's loops over steps could have at most; 1 where there is too little work."""
-        little = self.recurrent_work < cpu.SERIAL_WORK or self.recurrent_work < cpu.SERIAL_STEP * self.case.T
+        little = self.recurrent_work < cpu.SERIAL_WORK or self.recurrent_work < cpu.SERIAL_SHARE * self.case.T
         return 1 if little else self.P // products.UNITS
 
 
@@ -91,7 +96,7 @@ def _tiles_of(rows):
     def crossed(layer):
         width = panel_width(layer.case.dtype)
         partial = layer.H > 4 * width and layer.H % width and layer.P == layer.H
-        return _packed(layer) and layer.shares == 1 and layer.case.B in rows and partial
+        return _packed(layer) and layer.alone and layer.case.B in rows and partial
 
     return crossed
 

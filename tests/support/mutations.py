@@ -92,13 +92,13 @@ MUTATIONS = {
     ),
     "cpu_barrier_after_step": Mutation(
         "numbarnn/engines/cpu/forward.py",
-        "        meet(call, own)\n        _project(",
-        "        _project(",
+        "        end_phase(call, job, phase)\n",
+        "",
         "tests/engines/test_sharing_cpu.py -k 'not_depend and gru-ordinary-units'",
     ),
     "cpu_barrier_after_packing": Mutation(
         "numbarnn/engines/cpu/forward.py",
-        "    if call.by_rows:\n        meet_all(own)\n",
+        "    end_phase(call, job, ZERO)\n",
         "",
         "tests/engines/test_sharing_cpu.py -k 'not_depend and gru-ordinary-sequences'",
     ),

@@ -15,6 +15,7 @@ from numbarnn.compile.plain import plain
 _I64 = ir.IntType(64)
 SLOTS = 8  # int64 words between two threads' counters: one cache line, so that they do not disturb each other
 POLLS_BEFORE_SLEEP = 100_000  # some fifty microseconds, about what waking a thread takes
+POLLS_BEFORE_YIELD = 4_000
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of Linux' system call, by machine
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # on memory that no other process shares
 #: Whether threads can sleep until a number in memory changes; where not, they yield between polls.
@@ -59,12 +60,31 @@ def add_in_order(typingctx, address, value):
     return types.void(types.intp, types.int64), codegen
 
 
+@intrinsic
+def exchange_if(typingctx, address, expected, value):
+    """Write the int64 at an address if it is the expected one, and whether it was: as one step, likewise."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], _I64.as_pointer())
+        return builder.extract_value(builder.cmpxchg(pointer, args[1], args[2], "seq_cst", "seq_cst"), 1)
+
+    return types.boolean(types.intp, types.int64, types.int64), codegen
+
+
 # ------------------------------------------------------------------------------------------ the operating system
 def _register(name, function):
     """Make a function of the operating system's callable from compiled code, also from code of the disk cache."""
     llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
     return name
 
+
+_yield = types.ExternalFunction(
+    _register(
+        "numbarnn_yield",
+        ctypes.WinDLL("kernel32").SwitchToThread if sys.platform == "win32" else ctypes.CDLL(None).sched_yield,
+    ),
+    types.int32(),
+)
 
 if SLEEPS:
     _system_call = types.ExternalFunction(
@@ -86,13 +106,6 @@ if SLEEPS:
         _system_call(_FUTEX, address, np.int64(_FUTEX_WAKE), np.int64(2**31 - 1), np.int64(0))
 
 else:
-    _yield = types.ExternalFunction(
-        _register(
-            "numbarnn_yield",
-            ctypes.WinDLL("kernel32").SwitchToThread if sys.platform == "win32" else ctypes.CDLL(None).sched_yield,
-        ),
-        types.int32(),
-    )
 
     @plain
     def sleep_while(address, value):
@@ -108,14 +121,17 @@ else:
 def wait_until(place, turn):
     """Wait until the int64 at an address is at least `turn`; in the next one stands how many sleep until it changes.
 
-    Polls for a while, as it often comes soon. Then sleeps: beside other programs the thread that is waited for may have
-    no processor, and one that polls would use up its own share of them in vain, to be without one when the other has
-    come. A thread that is going to sleep adds itself before it looks a last time, one that writes looks for sleepers
-    afterwards (`announce`): one of the two sees the other.
+    Polls for a while, as it often comes soon, and now and then lets others run, among which may be the thread that is
+    waited for. Then sleeps: beside other programs that thread may have no processor, and one that polls would use up
+    its own share of them in vain, to be without one when the other has come. A thread that is going to sleep adds
+    itself before it looks a last time, one that writes looks for sleepers afterwards (`announce`): one of the two sees
+    the other.
     """
     polls = 0
     while load_in_order(place) < turn:
         polls += 1
+        if polls % POLLS_BEFORE_YIELD == 0:
+            _yield()
         if polls > POLLS_BEFORE_SLEEP:
             add_in_order(place + 8, 1)
             seen = load_in_order(place)

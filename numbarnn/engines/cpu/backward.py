@@ -21,19 +21,21 @@ from numbarnn.engines.cpu.records import (
 )
 from numbarnn.engines.cpu.sharing import (
     NO,
+    NONE,
     ONE,
     YES,
     ZERO,
     clear_units,
     cut,
+    end_phase,
     find_step_time,
     mask_at,
     meet,
-    meet_all,
     run_rows,
     set_parameters,
     share_of,
     sum_units,
+    take,
 )
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
@@ -53,7 +55,7 @@ def _pack_columns(zero, call, own, source, panels, terms, columns):
     """Weights (terms, columns) in panels (columns / width, terms, width)."""
     item, address = bytes_of(zero), new_product()
     width, at = PANEL_ROW // item, product_at(address)
-    first, last = cut(columns, width, own.thread, own.threads)
+    first, last = cut(columns, width, own.part, own.parts)
     at.terms, at.b_row = terms, columns * item
     for j in range(first, last, width):
         at.columns, at.b = min(width, columns - j), source + j * item
@@ -183,32 +185,57 @@ def _stages(zero, call, own, address, at):
         _multiply_back(zero, call, weights, terms, sizes, a, out, NO)
 
 
+@plain
+def _cell(zero, call, own, address, step):
+    """The cell's part of a step: dah and the rest, from dh."""
+    at = find_step_time(step, call.steps, call.direction, YES)
+    _project(zero, call, own, at)
+    _mask_gradients(zero, call, own, at)
+    _add_state_gradients(zero, call, own, at)
+    _stages(zero, call, own, address, at)
+    run_rows(zero, call, own, address, at, call.step, YES)
+
+
+@plain
+def _through_R(zero, call, own, step):
+    """dh += dah R, of all units' dah."""
+    t = find_step_time(step, call.steps, call.direction, YES)[0]
+    b, first, terms = own.first_row, own.first_out, call.recurrent * call.hidden
+    weights = Weights(call.R, call.R_panels, call.ah_gates * call.hidden, call.outputs)
+    dah = call.dah + (t * call.batch + b) * call.dah_row, call.dah_row
+    dh = call.dh + b * call.dh_row + first * bytes_of(zero), call.dh_row
+    _multiply_back(zero, call, weights, (ZERO, terms), (own.last_row - b, first, own.last_out - first), dah, dh, YES)
+
+
 # ------------------------------------------------------------------------------------------ the loop
 @by_address
 def backward_steps(zero, address):
     """Steps of one direction's walk back: the cell's backward and the product with R.
+
+    The product belongs to the phase of the next step: its units' dh need all units' dah, and nothing but them needs dh.
 
     Args:
         as those of `forward.forward_steps`; step 0 is the last one of forward.
     """
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.what)
-    own = share_of(zero, call, job)
-    if call.first == 0:
-        _pack(zero, call, own)
-        meet_all(own)
-    set_parameters(zero, call, own, rows_at(rows_address))
-    b, item = own.first_row, bytes_of(zero)
-    weights = Weights(call.R, call.R_panels, call.ah_gates * call.hidden, call.outputs)
-    terms, sizes = (ZERO, call.recurrent * call.hidden), (own.last_row - b, own.first_out, own.last_out - own.first_out)
-    for step in range(call.first, call.last):
-        at = find_step_time(step, call.steps, call.direction, YES)
-        _project(zero, call, own, at)
-        _mask_gradients(zero, call, own, at)
-        _add_state_gradients(zero, call, own, at)
-        _stages(zero, call, own, rows_address, at)
-        run_rows(zero, call, own, rows_address, at, call.step, YES)
-        meet(call, own)
-        dah = call.dah + (at[0] * call.batch + b) * call.dah_row, call.dah_row
-        dh = call.dh + b * call.dh_row + own.first_out * item, call.dh_row
-        _multiply_back(zero, call, weights, terms, sizes, dah, dh, YES)
+    piece = take(call, job, ZERO, NONE)
+    while piece != NONE:
+        if call.first == 0:
+            _pack(zero, call, share_of(zero, call, job, piece))
+        piece = take(call, job, ZERO, piece)
+    end_phase(call, job, ZERO)
+    set_parameters(zero, call, rows_at(rows_address))
+    steps = call.last - call.first + 1 if call.by_rows else 1  # of a phase
+    for first in range(call.first, call.last + 1, steps):
+        phase = first - call.first + 1
+        piece = take(call, job, phase, NONE)
+        while piece != NONE:
+            own = share_of(zero, call, job, piece)
+            for step in range(first, first + steps):
+                if step > call.first:
+                    _through_R(zero, call, own, step - 1)
+                if step < call.last:
+                    _cell(zero, call, own, rows_address, step)
+            piece = take(call, job, phase, piece)
+        end_phase(call, job, phase)

@@ -18,6 +18,7 @@ from numbarnn.engines.cpu import (
     openblas,
     panels,
     products,
+    sharing,
 )
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call, row_bytes
 from numbarnn.engines.cpu.memory import MemoryPool
@@ -26,9 +27,12 @@ from numbarnn.engines.cpu.thread_pool import ThreadPool
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
-# Multiply-adds per step below which threads do not share units: at each step they wait for each other, which beside
-# other programs takes long.
-SERIAL_STEP = 800_000
+# The same for steps whose threads take pieces, and do not wait for one that comes late; all steps, and one step.
+SERIAL_STEPS, SERIAL_STEP = 1_000_000, 180_000
+# Multiply-adds per step below which threads do not share units where each waits for all others, several times per step:
+# beside other programs that takes long.
+SERIAL_SHARE = 800_000
+PIECES_OF_THREAD = 2  # of the units of a step
 PACKED_FROM = 8  # rows of all steps from which weights are packed
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 # The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
@@ -102,23 +106,34 @@ class CpuEngine(HostEngine):
             compiled = self._cells[id(cell), dtype.char] = CompiledCell(cell, str(dtype))
         return compiled
 
-    def _threads(self, work, parts):
-        """Threads for `work` multiply-adds that can be cut into `parts`."""
-        if work < SERIAL_WORK:
+    def _threads(self, work, parts, enough=None):
+        """Threads for `work` multiply-adds that can be cut into `parts`, if it is enough: at least SERIAL_WORK."""
+        if work < (SERIAL_WORK if enough is None else enough):
             return 1
         return max(1, min(self.thread_pool.threads, parts // products.UNITS))
 
-    def _step_threads(self, steps, batch, parameters, x=None):
-        """Threads for steps that multiply a batch with R and W_hr, and before, where they have x, with W.
+    def _share_steps(self, call, parameters, x):
+        """Threads for a call's steps, which multiply its batch with R and W_hr, and before, where they have x, with W;
+        the call is told how they share them.
 
-        Like all numbers of threads it depends on sizes alone, so that results do too.
+        Like all numbers of threads it depends on sizes alone.
         """
-        R, W_hr = parameters.R, parameters.W_hr
+        R, W_hr, batch = parameters.R, parameters.W_hr, call.batch
         recurrent = R.size if W_hr is None else R.size + W_hr.size
         inputs = 0 if x is None else parameters.W.size
-        threads = self._threads(steps * batch * (recurrent + inputs), R.shape[1])
-        by_units = not _by_rows(batch, threads, R)
-        return 1 if by_units and batch * max(recurrent, (recurrent + inputs) // 2) < SERIAL_STEP else threads
+        meets = call.stages_count or call.W_hr  # within a step of some units
+        work, step = call.steps * batch * (recurrent + inputs), batch * max(recurrent, (recurrent + inputs) // 2)
+        threads = self._threads(work, R.shape[1])
+        call.by_rows = _by_rows(batch, threads, R)
+        if not call.by_rows and not meets:
+            threads = self._threads(work, R.shape[1], SERIAL_STEPS)
+        if not call.by_rows and step < (SERIAL_SHARE if meets else SERIAL_STEP):
+            threads = 1
+        if call.by_rows:
+            call.pieces = threads
+        elif not meets:
+            call.pieces = min(sharing.MOST_PIECES, PIECES_OF_THREAD * threads)
+        return threads
 
     def empty(self, shape, dtype):
         return self._memory.empty(shape, dtype)
@@ -220,7 +235,7 @@ class CpuEngine(HostEngine):
     def _steps(self, loop, buffers, call, pack_panel, x=None):
         """A `joined.Steps`: the function f(first, last) that calls a compiled loop."""
         p, dtype, kept = buffers.parameters, buffers.states.h.dtype, [buffers]  # what must live as long
-        threads = self._step_threads(call.steps, call.batch, p, x)
+        threads = self._share_steps(call, p, x)
 
         def scratch(shape):
             kept.append(self._memory.empty(shape, dtype))
@@ -229,7 +244,6 @@ class CpuEngine(HostEngine):
         if buffers.options.settings is not None:
             kept.append(np.array(buffers.options.settings))
             call.settings = address(kept[-1])
-        call.by_rows = _by_rows(call.batch, threads, p.R)
         if call.steps * call.batch >= PACKED_FROM:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)

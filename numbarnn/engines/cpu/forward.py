@@ -20,6 +20,7 @@ from numbarnn.engines.cpu.records import (
 )
 from numbarnn.engines.cpu.sharing import (
     NO,
+    NONE,
     ONE,
     YES,
     ZERO,
@@ -27,14 +28,15 @@ from numbarnn.engines.cpu.sharing import (
     clear_units,
     copy_units,
     cut,
+    end_phase,
     find_step_time,
     mask_at,
     meet,
-    meet_all,
     run_rows,
     set_parameters,
     share_of,
     sum_units,
+    take,
 )
 from numbarnn.engines.cpu.vectors import bytes_of
 
@@ -44,14 +46,12 @@ from numbarnn.engines.cpu.vectors import bytes_of
 def _pack(zero, call, own):
     """R, W and W_hr in panels: the rows of the thread's units."""
     if call.pack:
-        first, last = own.first_packed, own.last_packed
+        first, last = cut(call.hidden, PANEL_ROW // bytes_of(zero), own.part, own.parts)
         _pack_gates(zero, call, (call.R, call.R_panels), (call.ah_gates, call.hidden, call.outputs), (first, last))
         if call.x:
             _pack_gates(zero, call, (call.W, call.W_panels), (call.gates, call.hidden, call.inputs), (first, last))
         if call.W_hr:
-            first, last = own.first_out, own.last_out
-            if call.by_rows:
-                first, last = cut(call.outputs, PANEL_ROW // bytes_of(zero), own.thread, own.threads)
+            first, last = cut(call.outputs, PANEL_ROW // bytes_of(zero), own.part, own.parts)
             _pack_gates(zero, call, (call.W_hr, call.W_hr_panels), (ONE, call.outputs, call.hidden), (first, last))
 
 
@@ -101,7 +101,8 @@ def _input_products(zero, call, own):
         t0 = find_step_time(call.first, call.steps, call.direction, NO)[0]
         t1 = find_step_time(call.last - 1, call.steps, call.direction, NO)[0]
         row, end = min(t0, t1) * call.batch, (max(t0, t1) + 1) * call.batch
-        shape, units = (ZERO, call.gates, call.hidden, call.inputs), (own.first_packed, own.last_packed)
+        shape = ZERO, call.gates, call.hidden, call.inputs
+        units = cut(call.hidden, PANEL_ROW // bytes_of(zero), own.part, own.parts)
         x, ax = (call.x + row * call.x_row, call.x_row), (call.ax + row * call.ax_row, call.ax_row)
         _multiply_gates(zero, call, (call.W, call.W_panels), shape, end - row, x, ax, units)
 
@@ -169,6 +170,7 @@ def _carry(zero, call, own, at):
 def _project(zero, call, own, at):
     """h = m W_hrᵀ after a step, the thread's columns; those of skipped steps are carried through."""
     if call.W_hr:
+        meet(call, own)
         (t, before), b, P = at, own.first_row, call.outputs
         h, columns = call.h + (t + 1) * call.h_slot, (own.first_out, own.last_out)
         m = call.own_h + (t + 1) * call.own_h_slot + b * call.own_h_row, call.own_h_row
@@ -179,7 +181,17 @@ def _project(zero, call, own, at):
             if mask_at(call, t + 1, b) == SKIP:
                 h_before = call.h + before * call.h_slot + b * call.h_row
                 copy_units(zero, h + b * call.h_row, h_before, ONE, P, own.first_out, own.last_out)
-        meet(call, own)
+
+
+@plain
+def _step(zero, call, own, address, step):
+    """The thread's share of a step."""
+    at = find_step_time(step, call.steps, call.direction, NO)
+    _recurrent_products(zero, call, own, at)
+    _stages(zero, call, own, address, at)
+    run_rows(zero, call, own, address, at, call.step, YES)
+    _carry(zero, call, own, at)
+    _project(zero, call, own, at)
 
 
 # ------------------------------------------------------------------------------------------ the loop
@@ -193,18 +205,22 @@ def forward_steps(zero, address):
     """
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.what)
-    own = share_of(zero, call, job)
-    if call.first == 0:
-        _pack(zero, call, own)
-    _input_products(zero, call, own)
-    if call.by_rows:
-        meet_all(own)
-    set_parameters(zero, call, own, rows_at(rows_address))
-    for step in range(call.first, call.last):
-        at = find_step_time(step, call.steps, call.direction, NO)
-        _recurrent_products(zero, call, own, at)
-        _stages(zero, call, own, rows_address, at)
-        run_rows(zero, call, own, rows_address, at, call.step, YES)
-        _carry(zero, call, own, at)
-        meet(call, own)
-        _project(zero, call, own, at)
+    piece = take(call, job, ZERO, NONE)
+    while piece != NONE:
+        own = share_of(zero, call, job, piece)
+        if call.first == 0:
+            _pack(zero, call, own)
+        _input_products(zero, call, own)
+        piece = take(call, job, ZERO, piece)
+    end_phase(call, job, ZERO)
+    set_parameters(zero, call, rows_at(rows_address))
+    steps = call.last - call.first if call.by_rows else 1  # of a phase
+    for first in range(call.first, call.last, steps):
+        phase = first - call.first + 1
+        piece = take(call, job, phase, NONE)
+        while piece != NONE:
+            own = share_of(zero, call, job, piece)
+            for step in range(first, first + steps):
+                _step(zero, call, own, rows_address, step)
+            piece = take(call, job, phase, piece)
+        end_phase(call, job, phase)

@@ -6,6 +6,8 @@ microseconds, the copies of its states less than one.
 
 from ctypes import addressof
 from functools import partial
+from math import inf
+from time import monotonic
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from numbarnn.engines.cpu.calls import address, row_bytes
 from numbarnn.engines.cpu.records import Call, Copy, Step, by_address, copy_at, job_at
 from numbarnn.engines.cpu.thread_pool import run_all_alone
 from numbarnn.engines.cpu.vectors import numbers_at
+
+LATE = 0.001  # seconds by which a call is late that had to wait for a thread with a piece, but without a processor
+LONGER = 1.02  # times as long at most becomes with a call what is the best time, as machines become slower too
 
 
 class Steps:
@@ -26,10 +31,21 @@ class Steps:
     def __init__(self, thread_pool, item, function, threads, call, kept):
         self._thread_pool, self.item, self.function, self.threads = thread_pool, item, function, threads
         self.call, self.kept = call, kept
+        self._best = inf  # seconds for a step
 
     def __call__(self, first, last):
-        self.call.first, self.call.last = first, last
-        self._thread_pool.run(self.item, self.function, self.threads, addressof(self.call))
+        call, pool = self.call, self._thread_pool
+        call.first, call.last = first, last
+        run = partial(pool.run, self.item, self.function, what=addressof(call), waits=call.pieces == 0)
+        if self.threads == 1 or call.by_rows or call.pieces == 0:
+            run(self.threads)
+        elif (begin := monotonic()) < pool.pause.end:
+            run(1)
+        else:
+            run(self.threads)
+            end, steps = monotonic(), max(1, last - first)
+            self._best = min(self._best * LONGER, (end - begin) / steps)
+            pool.pause.after(begin, end, end - begin > 1.5 * self._best * steps + LATE)
 
 
 class _Joined:

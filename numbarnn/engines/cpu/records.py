@@ -16,9 +16,10 @@ from numbarnn.compile.plain import Entry
 from numbarnn.engines.cpu.vectors import own_memory
 
 _CALL = (
-    # the cell, the problem, and what of it is to do; `pack`: weights in panels; `by_rows`: see `sharing.Share`
+    # the cell, the problem, and what of it is to do; `pack`: weights in panels; `by_rows`: threads share the sequences,
+    # not the units; `pieces`: of a phase, see `sharing.take`; 0: each thread has its own share
     "hidden gates recurrent ah_gates private per_unit_values sums_count same_gradient",
-    "steps batch outputs inputs direction first last save backward pack by_rows",
+    "steps batch outputs inputs direction first last save backward pack by_rows pieces",
     # parameters; places for panels
     "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels",
     # states; own_h is h as the cell computes it, ahead of a projection

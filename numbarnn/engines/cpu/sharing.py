@@ -6,7 +6,7 @@ import numpy as np
 
 from numbarnn.common.order import RESET, SKIP, step_time
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.atomics import barrier
+from numbarnn.engines.cpu.atomics import SLOTS, add_in_order, barrier, exchange_if, load_in_order, wait_until, wake
 from numbarnn.engines.cpu.cell_steps import TILE
 from numbarnn.engines.cpu.panels import PANEL_ROW
 from numbarnn.engines.cpu.records import LARGEST, rows_at, run
@@ -17,32 +17,32 @@ FEW_TILES = 8  # sums of TILEs of units added up one after another
 _BYTE = np.uint8(0)
 # For arguments that are always the same.
 ZERO, ONE, NO, YES = np.intp(0), np.intp(1), np.bool_(False), np.bool_(True)
+NONE = np.intp(-1)
+MOST_PIECES = 32  # of a phase: a bit of a word for each
+_DONE = SLOTS * 8  # bytes from the word that says which pieces are taken to how many are done
 
 
 class Share(NamedTuple):
-    """What a thread does of each step: either some sequences, or some units of all of them.
-
-    Threads with sequences of their own need not wait for each other. Those with units do, once per step, as the next
-    product with R needs all of h.
+    """What a thread does at a time: steps of some sequences, or a step of some units of all of them.
 
     Attributes:
         thread, threads, counters: of its `records.Job`.
+        part, parts: number of the share, and of how many. It packs this part of the weights, and multiplies x by it.
         first_row, last_row: its sequences. first, last: its units of H.
         first_out, last_out: its columns of h, which with a projection are not its units.
-        first_packed, last_packed: the units whose weights it packs.
     """
 
     thread: int
     threads: int
     counters: int
+    part: int
+    parts: int
     first_row: int
     last_row: int
     first: int
     last: int
     first_out: int
     last_out: int
-    first_packed: int
-    last_packed: int
 
 
 @plain
@@ -53,30 +53,73 @@ def cut(size, part, thread, threads):
 
 
 @plain
-def share_of(zero, call, job):
-    """The thread's share of a call."""
-    thread, threads, counters = job.thread, job.threads, job.counters
+def share_of(zero, call, job, piece):
+    """The share of a call that is a piece, or where threads take none, the thread's."""
+    part, parts = job.thread, job.threads
+    if call.pieces and job.threads > 1:
+        part, parts = piece, call.pieces
+    if call.by_rows:
+        b0, b1 = cut(call.batch, ONE, part, parts)
+        return Share(job.thread, job.threads, job.counters, part, parts, b0, b1, 0, call.hidden, 0, call.outputs)
     # Sums over units are made of those of TILE units, so that they are the same for any number of threads.
     width = TILE if call.sums_count else PANEL_ROW // bytes_of(zero)
-    first, last = cut(call.hidden, width, thread, threads)
-    if call.by_rows:
-        b0, b1 = cut(call.batch, ONE, thread, threads)
-        return Share(thread, threads, counters, b0, b1, 0, call.hidden, 0, call.outputs, first, last)
-    p0, p1 = (first, last) if call.W_hr == 0 else cut(call.outputs, width, thread, threads)
-    return Share(thread, threads, counters, 0, call.batch, first, last, p0, p1, first, last)
+    first, last = cut(call.hidden, width, part, parts)
+    p0, p1 = (first, last) if call.W_hr == 0 else cut(call.outputs, width, part, parts)
+    return Share(job.thread, job.threads, job.counters, part, parts, 0, call.batch, first, last, p0, p1)
+
+
+# ------------------------------------------------------------------------------------------ threads and each other
+# A call has phases, of which each needs all of the one before: packing; then all steps, where threads have sequences of
+# their own; else each step, as its product with R needs all of h. A phase is cut into pieces, and a thread takes one
+# after another. So one that wakes up late, or that gets no processor, as other programs have them, is waited for only
+# if it has a piece that is not done. The results are those of one thread, whoever does a piece.
+#
+# Cells with sums, stages or a projection wait for each other within a step too. Where their threads share units, each
+# has one share that is its own, and they meet.
+@plain
+def take(call, job, phase, before):
+    """The next piece of a phase for the thread to do, `NONE` if all are taken.
+
+    Each thread begins with a piece of its own, so that most of the time it has the same part of R in its cache.
+
+    Args:
+        phase: 0 is the first. The one before must be done, see `end_phase`.
+        before: what the thread took before in this phase, and has done; `NONE` at first.
+    """
+    if job.threads == 1 or call.pieces == 0:
+        return ZERO if before == NONE else NONE
+    taken_at, done_at = job.counters, job.counters + _DONE
+    if before != NONE:
+        add_in_order(done_at, 1)
+        if load_in_order(done_at + 8) > 0:
+            wake(done_at)
+    while True:
+        word = load_in_order(taken_at)  # the phase, and a bit for each piece
+        taken = word & 0xFFFFFFFF if word >> 32 == phase else 0
+        piece = call.pieces * job.thread // job.threads
+        if word >> 32 > phase or taken == (1 << call.pieces) - 1:
+            piece = NONE
+            break
+        while taken >> piece & 1 != 0:
+            piece = (piece + 1) % call.pieces
+        if exchange_if(taken_at, word, phase << 32 | taken | 1 << piece):
+            break
+    return piece
+
+
+@plain
+def end_phase(call, job, phase):
+    """Wait until all pieces of a phase are done; or where threads take none, until all have come here."""
+    if job.threads > 1 and call.pieces:
+        wait_until(job.counters + _DONE, (phase + 1) * call.pieces)
+    elif job.threads > 1:
+        barrier(job.counters, job.thread, job.threads)
 
 
 @plain
 def meet(call, own):
     """In a step: wait until all threads have come here, where they share the units."""
     if own.threads > 1 and not call.by_rows:
-        barrier(own.counters, own.thread, own.threads)
-
-
-@plain
-def meet_all(own):
-    """Wait until all threads have come here."""
-    if own.threads > 1:
         barrier(own.counters, own.thread, own.threads)
 
 
@@ -139,9 +182,9 @@ def set_rows(zero, call, own, rows, b, count, t, before):
 
 
 @plain
-def set_parameters(zero, call, own, rows):
+def set_parameters(zero, call, rows):
     """What `rows` has in all steps."""
-    rows.first, rows.last, rows.H, rows.noise = own.first, own.last, call.hidden, call.noise
+    rows.H, rows.noise = call.hidden, call.noise
     rows.b_w, rows.b_r, rows.per_unit = call.b_w, call.b_r, call.per_unit
     rows.settings = call.settings
     rows.h_row = rows.new_h_row = call.own_h_row
@@ -203,7 +246,6 @@ def sum_units(zero, call, own, address, at, stage, totals):
                     _largest_of_lanes(zero, out, lanes, count, rows.last - first)
                 else:
                     _add_lanes(zero, out, lanes, count, rows.last - first)
-    rows.first, rows.last = own.first, own.last
     meet(call, own)
     parts, sums = numbers_at(zero, call.parts), numbers_at(zero, totals)
     tiles = (call.hidden + TILE - 1) // TILE
@@ -233,6 +275,7 @@ def run_rows(zero, call, own, address, at, step, skip):
     """
     (t, before), rows = at, rows_at(address)
     b, count, out = own.first_row, own.last_row - own.first_row, rows.out
+    rows.first, rows.last = own.first, own.last
     if call.step_mask:
         count = 1
     while b < own.last_row:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.atomics import SLOTS, announce, load_in_order, wait_until
+from numbarnn.engines.cpu.atomics import SLOTS, announce, exchange_if, load_in_order, store_in_order, wait_until
 from numbarnn.engines.cpu.records import JOB_BYTES, STEP_BYTES, from_python, job_at, new_job, run, step_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
@@ -135,8 +135,9 @@ class _JobQueue:
 
 # ------------------------------------------------------------------------------------------ compiled functions
 # A helper waits for turns at the address of its slot. Places of a slot: turn and sleepers; then in a line of the cache
-# of its own the turns that are done, and sleepers; then what is to do.
-_DONE, _FUNCTION, _ITEM, _JOB, _SLOT = 64, 128, 136, 144, 192
+# of its own the turns that are done, and sleepers; then what is to do, and the turn once more, as a ticket: the helper
+# takes it to have part in the turn, or the caller, who then does not wait for it.
+_DONE, _FUNCTION, _ITEM, _JOB, _TICKET, _SLOT = 64, 128, 136, 144, 152, 192
 
 
 @plain
@@ -153,12 +154,13 @@ def help_forever(slot):
     """What a helping thread does; a turn without a function ends it."""
     words, turn = numbers_at(np.int64(0), slot), 0
     while True:
-        turn += 1
-        wait_until(slot, turn)
-        if words[_FUNCTION // 8] == 0:
-            break
-        _call(words[_ITEM // 8], words[_FUNCTION // 8], words[_JOB // 8])
-        announce(slot + _DONE, turn)
+        wait_until(slot, turn + 1)
+        turn = load_in_order(slot)
+        if exchange_if(slot + _TICKET, turn, 0):
+            if words[_FUNCTION // 8] == 0:
+                break
+            _call(words[_ITEM // 8], words[_FUNCTION // 8], words[_JOB // 8])
+            announce(slot + _DONE, turn)
 
 
 @from_python
@@ -187,12 +189,13 @@ def run_all_alone(item, steps, count):
 
 
 @from_python
-def run_together(item, function, what, threads, slots, jobs, counters):
+def run_together(item, function, what, threads, slots, jobs, counters, waits):
     """Do something on this thread and the helpers of the first slots.
 
     Args:
         item: bytes of a number of the dtype. function, what: addresses, see `records.Job`.
         slots, jobs, counters: addresses of memory for as many threads.
+        waits: for all helpers; else only for those that have begun when this thread is done, as nothing is left to do.
     """
     words = numbers_at(np.int64(0), counters)
     for k in range(threads * SLOTS):
@@ -205,12 +208,15 @@ def run_together(item, function, what, threads, slots, jobs, counters):
             slot = slots + (thread - 1) * _SLOT
             words = numbers_at(np.int64(0), slot)
             words[_FUNCTION // 8], words[_ITEM // 8], words[_JOB // 8] = function, item, address
+            store_in_order(slot + _TICKET, words[0] + 1)
             announce(slot, words[0] + 1)
         else:
             _call(item, function, address)
     for thread in range(1, threads):
         slot = slots + (thread - 1) * _SLOT
-        wait_until(slot + _DONE, load_in_order(slot))
+        turn = load_in_order(slot)
+        if waits or not exchange_if(slot + _TICKET, turn, 0):
+            wait_until(slot + _DONE, turn)
 
 
 class _Helpers:
@@ -241,10 +247,35 @@ class _Helpers:
 @from_python
 def tell(slot):
     """A turn of a slot whose words are written."""
-    announce(slot, load_in_order(slot) + 1)
+    turn = load_in_order(slot) + 1
+    store_in_order(slot + _TICKET, turn)
+    announce(slot, turn)
 
 
 # ------------------------------------------------------------------------------------------ the pool
+class Pause:
+    """When no other thread is asked to take pieces: after a call that had to wait for one, as the next would too.
+
+    The more often that happens, the longer: beside other programs threads lose their processors all the time.
+
+    Attributes:
+        end: until this time; seconds of a clock.
+    """
+
+    SHORTEST, LONGEST = 0.002, 0.032
+
+    def __init__(self):
+        self.end, self._seconds = 0.0, 0.0
+
+    def after(self, begin, end, late):
+        """Tell of a call on several threads, which was late or not."""
+        if late:
+            self._seconds = min(self.LONGEST, 2 * self._seconds + self.SHORTEST)
+            self.end = end + self._seconds
+        else:
+            self._seconds = max(0.0, self._seconds - (end - begin) / 2)
+
+
 class ThreadPool:
     """Runs compiled functions on several threads at once, and Python's jobs on several.
 
@@ -255,7 +286,7 @@ class ThreadPool:
     def __init__(self, threads=None):
         self.threads = threads or default_threads()
         self._workers, self._helpers = [], None
-        self._busy = threading.Lock()
+        self._busy, self.pause = threading.Lock(), Pause()
         self._local = threading.local()  # .in_job: this Python thread does one of `run_jobs`' jobs
         if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
             this = weakref.ref(self)
@@ -271,25 +302,32 @@ class ThreadPool:
             self._workers, self._helpers = [], None
             self.threads = threads
 
-    def run(self, item, function, threads, what):
+    def run(self, item, function, threads, what, waits=True):
         """Let `threads` threads (at most this thread pool's) do something together, and return when it is done; inside
         a job of `run_jobs` the calling thread does it alone.
 
-        A call from another Python thread waits for its turn: on fewer threads it could take longer.
+        A call from another Python thread waits for its turn where this waits for all threads; else it is done alone.
 
         Args:
             item: bytes of a number of the dtype.
             function, what: addresses of a function of (zero, address of a `records.Job`), and of what it does.
+            waits: for all threads; else only for the calling one, and for others that have begun. A thread that comes
+                must then find what is left to do, and this one do all if none comes.
         """
         threads = min(threads, self.threads)
         if threads == 1 or getattr(self._local, "in_job", False):
             run_alone(item, function, what)
             return
-        with self._busy:
+        if not self._busy.acquire(blocking=waits):
+            run_alone(item, function, what)
+            return
+        try:
             if self._helpers is None:
                 self._helpers = _Helpers(self.threads - 1)
-            helpers = self._helpers
-            run_together(item, function, what, threads, helpers.slots, helpers.jobs, helpers.counters)
+            at = self._helpers
+            run_together(item, function, what, threads, at.slots, at.jobs, at.counters, waits)
+        finally:
+            self._busy.release()
 
     def run_jobs(self, jobs):
         """Do jobs (`base.Job`), each on one thread; a thread takes the first that is ready. Lanes do not matter here.
