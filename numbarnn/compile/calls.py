@@ -75,6 +75,7 @@ class Calls:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "view":
             return self.view(node)
         function, arguments = self.value(node.func), self.values(node.args)
+        function = math.floor if function is np.floor else function  # Numba's math.floor would be an integer
         if isinstance(function, Plain):
             return self.call(function, arguments)
         if function in (min, max):

@@ -317,15 +317,20 @@ def test_stages_of_the_largest():
     assert [stage.largest for stage in traced.stages] == [False]
 
 
-def test_what_numba_compiles_leaves_the_rest_as_it_was():
-    """On the CPU Numba compiles %, of which plain functions have no floor; the division that was met in it before that
-    was noticed is what the sigmoid needs too."""
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+def test_remainders_on_the_cpu(dtype):
+    """Of one's own period, so that its derivative has a floor; compiled without Numba."""
 
     @cell
     def after_a_remainder(x, h, p):
-        return functions.sigmoid((p.W.a @ x) % 0.7) + p.R.a @ h
+        return functions.sigmoid((p.W.a @ x) % p.period) + p.R.a @ h
 
-    layer = numbarnn.RNN(after_a_remainder, 3, 4, device="cpu", dtype="float32", seed=0)
-    x = np.random.default_rng(0).standard_normal((1, 2, 3)).astype("float32")
-    expected = 1 / (1 + np.exp(-((x[0] @ layer.named["W.a"].T) % 0.7)))
-    np.testing.assert_allclose(layer(x)[0][0], expected, rtol=1e-5)
+    layer = numbarnn.RNN(after_a_remainder, 3, 4, device="cpu", dtype=dtype, seed=0)
+    x = np.random.default_rng(0).standard_normal((1, 2, 3)).astype(dtype)
+    a, period = x[0] @ layer.named["W.a"].T, layer.named["period"]
+    y, _, tape = layer.forward(x)
+    s = 1 / (1 + np.exp(-(a % period)))
+    rtol = 1e-5 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(y[0], s, rtol=rtol)
+    expected = (s * (1 - s) * -np.floor(a / period)).sum(axis=0)
+    np.testing.assert_allclose(layer.backward(tape, np.ones_like(y)).named["period"], expected, rtol=rtol, atol=1e-6)
