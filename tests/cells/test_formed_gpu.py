@@ -25,12 +25,14 @@ def test_agrees_with_a_loop_when_weights_change(name, schedule, dtype):
 
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
-def test_halves(dtype):
-    layer = layer_of("learned_diffusion", dtype, "cuda", num_layers=2)
-    given = problem("learned_diffusion", layer)
-    assert_close(
-        computed(layer, given), expected("learned_diffusion", layer, given), 5e-3 if dtype == "float16" else 4e-2
-    )
+@pytest.mark.parametrize(
+    "name", ("learned_diffusion", "janet", "small_context", "sak_lstm", "tgru_of_wide_x", "large_memory")
+)
+def test_halves(name, dtype):
+    """Formed in float32, and rounded once."""
+    layer = layer_of(name, dtype, "cuda", num_layers=2)
+    given = problem(name, layer)
+    assert_close(computed(layer, given), expected(name, layer, given), 5e-3 if dtype == "float16" else 4e-2)
 
 
 def test_a_change_between_forward_and_backward_is_noticed():

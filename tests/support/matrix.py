@@ -192,11 +192,7 @@ def options_in_turn(engine):
 
 
 WRITTEN = tuple(name for name in equations.WRITTEN if name != "drawn")
-# Without phased_lstm, whose clock multiplies the rounding of its phase by 40; a clock that is half open is there.
-LIBRARY = (
-    *(name for name in equations.LIBRARY if name != "phased_lstm"),
-    *(f"{name} at random" for name in equations.AT_RANDOM),
-)
+LIBRARY = (*equations.LIBRARY, *(f"{name} at random" for name in equations.AT_RANDOM))
 # One of each structure: each takes the CPU's compiler a quarter of a minute. In the simulator all are run.
 ON_CPU = {
     "blend", "ladder", "projected_lstm", "slstm", "multiplicative_lstm", "layer_norm_gru", "sru", "min_gru",
@@ -244,7 +240,7 @@ def library_points(engine, full):
             schedule = SCHEDULES[engine][turn % len(SCHEDULES[engine])]
             one_product = not (case.definition.stages or case.definition.projected)
             if has_kinks(name):  # few and no halves: see above
-                case = replace(case, dtype="float64" if "phased" in name and full else dtypes[number % 2])
+                case = replace(case, dtype=dtypes[(turn if "phased" in name else number) % 2])
             yield Point(case, schedule if schedule != "persistent" or one_product else "stepwise")
 
 

@@ -73,6 +73,20 @@ class Problem:
         if case.state and "n" in case.states and not case.of_reference and equations.kind(case.cell) == "library":
             n = case.states.index("n")  # a normaliser is positive
             self.states[n] = [0.5 + abs(part) for part in self.states[n]]
+        if "phased" in case.cell and (case.dtype == "float32" or case.cell == "phased_lstm"):
+            self._slow_clocks(rng)
+
+    def _slow_clocks(self, rng):
+        """Whole numbers of steps, as a clock counts them, in the first period: there a phase errs by a few eps of
+        itself. A later one errs by an eps of 1 for each period before, which the opening gate multiplies by 40."""
+        for name, array in self.parameters.items():
+            if name.startswith("log_period"):
+                array[...] = np.log(rng.uniform(16, 40, array.shape))
+            elif name.startswith("shift"):
+                array[...] = -rng.random(array.shape)
+        t = self.case.states.index("t")
+        if self.states[t] is not None:
+            self.states[t] = [rng.integers(0, 3, part.shape).astype(part.dtype) for part in self.states[t]]
 
     # ---------------------------------------------------------------------------- in the form in which layers take them
     h = cached_property(lambda self: self.joined(self.states[0]))
