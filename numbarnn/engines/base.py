@@ -264,13 +264,13 @@ class Engine(ABC):
 
         Args:
             dw: {"W": (G * H, I), "R": (A * H, H), "b_w": (G * H,), "b_r": (A * H,)}, some may be missing.
-            dax: (T * B, G * H). dah: (T * B, A * H), of which those that R has rows for are multiplied.
+            dax: (T * B, G * H). dah: (T * B, A * H), of which those that W and R have rows for are multiplied.
             x: (T * B, I). h_before: (T * B, H). Rows at any stride.
             accumulate: add to dw instead of writing over it.
         """
         options = {"transpose_a": True, "accumulate": accumulate, "allow_tf32": allow_tf32}
         if "W" in dw:
-            self.multiply(dw["W"], dax, x, **options)
+            self.multiply(dw["W"], dax[:, : len(dw["W"])], x, **options)
         if "R" in dw:
             self.multiply(dw["R"], dah[:, : len(dw["R"])], h_before, **options)
         biases = [(dw[bias], gradient) for bias, gradient in (("b_w", dax), ("b_r", dah)) if bias in dw]

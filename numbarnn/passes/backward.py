@@ -179,7 +179,7 @@ class BackwardPass(Pass):
         """dx = dax W for the task's times, summed over the directions."""
         when = task.times(self.tape.steps)
         dx, products = rows(self.dx_of(task.layer)[when]), []
-        for direction, part in enumerate(self.tape.weights[task.layer]):
+        for direction in range(self.problem.directions):
             gates = self.problem.cell.num_gates
             dax = self._columns(self.dax[task.layer, direction][when], task.layer, gates)
             mode = self.tape.input_mode(task.layer)
@@ -189,8 +189,15 @@ class BackwardPass(Pass):
             if mode == "skip":
                 products.append(partial(self.engine.sum_gates, dx, dax, gates, accumulate=direction > 0))
                 continue
-            options = {"accumulate": direction > 0, "allow_tf32": self.problem.allow_tf32}
-            products.append(partial(self.engine.multiply, dx, dax, part.W, **options))
+            W, options = self.tape.W_of(task.layer, direction), {"accumulate": direction > 0}
+            if len(W):
+                allow_tf32 = self.problem.allow_tf32
+                products.append(
+                    partial(self.engine.multiply, dx, dax[:, : len(W)], W, allow_tf32=allow_tf32, **options)
+                )
+                options["accumulate"] = True
+            if copied := self.problem.copied_gates[task.layer]:
+                products.append(partial(self.engine.sum_gates, dx, dax[:, len(W) :], copied, **options))
         return partial(one_after_another, products)
 
     def bind_dropout(self, task):
@@ -211,11 +218,14 @@ class BackwardPass(Pass):
             states, step_mask = self.h_before[place], tape.step_mask[direction][1:-1]
             work.append(partial(self.engine.select, states, h_before[:, :, columns], step_mask, RESET, 0.0))
             h_before, columns = states, slice(None)
-        plain, h_before = dw, rows(h_before)[:, columns]
+        plain, h_before = dict(dw), rows(h_before)[:, columns]
+        if "W" in dw and self.problem.copied_gates[task.layer]:  # nobody asks for the gradients of an identity
+            plain["W"] = dw["W"][: len(tape.W_of(*place))]
+            plain = {kind: part for kind, part in plain.items() if len(part)}
         if tape.recurrent is not None:
-            plain = {kind: part for kind, part in dw.items() if kind != "R"}
+            plain.pop("R", None)
         elif cell.num_products:  # their rows of R multiplied something else
-            plain = dw | {"R": dw["R"][: cell.num_recurrent * self.problem.hidden_sizes[task.layer]]}
+            plain["R"] = dw["R"][: cell.num_recurrent * self.problem.hidden_sizes[task.layer]]
         operands = plain, dax, dah, x, h_before
         work.append(partial(self.engine.weight_gradients, *operands, self.accumulate, self.problem.allow_tf32))
         work += self._recurrent_gradients(dw, dah, h_before, place)

@@ -11,7 +11,7 @@ from numbarnn.common.precision import known_dtype
 from numbarnn.engines import Engine
 from numbarnn.kernels.step.groups import ForwardBuffers, Options, Saved, Scratch, States
 from numbarnn.passes import buffers
-from numbarnn.passes.executor import Pass, form_of_state, part_of_state, rows, state_arrays
+from numbarnn.passes.executor import Pass, form_of_state, one_after_another, part_of_state, rows, state_arrays
 from numbarnn.passes.recurrent_weights import RecurrentWeights
 from numbarnn.passes.reserve import Reserve, layout_of
 from numbarnn.schedules.plan import BOTH
@@ -185,8 +185,18 @@ class ForwardPass(Pass):
             return partial(self.engine.spread, ax, x, cell.num_gates)
         if mode == "given":
             return partial(self.engine.copy, ax, x[:, direction * ax.shape[1] :][:, : ax.shape[1]])
-        W, allow_tf32 = self.weights[layer][direction].W, self.problem.allow_tf32
-        return partial(self.engine.multiply, ax, x, W, transpose_b=True, allow_tf32=allow_tf32)
+        W, work = self.W_of(layer, direction), []
+        if len(W):
+            options = {"transpose_b": True, "allow_tf32": self.problem.allow_tf32}
+            work.append(partial(self.engine.multiply, ax[:, : len(W)], x, W, **options))
+        for first in range(len(W), ax.shape[1], x.shape[1]):
+            work.append(partial(self.engine.copy, ax[:, first : first + x.shape[1]], x))
+        return work[0] if len(work) == 1 else partial(one_after_another, work)
+
+    def W_of(self, layer, direction):
+        """The rows of W that multiply x; those of gates that are x itself come after them."""
+        W, copied = self.weights[layer][direction].W, self.problem.copied_gates[layer]
+        return W[: len(W) - copied * self.problem.hidden_sizes[layer]] if copied else W
 
     def input_mode(self, layer):
         """How x Wᵀ of a layer comes to be, one of `numbarnn.weights.INPUT_MODES`."""
@@ -229,8 +239,8 @@ class ForwardPass(Pass):
     def parameters_of(self, layer, direction, fuses=False):
         """The `Parameters` of a layer and direction as steps take them; W where they multiply x themselves."""
         own = self.weights[layer][direction]
-        if own.W is not None and not fuses:
-            own = own._replace(W=None)
+        if own.W is not None:
+            own = own._replace(W=self.W_of(layer, direction) if fuses else None)
         return own if self.recurrent is None else own._replace(R=self.recurrent.R((layer, direction)))
 
     def states_of(self, layer):

@@ -9,6 +9,7 @@ import numpy as np
 from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype
 from numbarnn.weights import WITHOUT_W, WeightSpace
+from numbarnn.weights.space import sizes_of_layers
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,16 @@ class Problem:
         """The layers whose x Wᵀ is a task of its own, from the first: all, or where steps compute it none but a first
         one that has no W."""
         return range(int(self.input_mode in WITHOUT_W) if self.fuses_input else self.layers)
+
+    @cached_property
+    def copied_gates(self):
+        """Of each layer how many gates of x Wᵀ, the last ones, are x itself where kernels have as many units as x: they
+        are copied from x, not multiplied by the identity that W has there."""
+        cell, units = self.cell, self.units or self.hidden_sizes
+        products = cell.parameters.formed.get("W", ())
+        count = sum(term.op == "eye" for term in products)
+        layers = sizes_of_layers(cell.parameters, self.input_size, units, self.directions, self.projection)
+        return [count if sizes["I"] == wide["I"] == wide["H"] else 0 for sizes, wide in layers]
 
     @cached_property
     def masked(self):

@@ -220,6 +220,56 @@ def test_functions_of_scalars_times_matrices():
     np.testing.assert_allclose(traced.function(np.zeros((3, 1)), h, p).shape, h.shape)
 
 
+# ----------------------------------------------------------------------------------------------------------- x itself
+@nr.cell
+def residual(x, h, c, p):
+    g = nr.sigmoid(p.W.g @ x + p.R.g @ h + p.b.g)
+    return g * nr.tanh(p.W.c @ x + p.R.c @ h) + (1 - g) * x, 0.5 * c + x
+
+
+@nr.cell
+def residual_by_a_matrix(x, h, c, p):
+    g, same = nr.sigmoid(p.W.g @ x + p.R.g @ h + p.b.g), p.W.same @ x
+    return g * nr.tanh(p.W.c @ x + p.R.c @ h) + (1 - g) * same, 0.5 * c + same
+
+
+@pytest.mark.parametrize("options", ({}, {"num_layers": 2}, {"batch_first": True}), ids=("one", "two", "batch first"))
+@pytest.mark.parametrize("batch", (1, 40))
+def test_x_itself_is_copied(options, batch):
+    """The same bits as a product with an identity; gradients to rounding. On several threads, and in panels."""
+    layer, other = (
+        nr.RNN(cell, 37, 37, dtype="float32", device="cpu", seed=0, **options)
+        for cell in (residual, residual_by_a_matrix)
+    )
+    assert layer.stack.problem(2, 2, True).copied_gates == [1] * layer.num_layers
+    for name in other.named:
+        other.named[name][...] = np.eye(37) if name.endswith("same") else layer.named[name]
+    x = np.random.default_rng(0).standard_normal((20, batch, 37), dtype=np.float32)
+    x = x.swapaxes(0, 1) if options.get("batch_first") else x
+    (y, finals, tape), (wanted, wanted_finals, other_tape) = layer.forward(x), other.forward(x)
+    np.testing.assert_array_equal(y, wanted)
+    np.testing.assert_array_equal(finals[1], wanted_finals[1])
+    grads, expected_grads = layer.backward(tape, y), other.backward(other_tape, y)
+    np.testing.assert_allclose(grads.x, expected_grads.x, rtol=1e-4, atol=1e-4)
+    for name in layer.named:
+        np.testing.assert_allclose(grads.named[name], expected_grads.named[name], rtol=1e-4, atol=2e-3)
+
+
+def test_x_itself_alone():
+    """No product with x is left; what is no number stays with its unit."""
+
+    @nr.cell
+    def traced(x, h, p):
+        return nr.tanh(x + p.u * h)
+
+    nr.gradcheck(traced, 4, 4, 2)
+    layer = nr.RNN(traced, 4, 4, device="cpu", seed=0)
+    x = np.zeros((2, 3, 4), "float32")
+    x[0, 1, 2] = np.nan
+    y = layer(x)[0]
+    assert np.isnan(y[:, 1, 2]).all() and np.isnan(y).sum() == 2
+
+
 # -------------------------------------------------------------------------------------------------- constants of any H
 decay, lower = nr.constant(lambda H: np.linspace(0.5, 0.9, H)), nr.constant(lambda H: np.tril(np.ones((H, H))))
 

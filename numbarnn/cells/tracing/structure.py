@@ -97,6 +97,7 @@ def split(outputs, terms, columns):
     found = Structure(graph, outputs, projection=projection, terms=terms, columns=columns)
     nodes = reachable(outputs)
     inputs = [node for node in nodes if node.op == "input"]
+    inputs.sort(key=lambda node: terms[node.data].op == "eye")  # x itself last: see `Problem.copied_gates`
     found.gates = dict(zip(_short_names(inputs), inputs, strict=True))
     products = {}
     for node in nodes:

@@ -110,7 +110,9 @@ def forward_call(call, buffers):
     _fill(call, buffers, buffers.cell)
     saved, scratch, x = buffers.saved, buffers.scratch, buffers.x
     if x is not None:
-        call.x, call.x_row, call.inputs, call.W = address(x), row_bytes(x), x.shape[2], address(buffers.parameters.W)
+        W = buffers.parameters.W
+        call.x, call.x_row, call.inputs, call.W = address(x), row_bytes(x), x.shape[2], address(W)
+        call.input_gates = len(W) // call.hidden
     call.ax, call.ax_row, call.ah, call.ah_row = (
         address(scratch.ax), row_bytes(scratch.ax), address(scratch.ah), row_bytes(scratch.ah),
     )  # fmt: skip

@@ -49,7 +49,8 @@ def _pack(zero, call, own):
         first, last = cut(call.hidden, PANEL_ROW // bytes_of(zero), own.part, own.parts)
         _pack_gates(zero, call, (call.R, call.R_panels), (call.ah_gates, call.hidden, call.outputs), (first, last))
         if call.x:
-            _pack_gates(zero, call, (call.W, call.W_panels), (call.gates, call.hidden, call.inputs), (first, last))
+            shape = call.input_gates, call.hidden, call.inputs
+            _pack_gates(zero, call, (call.W, call.W_panels), shape, (first, last))
         if call.W_hr:
             first, last = cut(call.outputs, PANEL_ROW // bytes_of(zero), own.part, own.parts)
             _pack_gates(zero, call, (call.W_hr, call.W_hr_panels), (ONE, call.outputs, call.hidden), (first, last))
@@ -96,15 +97,22 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
 
 @plain
 def _input_products(zero, call, own):
-    """x Wᵀ of the steps' times and the thread's units, into ax; nothing where it is there already."""
+    """x Wᵀ of the steps' times and the thread's units, into ax, and x itself for the gates that it is; nothing where it
+    is there already."""
     if call.x:
         t0 = find_step_time(call.first, call.steps, call.direction, NO)[0]
         t1 = find_step_time(call.last - 1, call.steps, call.direction, NO)[0]
         row, end = min(t0, t1) * call.batch, (max(t0, t1) + 1) * call.batch
-        shape = ZERO, call.gates, call.hidden, call.inputs
+        shape = ZERO, call.input_gates, call.hidden, call.inputs
         units = cut(call.hidden, PANEL_ROW // bytes_of(zero), own.part, own.parts)
         x, ax = (call.x + row * call.x_row, call.x_row), (call.ax + row * call.ax_row, call.ax_row)
         _multiply_gates(zero, call, (call.W, call.W_panels), shape, end - row, x, ax, units)
+        for g in range(call.input_gates, call.gates):
+            gate, (first, last) = g * call.hidden * bytes_of(zero), units
+            for i in range(row, end):
+                copy_units(
+                    zero, call.ax + i * call.ax_row + gate, call.x + i * call.x_row, ONE, call.hidden, first, last
+                )
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
