@@ -130,10 +130,10 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
 
     Left of @ may stand an expression of matrices: `(p.R.a - p.R.a.T - p.scalar.gamma * eye()) @ h`. It is formed once
     per call, in a pass over the matrix or two, and steps multiply with the result; of `columns(p.U, 8) @ (p.V @ h)`
-    with a full matrix U V, too. A matrix that multiplies several vectors is copied for each. x itself, as in `g * x`,
-    is the product of the identity with x: it costs as much as another matrix (H, H), and input_size must be H. As a
-    state, `return h, x`, it may have any size; so may states of which `sized(s, 40)` says it, which costs as much as if
-    all had as many units as the largest. An h of another size is a projection, `return p.P.h @ m, c`.
+    with a full matrix U V, too. A matrix that multiplies several vectors is copied for each. Where x itself stands, as
+    in `g * x`, input_size must be H. As a state, `return h, x`, it may have any size; so may states of which
+    `sized(s, 40)` says it. Steps then cost as much as if all states had as many units as the largest. An h of another
+    size is a projection, `return p.P.h @ m, c`.
 
     Args:
         function: the equations; or a cell made of some, to make it anew with other options.
