@@ -1,7 +1,9 @@
 """The documentation: `python -m sphinx -W -b html notebooks FOLDER` (pip install -e ".[docs]").
 
-Notebooks are committed without outputs. `-D nb_execution_mode=auto` runs them for the pages; without it, as in the
-tests, which execute them in their own way, pages show their text and code alone.
+Notebooks are committed without outputs. `-D nb_execution_mode=auto` runs them for the pages, which takes some minutes;
+without it pages show their text and code alone. The tests execute the notebooks and build the site of what came out.
+
+Formulas become MathML when a page is written: it needs no script, no font and no network to show them.
 """
 
 import ast
@@ -9,6 +11,10 @@ import re
 import sys
 import textwrap
 from pathlib import Path
+
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx.util import logging
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 import numbarnn  # noqa: E402
@@ -35,6 +41,7 @@ html_theme = "furo"
 html_title = "numbarnn"
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
+html_math_renderer = "mathml"
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -82,5 +89,38 @@ def _language(block):
     return "python"
 
 
+# latex2mathml's MathML -> what looks right in a browser without a font for formulas, too.
+_MENDED = (
+    # a prime as a superscript is raised twice
+    (
+        r"<msup>(<mi>[^<]*</mi>)<m([io])>&#x02032;</m\2></msup>",
+        r"<mrow>\1<mo lspace='0' rspace='0'>&#x02032;</mo></mrow>",
+    ),
+    # letters as such, not as the signs for them, of which text fonts lack some; wide.css sets them in italics
+    (r"<mi>([A-Za-z]|&#x003[9A-C][0-9A-F];)</mi>", r'<mi class="letter">\1</mi>'),
+    (r"<mo>&#x0002B;</mo><mo>&#x0003D;</mo>", r"<mo>+=</mo>"),
+    # a thin space around log x
+    (r"(?<=</mi>|</mn>)(<mi>(?:tanh|log|ln|min)</mi>)", r'<mspace width="0.17em"/>\1'),
+    (r"(?<!<msu[bp]>)(<mi>(?:tanh|log|ln)</mi>)(?=<m(?:i|n|sub|sup|row)\b)", r'\1<mspace width="0.17em"/>'),
+)
+
+
+def _write_formula(page, node):
+    """A formula as MathML. What \\tag says stands beside it."""
+    text, tag = node.astext(), ""
+    if found := re.search(r"\\tag\{(.*?)\}", text):
+        text, tag = text.replace(found[0], ""), f'<span class="eqno">({found[1]})</span>'
+    block = isinstance(node, nodes.math_block)
+    # latex2mathml makes an operator in an operator of \\mathrel
+    formula = convert(re.sub(r"\\mathrel\{(.)\}", r"\1", text), display="block" if block else "inline")
+    if unknown := re.findall(r"(?:\\|&#x0*5C;)\w+", formula):
+        logging.getLogger(__name__).warning("latex2mathml does not know %s", ", ".join(unknown), location=node)
+    for wrong, right in _MENDED:
+        formula = re.sub(wrong, right, formula)
+    page.body.append(f'<div class="math">{tag}{formula}</div>' if block else f'<span class="math">{formula}</span>')
+    raise nodes.SkipNode
+
+
 def setup(app):
+    app.add_html_math_renderer("mathml", (_write_formula, None), (_write_formula, None))
     app.connect("autodoc-process-docstring", _set_indented_text_as_it_is, priority=400)  # before napoleon reads them

@@ -1,9 +1,14 @@
-"""Every notebook is committed without outputs, small, and runs from top to bottom; every exercise can be solved."""
+"""Every notebook is committed without outputs, small, and runs from top to bottom; every exercise can be solved.
+
+The documentation's site is built here, at the end, of the notebooks that were executed: once, in the same process.
+"""
 
 import copy
+import importlib.util
 import math
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,6 +26,7 @@ from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec
 from nbclient import NotebookClient
 
+import documentation
 import exercises
 
 PATHS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
@@ -29,6 +35,7 @@ MAX_CELL_LINES = 30
 MAX_KERNEL_LINES = 60  # of a cell with a kernel, which is shown whole
 MAX_COLUMNS = 120
 MAX_SECONDS = 10  # of the processor: of a cell without the tag "slow", that is 5 on two cores
+EXECUTED = {}  # file name -> a notebook with its outputs, of those that ran from top to bottom in this process
 CELL_TIMEOUT = 300  # seconds; a cell that compiles for the first time on a busy machine takes tens of them
 
 each_notebook = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -185,6 +192,7 @@ def test_runs_from_top_to_bottom(path, tmp_path):
             assert client.seconds[cell.id] < MAX_SECONDS, f"cell {cell.id} takes long and has no tag that says so"
     outputs = [output for cell in code_cells(client.nb) for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs), "no picture"
+    EXECUTED[path.name] = client.nb
 
 
 @pytest.mark.full
@@ -192,3 +200,30 @@ def test_runs_from_top_to_bottom(path, tmp_path):
 def test_runs_with_the_solutions(path, tmp_path):
     client = execute(path, tmp_path, stay_solved=True)
     assert {one for said in client.said.values() for one in said["solution"]} == {"right"}
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    """Of executed notebooks, all of them in CI, where this file runs whole; alone, of the notebooks as they are.
+
+    NUMBARNN_SITE names a folder that is to have the site.
+    """
+    for package in documentation.NEEDS:
+        if not os.environ.get("CI"):  # there, a package that is missing is an error
+            pytest.importorskip(package)
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("the page about numbarnn.torch needs PyTorch")
+    site = documentation.build(tmp_path, EXECUTED)
+    notebooks = documentation.ROOT / "notebooks"
+    pages = {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    sources = [*notebooks.rglob("*.md"), *PATHS]
+    assert pages.keys() >= {path.relative_to(notebooks).with_suffix(".html").as_posix() for path in sources}
+    assert "<math" in pages["01_one_step.html"] and not [
+        name for name, text in pages.items() if "mathjax" in text.lower()
+    ]
+    assert set(EXECUTED) == {path.name for path in PATHS} or not os.environ.get("CI")
+    for name in EXECUTED:
+        pictures = re.findall(r'src="(_images/[^"]+\.png)"', pages[Path(name).with_suffix(".html").name])
+        assert pictures and all((site / picture).exists() for picture in pictures), f"{name}: no pictures"
+    if os.environ.get("NUMBARNN_SITE"):
+        shutil.copytree(site, os.environ["NUMBARNN_SITE"], dirs_exist_ok=True)

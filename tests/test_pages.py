@@ -1,11 +1,7 @@
-"""README and the documentation: their Python runs, commands are understood, the site builds without a warning."""
+"""README and the documentation: their Python runs, commands are understood. The site: see `test_notebooks`."""
 
-import importlib.util
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -87,18 +83,3 @@ def test_every_public_name_is_in_the_api():
     text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "notebooks" / "api").glob("*.md"))
     elsewhere = {"functional", "convert", "engines", "cells", "step", *functions.__all__}  # modules, and what they list
     assert not [name for name in set(numbarnn._PUBLIC) - elsewhere if not re.search(rf":: (numbarnn\.)?{name}\b", text)]
-
-
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path):
-    """Notebooks are executed by their own tests."""
-    for package in ("sphinx", "myst_nb", "furo", "sphinx_copybutton"):
-        if not os.environ.get("CI"):  # there, a package that is missing is an error
-            pytest.importorskip(package)
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("the page about numbarnn.torch needs PyTorch")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", str(tmp_path / "trees")]
-    done = subprocess.run([*command, str(ROOT / "notebooks"), str(tmp_path / "site")], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    pages = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*.html")}
-    assert pages >= {f"{page.relative_to(ROOT / 'notebooks').with_suffix('.html')}" for page in PAGES[1:]}
