@@ -50,6 +50,12 @@ def test_other_words_are_refused(text, refused):
     assert "words of bidirectional, lengths, chain" in said and repr(text) in said
 
 
+def test_who_has_no_such_forms_refuses_them(refused, capsys):
+    assert "T,B,I,H,L, five whole numbers" in refused("cells", "--shape", "1,2,3,4,5,chain")
+    assert cli.main(["bench", "--stream", "--device", "cpu", "--shape", "1,2,3,4,5,bidirectional"]) == 1
+    assert "in one direction: got 1,2,3,4,5,bidirectional" in capsys.readouterr().err
+
+
 def test_published_shapes():
     published = shapes.SETS["published"]
     assert set(published) >= {Shape(100, 64, 512, 512, 4), Shape(1024, 16, 768, 768, 1)}

@@ -45,18 +45,23 @@ def deepbench(*groups):
     )
 
 
-def parse_shape(text):
-    """An argparse type: "25,16,512,512,1" or "8,128,1024,1024,3,chain" -> Shape."""
-    expected = "T,B,I,H,L, five whole numbers of at least 1 such as 25,16,512,512,1, and perhaps words of "
-    expected += f"{', '.join(FORMS)};"
+def parse_shape(text, forms=tuple(FORMS)):
+    """An argparse type: "25,16,512,512,1" or, with a word of `forms`, "8,128,1024,1024,3,chain" -> Shape."""
+    expected = "T,B,I,H,L, five whole numbers of at least 1 such as 25,16,512,512,1"
+    expected += f", and perhaps words of {', '.join(forms)};" if forms else ";"
     parts = [part.strip() for part in text.split(",")]
-    sizes, words = parts[:5], tuple(parts[5:])
-    if len(set(words)) < len(words) or not set(words) <= FORMS.keys():
+    sizes, words = (parts[:5], tuple(parts[5:])) if forms else (parts, ())
+    if len(set(words)) < len(words) or not set(words) <= set(forms):
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")
     try:
         return Shape(*report.whole_numbers(",".join(sizes), expected, 5), words)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}") from None
+
+
+def parse_sizes(text):
+    """An argparse type: "25,16,512,512,1" -> Shape."""
+    return parse_shape(text, ())
 
 
 def shapes(text):

@@ -15,7 +15,7 @@ from functools import partial
 from numbarnn.bench import info, report
 from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
 from numbarnn.bench.cases.passes import FORWARD, TRAINING, USUAL, WHOLE
-from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, Shape, parse_shape
+from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, Shape, parse_shape, parse_sizes
 from numbarnn.bench.peers import apart, peers
 from numbarnn.bench.peers.contender import made_again
 from numbarnn.bench.peers.torch_peer import torch_tf32
@@ -66,7 +66,8 @@ def add_arguments(parser):
     from numbarnn.schedules import SCHEDULES
 
     shapes = parser.add_mutually_exclusive_group()
-    add_shape_argument(shapes)
+    about = "; behind them words: bidirectional, lengths (of T/2 to T steps), chain (layers of which each is called)"
+    add_shape_argument(shapes, parse_shape, about)
     sets = {name: f"{len(own)} shapes" if len(own) > 9 else " ".join(map(str, own)) for name, own in SETS.items()}
     sets = "; ".join(f"{name}: {own}" for name, own in sets.items())
     counts = {name: sum(map(len, own.values())) for name, own in DEEPBENCH.items()}
@@ -94,9 +95,9 @@ def add_arguments(parser):
     report.add_json_argument(parser, "times, ratios, agreement, device and versions")
 
 
-def add_shape_argument(parser):
-    about = "steps, batch, input size, hidden size, layers; may be given several times"
-    parser.add_argument("--shape", type=parse_shape, action="append", metavar="T,B,I,H,L", help=about)
+def add_shape_argument(parser, kind=parse_sizes, more=""):
+    about = f"steps, batch, input size, hidden size, layers{more}; may be given several times"
+    parser.add_argument("--shape", type=kind, action="append", metavar="T,B,I,H,L", help=about)
 
 
 def add_list_argument(parser, option, choices, default, more=""):

@@ -61,12 +61,14 @@ def shapes_of(args):
     """The shapes that arguments of the command ask for.
 
     Raises:
-        CannotRun: one has more than one step.
+        CannotRun: one has more than one step, or words behind its sizes.
     """
     named = "stream" if args.set in ("default", "quick") or args.shape else args.set
     if named not in SETS:
         raise report.CannotRun(f"--stream takes one step at a time, {named} has problems of another kind: give shapes")
     found = args.shape or SETS[named]
+    if formed := [shape for shape in found if shape.form]:
+        raise report.CannotRun(f"--stream takes one step of a stack at a time, in one direction: got {formed[0]}")
     long = [shape for shape in found if shape.T != 1]
     if long:
         raise report.CannotRun(f"--stream takes one step at a time, so T must be 1 in T,B,I,H,L: got {long[0]}")
