@@ -3,6 +3,7 @@ widths that are no multiple of a panel's, few and many terms. What is not theirs
 
 import ctypes
 import os
+import platform
 import subprocess
 import sys
 import textwrap
@@ -100,7 +101,7 @@ def test_packing(by_columns, terms, dtype):
 def test_room_for_panels(dtype):
     """A gate's rows begin a panel of their own; of columns all gates are terms."""
     width = vectors.panel_width(dtype)
-    assert panels.panels_shape((3 * 5, 7), 5, False, np.dtype(dtype)) == (3, 7, width)
+    assert panels.panels_shape((3 * 3, 7), 3, False, np.dtype(dtype)) == (3, 7, width)
     assert panels.panels_shape((3 * (width + 1), 7), width + 1, False, np.dtype(dtype)) == (6, 7, width)
     assert panels.panels_shape((3 * 5, width + 1), 5, True, np.dtype(dtype)) == (2, 15, width)
     assert panels.panels_shape((3, 70), 3, False, np.dtype(dtype)) == (1, 70, width)  # a projection to fewer than H
@@ -200,7 +201,7 @@ def test_vectors_of_other_machines(feature, width, tmp_path):
     """The same source for short and long vectors: LLVM makes two instructions of what is too long for one."""
     if width == vectors.VECTOR_BYTES:
         pytest.skip("this machine's: the tests above")
-    program = f"""
+    run_elsewhere(f"""
         import llvmlite.binding as llvm
         here, llvm.get_host_cpu_features = llvm.get_host_cpu_features, lambda: dict.fromkeys([{feature!r}], True)
         from numbarnn.engines.cpu import vectors
@@ -211,10 +212,40 @@ def test_vectors_of_other_machines(feature, width, tmp_path):
         test_panels.check_product("float64", 7, (0, 1, 4, 5))
         test_panels.check_product("float32", 27, (1, 2, 3, 4), "rows")
         test_panels.check_product("float64", 27, (1, 2, 3, 4), "columns")
-    """
+    """, tmp_path)  # fmt: skip
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="of x86-64, which this machine runs too")
+def test_a_machine_without_avx(tmp_path):
+    """Nor fused multiply-add: all is compiled for what every x86-64 has, products and cells."""
+    run_elsewhere("""
+        import llvmlite.binding as llvm
+        llvm.get_host_cpu_name, llvm.get_host_cpu_features = (lambda: "x86-64"), llvm.FeatureMap
+        import numpy as np
+        import numbarnn as nr
+        import test_panels
+        from numbarnn.engines.cpu import vectors
+        assert vectors.description() == "vectors of 128 bits"
+        test_panels.check_product("float32", 257, (1, 2, 3, 4, 5, 6, 13))
+        test_panels.check_product("float64", 27, (1, 4, 6), "rows")
+        x = np.random.default_rng(0).standard_normal((9, 5, 20))
+        for cell in (nr.LSTM, nr.GRU):
+            layers = [cell(20, 33, device="cpu", seed=0, dtype=dtype) for dtype in ("float32", "float64")]
+            layers[0].weights[...] = layers[1].weights
+            found = []
+            for layer in layers:
+                y, _, tape = layer.forward(x.astype(layer.weights.dtype))
+                found.append((y, layer.backward(tape, y).weights))
+            for one, other in zip(*found):
+                np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
+    """, tmp_path)  # fmt: skip
+
+
+def run_elsewhere(program, folder):
+    """Run a program that sees the tests, in a process of its own, and a folder for compiled code."""
     tests = Path(__file__).parents[1]
     paths = [str(tests.parent), str(tests / "engines"), str(tests / "support")]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "NUMBARNN_CACHE_DIR": str(tmp_path)}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "NUMBARNN_CACHE_DIR": str(folder)}
     command = [sys.executable, "-c", textwrap.dedent(program)]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
