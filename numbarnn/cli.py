@@ -1,4 +1,4 @@
-"""The command line: `numbarnn info | check | bench | report | cells | demo | plan | trace | kernels`.
+"""The command line: `numbarnn info | check | bench | report | cells | demo | plan | trace | kernels | prove`.
 
 Each subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only when
 it is the one that was asked for.
@@ -22,6 +22,7 @@ COMMANDS = {
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
     "trace": ("numbarnn.bench.trace.command", "write a page that plays what every block of a pass does and waits for"),
     "kernels": ("numbarnn.bench.kernels", "compile every kernel, without a GPU: registers, spills; PTX and source"),
+    "prove": ("numbarnn.bench.prove.command", "ask everything that a short time with a GPU should answer"),
 }
 
 

@@ -235,3 +235,19 @@ else:
             return context.get_dummy_value()
 
         return types.void(types.uint32), generate
+
+    def _reading(name, register):
+        """An intrinsic name() that reads a counter of 64 bits, where it stands in the program."""
+
+        def generate(context, builder, signature, arguments):
+            (value,) = _call(context, builder, f"mov.u64 $0, {register};", [types.int64], [], memory=True)
+            return value
+
+        def reading(typing_context):
+            return types.int64(), generate
+
+        reading.__name__ = name
+        return intrinsic(reading)
+
+    # ---- clocks: of the SM, in its cycles; of the whole device, in nanoseconds
+    clock, nanoseconds = _reading("clock", "%clock64"), _reading("nanoseconds", "%globaltimer")

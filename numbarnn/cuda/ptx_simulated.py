@@ -1,6 +1,7 @@
 """The functions of `ptx` in Python on NumPy arrays, for the simulator. Loads that poll let other threads run first; a
 `watching.Watcher` is told of what blocks exchange: relaxed loads and stores."""
 
+import time
 from functools import partial
 
 import numpy as np
@@ -180,3 +181,11 @@ def upper_halves(a, b):
 
 def sleep(nanoseconds):
     simulator.pause()
+
+
+# ---- clocks: the host's
+def clock():
+    return np.int64(time.perf_counter_ns())
+
+
+nanoseconds = clock

@@ -171,13 +171,13 @@ def left_out(devices, cells, schedules):
     return f"--quick is {'. '.join(said)}. numbarnn check without --quick runs them all."
 
 
-def check_case(case, device, schedules=("auto",), with_cudnn=False, progress=None):
+def check_case(case, device, schedules=("auto",), with_cudnn=False, progress=None, with_torch=True):
     """Every comparison of one case on one device with these schedules, and what there is to note about peers."""
     comparisons, expected = [], None
     for schedule in schedules:
         comparer = Comparer(case, device, schedule)
         with comparer.catching("inference"):
-            expected = expected or Expected(cases.make_instance(case), with_cudnn)
+            expected = expected or Expected(cases.make_instance(case), with_cudnn, with_torch)
             run_modes(comparer, expected)
         comparisons += comparer.comparisons
         if progress is not None:

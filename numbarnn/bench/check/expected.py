@@ -52,10 +52,11 @@ class Expected:
 
     Args:
         with_cudnn: whether cuDNN is asked as well.
+        with_torch: whether PyTorch is, where it is installed; on the CPU, where large problems take long.
     """
 
-    def __init__(self, instance, with_cudnn=False):
-        self.instance, self.with_cudnn = instance, with_cudnn
+    def __init__(self, instance, with_cudnn=False, with_torch=True):
+        self.instance, self.with_cudnn, self.with_torch = instance, with_cudnn, with_torch
         self._known = {}  # number of a training call, None: nothing is drawn -> Expectation
 
     def results(self, call=None):
@@ -76,8 +77,8 @@ class Expected:
     def _expectation(self, call):
         instance = self.instance
         truth, masks = reference_results(instance, call), dropout_masks(instance.case, call)
-        has_peers = instance.case.cell in PEERS_CELLS
-        torch = peers.torch_results(instance, masks) if has_peers and peers.installed("torch") else None
+        asks = self.with_torch and instance.case.cell in PEERS_CELLS and peers.installed("torch")
+        torch = peers.torch_results(instance, masks) if asks else None
         cudnn = refusal = None
         if self.with_cudnn:
             try:

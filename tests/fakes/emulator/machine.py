@@ -139,6 +139,16 @@ def _target(program, block):
     return ("barrier" if last.name in ("bar", "barrier") else "exit"), None
 
 
+class Clock:
+    """A register that counts how often clocks were read: later is more."""
+
+    count = 0
+
+    def astype(self, code):
+        Clock.count += 1
+        return np.array(Clock.count, code)
+
+
 class Grid:
     """Blocks of threads that run side by side; the first axis of all registers is the thread.
 
@@ -155,6 +165,7 @@ class Grid:
         self.block_of = np.repeat(np.arange(self.num_blocks), self.padded)
         own = self.number_of = np.repeat(numbers, self.padded)  # of the thread's block in the launch
         self.special = {"%laneid": (thread % WARP).astype(np.uint32), "%dynamic_smem_size": np.uint32(dynamic_bytes)}
+        self.special["%clock64"] = self.special["%globaltimer"] = Clock()
         for axis, name in enumerate("xyz"):
             self.special[f"%ntid.{name}"] = np.uint32(block[axis])
             self.special[f"%nctaid.{name}"] = np.uint32(grid[axis])

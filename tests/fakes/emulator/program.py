@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 COLLECTIVE = {"shfl", "mma", "ldmatrix", "vote", "match"}
 NO_EFFECT = {"prefetch", "nanosleep", "griddepcontrol"}  # on what is computed
 _ENDS = {"bra", "ret", "exit", "bar", "barrier"}
-SPECIAL = re.compile(r"%(?:n?tid|n?ctaid|laneid|warpid|dynamic_smem_size)\b")
+SPECIAL = re.compile(r"%(?:n?tid|n?ctaid|laneid|warpid|dynamic_smem_size|clock64|globaltimer)\b")
 REGISTER_CLASSES = {
     "pred": "?", "b16": "u2", "u16": "u2", "s16": "u2", "b32": "u4", "u32": "u4", "s32": "u4", "b64": "u8", "u64": "u8",
     "s64": "u8", "f32": "f4", "f64": "f8",

@@ -1,0 +1,156 @@
+"""`numbarnn prove`: everything that a short time with a GPU should answer, the most valuable first, in one command.
+
+    numbarnn prove --minutes 9 --out DIR
+    numbarnn prove --minutes 9 --out DIR --bundle ALL.zip    # where few files come back from the machine with the GPU
+    numbarnn prove --summary DIR                             # of what is there so far; ALL.zip does as well
+
+Each part has its own limit and its own file in DIR. Started again with the same DIR it goes on where it was cut off;
+answers that are of other code (of what runs during a call on a GPU) or of another device are moved aside, and asked
+again. Parts run in processes of their own: what hangs is killed, what crashes is noted.
+"""
+
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from numbarnn.bench import info, report
+from numbarnn.bench.prove import results, summary
+from numbarnn.bench.prove.conduct import Conductor
+from numbarnn.bench.prove.parts import BY_NAME, MINUTES, PARTS, Asked
+from numbarnn.common import install
+
+AT_THE_END_S = 6  # for killing, writing and the summary, within the minutes
+WORTH_S = 4  # less time than this is not worth a process
+BUNDLE_EVERY_S = 5
+
+
+def add_arguments(parser):
+    add = parser.add_argument
+    add("--minutes", type=positive, default=MINUTES, metavar="M", help="for all of it, at most; default %(default)s")
+    add("--out", type=Path, metavar="DIR", help="where results go, and are gone on from")
+    add("--bundle", type=report.json_path, metavar="FILE", help="all files in DIR as one zip too, every few seconds")
+    names = ", ".join(BY_NAME)
+    about = f"from {names}; default all"
+    add("--part", type=report.comma_list(BY_NAME), default=list(BY_NAME), metavar="PART[,PART]", help=about)
+    again = "forget what these parts have answered, and ask again"
+    add("--again", type=report.comma_list(BY_NAME), default=[], metavar="PART[,PART]", help=again)
+    add("--device", choices=["cuda", "sim"], default="cuda", help="sim: the simulator, small; default %(default)s")
+    add("--small", action="store_true", help="tiny problems, to see whether the command itself works")
+    add("--summary", metavar="DIR", help="only tell what these results say")
+
+
+def positive(text):
+    """An argparse type: a number above 0."""
+    import argparse
+
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number of minutes above 0, got {text!r}")
+    return number
+
+
+def run(args):
+    """Asks, or tells; returns 1 where something is wrong, or nothing was answered, else 0."""
+    if args.summary:
+        return tell(args.summary, args.part)
+    begin = time.monotonic()
+    if args.out is None:
+        raise report.CannotRun("say where the results are to go: numbarnn prove --minutes 9 --out DIR")
+    require(args.device)
+    args.out.mkdir(parents=True, exist_ok=True)
+    asked = Asked(args.device, args.small or args.device == "sim", str(args.out.resolve()))
+    environment = info.collect()
+    same = results.identity(environment, *asked[:2])
+    parts = [part for part in PARTS if part.name in args.part]
+    kept = {}
+    for part in parts:
+        if part.name in args.again:
+            put_aside(args.out / f"{part.name}.json")
+        kept[part.name], said = results.Results.open(args.out, part, same, environment)
+        if said:
+            report.say(said)
+    bundle = Bundle(args.out, args.bundle)
+    conductor = Conductor(asked, begin + args.minutes * 60 - AT_THE_END_S, bundle.soon)
+    try:
+        ask(parts, kept, conductor, args.minutes / MINUTES)
+    finally:
+        bundle.now()
+    return tell(args.out, args.part, write=True, bundle=bundle)
+
+
+def require(device):
+    """Raises report.CannotRun where the device cannot be asked."""
+    from numbarnn import engines
+
+    if device == "sim":
+        if find_spec("greenlet") is None:
+            raise report.CannotRun(f"the simulator needs greenlet: {install.command('sim')}")
+    elif (problem := engines.why_not("cuda")) is not None:
+        raise report.CannotRun(f"there is no GPU to ask: {problem}. --device sim asks the simulator, small")
+
+
+def ask(parts, kept, conductor, scale):
+    """Asks all parts, each within its limit; then those that were cut off, with what time is left.
+
+    Args:
+        scale: of the limits.
+    """
+    for number in (1, 2):
+        for part in parts:
+            found = kept[part.name]
+            if found.done or conductor.left() < WORTH_S:
+                continue
+            seconds = part.seconds * scale if number == 1 else conductor.left()
+            begin = time.monotonic()
+            conductor.run(part, found, seconds)
+            report.say(f"{time.monotonic() - begin:6.1f} s  {summary.headline(part.name, vars_of(found))}")
+
+
+def vars_of(found):
+    """A `Results` as `results.read` gives it."""
+    return found.head | {"answers": list(found.answers.values())}
+
+
+def put_aside(path):
+    """Renames a part's file, so that nothing of it is gone on from."""
+    if path.exists():
+        number = 1
+        while (aside := path.with_name(f"{path.stem}-before-{number}.json")).exists():
+            number += 1
+        path.replace(aside)
+
+
+def tell(place, names, write=False, bundle=None):
+    """Prints the summary of results, and with `write` leaves it beside them; returns the exit code."""
+    found = results.read_all(place, names)
+    text = summary.text(found, names)
+    report.say(text)
+    if write:
+        report.write_bytes(Path(place) / "summary.txt", (text + "\n").encode())
+        bundle.now()
+    answers = [answer for data in found.values() for answer in data["answers"]]
+    bad = (results.WRONG, results.FAILED, results.CRASHED, results.SLOW)
+    if any(answer["outcome"] in bad for answer in answers):
+        return 1
+    return 0 if any(answer["outcome"] == results.OK for answer in answers) else 1
+
+
+class Bundle:
+    """The zip of a folder; without a path nothing is written."""
+
+    def __init__(self, folder, path):
+        self._folder, self._path, self._last = folder, path, float("-inf")
+
+    def soon(self):
+        """Writes it, unless it was written a moment ago."""
+        if time.monotonic() - self._last > BUNDLE_EVERY_S:
+            self.now()
+
+    def now(self):
+        """Writes it."""
+        if self._path is not None:
+            results.bundle(self._folder, self._path)
+            self._last = time.monotonic()

@@ -1,0 +1,193 @@
+"""Asking: a part's questions go to child processes, which are killed when they take too long.
+
+Who hangs or crashes costs one question and its limit; another process goes on with the rest. The part's file is written
+after each answer, so that whatever happens to this process, answers that came stay.
+"""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+from numbarnn.bench import info
+from numbarnn.bench.prove import results
+
+LETTERS_KEPT = 20_000  # of what a process that died wrote to its error stream
+PIECE = 1 << 16
+SIMULATED = {"NUMBA_ENABLE_CUDASIM": "1"}
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class TookTooLong(Exception):
+    """No answer came in time."""
+
+
+class Died(Exception):
+    """The process ended without an answer; the message tells how, and what it said last."""
+
+
+class Child:
+    """A process that answers questions of a part (`numbarnn.bench.prove.child`).
+
+    Args:
+        asked: a `parts.Asked`.
+        cores: for the threads of its libraries.
+    """
+
+    def __init__(self, part, asked, cores):
+        package = str(Path(__file__).resolve().parents[3])
+        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))  # this numbarnn first
+        environment = os.environ | {"PYTHONPATH": path} | dict.fromkeys(THREADS, str(cores))
+        environment |= SIMULATED if asked.device == "sim" else {}
+        self._said = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "numbarnn.bench.prove.child", part.name, json.dumps(asked)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, env=environment, start_new_session=True,
+        )  # fmt: skip
+        self._come = b""
+
+    def ask(self, question, until):
+        """The answer, a dict.
+
+        Args:
+            until: as time.monotonic().
+
+        Raises:
+            TookTooLong, Died
+        """
+        try:
+            self._process.stdin.write(json.dumps({"question": question}).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise Died(self._how_it_ended()) from None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._come:
+                left = until - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    raise TookTooLong
+                piece = os.read(self._process.stdout.fileno(), PIECE)
+                if not piece:
+                    raise Died(self._how_it_ended())
+                self._come += piece
+        line, _, self._come = self._come.partition(b"\n")
+        return json.loads(line)
+
+    def _how_it_ended(self):
+        code = self._process.wait()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"the process ended with {how}; it said:\n{self.said()}"
+
+    def said(self):
+        """The end of what it wrote to its error stream."""
+        size = self._said.seek(0, os.SEEK_END)
+        self._said.seek(max(0, size - LETTERS_KEPT))
+        return self._said.read().decode(errors="replace")
+
+    def end(self):
+        """Kills it, and whatever it has started."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has ended by itself, with all that it had started
+            pass
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._said):
+            try:
+                stream.close()
+            except BrokenPipeError:  # what it was asked, and did not read any more
+                pass
+
+
+class Conductor:
+    """Asks the questions of parts, until a moment.
+
+    Args:
+        asked: a `parts.Asked`.
+        until: as time.monotonic().
+        written: called after each answer was written.
+    """
+
+    def __init__(self, asked, until, written=lambda: None):
+        self.asked, self.until, self.written = asked, until, written
+        self._lock = threading.Lock()
+        self._cores = info.core_count()
+
+    def left(self):
+        """Seconds."""
+        return max(0.0, self.until - time.monotonic())
+
+    def run(self, part, kept, seconds):
+        """Asks a part's questions that have no answer in `kept`, its `Results`, for at most so many seconds."""
+        begin = time.monotonic()
+        until = min(self.until, begin + seconds)
+        try:
+            todo = part.questions(self.asked)
+        except Exception as error:  # nothing of it can be asked
+            todo = []
+            kept.answers["-"] = {"question": "-", "outcome": results.FAILED, "message": repr(error), "seconds": 0.0}
+        todo = deque(
+            name for name in todo if kept.answers.get(name, {"outcome": results.CUT})["outcome"] == results.CUT
+        )
+        count = min(part.together, self._cores, len(todo))
+        threads = [
+            threading.Thread(target=self._ask_all, args=(part, todo, kept, until, max(1, self._cores // count)))
+            for _ in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        left_over = todo or any(answer["outcome"] == results.CUT for answer in kept.answers.values())
+        kept.head["outcome"] = results.CUT if left_over else results.DONE
+        kept.head["left"] = len(todo)
+        kept.head["seconds"] += time.monotonic() - begin
+        self._write(kept)
+
+    def _ask_all(self, part, todo, kept, until, cores):
+        """What one thread does: asks a process of its own, and another one where that did not survive."""
+        child = None
+        try:
+            while time.monotonic() < until:
+                try:
+                    question = todo.popleft()
+                except IndexError:
+                    return
+                child = child or Child(part, self.asked, cores)
+                answer, alive = self._ask(child, question, until, part.question_s)
+                if not alive:
+                    child.end()
+                    child = None
+                with self._lock:
+                    kept.answers[question] = answer
+                    self._write(kept)
+        finally:
+            if child is not None:
+                child.end()
+
+    @staticmethod
+    def _ask(child, question, until, question_s):
+        """(the answer, whether the process can go on)."""
+        begin = time.monotonic()
+        try:
+            answer = child.ask(question, min(until, begin + question_s))
+        except TookTooLong:
+            spent, own = time.monotonic() - begin, begin + question_s <= until
+            outcome = results.SLOW if own else results.CUT
+            answer = {"outcome": outcome, "message": f"no answer within {spent:.0f} s; it said:\n{child.said()}"}
+        except Died as reason:
+            answer = {"outcome": results.CRASHED, "message": str(reason)}
+        alive = not answer.pop("broken", False) and answer["outcome"] not in (
+            results.SLOW, results.CUT, results.CRASHED,
+        )  # fmt: skip
+        return {"question": question} | answer | {"seconds": time.monotonic() - begin}, alive
+
+    def _write(self, kept):
+        kept.write()
+        self.written()

@@ -1,0 +1,87 @@
+"""What `numbarnn prove` asks: its parts, the most valuable first.
+
+A part has questions, which are named by text, and a module that answers them:
+
+    questions(asked, **more) -> their names, in order, the most valuable first
+    answer(name, asked, **more) -> a dict with "ok" (whether all is right) and whatever figures there are
+    told(answers) -> lines of text about answers, for the summary
+
+Whoever cannot answer raises `report.CannotRun`, which says what is missing; any other exception is a failure, and is
+kept with its whole message.
+"""
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import NamedTuple
+
+MINUTES = 9  # for which the limits below are made; a shorter run has less for each
+
+
+class Asked(NamedTuple):
+    """What of everything is asked.
+
+    Attributes:
+        device: "cuda", or "sim" for the simulator.
+        small: tiny problems, which the simulator and an emulated GPU can run.
+        folder: where files go besides the answers, as text.
+    """
+
+    device: str
+    small: bool
+    folder: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part.
+
+    Attributes:
+        name: of the part and of its file.
+        about: what it tells, in words.
+        module: of numbarnn.bench.prove; more: what its functions are called with besides.
+        seconds: the part's limit. question_s: that of each question.
+        together: how many processes answer side by side: 1 where times are taken.
+    """
+
+    name: str
+    about: str
+    module: str
+    seconds: float
+    question_s: float
+    together: int = 1
+    more: dict = field(default_factory=dict)
+
+    def questions(self, asked):
+        """Their names."""
+        return self._module.questions(asked, **self.more)
+
+    def answer(self, name, asked):
+        """A dict, see the module's text."""
+        return self._module.answer(name, asked, **self.more)
+
+    def told(self, answers):
+        """Lines of text about answers that came."""
+        return self._module.told(answers)
+
+    @property
+    def _module(self):
+        return import_module(f"numbarnn.bench.prove.{self.module}")
+
+
+MANY = 15  # processes: each compiles on a core of its own, and that is what takes their time
+#: The first one compiles for the second, whose times are taken by one process alone.
+PARTS = (
+    Part("plain", "LSTM, GRU and RNN of the recorded sizes by every schedule against float64", "plain", 100, 90, MANY),
+    Part("times", "the recorded problems against each of cuDNN's algorithms", "timed", 130, 60, 1, {"of": "recorded"}),
+    Part("silent", "a kernel of which a block publishes nothing ends in an error", "silent", 25, 20, 2),
+    Part("phases", "what a step's time is made of, by the clocks of the SMs", "phases", 30, 25),
+    Part("precision", "allow_tf32, bfloat16 and B = 1 against cuDNN", "timed", 60, 40, 1, {"of": "precision"}),
+    Part("options", "every cell and option against float64 and cuDNN", "plain", 80, 40, MANY, {"of": "options"}),
+    Part("cudnn", "what this package assumes of cuDNN", "asked_cudnn", 20, 15, 4),
+    Part("vectors", "cuDNN's results of small problems, as files for the tests", "tools", 20, 20, 1, {"of": "vectors"}),
+    Part("tests", "python -m pytest -m gpu", "tools", 60, 60, 8, {"of": "tests"}),
+    Part("sanitizer", "compute-sanitizer: races, barriers, memory", "tools", 40, 30, 4, {"of": "sanitizer"}),
+    Part("stream", "single steps, the state carried", "timed", 20, 20, 1, {"of": "stream"}),
+    Part("deepbench", "DeepBench's problems, its passes apart", "timed", 60, 60, 1, {"of": "deepbench"}),
+)
+BY_NAME = {part.name: part for part in PARTS}
