@@ -29,13 +29,13 @@ def altered(replacements):
         replacements: (module, name) -> what stands in its place, also where other modules have it by that name.
     """
     before = {}
+    forget_kernels()  # now: what is replaced may be called by what stands in its place
     for (module, name), value in replacements.items():
         original = getattr(module, name)
         for other in (module, *MODULES):
             if vars(other).get(name) is original:
                 before[other, name] = original
                 setattr(other, name, value)
-    forget_kernels()
     try:
         yield
     finally:

@@ -28,10 +28,11 @@ OUTCOMES = {
     CRASHED: "the process died",
     SLOW: "killed at the question's own limit",
     CANNOT: "something is missing here; the message says what and how to get it",
-    CUT: "killed as the part's time was over: a later run asks again",
+    CUT: "killed as the part's time was over; a later run asks again",
     OK: "all is right",
 }
 DONE = "done"
+ASKED_AGAIN = (CUT, CANNOT)  # by a later run: what was missing may be there by then
 
 
 def identity(environment, device, small):
@@ -78,11 +79,11 @@ class Results:
                 said += f"({'; '.join(differing)}); they are in {aside.name} now"
             else:
                 made.head = before | {"outcome": CUT}
-                kept = (answer for answer in made.head.pop("answers") if answer["outcome"] != CUT)
-                made.answers = {answer["question"]: answer for answer in kept}
+                told = made.head.pop("answers")
+                made.answers = {answer["question"]: answer for answer in told if answer["outcome"] not in ASKED_AGAIN}
                 for name in ("results", "method"):
                     made.head.pop(name, None)
-                if before["outcome"] == DONE:
+                if before["outcome"] == DONE and len(made.answers) == len(told):
                     made.head["outcome"] = DONE
                     said = f"{part.name}: kept, done on {before['date']} with this code ({before['kernels']})"
                 else:

@@ -264,6 +264,12 @@ class Event:
     def __init__(self, *_, **__):
         self.graph, self.after = None, set()
 
+    def record(self, stream=None):
+        (stream or get_current_stream()).record(self)
+
+    def synchronize(self):
+        """All is done already."""
+
 
 class Stream:
     null = None
@@ -363,7 +369,7 @@ runtime = SimpleNamespace(
     getDevice=lambda: 0,
     getDeviceCount=lambda: 1,
     memGetInfo=lambda: (device_memory.size - device_memory.used, device_memory.size),
-    getDeviceProperties=lambda _: {"name": b"emulated GPU", "major": 9, "minor": 0},
+    getDeviceProperties=lambda _: {"name": b"emulated GPU", "major": 9, "minor": 0, "totalGlobalMem": 1 << 30},
     runtimeGetVersion=lambda: 13000,
     driverGetVersion=lambda: 13000,
     memsetAsync=_memset,
@@ -372,7 +378,8 @@ runtime = SimpleNamespace(
 cuda = SimpleNamespace(
     Device=Device, Event=Event, Stream=Stream, alloc=alloc, alloc_pinned_memory=alloc_pinned_memory, runtime=runtime,
     MemoryHook=MemoryHook, MemoryPointer=MemoryPointer, UnownedMemory=UnownedMemory,
-    get_current_stream=get_current_stream, memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+    get_current_stream=get_current_stream, get_elapsed_time=lambda begin, end: 0.0,  # no time passes here
+    memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
 )  # fmt: skip
 __version__ = "14.0.0"
 
