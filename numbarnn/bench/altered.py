@@ -3,7 +3,7 @@
     with altered({(exchange, "make_publish"): make_silent}):
         layer(x)  # its kernels are made anew, of the functions given
 
-Layers that were called before keep the kernels that they have bound.
+Calls that were bound before keep their kernels.
 """
 
 from contextlib import contextmanager
@@ -22,14 +22,22 @@ def forget_kernels():
 
 
 @contextmanager
-def altered(replacements):
+def altered(replacements, engine=None):
     """Kernels made inside are made of these.
 
     Args:
         replacements: (module, name) -> what stands in its place, also where other modules have it by that name.
+        engine: on which the kernels run; calls that it has recorded are forgotten, too, as other layers would replay
+            them. None: one that records none.
     """
+
+    def forget():
+        forget_kernels()
+        if engine is not None and engine.records_jobs:
+            engine.buffer_pool.clear()
+
     before = {}
-    forget_kernels()  # now: what is replaced may be called by what stands in its place
+    forget()  # now: what is replaced may be called by what stands in its place
     for (module, name), value in replacements.items():
         original = getattr(module, name)
         for other in (module, *MODULES):
@@ -41,4 +49,4 @@ def altered(replacements):
     finally:
         for (module, name), original in before.items():
             setattr(module, name, original)
-        forget_kernels()
+        forget()

@@ -49,7 +49,7 @@ def trial(site, monkeypatch, tmp_path):
     monkeypatch.setattr(command, "AT_THE_END_S", 0)
     out = tmp_path / "out"
 
-    def run(*more, part="trial", minutes=1):
+    def run(*more, part="trial", minutes=9):
         code = cli.main(f"prove --device sim --minutes {minutes} --part {part} --out {out}".split() + list(more))
         return code, json.loads((out / f"{part.split(',')[0]}.json").read_text())
 
@@ -230,7 +230,7 @@ def test_limits_fit_the_minutes():
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("greenlet") is None, reason="needs the simulator")
 def test_end_to_end_in_the_simulator(tmp_path, capsys):
-    code = cli.main(f"prove --device sim --minutes 9 --out {tmp_path}".split())
+    code = cli.main(f"prove --device sim --minutes 60 --out {tmp_path}".split())
     said = capsys.readouterr().out
     found = {part.name: json.loads((tmp_path / f"{part.name}.json").read_text()) for part in parts.PARTS}
     assert code == 0 and {data["outcome"] for data in found.values()} == {"done"}, said
@@ -248,7 +248,7 @@ def test_end_to_end_on_the_emulated_gpu(toolchain_installed, site, tmp_path, mon
     site("import emulator\nemulator.install()\n")
     monkeypatch.setenv("NUMBARNN_TEST_GPU", "emulated")
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-    line = "prove --small --minutes 9 --part silent,phases,cudnn,times,sanitizer --out".split()
+    line = "prove --small --minutes 60 --part silent,phases,cudnn,times,sanitizer --out".split()
     command_line = [sys.executable, "-m", "numbarnn", *line, str(tmp_path / "out")]
     ran = subprocess.run(command_line, capture_output=True, text=True, timeout=900)
     found = {name: json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in line[4].split(",")}

@@ -73,9 +73,10 @@ def run(args):
         if said:
             report.say(said)
     bundle = Bundle(args.out, args.bundle)
-    conductor = Conductor(asked, begin + args.minutes * 60 - AT_THE_END_S, bundle.soon)
+    until = begin + args.minutes * 60 - AT_THE_END_S
+    conductor = Conductor(asked, until, args.minutes / MINUTES, bundle.soon)
     try:
-        ask(parts, kept, conductor, args.minutes / MINUTES)
+        ask(parts, kept, conductor)
     finally:
         bundle.now()
     return tell(args.out, args.part, write=True, bundle=bundle)
@@ -92,18 +93,14 @@ def require(device):
         raise report.CannotRun(f"there is no GPU to ask: {problem}. --device sim asks the simulator, small")
 
 
-def ask(parts, kept, conductor, scale):
-    """Asks all parts, each within its limit; then those that were cut off, with what time is left.
-
-    Args:
-        scale: of the limits.
-    """
+def ask(parts, kept, conductor):
+    """Asks all parts, each within its limit; then those that were cut off, with what time is left."""
     for number in (1, 2):
         for part in parts:
             found = kept[part.name]
             if found.done or conductor.left() < WORTH_S:
                 continue
-            seconds = part.seconds * scale if number == 1 else conductor.left()
+            seconds = part.seconds * conductor.scale if number == 1 else conductor.left()
             begin = time.monotonic()
             conductor.run(part, found, seconds)
             report.say(f"{time.monotonic() - begin:6.1f} s  {summary.headline(part.name, vars_of(found))}")

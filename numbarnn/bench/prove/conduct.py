@@ -111,11 +111,12 @@ class Conductor:
     Args:
         asked: a `parts.Asked`.
         until: as time.monotonic().
+        scale: of the limits of parts and questions.
         written: called after each answer was written.
     """
 
-    def __init__(self, asked, until, written=lambda: None):
-        self.asked, self.until, self.written = asked, until, written
+    def __init__(self, asked, until, scale=1.0, written=lambda: None):
+        self.asked, self.until, self.scale, self.written = asked, until, scale, written
         self._lock = threading.Lock()
         self._cores = info.core_count()
 
@@ -160,7 +161,7 @@ class Conductor:
                 except IndexError:
                     return
                 child = child or Child(part, self.asked, cores)
-                answer, alive = self._ask(child, question, until, part.question_s)
+                answer, alive = self._ask(child, question, until, part.question_s * self.scale)
                 if not alive:
                     child.end()
                     child = None

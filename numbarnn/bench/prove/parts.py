@@ -73,7 +73,7 @@ MANY = 15  # processes: each compiles on a core of its own, and that is what tak
 PARTS = (
     Part("plain", "LSTM, GRU and RNN of the recorded sizes by every schedule against float64", "plain", 100, 90, MANY),
     Part("times", "the recorded problems against each of cuDNN's algorithms", "timed", 130, 60, 1, {"of": "recorded"}),
-    Part("silent", "a kernel of which a block publishes nothing ends in an error", "silent", 25, 20, 2),
+    Part("silent", "a kernel of which a block publishes nothing ends in an error", "silent", 40, 40, 2),
     Part("phases", "what a step's time is made of, by the clocks of the SMs", "phases", 30, 25),
     Part("precision", "allow_tf32, bfloat16 and B = 1 against cuDNN", "timed", 60, 40, 1, {"of": "precision"}),
     Part("options", "every cell and option against float64 and cuDNN", "plain", 80, 40, MANY, {"of": "options"}),

@@ -90,7 +90,7 @@ def stamped(engine, steps):
         (forward, "make_forward"): stamping(forward.make_forward),
         (backward, "make_backward"): stamping(backward.make_backward),
     }
-    with altered(replacements):
+    with altered(replacements, engine):
         yield made
 
 
