@@ -1,8 +1,7 @@
 """The picture of a plan: when each task runs, one row per layer and direction, one colour per kind of task."""
 
 from numbarnn.bench import report
-from numbarnn.common.precision import is_half
-from numbarnn.schedules.plan import BOTH
+from numbarnn.schedules.estimate import product_us
 
 COLOURS = {
     "steps": "tab:blue",
@@ -15,23 +14,7 @@ STEPS_BAR, PRODUCT_BAR = (0.0, 0.43), (-0.4, 0.35)  # (bottom, height) in a row;
 # For schedules whose steps nobody estimates: what a product costs for each of its steps, if a step costs 1. A drawing
 # convention that keeps products visible, no more.
 PRODUCT_SHARE = 0.2
-EFFICIENCY = 0.7  # of the peak rate that a product over all steps is taken to reach
 ROW_INCHES, WIDTH_INCHES = 0.45, 10
-
-
-def product_us(task, problem):
-    """Estimated microseconds of a task that is a product over its steps, at `EFFICIENCY` of the peak rate; 0 for
-    dropout, which is small beside it."""
-    if task.kind not in ("input", "weights"):
-        return 0.0
-    hidden, D, gates = problem.hidden_sizes[task.layer], problem.directions, problem.cell.num_gates
-    inputs = D * problem.hidden_sizes[task.layer - 1] if task.layer else problem.input_size
-    columns = inputs + hidden if task.kind == "weights" else inputs
-    count = (task.last - task.first) * problem.batch * gates * hidden * columns * (D if task.direction == BOTH else 1)
-    profile, half = problem.profile, is_half(problem.dtype) and problem.profile.tensor_cores
-    rate = profile.double_per_clock if problem.dtype == "float64" else profile.fma_per_clock
-    per_us = (profile.mma_per_clock if half else rate) * profile.multiprocessors * profile.clock_ghz * 1e3
-    return count / per_us / EFFICIENCY
 
 
 def timeline(option, problem):

@@ -172,7 +172,7 @@ def print_pass(explanation):
         products = sum(gantt.product_us(task, problem) for task in taken.plan.tasks)
         report.say(
             f"Expected: {taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products over all "
-            f"steps (at {gantt.EFFICIENCY:.0%} of the peak rate).\n"
+            f"steps.\n"
         )
     report.say("\n".join([f"Plan ({len(taken.plan.tasks)} tasks)", *task_lines(taken.plan), ""]))
 

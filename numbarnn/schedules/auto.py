@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from numbarnn.schedules import stepwise, wavefront
+from numbarnn.schedules import estimate, stepwise, wavefront
 from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as persistent
@@ -18,14 +18,16 @@ def _pick(problem):
     other = wavefront.SCHEDULE if several else stepwise.SCHEDULE
     passes = (False, True) if problem.training else (False,)
     try:
-        launches = [one for backward in passes for one in persistent.SCHEDULE.launches(problem, backward)]
+        for backward in passes:
+            persistent.SCHEDULE.launches(problem, backward)
     except planner.DoesNotFit as reason:
         return other, f"persistent cannot run it: {reason}"
-    ours = sum(launch.microseconds for launch in launches)
-    theirs = len(passes) * planner.step_products_us(problem)
+    ours, theirs = (
+        sum(estimate.pass_us(problem, name, backward) for backward in passes) for name in (persistent.NAME, other.name)
+    )
     if ours > theirs:
-        return other, f"persistent would take {ours:.0f} µs for all steps, a product per step {theirs:.0f} µs"
-    return persistent.SCHEDULE, f"{ours:.0f} µs for all steps, with a product per step {theirs:.0f} µs"
+        return other, f"persistent would take {ours:.0f} µs in all, {other.name} {theirs:.0f} µs"
+    return persistent.SCHEDULE, f"{ours:.0f} µs in all, with {other.name} {theirs:.0f} µs"
 
 
 class Auto(Schedule):

@@ -10,7 +10,7 @@ from numbarnn.bench import gantt
 from numbarnn.bench.speed.command import SETS
 from numbarnn.common import install
 from numbarnn.engines.gpu import profiles
-from numbarnn.schedules import choose
+from numbarnn.schedules import calibration, choose
 from numbarnn.schedules.explain import explain
 from plan_orders import problem_of
 
@@ -224,7 +224,8 @@ def test_product_estimate():
     """LSTM, T B = 1600, I = H = 512: 4 H I multiply-adds each, on 132 SMs of 128 a clock at 1.85 GHz."""
     problem = problem_of(hidden=(512,), batch=16, steps=100)
     forward, backward = (explain(choose("stepwise"), problem, pass_).taken.plan for pass_ in (False, True))
-    us = 1600 * 4 * 512 * 512 / (132 * 128 * 1.85e3) / gantt.EFFICIENCY
+    us = 1600 * 4 * 512 * 512 / (132 * 128 * 1.85e3) / calibration.PRODUCT_SHARE["float32"].value
+    us += calibration.PRODUCT_US.value
     expected = {"input": us, "weights": 2 * us, "steps": 0}
     for plan in (forward, backward):
         for task in plan.tasks:

@@ -16,7 +16,7 @@ from numbarnn.bench.speed.command import SETS
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent.columns import RECURRENT, Block, Warp
-from numbarnn.schedules import choose
+from numbarnn.schedules import choose, estimate
 from numbarnn.schedules.explain import explain, residences
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent.tables import make_tables
@@ -61,11 +61,11 @@ def check_launches(problem, backward):
         assert launch.shared_bytes + planner.STATIC_SHARED_BYTES <= profile.shared_bytes
         assert tile.threads <= 1024 and tile.chunks % tile.gathered == 0
         assert (tile.math == "fma") or profile.tensor_cores
-        estimate = launch.estimate
-        parts = {name: getattr(estimate, name) for name in ("exchange", "read", "multiply", "add")}
-        assert min(parts.values()) >= 0 and parts[estimate.bound] == max(parts.values())
-        assert estimate.step == pytest.approx(sum(parts.values()))
-        assert launch.microseconds > problem.steps * estimate.step
+        step = launch.estimate
+        parts = {name: getattr(step, name) for name in ("exchange", "read", "multiply", "add")}
+        assert min(parts.values()) >= 0 and parts[step.bound] == max(parts.values())
+        assert step.step == pytest.approx(sum(parts.values()))
+        assert launch.microseconds > problem.steps * step.step
     return launches
 
 
@@ -183,10 +183,10 @@ def test_without_a_product_of_h_nobody_waits_for_a_step():
     light, lstm = (problem_of(cell, "float32", (256,), 16) for cell in (GENERAL["light"], "lstm"))
     for backward in BOTH_PASSES:
         (launch,) = check_launches(light, backward)
-        estimate = launch.estimate
-        assert (estimate.exchange, estimate.read_bytes, estimate.read, estimate.multiply) == (0, 0, 0, 0)
+        step = launch.estimate
+        assert (step.exchange, step.read_bytes, step.read, step.multiply) == (0, 0, 0, 0)
         assert launch.microseconds < planner.plan_launches(lstm, lstm.profile, backward)[0].microseconds / 2
-    assert 0 < planner.step_products_us(light) < planner.step_products_us(lstm)
+        assert 0 < estimate.steps_us(light, backward, False) < estimate.steps_us(lstm, backward, False)
 
 
 def test_random_numbers_have_a_row_for_each_place():

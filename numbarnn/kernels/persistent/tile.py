@@ -144,6 +144,11 @@ class Tile:
         return self.rows // STRIP * self.chunks * 8
 
     @property
+    def words_per_lane(self):
+        """32-bit words of weights that each lane loads, wherever they stay."""
+        return self.rows * self.chunks * CHUNK_BYTES // 4 // 32
+
+    @property
     def biases(self):
         """Where the units' biases begin in shared memory: those of W x, then those of R h; in the order of rows."""
         return self.weight_elements + self.staged_elements

@@ -2,8 +2,9 @@
 why it cannot run.
 
 A pure function of numbers: a `Problem` and a `DeviceProfile`. A launch runs consecutive layers, all that fit on the
-device together (or fewer, where that is estimated to be faster); each of its blocks owns the same number of units of
-one layer and direction. Estimates are of one step: bytes over bandwidth, multiply-adds over rate, and the exchange.
+device together (or fewer, where that is taken to be faster); each of its blocks owns the same number of units of
+one layer and direction. Estimates are of one step: bytes over bandwidth, multiply-adds over rate, and the exchange; the
+numbers that they are made of, and the records that those are from, are in `numbarnn.schedules.calibration`.
 """
 
 from dataclasses import dataclass, replace
@@ -13,6 +14,8 @@ from math import ceil
 from numbarnn.common.precision import compute_dtype, is_half, itemsize
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT
 from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, Tile
+from numbarnn.schedules import calibration
+from numbarnn.schedules.persistent.costs import Estimate, estimate_of, steps_in_all, tiling_us
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
@@ -22,13 +25,6 @@ STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9
 # weights, words or sums.
 WORDS_ON_THE_WAY = (32, 16)
 OTHER_REGISTERS = (104, 60)
-# Clocks, as profiled on an H200: of a trip to the L2 cache, and of a turn's instructions besides loads and products.
-L2_CLOCKS, TURN_CLOCKS = 600, 1300
-FMA_EFFICIENCY = {"registers": 0.7, "shared": 0.25}  # of the peak rate: where weights come from
-# A step by cuBLAS: two kernels and their gaps in a CUDA graph, and what small products reach of the peak rate.
-BLAS_STEP_US, BLAS_EFFICIENCY = 5.5, 0.3
-BLAS_LAYER = 0.45  # of a step's time, what each further layer adds where layers overlap
-LAUNCH_US = 8.0  # a launch, and loading weights into it
 
 
 class DoesNotFit(RuntimeError):
@@ -51,35 +47,6 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Microseconds of one step, and what they are made of.
-
-    Attributes:
-        exchange: storing a block's part of the state and having all others' parts.
-        read_bytes: of what is exchanged, by one block.
-        read: reading them from the L2 cache.
-        multiply: the products of one block.
-        add: adding the warps' partial sums and the cell.
-    """
-
-    exchange: float
-    read_bytes: int
-    read: float
-    multiply: float
-    add: float
-
-    @property
-    def step(self):
-        """All together: they follow each other."""
-        return self.exchange + self.read + self.multiply + self.add
-
-    @property
-    def bound(self):
-        """What takes the most time."""
-        return max(("exchange", "read", "multiply", "add"), key=lambda part: getattr(self, part))
-
-
-@dataclass(frozen=True)
 class Launch:
     """One cooperative launch.
 
@@ -94,6 +61,7 @@ class Launch:
         steps: T.
         directions: D.
         backward: whether it is of the backward pass.
+        tiling_us: by which it is compared with other tilings: see `costs.tiling_us`.
     """
 
     first: int
@@ -107,11 +75,17 @@ class Launch:
     steps: int
     directions: int
     backward: bool
+    tiling_us: float
 
     @property
     def microseconds(self):
         """Estimated time of the launch."""
-        return LAUNCH_US + self.steps_in_all * self.estimate.step
+        per_word = calibration.LOAD_BACKWARD_US if self.backward else calibration.LOAD_US
+        return (
+            calibration.LAUNCH_US.value
+            + per_word.value * self.tile.words_per_lane
+            + self.steps_in_all * self.estimate.step
+        )
 
     @property
     def layer_range(self):
@@ -135,10 +109,8 @@ class Launch:
 
     @property
     def steps_in_all(self):
-        """Steps that follow each other."""
-        layers = self.last - self.first
-        # A layer of two directions waits for the whole layer that it reads: nothing overlaps.
-        return self.steps + layers - 1 if self.directions == 1 else self.steps * layers
+        """Steps that follow each other; backward one more, which carries the gradient to the initial state."""
+        return steps_in_all(self.steps + self.backward, self.last - self.first, self.directions)
 
     @property
     def details(self):
@@ -206,15 +178,15 @@ def plan_launches(problem, profile, backward):
     first = 0
     while first < end:
         alone = _best_launch(problem, profile, first, first + 1, backward)
-        best, spent = alone, alone.microseconds
+        best, spent = alone, alone.tiling_us
         for last in range(first + 2, end + 1):
             try:
                 together = _best_launch(problem, profile, first, last, backward)
             except DoesNotFit:
                 break
-            spent += _best_launch(problem, profile, last - 1, last, backward).microseconds
-            if together.microseconds < spent:
-                best, spent = together, together.microseconds
+            spent += _best_launch(problem, profile, last - 1, last, backward).tiling_us
+            if together.tiling_us < spent:
+                best, spent = together, together.tiling_us
         plan.append(best)
         first = best.last
     return tuple(reversed(plan)) if backward else tuple(plan)
@@ -222,7 +194,7 @@ def plan_launches(problem, profile, backward):
 
 @lru_cache(maxsize=1024)
 def _best_launch(problem, profile, first, last, backward):
-    """The launch of the layers [first, last) that is estimated to be fastest."""
+    """The launch of the layers [first, last) whose tiling is taken to be the fastest."""
     launches, refusals = [], []
     for units in UNITS:
         for warps in profile.warps:
@@ -234,7 +206,7 @@ def _best_launch(problem, profile, first, last, backward):
                     refusals.append(launch)
     if not launches:
         raise DoesNotFit(_refusal(problem, profile, first, last, refusals))
-    return min(launches, key=lambda launch: launch.microseconds)
+    return min(launches, key=lambda launch: launch.tiling_us)
 
 
 def _refusal(problem, profile, first, last, refusals):
@@ -306,8 +278,11 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
             f"each, of {profile.shared_bytes / 1024:.0f} KiB"
         )
     columns = max(sum(source.columns for source in each) for each in all_sources)  # 0 where nothing is multiplied
-    estimate = _estimate(problem, profile, tile, blocks, columns, sequences)
-    return Launch(first, last, tile, blocks, slices, sequences, shared_bytes, estimate, problem.steps, D, backward)
+    estimate = estimate_of(problem, profile, tile, (blocks, sequences, backward), columns)
+    compared = tiling_us(problem, profile, tile, (blocks, sequences, last - first), columns)
+    return Launch(
+        first, last, tile, blocks, slices, sequences, shared_bytes, estimate, problem.steps, D, backward, compared
+    )
 
 
 def _parameter_bytes(problem, layers, backward):
@@ -352,49 +327,3 @@ def _fits_registers(tile, profile, per_unit):
     words = tile.octets * tile.gathered * 4
     sums = tile.rows // tile.row_lanes * 2 if tile.math == "fma" else tile.rows // 16 * tile.octets * 4
     return tile.fragment_words + words + sums + tile.pairs * per_unit + OTHER_REGISTERS[tile.warps > 8] <= most
-
-
-def step_products_us(problem):
-    """Estimated microseconds of one pass with a product by cuBLAS and a kernel per step, by stepwise or wavefront.
-
-    The layers of one direction overlap in part, but for their products; those of two wait for each other.
-    """
-    profile, half = problem.profile, is_half(problem.dtype)
-    per_clock = profile.double_per_clock if problem.dtype == "float64" else profile.fma_per_clock
-    if half and profile.tensor_cores:
-        per_clock = profile.mma_per_clock
-    rate = BLAS_EFFICIENCY * per_clock * profile.multiprocessors * profile.clock_ghz * 1e3
-    recurrent = problem.cell.num_recurrent
-    work = [problem.batch * recurrent * hidden**2 / rate for hidden in problem.hidden_sizes]
-    layers_in_turn = 1 + (problem.layers - 1) * (1 if problem.directions == 2 else BLAS_LAYER)
-    step = BLAS_STEP_US if recurrent else BLAS_STEP_US / 2  # without a product one kernel
-    return problem.steps * (layers_in_turn * step + problem.directions * sum(work))
-
-
-def _estimate(problem, profile, tile, blocks, columns, sequences):
-    """The Estimate of a step: of `turns` through the block's sequences, each a chain of loads, products and sums. Rows
-    that are padded are multiplied too."""
-    clock = profile.clock_ghz * 1e3  # per microsecond
-    turns = ceil(sequences / tile.sequences)
-    read_bytes = sequences * columns * itemsize(problem.dtype)
-    groups = tile.chunks // tile.gathered if columns else 0
-    together = blocks * read_bytes / (profile.l2_gb_s * 1e3)
-    read = turns * groups * L2_CLOCKS / clock + max(read_bytes / (64 * clock), together)
-    rate = {
-        "mma": profile.mma_per_clock,
-        "tf32": profile.mma_per_clock / 2,
-        "fma": FMA_EFFICIENCY[tile.resident] * profile.fma_per_clock,
-    }[tile.math]
-    if problem.dtype == "float64":
-        rate *= profile.double_per_clock / profile.fma_per_clock
-    multiply = tile.rows * columns * turns * tile.sequences / rate / clock
-    if tile.resident == "shared" and tile.math != "fma":
-        multiply += turns * tile.rows * columns * itemsize(problem.dtype) / 128 / clock
-    sums = (
-        tile.warps * tile.rows_per_unit * tile.pairs * tile.warps / 4 * 4
-    )  # loads from shared memory, four clocks each per SM
-    add = turns * (TURN_CLOCKS + sums) / clock
-    exchange = max(profile.exchange_us - (turns - 1) / turns * (read + multiply + add), 0.0)
-    if not problem.cell.num_recurrent:  # what comes from another layer is there before it is needed
-        exchange = 0.0
-    return Estimate(exchange, read_bytes, read, multiply, add)

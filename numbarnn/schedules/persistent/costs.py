@@ -1,0 +1,112 @@
+"""What a launch of a persistent kernel is estimated to cost, and by what its tilings are compared.
+
+An estimate is of one step: bytes over bandwidth, multiply-adds over rate, sums and the exchange. The numbers that it is
+made of, and the records that those are from, are in `numbarnn.schedules.calibration`.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from numbarnn.common.precision import itemsize
+from numbarnn.schedules import calibration
+
+# By which tilings are compared (`tiling_us`). Clocks, as profiled on an H200: of a trip to the L2 cache, and of a
+# turn's instructions besides loads and products; shares of the peak rate, by where weights come from.
+L2_CLOCKS, TURN_CLOCKS = 600, 1300
+FMA_EFFICIENCY = {"registers": 0.7, "shared": 0.25}
+TILING_LAUNCH_US = 8.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Microseconds of one step, and what they are made of.
+
+    Attributes:
+        exchange: storing a block's part of the state and having all others' parts.
+        read_bytes: of what is exchanged, by one block.
+        read: reading them from the L2 cache.
+        multiply: the products of one block.
+        add: adding the warps' partial sums and the cell.
+    """
+
+    exchange: float
+    read_bytes: int
+    read: float
+    multiply: float
+    add: float
+
+    @property
+    def step(self):
+        """All together: they follow each other."""
+        return self.exchange + self.read + self.multiply + self.add
+
+    @property
+    def bound(self):
+        """What takes the most time."""
+        return max(("exchange", "read", "multiply", "add"), key=lambda part: getattr(self, part))
+
+
+def steps_in_all(steps, layers, directions):
+    """Steps of a launch that follow each other. A layer of two directions waits for the whole layer that it reads:
+    nothing overlaps."""
+    return steps + layers - 1 if directions == 1 else steps * layers
+
+
+def estimate_of(problem, profile, tile, launched, columns):
+    """The Estimate of a step: of `turns` through the block's sequences, each a chain of loads, products and sums. Rows
+    that are padded are multiplied too.
+
+    Args:
+        launched: (blocks, sequences of a block, whether backward).
+    """
+    blocks, sequences, backward = launched
+    clock = profile.clock_ghz * 1e3  # per microsecond
+    turns = ceil(sequences / tile.sequences)
+    read_bytes = sequences * columns * itemsize(problem.dtype)
+    read = calibration.L2_SHARE.value * blocks * read_bytes / (profile.l2_gb_s * 1e3)
+    mma = calibration.MMA_SHARE.value * profile.mma_per_clock
+    rate = {
+        "mma": mma,
+        "tf32": mma / 2,
+        "fma": calibration.FMA_SHARE[tile.resident].value * profile.fma_per_clock,
+    }[tile.math]
+    if problem.dtype == "float64":
+        rate *= profile.double_per_clock / profile.fma_per_clock
+    multiply = tile.rows * columns * turns * tile.sequences / rate / clock
+    if tile.resident == "shared" and tile.math != "fma":
+        loads = turns * tile.rows * columns * itemsize(problem.dtype) / 128 / clock
+        multiply += loads / calibration.SHARED_SHARE.value
+    sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps
+    add = turns * sums * calibration.SUM_CLOCKS.value / clock
+    add += turns * tile.pairs * calibration.CELL_BACKWARD_US.value * backward
+    # What comes from another layer is there before it is needed.
+    exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
+    return Estimate(exchange, read_bytes, read, multiply, add)
+
+
+def tiling_us(problem, profile, tile, launched, columns):
+    """Microseconds of a launch by which tilings of a problem are compared.
+
+    The records have one tiling for each problem: what they were fitted to (`calibration`) says nothing about others. So
+    the choice stays what it was when they were taken, by a model of a step's chain: a trip to the L2 cache for each
+    group of chunks, the products, a turn's instructions, and an exchange that further turns hide.
+
+    Args:
+        launched: (blocks, sequences of a block, layers).
+    """
+    blocks, sequences, layers = launched
+    clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
+    turns, groups = ceil(sequences / tile.sequences), tile.chunks // tile.gathered if columns else 0
+    read_bytes = sequences * columns * size
+    together = blocks * read_bytes / (profile.l2_gb_s * 1e3)
+    chain = turns * groups * L2_CLOCKS / clock + max(read_bytes / (64 * clock), together)
+    rates = {"mma": profile.mma_per_clock, "tf32": profile.mma_per_clock / 2}
+    rate = rates.get(tile.math, FMA_EFFICIENCY[tile.resident] * profile.fma_per_clock)
+    rate *= profile.double_per_clock / profile.fma_per_clock if problem.dtype == "float64" else 1
+    chain += tile.rows * columns * turns * tile.sequences / rate / clock
+    if tile.resident == "shared" and tile.math != "fma":
+        chain += turns * tile.rows * columns * size / 128 / clock
+    sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps  # loads from shared memory, a clock each
+    chain += turns * (TURN_CLOCKS + sums) / clock
+    exchange = max(profile.exchange_us - (turns - 1) / turns * chain, 0.0) if problem.cell.num_recurrent else 0.0
+    return TILING_LAUNCH_US + steps_in_all(problem.steps, layers, problem.directions) * (exchange + chain)
