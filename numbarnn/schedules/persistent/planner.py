@@ -81,11 +81,9 @@ class Launch:
     def microseconds(self):
         """Estimated time of the launch."""
         per_word = calibration.LOAD_BACKWARD_US if self.backward else calibration.LOAD_US
-        return (
-            calibration.LAUNCH_US.value
-            + per_word.value * self.tile.words_per_lane
-            + self.steps_in_all * self.estimate.step
-        )
+        load = per_word.value * self.tile.words_per_lane
+        steps = self.steps_in_all + self.backward  # backward one more, which carries the gradient to the initial state
+        return calibration.LAUNCH_US.value + load + steps * self.estimate.step
 
     @property
     def layer_range(self):
@@ -109,8 +107,8 @@ class Launch:
 
     @property
     def steps_in_all(self):
-        """Steps that follow each other; backward one more, which carries the gradient to the initial state."""
-        return steps_in_all(self.steps + self.backward, self.last - self.first, self.directions)
+        """Steps that follow each other."""
+        return steps_in_all(self.steps, self.last - self.first, self.directions)
 
     @property
     def details(self):
