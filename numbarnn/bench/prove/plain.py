@@ -82,6 +82,8 @@ def told(answers):
         error = "no number" if worst.error is None else f"{worst.error:.1e} of {worst.limit:.1e}"
         lines.append(f"{dtype}: nearest to its limit {error}{peer} ({worst.cell} {worst.options}, {worst.schedule}, "
                      f"{worst.mode} {worst.quantity})")  # fmt: skip
+    for peer, said, where in summary.notes(found)[:ROWS_TOLD]:
+        lines.append(f"{peer}, {len(where)} cases such as {where[0]}: {said}")
     for one in wrong[:ROWS_TOLD]:
         lines.append("wrong: " + "; ".join(map(str, summary.failure_row(one))))
     return lines + ([f"... {len(wrong) - ROWS_TOLD} more"] if len(wrong) > ROWS_TOLD else [])
