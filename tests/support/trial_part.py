@@ -1,16 +1,16 @@
 """A part of `numbarnn prove` for tests of how it asks: what becomes of a question is its name."""
 
 import os
+import subprocess
 import sys
-import time
 from pathlib import Path
 
 from numbarnn.bench import report
 from numbarnn.bench.prove import parts
 
 NAMES = ("right", "wrong", "raises", "missing", "dies", "hangs", "right again")
-PART = parts.Part("trial", "how it asks", "trial", seconds=60, question_s=3)
-QUICK = parts.Part("quick", "what else it asks", "trial", seconds=60, question_s=3, more={"names": ("right",)})
+PART = parts.Part("trial", "how it asks", "trial", seconds=120, question_s=100)
+QUICK = parts.Part("quick", "what else it asks", "trial", seconds=120, question_s=100, more={"names": ("right",)})
 
 
 def install():
@@ -38,7 +38,9 @@ def answer(name, asked, names=NAMES):
         print("last words", file=sys.stderr)
         os.abort()
     if name == "hangs" and not Path(asked.folder, "mended").exists():
-        time.sleep(600)
+        sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        Path(asked.folder, "hanging.txt").write_text(f"{os.getpid()} {sleeper.pid}")
+        sleeper.wait()
     return {"ok": True, "figure": 3, "process": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"]}
 
 

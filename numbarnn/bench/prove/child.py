@@ -3,12 +3,16 @@
     in     {"question": name}                                    a line each, until the end of the input
     out    {"question": name, "outcome": "ok", ...}              a line each
 
-ASKED is a `parts.Asked` as JSON. What anybody prints meanwhile goes to the error stream.
+ASKED is a `parts.Asked` as JSON. What anybody prints meanwhile goes to the error stream. Where whoever asks is gone,
+even while a question is answered, the process ends with all that it has started: nothing keeps a GPU.
 """
 
 import json
 import os
+import queue
+import signal
 import sys
+import threading
 import traceback
 
 from numbarnn.bench import report
@@ -18,12 +22,23 @@ from numbarnn.bench.prove.parts import BY_NAME, Asked
 
 def main(name, asked):
     """Answers until nobody asks any more."""
+    todo = queue.SimpleQueue()
+    threading.Thread(target=listen, args=(todo,), daemon=True).start()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
         part, asked = BY_NAME[name], Asked(*json.loads(asked))
-        for line in sys.stdin:
-            question = json.loads(line)["question"]
-            print(json.dumps(report.plain(answer(part, question, asked)), allow_nan=False), file=out, flush=True)
+        while True:
+            found = answer(part, todo.get(), asked)
+            print(json.dumps(report.plain(found), allow_nan=False), file=out, flush=True)
+
+
+def listen(todo):
+    """Puts questions into a queue as they come; after the last one ends the process, and others of its group."""
+    for line in sys.stdin:
+        todo.put(json.loads(line)["question"])
+    if os.getpgrp() == os.getpid():  # as `conduct.Child` starts it
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
 
 
 def answer(part, question, asked):
