@@ -260,7 +260,7 @@ def save_safetensors(layer: Recurrent, path: Path) -> None:
     """Write the layer to a file: PyTorch's state dict, and the options that weights do not tell.
 
     Those are the cell (with it a GRU's reset_after), batch_first, dropout, cell_clip and clip_propagate_nan; device,
-    schedule, seed and allow_tf32 are not kept.
+    schedule, seed, allow_tf32 and checkpoint_every are not kept.
 
     Raises:
         OSError: the file cannot be written.

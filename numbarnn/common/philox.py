@@ -6,6 +6,8 @@ knows seed, layer, step and position can compute it again, on any engine. 32-bit
 products do not overflow.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 MULTIPLIER_0, MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -30,24 +32,43 @@ def philox(counter_0, counter_1, counter_2, counter_3, key_0, key_1):
     return counter_0, counter_1, counter_2, counter_3
 
 
-def dropout_words(p, seed, layer, call):
-    """What dropout of a layer's output needs to know: (scale, threshold, key_0, key_1, stream_0, stream_1).
+class Origin(NamedTuple):
+    """Where the steps of a pass stand in the call whose random numbers they draw.
+
+    Attributes:
+        time: of the first step.
+        place: layer D + direction of its first layer and direction.
+        goes_back: its further steps are of earlier times.
+    """
+
+    time: int = 0
+    place: int = 0
+    goes_back: bool = False
+
+
+WHOLE = Origin()  # a pass that is all of its call
+
+
+def dropout_words(p, seed, layer, call, first=0):
+    """What dropout of a layer's output needs to know: (scale, threshold, key_0, key_1, stream_0, stream_1, first).
 
     Element i of the (T, B, D*H) output of `layer` (0 is the first) in training call number `call` is kept, times
     `scale` = 1 / (1 - p), where its random word is at least `threshold` = p 2^32. Its word is number i mod 4 of the
     Philox of counter (i div 4 in two words, layer, call) under the key `seed` in two words. All but scale are uint64.
+    Where an array is a part of the output, `first` is the i of its first element.
     """
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
-    words = (round(p * 2**32), seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF)
+    words = (round(p * 2**32), seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF, first)
     return (scale, *(np.uint64(word) for word in words))
 
 
-def dropout_masks(p, seed, layers, call):
-    """(scale, a uint64 array (layers, 5) with the words of each layer): `dropout_words` of the first layers.
+def dropout_masks(p, seed, call, firsts):
+    """(scale, a uint64 array (layers, 6) with the words of each layer): `dropout_words` of the first layers, with the
+    `first` of each.
 
     The words travel in memory, so that a recorded CUDA graph takes those of each call.
     """
-    rows = [dropout_words(p, seed, layer, call) for layer in range(layers)]
+    rows = [dropout_words(p, seed, layer, call, first) for layer, first in enumerate(firsts)]
     return rows[0][0], np.array([words for _, *words in rows], np.uint64)
 
 
@@ -55,16 +76,18 @@ def dropout_masks(p, seed, layers, call):
 NOISE_STREAM, DROP_CONNECT_STREAM, STREAMS_PER_PLACE = 1 << 31, 1 << 30, 1 << 8
 
 
-def noise_words(seed, places, call):
-    """A uint64 array (places, 4) with what the random numbers of cells (`definition.Noise`) need to know: two words of
-    the key `seed`, the first stream of the place (layer D + direction), and the number of the training call.
+def noise_words(seed, places, call, origin=WHOLE):
+    """A uint64 array (places, 6) with what the random numbers of cells (`definition.Noise`) need to know: two words of
+    the key `seed`, the first stream of the place (layer D + direction), the number of the training call, the time of
+    the pass's step 0, and 1 where its steps go back in time from there, else 0.
 
     Number k of those of one kind (anew in each step, or not) of unit j of sequence b at time t is word k mod 4 of the
     Philox of counter (b H + j, t, stream + k div 4, call): 0 where it is below rate 2^32. Where it is one for all
     steps, 2^32 - 1 stands for t.
     """
-    streams = NOISE_STREAM + STREAMS_PER_PLACE * np.arange(places)
-    rows = [(seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, stream, call & 0xFFFFFFFF) for stream in streams]
+    streams = NOISE_STREAM + STREAMS_PER_PLACE * (origin.place + np.arange(places))
+    key, when = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF), (origin.time, origin.goes_back)
+    rows = [(*key, stream, call & 0xFFFFFFFF, *when) for stream in streams]
     return np.array(rows, np.uint64)
 
 

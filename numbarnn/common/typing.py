@@ -24,3 +24,4 @@ class Options(TypedDict, total=False):
     schedule: str
     allow_tf32: bool
     seed: int | None
+    checkpoint_every: int | None

@@ -120,7 +120,7 @@ def noise_loader(noise, backend, dtype):
 
     Args of draw:
         words: a row of what `numbarnn.common.philox.noise_words` returns.
-        position: b H + j of unit j of sequence b. t: the time, 0 to T - 1; both uint64.
+        position: b H + j of unit j of sequence b. t: number of the pass's time; both uint64.
     """
     return _noise_from(0, 0, noise, backend, dtype)
 
@@ -141,7 +141,7 @@ def _noise_from(each_step, others, noise, backend, dtype):
     always = not first.each_step
 
     def draw(words, position, t):
-        when = NO_TIME if always else t
+        when = NO_TIME if always else (words[4] - t if words[5] else words[4] + t)
         drawn = random_words(position, when, words[2] + group, words[3], words[0], words[1])
         return (kept if drawn[lane] >= threshold else zero, *rest(words, position, t))
 

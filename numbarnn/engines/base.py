@@ -183,7 +183,7 @@ class Engine(ABC):
         """If the call's word `trouble` says that it failed, make all results NaN, and remember it for the host.
 
         Args:
-            results: contiguous arrays of one dtype.
+            results: contiguous arrays.
             trouble: (1,) int64; 0 if nothing is wrong, else a code of `numbarnn.kernels.trouble`.
             caller: who made the call, as text.
         """

@@ -128,7 +128,7 @@ def _buffers(cell, dtype, masked, save=True, projected=False):
     v, d_v = (zeros(dtype, T, B, S * H), zeros(number, B, S * H)) if S else (None, None)
     sums, d_sums = (zeros(number, T, B, Q), zeros(number, B, Q)) if Q else (None, None)
     settings = (np.dtype(number).type(0),) * len(cell.settings) or None
-    noise = zeros("uint64", 4) if cell.noise and save else None
+    noise = zeros("uint64", 6) if cell.noise and save else None
     options = Options(zeros("uint8", T + 2, B) if masked else None, noise, settings)
     parameters = Parameters(None, zeros(dtype, G * H), zeros(dtype, A * H), per_unit=per_unit)
     states, saved = States(h, c, h if projected else None), Saved(ax if save and cell.num_saved else None, v, sums)
@@ -224,7 +224,7 @@ def column_sum_kernels(dtype):
 
 def dropout_kernels(dtype):
     """Dropout, of flat contiguous arrays."""
-    flat, mask, scale = zeros(dtype, 5), np.zeros(5, np.uint64), np.dtype(compute_dtype(dtype)).type(1)
+    flat, mask, scale = zeros(dtype, 5), np.zeros(6, np.uint64), np.dtype(compute_dtype(dtype)).type(1)
     arguments = (flat, flat, mask, scale, np.uint64(0))
     yield ShippedKernel(dropout.make_dropout(dtype), dtype, "", dropout.THREADS_PER_BLOCK, arguments)
 

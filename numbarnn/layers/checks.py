@@ -29,6 +29,19 @@ def natural(value, name):
     return int(value)
 
 
+def checkpoint_every(value):
+    """k, an int of at least 1, or None."""
+    if value is None:
+        return None
+    is_int = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_int or value < 1:
+        raise (ValueError if is_int else TypeError)(
+            "checkpoint_every must be the number of steps from one state that is kept to the next, an int of at least "
+            f"1, or None to keep all, not {value!r}"
+        )
+    return int(value)
+
+
 def flag(value, name):
     """`value` as a bool."""
     if not isinstance(value, bool):

@@ -13,10 +13,11 @@ def dropout_masks(work, dtype):
         work: the call's `ForwardPass`.
         dtype: of the masks, a name.
     """
-    masks = []
-    for layer in range(work.problem.layers - 1):
+    masks, problem = [], work.problem
+    for layer in range(problem.layers - 1):
+        shape = work.steps, work.batch, problem.directions * problem.output_sizes[layer]
         with work.engine.activate():
-            ones = work.engine.from_host(np.ones(work.output(layer).shape, work.problem.dtype))
+            ones = work.engine.from_host(np.ones(shape, problem.dtype))
             if work.dropping:
                 work.engine.dropout(ones, ones, work.masks[layer], work.scale)
             masks.append(work.engine.to_host(ones).astype(dtype, copy=False))
@@ -54,7 +55,7 @@ def noise(work):
     if not problem.cell.noise:
         return []
     places = problem.layers * problem.directions
-    words = noise_words(work.seed, places, work.call).reshape(problem.layers, problem.directions, 4)
+    words = noise_words(work.seed, places, work.call).reshape(problem.layers, problem.directions, -1)
     return [
         np.stack([_noise_of_place(work, H, one) for one in own])
         for H, own in zip(problem.hidden_sizes, words, strict=True)
@@ -66,12 +67,12 @@ def _noise_of_place(work, hidden, words):
 
     Args:
         hidden: H.
-        words: (4,) uint64.
+        words: (6,) uint64.
     """
     problem, steps, batch = work.problem, work.steps, work.batch
     kinds = problem.cell.noise
     position = np.arange(batch * hidden, dtype=np.uint64)
-    key_0, key_1, stream, call = words
+    key_0, key_1, stream, call = words[:4]
     drawn, before = np.empty((steps, batch, len(kinds), hidden), problem.state_dtype), {True: 0, False: 0}
     for number, kind in enumerate(kinds):
         group, lane = divmod(before[kind.each_step], 4)

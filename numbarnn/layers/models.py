@@ -41,6 +41,11 @@ _ARGUMENTS = """
             which takes one of them; `explain` says which and why.
         allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32 (10 bits of mantissa): faster,
             coarser. Without effect on other dtypes and on the CPU.
+        checkpoint_every: k: training calls of more than k steps keep the states at every k-th step only, and backward
+            computes the steps between once more (Chen et al. 2016, arXiv:1604.06174): memory of T / k states and k
+            steps instead of T steps, for about one forward pass more; `explain` says how much of each. y and the states
+            have the same bits on the CPU, gradients agree to rounding. Very short segments cost more time. With two
+            directions what layers hand to each other is kept of all steps too. None keeps all.
         seed: of the initial parameters and of what training calls draw at random; None takes a new one.
 
     Raises:

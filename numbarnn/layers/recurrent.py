@@ -18,6 +18,7 @@ from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.stepper import Stepper
 from numbarnn.passes.backward import Need
+from numbarnn.passes.costs import costs_of, segments_of
 from numbarnn.schedules.explain import explain, wider
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class Recurrent:
     clip_propagate_nan = property(lambda self: self.stack.clip_propagate_nan, doc="Whether a NaN in c stays NaN.")
     input_mode = property(lambda self: self.stack.input_mode, doc='"linear", "skip" or "given".')
     dropout = property(lambda self: self.stack.dropout, doc="Dropout probability between layers.")
+    checkpoint_every = property(lambda self: self.stack.checkpoint_every, doc="k, see the arguments; None without.")
     input_size = property(lambda self: self.stack.input_size, doc="I.")
     hidden_size = property(lambda self: self.stack.hidden_sizes, doc="H of each layer.")
     num_layers = property(lambda self: self.stack.num_layers, doc="L.")
@@ -162,6 +164,7 @@ class Recurrent:
         options += [] if getattr(self, "reset_after", True) else ["reset_after=False"]
         options += [f"input_mode={self.input_mode!r}"] if self.input_mode != "linear" else []
         options += [f"dropout={self.dropout}"] if self.dropout else []
+        options += [f"checkpoint_every={self.checkpoint_every}"] if self.checkpoint_every else []
         options[:0] = [] if isinstance(self._cell, str) else [self.cell]
         return f"{type(self).__name__}({', '.join(options)}, dtype={self.dtype!r}, device={self.device!r})"
 
@@ -349,7 +352,8 @@ class Recurrent:
 
     def explain(self, shape: Sequence[int]) -> str:
         """What a training call with x of that shape does, and backward, and why, as text: the schedule, what others
-        would do, launches and where weights live, and the plan.
+        would do, launches and where weights live, and the plan; with checkpoints what they save and cost, and the same
+        of each kind of segment.
 
         Raises:
             ValueError: not the shape of an x.
@@ -358,9 +362,15 @@ class Recurrent:
         if len(shape) != 3:
             raise ValueError(f"shape must be that of x, three numbers, not {shape!r}")
         batch, steps = shape[:2] if self.batch_first else shape[1::-1]
-        problem = self.stack.problem(steps, batch, training=True)
-        passes = (explain(self.stack.schedule, problem, backward) for backward in (False, True))
-        return "\n".join([f"{self!r} on {self.engine.device}", *wider(problem), *map(str, passes)])
+        problem, schedule = self.stack.problem(steps, batch, training=True), self.stack.schedule
+        lines, parts = [f"{self!r} on {self.engine.device}", *wider(problem)], [problem]
+        if problem.has_checkpoints:
+            lines.append(str(costs_of(schedule, problem)))
+            parts = [part for part in segments_of(problem) if part.steps == problem.checkpoint_every]
+        for part in parts:
+            lines += [f"a segment of {part.steps} steps:"] if part is not problem else []
+            lines += [str(explain(schedule, part, backward)) for backward in (False, True)]
+        return "\n".join(lines)
 
     # ---------------------------------------------------------------- parameters
     def state_dict(self, named: bool = False) -> dict[str, np.ndarray[Any, Any]]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.passes.backward import ALL, BackwardPass, Given, Need
 from numbarnn.passes.bound import NUMPY, SMALL_WEIGHTS
+from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward
 from numbarnn.passes.executor import with_each
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.passes.reserve import make_layout
@@ -40,7 +41,8 @@ class Shape(NamedTuple):
 def reserve_size(stack, shape, dtype):
     """Bytes of the reserve in calls of a dtype (a name); T and B may be numbers that are not known yet (PyTorch's)."""
     sizes = {name: getattr(shape, name) for name in ("steps", "batch", "padded", "resets", "batch_major")}
-    return make_layout(ForwardPass.table, stack.problem_with(training=True, dtype=dtype, **sizes)).size
+    problem = stack.problem_with(training=True, dtype=dtype, **sizes)
+    return make_layout((CheckpointedForward if problem.has_checkpoints else ForwardPass).table, problem).size
 
 
 class PlannedCalls:
@@ -60,7 +62,8 @@ class PlannedCalls:
         sizes = shape.padded, shape.resets, shape.batch_major, shape.keeps_states
         self._problem = problem = stack.problem(shape.steps, shape.batch, reserves, *sizes)
         self._schedule = stack.schedule.pick(problem)[0]
-        self._forward_plan, self._hows = self._schedule.plan_forward(problem), {}
+        self._hows = {}
+        self._forward_plan = None if problem.has_checkpoints else self._schedule.plan_forward(problem)
         self._kind = problem, reserves, arrays.into  # of calls, for `BoundPasses`
 
     def call(self, weights, seed=0):
@@ -85,12 +88,15 @@ class PlannedCalls:
         engine.require_no_trouble()
         with engine.activate():
             engine.require_no_capture()
-            bound = self._bound(call, x, *state)
+            bound = None if self._problem.has_checkpoints else self._bound(call, x, *state)
             if bound is not None:
                 results = bound.run(0, x, *state)
                 bound.give_back()
                 return results
             x, state = with_each((x, state), self.arrays.array)
+            if self._problem.has_checkpoints:
+                work = CheckpointedForward(call, self.stack.schedule)
+                return *work.run(x, state, sequences), work.reserve
             work = ForwardPass(call, x, *state, sequences.lengths, sequences.resets, sequences.padding_value)
             work.run(self._forward_plan)
             return (*work.results(), work.reserve) if self.reserves else work.results()
@@ -100,7 +106,8 @@ class PlannedCalls:
 
         Args:
             call: of `call`, with the weights and the seed of the forward call.
-            x: None will do where no gradients of parameters are needed.
+            x: None will do where no gradients of parameters are needed, or the reserve has a copy
+                (`Problem.copies_x`), but never for calls with checkpoints.
             reserve: overwritten, unless it is needed again.
             gradients: a `Given`. need: a `Need`.
         """
@@ -108,6 +115,11 @@ class PlannedCalls:
         engine.require_no_trouble()
         with engine.activate():
             engine.require_no_capture()
+            if self._problem.has_checkpoints:
+                x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
+                tape = CheckpointedForward.of_reserve(call, self.stack.schedule, x, reserve)
+                work = CheckpointedBackward(tape, Given(*gradients), space, None, need)
+                return *work.run(), work.dw
             how = self._how(need.x, need.weights)
             if not need.weights or space.size <= SMALL_WEIGHTS:
                 bound = self._bound(call, None, None, None)

@@ -22,6 +22,7 @@ from numbarnn.layers.tape import Tape, Watched
 from numbarnn.layers.widened import Widened
 from numbarnn.passes.backward import ALL, BackwardPass, Given
 from numbarnn.passes.bound import SMALL_WEIGHTS, BoundForward, BoundPasses
+from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
@@ -58,6 +59,7 @@ class Stack:
         schedule: "auto" or a name in `numbarnn.schedules.SCHEDULES`.
         allow_tf32: see `numbarnn.schedules.Problem`.
         seed: key of the dropout masks and of cells' random numbers, a non-negative int below 2^64.
+        checkpoint_every: see `numbarnn.LSTM`.
 
     Attributes:
         the arguments.
@@ -87,6 +89,7 @@ class Stack:
         input_mode: str = "linear",
         cell_clip: float | tuple[float, float] | None = None,
         clip_propagate_nan: bool = True,
+        checkpoint_every: int | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         self.cell = cells.get(cell)
@@ -118,6 +121,7 @@ class Stack:
         checks.dtype_on(self.engine, self.dtype)
         self.seed = seed
         self.allow_tf32 = checks.flag(allow_tf32, "allow_tf32")
+        self.checkpoint_every = checks.checkpoint_every(checkpoint_every)
         self._arguments = arguments | {"num_layers": None, "hidden_size": self.hidden_sizes, "dtype": self.dtype}
         self._problem = self._problem_without_steps()
         self.space = self._problem.space
@@ -158,6 +162,7 @@ class Stack:
             fuses_input=self.engine.fuses_input,
             settings=self.cell_clip or (),
             units=self.hidden_sizes if self.widths != self.hidden_sizes else (),
+            checkpoint_every=self.checkpoint_every or 0,
         )
 
     def _widened_to_float32(self):
@@ -290,6 +295,10 @@ class Stack:
             watched = self.watched.places(steps, batch) if training and self.engine.watches_in_jobs else None
             parameters, flat, formed = self.kernel_weights.of(weights)
             call = Call(self.engine, problem, parameters, flat, self.seed, number, self.caller, watched, formed=formed)
+            if problem.has_checkpoints:
+                work = CheckpointedForward(call, self.schedule)
+                results = work.run(x, (hx, cx), sequences)
+                return *results, self._tape(work, x, weights, version)
             plan = self.schedule.pick(problem)[0].plan_forward(problem)
             bound = self.bound.make(kind, call, plan, (x, hx, cx)) if kind else None
             if bound is not None:
@@ -366,8 +375,12 @@ class Stack:
             self.engine.require_no_capture()
             tape.used = not need.again
             problem, makes = tape.forward.problem, dw is None and not accumulate
-            plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes, need.x)
             given = Given(dy, dhy, dcy, d_states)
+            if problem.has_checkpoints:
+                work = tape.backward = CheckpointedBackward(tape.forward, given, self.space, dw, need)
+                results, tape.dw = work.run(), work.dw
+                return results
+            plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes, need.x)
             bindable = dw is None and (not need.weights or (makes and self.space.size <= SMALL_WEIGHTS))
             if bindable and tape.bound is not None:
                 *results, tape.dw = tape.bound.run_backward((plan, need, accumulate), self.space, given)
@@ -386,6 +399,9 @@ class Stack:
         with self.engine.activate():
             self.engine.require_no_capture()
             work = tape.backward
+            if work.problem.has_checkpoints:
+                work.add_weights(dw)
+                return
             work.dw, work.accumulate = dw, True
             work.run(self.schedule.pick(work.problem)[0].plan_weights(work.problem))
 

@@ -80,12 +80,12 @@ class BackwardPass(Pass):
             self.allocate("dy_copy")
         if need.x:
             self.allocate("dx_copy")
-        if problem.dtype == problem.state_dtype:  # else what accumulates is rounded once, at the end
+        if problem.is_segment or problem.dtype == problem.state_dtype:  # else what accumulates is rounded at the end
             self.dhx, self.dcx = self.dh, self.dc
         self.dw = dw
         if dw is None and not accumulate:
             self.allocate("dw")
-        if self.dw is not None:
+        if self.dw is not None and tape.formed is not None:
             self.allocate("d_formed")
 
     def dx_of(self, layer):
@@ -128,7 +128,7 @@ class BackwardPass(Pass):
                 self.engine.zero(self.d_formed)
 
     def pull_back(self):
-        if self.d_formed is not None and self.dw is not None:
+        if self.tape.formed is not None and self.dw is not None:
             self.tape.formed.pull_back(self.dw, self.d_formed, self.accumulate)
 
     # -------------------------------------------------------------------------------------------------------- tasks
@@ -162,6 +162,7 @@ class BackwardPass(Pass):
             scratch=Scratch(dm=self.dm.get(place), d_v=self.d_v.get(place), d_sums=self.d_sums.get(place)),
             options=tape.options_of(*place),
             allow_tf32=problem.allow_tf32,
+            of_segment=problem.is_segment,
         )
         return self.engine.backward_steps(group)
 
@@ -317,4 +318,5 @@ class BackwardPass(Pass):
     def facts(self):
         forms = form_of_state(self.dhy), form_of_state(self.dcy)
         absent = self.dy is None, self.d_states is None
-        return self.problem, self.caller, self.accumulate, absent, self.need, self.tape.remade, *forms
+        of_tape = self.tape.origin.place, self.tape.remade
+        return self.problem, self.caller, self.accumulate, absent, self.need, *of_tape, *forms

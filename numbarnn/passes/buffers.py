@@ -1,12 +1,12 @@
-"""What a forward and a backward call allocate, as one table: `print(as_text())` shows it.
+"""What a forward and a backward call allocate, as tables: `print(as_text())` shows it.
 
 A row is a buffer; its columns are those of `Row`. Its shape is written in these letters: T, B, D, L, G as in
 `numbarnn`; A gates of h Rᵀ, K values that the cell saves per unit, N private states, S further products, Q sums over
 units, V parameters per unit, E columns of a head's block of R; M steps that are kept (T, in inference 1), C slots of
-private states (T + 2, or 2); of the row's layer I the width of its input, H its units, P the width of its h (H without
-projection). Buffers of a whole call have I of the first layer, H and P of the last; F is the number of all parameters,
-Z of what is made of some for kernels (`numbarnn.weights.formed`), X that of all R once blocks on their diagonals are
-spread, Y that of the largest of them.
+private states (T + 2, or 2); J segments of a call with checkpoints; of the row's layer I the width of its input, H its
+units, P the width of its h (H without projection). Buffers of a whole call have I of the first layer, H and P of the
+last; F is the number of all parameters, Z of what is made of some for kernels (`numbarnn.weights.formed`), X that of
+all R once blocks on their diagonals are spread, Y that of the largest of them.
 
 Passes ask for the buffers of a task as they come to it, so that on the CPU a layer's scratch is gone before the next
 layer's is made. What depends on sizes alone is worked out once for a problem: a call that an engine replays only looks
@@ -80,16 +80,22 @@ FORWARD = (
     Row("x_copy", "call", "T, B, I", "storage", "call", "tape", "x with time first, zero beyond sequences",
         "p.copies_x"),
     Row("hy", "state", "D, B, P", "storage", "call", "call", "the final h"),
-    Row("cy", "state", "D, B, N * H", "storage", "call", "call", "the final private states", "cell.num_private"),
+    Row("cy", "state", "D, B, N * H", "storage", "call", "call", "the final private states",
+        "cell.num_private and not p.is_segment"),
+    Row("cy", "state", "D, B, N * H", "state", "call", "call", "the final private states",
+        "cell.num_private and p.is_segment"),
+    Row("step_mask_given", "call", "D, T + 2, B", "uint8", "caller", "call", "of a segment",
+        "p.masked and p.is_segment"),
     Row("step_mask", "call", "D, T + 2, B", "uint8", "call", "tape", "what each step is (`numbarnn.common.order`)",
         "p.masked"),
-    Row("masks", "call", "L - 1, 5", "uint64", "host", "tape", "of dropout, `philox.dropout_masks`", "p.dropping"),
-    Row("noise", "call", "L * D, 4", "uint64", "host", "tape", "`philox.noise_words` of each layer and direction",
+    Row("masks", "call", "L - 1, 6", "uint64", "host", "tape", "of dropout, `philox.dropout_masks`", "p.dropping"),
+    Row("noise", "call", "L * D, 6", "uint64", "host", "tape", "`philox.noise_words` of each layer and direction",
         "p.training and cell.noise"),
-    Row("drop_words", "call", "L * D, A, 5", "uint64", "host", "tape", "masks of weights, `philox.drop_connect_words`",
+    Row("drop_words", "call", "L * D, A, 6", "uint64", "host", "tape", "masks of weights, `philox.drop_connect_words`",
         DROPS),
     Row("R", "call", "X,", "storage", "R", "tape", "all R as steps multiply with them", RECURRENT),
-    Row("all_weights", "call", "F + Z + X,", "storage", "all_weights", "tape", "the parameters, then all R", RECURRENT),
+    Row("all_weights", "call", "(p.flat_size or F + Z) + X,", "storage", "all_weights", "tape",
+        "the parameters, then all R", RECURRENT),
     Row("R_dropped", "call", "Y // cell.heads,", "storage", "R_dropped", "tape", "a parameter before it is spread",
         DROPS + " and cell.heads > 1"),
     Row("seen", "call", "samples.MOST_ARRAYS, samples.BLOCKS", "uint64", "seen", "tape",
@@ -112,9 +118,10 @@ BACKWARD = (
     Row("d_states", "call", "T, B, D * N * H", "storage", "caller", "tape", "that of c of every step; None is zero"),
     Row("dh", "state", "D, B, P", "state", "call", "tape", "that of the final h, at last of the initial"),
     Row("dc", "state", "D, B, N * H", "state", "call", "tape", "of the private states, likewise", "cell.num_private"),
-    Row("dhx", "state", "D, B, P", "storage", "call", "tape", "dh, rounded once", "p.dtype != p.state_dtype"),
+    Row("dhx", "state", "D, B, P", "storage", "call", "tape", "dh, rounded once",
+        "p.dtype != p.state_dtype and not p.is_segment"),
     Row("dcx", "state", "D, B, N * H", "storage", "call", "tape", "dc, rounded once",
-        "p.dtype != p.state_dtype and cell.num_private"),
+        "p.dtype != p.state_dtype and cell.num_private and not p.is_segment"),
     Row("dx_copy", "call", "B, T, I", "storage", "dx_copy", "tape", "dx as x was given", "p.batch_major"),
     Row("dy_copy", "call", "T, B, D * P", "storage", "dy_copy", "tape", "dy with time first, or zeros for None"),
     Row("d_states_copy", "call", "T, B, D * N * H", "storage", "d_states_copy", "tape", "that with time first"),
@@ -139,6 +146,16 @@ BACKWARD = (
     Row("dR", "place", "A * H, E", "storage", "dR", "tape", "of R, before it is dropped out and added", DROPS),
 )  # fmt: skip
 
+CHECKPOINTED = (
+    Row("h", "place", "J, B, P", "storage", "call", "tape", "h before each segment, in the direction's order"),
+    Row("c", "place", "J, B, N * H", "state", "call", "tape", "private states, likewise", "cell.num_private"),
+    Row("outputs", "layer", "T * (at + 1 < L), B, D * P", "storage", "call", "tape", "the input of the layer above",
+        "p.directions > 1"),
+    *(row for row in FORWARD if row.name in ("step_mask", "all_states", "hy", "cy") and row.dtype != "state"),
+    Row("y", "call", "B, T, D * P", "storage", "call", "call", "y as the caller has it", "p.batch_major"),
+    Row("y", "call", "T, B, D * P", "storage", "call", "call", "y", "not p.batch_major"),
+)  # fmt: skip
+
 
 class _Sizes(dict):
     """This module's letters for a row of a problem; the rarely needed are found when asked for."""
@@ -152,7 +169,7 @@ class _Sizes(dict):
             p=p, cell=cell, T=p.steps, B=p.batch, D=p.directions, L=p.layers, I=below, H=H, P=P,
             G=cell.num_gates, A=cell.num_ah, K=cell.num_saved, N=cell.num_private, S=cell.num_products,
             Q=cell.num_sums, V=len(cell.per_unit), E=P // cell.heads, M=p.steps if p.training else 1,
-            C=p.steps + 2 if p.training or p.keeps_states else 2,
+            C=p.steps + 2 if p.training or p.keeps_states else 2, at=at,
         )  # fmt: skip
 
     def __missing__(self, name):
@@ -166,6 +183,8 @@ class _Sizes(dict):
             return p.space.formed_size
         if name == "samples":
             return samples
+        if name == "J":
+            return -(-p.steps // p.checkpoint_every)
         raise KeyError(name)
 
 
@@ -280,6 +299,11 @@ class Buffers:
         self._made[name] = array = self.engine.settled(self._allocate, name, array, own)
         return array
 
+    def borrow(self, name, array):
+        """Let the buffer of that name be this array, of the engine."""
+        self._made[name] = array
+        setattr(self, name, array)
+
     def from_host(self, name, array):
         """A copy of a NumPy array on the engine, for this call."""
         self._made[name] = array = self.engine.from_host_into(self._allocate, name, array)
@@ -312,9 +336,9 @@ class Buffers:
 
 
 def as_text():
-    """Both tables, for people."""
+    """The tables, for people."""
     columns, lines = ("name", "per", "shape", "dtype", "needed by", "until"), []
-    for title, rows in (("forward", FORWARD), ("backward", BACKWARD)):
+    for title, rows in (("forward", FORWARD), ("backward", BACKWARD), ("with checkpoints", CHECKPOINTED)):
         cells = [columns, *(tuple(row[:6]) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines.append(f"{title}:")

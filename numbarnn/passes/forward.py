@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbarnn.common.order import SKIP
-from numbarnn.common.philox import dropout_masks, noise_words
-from numbarnn.common.precision import known_dtype
+from numbarnn.common.philox import WHOLE, Origin, dropout_masks, noise_words
 from numbarnn.engines import Engine
 from numbarnn.kernels.step.groups import ForwardBuffers, Options, Saved, Scratch, States
 from numbarnn.passes import buffers
 from numbarnn.passes.executor import Pass, form_of_state, one_after_another, part_of_state, rows, state_arrays
 from numbarnn.passes.recurrent_weights import RecurrentWeights
-from numbarnn.passes.reserve import Reserve, layout_of
+from numbarnn.passes.reserve import Reserving
 from numbarnn.schedules.plan import BOTH
 from numbarnn.schedules.problem import Problem
 
@@ -30,6 +29,8 @@ class Call(NamedTuple):
             layer's h, from which a change before backward is seen; else None.
         reserves: keep all that backward reads besides x and the weights in one buffer (`reserve`).
         formed: the `FormedWeights` whose views `weights` are, where kernels read what is made of the parameters.
+        origin: where the steps stand in the call whose random numbers they draw.
+        step_mask: of a segment, (1, T + 2, B); None where there is none, or it follows from lengths and resets.
     """
 
     engine: Engine
@@ -42,9 +43,11 @@ class Call(NamedTuple):
     watched: Any = None
     reserves: bool = False
     formed: Any = None
+    origin: Origin = WHOLE
+    step_mask: Any = None
 
 
-class ForwardPass(Pass):
+class ForwardPass(Pass, Reserving):
     """A forward call; after training, the tape that backward reads.
 
     Args:
@@ -59,18 +62,17 @@ class ForwardPass(Pass):
         x_shape: x's shape as it was given.
         scale: of dropout, what is not dropped is multiplied by; None without.
         recurrent: a `RecurrentWeights` where steps multiply with another R than the parameter; else None.
-        reserve: (bytes,) uint8, the buffer that holds what backward reads; None where these have memory of their own.
         remade: it was made of a reserve.
     """
 
     table = buffers.Table(buffers.FORWARD)
-    reserve, remade = None, False
+    remade = False
 
     def __init__(self, call, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
         self._begin_with(call)
         engine, problem = self.engine, self.problem
         if call.reserves:
-            self._keep_in(None)
+            self.keep_in(None)
         self.allocate("call")
         self.hx, self.cx = self.take("hx", hx), self.take("cx", cx)
         self.x_shape, self.fill = x.shape, fill
@@ -79,7 +81,9 @@ class ForwardPass(Pass):
             self.x = self.take("x", x, own=problem.training)
         else:
             self.x_given, self.x = self.take("x_given", x), self.x_copy
-        if problem.masked:
+        if problem.masked and problem.is_segment:
+            self.step_mask_given = self.take("step_mask_given", call.step_mask)
+        elif problem.masked:
             if lengths is None:
                 self.lengths = engine.constant(np.full(self.batch, self.steps, np.int32))
             else:
@@ -102,38 +106,29 @@ class ForwardPass(Pass):
         self = cls.__new__(cls)
         self._begin_with(call)
         self.remade = True
-        own = vars(self)
-        for full_name, (_, shape, dtype) in self._keep_in(reserve).places.items():
-            known, at = (own[full_name[0]], full_name[1]) if type(full_name) is tuple else (own, full_name)
-            known[at] = self._made[full_name] = self._new(full_name, shape, dtype)
+        self.find_in(reserve)
         self.x = self.x_copy if self.x_copy is not None else self.take("x", x, own=True)
         self._draw()
         return self
 
     def _begin_with(self, call):
         """Know the call; no buffers yet."""
-        engine, problem, self.weights, self.flat, self.seed, self.call, self.caller, self.watched, _, self.formed = call
-        super().__init__(engine, problem, engine.allocate(self.flat, problem))
+        self.weights, self.flat, self.seed, self.call, self.caller = call[2:7]
+        self.watched, self.formed, self.origin = call.watched, call.formed, call.origin
+        super().__init__(call.engine, call.problem, call.engine.allocate(self.flat, call.problem))
         self.scale = None
-
-    def _keep_in(self, memory):
-        """Let what backward reads be in one buffer, this one, or if it is None a new one; returns its layout."""
-        layout = layout_of(self.table, self.problem)
-        if memory is None:
-            memory = self._allocate("reserve", (layout.size,), known_dtype("uint8"))
-        self.reserve = self._made["reserve"] = memory
-        self._new = Reserve(self.engine, layout, memory, self._allocate)
-        return layout
 
     def _draw(self):
         """What the call's random numbers follow from; and R where steps have another one."""
         problem = self.problem
         if problem.dropping:
-            self.scale, masks = dropout_masks(problem.dropout, self.seed, problem.layers - 1, self.call)
+            rows = self.origin.time * problem.batch * problem.directions
+            firsts = [rows * width for width in problem.output_sizes[:-1]]
+            self.scale, masks = dropout_masks(problem.dropout, self.seed, self.call, firsts)
             self.masks = self.from_host("masks", masks)
         self.recurrent = RecurrentWeights.made_for(self)
         if problem.training and problem.cell.noise:
-            words = noise_words(self.seed, problem.layers * problem.directions, self.call)
+            words = noise_words(self.seed, problem.layers * problem.directions, self.call, self.origin)
             self.noise = self.from_host("noise", words)
 
     def _on_engine(self, name, array):
@@ -141,11 +136,6 @@ class ForwardPass(Pass):
         if not isinstance(array, np.ndarray) or self.engine.array_module is np:
             return self.take(name, array)
         return self.from_host(name, array)
-
-    steps = property(lambda self: self.problem.steps, doc="T.")
-    batch = property(lambda self: self.problem.batch, doc="B.")
-    dropping = property(lambda self: self.problem.dropping, doc="Whether there is dropout between layers.")
-    batch_major = property(lambda self: self.problem.batch_major, doc="Whether x and y are (B, T, ...).")
 
     @property
     def y(self):
@@ -233,6 +223,7 @@ class ForwardPass(Pass):
             options=self.options_of(*place),
             x=self.input(layer) if fuses else None,
             allow_tf32=problem.allow_tf32,
+            of_segment=problem.is_segment,
         )
         return self.engine.forward_steps(group)
 
@@ -261,7 +252,10 @@ class ForwardPass(Pass):
         if self.recurrent is not None:
             yield from self.recurrent.fill()
         if problem.masked:
-            yield partial(engine.fill_step_mask, self.step_mask, self.lengths, self.resets)
+            if problem.is_segment:
+                yield partial(engine.copy, self.step_mask, self.step_mask_given)
+            else:
+                yield partial(engine.fill_step_mask, self.step_mask, self.lengths, self.resets)
             for m in self.m.values():  # carried through where the first step is skipped, multiplied by gradients of 0
                 yield from (self.put(m[0], None), self.put(m[-1], None))
         if self.x_given is not None:
@@ -342,7 +336,7 @@ class ForwardPass(Pass):
 
     def finish(self):
         if self.problem.training:
-            self.x_given = self.hx = self.cx = None  # copied to where backward needs them
+            self.x_given = self.hx = self.cx = self.step_mask_given = None  # copied to where backward needs them
             if self.dropping:
                 self.dropped_input.clear()
             self.release_all()
@@ -366,4 +360,5 @@ class ForwardPass(Pass):
         return [self.y, *state_arrays(self.hy), *state_arrays(self.cy), *state_arrays(self.all_states)]
 
     def facts(self):  # the fill as text: NaN is not equal to itself
-        return self.problem, self.caller, str(self.fill), form_of_state(self.hx), form_of_state(self.cx)
+        forms = form_of_state(self.hx), form_of_state(self.cx)
+        return self.problem, self.origin.place, self.caller, str(self.fill), *forms

@@ -21,7 +21,7 @@ class RecurrentWeights:
     Its arrays are buffers of the pass: `R` or `all_weights`, `drop_words`, `R_dropped`.
 
     Attributes:
-        words: (L*D, A, 5) uint64, of the engine: what `Engine.dropout` needs to know of each gate's mask; None if
+        words: (L*D, A, 6) uint64, of the engine: what `Engine.dropout` needs to know of each gate's mask; None if
             nothing is dropped. scales: per gate what the others are multiplied by.
     """
 
@@ -37,8 +37,8 @@ class RecurrentWeights:
         if drops:
             rates = list(enumerate(problem.cell.drop_connect))
             masks = [
-                [drop_connect_words(rate, work.seed, place, gate, work.call) for gate, rate in rates]
-                for place in range(len(places))
+                [drop_connect_words(rate, work.seed, work.origin.place + n, gate, work.call) for gate, rate in rates]
+                for n in range(len(places))
             ]
             self.scales = [scale for scale, *_ in masks[0]]
             words = np.array([[words for _, *words in gates] for gates in masks], np.uint64)

@@ -9,6 +9,9 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from numbarnn.common.precision import known_dtype
+from numbarnn.passes.buffers import Buffers
+
 LINE = 64  # bytes at whose multiples buffers begin: a line of a cache
 
 
@@ -61,3 +64,34 @@ class Reserve:
         if place is None:
             return self._otherwise(name, shape, dtype)
         return self._engine.part_of(self.memory, *place)
+
+
+class Reserving(Buffers):
+    """Buffers of a forward call, of which those that backward reads may be in a reserve.
+
+    Attributes:
+        reserve: (bytes,) uint8; None where they have memory of their own.
+    """
+
+    reserve = None
+
+    steps = property(lambda self: self.problem.steps, doc="T.")
+    batch = property(lambda self: self.problem.batch, doc="B.")
+    dropping = property(lambda self: self.problem.dropping, doc="Whether there is dropout between layers.")
+    batch_major = property(lambda self: self.problem.batch_major, doc="Whether x and y are (B, T, ...).")
+
+    def keep_in(self, memory):
+        """Let what backward reads be in one buffer, this one, or if it is None a new one; returns its layout."""
+        layout = layout_of(self.table, self.problem)
+        if memory is None:
+            memory = self._allocate("reserve", (layout.size,), known_dtype("uint8"))
+        self.reserve = self._made["reserve"] = memory
+        self._new = Reserve(self.engine, layout, memory, self._allocate)
+        return layout
+
+    def find_in(self, memory):
+        """Have the buffers that are in the reserve of a pass that is over."""
+        own = vars(self)
+        for full_name, (_, shape, dtype) in self.keep_in(memory).places.items():
+            known, at = (own[full_name[0]], full_name[1]) if type(full_name) is tuple else (own, full_name)
+            known[at] = self._made[full_name] = self._new(full_name, shape, dtype)

@@ -158,19 +158,24 @@ def explain(schedule, problem, backward):
         RuntimeError: the schedule cannot run the problem; says why, with the numbers.
     """
     taken, why = schedule.pick(problem)
-    option = _option(taken, problem, backward)
+    option = option_of(taken, problem, backward)
     others = tuple(_try(other, problem, backward) for other in SCHEDULES.values() if other.name != taken.name)
     return Explanation(problem, backward, option, why, others)
 
 
-def _option(schedule, problem, backward):
+def option_of(schedule, problem, backward):
+    """What a schedule does with a pass, as an `Option`.
+
+    Raises:
+        RuntimeError: the schedule cannot run the problem; says why, with the numbers.
+    """
     plan = schedule.plan_backward(problem) if backward else schedule.plan_forward(problem)
     return Option(schedule.name, plan)
 
 
 def _try(schedule, problem, backward):
-    """As `_option`; a refusal is an option too."""
+    """As `option_of`; a refusal is an option too."""
     try:
-        return _option(schedule, problem, backward)
+        return option_of(schedule, problem, backward)
     except RuntimeError as reason:
         return Option(schedule.name, None, refusal=str(reason))

@@ -38,6 +38,11 @@ class Problem:
         fuses_input: steps compute x Wᵀ themselves (`Engine.fuses_input`).
         allow_tf32: float32 products may be computed by tensor cores, which round their operands to TF32 (GPUs only).
         profile: what planners know of the device (`Engine.profile`), or None.
+        checkpoint_every: k: in training only the states at every k-th step are kept; 0: all that backward reads.
+        is_segment: the steps are a part of a call's: private states and gradients of states go from one to the next as
+            they accumulate, in `state_dtype`.
+        flat_size: numbers of the buffer that kernels know weights by, where it has those of other layers and
+            directions too; 0: it has these alone.
     """
 
     engine: str
@@ -62,6 +67,9 @@ class Problem:
     keeps_states: bool = False
     settings: tuple[float, ...] = ()
     units: tuple[int, ...] = ()
+    checkpoint_every: int = 0
+    is_segment: bool = False
+    flat_size: int = 0
 
     def __hash__(self):
         return self._hash
@@ -109,6 +117,11 @@ class Problem:
     def masked(self):
         """Whether some steps are not ordinary (`numbarnn.common.order`)."""
         return self.padded or self.resets
+
+    @cached_property
+    def has_checkpoints(self):
+        """Whether it is computed in segments (`numbarnn.passes.checkpoints`)."""
+        return bool(self.training and self.checkpoint_every and self.checkpoint_every < self.steps)
 
     @cached_property
     def copies_x(self):

@@ -10,16 +10,17 @@ import numbarnn
 from numbarnn.cells import CELLS, library
 from numbarnn.passes import buffers
 from numbarnn.passes.backward import BackwardPass
+from numbarnn.passes.checkpoints import CheckpointedForward
 from numbarnn.passes.forward import ForwardPass
 from numbarnn.schedules import Problem
 
-TABLES = {"forward": ForwardPass.table, "backward": BackwardPass.table}
+TABLES = {"forward": ForwardPass.table, "backward": BackwardPass.table, "checkpoints": CheckpointedForward.table}
 
 
 def problem(cell=CELLS["lstm"], **options):
     """Two layers and directions, T = 5, B = 3, I = 4, H = 6 and 7."""
     sizes = dict(input_size=4, hidden_sizes=(6, 7), directions=2, steps=5, batch=3, training=True)
-    return Problem(engine="cpu", cell=cell, **({"dtype": "float32"} | sizes | options))
+    return Problem(engine="cpu", cell=cell, **({"dtype": "float32", "checkpoint_every": 2} | sizes | options))
 
 
 def shapes(table, case):
@@ -49,6 +50,8 @@ def problems():
         masks = {"padded": masked, "resets": masked, "dropout": 0.5}
         sizes = {"training": training, "batch_major": batch_major, "projection": projection, "dtype": dtype}
         yield problem(CELLS[name], **masks, **sizes)
+    yield from (problem(is_segment=True, padded=padded) for padded in (False, True))
+    yield problem(directions=1)
     yield problem(library.gru)  # whose b_r is formed: one of its gates has a bias
     yield from (problem(keeps_states=True, batch_major=batch_major) for batch_major in (True, False))
     odd = replace(CELLS["lstm"], heads=2, drop_connect=(0.5, 0, 0, 0), noise=(0.1,))
@@ -77,7 +80,7 @@ def test_no_buffer_is_declared_twice_for_one_need(name):
 
 def test_the_table_is_printed_whole():
     lines = buffers.as_text().splitlines()
-    assert len(lines) == len(buffers.FORWARD) + len(buffers.BACKWARD) + 4
+    assert len(lines) == len(buffers.FORWARD) + len(buffers.BACKWARD) + len(buffers.CHECKPOINTED) + 6
     assert all(row.name in line and row.shape in line for row, line in zip(buffers.FORWARD, lines[2:], strict=False))
 
 

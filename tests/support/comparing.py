@@ -9,6 +9,7 @@ error that its `cases.Case` allows. Dimensions as in `numbarnn`.
 
 import numpy as np
 
+from numbarnn.engines.cpu.engine import PACKED_FROM
 from problems import make_problem, plain
 from running import bound_each_time, infer, train, train_and_draw
 
@@ -76,6 +77,8 @@ def check(case, device, schedule="stepwise", calls=1):
         np.testing.assert_array_equal(mask, drops[name].astype(case.dtype), strict=True)
     drawn.drops = drops  # of the dtype that multiplies
     assert_close(case, values, problem.expected(drawn), "training")
+    if layer.engine.name == "cpu":
+        check_checkpoints(case, device, schedule, (values, drawn))
     at_random = case.dropout or drops or drawn.noise
     if at_random:
         expected = problem.expected()
@@ -96,6 +99,25 @@ def check(case, device, schedule="stepwise", calls=1):
         if drops:
             drawn.drops = problem.drops(call=1)
         assert_close(case, values, problem.expected(drawn), "training, with the next numbers")
+
+
+def check_checkpoints(case, device, schedule="stepwise", without=None):
+    """Training with few states kept, against what is expected; what is drawn, and on the CPU y and the final states,
+    are what they are `without`, (values, drawn)."""
+    problem = make_problem(case)
+    values, drawn = without or train_and_draw(problem.layer(device, schedule=schedule), problem)
+    layer = problem.layer(device, schedule=schedule, checkpoint_every=max(1, (case.T - 1) // 2))
+    found, others = train_and_draw(layer, problem)
+    for one, other in ((drawn.masks, others.masks), (drawn.noise, others.noise)):
+        assert_same_bits(dict(enumerate(one)), dict(enumerate(other)), "drawn")
+    drops = problem.drops()
+    assert_same_bits(others.drops, {name: drop.astype(case.dtype) for name, drop in drops.items()}, "drawn")
+    drawn.drops = drops
+    assert_close(case, found, problem.expected(drawn), "with checkpoints")
+    if device == "cpu" and case.T * case.B >= PACKED_FROM:  # fewer rows are multiplied otherwise
+        outputs = [name for name in found if name.endswith("y")]
+        assert_same_bits(*({name: one[name] for name in outputs} for one in (found, values)), "with checkpoints")
+    return layer
 
 
 def refusal(case, device, schedule):

@@ -80,9 +80,33 @@ MUTATIONS = {
     ),
     "dropout_ignores_call": Mutation(
         "numbarnn/common/philox.py",
-        "(seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF)\n    return (scale",
-        "(seed >> 32) & 0xFFFFFFFF, layer, 0)\n    return (scale",
+        "(seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF, first)\n    return (scale",
+        "(seed >> 32) & 0xFFFFFFFF, layer, 0, first)\n    return (scale",
         "tests/layers/test_layers_calls.py tests/cells/test_cells.py -k 'dropout or masks or call'",
+    ),
+    "segments_drop_out_as_the_first_one": Mutation(
+        "numbarnn/passes/forward.py",
+        "rows = self.origin.time * problem.batch * problem.directions",
+        "rows = 0",
+        "tests/passes/test_checkpoints.py -k every_length",
+    ),
+    "segments_of_a_layer_drop_out_as_the_first_one": Mutation(
+        "numbarnn/passes/checkpoints.py",
+        "self.scale, time * x[0].size)",
+        "self.scale, 0)",
+        "tests/passes/test_checkpoints.py -k every_length",
+    ),
+    "segments_draw_noise_as_the_first_one": Mutation(
+        "numbarnn/common/philox.py",
+        "(origin.time, origin.goes_back)",
+        "(0, origin.goes_back)",
+        "tests/passes/test_checkpoints.py -k random",
+    ),
+    "segments_forget_the_gradient_of_a_state": Mutation(
+        "numbarnn/passes/checkpoints.py",
+        "found, h, c = work.results()",
+        "found, h, _ = work.results()",
+        "tests/passes/test_checkpoints.py -k every_length",
     ),
     "dropout_without_scale": Mutation(
         "numbarnn/engines/cpu/products.py",

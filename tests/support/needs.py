@@ -16,9 +16,9 @@ LAYERS = {
 RANDOM = nr.cell(library.lstm, drop_R=0.4, zoneout_c=0.2)
 
 
-def check_needs(name, device, schedule, calls=1):
+def check_needs(name, device, schedule, calls=1, **options):
     """Assert it for a layer; of several calls the later ones may be replays."""
-    layer = LAYERS[name](device=device, schedule=schedule, seed=1)
+    layer = LAYERS[name](device=device, schedule=schedule, seed=1, **options)
     engine, stack = layer.engine, layer.stack
     rng = np.random.default_rng(0)
     x = engine.from_host(rng.normal(size=(STEPS, BATCH, layer.input_size)).astype("float32"))

@@ -144,7 +144,7 @@ class CpuEngine(HostEngine):
         self._memory.clear()
 
     def dropout(self, out, x, mask, scale, position=0):
-        scale = np.array(scale, x.dtype)
+        scale, position = np.array(scale, x.dtype), position + int(mask[5])
         what = Dropout(
             out=address(out), x=address(x), size=x.size, mask=address(mask), scale=address(scale), position=position
         )
@@ -244,7 +244,7 @@ class CpuEngine(HostEngine):
         if buffers.options.settings is not None:
             kept.append(np.array(buffers.options.settings))
             call.settings = address(kept[-1])
-        if call.steps * call.batch >= PACKED_FROM:
+        if buffers.of_segment or call.steps * call.batch >= PACKED_FROM:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)
             call.R_panels = scratch(panels.panels_shape(p.R.shape, call.hidden, call.backward, dtype))

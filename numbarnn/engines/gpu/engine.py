@@ -34,7 +34,8 @@ class KernelEngine(Engine):
     def spoil(self, results, trouble, caller):
         with _lock:
             number = self._callers.setdefault(caller, min(len(self._callers), CALLERS - 1))
-        spoil(results, trouble, self._told[0], number)
+        for dtype in dict.fromkeys(array.dtype for array in results):
+            spoil([array for array in results if array.dtype == dtype], trouble, self._told[0], number)
 
     def require_no_trouble(self):
         if self._told[1][0]:

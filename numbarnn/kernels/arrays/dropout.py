@@ -27,8 +27,8 @@ def make_dropout(dtype):
     def dropout_kernel(out, x, mask, scale, position):
         """out = x * mask; an element is kept, times `scale`, where its random word is at least `threshold`.
 
-        Writes   out (n,), elements `position` to position + n - 1 of the whole
-        Reads    x (n,); mask (5,) uint64: threshold = p 2^32, two key and two stream words; scale = 1 / (1 - p);
+        Writes   out (n,), of the whole the n elements from number `first` + position
+        Reads    x (n,); mask (6,) uint64: threshold = p 2^32, two key and two stream words, first; scale = 1 / (1 - p);
                  position: uint64. Random words 4 k to 4 k + 3 of the whole are Philox of (k mod 2^32, k div 2^32,
                  stream words)
         Launch   1-D, grid-stride over groups of four elements of the whole; any grid is correct
@@ -36,6 +36,7 @@ def make_dropout(dtype):
         """
         n = x.shape[0]
         threshold, key_0, key_1, stream_0, stream_1 = mask[0], mask[1], mask[2], mask[3], mask[4]
+        position += mask[5]
         first_group, skipped = np.int64(position >> np.uint64(2)), np.int64(position & np.uint64(3))
         for group in range(cuda.grid(1), (skipped + n + 3) // 4, cuda.gridsize(1)):
             counter = np.uint64(first_group + group)
@@ -54,7 +55,7 @@ def dropout(out, x, mask, scale, position=0):
 
     Args:
         mask, scale: a row of the array that `numbarnn.common.philox.dropout_masks` returns, and its scale.
-        position: index of x's first element in the whole flat output of the layer, where x is a part of it.
+        position: index of x's first element in the pass's flat output of the layer, where x is a part of it.
     """
     n, dtype = x.size, x.dtype.name
     blocks = 2 if TINY_LAUNCHES else max(1, min(MAX_BLOCKS, -(-n // (4 * THREADS_PER_BLOCK))))

@@ -218,10 +218,11 @@ def make_dropout_factor(dtype):
     zero, low_bits, high_bits = np.dtype(compute_dtype(dtype)).type(0), np.uint64(0xFFFFFFFF), np.uint64(32)
 
     def factor(position, masks, mask, scale):
-        counter = np.uint64(position // 4)  # four numbers of each call of philox
+        position = np.uint64(position) + masks[mask, 5]
+        counter, lane = position // np.uint64(4), position % np.uint64(4)  # four numbers of each call of philox
         words = random_words(
             counter & low_bits, counter >> high_bits, masks[mask, 3], masks[mask, 4], masks[mask, 1], masks[mask, 2]
         )
-        return scale if words[position % 4] >= masks[mask, 0] else zero
+        return scale if words[lane] >= masks[mask, 0] else zero
 
     return jit(factor, BACKEND)

@@ -16,7 +16,7 @@ class Options(NamedTuple):
 
     Attributes:
         step_mask: (D * (T + 2) * B,) uint8, of all directions (`numbarnn.common.order`).
-        noise: (L * D, 4) uint64, `numbarnn.common.philox.noise_words`.
+        noise: (L * D, 6) uint64, `numbarnn.common.philox.noise_words`.
         masks, scale: of dropout between the launch's layers, `numbarnn.common.philox.dropout_masks`.
         settings: the numbers that the cell's equations read (`Cell.settings`), a tuple.
     """

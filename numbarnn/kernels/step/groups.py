@@ -86,7 +86,7 @@ class Options(NamedTuple):
 
     Attributes:
         step_mask: (T + 2, B) uint8, slots as in h, which steps are skipped or begin anew (`numbarnn.common.order`).
-        noise: (4,) uint64, a row of `numbarnn.common.philox.noise_words`; None in inference too.
+        noise: (6,) uint64, a row of `numbarnn.common.philox.noise_words`; None in inference too.
         settings: the numbers that the cell's equations read (`Cell.settings`), a tuple, of the dtype of c.
     """
 
@@ -128,6 +128,7 @@ class ForwardBuffers:
         save: keep what backward needs (training).
         x: (T, B, I), for engines that multiply it themselves (`Engine.fuses_input`); else None.
         allow_tf32: see `Problem`.
+        of_segment: the steps are a part of a call's (`Problem.is_segment`), to be rounded as all of them would be.
     """
 
     cell: Cell
@@ -140,6 +141,7 @@ class ForwardBuffers:
     options: Options
     x: Any = None
     allow_tf32: bool = False
+    of_segment: bool = False
 
 
 @dataclass
@@ -155,6 +157,7 @@ class BackwardBuffers:
     scratch: Scratch
     options: Options
     allow_tf32: bool = False
+    of_segment: bool = False
 
 
 # ------------------------------------------------------------ what the cell's functions read, as step kernels get it

@@ -1,0 +1,81 @@
+"""What a training call with checkpoints takes, and what it would take without: bytes and time, before it is made."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from numbarnn.passes.checkpoints import CheckpointedForward, chains_of, segment_problem
+from numbarnn.passes.forward import ForwardPass
+from numbarnn.passes.reserve import layout_of
+from numbarnn.schedules.explain import option_of
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of a call with checkpoints.
+
+    Attributes:
+        steps: k. segments: how many there are, of all layers and directions that are gone through one by one.
+        kept: bytes from forward to backward, besides x, y and the weights. at_work: those of a segment, meanwhile.
+        kept_without: bytes that the same call keeps without checkpoints.
+        microseconds, microseconds_without: the estimate for launches, forward and backward; None where there is none.
+    """
+
+    steps: int
+    segments: int
+    kept: int
+    at_work: int
+    kept_without: int
+    microseconds: float | None
+    microseconds_without: float | None
+
+    def __str__(self):
+        kept, at_work, without = (f"{size / 2**20:,.3g} MiB" for size in (self.kept, self.at_work, self.kept_without))
+        time = "about one forward pass more"
+        if self.microseconds is not None:
+            time = f"{self.microseconds:,.0f} µs in launches in place of {self.microseconds_without:,.0f}"
+        return (
+            f"checkpoint_every={self.steps}: {self.segments} segments. The tape keeps {kept}, and a segment at work "
+            f"has {at_work}, in place of {without}, of which y is a part. Forward is computed twice: {time}"
+        )
+
+
+def segments_of(problem):
+    """Problem -> how many segments of a call with checkpoints are that problem."""
+    return Counter(
+        segment_problem(problem, chain, end - time)
+        for chain in chains_of(problem)
+        for time, end in chain.segments(problem)
+    )
+
+
+def costs_of(schedule, problem):
+    """The `Costs` of a call with checkpoints.
+
+    Raises:
+        RuntimeError: the schedule cannot run it; says why, with the numbers.
+    """
+    without, parts = replace(problem, checkpoint_every=0), segments_of(problem)
+    of_parts = [_times(count, _microseconds(schedule, part, 2)) for part, count in parts.items()]
+    times = [_sum(of_parts), _microseconds(schedule, without, 1)]
+    return Costs(
+        problem.checkpoint_every,
+        parts.total(),
+        layout_of(CheckpointedForward.table, problem).size,
+        max(layout_of(ForwardPass.table, part).size for part in parts),
+        layout_of(ForwardPass.table, without).size,
+        *(times if None not in times else (None, None)),
+    )
+
+
+def _microseconds(schedule, problem, forwards):
+    """The estimate for so many forward passes and one backward pass; None without one."""
+    forward, backward = (option_of(schedule.pick(problem)[0], problem, back).microseconds for back in (False, True))
+    return None if None in (forward, backward) else forwards * forward + backward
+
+
+def _times(count, one):
+    return None if one is None else count * one
+
+
+def _sum(parts):
+    return None if None in parts else sum(parts)
