@@ -31,7 +31,8 @@ class Recurrence(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.call, shape = (network, prepared), prepared.calls.shape
         copied = shape.batch_major or shape.padded  # x into the reserve, and y out of it
-        x = x if not copied and any(ctx.needs_input_grad[5:]) else None
+        reads_x = network.stack.checkpoint_every or (not copied and any(ctx.needs_input_grad[5:]))
+        x = x if reads_x else None
         # Whoever writes into y, may write into the reserve: PyTorch notices it where y is saved.
         ctx.save_for_backward(x, reserve, None if copied else y, *weights)
         return y, hy, cy, states

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # What numbarnn has besides torch.nn's options, as it is unless said otherwise.
 _BESIDES = {
     "reset_after": True, "cell_clip": None, "clip_propagate_nan": True, "input_mode": "linear", "schedule": "auto",
-    "allow_tf32": False,
+    "allow_tf32": False, "checkpoint_every": None,
 }  # fmt: skip
 _OF_STACKS = [name for name in _BESIDES if name != "reset_after"]  # which is another cell
 
@@ -70,6 +70,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         cell_clip, clip_propagate_nan: of an LSTM; see `numbarnn.LSTM`.
         schedule: which task runs when; see `numbarnn.LSTM`.
         allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32.
+        checkpoint_every: k: keep the states at every k-th step only, for long sequences; see `numbarnn.LSTM`.
 
     Raises:
         TypeError, ValueError: an argument is not what it must be; torch.nn's modules raise the same.
@@ -80,13 +81,15 @@ class Recurrent(Computed, torch.nn.RNNBase):
         The arguments, as given; `num_layers` is L in any case.
     """
 
+    checkpoint_every = None  # of modules that were pickled before there was such a thing
+
     def __init__(
         self, cell: Cell, input_size: int, hidden_size: Sizes, num_layers: int = 1, bias: Bias = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0,
         device: Any = None, dtype: torch.dtype | None = None, *,
         input_mode: Literal["linear", "skip", "given"] = "linear",
         cell_clip: float | tuple[float, float] | None = None, clip_propagate_nan: bool = True, schedule: str = "auto",
-        allow_tf32: bool = False,
+        allow_tf32: bool = False, checkpoint_every: int | None = None,
     ) -> None:  # fmt: skip
         Module.__init__(self)  # not RNNBase's, which makes parameters of the four modes that it knows
         checks.options(bias, batch_first, dropout, checks.layers_of(hidden_size, num_layers))
@@ -98,7 +101,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.proj_size = bidirectional, proj_size
         self.input_mode, self.cell_clip, self.clip_propagate_nan = input_mode, cell_clip, clip_propagate_nan
-        self.schedule, self.allow_tf32 = schedule, allow_tf32
+        self.schedule, self.allow_tf32, self.checkpoint_every = schedule, allow_tf32, checkpoint_every
         self._set_up()
         for name, shape in self._computation.shapes.items():
             self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))

@@ -91,7 +91,8 @@ def rnn_backward(
     need_x: bool,
     need_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dx, dhx, dcx and the flat dw of a forward call; x is needed for dw alone. The reserve stays what it is."""
+    """dx, dhx, dcx and the flat dw of a forward call; x is needed for dw, and for all with checkpoints. The reserve
+    stays what it is."""
     shape = reserved.Shape(steps, batch, padded, resets, batch_first, every_state)
     found, need = Network.of_key(network), Need(need_x, need_weights, again=True)
     prepared = core.prepare_again(found, shape, seed, weights)
@@ -115,6 +116,7 @@ def _set_up(ctx, inputs, output):
     ctx.set_materialize_grads(False)
     steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
     padded, keeps_x = lengths is not None, not (batch_first or lengths is not None)
+    keeps_x = keeps_x or Network.of_key(network).stack.checkpoint_every
     ctx.call = network, steps, batch, padded, resets is not None, batch_first, every_state
     ctx.needs, ctx.count, ctx.keep = ctx.needs_input_grad, len(weights), keep
     ctx.save_for_backward(x if keeps_x else None, output[4], seed, *weights)
@@ -129,8 +131,9 @@ def _backward(ctx, dy, dhy, dcy, d_states, _):
     dcy, d_states = dcy if network.private else None, d_states if ctx.call[-1] else None
     needs_x, needs_hx, needs_cx, needs_weights = ctx.needs_input_grad[:4]
     need_weights = any(needs_weights) if isinstance(needs_weights, list | tuple) else needs_weights
+    reads_x = need_weights or network.stack.checkpoint_every
     dx, dhx, dcx, dw = torch.ops.numbarnn.rnn_backward(
-        dy, dhy, dcy, d_states, x if need_weights else None, weights, reserve, seed, *ctx.call, needs_x, need_weights
+        dy, dhy, dcy, d_states, x if reads_x else None, weights, reserve, seed, *ctx.call, needs_x, need_weights
     )
     dw = gradients_of(network, weights, dw) if need_weights else [None] * len(weights)
     states = dhx if needs_hx else None, dcx if needs_cx else None
