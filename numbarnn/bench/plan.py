@@ -33,6 +33,8 @@ def add_arguments(parser):
     add("--dtype", choices=DTYPES, default="float32", help="default float32")
     add("--bidirectional", action="store_true", help="a second direction, backward in time")
     add("--dropout", type=probability, default=0.0, metavar="P", help="probability between layers, in training")
+    about = "in training keep the states at every K-th step only: what that saves and costs, and the plan of K steps"
+    add("--checkpoint-every", type=report.positive_int, default=0, metavar="K", help=about)
     passes = parser.add_mutually_exclusive_group()
     passes.add_argument("--inference", action="store_true", help="keep nothing for a backward pass")
     passes.add_argument("--backward", action="store_true", help="show the backward pass too")
@@ -43,22 +45,28 @@ def add_arguments(parser):
 
 def run(args):
     """Prints the answer; returns 0. A schedule that cannot run the problem is a `report.CannotRun` with its reason."""
+    from numbarnn.passes.costs import costs_of, segments_of
     from numbarnn.schedules import choose
     from numbarnn.schedules.explain import explain, wider
 
     try:
-        problem = problem_of(args)
-        explanations = [explain(choose(args.schedule), problem, back) for back in (False, True)[: 1 + args.backward]]
+        problem, schedule, costs = problem_of(args), choose(args.schedule), None
+        if problem.has_checkpoints:
+            costs, problem = costs_of(schedule, problem), next(iter(segments_of(problem)))
+        explanations = [explain(schedule, problem, back) for back in (False, True)[: 1 + args.backward]]
     except (RuntimeError, ValueError) as reason:
         raise report.CannotRun(str(reason)) from reason
     picture = gantt.figure(explanations) if args.plot else None
     report.say(f"{describe(problem)}\non {problem.profile.name}: {describe_profile(problem.profile)}")
     for line in wider(problem):
         report.say(line)
+    if costs:
+        report.say(f"{costs}\nWhat follows is of the first segment")
     for explanation in explanations:
         print_pass(explanation)
     if args.json:
-        report.write_json(args.json, as_json(problem, explanations))
+        more = {"checkpoints": asdict(costs)} if costs else {}
+        report.write_json(args.json, as_json(problem, explanations) | more)
     if picture:
         with files.replacing(args.plot) as part:
             picture.savefig(part, dpi=150)
@@ -128,6 +136,7 @@ def problem_of(args):
     options = {"training": not args.inference, "dropout": args.dropout, "profile": profile_of(args.profile)}
     options |= {"projection": projection, "bias": args.cell.bias or "double"}
     options |= {"units": args.hidden} if widths != args.hidden else {}
+    options["checkpoint_every"] = args.checkpoint_every
     problem = Problem("cuda", args.cell, args.dtype, *sizes, **options)
     _ = problem.space  # says if the equations cannot have these sizes
     return problem

@@ -46,6 +46,16 @@ def test_prints_schedule_reason_and_expected_time(capsys):
         assert words in said
 
 
+def test_what_checkpoints_save_and_cost(answer, capsys):
+    line = f"{EXAMPLE} --checkpoint-every 20 --schedule persistent"
+    found = answer(line)
+    costs = found["checkpoints"]
+    assert (costs["segments"], found["problem"]["steps"]) == (5, 20) and 6 * costs["at_work"] > costs["kept_without"]
+    assert 1.2 < costs["microseconds"] / costs["microseconds_without"] < 3
+    assert "checkpoint_every=20: 5 segments" in capsys.readouterr().out
+    assert "checkpoints" not in answer(f"{line} --inference")
+
+
 def test_json_of_every_option(answer):
     found = answer(OPTIONS)
     problem = found["problem"]
