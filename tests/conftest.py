@@ -3,6 +3,7 @@
 import gc
 import math
 import os
+import sys
 
 import pytest
 
@@ -28,6 +29,14 @@ def what_is_left_stays():
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torchdynamo_begins_anew():
+    """It compiles a function for eight kinds of modules, then no more: tests do not count those of other files."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
 
 
 def pytest_collection_modifyitems(config, items):
