@@ -101,13 +101,17 @@ class MachineCode:
         self.instructions = tuple(found)
 
     def _successors(self, number):
-        """Numbers of the instructions that may run after this one. A subroutine that is called counts as one
-        instruction."""
+        """Numbers of the instructions that may run after this one. A call of something outside of the kernel counts as
+        one instruction."""
         one, after = self.instructions[number], [number + 1] if number + 1 < len(self.instructions) else []
         target = _TARGET.search(one.operands)
+        if "DIV" in one.modifiers:  # what is done where lanes have parted takes longer, and is left out
+            return after
         if one.name == "BRA" and target:
-            maybe = one.predicate or re.match(r"!?U?P\w+,", one.operands)
+            maybe = one.predicate or not one.operands.startswith("`")  # BRA P3, `(.L_x_1)
             return [self._at[target.group(1)], *(after if maybe else [])]
+        if one.name == "CALL" and target:  # how lanes leave a loop on some devices
+            return [self._at[target.group(1)], *after]
         if one.name in ("EXIT", "RET", "BRX"):
             return after if one.predicate else []
         if one.name == "BSYNC":  # lanes meet again where the last BSSY of the same register said

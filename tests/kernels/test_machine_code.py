@@ -5,6 +5,7 @@ PTX does not tell: registers are spilled, loops unrolled and accesses merged aft
 
 import re
 from collections import OrderedDict
+from dataclasses import replace
 
 import pytest
 
@@ -19,12 +20,13 @@ from numbarnn.schedules.persistent import planner
 
 full = pytest.mark.full
 ARCHS = {"sm_90": (9, 0), "sm_80": (8, 0), "sm_100": (10, 0)}
-# Of the recorded benchmarks, one layer each: at (25,16,512), (1024,16,768), (25,64,512) ...
+# One layer of recorded benchmarks: cell, dtype, H, B; most instructions per multiply-add, a tenth above those of
+# 2026-11-23. By the tensor cores those of the rest of a step count most: the fewer the more a block multiplies.
 RECORDED = {
-    "lstm-float16": ("lstm", "float16", 768, 16),
-    "lstm-float32": ("lstm", "float32", 512, 64),
-    "gru-float16": ("gru", "float16", 512, 16),
-    "gru-float32": ("gru", "float32", 256, 16),
+    "lstm-float16": ("lstm", "float16", 768, 16, 0.5),
+    "lstm-float32": ("lstm", "float32", 512, 64, 2.7),
+    "gru-float16": ("gru", "float16", 512, 16, 0.9),
+    "gru-float32": ("gru", "float32", 256, 16, 3.5),
 }
 
 
@@ -46,23 +48,27 @@ TEXT = """
         /*0090*/                   BSYNC B0 ;
         /*00a0*/                   MOV R1, 0x1 ;
 .L_x_2:
-        /*00b0*/                   WARPSYNC.ALL ;
-        /*00c0*/                   HMMA.16816.F32 R20, R4, R12, RZ ;
-        /*00d0*/                   HMMA.16816.F32 R20, R8, R14, R20 ;
-        /*00e0*/                   STG.E.STRONG.GPU desc[UR8][R18.64], R20 ;
-        /*00f0*/                   STG.E.U16 desc[UR8][R18.64], R20 ;
-        /*0100*/                   LDS.64 R24, [R1] ;
-        /*0110*/               @P0 BRA P3, `(.L_x_4) ;
-        /*0120*/                   EXIT ;
+        /*00b0*/                   BRA.DIV ~URZ, `(.L_x_3) ;
+        /*00c0*/                   WARPSYNC.ALL ;
+        /*00d0*/                   HMMA.16816.F32 R20, R4, R12, RZ ;
+        /*00e0*/                   HMMA.16816.F32 R20, R8, R14, R20 ;
+        /*00f0*/                   STG.E.STRONG.GPU desc[UR8][R18.64], R20 ;
+        /*0100*/                   STG.E.U16 desc[UR8][R18.64], R20 ;
+        /*0110*/                   LDS.64 R24, [R1] ;
+        /*0120*/               @P0 BRA P3, `(.L_x_4) ;
+        /*0130*/              @!P0 CALL.REL.NOINC `(.L_x_3) ;
+        /*0140*/                   BRA `(.L_x_4) ;
 .L_x_3:
-        /*0130*/                   BRA `(.L_x_3) ;
-        /*0140*/                   NOP ;
+        /*0150*/                   EXIT ;
+.L_x_5:
+        /*0160*/                   BRA `(.L_x_5) ;
+        /*0170*/                   NOP ;
 """  # after the jump at 0x90 nothing comes to 0xa0, and nothing to the last loop
 
 
 def test_instructions():
     code = MachineCode(TEXT)
-    assert [one.address for one in code.instructions] == list(range(0, 0x150, 0x10))
+    assert [one.address for one in code.instructions] == list(range(0, 0x180, 0x10))
     first, jump = code.instructions[0], code.instructions[5]
     assert (first.name, first.modifiers, first.bits, first.exchanges) == ("LDG", ("E", "128", "CONSTANT"), 128, False)
     assert (jump.predicate, jump.name, jump.operands) == ("P1", "BRA", "`(.L_x_1)")
@@ -74,7 +80,7 @@ def test_loops():
     outer, inner = MachineCode(TEXT).loops
     assert (outer.first, outer.depth, inner.first, inner.depth) == (0x20, 0, 0x60, 1)
     assert [one.address for one in inner.instructions] == [0x60, 0x70, 0x80]
-    assert [one.address for one in outer.instructions] == [*range(0x20, 0xA0, 0x10), *range(0xB0, 0x120, 0x10)]
+    assert [one.address for one in outer.instructions] == [*range(0x20, 0xA0, 0x10), *range(0xB0, 0x150, 0x10)]
 
 
 def test_counts():
@@ -82,7 +88,7 @@ def test_counts():
     loaded, steps = machine_code.weights(code), machine_code.steps(code)
     assert (loaded.loads, loaded.words, loaded.instructions, loaded.per_word) == ({128: 2}, 8, 2, 0.25)
     assert steps.loop == code.loops[0] and steps.waiting == 3
-    assert (steps.products, steps.instructions, steps.per_multiply_add) == ({"HMMA.16816": 2}, 12, 12 / 128)
+    assert (steps.products, steps.instructions, steps.per_multiply_add) == ({"HMMA.16816": 2}, 15, 15 / 128)
     assert steps.accesses("LDG", True) == {128: 2} and steps.accesses("LDG", False) == {}
     assert steps.accesses("STG", True) == {32: 1} and steps.accesses("STG", False) == {16: 1}
     assert (steps.parted, machine_code.spills(code)) == (0, 0)
@@ -95,15 +101,15 @@ def test_counts_of_other_texts():
     assert machine_code.spills(MachineCode(TEXT.replace("MOV R1, 0x1", "STL [R1], R4"))) == 1
     rolled = TEXT.replace("LDG.E.128.CONSTANT", "MOV").replace("LDS.64", "LDG.E.U16.CONSTANT")
     rolled = machine_code.weights(MachineCode(rolled))
-    assert (rolled.loads, rolled.words, rolled.instructions, rolled.per_word) == ({16: 1}, 0.5, 15, 30)
+    assert (rolled.loads, rolled.words, rolled.instructions, rolled.per_word) == ({16: 1}, 0.5, 18, 36)
 
 
 def test_described():
     described = "\n".join(machine_code.describe(MachineCode(TEXT)))
     for words in (
-        "21 instructions, 0 of them", "weights: 2 loads of 128 bits; 0.2 instructions per word",
-        "2 HMMA.16816 in a loop of 12 instructions, 0.09", "in a step: 2 loads of 128 bits; 1 store of 32 bits",
-        "other accesses in a step: no loads; 1 store of 16 bits", "loop at 0x0020: 15", "\n  loop at 0x0060: 3",
+        "24 instructions, 0 of them", "weights: 2 loads of 128 bits; 0.2 instructions per word",
+        "2 HMMA.16816 in a loop of 15 instructions, 0.12", "in a step: 2 loads of 128 bits; 1 store of 32 bits",
+        "other accesses in a step: no loads; 1 store of 16 bits", "loop at 0x0020: 18", "\n  loop at 0x0060: 3",
     ):  # fmt: skip
         assert words in described, described
 
@@ -120,16 +126,16 @@ def disassembler_installed():
 
 def launch_of(name, backward, cc=(9, 0)):
     """(Problem, Launch) of one of RECORDED, for a device."""
-    cell, dtype, hidden, batch = RECORDED[name]
+    cell, dtype, hidden, batch, _ = RECORDED[name]
     problem = planned.problem(cell, dtype, (hidden,), batch)
     (launch,) = planner.plan_launches(problem, planned.profile_for(cc), backward)
     return problem, launch
 
 
 def code_of(name, backward, cc=(9, 0)):
-    """(Problem, Launch, MachineCode)."""
+    """(Problem, Launch, MachineCode, most instructions per multiply-add)."""
     problem, launch = launch_of(name, backward, cc)
-    return problem, launch, read(planned.persistent_kernel(problem, launch).compile(cc))
+    return problem, launch, read(planned.persistent_kernel(problem, launch).compile(cc)), RECORDED[name][-1]
 
 
 def kernels():
@@ -171,14 +177,14 @@ LISTED = {  # a change of the text -> what is said of it
 @pytest.mark.parametrize("there, instead, message", LISTED.values(), ids=LISTED)
 def test_other_machine_code_is_found(forward, there, instead, message):
     """In the listing: of each kind the first one, or all where one alone is harmless."""
-    problem, launch, code = forward
-    checks.require(problem, launch, code)
+    problem, launch, code, limit = forward
+    checks.require(*forward)
     text = "\n".join(code.listing)
     number = {"LDG.E.128.STRONG.GPU": 1, "HMMA.16816.F32": 1, "SHFL.BFLY": 1}.get(there, 0)
     wrong = re.sub(rf"{re.escape(there)}(?![.\w])", instead, text, count=number)
     assert wrong != text
     with pytest.raises(AssertionError, match=message):
-        checks.require(problem, launch, MachineCode(wrong))
+        checks.require(problem, launch, MachineCode(wrong), limit)
 
 
 def by_elements(tile):
@@ -197,6 +203,15 @@ def weak_store():
     return ptx._memory_instruction(
         "store_word", {ptx.types.uint16: ("st.global.u32 [$0], $1;", [], [ptx.WORD])}, values=1
     )
+
+
+def test_more_instructions_are_found(forward):
+    problem, launch, code, _ = forward
+    found = machine_code.weights(code)
+    with pytest.raises(AssertionError, match=r"111\.\d instructions per word of weights, at most"):
+        checks.require_weights(launch.tile, replace(found, instructions=int(found.words * 111) + 1))
+    with pytest.raises(AssertionError, match=r"0\.\d+ instructions per multiply-add, at most 0\.2"):
+        checks.require(problem, launch, code, 0.2)
 
 
 MUTANTS = {
@@ -226,7 +241,7 @@ def test_registers_that_are_spilled_are_found(disassembler_installed, toolchain,
     shipped = planned.persistent_kernel(problem, launch)
     monkeypatch.setitem(shipped.kernel.dispatcher.targetoptions, "max_registers", 128)
     with pytest.raises(AssertionError, match=r"\d+ instructions move spilled registers"):
-        checks.require(problem, launch, read(shipped.compile((9, 0))))
+        checks.require(problem, launch, read(shipped.compile((9, 0))), per_multiply_add=10)
 
 
 # ------------------------------------------------------------------------------------------------------- the command

@@ -276,7 +276,7 @@ GROUP_MUTANTS = {
         replaced("return lower(a, b) & mask, upper(a, b) & mask", "return upper(a, b) & mask, lower(a, b) & mask")
     ),
     "the weights of two columns exchanged, backward, mma": (
-        MMA_SHARED, mma, "make_pieces_of_two_rows", replaced("a, b, mask = pair(", "b, a, mask = pair(")
+        MMA_SHARED, mma, "make_pieces_of_two_rows", replaced("a, b = pair(", "b, a = pair(")
     ),
     "the words of a chunk's halves exchanged, mma": (
         MMA, mma, "_make_two_fragments", replaced("(a, e, b, f), (c, g, d, h)", "(c, g, d, h), (a, e, b, f)")

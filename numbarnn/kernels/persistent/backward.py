@@ -167,8 +167,9 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                     look_up(code_of, options.step_mask, (slots + t + 1) * batch, b0, end)
                     look_up(code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)
                 # 1. The products, each warp its part: none from later steps at first, none from above at last
-                there = step > 0 if share.recurrent else step < steps
-                if multiplies and share.columns > 0 and there:
+                recurrent = share.recurrent
+                works = multiplies and share.columns > 0
+                if works and ((recurrent and step > 0) or (not recurrent and step < steps)):
                     slot = t + share.shift
                     what = Operand(exchanged, slot, b0, end, batch, share.width, share.column, share.columns)
                     partial = PARTIALS + warp * BETWEEN_WARPS

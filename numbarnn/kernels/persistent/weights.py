@@ -169,8 +169,9 @@ def make_pieces_of_two_rows(tile):
 
         def two_columns(weights, matrix, row, column):
             """A word of the row and one of the next row, of this column and the next."""
-            (index, inside), (after, _) = place(matrix, row, column), place(matrix, row, column + 1)
-            a, b, mask = pair(weights, index), pair(weights, after), all_bits if inside else none
+            index, inside = place(matrix, row, column)
+            a, b = pair(weights, index), pair(weights, index + matrix.column_stride)  # there are two columns at least
+            mask = all_bits if inside else none
             return lower(a, b) & mask, upper(a, b) & mask
 
         two = jit(two_columns, BACKEND)
