@@ -136,7 +136,9 @@ class OwnInstance:
             raise report.CannotRun(f"{self.name} cannot have the sizes {shape}: {error}") from error
         dtype = precision.numpy_dtype(dtype)
         self.parameters = {name: array.astype(dtype) for name, array in layer.state_dict().items()}
-        widths = [layer.stack.output_sizes[0]] + [shape.H] * self.cell.num_private
+        if any(len(set(sizes)) > 1 for sizes in layer.stack.state_sizes):
+            raise report.CannotRun(f"{self.name} has states of other sizes in each layer with the sizes {shape}")
+        widths = [sizes[0] for sizes in layer.stack.state_sizes]
         self.x = random.standard_normal((shape.T, shape.B, shape.I)).astype(dtype)
         self.dy = random.standard_normal((shape.T, shape.B, widths[0])).astype(dtype)
         self.states = [random.uniform(0.25, 1, (shape.L, shape.B, width)).astype(dtype) for width in widths]

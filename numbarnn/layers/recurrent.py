@@ -363,14 +363,14 @@ class Recurrent:
             raise ValueError(f"shape must be that of x, three numbers, not {shape!r}")
         batch, steps = shape[:2] if self.batch_first else shape[1::-1]
         problem, schedule = self.stack.problem(steps, batch, training=True), self.stack.schedule
-        lines, parts = [f"{self!r} on {self.engine.device}", *wider(problem)], [problem]
+        lines, parts = [f"{self!r} on {self.engine.device}"], [problem]
         if problem.has_checkpoints:
             lines.append(str(costs_of(schedule, problem)))
             parts = [part for part in segments_of(problem) if part.steps == problem.checkpoint_every]
         for part in parts:
             lines += [f"a segment of {part.steps} steps:"] if part is not problem else []
             lines += [str(explain(schedule, part, backward)) for backward in (False, True)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *wider(problem)])
 
     # ---------------------------------------------------------------- parameters
     def state_dict(self, named: bool = False) -> dict[str, np.ndarray[Any, Any]]:

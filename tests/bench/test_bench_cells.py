@@ -7,6 +7,7 @@ pytest.importorskip("torch")
 
 import torch
 
+import formed_loops
 import numbarnn as nr
 from cases import Case
 from equations import LIBRARY
@@ -59,6 +60,24 @@ def test_loop_of_each_library_cell_equals_an_independent_one(name):
     )
     network = LoopNetwork(case.definition, 6, problem.parameters, layers=2)
     assert_equal(run_network(network, problem.x, states, problem.dy, d_states), problem.expected())
+
+
+@pytest.mark.parametrize("name", ("tgru", "tgru_of_wide_x", "small_context", "large_memory", "sums_and_scalings"))
+def test_loop_of_formed_cells_equals_an_independent_one(name):
+    """With states of other sizes than h among them."""
+    layer = formed_loops.layer_of(name)
+    given = x, states, dy, d_states = formed_loops.problem(name, layer)
+    expected, names = formed_loops.expected(name, layer, given), layer.stack.cell.states
+    network = LoopNetwork(layer._cell, formed_loops.H, layer.state_dict())
+    states, d_states = (dict(zip(names, parts, strict=True)) for parts in (states, d_states))
+    found = run_network(network, x, states, dy, d_states)
+    wanted = {"y": expected["y"], "dx": expected["x"]}
+    for number, state in enumerate(names):
+        wanted |= {f"{state}y": expected[f"final {number}"], f"d{state}x": expected[f"state {number}"]}
+    tape = layer.forward(x, tuple(states.values()) if len(states) > 1 else states[names[0]])[-1]
+    d_states = tuple(d_states.values()) if len(d_states) > 1 else d_states[names[0]]
+    wanted |= {f"d{key}": gradient for key, gradient in layer.backward(tape, dy, d_states).params.items()}
+    assert_equal(found, wanted)
 
 
 def test_heads_are_the_dense_loop_with_blocks_on_the_diagonal():

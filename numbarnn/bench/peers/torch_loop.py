@@ -80,6 +80,13 @@ class _Values(Values):
         return self.arrays.as_tensor(array, dtype=self.dtype)
 
 
+def _joined(weights, biases):
+    """(matrix, bias or None, rows of each) of the gates' own, one after another."""
+    import torch
+
+    return torch.cat(weights), biases and torch.cat(biases), [len(one) for one in weights]
+
+
 class LoopNetwork:
     """Layers of one direction.
 
@@ -105,9 +112,13 @@ class LoopNetwork:
         of_vector = {product.vector: list(product.gates.values()) for product in structure.products}
         first = next((node.args[0] for node in structure.recurrent.values()), None)
         stages = {getattr(stage, "vector", None): number for number, stage in enumerate(structure.stages)}
-        self._groups = {vector: (cell.rows_of_stage(stages[vector], H), own) for vector, own in of_vector.items()}
+        # vector -> which of the gates of R h multiply it, and their nodes
+        self._groups = {}
+        for vector, own in of_vector.items():
+            number = cell.first_of_stage(stages[vector])
+            self._groups[vector] = slice(number, number + len(own)), own
         if first is not None:
-            self._groups[first] = slice(0, cell.num_recurrent * H), list(structure.recurrent.values())
+            self._groups[first] = slice(0, cell.num_recurrent), list(structure.recurrent.values())
         for node in nodes:
             if node.op == "product":
                 if node.args[0] not in done:
@@ -132,36 +143,39 @@ class LoopNetwork:
         kinds = self._read(layer, x.shape[-1])
         W, R, b_w, b_r, W_hr = (kinds.get(kind) for kind in ("W", "R", "b_w", "b_r", "W_hr"))
         if cell.heads > 1:
-            R = torch.cat([torch.block_diag(*gate.chunk(cell.heads)) for gate in R.split(H)])
+            R = [torch.block_diag(*gate.chunk(cell.heads)) for gate in R]
         known = dict(self._numbers)
         known |= dict(zip(structure.per_unit.values(), kinds["per_unit"], strict=True))
-        products = {v: (R[rows], b_r if b_r is None else b_r[rows], gates) for v, (rows, gates) in self._groups.items()}
+        products = {v: (*_joined(R[part], b_r and b_r[part]), own) for v, (part, own) in self._groups.items()}
         state_nodes = {node.data: node for node in reachable(structure.outputs) if node.op == "state"}
-        ys = []
-        for gates_of_x in linear(x, W, b_w).unbind(0):
-            values = known | dict(zip(structure.gates.values(), gates_of_x.split(H, -1), strict=True))
+        sizes, ys = [H, *(part.shape[-1] for part in state[1:])], []
+        weights, bias, rows_of_x = _joined(W, b_w)
+        for gates_of_x in linear(x, weights, bias).unbind(0):
+            values = known | dict(zip(structure.gates.values(), gates_of_x.split(rows_of_x, -1), strict=True))
             values |= {node: state[number] for number, node in state_nodes.items()}
             for node, function, arguments in self._work:
                 if function is None:
-                    weights, bias, gates = products[node]
+                    weights, bias, rows, gates = products[node]
                     vector = values[node].expand(-1, weights.shape[1])
-                    values |= dict(zip(gates, linear(vector, weights, bias).split(H, -1), strict=True))
+                    values |= dict(zip(gates, linear(vector, weights, bias).split(rows, -1), strict=True))
                 else:
                     values[node] = function(*[values[argument] for argument in arguments])
-            state = [self._whole(values[node], state[0], H) for node in structure.outputs]
+            new = zip(structure.outputs, sizes, strict=True)
+            state = [self._whole(values[node], state[0], size) for node, size in new]
             if W_hr is not None:
                 state[0] = linear(state[0], W_hr)
             ys.append(state[0])
         return torch.stack(ys), state
 
     def _read(self, layer, inputs):
-        """What the products of a layer multiply with, kind by kind: parameters, or what is formed of them; "per_unit"
-        as a list."""
+        """What the products of a layer multiply with: kind -> a list with one part per gate, of parameters or what is
+        formed of them; "per_unit" -> likewise; "W_hr" -> a matrix."""
         import torch
 
         cell, H = self.cell, self.H
         kinds = {kind: self.leaves[parameter_name(kind, layer, 0)] for kind in STACKED
                  if parameter_name(kind, layer, 0) in self.leaves}  # fmt: skip
+        kinds = {kind: part if kind == "W_hr" else list(part.split(H)) for kind, part in kinds.items()}
         kinds["per_unit"] = [self.leaves.get(named(name, layer, 0)) for name in cell.per_unit]
         if not cell.parameters.formed:
             return kinds
@@ -177,10 +191,12 @@ class LoopNetwork:
             for name, (part, where, shape) in space.blocks[0, 0].items()
         }
         values = _Values(torch, views, next(iter(leaves.values())).dtype, space.sizes[0, 0])
-        for kind, made in space.formed[0, 0].items():
-            shape = (made.shape[0] // len(made.terms), *made.shape[1:])
-            found = [torch.as_tensor(values.of(term), dtype=values.dtype).expand(shape) for term in made.terms]
-            kinds[kind] = found if kind == "per_unit" else torch.cat(found)
+        for kind, terms in cell.parameters.formed.items():
+            found = [torch.as_tensor(values.of(term), dtype=values.dtype) for term in terms]
+            if kind in ("b_w", "b_r"):  # some may be one number for all units
+                rows = map(len, kinds[{"b_w": "W", "b_r": "R"}[kind]])
+                found = [one.expand(size) for one, size in zip(found, rows, strict=True)]
+            kinds[kind] = found[0] if kind == "W_hr" else found
         return kinds
 
     @staticmethod
