@@ -3,24 +3,28 @@
 import numpy as np
 
 from numbarnn.common.philox import WORD_MASK, noise_words, philox
+from numbarnn.layers.private import narrowed_columns
 from numbarnn.weights import parameter_name
 
 
-def dropout_masks(work, dtype):
+def dropout_masks(work, dtype, sizes):
     """A list of arrays (T, B, D*H), one per layer but the last; an element is 0 or 1 / (1 - p).
 
     Args:
         work: the call's `ForwardPass`.
         dtype: of the masks, a name.
+        sizes: [layer] -> the width of h, where engines may have a wider one.
     """
     masks, problem = [], work.problem
+    D = problem.directions
     for layer in range(problem.layers - 1):
-        shape = work.steps, work.batch, problem.directions * problem.output_sizes[layer]
+        shape = work.steps, work.batch, D * problem.output_sizes[layer]
         with work.engine.activate():
             ones = work.engine.from_host(np.ones(shape, problem.dtype))
             if work.dropping:
                 work.engine.dropout(ones, ones, work.masks[layer], work.scale)
-            masks.append(work.engine.to_host(ones).astype(dtype, copy=False))
+            mask = work.engine.to_host(ones).astype(dtype, copy=False)
+            masks.append(mask if mask.shape[2] == D * sizes[layer] else narrowed_columns(mask, sizes[layer], D))
     return masks
 
 

@@ -328,11 +328,7 @@ class Recurrent:
         """The dropout masks of a tape's call: a list of NumPy arrays (T, B, D*H), one per layer but the last; an
         element is 0 or 1 / (1 - p)."""
         arguments.require_own(self.stack, tape)
-        masks, sizes = drawn.dropout_masks(tape.forward, self.dtype), self.stack.output_sizes[:-1]
-        if not self.stack.has_narrow:
-            return masks
-        D = self.stack.directions
-        return [private.narrowed_columns(mask, size, D) for mask, size in zip(masks, sizes, strict=True)]
+        return drawn.dropout_masks(tape.forward, self.dtype, self.stack.output_sizes)
 
     def drop_connect_masks(self, tape: Tape) -> dict[str, Array]:
         """The masks of the weights that a tape's call dropped out (`Cell.drop_connect`): name of each R -> NumPy array
