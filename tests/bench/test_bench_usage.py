@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -72,6 +73,23 @@ def test_where_nobody_tells_it_is_absent(monkeypatch, tmp_path):
     }
     said = usage.method("cpu")
     assert said["memory"].startswith("absent: ") and "absent: there is no" in said["energy"]
+
+
+@tells_memory
+def test_what_has_no_room_for_a_second_one_has_no_figure(monkeypatch, tmp_path):
+    """And energy is told before, while what the engine keeps is still there."""
+    monkeypatch.setattr(energy, "counter", lambda device: (energy.Rapl([]), None))
+    order = []
+    monkeypatch.setattr(energy, "joules_per_call", lambda *_: order.append("energy") or 2.0)
+    monkeypatch.setattr(type(engines.get("cpu")), "give_back_memory", lambda self: order.append("memory"))
+
+    def no_room():
+        raise RuntimeError("out of memory")
+
+    one, other = contender(list), replace(contender(list, "torch"), again=no_room)
+    found = usage.measured({"numbarnn": one, "torch": other}, {"numbarnn": [1.0], "torch": [1.0]}, "cpu")
+    assert set(found["peak_bytes"]) == {"numbarnn"} and found["energy_j"] == {"numbarnn": 2.0, "torch": 2.0}
+    assert order == ["energy", "energy", "memory"]
 
 
 @pytest.fixture

@@ -189,8 +189,20 @@ def cudnn_contenders(instance, what):
         name: partial(first_that_runs, instance, what, name, chosen) for name, chosen in variants(instance.case).items()
     }
     found = {name: make() for name, make in makers.items()}
-    contenders = [replace(one, again=makers[name]) for name, one in found.items() if isinstance(one, Contender)]
+    contenders = [
+        replace(one, again=partial(made_or_refused, makers[name]))
+        for name, one in found.items()
+        if isinstance(one, Contender)
+    ]
     return contenders, {name: words for name, words in found.items() if isinstance(words, str)}
+
+
+def made_or_refused(make):
+    """What `make` makes; RuntimeError where that is words."""
+    made = make()
+    if isinstance(made, str):
+        raise RuntimeError(made)
+    return made
 
 
 def first_that_runs(instance, what, name, chosen):

@@ -15,16 +15,15 @@ def measured(contenders, seconds, device):
         contenders: name -> `Contender`. seconds: name -> its times per call. device: "cpu" or "cuda".
     """
     peak, joules = {}, {}
-    if memory.why_not(device) is None:
-        for name, contender in contenders.items():
-            with suppress(MemoryError):  # it is there twice for a moment: what has no room for that has no figure
-                peak[name] = memory.peak_bytes(
-                    contender.again or (lambda one=contender: one), device, engines.get(device)
-                )
     meter, _ = energy.counter(device)
     if meter is not None:
         for name, contender in contenders.items():
             joules[name] = energy.joules_per_call(meter, contender, float(np.median(seconds[name])), device)
+    if memory.why_not(device) is None:  # behind it: what engines keep for calls is given back then
+        for name, contender in contenders.items():
+            with suppress(MemoryError, RuntimeError):  # there are two of it then: what has no room has no figure
+                again = contender.again or (lambda one=contender: one)
+                peak[name] = memory.peak_bytes(again, device, engines.get(device))
     return {"peak_bytes": peak, "energy_j": joules}
 
 
