@@ -109,7 +109,9 @@ def cupy():
 
 @pytest.fixture
 def cpu_on_threads(monkeypatch):
-    """The CPU engine, with small work shared too; its number of threads is put back afterwards."""
+    """The CPU engine, with small work shared too, and threads that are awake when loops begin; its number of threads is
+    put back afterwards."""
+    import awake_threads
     from numbarnn.engines.cpu import engine as cpu
     from numbarnn.engines.cpu import joined
 
@@ -118,5 +120,6 @@ def cpu_on_threads(monkeypatch):
         monkeypatch.setattr(cpu, least, 0)
     engine = engines.get("cpu")
     before = engine.num_threads
+    monkeypatch.setattr(engine.thread_pool, "run", awake_threads.running_awake(engine.thread_pool))
     yield engine
     engine.set_num_threads(before)

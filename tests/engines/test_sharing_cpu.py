@@ -1,15 +1,18 @@
 """How threads share the CPU engine's loops: by sequences or by units, the bits are those of one thread. And R in panels
 or as it lies: the same numbers."""
 
+import math
+
 import numpy as np
 import pytest
 
 import numbarnn as nr
 from numbarnn import cells
 from numbarnn.cells import library
+from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu import engine as cpu
 from numbarnn.engines.cpu import joined, panels
-from numbarnn.engines.cpu.records import Call
+from numbarnn.engines.cpu.records import Call, by_address
 from step_buffers import KINDS, forward_buffers, normal, walk
 
 # One product, one with a bias of its own, two, and sums over units.
@@ -95,6 +98,41 @@ def test_bits_do_not_depend_on_the_number_of_threads(engine, share, loops_run, c
         share(way, threads)
         found.append(walk(engine, cell, direction, **options)[1])
     assert {loop[:2] for loop in loops_run} == {(threads, way == "sequences") for threads in (1, 2, 3, 4)}
+    assert_same_bits(found)
+
+
+def test_threads_begin_a_step_when_all_have_done_the_last(engine, share):
+    """Many steps, as beside other programs threads are seldom there at once."""
+    found = []
+    for threads in (1, 2, 2, 2, 3, 4):
+        share("units", threads)
+        found.append(walk(engine, cells.GRU, 0, (0, 300), T=300, B=B, H=256)[1])
+    assert_same_bits(found)
+
+
+_pack_rows = plain(panels.pack_rows.py_func)
+
+
+@by_address
+def pack_slowly(zero, address):
+    """`panels.pack_rows`, some tenths of a millisecond later."""
+    total = np.float64(0)
+    for k in range(100_000):
+        total += math.sqrt(np.float64(k))
+    if int(total) > 0:
+        _pack_rows(zero, address)
+
+
+@by_way
+def test_threads_begin_when_all_weights_are_packed(engine, share, monkeypatch, way):
+    """Of 19 panels of a gate one of two threads packs one more than the other."""
+    monkeypatch.setattr(panels, "pack_rows", pack_slowly)
+    found = []
+    for threads in (1, 2, 2, 3):
+        share(way, threads)
+        forward = forward_buffers(cells.GRU, 0, T=3, B=B, H=H)
+        engine.forward_steps(forward)(0, 3)
+        found.append([forward.states.h[1:-1, :, :H]])
     assert_same_bits(found)
 
 

@@ -118,13 +118,19 @@ MUTATIONS = {
         "numbarnn/engines/cpu/forward.py",
         "        end_phase(call, job, phase)\n",
         "",
-        "tests/engines/test_sharing_cpu.py -k 'not_depend and gru-ordinary-units'",
+        "tests/engines/test_sharing_cpu.py -k done_the_last",
     ),
     "cpu_barrier_after_packing": Mutation(
         "numbarnn/engines/cpu/forward.py",
         "    end_phase(call, job, ZERO)\n",
         "",
-        "tests/engines/test_sharing_cpu.py -k 'not_depend and gru-ordinary-sequences'",
+        "tests/engines/test_sharing_cpu.py -k all_weights",
+    ),
+    "cpu_helper_with_a_piece_is_left_behind": Mutation(
+        "numbarnn/engines/cpu/sharing.py",
+        "        wait_until(job.counters + _DONE, (phase + 1) * call.pieces)\n",
+        "        wait_until(job.counters + _DONE, (phase + 1) * call.pieces - 1)\n",
+        "tests/engines/test_engines.py -k piece_of_a_phase",
     ),
     "cpu_last_tile_of_rows_loses_one": Mutation(
         "numbarnn/engines/cpu/panels.py",
