@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-GAP_S = 0.03  # after this, the threads of the other libraries have stopped spinning
+GAP_S = 0.06  # after this, the threads of the other libraries have stopped spinning: onnxruntime's take 50 ms
 WARM_S = 0.004  # calls before a turn's timed ones, so that threads, caches and clocks are awake again
 TURN_S = 0.08  # timed calls per turn take about this long, and are at least one
 GPU_TURN_S = 0.03  # the same on a GPU, whose times scatter less
