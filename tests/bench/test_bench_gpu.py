@@ -268,7 +268,7 @@ def test_prove_records_what_bench_would(machine, tmp_path):
     kept.write()
     found = record.read(kept.path)
     assert [(row["what"], row["schedule"]) for row in found["results"]] == [
-        (what, schedule) for what in passes.WHOLE for schedule in ("stepwise", "wavefront", "persistent")
+        (what, schedule) for what in passes.WHOLE for schedule in ("stepwise", "persistent")
     ]
     assert found["method"]["cudnn"]["version"] == "9.28.0" and found["kernels"] == record.kernels_digest("cuda")
     lines = part.told(results.read(kept.path)["answers"])
@@ -277,7 +277,7 @@ def test_prove_records_what_bench_would(machine, tmp_path):
     kept.head["outcome"] = "done"
     kept.write()
     again, said = results.Results.open(tmp_path, part, results.identity(environment, "cuda", True), environment)
-    assert again.done and "kept" in said and len(again.answers[name]["rows"]) == 6
+    assert again.done and "kept" in said and len(again.answers[name]["rows"]) == 4
 
 
 def test_prove_tells_why_there_is_no_time(machine, tmp_path, monkeypatch):

@@ -75,13 +75,13 @@ PARTS = (
     Part("times", "the recorded problems against each of cuDNN's algorithms", "timed", 130, 60, 1, {"of": "recorded"}),
     Part("silent", "a kernel of which a block publishes nothing ends in an error", "silent", 40, 40, 2),
     Part("phases", "what a step's time is made of, by the clocks of the SMs", "phases", 30, 25),
-    Part("precision", "allow_tf32, bfloat16 and B = 1 against cuDNN", "timed", 60, 40, 1, {"of": "precision"}),
+    Part("precision", "allow_tf32, bfloat16 and B = 1 against cuDNN", "timed", 55, 40, 1, {"of": "precision"}),
     Part("options", "every cell and option against float64 and cuDNN", "plain", 80, 40, MANY, {"of": "options"}),
     Part("cudnn", "what this package assumes of cuDNN", "asked_cudnn", 20, 15, 4),
     Part("vectors", "cuDNN's results of small problems, as files for the tests", "tools", 20, 20, 1, {"of": "vectors"}),
-    Part("tests", "python -m pytest -m gpu", "tools", 60, 60, 8, {"of": "tests"}),
+    Part("tests", "python -m pytest -m gpu", "tools", 90, 90, 8, {"of": "tests"}),
     Part("sanitizer", "compute-sanitizer: races, barriers, memory", "tools", 40, 30, 4, {"of": "sanitizer"}),
     Part("stream", "single steps, the state carried", "timed", 20, 20, 1, {"of": "stream"}),
-    Part("deepbench", "DeepBench's problems, its passes apart", "timed", 60, 60, 1, {"of": "deepbench"}),
+    Part("deepbench", "DeepBench's problems, its passes apart", "timed", 45, 45, 1, {"of": "deepbench"}),
 )
 BY_NAME = {part.name: part for part in PARTS}

@@ -4,6 +4,7 @@ Where cuDNN is found it runs the same problems, and its own error counts as the 
 them on the CPU, is asked only where there is no cuDNN.
 """
 
+from contextlib import nullcontext
 from importlib.util import find_spec
 
 from numbarnn.bench.cases import cases
@@ -30,7 +31,7 @@ def answer(name, asked, of="recorded"):
     """Every comparison of a case by its schedules."""
     case, schedules = _cases(asked, of)[name]
     with_cudnn = asked.device == "cuda" and cudnn.why_not() is None
-    with peers.torch_threads(1):
+    with nullcontext() if with_cudnn else peers.torch_threads(1):  # which imports PyTorch
         found = check.check_case(case, asked.device, schedules, with_cudnn, with_torch=not with_cudnn)
     rows = [comparison.as_row() for comparison in found]
     return {"ok": all(comparison.ok for comparison in found), "cudnn": with_cudnn, "comparisons": rows}

@@ -5,6 +5,7 @@ the kernels as they are must be right on the same device.
 """
 
 import time
+from contextlib import nullcontext
 
 import numpy as np
 from numba import cuda
@@ -13,7 +14,7 @@ from numbarnn import engines
 from numbarnn.bench.altered import altered
 from numbarnn.bench.cases.cases import Case, make_instance, make_layer
 from numbarnn.bench.check.command import check_case
-from numbarnn.bench.peers import peers
+from numbarnn.bench.peers import cudnn, peers
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.kernels.persistent import exchange
@@ -61,7 +62,8 @@ def answer(name, asked):
                 seconds.append(time.perf_counter() - begin)
     finally:
         launches.POLLS, launches.POLLS_PER_STEP = polls
-    after = check_case(case, asked.device, ("persistent",), with_torch=False)
+    with_cudnn = asked.device == "cuda" and cudnn.why_not() is None
+    after = check_case(case, asked.device, ("persistent",), with_cudnn, with_torch=False)
     works = all(one.ok for one in after)
     said = all(message is not None and "gave up" in message for message in messages)
     soon = seconds[-1] <= LIMIT_S or asked.small
@@ -88,8 +90,6 @@ def _make_silent(make_publish):
 
 def _patient(asked):
     """In the simulator a context in which a kernel may wait for as long as it likes to."""
-    from contextlib import nullcontext
-
     if asked.device != "sim":
         return nullcontext()
     from numbarnn.cuda import simulator

@@ -6,6 +6,7 @@ An answer has the rows of one problem; they make the part's file a record of `nu
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
+from itertools import zip_longest
 from math import exp, log
 from typing import Any, NamedTuple
 
@@ -41,16 +42,21 @@ class Problem(NamedTuple):
 def problems(of):
     """The `Problem`s of a part, the most valuable first."""
     every, auto = tuple(SCHEDULES), ("auto",)
+    one_layer = tuple(name for name in every if name != "wavefront")  # which is stepwise then
     if of == "recorded":
         for dtype in DTYPES:
             for cell in CELLS:
-                yield from (Problem(cell, shape, dtype, False, USUAL, every) for shape in SETS["schedules"])
+                for shape in SETS["schedules"]:
+                    yield Problem(cell, shape, dtype, False, USUAL, every if shape.L > 1 else one_layer)
     elif of == "precision":
-        yield from (Problem("lstm", shape, "float32", True, USUAL, auto) for shape in SETS["schedules"])
-        if find_spec("ml_dtypes"):
-            yield from (Problem("lstm", shape, "bfloat16", False, USUAL, auto) for shape in SETS["schedules"])
-        for cell in CELLS:
-            yield from (Problem(cell, shape, dtype, False, USUAL, every) for shape in ONE_SEQUENCE for dtype in DTYPES)
+        tf32 = [Problem("lstm", shape, "float32", True, USUAL, auto) for shape in SETS["schedules"]]
+        halves = [Problem("lstm", shape, "bfloat16", False, USUAL, auto) for shape in SETS["schedules"]]
+        one = [
+            Problem(cell, shape, dtype, False, USUAL, one_layer)
+            for cell in CELLS for shape in ONE_SEQUENCE for dtype in DTYPES
+        ]  # fmt: skip
+        in_turn = zip_longest(one, tf32, halves if find_spec("ml_dtypes") else ())
+        yield from (problem for some in in_turn for problem in some if problem is not None)
     elif of == "stream":
         yield from (Problem(cell, shape, dtype, False, USUAL, auto)
                     for cell in CELLS for shape in SETS["stream"] for dtype in ("float32", "float16"))  # fmt: skip

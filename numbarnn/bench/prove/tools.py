@@ -18,6 +18,7 @@ MARKED = re.compile(r"mark\.gpu\b")
 FIRST = ("test_persistent.py", "test_gpu_engine.py", "test_gpu.py", "test_gpu_unchanged.py", "test_trouble.py")
 LETTERS_KEPT = 12_000  # of what a program printed: its end
 LINES_TOLD = 12
+NO_TEST = 5  # pytest's exit code where no test was chosen
 SANITIZER = "compute-sanitizer"
 HOW_TO_GET = (
     "compute-sanitizer is not on the PATH: it comes with the CUDA toolkit (developer.nvidia.com/cuda-downloads, or "
@@ -48,9 +49,15 @@ def answer(name, asked, of):
 
 
 def _ran(command, **more):
-    """The ended process, with both of its outputs as text."""
+    """(exit code, what it printed on both outputs). It is told on as it comes, for whoever ends this process."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.run(command, check=False, errors="replace", **options, **more)
+    with subprocess.Popen(command, errors="replace", **options, **more) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            sys.stderr.write(line)
+            sys.stderr.flush()
+    return process.returncode, "".join(lines)
 
 
 def _tests(name, asked):
@@ -59,22 +66,19 @@ def _tests(name, asked):
         raise report.CannotRun("the tests are not here: run in a clone of the repository")
     if asked.device == "sim":
         raise report.CannotRun("tests marked gpu need one; those of the simulator: python -m pytest tests/simulated")
-    if shutil.which("nvidia-smi") is None and asked.small:
-        more = ["--collect-only"]  # an emulated GPU: whether they are found
-    else:
-        more = []
+    more = ["--collect-only"] if asked.small else []
     try:
         import pytest  # noqa: F401
     except ImportError as error:
         raise report.MissingPackage("pytest", "the tests", "test") from error
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-rfE", "--tb=long", *more]
-    ran = _ran([*command, str(file)], cwd=TESTS.parent)
-    lines = ran.stdout.splitlines()
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-v", "-rfE", "--tb=long", *more]
+    code, said = _ran([*command, str(file)], cwd=TESTS.parent)
+    lines = said.splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    nothing = ran.returncode == 5  # pytest's code for: no test was chosen
-    verdict = {"last": lines[-1] if lines else "", "exit_code": ran.returncode}
-    more = {} if ran.returncode in (0, 5) else {"failed": failed, "message": ran.stdout[-LETTERS_KEPT:]}
-    return {"ok": ran.returncode == 0 or nothing, **verdict, **more}
+    verdict = {"last": lines[-1] if lines else "", "exit_code": code}
+    if code in (0, NO_TEST):
+        return {"ok": True, **verdict}
+    return {"ok": False, **verdict, "failed": failed, "message": said[-LETTERS_KEPT:]}
 
 
 def _sanitizer(name, asked):
@@ -84,11 +88,9 @@ def _sanitizer(name, asked):
         raise report.CannotRun(HOW_TO_GET)
     tool, dtype = name.split()
     command = [SANITIZER, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS)]
-    ran = _ran([*command, sys.executable, "-m", "numbarnn.bench.prove.tools", dtype])
-    said = ran.stdout[-LETTERS_KEPT:]
-    summaries = [line for line in ran.stdout.splitlines() if "SUMMARY" in line]
-    found = {"exit_code": ran.returncode, "summary": summaries}
-    return {"ok": ran.returncode == 0, **found, **({} if ran.returncode == 0 else {"message": said})}
+    code, said = _ran([*command, sys.executable, "-m", "numbarnn.bench.prove.tools", dtype])
+    found = {"exit_code": code, "summary": [line for line in said.splitlines() if "SUMMARY" in line]}
+    return {"ok": code == 0, **found, **({} if code == 0 else {"message": said[-LETTERS_KEPT:]})}
 
 
 def run_small(dtype):
@@ -121,11 +123,11 @@ def _vectors(name, asked):
     support = [str(TESTS / "support"), str(TESTS / "fakes")]
     code = f"import sys; sys.path[:0] = {support!r}; import runpy; sys.argv = {[str(recorder)]!r} + sys.argv[1:]; "
     code += f"runpy.run_path({str(recorder)!r}, run_name='__main__')"
-    ran = _ran([sys.executable, "-c", code, "--source", "cudnn", "--out", str(out)])
-    lines = ran.stdout.splitlines()
-    found = {"files": len(list(out.glob("*.npz"))), "refused": [line for line in lines if ": refused: " in line]}
-    ok = ran.returncode == 0 and found["files"] > 0
-    return {"ok": ok, **found, **({} if ok else {"message": ran.stdout[-LETTERS_KEPT:]})}
+    exit_code, said = _ran([sys.executable, "-c", code, "--source", "cudnn", "--out", str(out)])
+    refused = [line for line in said.splitlines() if ": refused: " in line]
+    found = {"files": len(list(out.glob("*.npz"))), "refused": refused}
+    ok = exit_code == 0 and found["files"] > 0
+    return {"ok": ok, **found, **({} if ok else {"message": said[-LETTERS_KEPT:]})}
 
 
 def told(answers):
