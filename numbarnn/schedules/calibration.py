@@ -5,18 +5,18 @@ in float16 and of LSTM in float32, by every schedule, forward and with backward,
 kernels have changed since. A number holds for the kernels that it was fitted to; what a change of theirs should do to
 the estimates is a change of a number here, with that change as its source, until times are recorded again.
 
-All numbers of a kind were fitted together, by least squares of relative errors, none below zero. With them estimates
-are within 14 % of all records of the persistent schedule, and within 13 % of those of stepwise and wavefront
-(tests/schedules/test_calibration.py replays them). What cannot be told apart by these records is told by one number:
-turns and their barriers are in `SUM_CLOCKS`, and all blocks had 8 warps.
+All numbers were fitted together by `python -m numbarnn.bench.calibrate`, least squares of relative errors, none below
+zero. With them all 144 estimates are within 13 % of the records where T is at least 100, and within 20 % below
+(tests/schedules/test_calibration.py replays them). What these records cannot tell apart is told by one number: turns
+and their barriers are in `SUM_CLOCKS`, and all blocks had 8 warps; `MMA_SHARE` and `L2_SHARE` stand for each other in
+part, so that a share above 1 is one of the rate that a profile names, and no wonder.
 
 Numbers in clocks and shares of a rate hold for other devices by their profiles; microseconds are taken as they are.
 """
 
 from typing import NamedTuple
 
-PERSISTENT = "fitted to 48 times of persistent, records h200-2026-11-20, commit 0106d8d"
-STEPS = "fitted to 68 times of stepwise and wavefront, records h200-2026-11-20, commit 0106d8d"
+FITTED = "fitted to 144 times, records h200-2026-11-20, commit 0106d8d"
 
 
 class Number(NamedTuple):
@@ -25,54 +25,60 @@ class Number(NamedTuple):
     Attributes:
         value: itself. unit: in words.
         source: the records and the commit of the kernels that it was fitted to.
+        divides: whether it is a share of a rate that is reached: more of it takes less time.
     """
 
     value: float
     unit: str
     source: str
+    divides: bool = False
 
 
 # ---- a launch of a persistent kernel
-LAUNCH_US = Number(0.4, "µs: a cooperative launch in a graph, besides loading weights", PERSISTENT)
+LAUNCH_US = Number(2.62, "µs: a cooperative launch in a graph, besides loading weights", FITTED)
 # The loop over a warp's words waits for memory once for each: see `kernels.persistent.mma`, `warp_parts`.
-LOAD_US = Number(0.49, "µs for each 32-bit word of weights of a lane, forward", PERSISTENT)
-LOAD_BACKWARD_US = Number(0.52, "the same backward, where lanes walk along columns of R", PERSISTENT)
+LOAD_US = Number(0.494, "µs for each 32-bit word of weights of a lane, forward", FITTED)
+LOAD_BACKWARD_US = Number(0.534, "the same backward, where lanes walk along columns of R", FITTED)
 # ---- its steps
-L2_SHARE = Number(0.71, "time of reading what is exchanged, in that of all blocks' bytes at the L2's rate", PERSISTENT)
-MMA_SHARE = Number(0.78, "of the tensor cores' rate that products reach", PERSISTENT)
-SHARED_SHARE = Number(0.72, "of shared memory's rate, weights of the tensor cores' products there", PERSISTENT)
+L2_SHARE = Number(1.05, "time of reading what is exchanged, in that of all blocks' bytes at the L2's rate", FITTED)
+MMA_SHARE = Number(1.15, "of the tensor cores' rate that products reach", FITTED, divides=True)
+SHARED_SHARE = Number(
+    0.757, "of shared memory's rate, weights of the tensor cores' products there", FITTED, divides=True
+)
 FMA_SHARE = {
-    "registers": Number(0.47, "of the rate of multiply-adds, weights in registers", PERSISTENT),
-    "shared": Number(0.54, "of the rate of multiply-adds, weights in shared memory", PERSISTENT),
+    "registers": Number(0.407, "of the rate of multiply-adds, weights in registers", FITTED, divides=True),
+    "shared": Number(0.456, "of the rate of multiply-adds, weights in shared memory", FITTED, divides=True),
 }
-SUM_CLOCKS = Number(4.9, "clocks for each partial sum that the warps of a block read, one after another", PERSISTENT)
-CELL_BACKWARD_US = Number(0.9, "µs for each (unit, sequence) of a thread: the cell's backward", PERSISTENT)
+SUM_CLOCKS = Number(4.87, "clocks for each partial sum that the warps of a block read, one after another", FITTED)
+CELL_BACKWARD_US = Number(0.884, "µs for each (unit, sequence) of a thread: the cell's backward", FITTED)
 # ---- a product over all steps
-PRODUCT_US = Number(7.9, "µs of a product besides its multiply-adds", PERSISTENT)
+PRODUCT_US = Number(6.17, "µs of a product besides its multiply-adds", FITTED)
 PRODUCT_SHARE = {
     # cuBLAS has faster instructions on sm_90 than `mma.sync`, whose rate profiles name.
-    "half": Number(1.26, "of the rate of `mma.sync`", PERSISTENT),
-    "float32": Number(0.54, "of the rate of multiply-adds", PERSISTENT),
+    "half": Number(1.33, "of the rate of `mma.sync`", FITTED, divides=True),
+    "float32": Number(0.719, "of the rate of multiply-adds", FITTED, divides=True),
 }
 # ---- a step by a product of cuBLAS and a kernel
 STEP_US = {
-    ("half", False): Number(4.97, "µs of a step forward, besides what grows", STEPS),
-    ("half", True): Number(5.83, "the same backward", STEPS),
-    ("float32", False): Number(4.91, "µs of a step forward, besides what grows", STEPS),
-    ("float32", True): Number(8.68, "the same backward", STEPS),
+    ("half", False): Number(4.9, "µs of a step forward, besides what grows", FITTED),
+    ("half", True): Number(5.16, "the same backward", FITTED),
+    ("float32", False): Number(5.78, "µs of a step forward, besides what grows", FITTED),
+    ("float32", True): Number(8.58, "the same backward", FITTED),
 }
 #: A product of few rows waits for the sum along its columns: H of them forward, A H backward.
 STEP_COLUMN_US = {
-    ("half", False): Number(1.23e-3, "µs for each column of a step's product", STEPS),
-    ("half", True): Number(1.37e-3, "the same backward", STEPS),
-    ("float32", False): Number(14.6e-3, "µs for each column of a step's product", STEPS),
-    ("float32", True): Number(0.83e-3, "the same backward", STEPS),
+    ("half", False): Number(1.21e-3, "µs for each column of a step's product", FITTED),
+    ("half", True): Number(1.51e-3, "the same backward", FITTED),
+    ("float32", False): Number(13.4e-3, "µs for each column of a step's product", FITTED),
+    ("float32", True): Number(1.68e-3, "the same backward", FITTED),
 }
 STEP_SHARE = {
-    "half": Number(0.28, "of the rate of `mma.sync` that a step's products add", STEPS),
-    "float32": Number(1.65, "of the rate of multiply-adds that a step's products add to their columns' time", STEPS),
+    "half": Number(0.268, "of the rate of `mma.sync` that a step's products add", FITTED, divides=True),
+    "float32": Number(
+        0.905, "of the rate of multiply-adds that a step's products add to their columns' time", FITTED, divides=True
+    ),
 }
-LAYER_SHARE = Number(0.35, "of a step's time, what each further layer adds where layers overlap", STEPS)
+LAYER_SHARE = Number(0.35, "of a step's time, what each further layer adds where layers overlap", FITTED)
 
 
 def numbers():

@@ -1,0 +1,167 @@
+"""Fits the planner's numbers (`numbarnn.schedules.calibration`) to recorded times, and says how well they meet them.
+
+    python -m numbarnn.bench.calibrate numbarnn/bench/results/h200-2026-11-20-*.json
+
+It prints what to write into that module; nothing is changed. Estimates are sums of parts that are each proportional to
+one number (or to its reciprocal, where it is a share of a rate), so that the numbers are found by least squares of
+relative errors, none below zero; squares are divided by how far an estimate may be off, so that long sequences weigh
+more. `LAYER_SHARE` stays as it is: it is a factor of others.
+"""
+
+import argparse
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from numbarnn.bench import report
+from numbarnn.bench.cases.passes import FORWARD
+from numbarnn.bench.speed import record
+from numbarnn.cells import CELLS
+from numbarnn.engines.gpu import profiles
+from numbarnn.schedules import SCHEDULES, calibration, estimate
+from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.problem import Problem
+
+LONG, LIMIT, LIMIT_OF_SHORT = 100, 0.15, 0.25  # steps; shares of the recorded time that an estimate may be off
+FIXED = ("LAYER_SHARE",)
+ROUNDS = 1000  # of the search for numbers, at most
+
+
+def rows_of(paths):
+    """The rows of records that have times of ours by the GPU's clock, but those of "auto", which is one of the others;
+    of built-in cells with one direction."""
+    found = [row for path in paths for row in record.read(path)["results"]]
+    return [row for row in found if row["ok"] and row["schedule"] in SCHEDULES and "numbarnn" in row["device_seconds"]]
+
+
+def problem_of(row, profile):
+    """The problem that a row is about, on a device of that profile."""
+    sizes, training = row["shape"], row["what"] != FORWARD
+    return Problem(
+        "cuda", CELLS[row["cell"]], row["dtype"], sizes["I"], (sizes["H"],) * sizes["L"], 1, sizes["T"], sizes["B"],
+        training, allow_tf32=row["tf32"], profile=profile,
+    )  # fmt: skip
+
+
+def recorded_us(row):
+    """The time that was recorded."""
+    return row["device_median_s"]["numbarnn"] * 1e6
+
+
+def estimated_us(row, profile):
+    """What is estimated for a row."""
+    problem = problem_of(row, profile)
+    passes = (False, True) if problem.training else (False,)
+    return sum(estimate.pass_us(problem, row["schedule"], backward) for backward in passes)
+
+
+def limit_of(row):
+    """How far an estimate may be off."""
+    return LIMIT if row["shape"]["T"] >= LONG else LIMIT_OF_SHORT
+
+
+def name_of(row):
+    """A row in words."""
+    sizes = ",".join(map(str, row["shape"].values()))
+    return f"{row['cell']} {sizes} {row['dtype']}{' tf32' * row['tf32']} {row['what']}"
+
+
+# ---------------------------------------------------------------------------------------------------------- the fit
+@contextmanager
+def scaled(factors):
+    """Estimates whose parts take so many times what they take: name of a number -> its factor."""
+    before = {}
+    for name, factor in factors.items():
+        table, key = _place(name)
+        before[name] = table[key]
+        with np.errstate(divide="ignore"):
+            value = np.float64(table[key].value)
+            table[key] = table[key]._replace(value=value / factor if table[key].divides else value * factor)
+    _forget()
+    try:
+        yield
+    finally:
+        for name, number in before.items():
+            table, key = _place(name)
+            table[key] = number
+        _forget()
+
+
+def _place(name):
+    """(dict, key) where a number stands."""
+    own = vars(calibration)
+    if name in own:
+        return own, name
+    table, _, key = name.partition("[")
+    return own[table], next(known for known in own[table] if f"{known!r}]" == key)
+
+
+def _forget():
+    for cached in (planner.plan_launches, planner._best_launch):
+        cached.cache_clear()
+
+
+def fit(rows, profile):
+    """Name -> fitted value of each number, as far as these rows have something to say about it."""
+    names = [name for name in calibration.numbers() if name not in FIXED]
+    with scaled(dict.fromkeys(names, 0.0)):
+        rest = np.array([estimated_us(row, profile) for row in rows])
+    parts = []
+    for name in names:
+        with scaled({other: float(other == name) for other in names}):
+            parts.append(np.array([estimated_us(row, profile) for row in rows]) - rest)
+    recorded = np.array([recorded_us(row) for row in rows])
+    weight = 1 / recorded / np.sqrt([*map(limit_of, rows)])
+    factors = least_squares(np.array(parts).T * weight[:, None], (recorded - rest) * weight)
+    numbers = calibration.numbers()
+    return {
+        name: numbers[name].value / factor if numbers[name].divides else numbers[name].value * factor
+        for name, factor in zip(names, factors, strict=True) if factor > 0
+    }  # fmt: skip
+
+
+def least_squares(a, b):
+    """The x >= 0 with the least |a x - b|, by Lawson and Hanson (1974), chapter 23."""
+    size = a.shape[1]
+    x, free = np.zeros(size), np.zeros(size, bool)
+    for _ in range(ROUNDS):
+        slope = np.where(free, -np.inf, a.T @ (b - a @ x))
+        if slope.max() <= 1e-9 * np.abs(a.T @ b).max():
+            break
+        free[slope.argmax()] = True
+        while True:
+            best = np.zeros(size)
+            best[free] = np.linalg.lstsq(a[:, free], b, rcond=None)[0]
+            below = free & (best <= 0)
+            if not below.any():
+                x = best
+                break
+            step = min(x[below] / (x[below] - best[below]))
+            x = x + step * (best - x)
+            free &= x > 1e-12
+            x[~free] = 0
+    return x
+
+
+def main(argv=None):
+    """Prints the numbers, those of today beside them, and the rows that today's estimates miss."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("records", type=Path, nargs="+", metavar="FILE", help="records of numbarnn bench on a GPU")
+    parser.add_argument("--profile", default="h200", choices=profiles.PROFILES, help="of the device; default h200")
+    args = parser.parse_args(argv)
+    profile, rows = profiles.get(args.profile), rows_of(args.records)
+    fitted = fit(rows, profile)
+    table = [[name, f"{number.value:.4g}", f"{fitted[name]:.4g}" if name in fitted else "-", number.unit]
+             for name, number in calibration.numbers().items()]  # fmt: skip
+    report.print_table("Numbers", ["number", "now", "fitted", "unit"], table, right=("now", "fitted"), wrap=("unit",))
+    off = {name_of(row) + " " + row["schedule"]: estimated_us(row, profile) / recorded_us(row) for row in rows}
+    far = [
+        [name, f"{off[name]:.2f}"] for name, row in zip(off, rows, strict=True) if abs(off[name] - 1) > limit_of(row)
+    ]
+    report.print_table(f"Estimated now / recorded, beyond the limits: {len(far)} of {len(off)}", ["row", "ratio"], far)
+    return 0
+
+
+if __name__ == "__main__":
+    main()
