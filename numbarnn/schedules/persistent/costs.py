@@ -52,14 +52,10 @@ def steps_in_all(steps, layers, directions):
     return steps + layers - 1 if directions == 1 else steps * layers
 
 
-def estimate_of(problem, profile, tile, launched, columns):
-    """The Estimate of a step: of `turns` through the block's sequences, each a chain of loads, products and sums. Rows
-    that are padded are multiplied too.
-
-    Args:
-        launched: (blocks, sequences of a block, whether backward).
-    """
-    blocks, sequences, backward = launched
+def estimate_of(problem, profile, launch, columns):
+    """The Estimate of a step of a `planner.Launch`: of `turns` through a block's sequences, each a chain of loads,
+    products and sums. Rows that are padded are multiplied too."""
+    tile, blocks, sequences = launch.tile, launch.blocks, launch.sequences
     clock = profile.clock_ghz * 1e3  # per microsecond
     turns = ceil(sequences / tile.sequences)
     read_bytes = sequences * columns * itemsize(problem.dtype)
@@ -78,7 +74,7 @@ def estimate_of(problem, profile, tile, launched, columns):
         multiply += loads / calibration.SHARED_SHARE.value
     sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps
     add = turns * sums * calibration.SUM_CLOCKS.value / clock
-    add += turns * tile.pairs * calibration.CELL_BACKWARD_US.value * backward
+    add += turns * tile.pairs * calibration.CELL_BACKWARD_US.value * launch.backward
     # What comes from another layer is there before it is needed.
     exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
     return Estimate(exchange, read_bytes, read, multiply, add)

@@ -57,7 +57,7 @@ class Launch:
         slices: of the batch: so many blocks have the same units, each for its own slice of the sequences.
         sequences: most sequences of a block.
         shared_bytes: dynamic shared memory of each block.
-        estimate: of one step.
+        estimate: of one step; None while tilings are compared.
         steps: T.
         directions: D.
         backward: whether it is of the backward pass.
@@ -71,7 +71,7 @@ class Launch:
     slices: int
     sequences: int
     shared_bytes: int
-    estimate: Estimate
+    estimate: Estimate | None
     steps: int
     directions: int
     backward: bool
@@ -192,7 +192,21 @@ def plan_launches(problem, profile, backward):
 
 @lru_cache(maxsize=1024)
 def _best_launch(problem, profile, first, last, backward):
-    """The launch of the layers [first, last) whose tiling is taken to be the fastest."""
+    """The launch of the layers [first, last) whose tiling is taken to be the fastest, with its estimate."""
+    launch = _best_tiling(problem, profile, first, last, backward)
+    return replace(launch, estimate=estimate_of(problem, profile, launch, _columns(problem, first, last, backward)))
+
+
+def _columns(problem, first, last, backward):
+    """Most columns that a block multiplies at each step; 0 where nothing is multiplied."""
+    return max(
+        sum(source.columns for source in sources(problem, first, layer, last, backward)) for layer in range(first, last)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _best_tiling(problem, profile, first, last, backward):
+    """`_best_launch` without an estimate."""
     launches, refusals = [], []
     for units in UNITS:
         for warps in profile.warps:
@@ -275,11 +289,10 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
             f"{blocks} blocks of {units} units with {warps} warps need {shared_bytes / 1024:.0f} KiB of shared memory "
             f"each, of {profile.shared_bytes / 1024:.0f} KiB"
         )
-    columns = max(sum(source.columns for source in each) for each in all_sources)  # 0 where nothing is multiplied
-    estimate = estimate_of(problem, profile, tile, (blocks, sequences, backward), columns)
+    columns = _columns(problem, first, last, backward)
     compared = tiling_us(problem, profile, tile, (blocks, sequences, last - first), columns)
     return Launch(
-        first, last, tile, blocks, slices, sequences, shared_bytes, estimate, problem.steps, D, backward, compared
+        first, last, tile, blocks, slices, sequences, shared_bytes, None, problem.steps, D, backward, compared
     )
 
 
