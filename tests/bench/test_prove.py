@@ -257,6 +257,7 @@ def test_end_to_end_in_the_simulator(tmp_path, capsys):
     assert cli.main(["trace", "--from", str(trace), "--html", str(tmp_path / "trace.html")]) == 0
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_end_to_end_on_the_emulated_gpu(toolchain_installed, site, tmp_path, monkeypatch):
     site("import emulator\nemulator.install()\n")
