@@ -346,6 +346,6 @@ def test_philox_known_answers(counter, key, known):
 @pytest.mark.parametrize("p, scale, threshold", [(0.0, 1, 0), (0.5, 2, 2**31), (0.25, 4 / 3, 2**30), (1.0, 0, 2**32)])
 def test_dropout_words(p, scale, threshold):
     seed = 0x0123456789ABCDEF
-    words = dropout_words(p, seed, 3, 2**32 + 7)
+    words = dropout_words(p, seed, 3, 2**32 + 7, first=60)
     assert words[0] == scale and all(isinstance(word, np.uint64) for word in words[1:])
-    assert [int(word) for word in words[1:]] == [threshold, 0x89ABCDEF, 0x01234567, 3, 7]
+    assert [int(word) for word in words[1:]] == [threshold, 0x89ABCDEF, 0x01234567, 3, 7, 60]

@@ -144,6 +144,9 @@ def test_dropout_of_a_part_is_the_part_of_dropout(engine, threads):
         engine.dropout(out[first:last], x[first:last], mask, scale, first)
         np.testing.assert_array_equal(out[first:last], whole[first:last])
         assert np.isnan(out[:first]).all() and np.isnan(out[last:]).all()
+        part, _ = mask_words(0.3, 1, 2, 5, first)
+        engine.dropout(out[first:last], x[first:last], part, scale)
+        np.testing.assert_array_equal(out[first:last], whole[first:last])
 
 
 def test_copy(engine):

@@ -23,9 +23,9 @@ def nans(dtype, *shape):
     return np.full(shape, np.nan, dtype)
 
 
-def mask_words(p, seed, layer, call):
-    """(mask, scale) of a layer's dropout."""
-    scale, masks = dropout_masks(p, seed, layer + 1, call)
+def mask_words(p, seed, layer, call, first=0):
+    """(mask, scale) of a layer's dropout, for what begins with that element."""
+    scale, masks = dropout_masks(p, seed, call, [first] * (layer + 1))
     return masks[layer], scale
 
 
