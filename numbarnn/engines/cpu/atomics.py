@@ -15,7 +15,7 @@ from numbarnn.compile.plain import plain
 _I64 = ir.IntType(64)
 SLOTS = 8  # int64 words between two threads' counters: one cache line, so that they do not disturb each other
 POLLS_BEFORE_SLEEP = 100_000  # some fifty microseconds, about what waking a thread takes
-POLLS_BEFORE_YIELD = 4_000
+POLLS_BEFORE_YIELD = 4_000  # two microseconds; where nobody else wants the processor, yielding takes less than one
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of Linux' system call, by machine
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # on memory that no other process shares
 #: Whether threads can sleep until a number in memory changes; where not, they yield between polls.
