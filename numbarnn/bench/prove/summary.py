@@ -18,7 +18,8 @@ def text(found, names):
     """
     lines = []
     for data in list(found.values())[:1]:
-        source = f"commit {data['commit']}{'' if data['clean'] else ', changed'}, code {data['kernels']}"
+        commit = f"commit {data['commit']}" if data["commit"] else "commit unknown"
+        source = f"{commit}{', changed' if data['clean'] is False else ''}, code {data['kernels']}"
         versions = data["environment"]["versions"]
         shown = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
         lines.append(f"numbarnn prove on {data['device_name']}, driver {data['driver']}; {source}; {shown}")
