@@ -13,9 +13,7 @@ from old_state_dicts import CELLS, layer_of, recorded
 
 def by_equations(cell, layer, x):
     """y (T, B, H) of one layer and direction, by the equations themselves on NumPy arrays."""
-    p, width = layer.named.p(), layer.proj_size or layer.hidden_size[0]
-    sizes = [width, *[layer.hidden_size[0]] * (len(cell.states) - 1)]
-    state, y = [np.zeros((size, x.shape[1])) for size in sizes], []
+    p, state, y = layer.named.p(), [np.zeros((size, x.shape[1])) for (size,) in layer.stack.state_sizes], []
     for x_t in x:
         state = cell.function(x_t.T, *state, p, **cell.hyperparameters)
         state = state if isinstance(state, tuple) else (state,)
@@ -101,7 +99,7 @@ def test_assigning_checks_and_counts_as_a_change():
 @pytest.mark.parametrize("name", CELLS)
 def test_state_dicts_in_both_forms_and_copies(name):
     layer, other = layer_of(name, seed=0), layer_of(name, seed=1)
-    x = np.random.default_rng(0).standard_normal((3, 2, 2))
+    x = np.random.default_rng(0).standard_normal((3, 2, layer.input_size))
     other.load_state_dict(layer.state_dict(named=True))
     np.testing.assert_array_equal(other.weights, layer.weights)
     np.testing.assert_array_equal(other(x)[0], layer(x)[0])

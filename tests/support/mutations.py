@@ -188,8 +188,8 @@ MUTATIONS = {
     ),
     "narrow_state_seen_beyond_its_units": Mutation(
         "numbarnn/weights/formed.py",
-        "                out[:rows, columns[0] :] = 0\n",
-        "                out[:rows, columns[0] :] = 1\n",
+        "shape[1] // groups :] = 0\n",
+        "shape[1] // groups :] = 1\n",
         "tests/cells/test_formed.py",
     ),
     "narrow_gradient_of_steps_misplaced": Mutation(
