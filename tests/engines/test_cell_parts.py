@@ -65,10 +65,15 @@ def without_source():
     return names["backward"]
 
 
-@pytest.mark.parametrize("dtype", ("float32", "float64"))
-@pytest.mark.parametrize(
-    "changed", ({"forward": comprehended}, {"backward": without_source()}), ids=("words", "source")
-)
+WORDS, SOURCE = {"forward": comprehended}, {"backward": without_source()}
+
+
+@pytest.mark.parametrize("changed, dtype", [  # each of the two and either dtype; Numba takes seconds for one
+    pytest.param(WORDS, "float32", id="words-float32"),
+    pytest.param(SOURCE, "float64", id="source-float64"),
+    pytest.param(WORDS, "float64", id="words-float64", marks=pytest.mark.full),
+    pytest.param(SOURCE, "float32", id="source-float32", marks=pytest.mark.full),
+])  # fmt: skip
 def test_functions_that_are_not_plain_are_compiled_by_numba(dtype, changed, tmp_path, monkeypatch):
     """Cold, and from disk."""
     monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
