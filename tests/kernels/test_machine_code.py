@@ -148,7 +148,7 @@ def kernels():
                 yield pytest.param(name, backward, cc, id=f"{name}-{way}-{arch}", marks=[] if usual else full)
 
 
-USUAL = (("lstm-float16", False), ("lstm-float16", True), ("gru-float32", False))
+USUAL = (("lstm-float16", False), ("lstm-float16", True))
 
 
 @pytest.mark.parametrize("name, backward, cc", list(kernels()))
