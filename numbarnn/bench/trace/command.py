@@ -110,7 +110,7 @@ def _recorded(module, args, **more):
 
     cell, directions = built_in_or_own(args.cell), 1 + args.bidirectional
     about = [*(["bidirectional"] if args.bidirectional else []), "backward" if args.backward else "forward"]
-    sizes = ", ".join(f"{name}={size}" for name, size in zip(Shape._fields, args.shape, strict=True))
+    sizes = ", ".join(f"{name}={size}" for name, size in args.shape.sizes.items())
     title = f"{cell.name}, {args.schedule}, {' '.join(about)}: {sizes}"
     facts = (("recorded", f"{datetime.now(timezone.utc):%Y-%m-%d}"), ("numbarnn", numbarnn.__version__))
     try:
