@@ -55,3 +55,7 @@ def __getattr__(name: str) -> Any:
 
     globals()[name] = flashrnn
     return flashrnn
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
