@@ -69,7 +69,7 @@ def test_persistent_kernels_of_rows_that_are_not_aligned(dtype, backward):
     problem, profile = planned.problem("rnn_tanh", dtype, (67,), 16), planned.profile_for((9, 0))
     (launch,) = planner.plan_launches(problem, profile, backward)
     shipped = planned.persistent_kernel(problem, launch)
-    assert "aligned=False" in shipped.kernel.source_key
+    assert " aligned=False" in shipped.kernel.source_key
     text = shipped.ptx((9, 0))
     ptx_checks.require_exchange(text, shipped)
     ptx_checks.require_aligned_shared_memory(text)

@@ -78,7 +78,7 @@ def run(args):
     try:
         ask(parts, kept, conductor)
     finally:
-        bundle.now()
+        bundle.soon(seconds=0)
     return tell(args.out, args.part, write=True, bundle=bundle)
 
 
@@ -141,10 +141,13 @@ class Bundle:
     def __init__(self, folder, path):
         self._folder, self._path, self._last = folder, path, float("-inf")
 
-    def soon(self):
-        """Writes it, unless it was written a moment ago."""
-        if time.monotonic() - self._last > BUNDLE_EVERY_S:
-            self.now()
+    def soon(self, seconds=BUNDLE_EVERY_S):
+        """Writes it, unless that was tried so many seconds ago. Where it fails the parts go on: their files are there."""
+        if time.monotonic() - self._last > seconds:
+            try:
+                self.now()
+            except OSError:
+                self._last = time.monotonic()  # `now` at the end says what is wrong, if it is so still
 
     def now(self):
         """Writes it."""
