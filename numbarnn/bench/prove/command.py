@@ -142,7 +142,7 @@ class Bundle:
         self._folder, self._path, self._last = folder, path, float("-inf")
 
     def soon(self, seconds=BUNDLE_EVERY_S):
-        """Writes it, unless that was tried so many seconds ago. Where it fails the parts go on: their files are there."""
+        """Writes it, unless that was tried so many seconds ago. Where it fails, parts go on: their files are there."""
         if time.monotonic() - self._last > seconds:
             try:
                 self.now()
