@@ -58,7 +58,7 @@ def engine(request, monkeypatch):
 
 def test_agrees_with_float64(engine, point):
     calls = {"cpu": 2, "sim": 1, "cuda": comparing.CALLS}[engine]  # later calls replay, or find what earlier ones left
-    comparing.check(point.case, engine, point.schedule, calls)
+    comparing.check(point.case, engine, point.schedule, calls, checkpoints=engine == "cpu")
 
 
 # ----------------------------------------------------------------------------------------------- one layer, more calls

@@ -63,9 +63,10 @@ def assert_same_bits(values, others, what=""):
             np.testing.assert_array_equal(one, other, err_msg=f"{what} {name}", strict=True)
 
 
-def check(case, device, schedule="stepwise", calls=1):
+def check(case, device, schedule="stepwise", calls=1, checkpoints=False):
     """Inference and training of a case by a schedule, every quantity against what is expected; what was drawn against
-    another Philox; later calls, which may replay what the first recorded: the same bits."""
+    another Philox; later calls, which may replay what the first recorded: the same bits. With `checkpoints` training
+    with few states kept, too."""
     problem = make_problem(case)
     layer = problem.layer(device, schedule=schedule)
     outputs, (values, drawn) = infer(layer, problem), train_and_draw(layer, problem)
@@ -77,7 +78,7 @@ def check(case, device, schedule="stepwise", calls=1):
         np.testing.assert_array_equal(mask, drops[name].astype(case.dtype), strict=True)
     drawn.drops = drops  # of the dtype that multiplies
     assert_close(case, values, problem.expected(drawn), "training")
-    if layer.engine.name == "cpu":
+    if checkpoints:
         check_checkpoints(case, device, schedule, (values, drawn))
     at_random = case.dropout or drops or drawn.noise
     if at_random:
