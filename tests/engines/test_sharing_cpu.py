@@ -11,7 +11,7 @@ from numbarnn import cells
 from numbarnn.cells import library
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu import joined, panels
+from numbarnn.engines.cpu import joined, panels, sharing
 from numbarnn.engines.cpu.records import Call, by_address
 from step_buffers import KINDS, forward_buffers, normal, walk
 
@@ -107,6 +107,26 @@ def test_threads_begin_a_step_when_all_have_done_the_last(engine, share):
     for threads in (1, 2, 2, 2, 3, 4):
         share("units", threads)
         found.append(walk(engine, cells.GRU, 0, (0, 300), T=300, B=B, H=256)[1])
+    assert_same_bits(found)
+
+
+@by_way
+def test_more_threads_than_a_phase_has_pieces(engine, share, loops_run, monkeypatch, way):
+    """On many processors: the word that says which pieces are taken has a bit for so many."""
+    monkeypatch.setattr(sharing, "MOST_PIECES", 3)
+    found, pieces, shared = [], [], engine._share_steps
+
+    def share_steps(call, *operands):
+        threads = shared(call, *operands)
+        pieces.append(call.pieces)
+        return threads
+
+    monkeypatch.setattr(engine, "_share_steps", share_steps)
+    for threads in (1, 2, 4):
+        share(way, threads)
+        found.append(walk(engine, cells.GRU, 0, B=B, H=H)[1])
+    assert {loop[0] for loop in loops_run} == {1, 2, 4 if way == "sequences" else 3}
+    assert set(pieces) == ({1, 2, 0} if way == "sequences" else {2, 3})
     assert_same_bits(found)
 
 

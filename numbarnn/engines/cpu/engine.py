@@ -129,10 +129,12 @@ class CpuEngine(HostEngine):
             threads = self._threads(work, R.shape[1], SERIAL_STEPS)
         if not call.by_rows and step < (SERIAL_SHARE if meets else SERIAL_STEP):
             threads = 1
-        if call.by_rows:
+        if call.by_rows and threads <= sharing.MOST_PIECES:
             call.pieces = threads
-        elif not meets:
-            call.pieces = min(sharing.MOST_PIECES, PIECES_OF_THREAD * threads)
+        elif not call.by_rows and not meets:
+            threads = min(threads, sharing.MOST_PIECES)
+            pieces = PIECES_OF_THREAD * threads
+            call.pieces = pieces if pieces <= sharing.MOST_PIECES else threads
         return threads
 
     def empty(self, shape, dtype):
