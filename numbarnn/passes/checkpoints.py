@@ -74,7 +74,9 @@ def segment_problem(problem, chain, steps):
     own = {"steps": steps, "batch_major": False, "checkpoint_every": 0, "is_segment": True}
     own["keeps_states"] = problem.keeps_states and chain.last == problem.layers
     if problem.directions == 2:
-        own |= {"directions": 1, "hidden_sizes": (problem.hidden_sizes[chain.first],), "dropout": 0.0}
+        of_chain = slice(chain.first, chain.last)
+        own |= {"directions": 1, "dropout": 0.0, "copied": tuple(problem.copied_gates[of_chain])}
+        own |= {"hidden_sizes": problem.hidden_sizes[of_chain], "units": problem.units[of_chain]}
         own["flat_size"] = problem.space.size + problem.space.formed_size
         if chain.first > 0:
             own |= {"input_size": 2 * problem.output_sizes[chain.first - 1], "input_mode": "linear"}

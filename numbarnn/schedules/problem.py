@@ -43,6 +43,8 @@ class Problem:
             they accumulate, in `state_dtype`.
         flat_size: numbers of the buffer that kernels know weights by, where it has those of other layers and
             directions too; 0: it has these alone.
+        copied: `copied_gates` of a segment of one layer of several, which follow from the sizes of the layers below
+            too; None where they follow from the other attributes.
     """
 
     engine: str
@@ -70,6 +72,7 @@ class Problem:
     checkpoint_every: int = 0
     is_segment: bool = False
     flat_size: int = 0
+    copied: tuple[int, ...] | None = None
 
     def __hash__(self):
         return self._hash
@@ -107,6 +110,8 @@ class Problem:
     def copied_gates(self):
         """Of each layer how many gates of x Wᵀ, the last ones, are x itself where kernels have as many units as x: they
         are copied from x, not multiplied by the identity that W has there."""
+        if self.copied is not None:
+            return self.copied
         cell, units = self.cell, self.units or self.hidden_sizes
         products = cell.parameters.formed.get("W", ())
         count = sum(term.op == "eye" for term in products)

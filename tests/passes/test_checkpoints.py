@@ -11,6 +11,8 @@ import pytest
 import numbarnn as nr
 from cases import Case
 from comparing import assert_close, assert_same_bits, check_checkpoints
+from formed_loops import layer_of, parts_of
+from formed_loops import problem as of_call
 from needs import LAYERS, RANDOM, check_needs
 from numbarnn import functional as F
 from numbarnn.engines.gpu import profiles
@@ -65,6 +67,21 @@ def test_what_is_w_x_already():
     grads, others = layers[0].backward(tape, dy), layers[1].backward(other, dy)
     np.testing.assert_array_equal(grads.x, others.x)
     np.testing.assert_allclose(others.weights, grads.weights, atol=1e-5)
+
+
+@pytest.mark.parametrize("directions", (1, 2))
+@pytest.mark.parametrize("name", ("small_context", "large_memory", "tgru", "tgru_of_wide_x", "projected_beside_memory"))
+def test_states_of_other_sizes_than_h(name, directions):
+    """Segments know which gates are x itself, and how wide kernels have h: by the sizes of the layers below too."""
+    found = []
+    for k in (None, 3):
+        layer = layer_of(name, num_layers=2, bidirectional=directions == 2, checkpoint_every=k)
+        x, states, dy, d_states = of_call(name, layer)
+        y, finals, tape = layer.forward(x, tuple(states), lengths=[5, 2, 4])
+        grads = layer.backward(tape, dy, tuple(d_states))
+        found.append([*parts_of((y, *finals, *grads.state)), grads.x, grads.weights])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
 
 
 @pytest.mark.parametrize("directions", (1, 2))

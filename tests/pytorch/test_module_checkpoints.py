@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import numbarnn.torch as nrt
+from numbarnn.cells import library
 
 K, T, B, I, H = 6, 23, 3, 5, 7  # noqa: E741 - the legend's letter
 OPTIONS = {
@@ -63,6 +64,25 @@ def test_any_number_of_steps_compiled_once():
             one(x)[0].sin().sum().backward()
             gradients.append(x.grad)
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("bidirectional", (False, True))
+def test_states_of_more_units_than_h(bidirectional):
+    """x of the step before, of 9 units beside 5: layers whose states differ in size, for engines and for callers."""
+    options = {"bidirectional": bidirectional, "dtype": torch.float64}
+    modules = [nrt.Recurrent(library.tgru, 9, 5, 2, checkpoint_every=k, **options) for k in (None, K)]
+    modules[1].load_state_dict(modules[0].state_dict())
+    found = []
+    for call in (*modules, torch.compile(modules[1], fullgraph=True, backend="aot_eager")):
+        modules[1].zero_grad()
+        x = torch.linspace(-1, 1, T * B * 9, dtype=torch.float64).reshape(T, B, 9).sin().requires_grad_()
+        y, (h, before) = call(x)
+        (y.sin().sum() + h.square().sum() + sum(one.square().sum() for one in before)).backward()
+        module = modules[0] if call is modules[0] else modules[1]
+        found.append([y, h, *before, x.grad, *(one.grad.clone() for one in module.parameters())])
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-10)
 
 
 def test_without_gradients_of_parameters():
