@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         input_mode: Literal["linear", "skip", "given"]
         schedule: str
         allow_tf32: bool
+        checkpoint_every: int | None
 
 
 # What numbarnn has besides torch.nn's options, as it is unless said otherwise.
