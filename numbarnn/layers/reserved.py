@@ -55,6 +55,7 @@ class PlannedCalls:
 
     Attributes:
         The arguments.
+        has_checkpoints: backward reads x in any case, and y is no part of the reserve.
     """
 
     def __init__(self, stack, shape, reserves=True, arrays=NUMPY):
@@ -63,7 +64,8 @@ class PlannedCalls:
         self._problem = problem = stack.problem(shape.steps, shape.batch, reserves, *sizes)
         self._schedule = stack.schedule.pick(problem)[0]
         self._hows = {}
-        self._forward_plan = None if problem.has_checkpoints else self._schedule.plan_forward(problem)
+        self.has_checkpoints = problem.has_checkpoints
+        self._forward_plan = None if self.has_checkpoints else self._schedule.plan_forward(problem)
         self._kind = problem, reserves, arrays.into  # of calls, for `BoundPasses`
 
     def call(self, weights, seed=0):
@@ -88,13 +90,13 @@ class PlannedCalls:
         engine.require_no_trouble()
         with engine.activate():
             engine.require_no_capture()
-            bound = None if self._problem.has_checkpoints else self._bound(call, x, *state)
+            bound = None if self.has_checkpoints else self._bound(call, x, *state)
             if bound is not None:
                 results = bound.run(0, x, *state)
                 bound.give_back()
                 return results
             x, state = with_each((x, state), self.arrays.array)
-            if self._problem.has_checkpoints:
+            if self.has_checkpoints:
                 work = CheckpointedForward(call, self.stack.schedule)
                 return *work.run(x, state, sequences), work.reserve
             work = ForwardPass(call, x, *state, sequences.lengths, sequences.resets, sequences.padding_value)
@@ -115,7 +117,7 @@ class PlannedCalls:
         engine.require_no_trouble()
         with engine.activate():
             engine.require_no_capture()
-            if self._problem.has_checkpoints:
+            if self.has_checkpoints:
                 x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
                 tape = CheckpointedForward.of_reserve(call, self.stack.schedule, x, reserve)
                 work = CheckpointedBackward(tape, Given(*gradients), space, None, need)

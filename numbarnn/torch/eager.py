@@ -30,11 +30,11 @@ class Recurrence(torch.autograd.Function):
         y, hy, cy, states, reserve = core.forward(network, prepared, x, hx, cx)
         ctx.set_materialize_grads(False)
         ctx.call, shape = (network, prepared), prepared.calls.shape
+        has_checkpoints = prepared.calls.has_checkpoints
         copied = shape.batch_major or shape.padded  # x into the reserve, and y out of it
-        reads_x = network.stack.checkpoint_every or (not copied and any(ctx.needs_input_grad[5:]))
-        x = x if reads_x else None
+        x = x if has_checkpoints or (not copied and any(ctx.needs_input_grad[5:])) else None
         # Whoever writes into y, may write into the reserve: PyTorch notices it where y is saved.
-        ctx.save_for_backward(x, reserve, None if copied else y, *weights)
+        ctx.save_for_backward(x, reserve, None if copied or has_checkpoints else y, *weights)
         return y, hy, cy, states
 
     @staticmethod
