@@ -130,6 +130,17 @@ def test_more_threads_than_a_phase_has_pieces(engine, share, loops_run, monkeypa
     assert_same_bits(found)
 
 
+@by_way
+@by_steps
+def test_ranges_of_steps_are_shared_likewise(engine, share, cell, options, way):
+    """A range begins where all threads have done the last one, and with none of its pieces taken."""
+    found = []
+    for threads, cuts in ((1, (0, 7)), (1, (0, 1, 4, 7)), (3, (0, 1, 4, 7))):
+        share(way, threads)
+        found.append(walk(engine, cell, 1, cuts, **options)[1])
+    assert_same_bits(found)
+
+
 _pack_rows = plain(panels.pack_rows.py_func)
 
 
