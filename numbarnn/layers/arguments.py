@@ -61,6 +61,30 @@ def states(stack, state, name, batch, gradients=False):
         return h, private.join(module, others, shapes, known_dtype(stack.dtype))
 
 
+def checked_state(engine, value, name, sizes, outer, dtype):
+    """`value` as a state of a stack of layers: an array (L*D, B, N), or a list of one (D, B, N) per layer where their
+    sizes differ, each as `checks.array` returns it; None stays None.
+
+    Args:
+        sizes: N of each layer. outer: (D, B).
+    """
+    if value is None:
+        return None
+    D, batch = outer
+    if len(set(sizes)) == 1 and not isinstance(value, list | tuple):
+        return checks.array(engine, value, name, (len(sizes) * D, batch, sizes[0]), dtype)
+    if not isinstance(value, list | tuple) or len(value) != len(sizes):
+        came = f"{len(value)} arrays" if isinstance(value, list | tuple) else f"a {type(value).__qualname__}"
+        raise ValueError(
+            f"{name} must be a list with one array (D, B, H) per layer, as the layers' sizes {sizes} differ, but is "
+            f"{came}"
+        )
+    return [
+        checks.array(engine, part, f"{name}[{layer}]", (D, batch, size), dtype)
+        for layer, (part, size) in enumerate(zip(value, sizes, strict=True))
+    ]
+
+
 def as_state(stack, h, c):
     """The reverse of `states`: h, or a tuple of all states."""
     if not stack.cell.num_private:

@@ -18,8 +18,7 @@ from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.stepper import Stepper
 from numbarnn.passes.backward import Need
-from numbarnn.passes.costs import costs_of, segments_of
-from numbarnn.schedules.explain import explain, wider
+from numbarnn.passes.costs import lines_about
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Array, Arrays, Bias, Results, Sizes, State
@@ -358,15 +357,8 @@ class Recurrent:
         if len(shape) != 3:
             raise ValueError(f"shape must be that of x, three numbers, not {shape!r}")
         batch, steps = shape[:2] if self.batch_first else shape[1::-1]
-        problem, schedule = self.stack.problem(steps, batch, training=True), self.stack.schedule
-        lines, parts = [f"{self!r} on {self.engine.device}"], [problem]
-        if problem.has_checkpoints:
-            lines.append(str(costs_of(schedule, problem)))
-            parts = [part for part in segments_of(problem) if part.steps == problem.checkpoint_every]
-        for part in parts:
-            lines += [f"a segment of {part.steps} steps:"] if part is not problem else []
-            lines += [str(explain(schedule, part, backward)) for backward in (False, True)]
-        return "\n".join([*lines, *wider(problem)])
+        problem = self.stack.problem(steps, batch, training=True)
+        return "\n".join([f"{self!r} on {self.engine.device}", *lines_about(self.stack.schedule, problem)])
 
     # ---------------------------------------------------------------- parameters
     def state_dict(self, named: bool = False) -> dict[str, np.ndarray[Any, Any]]:

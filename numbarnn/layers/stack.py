@@ -16,6 +16,7 @@ import numpy as np
 from numbarnn import cells, engines, schedules
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
+from numbarnn.layers.arguments import checked_state
 from numbarnn.layers.kernel_weights import KernelWeights
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.tape import Tape, Watched
@@ -217,21 +218,7 @@ class Stack:
         return [tuple(own.get(letter, letter) for own in sizes) for letter in letters]
 
     def _check_state(self, state, name, batch, sizes):
-        if state is None:
-            return None
-        D, L = self.directions, self.num_layers
-        if len(set(sizes)) == 1 and not isinstance(state, list | tuple):
-            return checks.array(self.engine, state, name, (L * D, batch, sizes[0]), self.dtype)
-        if not isinstance(state, list | tuple) or len(state) != L:
-            came = f"{len(state)} arrays" if isinstance(state, list | tuple) else f"a {type(state).__qualname__}"
-            raise ValueError(
-                f"{name} must be a list with one array (D, B, H) per layer, as the layers' sizes {sizes} differ, but "
-                f"is {came}"
-            )
-        return [
-            checks.array(self.engine, part, f"{name}[{layer}]", (D, batch, size), self.dtype)
-            for layer, (part, size) in enumerate(zip(state, sizes, strict=True))
-        ]
+        return checked_state(self.engine, state, name, sizes, (self.directions, batch), self.dtype)
 
     def h_shapes(self, batch):
         """The shape of h as a state: (L*D, B, H), or a list of one (D, B, H) per layer."""

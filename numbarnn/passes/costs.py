@@ -1,4 +1,4 @@
-"""What a training call with checkpoints takes, and what it would take without: bytes and time, before it is made."""
+"""What a training call takes with checkpoints, and what it would take without: bytes and time, before it is made."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from numbarnn.passes.checkpoints import CheckpointedForward, chains_of, segment_problem
 from numbarnn.passes.forward import ForwardPass
 from numbarnn.passes.reserve import layout_of
-from numbarnn.schedules.explain import option_of
+from numbarnn.schedules.explain import explain, option_of, wider
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,23 @@ def costs_of(schedule, problem):
         layout_of(ForwardPass.table, without).size,
         *(times if None not in times else (None, None)),
     )
+
+
+def lines_about(schedule, problem):
+    """What `numbarnn.LSTM.explain` says of a training call; with checkpoints their costs, and what it says of each kind
+    of segment of k steps.
+
+    Raises:
+        RuntimeError: the schedule cannot run it; says why, with the numbers.
+    """
+    lines, parts = [], [problem]
+    if problem.has_checkpoints:
+        lines = [str(costs_of(schedule, problem))]
+        parts = [part for part in segments_of(problem) if part.steps == problem.checkpoint_every]
+    for part in parts:
+        lines += [f"a segment of {part.steps} steps:"] if part.is_segment else []
+        lines += [str(explain(schedule, part, backward)) for backward in (False, True)]
+    return [*lines, *wider(problem)]
 
 
 def _microseconds(schedule, problem, forwards):
