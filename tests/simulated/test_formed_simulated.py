@@ -27,6 +27,17 @@ def test_agrees_with_a_loop(name, schedule):
     assert_close(computed(layer, given), expected(name, layer, given), 1e-5 if dtype == "float32" else 1e-12)
 
 
+@pytest.mark.parametrize(
+    "name, schedule",
+    (("tgru_of_wide_x", "stepwise"), ("traced_activity", "persistent"), ("learned_diffusion", "persistent")),
+)
+def test_in_segments(name, schedule):
+    """Of each layer and direction: kernels know what is formed by its place behind the parameters of all of them."""
+    layer = layer_of(name, "float32", "sim", num_layers=2, bidirectional=True, schedule=schedule, checkpoint_every=1)
+    given = problem(name, layer, batch=1, steps=2)
+    assert_close(computed(layer, given), expected(name, layer, given), 1e-5)
+
+
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_halves(dtype):
     """Formed in float32, and rounded once."""
