@@ -57,7 +57,7 @@ def states(stack, state, name, batch, gradients=False):
     with stack.engine.activate():
         module, shapes = stack.engine.array_module, stack.c_shapes(batch)
         if stack.has_narrow:
-            h, *others = private.widened(module, [h, *others], stack, gradients)
+            h, *others = private.for_engines(module, [h, *others], stack, gradients)
         return h, private.join(module, others, shapes, known_dtype(stack.dtype))
 
 
@@ -93,7 +93,7 @@ def as_state(stack, h, c):
     if not stack.has_narrow:
         return parts
     with stack.engine.activate():
-        return private.narrowed(stack.engine.array_module, parts, stack)
+        return private.for_callers(stack.engine.array_module, parts, stack)
 
 
 def output(stack, y):
@@ -101,7 +101,7 @@ def output(stack, y):
     if stack.output_sizes == stack.output_widths:
         return y
     with stack.engine.activate():
-        return stack.engine.array_module.ascontiguousarray(private.narrowed_steps([y], stack)[0])
+        return stack.engine.array_module.ascontiguousarray(private.steps_for_callers([y], stack)[0])
 
 
 def output_gradient(stack, dy):
@@ -109,7 +109,7 @@ def output_gradient(stack, dy):
     if dy is None or stack.output_sizes == stack.output_widths:
         return dy
     with stack.engine.activate():
-        return private.widened_steps(stack.engine.array_module, [dy], stack)[0]
+        return private.steps_for_engines(stack.engine.array_module, [dy], stack)[0]
 
 
 def every_state(stack, dstates, work, packing):
@@ -130,7 +130,7 @@ def every_state(stack, dstates, work, packing):
         parts.append(value if value is None else sequence(stack, value, name, width, work.batch_major, sizes))
     if stack.has_narrow:
         with stack.engine.activate():
-            parts = private.widened_steps(stack.engine.array_module, parts, stack, first=1)
+            parts = private.steps_for_engines(stack.engine.array_module, parts, stack, first=1)
     return private.join_steps(stack.engine.array_module, parts, stack.directions)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from numbarnn.common.philox import WORD_MASK, noise_words, philox
-from numbarnn.layers.private import narrowed_columns
+from numbarnn.layers.private import first_columns
 from numbarnn.weights import parameter_name
 
 
@@ -24,7 +24,7 @@ def dropout_masks(work, dtype, sizes):
             if work.dropping:
                 work.engine.dropout(ones, ones, work.masks[layer], work.scale)
             mask = work.engine.to_host(ones).astype(dtype, copy=False)
-            masks.append(mask if mask.shape[2] == D * sizes[layer] else narrowed_columns(mask, sizes[layer], D))
+            masks.append(mask if mask.shape[2] == D * sizes[layer] else first_columns(mask, sizes[layer], D))
     return masks
 
 

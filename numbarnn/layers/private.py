@@ -55,7 +55,7 @@ def split_steps(states, count, directions):
 
 
 # ----------------------------------------------------------------------------- states of other widths than engines have
-def widened(module, parts, stack, gradients=False):
+def for_engines(module, parts, stack, gradients=False):
     """[state, h first] of callers -> of engines' widths; None stays None.
 
     Units beyond are as the last one, so that they compute what it does, and are finite where it is.
@@ -72,7 +72,7 @@ def widened(module, parts, stack, gradients=False):
     ]
 
 
-def narrowed(module, parts, stack):
+def for_callers(module, parts, stack):
     """[state, h first] of engines -> as callers get them."""
     sizes = zip(parts, stack.state_sizes, stack.state_widths, strict=True)
     return tuple(
@@ -108,7 +108,7 @@ def _each_layer(module, state, stack, sizes, function):
     return module.concatenate(made, axis=0) if len(set(sizes)) == 1 else made
 
 
-def widened_steps(module, parts, stack, first=0):
+def steps_for_engines(module, parts, stack, first=0):
     """The gradients of y and private states of every step, each (T, B, D*N) or None, of engines' width: zero beyond.
 
     Args:
@@ -124,15 +124,15 @@ def widened_steps(module, parts, stack, first=0):
     return made
 
 
-def narrowed_steps(parts, stack, first=0):
-    """y and private states of every step of engines' width, as callers get them; `first` as in `widened_steps`."""
+def steps_for_callers(parts, stack, first=0):
+    """y and private states of every step of engines' width, as callers get them; `first` as in `steps_for_engines`."""
     made, D = [], stack.directions
     for part, own, widths in zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False):
-        made.append(part if own[-1] == widths[-1] else narrowed_columns(part, own[-1], D))
+        made.append(part if own[-1] == widths[-1] else first_columns(part, own[-1], D))
     return tuple(made)
 
 
-def narrowed_columns(array, width, directions):
+def first_columns(array, width, directions):
     """(T, B, D*N) -> (T, B, D*width): the first columns of each direction; of a tensor too."""
     *outer, own = array.shape
     return array.reshape(*outer, directions, own // directions)[..., :width].reshape(*outer, directions * width)

@@ -229,7 +229,7 @@ class Recurrent:
         y, hy, cy, *states, tape = self.stack.forward(x, hx, cx, self.weights, training, version, batch_first, about)
         if states:
             states = private.split_steps(states[0], self.stack.cell.num_private, self.stack.directions)
-            states = [private.narrowed_steps(states, self.stack, first=1) if self.stack.has_narrow else states]
+            states = [private.steps_for_callers(states, self.stack, first=1) if self.stack.has_narrow else states]
         if self.stack.has_narrow:
             y = arguments.output(self.stack, y)
         if packing is not None:

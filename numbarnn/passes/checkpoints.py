@@ -75,7 +75,7 @@ def segment_problem(problem, chain, steps):
     own["keeps_states"] = problem.keeps_states and chain.last == problem.layers
     if problem.directions == 2:
         of_chain = slice(chain.first, chain.last)
-        own |= {"directions": 1, "dropout": 0.0, "copied": tuple(problem.copied_gates[of_chain])}
+        own |= {"directions": 1, "dropout": 0.0, "copied": problem.copied_gates[of_chain]}
         own |= {"hidden_sizes": problem.hidden_sizes[of_chain], "units": problem.units[of_chain]}
         own["flat_size"] = problem.space.size + problem.space.formed_size
         if chain.first > 0:

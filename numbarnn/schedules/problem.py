@@ -116,7 +116,7 @@ class Problem:
         products = cell.parameters.formed.get("W", ())
         count = sum(term.op == "eye" for term in products)
         layers = sizes_of_layers(cell.parameters, self.input_size, units, self.directions, self.projection)
-        return [count if sizes["I"] == wide["I"] == wide["H"] else 0 for sizes, wide in layers]
+        return tuple(count if sizes["I"] == wide["I"] == wide["H"] else 0 for sizes, wide in layers)
 
     @cached_property
     def masked(self):

@@ -126,11 +126,11 @@ class Computation:
         """The same where states have other sizes than h."""
         stack = self.stack
         if state is not None:
-            state = states.widened(stack, state, x.shape[0 if about.batch_first else 1], x)
+            state = states.for_engines(stack, state, x.shape[0 if about.batch_first else 1], x)
         y, state, *every = self._run(module, x, state, about, drop)
         if every:
-            every = [private.narrowed_steps(every[0], stack, first=1)]
-        return [*private.narrowed_steps([y], stack), states.narrowed(stack, state), *every]
+            every = [private.steps_for_callers(every[0], stack, first=1)]
+        return [*private.steps_for_callers([y], stack), states.for_callers(stack, state), *every]
 
     def _of_no_sequences(self, x, weights, about):
         """The results for a batch of 0 sequences, with gradients of 0 for all parameters, as torch.nn has them."""
@@ -227,7 +227,7 @@ def _layer_by_layer(networks, weights, given, about, drop):
     final, about, of_last = [], about._replace(output_states=False), about
     for layer, (network, own) in enumerate(zip(networks, weights, strict=True)):
         if layer:
-            (y,) = private.narrowed_steps([y], networks[layer - 1].stack)
+            (y,) = private.steps_for_callers([y], networks[layer - 1].stack)
             y = drop(y) if drop else y
         if layer == len(networks) - 1:
             about = of_last

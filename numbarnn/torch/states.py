@@ -69,7 +69,7 @@ def check(stack, state, batch, x):
             checks.refuse_state(part, size, f"{name}[{layer}]", x)
 
 
-def widened(stack, state, batch, x):
+def for_engines(stack, state, batch, x):
     """A state of callers, checked, as wide as engines have it, as `check` takes it; see `numbarnn.layers.private`."""
     D, made = stack.directions, []
     for number, (one, sizes, widths) in enumerate(zip(state, stack.state_sizes, stack.state_widths, strict=True)):
@@ -89,8 +89,8 @@ def widened(stack, state, batch, x):
     return tuple(made)
 
 
-def narrowed(stack, state):
-    """The reverse of `widened`."""
+def for_callers(stack, state):
+    """The reverse of `for_engines`."""
     made = []
     for one, sizes in zip(state, stack.state_sizes, strict=True):
         parts = one.split(stack.directions) if isinstance(one, Tensor) else one

@@ -241,7 +241,7 @@ def test_x_itself_is_copied(options, batch):
         nr.RNN(cell, 37, 37, dtype="float32", device="cpu", seed=0, **options)
         for cell in (residual, residual_by_a_matrix)
     )
-    assert layer.stack.problem(2, 2, True).copied_gates == [1] * layer.num_layers
+    assert layer.stack.problem(2, 2, True).copied_gates == (1,) * layer.num_layers
     for name in other.named:
         other.named[name][...] = np.eye(37) if name.endswith("same") else layer.named[name]
     x = np.random.default_rng(0).standard_normal((20, batch, 37), dtype=np.float32)
