@@ -162,9 +162,10 @@ def call(function, arguments, builder):
         except Refused:
             if not function.scalar:
                 raise
-            module.globals, known = functions, others  # without what was written of it, and of those that it calls
+            module.globals = functions  # without what was written of it, and of those that it calls
+            known.clear()  # who called it writes into the same dict
+            known.update(others)
             known[key] = None
-            module.__dict__["plain_functions"] = known
     called = known[key]
     if called is None:
         from numbarnn.compile import with_numba  # half a second, which others do without

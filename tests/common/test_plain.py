@@ -9,7 +9,7 @@ import pytest
 
 from numbarnn.compile import types
 from numbarnn.compile.calls import Plain, of_types
-from numbarnn.compile.plain import plain, scalar
+from numbarnn.compile.plain import Entry, plain, scalar
 from numbarnn.engines.cpu.records import by_address, from_python
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
@@ -257,3 +257,19 @@ def test_what_numba_compiles_leaves_nothing_half_done():
     numbers = np.array([0, 7, 4], np.float64)
     from_python(uses_both)(numbers.ctypes.data, 1, 2)
     assert numbers[0] == 2 + 7 / 4
+
+
+@plain
+def _of_rounded(a, b):
+    return _rounded(a, b) + _rounded(b, a)
+
+
+def uses_twice(out, a, b):
+    numbers = numbers_at(_NUMBER, out)
+    numbers[0] = _of_rounded(numbers[a], numbers[b])
+    numbers[0] += _of_rounded(numbers[b], numbers[a])
+
+
+def test_what_calls_what_numba_compiles_is_compiled_once():
+    module, _ = Entry(uses_twice, "a test").module("f", ())
+    assert [one.name for one in module.functions if "_of_rounded" in one.name] == ["f._of_rounded"]
