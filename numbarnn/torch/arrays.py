@@ -33,7 +33,8 @@ def tensor_of(array):
 
 def _into(own):
     """The function that copies a tensor into an array of NumPy."""
-    seen = torch.from_numpy(own)
+    with torch.inference_mode(False):  # a tensor of inference mode could not be written to outside of it
+        seen = torch.from_numpy(own)
 
     def copy(tensor):
         seen.copy_(tensor.detach() if tensor.requires_grad else tensor)

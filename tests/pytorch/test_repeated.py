@@ -214,3 +214,17 @@ def test_nothing_is_looked_up_again(monkeypatch):
     y.sum().backward()
     with torch.no_grad():
         ours(torch.randn(X))
+
+
+@pytest.mark.parametrize("name", ("LSTM", "GRU"))
+def test_calls_in_inference_mode_and_outside(name):
+    """Arrays that are kept from one call to the next are written to in both, whichever came first."""
+    own, ours = torch_modules.pair(name, 5, 5)
+    x, state = torch.randn(X), torch.randn(1, X[1], 5)
+    state = (state, state) if name == "LSTM" else state
+    for modes in ((torch.inference_mode, torch.no_grad), (torch.no_grad, torch.inference_mode)):
+        for mode in modes:
+            with mode():
+                for arguments in ((x,), (x, state)):
+                    torch.testing.assert_close(ours(*arguments), own(*arguments))
+    torch_modules.assert_same(own, ours, x)
