@@ -5,7 +5,8 @@
 It prints what to write into that module; nothing is changed. Estimates are sums of parts that are each proportional to
 one number (or to its reciprocal, where it is a share of a rate), so that the numbers are found by least squares of
 relative errors, none below zero; squares are divided by how far an estimate may be off, so that long sequences weigh
-more. `LAYER_SHARE` stays as it is: it is a factor of others.
+more. `LAYER_SHARE` stays as it is: it is a factor of others. Records of other kernels than today's are met by today's
+numbers but for those that the change was about; `as_recorded` has them as they were.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from numbarnn.bench.cases.passes import FORWARD
 from numbarnn.bench.speed import record
 from numbarnn.cells import CELLS
 from numbarnn.engines.gpu import profiles
-from numbarnn.schedules import SCHEDULES, calibration, estimate
+from numbarnn.schedules import SCHEDULES, auto, calibration, estimate
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.problem import Problem
 
@@ -88,6 +89,12 @@ def scaled(factors):
         _forget()
 
 
+def as_recorded():
+    """A context with the numbers that the records were fitted with: estimates of the kernels of that time."""
+    numbers = calibration.numbers()
+    return scaled({name: one.fitted / one.value for name, one in numbers.items() if one.fitted is not None})
+
+
 def _place(name):
     """(dict, key) where a number stands."""
     own = vars(calibration)
@@ -98,7 +105,7 @@ def _place(name):
 
 
 def _forget():
-    for cached in (planner.plan_launches, planner._best_launch):
+    for cached in (planner.plan_launches, planner._best_launch, auto._pick):
         cached.cache_clear()
 
 

@@ -3,13 +3,14 @@
 The records are those of bench/results/h200-2026-11-20-*.json: times on one NVIDIA H200 with CUDA 13, of LSTM and GRU
 in float16 and of LSTM in float32, by every schedule, forward and with backward, of the kernels of commit 0106d8d. The
 kernels have changed since. A number holds for the kernels that it was fitted to; what a change of theirs should do to
-the estimates is a change of a number here, with that change as its source, until times are recorded again.
+the estimates is a change of a number here, with that change as its source and the fitted number beside it, until times
+are recorded again. That is so of loading weights, and of nothing else.
 
 All numbers were fitted together by `python -m numbarnn.bench.calibrate`, least squares of relative errors, none below
-zero. With them all 144 estimates are within 13 % of the records where T is at least 100, and within 20 % below
-(tests/schedules/test_calibration.py replays them). What these records cannot tell apart is told by one number: turns
-and their barriers are in `SUM_CLOCKS`, and all blocks had 8 warps; `MMA_SHARE` and `L2_SHARE` stand for each other in
-part, so that a share above 1 is one of the rate that a profile names, and no wonder.
+zero. With the fitted ones all 144 estimates are within 13 % of the records where T is at least 100, and within 20 %
+below (tests/schedules/test_calibration.py replays them). What these records cannot tell apart is told by one number:
+turns and their barriers are in `SUM_CLOCKS`, and all blocks had 8 warps; `MMA_SHARE` and `L2_SHARE` stand for each
+other in part, so that a share above 1 is one of the rate that a profile names, and no wonder.
 
 Numbers in clocks and shares of a rate hold for other devices by their profiles; microseconds are taken as they are.
 """
@@ -17,6 +18,11 @@ Numbers in clocks and shares of a rate hold for other devices by their profiles;
 from typing import NamedTuple
 
 FITTED = "fitted to 144 times, records h200-2026-11-20, commit 0106d8d"
+LOADS_TOGETHER = (
+    "a tenth of what was fitted, not timed: since 2026-11-23 a lane has all its loads on their way at once, 4 to 11 "
+    "instructions per word; before, the loop had 110 to 240 and waited for memory at each word "
+    "(kernels.persistent.weights)"
+)
 
 
 class Number(NamedTuple):
@@ -26,19 +32,20 @@ class Number(NamedTuple):
         value: itself. unit: in words.
         source: the records and the commit of the kernels that it was fitted to.
         divides: whether it is a share of a rate that is reached: more of it takes less time.
+        fitted: what the records are of, where kernels have changed since; None where it is `value`.
     """
 
     value: float
     unit: str
     source: str
     divides: bool = False
+    fitted: float | None = None
 
 
 # ---- a launch of a persistent kernel
 LAUNCH_US = Number(2.62, "µs: a cooperative launch in a graph, besides loading weights", FITTED)
-# The loop over a warp's words waits for memory once for each: see `kernels.persistent.mma`, `warp_parts`.
-LOAD_US = Number(0.494, "µs for each 32-bit word of weights of a lane, forward", FITTED)
-LOAD_BACKWARD_US = Number(0.534, "the same backward, where lanes walk along columns of R", FITTED)
+LOAD_US = Number(0.05, "µs for each 32-bit word of weights of a lane, forward", LOADS_TOGETHER, fitted=0.494)
+LOAD_BACKWARD_US = Number(0.053, "the same backward, where lanes walk along columns of R", LOADS_TOGETHER, fitted=0.534)
 # ---- its steps
 L2_SHARE = Number(1.05, "time of reading what is exchanged, in that of all blocks' bytes at the L2's rate", FITTED)
 MMA_SHARE = Number(1.15, "of the tensor cores' rate that products reach", FITTED, divides=True)

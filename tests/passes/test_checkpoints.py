@@ -153,7 +153,7 @@ def test_costs_on_a_gpu_are_estimated():
     problem = Problem("cuda", lstm, "float16", 512, (512,), 1, 1000, 16, True, profile=profiles.get("h200"))
     problem = replace(problem, checkpoint_every=100)
     cost, shorter = (costs_of(choose("persistent"), replace(problem, checkpoint_every=k)) for k in (100, 10))
-    assert 1.2 < cost.microseconds / cost.microseconds_without < 2 < shorter.microseconds / cost.microseconds_without
+    assert 1.2 < cost.microseconds / cost.microseconds_without < 1.7 < shorter.microseconds / cost.microseconds_without
     assert "in launches in place of" in str(cost) and shorter.at_work < cost.at_work < cost.kept_without / 9
 
 
