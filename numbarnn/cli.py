@@ -21,7 +21,10 @@ COMMANDS = {
     "demo": ("numbarnn.bench.demo.command", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
     "trace": ("numbarnn.bench.trace.command", "write a page that plays what every block of a pass does and waits for"),
-    "kernels": ("numbarnn.bench.kernels", "compile every kernel, without a GPU: registers, spills; PTX and source"),
+    "kernels": (
+        "numbarnn.bench.kernels",
+        "compile every kernel, without a GPU: registers, spills; PTX, machine code, source",
+    ),
     "prove": ("numbarnn.bench.prove.command", "ask everything that a short time with a GPU should answer"),
 }
 

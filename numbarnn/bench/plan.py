@@ -10,6 +10,7 @@ from numbarnn.cells import CELLS
 from numbarnn.common import files
 from numbarnn.common.precision import DTYPES
 from numbarnn.engines.gpu import profiles
+from numbarnn.schedules import estimate
 
 PICTURES = (".png", ".svg", ".pdf")
 TILE_AS_JSON = {"rows_per_unit": "groups", "octets": "tiles"}  # fields by the names that readers of the JSON know
@@ -178,7 +179,7 @@ def print_pass(explanation):
     report.print_table("Schedules", columns, rows, columns[2:3], columns[3:])
     if taken.launches:
         print_launches(problem, taken.launches)
-        products = sum(gantt.product_us(task, problem) for task in taken.plan.tasks)
+        products = sum(estimate.product_us(task, problem) for task in taken.plan.tasks)
         report.say(
             f"Expected: {taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products over all "
             f"steps.\n"

@@ -14,7 +14,7 @@ from numbarnn.bench.peers import cudnn, cudnn_peer, peers, torch_peer
 from numbarnn.bench.peers.cudnn import options
 from numbarnn.bench.prove import child, parts, results
 from numbarnn.bench.speed import command as speed
-from numbarnn.bench.speed import lineup, record, timing
+from numbarnn.bench.speed import energy, lineup, record, timing
 from stub_layer import use_stub
 
 torch = pytest.importorskip("torch")
@@ -255,8 +255,9 @@ def test_a_record_has_what_was_timed_and_with_what(bench):
     assert {"driver", "date", "device_name", "environment"} <= found.keys()
 
 
-def test_prove_records_what_bench_would(machine, tmp_path):
+def test_prove_records_what_bench_would(machine, tmp_path, monkeypatch):
     """`numbarnn prove` takes these times too: its file is a record of the benchmark, and it tells the ratios."""
+    monkeypatch.setattr(energy, "counter", lambda device: pytest.fail("a second of calls for each contender"))
     machine.clock |= {"cudnn persist_static": 2.0, "numbarnn stepwise": 1.5, "numbarnn persistent": 1.0}
     part, asked = parts.BY_NAME["times"], parts.Asked("cuda", True, str(tmp_path))
     name = "gru 25,64,512,512,1 float32"
@@ -271,6 +272,8 @@ def test_prove_records_what_bench_would(machine, tmp_path):
         (what, schedule) for what in passes.WHOLE for schedule in ("stepwise", "persistent")
     ]
     assert found["method"]["cudnn"]["version"] == "9.28.0" and found["kernels"] == record.kernels_digest("cuda")
+    assert not {"memory", "energy"} & found["method"].keys()
+    assert not any(row["peak_bytes"] or row["energy_j"] for row in found["results"])
     lines = part.told(results.read(kept.path)["answers"])
     assert "ahead in 2 of 2; geometric mean of ratios 0.50" in lines[0]
     assert "persistent 1000000.0 µs, cudnn persist_static 2000000.0 µs, ratio 0.50" in lines[1]

@@ -10,7 +10,7 @@ from numbarnn.bench import gantt
 from numbarnn.bench.speed.command import SETS
 from numbarnn.common import install
 from numbarnn.engines.gpu import profiles
-from numbarnn.schedules import calibration, choose
+from numbarnn.schedules import calibration, choose, estimate
 from numbarnn.schedules.explain import explain
 from plan_orders import problem_of
 
@@ -239,4 +239,4 @@ def test_product_estimate():
     expected = {"input": us, "weights": 2 * us, "steps": 0}
     for plan in (forward, backward):
         for task in plan.tasks:
-            assert gantt.product_us(task, problem) == pytest.approx(expected[task.kind])
+            assert estimate.product_us(task, problem) == pytest.approx(expected[task.kind])

@@ -27,7 +27,7 @@ BUNDLE_EVERY_S = 5
 def add_arguments(parser):
     add = parser.add_argument
     add("--minutes", type=positive, default=MINUTES, metavar="M", help="for all of it, at most; default %(default)s")
-    add("--out", type=Path, metavar="DIR", help="where results go, and are gone on from")
+    add("--out", type=Path, metavar="DIR", help="folder of the results; the same again goes on where it was cut off")
     add("--bundle", type=report.json_path, metavar="FILE", help="all files in DIR as one zip too, every few seconds")
     names = ", ".join(BY_NAME)
     about = f"from {names}; default all"
@@ -36,7 +36,7 @@ def add_arguments(parser):
     add("--again", type=report.comma_list(BY_NAME), default=[], metavar="PART[,PART]", help=again)
     add("--device", choices=["cuda", "sim"], default="cuda", help="sim: the simulator, small; default %(default)s")
     add("--small", action="store_true", help="tiny problems, to see whether the command itself works")
-    add("--summary", metavar="DIR", help="only tell what these results say")
+    add("--summary", metavar="DIR", help="only tell what a folder of results, or its bundle, says")
 
 
 def positive(text):

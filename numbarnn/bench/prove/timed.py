@@ -1,6 +1,7 @@
 """Times, by what `numbarnn bench` has: paired with each of cuDNN's algorithms called directly, and with PyTorch.
 
 An answer has the rows of one problem; they make the part's file a record of `numbarnn bench`, which its tables take.
+Memory and energy are left to that command: a second of calls for each contender would take most of the minutes.
 """
 
 from dataclasses import asdict
@@ -79,7 +80,7 @@ def answer(name, asked, of):
     if find_spec("torch") is None:
         raise report.MissingPackage("PyTorch", "what is timed is compared with it, and", "torch")
     speed.choose_device("cuda")  # says what is missing
-    where, load = timing.Machine("cuda", info.core_count(), ROUNDS), trust.Load()
+    where, load = timing.Machine("cuda", info.core_count(), ROUNDS, usage=False), trust.Load()
     cell, shape, dtype, tf32, semantics, schedules = {str(one): one for one in problems(of)}[name]
     if asked.small:
         shape = shape._replace(T=min(shape.T, 3), B=min(shape.B, 2), I=8, H=8, L=min(shape.L, 2))

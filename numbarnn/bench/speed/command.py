@@ -284,7 +284,8 @@ def time_pass(instance, truth, about, schedules, where, compiled=False):
     if contenders:
         everybody = {contender.name: contender for contender in [*contenders, *line.rivals]}
         turns = timing.take_turns(list(everybody.values()), where.rounds, device == "cuda")
-        used = usage.measured(everybody, {name: turn.call for name, turn in turns.items()}, device)
+        if where.usage:
+            used = usage.measured(everybody, {name: turn.call for name, turn in turns.items()}, device)
     rows = []
     for schedule, (contender, agreement, refusal) in ours.items():
         row = about | {"schedule": schedule, "ok": contender is not None, "refusal": refusal}

@@ -152,7 +152,7 @@ def as_record(rows, where, load, torch_method=TORCH_METHOD):
     else:
         method |= {"peak_flops": {dtype: cpu_peak(where.threads, dtype) for dtype in ("float32", "float64")}}
         method |= {"bandwidth": cpu_bandwidth(where.threads)}
-    if any("peak_bytes" in row for row in rows):
+    if where.usage and any("peak_bytes" in row for row in rows):
         method |= usage.method(device)
     machine = trust.machine_doubt(load, found["cpu"]["cores"])
     name = found["gpus"][0]["name"] if device == "cuda" and found["gpus"] else found["cpu"]["model"]

@@ -35,11 +35,19 @@ GPU_CLOCK_HZ = 2e9  # no GPU's clock is much faster
 
 
 class Machine(NamedTuple):
-    """Where times are taken, "cpu" or "cuda"; CPU threads of every contender; how often each has a turn."""
+    """Where times are taken, and how.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        threads: on the CPU, of every contender.
+        rounds: how often each has a turn.
+        usage: whether memory and energy of calls are told, too, which on a GPU takes longer than the turns.
+    """
 
     device: str
     threads: int
     rounds: int
+    usage: bool = True
 
 
 @dataclass
