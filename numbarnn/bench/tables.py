@@ -56,11 +56,13 @@ CUDNN_NOT_TIMED = (
 
 # --------------------------------------------------------------------------------------------------------- records
 def newest(device, shapes=None):
-    """(cell, dtype, tf32) -> the newest record with it; all on the "cpu" or "cuda" device of the newest record.
+    """(cell, dtype, tf32) -> the newest record with it; all on the "cpu" or "cuda" device of the newest record that has
+    rows for the tables.
 
     shapes: only rows of these count.
     """
     records = [one for one in map(record.read, RESULTS.glob("*.json")) if one and one["device"] == device]
+    records = [one for one in records if rows_of(one, shapes)]
     records.sort(key=lambda one: one["date"])
     of_device = [one for one in records if one["device_name"] == records[-1]["device_name"]]
     found = {(row["cell"], row["dtype"], row["tf32"]): one for one in of_device for row in rows_of(one, shapes)}

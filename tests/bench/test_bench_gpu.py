@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fake_cudnn
-from numbarnn.bench import info
+from numbarnn.bench import info, tables
 from numbarnn.bench.cases import cases, passes, shapes
 from numbarnn.bench.peers import cudnn, cudnn_peer, peers, torch_peer
 from numbarnn.bench.peers.cudnn import options
@@ -269,8 +269,9 @@ def test_prove_records_what_bench_would(machine, tmp_path, monkeypatch):
     kept.write()
     found = record.read(kept.path)
     assert [(row["what"], row["schedule"]) for row in found["results"]] == [
-        (what, schedule) for what in passes.WHOLE for schedule in ("stepwise", "persistent")
+        (what, schedule) for what in passes.WHOLE for schedule in ("stepwise", "persistent", "auto")
     ]
+    assert tables.rows_of(found, shapes.SETS["schedules"]) == [] and len(tables.rows_of(found)) == 2  # small ones
     assert found["method"]["cudnn"]["version"] == "9.28.0" and found["kernels"] == record.kernels_digest("cuda")
     assert not {"memory", "energy"} & found["method"].keys()
     assert not any(row["peak_bytes"] or row["energy_j"] for row in found["results"])
@@ -280,7 +281,7 @@ def test_prove_records_what_bench_would(machine, tmp_path, monkeypatch):
     kept.head["outcome"] = "done"
     kept.write()
     again, said = results.Results.open(tmp_path, part, results.identity(environment, "cuda", True), environment)
-    assert again.done and "kept" in said and len(again.answers[name]["rows"]) == 4
+    assert again.done and "kept" in said and len(again.answers[name]["rows"]) == 6
 
 
 def test_prove_tells_why_there_is_no_time(machine, tmp_path, monkeypatch):

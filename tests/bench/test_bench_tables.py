@@ -130,6 +130,19 @@ def test_the_newest_record_of_a_cell_and_dtype_counts(results):
     assert "17.5 ms forward" in tables.headline().replace("\n ", "")
 
 
+def test_a_newer_device_without_rows_for_the_tables_leaves_them(results):
+    """Single steps and DeepBench's problems are records too: of them no table is made, and none is lost."""
+    results()
+    before = tables.gpu(), tables.headline()
+
+    def other(one):
+        one |= {"device_name": "NVIDIA H100", "date": "2026-12-01T00:00:00+00:00"}
+        one["results"] = [row | {"schedule": "persistent"} for row in one["results"]]
+
+    results(other, "other")
+    assert (tables.gpu(), tables.headline()) == before and "NVIDIA H200" in before[1]
+
+
 def test_nothing_recorded_is_said(results):
     assert tables.gpu() == "No times on a GPU have been recorded yet."
     assert "no times on a GPU" in tables.headline()
