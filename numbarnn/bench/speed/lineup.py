@@ -75,7 +75,9 @@ def line_up(instance, truth, what, where, compiled=False):
             found.left_out["onnxruntime"] = OTHER_FORM
         else:
             found.add([made_again(lambda: peers.onnxruntime_contender(instance, where.threads))], case, truth)
-    if compiled and what in WHOLE:
+    if compiled and skips:
+        found.left_out[peers.COMPILED] = NO_SKIP
+    elif compiled and what in WHOLE:
         made, _, reason = attempt(lambda: peers.torch_compiled_contender(instance, train, device), lambda _: ())
         if made:
             found.add([made], case, truth)
