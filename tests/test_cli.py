@@ -25,6 +25,14 @@ def test_python_dash_m():
         assert command in answer.stdout
 
 
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0 and f"usage: numbarnn {command}" in said and "%%" not in said
+
+
 @pytest.mark.parametrize(
     "argv, words",
     [

@@ -24,7 +24,7 @@ def add_arguments(parser):
     where("--html", type=report.json_path, default=Path("numbarnn_report.html"), metavar="FILE",
           help="the page to write; default numbarnn_report.html")  # fmt: skip
     where("--open", action="store_true", help="show the page in a browser")
-    about = f"a former result: say what became slower, by more than {SLOWER - 1:.0%}; exit status 1 if something did"
+    about = f"a former result: say what became slower, by more than {SLOWER - 1:.0%}%; exit status 1 if something did"
     where("--against", type=existing, metavar="FILE", help=about)
 
 
