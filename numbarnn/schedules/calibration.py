@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 FITTED = "fitted to 144 times, records h200-2026-11-20, commit 0106d8d"
 LOADS_TOGETHER = (
-    "a tenth of what was fitted, not timed: since 2026-11-23 a lane has all its loads on their way at once, 4 to 11 "
-    "instructions per word; before, the loop had 110 to 240 and waited for memory at each word "
+    "a tenth of what was fitted, not timed: since 2026-11-23 a lane has all its loads on their way at once, 3 to 12 "
+    "instructions per word; before, the loop had 50 to 210 and waited for memory at each word "
     "(kernels.persistent.weights)"
 )
 
