@@ -44,6 +44,7 @@ PROBLEMS = (
     problem("gru", "bfloat16", (130, 67), 16),
     problem("rnn_relu", "float16", (512,), 1),
     problem("rnn_tanh", "float64", (100,), 17),
+    problem("rnn_relu", "float32", (256,), 16, splits_tf32=True),
 )
 
 

@@ -10,6 +10,7 @@ State: TypeAlias = "Array | list[Array] | tuple[Array | list[Array], ...]"  # h,
 Results: TypeAlias = "tuple[Any, ...]"  # y and the state, and what else the call was asked for
 Value: TypeAlias = Any  # in equations: a traced value, a number, or a NumPy array, and a result is what came
 Bias: TypeAlias = "bool | Literal['double', 'none', 'input', 'recurrent']"
+AllowTF32: TypeAlias = "bool | Literal['3x']"  # False, True for one product, '3x' for three
 Cell: TypeAlias = Any  # a `numbarnn.cells.Cell`, or the name of one
 Arrays: TypeAlias = Mapping[str, Any]  # name -> array, or a tensor on the CPU
 Sizes: TypeAlias = "int | Sequence[int]"  # of all layers, or one per layer
@@ -22,6 +23,6 @@ class Options(TypedDict, total=False):
     dtype: str
     device: Any
     schedule: str
-    allow_tf32: bool
+    allow_tf32: AllowTF32
     seed: int | None
     checkpoint_every: int | None

@@ -23,7 +23,7 @@ else:
     _LETTERS = {types.uint16: "h", types.uint32: "r", types.int32: "r", types.int64: "l"}
     _LETTERS |= {types.float32: "f", types.float64: "d"}
 
-    def _call(context, builder, text, results, operands, *, memory):
+    def _call(context, builder, text, results, operands, *, memory, stays=False):
         """Emit the instruction; operands: (LLVM value, constraint letter). Returns one value per result."""
         result_types = [context.get_value_type(result) for result in results]
         returned = (
@@ -36,10 +36,10 @@ else:
         constraints = [f"={_LETTERS[result]}" for result in results] + [letter for _, letter in operands]
         function = ir.FunctionType(returned, [value.type for value, _ in operands])
         # A whole warp makes mma together: it must not move to where fewer lanes come. Memory operations must keep
-        # their place.
+        # their place, and what `stays` is not moved out of a loop.
         of_a_warp = ".sync" in text
         assembly = ir.InlineAsm(
-            function, text, ",".join(constraints + ["~{memory}"] * memory), side_effect=memory or of_a_warp
+            function, text, ",".join(constraints + ["~{memory}"] * memory), side_effect=memory or of_a_warp or stays
         )
         value = builder.call(assembly, [value for value, _ in operands], attrs=("convergent",) if of_a_warp else ())
         if len(results) < 2:
@@ -104,8 +104,8 @@ else:
         typed_exactly.__name__ = name
         return intrinsic(typed_exactly)
 
-    def _instruction(name, text, results, parameters):
-        """An intrinsic of scalars and tuples; parameters: lists of types, one list per argument."""
+    def _instruction(name, text, results, parameters, *, stays=False):
+        """An intrinsic of scalars and tuples; parameters: lists of types, one list per argument; stays: see `_call`."""
 
         def generate(context, builder, signature, arguments):
             operands = []
@@ -114,7 +114,8 @@ else:
                     [argument] if len(parts) == 1 else [builder.extract_value(argument, k) for k in range(len(parts))]
                 )
                 operands += [(value, _LETTERS[part]) for value, part in zip(values, parts, strict=True)]
-            return _result(context, builder, signature, _call(context, builder, text, results, operands, memory=False))
+            values = _call(context, builder, text, results, operands, memory=False, stays=stays)
+            return _result(context, builder, signature, values)
 
         signature = _typed(results)(*map(_typed, parameters))
         functions = {
@@ -217,6 +218,17 @@ else:
 
     # ---- bits
     to_tf32 = _instruction("to_tf32", "cvt.rna.tf32.f32 $0, $1;", [WORD], [[WORD]])
+    # A float32 as large + small: large is the nearest TF32 number, and of small the tensor cores read the upper 19
+    # bits, so that 2^-23 of the number is lost at most. Three instructions; `cvt` alone takes four, as it looks for
+    # infinities, of which small is NaN. They stay in the loop they are in: the parts of all weights, made before it,
+    # would take twice the weights' registers.
+    split_tf32 = _instruction(
+        "split_tf32",
+        "{ .reg .b32 raised; add.u32 raised, $2, 0x1000; and.b32 $0, raised, 0xFFFFE000; sub.rn.f32 $1, $2, $0; }",
+        [WORD] * 2,
+        [[WORD]],
+        stays=True,
+    )
     as_float32 = _instruction("as_float32", "mov.b32 $0, $1;", [FLOAT32], [[WORD]])
     as_word = _instruction("as_word", "mov.b32 $0, $1;", [WORD], [[FLOAT32]])
     as_float64 = _instruction("as_float64", "mov.b64 $0, {$1, $2};", [types.float64], [[WORD], [WORD]])

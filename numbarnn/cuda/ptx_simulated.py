@@ -142,13 +142,18 @@ def mma_bfloat16(a, b, sums):
 
 
 def mma_tf32(a, b, sums):
-    return _mma(a, b, sums, lambda words: words.view(np.float32)[None])
+    return _mma(a, b, sums, lambda words: (words & np.uint32(0xFFFFE000)).view(np.float32)[None])  # all it reads
 
 
 # ---- bits
 def to_tf32(word):
     """Rounded to 10 bits of mantissa, to nearest, ties away from zero."""
     return np.uint32((np.uint32(word) + np.uint32(0x1000)) & np.uint32(0xFFFFE000))
+
+
+def split_tf32(word):
+    large = to_tf32(word)
+    return large, as_word(as_float32(word) - as_float32(large))
 
 
 def as_float32(word):

@@ -49,6 +49,16 @@ def flag(value, name):
     return value
 
 
+def allow_tf32(value):
+    """True, False or "3x"."""
+    if isinstance(value, bool) or (isinstance(value, str) and value == "3x"):
+        return value
+    raise TypeError(
+        f"allow_tf32 must be True or False, or '3x' for three products of TF32 in place of each of float32, "
+        f"not {value!r}"
+    )
+
+
 def hidden_sizes(hidden_size, num_layers):
     """H of each layer from PyTorch's two arguments, or from one int per layer."""
     if isinstance(hidden_size, Integral) and not isinstance(hidden_size, bool):

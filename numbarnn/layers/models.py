@@ -40,7 +40,9 @@ _ARGUMENTS = """
         schedule: which task runs when: "stepwise", "wavefront", "persistent" (see `numbarnn.schedules`), or "auto",
             which takes one of them; `explain` says which and why.
         allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32 (10 bits of mantissa): faster,
-            coarser. Without effect on other dtypes and on the CPU.
+            coarser. "3x": three such products in place of one of float32, with errors like float32's, where schedule
+            "persistent" runs; all else stays as with False, and an infinity that is multiplied may come out as NaN.
+            Neither has an effect on other dtypes, on the CPU or before compute capability 8.0.
         checkpoint_every: k: training calls of more than k steps keep the states at every k-th step only, and backward
             computes the steps between once more (Chen et al. 2016, arXiv:1604.06174): memory of T / k states and k
             steps instead of T steps, for about one forward pass more; `explain` says how much of each. y and the states

@@ -30,7 +30,7 @@ from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights.space import sizes_of_layers
 
 if TYPE_CHECKING:
-    from numbarnn.common.typing import Bias, Sizes
+    from numbarnn.common.typing import AllowTF32, Bias, Sizes
 
 PROBLEMS = 256  # remembered by a stack
 _lock = threading.RLock()  # of all stacks' numbers of calls
@@ -58,7 +58,7 @@ class Stack:
             `numbarnn.layers.widened`).
         device: see `numbarnn.engines.get`.
         schedule: "auto" or a name in `numbarnn.schedules.SCHEDULES`.
-        allow_tf32: see `numbarnn.schedules.Problem`.
+        allow_tf32: True, False or "3x"; see `numbarnn.LSTM`.
         seed: key of the dropout masks and of cells' random numbers, a non-negative int below 2^64.
         checkpoint_every: see `numbarnn.LSTM`.
 
@@ -84,7 +84,7 @@ class Stack:
         device: Any = "auto",
         schedule: str = "auto",
         seed: int = 0,
-        allow_tf32: bool = False,
+        allow_tf32: AllowTF32 = False,
         *,
         proj_size: int = 0,
         input_mode: str = "linear",
@@ -121,7 +121,7 @@ class Stack:
         self.engine = engines.get(device)
         checks.dtype_on(self.engine, self.dtype)
         self.seed = seed
-        self.allow_tf32 = checks.flag(allow_tf32, "allow_tf32")
+        self.allow_tf32 = checks.allow_tf32(allow_tf32)
         self.checkpoint_every = checks.checkpoint_every(checkpoint_every)
         self._arguments = arguments | {"num_layers": None, "hidden_size": self.hidden_sizes, "dtype": self.dtype}
         self._problem = self._problem_without_steps()
@@ -158,7 +158,8 @@ class Stack:
             bias=self.bias_mode,
             projection=self.proj_size,
             input_mode=self.input_mode,
-            allow_tf32=self.allow_tf32,
+            allow_tf32=self.allow_tf32 is True,
+            splits_tf32=self.allow_tf32 == "3x",
             profile=self.engine.profile,
             fuses_input=self.engine.fuses_input,
             settings=self.cell_clip or (),

@@ -37,6 +37,8 @@ class Problem:
         settings: the numbers that the cell's equations read, as `Cell.settings` names them.
         fuses_input: steps compute x Wᵀ themselves (`Engine.fuses_input`).
         allow_tf32: float32 products may be computed by tensor cores, which round their operands to TF32 (GPUs only).
+        splits_tf32: persistent kernels may compute float32 products by tensor cores as three of TF32 numbers each, with
+            errors like float32's (GPUs only). Products by cuBLAS, which has no such thing, stay float32's.
         profile: what planners know of the device (`Engine.profile`), or None.
         checkpoint_every: k: in training only the states at every k-th step are kept; 0: all that backward reads.
         is_segment: the steps are a part of a call's: private states and gradients of states go from one to the next as
@@ -73,6 +75,7 @@ class Problem:
     is_segment: bool = False
     flat_size: int = 0
     copied: tuple[int, ...] | None = None
+    splits_tf32: bool = False
 
     def __hash__(self):
         return self._hash

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from numbarnn.common.typing import Bias, Cell, Results, Sizes
+    from numbarnn.common.typing import AllowTF32, Bias, Cell, Results, Sizes
 
     class OfAllStacks(TypedDict, total=False):
         """What LSTM, GRU and RNN have besides torch.nn's arguments."""
 
         input_mode: Literal["linear", "skip", "given"]
         schedule: str
-        allow_tf32: bool
+        allow_tf32: AllowTF32
         checkpoint_every: int | None
 
 
@@ -70,7 +70,8 @@ class Recurrent(Computed, torch.nn.RNNBase):
             `numbarnn.LSTM`.
         cell_clip, clip_propagate_nan: of an LSTM; see `numbarnn.LSTM`.
         schedule: which task runs when; see `numbarnn.LSTM`.
-        allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32.
+        allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32; "3x": by three such products,
+            with errors like float32's, in schedule "persistent"; see `numbarnn.LSTM`.
         checkpoint_every: k: keep the states at every k-th step only, for long sequences; see `numbarnn.LSTM`.
 
     Raises:
@@ -90,7 +91,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         device: Any = None, dtype: torch.dtype | None = None, *,
         input_mode: Literal["linear", "skip", "given"] = "linear",
         cell_clip: float | tuple[float, float] | None = None, clip_propagate_nan: bool = True, schedule: str = "auto",
-        allow_tf32: bool = False, checkpoint_every: int | None = None,
+        allow_tf32: AllowTF32 = False, checkpoint_every: int | None = None,
     ) -> None:  # fmt: skip
         Module.__init__(self)  # not RNNBase's, which makes parameters of the four modes that it knows
         checks.options(bias, batch_first, dropout, checks.layers_of(hidden_size, num_layers))

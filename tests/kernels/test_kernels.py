@@ -221,7 +221,8 @@ def test_planned_kernels_cover_what_there_is(cc):
     assert {name.split("_persistent_")[1] for name in names} == {"forward_training", "forward_inference", "backward"}
     assert {shipped.dtype for shipped in found} == set(catalog.DTYPES)
     launches = [shipped.kernel.source_key for shipped in found]
-    for word in ("math='fma'", "math='mma'", "'registers'", "'shared'", " aligned=True", " aligned=False", "octets=1"):
+    maths = "math='fma'", "math='mma'", "math='tf32x3'"
+    for word in (*maths, "'registers'", "'shared'", " aligned=True", " aligned=False", "octets=1"):
         assert any(word in key for key in launches), word
     for several, drops, masked in (
         (False, False, False),

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import tf32
 from cases import Case
 from comparing import CALLS, assert_close, assert_same_bits, check
 from general_cells import GENERAL, UNEVEN
@@ -196,6 +197,16 @@ def test_several_groups_of_chunks_agree_with_reference(engine, monkeypatch, tile
     problem = make_problem(tile.case)
     values, _ = train(problem.layer("cuda", schedule="persistent"), problem)
     assert_close(tile.case, values, problem.expected(), "training", tile.limit)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "case",
+    [Case("rnn_tanh", T=5, B=3, hidden=(67,)), Case("lstm", T=20, B=16, hidden=(256,))],
+    ids=str,
+)
+def test_three_products_of_tf32_err_as_float32_does(case):
+    tf32.require_float32(tf32.errors(case, "cuda"))
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ import pytest
 import numbarnn
 import torch_peer
 from cases import Case
-from comparing import assert_close
+from comparing import assert_close, assert_same_bits
 from numbarnn import reference
 from problems import Problem, make_problem, pack
 from running import infer, named_gradients, named_outputs, train
@@ -225,3 +225,18 @@ def test_a_projected_layer_starts_as_pytorchs():
     lstm = numbarnn.LSTM(50, 100, proj_size=40, seed=0)
     for array in lstm.state_dict().values():
         assert 0.09 < np.abs(array).max() <= 0.1
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+def test_tf32_changes_nothing_on_the_cpu(dtype):
+    """What asks for three products does not let cuBLAS compute one."""
+    case, found = Case("lstm", T=3, B=2, hidden=(5, 4), dtype=dtype), {}
+    problem = make_problem(case)
+    for allowed in (False, True, "3x"):
+        layer = problem.layer("cpu", allow_tf32=allowed)
+        assert layer.stack.allow_tf32 == allowed
+        asked = layer.stack.problem(case.T, case.B, True)
+        assert (asked.allow_tf32, asked.splits_tf32) == (allowed is True, allowed == "3x")
+        found[allowed] = train(layer, problem)[0]
+    assert_same_bits(found[True], found[False])
+    assert_same_bits(found["3x"], found[False])

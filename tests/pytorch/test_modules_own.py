@@ -59,6 +59,7 @@ def test_a_hidden_size_per_layer():
 
 @pytest.mark.parametrize("options", [
     dict(cell_clip=0.1), dict(bias="input"), dict(input_mode="skip"), dict(schedule="stepwise"), dict(dropout=0.5),
+    dict(allow_tf32="3x"),
 ], ids=str)  # fmt: skip
 def test_options_as_in_numbarnn(options):
     """The same as numbarnn's own layer with the same parameters."""

@@ -335,6 +335,29 @@ def test_long_plans_are_shortened():
     assert str(plan.tasks[0]) in text and str(plan.tasks[-1]) in text and len(text.splitlines()) < 20
 
 
+# ------------------------------------------------------------------------------------------- float32 by three products
+@pytest.mark.parametrize("backward", BOTH_PASSES)
+@pytest.mark.parametrize("hidden, batch", list(product((256, 512, 768), (16, 64))))
+def test_three_products_keep_to_tiles_that_spill_nothing(hidden, batch, backward):
+    """Compiled for sm_90; and their estimate lies between FMA's and that of one product."""
+    plain = problem_of(hidden=(hidden,), batch=batch)
+    kinds = plain, replace(plain, splits_tf32=True), replace(plain, allow_tf32=True)
+    (fma,), (three,), (one,) = [planner.plan_launches(kind, profiles.get("h200"), backward) for kind in kinds]
+    assert (fma.tile.math, three.tile.math, one.tile.math) == ("fma", "tf32x3", "tf32")
+    assert one.estimate.step < three.estimate.step < fma.estimate.step
+    assert three.tile.warps <= 8 and three.tile.rows <= (64 if three.tile.octets == 1 else 32)
+    assert "no device" in three.details and "no device" not in one.details
+
+
+@pytest.mark.parametrize("dtype, profile", [("float16", "h200"), ("float64", "h200"), ("float32", "t4")])
+def test_three_products_are_for_float32_on_tensor_cores(dtype, profile):
+    plain = problem_of(dtype=dtype, hidden=(96,), batch=8)
+    asked = replace(plain, splits_tf32=True)
+    for backward in BOTH_PASSES:
+        expected, found = (planner.plan_launches(each, profiles.get(profile), backward) for each in (plain, asked))
+        assert [launch.tile for launch in found] == [launch.tile for launch in expected]
+
+
 # ---------------------------------------------------------------------------------------------------------- profiles
 def test_profiles_by_name():
     assert profiles.get("h200") is profiles.PROFILES["h200"]

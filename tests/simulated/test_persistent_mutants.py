@@ -229,6 +229,7 @@ def test_a_kernel_that_does_not_run_is_not_taken_for_a_mutant_that_was_found():
 # ------------------------------------------------------------------------------------------ several groups of chunks
 MMA = GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(72,), dtype="float16"), "mma", "registers", 36)
 MMA_SHARED = replace(MMA, resident="shared")
+SPLIT = GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32x3", "registers", 20)
 FMA = GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "fma", "shared", 20)
 FMA_REGISTERS = replace(FMA, resident="registers")
 WEIGHTS, FMA_WEIGHTS = "_make_mma_group(tile, group * gathered + chunk,", "skipped, unrolled = group * columns,"
@@ -287,6 +288,13 @@ GROUP_MUTANTS = {
     ),
     "another column's weights for a column's, fma from shared": (
         FMA, fma, "_make_load_to_shared", replaced("matrix, row, column)", "matrix, row, column ^ 4)")
+    ),
+    "what TF32 loses of the weights left out": (
+        SPLIT, mma, "_make_split_group",
+        replaced("mma(small, column, (zero, zero, zero, zero))", "(zero, zero, zero, zero)")
+    ),
+    "what TF32 loses of what is multiplied left out": (
+        SPLIT, mma, "_make_split_group", replaced("mma(large, (operand[n, 2], operand[n, 3]), found)", "found")
     ),
 }  # fmt: skip
 

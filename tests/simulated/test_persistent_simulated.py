@@ -9,6 +9,7 @@ import pytest
 from persistent_setup import few_threads
 
 import comparing
+import tf32
 from cases import CELLS, Case
 from comparing import assert_close, assert_same_bits
 from general_cells import UNEVEN
@@ -323,12 +324,28 @@ def test_planned_kernels_are_those_that_are_launched(monkeypatch, case):
     assert launched == expected
 
 
+@pytest.mark.parametrize(
+    "case, registers",
+    [
+        (Case("lstm", T=3, B=2, hidden=(16,)), 65536),
+        (Case("gru", T=2, B=2, hidden=(13, 7), directions=2), 0),
+        pytest.param(Case("rnn_relu", T=3, B=9, hidden=(21,)), 65536, marks=full),
+    ],
+    ids=str,
+)
+def test_three_products_of_tf32_err_as_float32_does(small, case, registers):
+    """Weights in registers and in shared memory; several layers, directions and slices; odd sizes."""
+    small(registers=registers)
+    tf32.require_float32(tf32.errors(case, "sim"))
+
+
 def test_tensor_cores_take_float32_only_when_allowed():
     """`allow_tf32` is off by default; allowed, results differ, by no more than TF32's rounding of the operands."""
     case = Case("lstm", T=3, B=2, hidden=(16,))
     problem, found = make_problem(case), {}
     for allowed in (False, True):
         layer = case.layer("sim", schedule="persistent", allow_tf32=allowed)
+        assert layer.stack.problem(case.T, case.B, False).allow_tf32 is allowed
         (launch,) = schedule.SCHEDULE.launches(layer.stack.problem(case.T, case.B, False), False)
         assert launch.tile.math == ("tf32" if allowed else "fma")
         found[allowed] = infer(layer, problem)["y"]

@@ -105,6 +105,17 @@ def test_to_tf32(value, rounded):
     assert as_tf32(np.array([value], np.float32))[0] == rounded
 
 
+def test_split_tf32():
+    """The first part is the nearest TF32 number, both are the number, and what mma reads of them is it to 2^-23."""
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32) * np.float32(100)
+    large, small = np.array([ptx.split_tf32(word) for word in values.view(np.uint32)], np.uint32).T.copy()
+    np.testing.assert_array_equal(large.view(np.float32), as_tf32(values))
+    np.testing.assert_array_equal(large.view(np.float32) + small.view(np.float32), values)
+    read = (small & np.uint32(0xFFFFE000)).view(np.float32)
+    left = np.abs(values - large.view(np.float32).astype(np.float64) - read) / np.abs(values)
+    assert 0 < left.max() <= 2.0**-23
+
+
 def test_words_and_numbers():
     assert ptx.as_float32(ptx.as_word(np.float32(-1.5))) == -1.5
     assert ptx.pack_halves(np.uint16(0x1234), np.uint16(0xABCD)) == 0xABCD1234

@@ -54,7 +54,7 @@ def require_products(tile, steps):
         assert 128 in widths(steps.loop.instructions, "LDS"), "nothing is loaded from shared memory 16 bytes at once"
     else:
         name = "HMMA.16816" if tile.math == "mma" else "HMMA.1688"
-        promised = {name: tile.rows // STRIP * tile.chunks * 2 * tile.octets}
+        promised = {name: tile.rows // STRIP * tile.chunks * 2 * tile.octets * (3 if tile.math == "tf32x3" else 1)}
         assert steps.products == promised, f"a step multiplies by {steps.products}, {promised} expected"
         assert steps.parted == 0, f"before {steps.parted} instructions of the tensor cores lanes may have parted"
 

@@ -1,4 +1,5 @@
-"""Products inside persistent kernels by the tensor cores (`mma`): halves, or float32 rounded to TF32.
+"""Products inside persistent kernels by the tensor cores (`mma`): halves, float32 rounded to TF32, or float32 as sums
+of two TF32 numbers, with errors like those of float32 products (`_make_split_group`).
 
 The lanes of a warp share the operand's rows as `mma` wants its matrix B: lane 4 g + q loads, of row g, the q-th 16
 bytes of each chunk of 64 bytes. As the order of the columns does not matter to a product, if it is the same for the
@@ -84,7 +85,7 @@ def _make_two_fragments(tile):
         return (to_tf32(a), to_tf32(b), to_tf32(c), to_tf32(d)), (to_tf32(e), to_tf32(f), to_tf32(g), to_tf32(h))
 
     stored = jit(two_fragments, BACKEND)
-    return jit(rounded, BACKEND) if tile.dtype == "float32" else stored
+    return jit(rounded, BACKEND) if tile.math == "tf32" else stored
 
 
 def _make_load_to_registers(tile):
@@ -132,10 +133,12 @@ def _make_load_to_shared(tile):
 @cache
 def _make_mma_group(tile, chunk, place):
     """A device function that adds the product of one chunk, at `place` of the gathered words, to `sums`."""
+    if tile.math == "tf32x3":
+        return _make_split_group(tile, chunk, place)
     strips, octets, chunks, lane_words = tile.rows // STRIP, tile.octets, tile.chunks, tile.fragment_words
     in_registers, get = tile.resident == "registers", ptx.load_shared_words
     mma = {"float16": ptx.mma_float16, "bfloat16": ptx.mma_bfloat16, "float32": ptx.mma_tf32}[tile.dtype]
-    to_tf32, rounds = ptx.to_tf32, tile.dtype == "float32"
+    to_tf32, rounds = ptx.to_tf32, tile.math == "tf32"
 
     def multiply(fragments, sums, loaded, shared):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
@@ -154,6 +157,48 @@ def _make_mma_group(tile, chunk, place):
                     d = mma(a, b, (sums[strip, n, 0], sums[strip, n, 1], sums[strip, n, 2], sums[strip, n, 3]))
                     for k in range(4):
                         sums[strip, n, k] = d[k]
+        return True
+
+    return jit(multiply, BACKEND)
+
+
+@cache
+def _make_split_group(tile, chunk, place):
+    """`_make_mma_group` of float32 numbers, each split into two for TF32: large, its nearest, and small, the rest.
+
+    Of the four products of these parts three count: small * large + large * small + large * large (Ootomo and Yokota
+    2022, "Recovering single precision accuracy from Tensor Cores"; "3xTF32" of CUTLASS). The tensor cores cut what
+    their sums lose, which adds up from chunk to chunk; so each three products begin at zero, and what they give is
+    added by float32 additions, which round. Weights are split in each step: as two words each they would take twice the
+    registers.
+    """
+    strips, octets, chunks, lane_words = tile.rows // STRIP, tile.octets, tile.chunks, tile.fragment_words
+    in_registers, get = tile.resident == "registers", ptx.load_shared_words
+    mma, split, zero = ptx.mma_tf32, ptx.split_tf32, np.float32(0)
+
+    def multiply(fragments, sums, loaded, shared):
+        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
+        operand = cuda.local.array((octets, 4), np.uint32)  # of each row two large parts, then the small ones
+        for half in range(2):
+            for n in range(octets):
+                operand[n, 0], operand[n, 2] = split(loaded[n, place, 2 * half])
+                operand[n, 1], operand[n, 3] = split(loaded[n, place, 2 * half + 1])
+            for strip in range(strips):
+                number = (strip * chunks + chunk) * 2 + half
+                if in_registers:
+                    at = number * 4
+                    words = (fragments[at], fragments[at + 1], fragments[at + 2], fragments[at + 3])
+                else:
+                    words = get(shared, warp * lane_words * 32 + number * 128 + lane * 4)
+                (a, e), (b, f), (c, g), (d, h) = split(words[0]), split(words[1]), split(words[2]), split(words[3])
+                large, small = (a, b, c, d), (e, f, g, h)
+                for n in range(octets):
+                    column = (operand[n, 0], operand[n, 1])
+                    found = mma(small, column, (zero, zero, zero, zero))
+                    found = mma(large, (operand[n, 2], operand[n, 3]), found)
+                    found = mma(large, column, found)
+                    for k in range(4):
+                        sums[strip, n, k] += found[k]
         return True
 
     return jit(multiply, BACKEND)

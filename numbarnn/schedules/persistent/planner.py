@@ -25,6 +25,9 @@ STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9
 # weights, words or sums.
 WORDS_ON_THE_WAY = (32, 16)
 OTHER_REGISTERS = (104, 60)
+# Where numbers are split in two, whose parts take registers too: most warps, most rows with 8 and with 16 sequences at
+# once, and registers for each 8 sequences beside weights. Found by compiling for sm_90, as nothing may be spilled.
+WARPS_IF_SPLIT, ROWS_IF_SPLIT, REGISTERS_IF_SPLIT = 8, (64, 32), 32
 
 
 class DoesNotFit(RuntimeError):
@@ -114,11 +117,12 @@ class Launch:
     def details(self):
         """How it is tiled and what a step is expected to take, as text."""
         tile, estimate = self.tile, self.estimate
+        untimed = " (a rate that no device has been asked for)" if tile.math == "tf32x3" else ""
         return (
             f"{self.blocks} blocks of {tile.threads} threads, each {tile.units} units of {self.sequences} sequences, "
             f"by {tile.math}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; "
             f"a step: exchange {estimate.exchange:.2f} µs, read {estimate.read:.2f} for "
-            f"{estimate.read_bytes / 1024:.3g} KiB, multiply {estimate.multiply:.2f}, add {estimate.add:.2f}; "
+            f"{estimate.read_bytes / 1024:.3g} KiB, multiply {estimate.multiply:.2f}{untimed}, add {estimate.add:.2f}; "
             f"{self.microseconds:.0f} µs in all"
         )
 
@@ -245,11 +249,13 @@ def _refusal(problem, profile, first, last, refusals):
 
 
 def _math(problem, profile):
-    """How products are computed: "mma" and "tf32" on the tensor cores, or "fma"."""
+    """How products are computed: "mma", "tf32" and "tf32x3" on the tensor cores, or "fma"."""
     if is_half(problem.dtype) and profile.tensor_cores:
         return "mma"
     if problem.dtype == "float32" and problem.allow_tf32 and profile.tensor_cores:
         return "tf32"
+    if problem.dtype == "float32" and problem.splits_tf32 and profile.tensor_cores:
+        return "tf32x3"
     return "fma"
 
 
@@ -273,11 +279,16 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
     chunks = _chunks_per_warp(all_sources, warps, chunk_elements)
     if chunks is None:
         return f"{max(map(len, all_sources))} products for {warps} warps"
-    octets = 1 if sequences <= OCTET else 2
     aligned = all(width * size % 16 == 0 for width in problem.hidden_sizes) and units * size % 4 == 0
     gates, recurrent = problem.cell.num_gates, problem.cell.num_recurrent
     rows = 1 if backward else max(1, recurrent, gates if last > first + 1 else 0)  # per unit
     biases = 0 if backward else gates + recurrent
+    octets = _octets(math, rows * units, warps, sequences)
+    if octets == 0:
+        return (
+            f"{rows * units} rows of weights and {warps} warps leave too few registers to float32 numbers that are "
+            f"split in two: at most {ROWS_IF_SPLIT[0]} rows and {WARPS_IF_SPLIT} warps"
+        )
     tile = _with_chunks(Tile(problem.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases))
     if problem.dtype == "float64" or not _fits_registers(tile, profile, problem.cell.num_per_unit):
         tile = _with_chunks(replace(tile, chunks=chunks, resident="shared"))
@@ -294,6 +305,14 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
     return Launch(
         first, last, tile, blocks, slices, sequences, shared_bytes, None, problem.steps, D, backward, compared
     )
+
+
+def _octets(math, rows, warps, sequences):
+    """Sets of 8 sequences that are multiplied at once; 0 where registers do not suffice for one."""
+    octets = 1 if sequences <= OCTET else 2
+    if math != "tf32x3":
+        return octets
+    return 0 if warps > WARPS_IF_SPLIT else sum(rows <= most for most in ROWS_IF_SPLIT[:octets])
 
 
 def _parameter_bytes(problem, layers, backward):
@@ -337,4 +356,5 @@ def _fits_registers(tile, profile, per_unit):
     most = min(255, profile.registers // tile.threads)
     words = tile.octets * tile.gathered * 4
     sums = tile.rows // tile.row_lanes * 2 if tile.math == "fma" else tile.rows // 16 * tile.octets * 4
+    sums += tile.octets * REGISTERS_IF_SPLIT if tile.math == "tf32x3" else 0
     return tile.fragment_words + words + sums + tile.pairs * per_unit + OTHER_REGISTERS[tile.warps > 8] <= most
