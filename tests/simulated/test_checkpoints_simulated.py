@@ -7,6 +7,7 @@ from comparing import check_checkpoints
 from needs import check_needs
 
 SEQUENCES = dict(lengths=(3, 0, 2), resets=True, padding_value=0.5)
+full = pytest.mark.full
 CASES = (
     (Case("lstm", T=3, hidden=(4, 3), dropout=0.5, dtype="float16"), ("stepwise", "wavefront", "persistent")),
     (Case("lstm", T=3, hidden=(3, 4), directions=2, dropout=0.5, **SEQUENCES), ("wavefront", "persistent")),
@@ -15,13 +16,18 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize(
-    "case, schedule", [pytest.param(case, one, id=f"{case}-{one}") for case, several in CASES for one in several]
-)
+def points():
+    for case, several in CASES:
+        for schedule in several:
+            slow = case.lengths and schedule == "persistent"
+            yield pytest.param(case, schedule, id=f"{case}-{schedule}", marks=[full] if slow else [])
+
+
+@pytest.mark.parametrize("case, schedule", points())
 def test_agrees_with_float64(case, schedule):
     check_checkpoints(case, "sim", schedule)
 
 
-@pytest.mark.parametrize("schedule", ["stepwise", "persistent"])
+@pytest.mark.parametrize("schedule", ["stepwise", pytest.param("persistent", marks=full)])
 def test_what_is_needed_and_several_backward_passes(schedule):
     check_needs("dropped", "sim", schedule, checkpoint_every=2)
