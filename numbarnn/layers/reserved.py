@@ -117,13 +117,8 @@ class PlannedCalls:
         engine.require_no_trouble()
         with engine.activate():
             engine.require_no_capture()
-            if self.has_checkpoints:
-                x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
-                tape = CheckpointedForward.of_reserve(call, self.stack.schedule, x, reserve)
-                work = CheckpointedBackward(tape, Given(*gradients), space, None, need)
-                return *work.run(), work.dw
-            how = self._how(need.x, need.weights)
-            if not need.weights or space.size <= SMALL_WEIGHTS:
+            how = None if self.has_checkpoints else self._how(need.x, need.weights)
+            if how is not None and (not need.weights or space.size <= SMALL_WEIGHTS):
                 bound = self._bound(call, None, None, None)
                 if bound is not None:
                     bound.remake(x, reserve)
@@ -131,8 +126,13 @@ class PlannedCalls:
                     bound.give_back()
                     return results
             x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
+            gradients = Given(*gradients)
+            if how is None:
+                tape = CheckpointedForward.of_reserve(call, self.stack.schedule, x, reserve)
+                work = CheckpointedBackward(tape, gradients, space, None, need)
+                return *work.run(), work.dw
             tape = ForwardPass.of_reserve(call, x, reserve)
-            work = BackwardPass(tape, Given(*gradients), space, None, not need.weights, need)
+            work = BackwardPass(tape, gradients, space, None, not need.weights, need)
             work.run(how[0])
             return *work.results(), work.dw
 

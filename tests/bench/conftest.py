@@ -57,6 +57,19 @@ def command(tmp_path):
 
 
 @pytest.fixture
+def page(tmp_path):
+    """A function: the page that `numbarnn report` makes of a record, which stands in record.json then."""
+
+    def report(found):
+        path, html = tmp_path / "record.json", tmp_path / "page.html"
+        path.write_text(json.dumps(found))
+        assert cli.main(["report", str(path), "--html", str(html)]) == 0
+        return html.read_text()
+
+    return report
+
+
+@pytest.fixture
 def refused(capsys):
     """A function that runs a command with wrong arguments: what it says to them."""
 

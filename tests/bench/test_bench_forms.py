@@ -1,6 +1,5 @@
 """Shapes with words: chains of layers, both directions, several lengths; and torch.compile of all of them."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -112,21 +111,19 @@ def test_both_directions_and_several_lengths_against_pytorch_layer_by_layer():
     assert_same(results(peers.numbarnn_contender(instance, True)), wanted)
 
 
-def test_the_command_times_them(command, capsys, tmp_path):
+def test_the_command_times_them(command, page, capsys, tmp_path):
     shapes_given = ["4,2,3,5,2,chain", "4,3,3,5,2,bidirectional,lengths"]
     arguments = [word for shape in shapes_given for word in ("--shape", shape)]
     code, found = command(*SMALL, *arguments, "--cell", "gru")
     assert code == 0, [row["refusal"] for row in found["results"]]
     assert [",".join(map(str, [*row["shape"].values(), *row["form"]])) for row in found["results"][::2]] == shapes_given
-    said, path = capsys.readouterr().out, tmp_path / "forms.json"
+    said = capsys.readouterr().out
     assert "4,2,3,5,2,chain" in said
     for row in found["results"]:
         assert set(row["seconds"]) == {"numbarnn", "torch"}
         assert row["left_out"].get("onnxruntime", lineup.OTHER_FORM) == lineup.OTHER_FORM
-    path.write_text(json.dumps(found))
-    assert len(rows.result_of("x", record.read(path)).entries) == 4
-    assert cli.main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 0
-    text = (tmp_path / "page.html").read_text()
+    text = page(found)
+    assert len(rows.result_of("x", record.read(tmp_path / "record.json")).entries) == 4
     assert "gru 4,2,3,5,2,chain float32 fwd" in text and "gru 4,3,3,5,2,bidirectional,lengths float32 fwd" in text
 
 
@@ -159,7 +156,7 @@ def test_what_is_compiled_computes_the_same(cell, train, as_it_is):
     assert contender.compile_s > 0 and as_it_is[0] == "forgot" and callable(as_it_is[1])
 
 
-def test_torch_compile_is_a_peer_of_all_that_its_cells_have(as_it_is, command, capsys, tmp_path):
+def test_torch_compile_is_a_peer_of_all_that_its_cells_have(as_it_is, command, page, capsys):
     code, found = command(
         *SMALL, "--shape", "3,2,4,5,1", "--shape", "3,2,4,5,1,bidirectional", "--cell", "lstm", "--compile"
     )
@@ -170,10 +167,7 @@ def test_torch_compile_is_a_peer_of_all_that_its_cells_have(as_it_is, command, c
         assert ("torch.compile" in row["left_out"]) == (not one_way)
     said = capsys.readouterr().out
     assert "/ compiled" in said and "torch.compile: first calls, which compile, took" in said and "go one way" in said
-    path = tmp_path / "compiled.json"
-    path.write_text(json.dumps(found))
-    assert cli.main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 0
-    assert " torch.compile (compiled in " in (tmp_path / "page.html").read_text()
+    assert " torch.compile (compiled in " in page(found)
 
 
 def test_a_compiler_that_fails_is_told_of(command, monkeypatch, as_it_is, capsys):

@@ -1,7 +1,5 @@
 """`numbarnn bench --stream`: single steps, compared before they are timed; their table, their record, their page."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -59,7 +57,7 @@ def test_steps_are_those_of_the_whole_sequence(cell, name):
         np.testing.assert_array_equal(np.array(found[quantity]), np.array(again[quantity]))
 
 
-def test_the_command_times_every_way_and_its_page_shows_them(few, command, capsys, tmp_path):
+def test_the_command_times_every_way_and_its_page_shows_them(few, command, page, capsys, tmp_path):
     code, found = command(*SMALL, "--shape", "1,1,4,5,1", "--cell", "lstm,gru")
     assert code == 0, [row["refusal"] for row in found["results"]]
     for row in found["results"]:
@@ -69,10 +67,7 @@ def test_the_command_times_every_way_and_its_page_shows_them(few, command, capsy
         assert all(0 < row["median_s"][name] <= row["p99_s"][name] for name in row["seconds"])
         assert {check["contender"] for check in row["agreement"]} >= {"numbarnn", "stepper"}
     assert "99th percentile of 21 calls" in (said := capsys.readouterr().out) and "/ torch cell" in said
-    path = tmp_path / "stream.json"
-    path.write_text(json.dumps(found))
-    assert cli.main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 0
-    text = (tmp_path / "page.html").read_text()
+    text, path = page(found), tmp_path / "record.json"
     assert "one step at a time" in text and "lstm 1,1,4,5,1 float32 step" in text and "CPU: ratios" not in text
     own = found["results"][0]
     assert f"{own['median_s']['stepper'] * 1e6:.1f} / {own['p99_s']['stepper'] * 1e6:.1f}" in text

@@ -1,6 +1,5 @@
 """Memory and energy of calls: what the system and the drivers tell, and nothing where they do not."""
 
-import json
 import sys
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
@@ -8,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from numbarnn import cli, engines
+from numbarnn import engines
 from numbarnn.bench.peers.contender import Contender
 from numbarnn.bench.speed import energy, memory, record, speed_table, timing, usage
 from numbarnn.engines.base import Engine
@@ -257,7 +256,7 @@ def test_energy_is_that_of_a_call_of_many(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------- in rows and on pages
-def test_both_are_in_the_record_the_table_and_the_page(command, monkeypatch, powercap, tmp_path, capsys, short_turns):
+def test_both_are_in_the_record_the_table_and_the_page(command, page, monkeypatch, powercap, capsys, short_turns):
     pytest.importorskip("torch")
     monkeypatch.setattr(record, "cpu_peak", lambda *_: 1e9)
     monkeypatch.setattr(record, "cpu_bandwidth", lambda *_: 1e9)
@@ -276,17 +275,13 @@ def test_both_are_in_the_record_the_table_and_the_page(command, monkeypatch, pow
         assert set(row["peak_bytes"]) == set(row["energy_j"]) == set(row["seconds"])
         assert row["peak_bytes"]["numbarnn"] == 2 * MB and row["peak_bytes"]["torch"] == 30 * MB
         assert all(joules > 0 for joules in row["energy_j"].values())
-    said, path = capsys.readouterr().out, tmp_path / "used.json"
+    said = capsys.readouterr().out
     assert "MB / torch" in said and "mJ / torch" in said
-    path.write_text(json.dumps(found))
-    assert cli.main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 0
-    text = (tmp_path / "page.html").read_text()
+    text = page(found)
     assert "2, 30 PyTorch" in text and "<th>mJ</th>" in text and "RAPL" in text
     for row in found["results"]:
         row["peak_bytes"], row["energy_j"] = {}, {}
-    path.write_text(json.dumps(found))
-    assert cli.main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 0
-    assert "<th>mJ</th>" not in (tmp_path / "page.html").read_text()
+    assert "<th>mJ</th>" not in page(found)
 
 
 def test_columns_are_there_where_somebody_tells():

@@ -131,25 +131,34 @@ def _make_load_to_shared(tile):
 
 
 @cache
+def _make_fragment(tile):
+    """A device function fragment(fragments, shared, number): the four words of the lane's fragment of that number."""
+    get, lane_words = ptx.load_shared_words, tile.fragment_words
+
+    def from_registers(fragments, shared, number):
+        at = number * 4
+        return fragments[at], fragments[at + 1], fragments[at + 2], fragments[at + 3]
+
+    def from_shared(fragments, shared, number):
+        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
+        return get(shared, warp * lane_words * 32 + number * 128 + lane * 4)
+
+    return jit(from_registers if tile.resident == "registers" else from_shared, BACKEND)
+
+
+@cache
 def _make_mma_group(tile, chunk, place):
     """A device function that adds the product of one chunk, at `place` of the gathered words, to `sums`."""
     if tile.math == "tf32x3":
         return _make_split_group(tile, chunk, place)
-    strips, octets, chunks, lane_words = tile.rows // STRIP, tile.octets, tile.chunks, tile.fragment_words
-    in_registers, get = tile.resident == "registers", ptx.load_shared_words
+    strips, octets, chunks, fragment = tile.rows // STRIP, tile.octets, tile.chunks, _make_fragment(tile)
     mma = {"float16": ptx.mma_float16, "bfloat16": ptx.mma_bfloat16, "float32": ptx.mma_tf32}[tile.dtype]
     to_tf32, rounds = ptx.to_tf32, tile.math == "tf32"
 
     def multiply(fragments, sums, loaded, shared):
-        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         for half in range(2):
             for strip in range(strips):
-                number = (strip * chunks + chunk) * 2 + half
-                if in_registers:
-                    at = number * 4
-                    a = (fragments[at], fragments[at + 1], fragments[at + 2], fragments[at + 3])
-                else:
-                    a = get(shared, warp * lane_words * 32 + number * 128 + lane * 4)
+                a = fragment(fragments, shared, (strip * chunks + chunk) * 2 + half)
                 for n in range(octets):
                     b = (loaded[n, place, 2 * half], loaded[n, place, 2 * half + 1])
                     if rounds:
@@ -172,24 +181,17 @@ def _make_split_group(tile, chunk, place):
     added by float32 additions, which round. Weights are split in each step: as two words each they would take twice the
     registers.
     """
-    strips, octets, chunks, lane_words = tile.rows // STRIP, tile.octets, tile.chunks, tile.fragment_words
-    in_registers, get = tile.resident == "registers", ptx.load_shared_words
+    strips, octets, chunks, fragment = tile.rows // STRIP, tile.octets, tile.chunks, _make_fragment(tile)
     mma, split, zero = ptx.mma_tf32, ptx.split_tf32, np.float32(0)
 
     def multiply(fragments, sums, loaded, shared):
-        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         operand = cuda.local.array((octets, 4), np.uint32)  # of each row two large parts, then the small ones
         for half in range(2):
             for n in range(octets):
                 operand[n, 0], operand[n, 2] = split(loaded[n, place, 2 * half])
                 operand[n, 1], operand[n, 3] = split(loaded[n, place, 2 * half + 1])
             for strip in range(strips):
-                number = (strip * chunks + chunk) * 2 + half
-                if in_registers:
-                    at = number * 4
-                    words = (fragments[at], fragments[at + 1], fragments[at + 2], fragments[at + 3])
-                else:
-                    words = get(shared, warp * lane_words * 32 + number * 128 + lane * 4)
+                words = fragment(fragments, shared, (strip * chunks + chunk) * 2 + half)
                 (a, e), (b, f), (c, g), (d, h) = split(words[0]), split(words[1]), split(words[2]), split(words[3])
                 large, small = (a, b, c, d), (e, f, g, h)
                 for n in range(octets):
