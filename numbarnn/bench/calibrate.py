@@ -17,6 +17,7 @@ import numpy as np
 
 from numbarnn.bench import report
 from numbarnn.bench.cases.passes import FORWARD
+from numbarnn.bench.cases.shapes import tf32_name
 from numbarnn.bench.speed import record
 from numbarnn.cells import CELLS
 from numbarnn.engines.gpu import profiles
@@ -41,7 +42,7 @@ def problem_of(row, profile):
     sizes, training = row["shape"], row["what"] != FORWARD
     return Problem(
         "cuda", CELLS[row["cell"]], row["dtype"], sizes["I"], (sizes["H"],) * sizes["L"], 1, sizes["T"], sizes["B"],
-        training, allow_tf32=row["tf32"], profile=profile,
+        training, allow_tf32=row["tf32"] is True, splits_tf32=row["tf32"] == "3x", profile=profile,
     )  # fmt: skip
 
 
@@ -65,7 +66,8 @@ def limit_of(row):
 def name_of(row):
     """A row in words."""
     sizes = ",".join(map(str, row["shape"].values()))
-    return f"{row['cell']} {sizes} {row['dtype']}{' tf32' * row['tf32']} {row['what']}"
+    words = row["cell"], sizes, row["dtype"], tf32_name(row["tf32"]), row["what"]
+    return " ".join(filter(None, words))
 
 
 # ---------------------------------------------------------------------------------------------------------- the fit

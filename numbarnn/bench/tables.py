@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numbarnn
 from numbarnn.bench.cases.passes import FORWARD, TRAINING, WHOLE
-from numbarnn.bench.cases.shapes import SETS, TF32, Shape
+from numbarnn.bench.cases.shapes import SETS, TF32, Shape, tf32_name
 from numbarnn.bench.speed import record, trust
 from numbarnn.bench.speed.lineup import TORCH
 
@@ -66,8 +66,8 @@ def newest(device, shapes=None):
     records.sort(key=lambda one: one["date"])
     of_device = [one for one in records if one["device_name"] == records[-1]["device_name"]]
     found = {(row["cell"], row["dtype"], row["tf32"]): one for one in of_device for row in rows_of(one, shapes)}
-    order = list(NAMES)
-    return dict(sorted(found.items(), key=lambda item: (order.index(item[0][0]), item[0][1:])))
+    cells, words = list(NAMES), list(TF32.values())
+    return dict(sorted(found.items(), key=lambda item: (cells.index(item[0][0]), item[0][1], words.index(item[0][2]))))
 
 
 def rows_of(one, shapes=None):
@@ -135,7 +135,7 @@ def table(device, shapes):
     columns, square = newest(device, shapes), all(s.I == s.H for s in shapes)
     heads = ["T, B, H, layers" if square else "T, B, I, H, layers"]
     for cell, dtype, tf32 in columns:
-        heads += [f"{NAMES[cell]} {dtype}{' TF32' if tf32 else ''} forward", "with backward"]
+        heads += [f"{NAMES[cell]} {f'{dtype} {tf32_name(tf32)}'.rstrip()} forward", "with backward"]
     rows = [heads]
     for shape in shapes:
         sizes = [shape.T, shape.B, *([] if square else [shape.I]), shape.H, shape.L]

@@ -10,6 +10,7 @@ import pytest
 import fake_cudnn
 from numbarnn.bench import info, tables
 from numbarnn.bench.cases import cases, passes, shapes
+from numbarnn.bench.compared import rows
 from numbarnn.bench.peers import cudnn, cudnn_peer, peers, torch_peer
 from numbarnn.bench.peers.cudnn import options
 from numbarnn.bench.prove import child, parts, results
@@ -108,6 +109,19 @@ def test_with_and_without_tf32_are_rows_of_their_own(machine, bench):
     assert [case.allow_tf32 for case in machine.cases] == [False, False, True, True]
     assert set(machine.tf32) == {(False, False), (True, True)}
     assert not torch.backends.cudnn.allow_tf32
+
+
+def test_three_products_of_tf32_are_ours_alone(machine, bench, capsys):
+    """Peers do not round, nor may we be off by more than without TF32."""
+    code, found = bench("--tf32", "3x")
+    assert code == 0, [row["refusal"] for row in found["results"]]
+    assert [row["tf32"] for row in found["results"]] == ["3x", "3x"]
+    assert {math for _, math in machine.asked} == {options.MATH_TYPES["fma"]}
+    assert [case.allow_tf32 for case in machine.cases] == ["3x", "3x"] and set(machine.tf32) == {(False, False)}
+    said = capsys.readouterr().out
+    assert "3xTF32" in said and "PyTorch's default" not in said
+    assert "--tf32 3x" in tables.command_of([found])
+    assert "float32 3xTF32" in str(rows.key_of(found["results"][0]))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
@@ -287,6 +301,7 @@ def test_prove_records_what_bench_would(machine, tmp_path, monkeypatch):
 def test_prove_tells_why_there_is_no_time(machine, tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "make_layer", lambda *_, **__: 1 / 0)
     part, asked = parts.BY_NAME["precision"], parts.Asked("cuda", True, str(tmp_path))
+    assert "lstm 25,16,512,512,1 float32 3xtf32" in part.questions(asked)
     name = next(name for name in part.questions(asked) if "tf32" in name)
     found = child.answer(part, name, asked)
     assert found["outcome"] == "wrong"
@@ -294,7 +309,7 @@ def test_prove_tells_why_there_is_no_time(machine, tmp_path, monkeypatch):
 
 
 def test_layers_get_tf32_where_a_case_has_it():
-    for allowed in (False, True):
+    for allowed in (False, True, "3x"):
         case = cases.Case("gru", 2, 3, 4, (5,), allow_tf32=allowed)
         layer = cases.make_layer(case, "cpu", cases.make_instance(case).parameters)
         assert layer.stack.allow_tf32 is allowed

@@ -165,6 +165,7 @@ def test_a_pytorch_that_computes_something_else_is_no_measure():
     assert lineup.limit(case, 1.01 * accuracy.PEER_TRUST * floor) == floor
     rounded = replace(case, allow_tf32=True)
     assert lineup.limit(rounded, 0.0) == accuracy.floor(replace(case, dtype="float16")) > 1000 * floor
+    assert lineup.limit(replace(case, allow_tf32="3x"), 0.0) == floor
     assert lineup.largest_trusted(rounded, None) == accuracy.PEER_TRUST * lineup.limit(rounded, 0.0)
 
 

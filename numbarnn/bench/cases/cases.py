@@ -64,7 +64,7 @@ class Case:
     lengths: str | None = None
     padding_value: float = 0.0
     resets: bool = False  # sequences begin anew at random times
-    allow_tf32: bool = False  # float32 products may be rounded, on a GPU
+    allow_tf32: bool | str = False  # on a GPU; True: float32 products may be rounded; "3x": each as three of TF32
     chain: bool = False  # the benchmark calls each layer by itself, one after the other
 
     @property
@@ -250,7 +250,7 @@ def make_layer(case, device, parameters, schedule="auto", seed=SEED):
     sizes = {"hidden_size": case.hidden[0], "num_layers": case.L}
     options |= sizes if case.equal_layers else {"hidden_size": list(case.hidden)}
     options |= {name: getattr(case, name) for name in LAYER_OPTIONS if name in case.uses}
-    options |= {"allow_tf32": True} if case.allow_tf32 else {}
+    options |= {"allow_tf32": case.allow_tf32} if case.allow_tf32 else {}
     if case.cell in TRACED_CELLS:
         options.pop("bias")  # there are those of the equations
     layer = layer_type(case.cell)(case.input_size, **options)

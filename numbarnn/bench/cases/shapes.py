@@ -119,4 +119,10 @@ SEMANTICS = {
 }
 
 
-TF32 = {"off": False, "on": True}  # the words of --tf32
+#: Words of --tf32 -> layers' `allow_tf32`.
+TF32 = {"off": False, "on": True, "3x": "3x"}
+
+
+def tf32_name(tf32):
+    """What is said of float32 with an `allow_tf32`; empty where nothing is."""
+    return {False: "", True: "TF32", "3x": "3xTF32"}[tf32]

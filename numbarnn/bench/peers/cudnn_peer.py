@@ -173,7 +173,7 @@ class CudnnLayers:
 
 def variants(case):
     """Contender's name -> what cuDNN is asked for, of every algorithm and math type that fits a case's dtype."""
-    maths = FLOAT32_MATHS[case.allow_tf32] if case.dtype == "float32" else (None,)  # None: see `cudnn.Options`
+    maths = FLOAT32_MATHS[case.allow_tf32 is True] if case.dtype == "float32" else (None,)  # None: see `cudnn.Options`
     return {
         f"{PREFIX}{algorithm}{'' if math == maths[0] else ' ' + math}": {"algorithm": algorithm, "math_type": math}
         for math in maths

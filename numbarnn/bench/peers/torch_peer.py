@@ -37,13 +37,13 @@ def torch_threads(threads):
 
 @contextmanager
 def torch_tf32(allowed):
-    """A context in which PyTorch may round float32 operands on a GPU to TF32, or may not."""
+    """A context in which PyTorch may round float32 operands on a GPU to TF32 (True), or may not."""
     import torch
 
     switches = torch.backends.cudnn, torch.backends.cuda.matmul
     before = [switch.allow_tf32 for switch in switches]
     for switch in switches:
-        switch.allow_tf32 = allowed
+        switch.allow_tf32 = allowed is True
     try:
         yield
     finally:

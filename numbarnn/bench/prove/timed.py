@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from numbarnn.bench import info, report
 from numbarnn.bench.cases.passes import SHORT, USUAL
-from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, shapes
+from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, shapes, tf32_name
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import record, stream, timing, trust
 from numbarnn.bench.speed.lineup import disagreement
@@ -31,13 +31,18 @@ class Problem(NamedTuple):
     cell: str
     shape: Any
     dtype: str
-    tf32: bool
+    tf32: bool | str
     semantics: Any
     schedules: tuple
 
     def __str__(self):
-        more = f"{' tf32' * self.tf32}{' skip' * (self.semantics.input_mode == 'skip')}"
+        more = f"{_with_tf32(self.tf32)}{' skip' * (self.semantics.input_mode == 'skip')}"
         return f"{self.cell} {self.shape} {self.dtype}{more}"
+
+
+def _with_tf32(tf32):
+    """The word of a name; nothing without TF32."""
+    return f" {tf32_name(tf32)}".rstrip().lower()
 
 
 def problems(of):
@@ -52,13 +57,16 @@ def problems(of):
                     # "auto" for the tables, which have no others
                     yield Problem(cell, shape, dtype, False, USUAL, own + auto)
     elif of == "precision":
-        tf32 = [Problem("lstm", shape, "float32", True, USUAL, auto) for shape in SETS["schedules"]]
+        rounded, split = (
+            [Problem("lstm", shape, "float32", tf32, USUAL, own) for shape in SETS["schedules"]]
+            for tf32, own in ((True, auto), ("3x", ("persistent",)))
+        )
         halves = [Problem("lstm", shape, "bfloat16", False, USUAL, auto) for shape in SETS["schedules"]]
         one = [
             Problem(cell, shape, dtype, False, USUAL, one_layer)
             for cell in CELLS for shape in ONE_SEQUENCE for dtype in DTYPES
         ]  # fmt: skip
-        in_turn = zip_longest(one, tf32, halves if find_spec("ml_dtypes") else ())
+        in_turn = zip_longest(one, rounded, split, halves if find_spec("ml_dtypes") else ())
         yield from (problem for some in in_turn for problem in some if problem is not None)
     elif of == "stream":
         yield from (Problem(cell, shape, dtype, False, USUAL, auto)
@@ -134,7 +142,7 @@ def told(answers):
 
 def _about(row):
     sizes = ",".join(map(str, row["shape"].values()))
-    more = f"{' tf32' * row['tf32']}{' skip' * (row['input_mode'] == 'skip')}"
+    more = f"{_with_tf32(row['tf32'])}{' skip' * (row['input_mode'] == 'skip')}"
     return f"{row['cell']} {sizes} {row['dtype']}{more} {SHORT[row['what']]}"
 
 

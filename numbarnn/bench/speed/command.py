@@ -38,7 +38,8 @@ class Timing(Row):
     """One row.
 
     Attributes:
-        tf32: whether float32 products were allowed to be rounded to TF32, for everybody.
+        tf32: whether float32 products were allowed to be rounded to TF32, for everybody; "3x": ours computed as three
+            products of TF32 each (`allow_tf32`), those of peers not rounded.
         input_mode: "linear", or "skip": layer 0 has no W.
         form: words of `shapes.FORMS`.
         device_ratio: as `ratio`, by the GPU's clock.
@@ -50,7 +51,7 @@ class Timing(Row):
             nobody tells.
     """
 
-    tf32: bool = False
+    tf32: bool | str = False
     input_mode: str = "linear"
     device_ratio: dict = field(default_factory=dict)
     host_behind: dict = field(default_factory=dict)
@@ -90,7 +91,8 @@ def add_arguments(parser):
     parser.set_defaults(cell=None)  # which of the two it is, the set says
     add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
     add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
-    add_list_argument(parser, "--tf32", TF32, list(TF32), "; on a GPU, of float32: PyTorch's own default is on")
+    about = "; on a GPU, of float32: PyTorch's own default is on; 3x: ours alone, peers as with off"
+    add_list_argument(parser, "--tf32", TF32, ["off", "on"], about)
     add_machine_arguments(parser)
     report.add_json_argument(parser, "times, ratios, agreement, device and versions")
 

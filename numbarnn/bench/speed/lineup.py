@@ -116,7 +116,7 @@ def said(exception):
 # ------------------------------------------------------------------------------------------------------ what is right
 def judged_as(case):
     """The case whose floor counts."""
-    return replace(case, dtype="float16") if case.allow_tf32 and case.dtype == "float32" else case
+    return replace(case, dtype="float16") if case.allow_tf32 is True and case.dtype == "float32" else case
 
 
 def limit(case, torch_error):

@@ -29,7 +29,8 @@ TORCH_METHOD = {
     "forward": "module.eval() under torch.no_grad(): on a GPU cuDNN's inference call",
     "forward+backward": "module.train(): forward and y.backward(dy), which gives dx, dhx, dcx and all weight gradients",
     "torch.compile": "with --compile, the modules for one step (LSTMCell, ...) of all layers, in a loop over time",
-    "allow_tf32": "as each row's tf32 says; PyTorch's own default is True for cuDNN (torch.backends.cudnn.allow_tf32)",
+    "allow_tf32": "as each row's tf32 says (3x: False); PyTorch's own default is True for cuDNN "
+    "(torch.backends.cudnn.allow_tf32)",
 }
 CUDNN_METHOD = {
     "forward": "cudnnRNNForward, CUDNN_FWD_MODE_INFERENCE",
@@ -38,7 +39,7 @@ CUDNN_METHOD = {
     "forward in training, backward data, backward weights": "the same functions apart, each again and again with the "
     "reserve space of one forward; backward: data and weights",
     "how": "weights packed and spaces allocated before; layout and whether it is one CUDA graph: each row's notes",
-    "tf32": "CUDNN_FMA_MATH without, CUDNN_DEFAULT_MATH with; and as a contender of its own "
+    "tf32": "CUDNN_FMA_MATH without and with 3x, CUDNN_DEFAULT_MATH with; and as a contender of its own "
     "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION, which rounds to float16",
 }
 

@@ -2,6 +2,7 @@
 
 from numbarnn.bench import report
 from numbarnn.bench.cases.passes import BACKWARD_WEIGHTS, SHORT
+from numbarnn.bench.cases.shapes import tf32_name
 from numbarnn.bench.peers.peers import COMPILED
 from numbarnn.bench.speed import trust
 from numbarnn.bench.speed.lineup import TORCH, is_cudnn
@@ -41,7 +42,7 @@ def print_timings(rows, where, doubt):
     clock = "the GPU's clock" if gpu else f"{where.threads} CPU threads"
     title = f"Milliseconds per call, {clock}; a ratio below 1: numbarnn is faster"
     title += "; call: by the host's clock" if gpu else "; us/step: numbarnn's call / T; GFLOP/s: of its products"
-    title += "; TF32 is PyTorch's default" if any(row["tf32"] for row in rows) else ""
+    title += "; TF32 is PyTorch's default" if any(row["tf32"] is True for row in rows) else ""
     report.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("pass", "result"))
     say_left_out(rows)
     say_compile_times(rows)
@@ -58,7 +59,7 @@ def about(row):
     """What a row is about, as cells."""
     schedule, plan = row["schedule"], row["plan"]
     schedule = f"auto: {plan.split()[0]}" if schedule == "auto" and plan else schedule
-    dtype = f"{row['dtype']}, TF32" if row.get("tf32") else row["dtype"]
+    dtype = ", ".join(filter(None, [row["dtype"], tf32_name(row.get("tf32", False))]))
     sizes = ",".join(map(str, [*row["shape"].values(), *row.get("form", ())]))
     sizes += " skip" if row.get("input_mode") == "skip" else ""
     return row["cell"], sizes, dtype, SHORT[row["what"]], schedule

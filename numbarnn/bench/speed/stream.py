@@ -48,7 +48,7 @@ class StreamTiming(Row):
         left_out: contender -> why it has no times.
     """
 
-    tf32: bool = False
+    tf32: bool | str = False
     input_mode: str = "linear"
     calls: int = 0
     p99_s: dict = field(default_factory=dict)
