@@ -29,19 +29,27 @@ GRID_CELLS = ("lstm", "gru", "rnn_tanh", GENERAL["light"], UNEVEN["fewer"], UNEV
 # Sizes that a block's units and a warp's columns divide, and that they do not.
 GRID_HIDDEN = ((1,), (33,), (64,), (16, 16), (33, 17, 40))
 GRID_DTYPES = ("float32", "float64", "float16")
+GRID_OTHERS = tuple(product((0.0, 0.5), (6, 64)))  # dropout; SMs: few, so that there are several blocks and launches
 by_profile = pytest.mark.parametrize("profile", profiles.PROFILES)
 
 
-def grid(cell, dtype):
-    """Small problems, on a device of few SMs, so that there are several blocks and sometimes several launches."""
-    for hidden, directions, dropout, sms in product(GRID_HIDDEN, (1, 2), (0.0, 0.5), (6, 64)):
+def grid(cell, dtype, part):
+    """Small problems of all sizes and directions, each with another one of GRID_OTHERS; in each part with another."""
+    for number, (hidden, directions) in enumerate(product(GRID_HIDDEN, (1, 2))):
+        dropout, sms = GRID_OTHERS[(number + number // 2 + part) % len(GRID_OTHERS)]
         profile = replace(profiles.SIMULATOR, multiprocessors=sms)
         yield problem_of(cell, dtype, hidden, 3, 5, profile, directions=directions, dropout=dropout)
 
 
-by_grid = pytest.mark.parametrize(
-    "cell, dtype", list(product(GRID_CELLS, GRID_DTYPES)), ids=lambda value: getattr(value, "name", value)
-)
+def grid_parts():
+    """Each cell in each dtype with one part of the grid, another from point to point; if `full` with all of them."""
+    for number, (cell, dtype) in enumerate(product(GRID_CELLS, GRID_DTYPES)):
+        for more in range(len(GRID_OTHERS)):
+            part, name = (number + more) % len(GRID_OTHERS), getattr(cell, "name", cell)
+            yield pytest.param(cell, dtype, part, marks=pytest.mark.full if more else [], id=f"{name}-{dtype}-{part}")
+
+
+by_grid = pytest.mark.parametrize("cell, dtype, part", list(grid_parts()))
 
 
 # -------------------------------------------------------------------------------------------- what must always hold
@@ -123,16 +131,16 @@ def check_tables(problem, launch):
 
 
 @by_grid
-def test_every_unit_is_owned_once_and_every_weight_multiplied_once(cell, dtype):
-    for problem, backward in product(grid(cell, dtype), BOTH_PASSES):
+def test_every_unit_is_owned_once_and_every_weight_multiplied_once(cell, dtype, part):
+    for problem, backward in product(grid(cell, dtype, part), BOTH_PASSES):
         for launch in check_launches(problem, backward):
             check_tables(problem, launch)
 
 
 @by_grid
-def test_plans_are_right(cell, dtype):
+def test_plans_are_right(cell, dtype, part):
     schedule, turns = choose("persistent"), cycle((1, 2, 9))
-    for problem in grid(cell, dtype):
+    for problem in grid(cell, dtype, part):
         steps = next(turns)
         problem = replace(problem, steps=steps)
         forward = schedule.plan_forward(problem)
@@ -202,9 +210,11 @@ def test_random_numbers_have_a_row_for_each_place():
         assert len(rows) == (4 if training else 1)
 
 
-def test_the_grid_has_one_and_several_launches():
-    """So that the tests above test something."""
-    plans = [planner.plan_launches(problem, problem.profile, False) for problem in grid("lstm", "float32")]
+@pytest.mark.parametrize("part", range(len(GRID_OTHERS)))
+def test_the_grid_has_one_and_several_launches(part):
+    """So that the tests above test something: in any two parts that follow each other, as each cell has."""
+    problems = [problem for one in (part, part + 1) for problem in grid("lstm", "float32", one)]
+    plans = [planner.plan_launches(problem, problem.profile, False) for problem in problems]
     counts = {len(launches) for launches in plans}
     assert min(counts) == 1 and max(counts) > 1
     assert any(launch.last - launch.first > 1 for launches in plans for launch in launches)
