@@ -60,10 +60,11 @@ class Entry:
     Args:
         function: the Python function.
         what: what a person is told that is being compiled, or a function of the constant given to `address`.
+        interleaved: how many vectors a loop that becomes vectors works on at a time; 0: as LLVM decides.
     """
 
-    def __init__(self, function, what):
-        self.py_func, self.what = function, what
+    def __init__(self, function, what, interleaved=0):
+        self.py_func, self.what, self.interleaved = function, what, interleaved
         self.__name__, self.__qualname__, self.__doc__ = function.__name__, function.__qualname__, function.__doc__
 
     def address(self, *first):
@@ -90,16 +91,18 @@ class Entry:
             arguments = [next(values) if isinstance(one, types.Type) else one for one in given]
             call(Plain(self.py_func), arguments, builder)
 
-        return module_of(symbol, kinds, write)
+        return module_of(symbol, kinds, write, self.interleaved)
 
 
-def module_of(symbol, kinds, write):
+def module_of(symbol, kinds, write, interleaved=0):
     """LLVM's module with a function of that symbol, and modules to link with it.
 
     Args:
         kinds: types of its arguments; it returns nothing. write: write(builder, values) writes what it does.
+        interleaved: of its loops, see `Entry`.
     """
     module = ir.Module(symbol)
+    module.interleaved = interleaved
     entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [one.llvm for one in kinds]), symbol)
     builder = ir.IRBuilder(entry.append_basic_block())
     write(builder, list(map(Value, kinds, entry.args)))
@@ -177,6 +180,15 @@ def call(function, arguments, builder):
     return with_each(
         called.returned, lambda one: Value(one.type, builder.load(builder.gep(place, _path(next(numbers)))))
     )
+
+
+def _interleaved_loop(module, count):
+    """What tells LLVM of one loop that it should work on so many vectors at a time. LLVM knows a loop by a node that
+    names itself first."""
+    wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.interleave.count"), ir.IntType(32)(count)])
+    loop = ir.MDValue(module, [wish], name=str(len(module.metadata)))
+    loop.operands = (loop, wish)
+    return loop
 
 
 def _path(number):
@@ -378,7 +390,9 @@ class _Function(Expressions):
         self.depth -= 1
         self.builder.position_at_end(following)
         move_on()
-        self.builder.branch(head)
+        again = self.builder.branch(head)
+        if interleaved := getattr(self.builder.module, "interleaved", 0):
+            again.set_metadata("llvm.loop", _interleaved_loop(self.builder.module, interleaved))
         self.builder.position_at_end(after)
 
     def run_Continue(self, node):

@@ -9,7 +9,11 @@ import numbarnn
 from numbarnn import cells
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.lstm import lstm_backward, lstm_forward
+from numbarnn.compile import native
+from numbarnn.compile.plain import Entry
+from numbarnn.engines.cpu import cell_steps
 from numbarnn.engines.cpu.cell_parts import CellParts, StageParts
+from numbarnn.engines.cpu.records import INTERLEAVED
 from sum_cells import LADDER
 
 
@@ -49,6 +53,20 @@ def test_a_name_goes_by_sums_and_noise():
 def test_stages_have_names_of_their_own():
     parts = CellParts(LADDER, "float32")
     assert len({repr(StageParts(parts, number)) for number in range(len(LADDER.stages))} | {repr(parts)}) > 2
+
+
+# ------------------------------------------------------------------------------------------ machine code
+def test_loops_work_on_several_vectors_at_a_time():
+    """LLVM is told of each loop, and heeds it: the code has more than one copy of what a loop does."""
+    parts, sizes = CellParts(cells.LSTM, "float32"), []
+    for interleaved in (0, INTERLEAVED):
+        entry = Entry(cell_steps.infer_units.py_func, "a test", interleaved)
+        module, others = entry.module("test", (parts,))
+        loops = [line for line in str(module).splitlines() if "!llvm.loop" in line]
+        assert bool(loops) == bool(interleaved)
+        assert len({line.rpartition("!")[2] for line in loops}) == len(loops)  # nodes, of which each loop has its own
+        sizes.append(len(native.compiled(module, others)))
+    assert sizes[1] > 1.5 * sizes[0]
 
 
 # ------------------------------------------------------------------------------------------ what Numba compiles
