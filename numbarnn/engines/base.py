@@ -194,6 +194,11 @@ class Engine(ABC):
         calls."""
         return functions
 
+    def mover(self, functions, array):
+        """A function f(other), after which functions of `joined` work on another array of the same shape and strides in
+        place of this one; None where they cannot."""
+        return None
+
     @abstractmethod
     def copy(self, out, x):
         """out = x, arrays of one shape with up to 3 axes, any strides."""

@@ -16,6 +16,9 @@ from numbarnn.passes.executor import state_arrays, with_each
 from numbarnn.passes.forward import ForwardPass
 
 SMALL = 1 << 20  # bytes of a call's largest arrays, of all steps and layers, up to which it is bound
+LARGE = 1 << 24  # the same for inference, where x and y, the largest arrays of callers, need not be copied
+LARGE_KINDS = 4  # of such calls that are kept bound, as their buffers are large too
+NEVER = ()  # in place of passes: such calls cannot be bound
 SMALL_WEIGHTS = 1 << 17  # numbers of weights up to which backward is: their gradients are copied out too
 KINDS = 32  # of calls that are kept bound
 KEPT = 4  # bound passes of one kind that are kept: as many calls run at the same time, or wait for their backward
@@ -24,12 +27,28 @@ KEPT = 4  # bound passes of one kind that are kept: as many calls run at the sam
 def is_small(problem):
     """Whether calls of a problem may be bound: they are short, and nothing in them changes from call to call but the
     callers' arrays."""
+    return _largest_arrays(problem) <= SMALL and not _differs(problem)
+
+
+def is_moderate(problem):
+    """The same of larger calls, whose x and y stay where they are (`BoundForward`)."""
+    size = _largest_arrays(problem)
+    return SMALL < size <= LARGE and not (problem.training or problem.batch_major or _differs(problem))
+
+
+def _largest_arrays(problem):
+    """Bytes of a call's largest arrays, of all steps and layers."""
     cell, rows = problem.cell, problem.steps * problem.batch
     values = max(cell.num_gates, cell.num_saved) + cell.num_private + 2  # per unit; h, and what it is made of
     widths = problem.input_size + problem.directions * values * sum(problem.hidden_sizes)
+    return rows * widths * np.dtype(problem.dtype).itemsize
+
+
+def _differs(problem):
+    """Whether something else than callers' arrays changes from call to call."""
+    cell = problem.cell
     draws = problem.training and (problem.dropping or bool(cell.noise) or any(cell.drop_connect))
-    differs = problem.masked or problem.keeps_states or draws
-    return rows * widths * np.dtype(problem.dtype).itemsize <= SMALL and not differs
+    return problem.masked or problem.keeps_states or draws
 
 
 class CallersArrays(NamedTuple):
@@ -103,15 +122,22 @@ class BoundForward(_Bound):
     Args:
         call: the `forward.Call`. plan: of the pass. x, hx, cx: arrays like those that it will get.
         free: the list of those that nobody uses. arrays: the `CallersArrays` that x, hx and cx are.
+        in_place: for inference; x is read where it is, and y written to a new array, where the engine can do so.
 
     Attributes:
         work: the `ForwardPass`.
+        in_place: whether it is so.
     """
 
-    def __init__(self, call, plan, x, hx, cx, free=(), arrays=NUMPY):
+    def __init__(self, call, plan, x, hx, cx, free=(), arrays=NUMPY, in_place=False):
         super().__init__((x, hx, cx), arrays)
         self.work, self._free, self._backward = ForwardPass(call, *self._own), free, {}
         self._bind(plan)
+        if in_place:
+            self._last = self.work.h[self.work.problem.layers - 1]
+            self._movers = [call.engine.mover(self._functions, array) for array in (self._own[0], self._last)]
+            in_place = None not in self._movers
+        self.in_place = in_place
         if call.reserves:
             self._results = *self._results, self.work.reserve
             self._into_reserve = arrays.into(self.work.reserve)
@@ -120,9 +146,22 @@ class BoundForward(_Bound):
     def run(self, number, *arrays):
         """(y, hy, cy) of x, hx and cx, and the reserve if the call has one; `number` is that of a training call."""
         self.work.call = number
+        if self.in_place:
+            return self._run_in_place(*arrays)
         self._fill(arrays)
         self._run()
         return self._copies()
+
+    def _run_in_place(self, x, *state):
+        """The same, y in an array that is the caller's from now on."""
+        for copy, other in zip(self._into[1:], state, strict=True):
+            if copy is not None:
+                copy(other)
+        h = self.work.engine.empty(self._last.shape, self._last.dtype)
+        for move, array in zip(self._movers, (x, h), strict=True):
+            move(array)
+        self._run()
+        return h[1:-1], *(with_each(one, np.ndarray.copy) for one in self._results[1:])
 
     def step(self, x):
         """y (B, D*H) of one step with x (B, I), from the state that the last one left."""
@@ -210,10 +249,12 @@ class BoundPasses:
 
     def __init__(self, engine):
         self._engine, self._free = engine, {}  # (kind, threads) -> passes, or None where such calls are not bound
+        self._large = {}  # likewise of moderate calls, None before the second of a kind, or NEVER
 
     def find(self, kind, weights):
         """A `BoundForward` with these weights that was given back after a call of this kind, or None."""
-        free = self._free.get((kind, self._engine.num_threads)) if self._engine.binds_calls else None
+        key = kind, self._engine.num_threads
+        free = (self._free.get(key) or self._large.get(key)) if self._engine.binds_calls else None
         bound = _pop(free) if free else None
         return bound if bound is not None and bound.work.flat is weights else None
 
@@ -227,6 +268,8 @@ class BoundPasses:
         if not self._engine.binds_calls:
             return None
         kind, problem = (kind, self._engine.num_threads), call.problem
+        if arrays is NUMPY and is_moderate(problem) and not plan.concurrent:
+            return self._make_large(kind, call, plan, given)
         if kind not in self._free:
             if len(self._free) >= KINDS:
                 self._free = {}
@@ -239,3 +282,20 @@ class BoundPasses:
             outer = (problem.batch, problem.steps) if problem.batch_major else (problem.steps, problem.batch)
             x = np.empty((*outer, problem.input_size), problem.dtype)
         return BoundForward(call, plan, x, hx, cx, free, arrays)
+
+    def _make_large(self, kind, call, plan, given):
+        """A new `BoundForward` for moderate calls; None for the first of a kind, as many come but once."""
+        if kind not in self._large:
+            if len(self._large) >= LARGE_KINDS:
+                self._large = {}
+            self._large[kind] = None
+            return None
+        free = self._large.get(kind)
+        if free is None:
+            free = self._large[kind] = []
+        if free is NEVER:
+            return None
+        bound = BoundForward(call, plan, *given, free, in_place=True)
+        if not bound.in_place:
+            self._large[kind] = NEVER
+        return bound if bound.in_place else None

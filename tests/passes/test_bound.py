@@ -97,6 +97,48 @@ def test_weights_that_change_in_place_count_at_once():
     np.testing.assert_array_equal(step(x[0]), other(x[:1])[0][0])
 
 
+@pytest.mark.parametrize("threads", (1, 2))
+@pytest.mark.parametrize("options", ({}, {"num_layers": 2, "bidirectional": True}, {"proj_size": 5}), ids=str)
+def test_larger_inference_reads_x_where_it_is_and_writes_y_to_a_new_array(options, threads):
+    """Results of earlier calls stay; x, states and weights are those of each call. The first call with a state, and the
+    first without, are not bound."""
+    layer, other = (nr.LSTM(8, 32, device="cpu", seed=0, **options) for _ in range(2))
+    rng, found, expected, former = np.random.default_rng(0), [], [], nr.get_num_threads()
+    nr.set_num_threads(threads)
+    try:
+        for number, x in enumerate(rng.standard_normal((6, 60, 40, 8)).astype("float32")):
+            layer.weights *= 0.9
+            other.weights[...] = layer.weights
+            state = found[-1][1] if number > 2 else None
+            found.append(layer(x.copy(), state))
+            with bound_each_time():
+                expected.append(other(x, state))
+    finally:
+        nr.set_num_threads(former)
+    kept = [one for free in layer.stack.bound._large.values() for one in free]
+    assert len(kept) == 2 and all(one.in_place for one in kept) and not other.stack.bound._large
+    for one, two in zip(found, expected, strict=True):
+        assert_same_bits(*({"y": y, "h": h, "c": c} for y, (h, c) in (one, two)))
+    assert not any(np.shares_memory(found[k][0], y) for k in range(len(found)) for y, _ in found[:k])
+
+
+def test_larger_inference_is_bound_from_the_second_call_on_and_of_few_kinds():
+    layer, kinds = nr.GRU(8, 32, device="cpu"), layer_kinds
+    for batch in range(40, 40 + bound.LARGE_KINDS + 1):
+        x = np.ones((60, batch, 8), "float32")
+        layer(x)
+        assert kinds(layer)[batch] is None
+        layer(x)
+        assert len(kinds(layer)[batch]) == 1
+        layer(x[:, :, ::-1].copy())
+        assert len(kinds(layer)[batch]) == 1 and len(kinds(layer)) <= bound.LARGE_KINDS
+
+
+def layer_kinds(layer):
+    """Batch -> the free passes of moderate calls of a layer."""
+    return {key[0][0][1]: free for key, free in layer.stack.bound._large.items()}
+
+
 def test_each_weight_space_of_a_descriptor_counts():
     rnn = functional.Descriptor("lstm", 3, 5, device="cpu")
     x, rng = np.ones((2, 1, 3), "float32"), np.random.default_rng(0)

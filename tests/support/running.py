@@ -32,11 +32,12 @@ def nan_filled(engine):
 @contextmanager
 def bound_each_time():
     """No call of layers that are made meanwhile is bound once for many (`numbarnn.passes.bound`)."""
-    before, bound.SMALL = bound.SMALL, -1
+    before = bound.SMALL, bound.LARGE
+    bound.SMALL = bound.LARGE = -1
     try:
         yield
     finally:
-        bound.SMALL = before
+        bound.SMALL, bound.LARGE = before
 
 
 def on_engine(engine, value):

@@ -140,7 +140,7 @@ class CpuEngine(HostEngine):
     def empty(self, shape, dtype):
         return self._memory.empty(shape, dtype)
 
-    copy = staticmethod(np.copyto)
+    copy, zero = staticmethod(np.copyto), staticmethod(joined.zero)
 
     def give_back_memory(self):
         self._memory.clear()
@@ -269,6 +269,9 @@ class CpuEngine(HostEngine):
 
     def joined(self, functions):
         return joined.join(functions, partial(self._function, joined.copy_rows))
+
+    def mover(self, functions, array):
+        return joined.mover(functions, array)
 
     def run_jobs(self, make_jobs, key, arrays):
         self.thread_pool.run_jobs(make_jobs())

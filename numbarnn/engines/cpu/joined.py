@@ -54,15 +54,24 @@ class _Joined:
     Args:
         item: bytes of a number.
         parts: of each function (address of the compiled one, its record, the function itself, which keeps its arrays).
+
+    Attributes:
+        records: theirs.
     """
 
     def __init__(self, item, parts):
         self._item, self._count, self._kept = item, len(parts), parts
+        self.records = [what for _, what, _ in parts]
         self._steps = (Step * len(parts))(*(Step(function=f, what=addressof(what)) for f, what, _ in parts))
         self._address = addressof(self._steps)
 
     def __call__(self):
         run_all_alone(self._item, self._address, self._count)
+
+
+def zero(out):
+    """out = 0."""
+    out[...] = 0
 
 
 @by_address
@@ -104,14 +113,39 @@ def _part(function, function_of_copies):
         call = Call.from_buffer_copy(does.call)
         call.first, call.last = given
         return does.item, does.function, call
-    if does is np.copyto and all(_has_rows(array, given[0]) for array in given):
-        out, x = given
+    if does in (np.copyto, zero) and all(_has_rows(array, given[0]) for array in given):
+        out, *x = given
         rows, numbers = out.shape
-        copy = Copy(
-            rows=rows, numbers=numbers, out=address(out), out_row=row_bytes(out), x=address(x), x_row=row_bytes(x)
-        )
+        copy = Copy(rows=rows, numbers=numbers, out=address(out), out_row=row_bytes(out))
+        if x:
+            copy.x, copy.x_row = address(x[0]), row_bytes(x[0])
+        else:  # one row of zeros, again and again
+            copy.zeros = np.zeros(numbers, out.dtype)
+            copy.x = address(copy.zeros)
         return out.itemsize, function_of_copies(out.dtype), copy
     return None
+
+
+def mover(functions, array):
+    """A function f(other), after which functions that `join` returned work on another array of the same shape and
+    strides in place of this one; None if some of them are no compiled code, whose records tell what it reads."""
+    records, start, end = [], address(array), address(array) + array.nbytes
+    for function in functions:
+        if isinstance(function, _Joined):
+            records += function.records
+        elif isinstance(function, partial) and isinstance(function.func, Steps):
+            records.append(function.func.call)
+        else:
+            return None
+    fields = [(record, name, getattr(record, name)) for record in records for name, _ in record._fields_]
+    places = [(record, name, value - start) for record, name, value in fields if start <= value < end]
+
+    def move(other):
+        first = address(other)
+        for record, name, offset in places:
+            setattr(record, name, first + offset)
+
+    return move
 
 
 def _has_rows(array, like):
