@@ -6,12 +6,13 @@ from functools import cache
 import numpy as np
 
 from numbarnn.cells import scalar
+from numbarnn.common.precision import compute_dtype
 from numbarnn.compile.scalar import functions_of
 
 
 @cache
 def forward_function(cell, dtype, backend):
-    """The cell's forward for a dtype and backend, with a general cell's signature."""
+    """The cell's forward for a dtype (see `specialise`) and backend, with a general cell's signature."""
     forward = specialise(cell.forward, dtype, backend)
     if cell.general:
         return forward
@@ -30,7 +31,7 @@ def forward_function(cell, dtype, backend):
 
 @cache
 def backward_function(cell, dtype, backend):
-    """The cell's backward for a dtype and backend, with a general cell's signature."""
+    """The cell's backward for a dtype (see `specialise`) and backend, with a general cell's signature."""
     backward = specialise(cell.backward, dtype, backend)
     if cell.general:
         return backward
@@ -69,18 +70,18 @@ def specialise(function, dtype, backend):
     Args:
         function: a plain Python function of scalars; the module-level names it uses may be floats, functions of
             `numbarnn.cells.scalar`, other such functions, or modules and types (left as they are).
-        dtype: "float32" or "float64".
+        dtype: what results are stored as; of halves float32 is what is computed in, and constants are.
         backend: "cpu" (a plain function, see `numbarnn.compile.plain`), "cuda" (cuda.jit(device=True)) or "python" (not
             compiled: for the simulator).
     """
-    replacements = functions_of(backend, dtype)
+    replacements, number = functions_of(backend, dtype), np.dtype(compute_dtype(dtype)).type
     namespace = dict(function.__globals__)
     for name in namespace.keys() & set(function.__code__.co_names):
         value = namespace[name]
         known_as = value.__name__ if getattr(value, "__module__", None) == scalar.__name__ else name
         value = replacements.get(known_as, value)
         if isinstance(value, float):
-            value = np.dtype(dtype).type(value)
+            value = number(value)
         elif isinstance(value, types.FunctionType) and not value.__module__.startswith("numba."):
             value = specialise(value, dtype, backend)
         namespace[name] = value

@@ -184,6 +184,10 @@ def upper_halves(a, b):
     return np.uint32(a) >> np.uint32(16) | (np.uint32(b) & np.uint32(0xFFFF0000))
 
 
+# ---- 2^x and 1 / x
+exp2, reciprocal = np.exp2, np.reciprocal
+
+
 def sleep(nanoseconds):
     simulator.pause()
 

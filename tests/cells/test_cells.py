@@ -295,6 +295,33 @@ def test_every_nan_stays_nan(function):
     assert np.isnan(mapped(function)(x)).all()
 
 
+HALVES = {"exp": (compiled_scalar.exp_half, np.exp, 87), "sigmoid": (compiled_scalar.sigmoid_half, exact_sigmoid, 80)}
+HALVES |= {"tanh": (compiled_scalar.tanh_half, np.tanh, 10)}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_shorter_functions_of_halves(name):
+    """At most 2^-17 off, 64 times less than float16's last place; beyond float32's range as the function's limits."""
+    function, exact, end = HALVES[name]
+    small = np.float32(compiled_scalar.TANH_SMALL_HALF) * np.linspace(0.9, 1.1, 10_001, dtype=np.float32)
+    x = np.concatenate([every(100_003), np.linspace(-end, end, 100_001, dtype=np.float32), small, -small])
+    x = x[np.abs(x) <= end]
+    with np.errstate(over="ignore", under="ignore"):
+        found = np.array([function(one) for one in x])
+        np.testing.assert_allclose(found, exact(x.astype(np.float64)), rtol=2**-17, atol=TINY)
+        ends = [function(one) for one in np.float32([-np.inf, -1000, 1000, np.inf, np.nan])]
+    assert found.dtype == np.float32
+    low, high = {"exp": (0, np.inf), "sigmoid": (0, 1), "tanh": (-1, 1)}[name]
+    np.testing.assert_array_equal(ends, [low, low, high, high, np.nan])
+
+
+def test_halves_have_shorter_functions_on_a_gpu_alone():
+    pytest.importorskip("numba.cuda")
+    of_halves = compiled_scalar.functions_of("cuda", "float16")
+    assert of_halves["tanh"] is compiled_scalar.tanh_half and of_halves["sigmoid"] is compiled_scalar.sigmoid_half
+    assert compiled_scalar.functions_of("cpu", "bfloat16") == compiled_scalar.functions_of("cpu", "float32")
+
+
 @pytest.mark.parametrize("function, exact", [(scalar.tanh, np.tanh), (scalar.sigmoid, exact_sigmoid)])
 def test_float64_uses_the_target_own_functions(function, exact):
     if function is scalar.tanh:

@@ -85,7 +85,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     dropout_factor = block.make_dropout_factor(dtype)
     publish_ax, publish_ah = (exchange.make_publish_all(dtype, tile.aligned, count) for count in (G, A))
 
-    backward, draw = backward_function(cell, math_dtype, BACKEND), make_draw(cell.noise, dtype, True)
+    backward, draw = backward_function(cell, dtype, BACKEND), make_draw(cell.noise, dtype, True)
     widen, narrow, of_state = storage.widen(dtype), storage.narrow(dtype), block.make_states(cell, dtype)
     store_state, whole, no_state = of_state.store, of_state.whole, of_state.zero
     load_private, store_private = of_state.load_private, of_state.store_private

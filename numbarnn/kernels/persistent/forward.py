@@ -50,7 +50,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         drops: whether there is dropout between layers.
         masked: whether some steps are not ordinary (`numbarnn.common.order`).
     """
-    dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
+    dtype, number = tile.dtype, np.dtype(compute_dtype(tile.dtype)).type
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
     multiplies, keeps = inputs or A > 0, save and K > 0
@@ -67,7 +67,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     (_, add_biases_w), (load_biases_r, add_biases_r) = block.make_biases(tile, G), block.make_biases(tile, A)
     publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
 
-    forward, draw = forward_function(cell, math_dtype, BACKEND), make_draw(cell.noise, dtype, save)
+    forward, draw = forward_function(cell, dtype, BACKEND), make_draw(cell.noise, dtype, save)
     widen, narrow, of_state = storage.widen(dtype), storage.narrow(dtype), block.make_states(cell, dtype)
     load_state, store_state, no_state, whole = of_state.load, of_state.store, of_state.zero, of_state.whole
     load_private, store_private = of_state.load_private, of_state.store_private

@@ -54,7 +54,7 @@ def launch_config(rows, columns, together=0):
 def make_pointwise_forward(cell, dtype, save, masked=False):
     """The forward kernel of a cell for arrays of a dtype; with `save` it keeps what backward needs (training); with
     `masked` it reads the step mask."""
-    forward, narrow = forward_function(cell, compute_dtype(dtype), BACKEND), storage.narrow(dtype)
+    forward, narrow = forward_function(cell, dtype, BACKEND), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_forward_rows(cell)
     given = make_given_forward(cell, dtype, masked, draws=save)
     add_up = unit_sums.make_forward_sums(cell, cell.sums_before(len(cell.stages)), dtype, masked, draws=save)
@@ -101,7 +101,7 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
 def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_states=False):
     """The backward kernel of a cell for arrays of a dtype; with `masked` it reads the step mask; `projected`: dh is all
     of the gradient of m, and there is no dy; `with_states`: every step's private states have a gradient."""
-    backward, narrow = backward_function(cell, compute_dtype(dtype), BACKEND), storage.narrow(dtype)
+    backward, narrow = backward_function(cell, dtype, BACKEND), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
     given = make_given_backward(cell, dtype, masked, projected, with_states)
     add_up = unit_sums.make_backward_sums(cell, cell.sums_after(-1), dtype, (masked, projected, with_states))

@@ -26,7 +26,7 @@ from numbarnn.kernels.step.pointwise import backward_config, backward_flags, for
 def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
     """The forward kernel of a cell's product (the stage's number) for arrays of a dtype; with `masked` it reads the
     step mask; `draws`: noise is drawn."""
-    vector_of, narrow = specialise(cell.stages[stage].forward, compute_dtype(dtype), BACKEND), storage.narrow(dtype)
+    vector_of, narrow = specialise(cell.stages[stage].forward, dtype, BACKEND), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_forward_rows(cell)
     given = make_given_forward(cell, dtype, masked, draws)
     add_up = unit_sums.make_forward_sums(cell, cell.sums_before(stage), dtype, masked, draws)
@@ -63,7 +63,7 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
 def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_states=False):
     """The backward kernel of a cell's product (the stage's number) for arrays of a dtype; flags as of
     `pointwise.make_pointwise_backward`."""
-    gradients_of, narrow = specialise(cell.stages[stage].backward, compute_dtype(dtype), BACKEND), storage.narrow(dtype)
+    gradients_of, narrow = specialise(cell.stages[stage].backward, dtype, BACKEND), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
     given = make_given_backward(cell, dtype, masked, projected, with_states)
     add_up = unit_sums.make_backward_sums(cell, cell.sums_after(stage), dtype, (masked, projected, with_states))

@@ -69,7 +69,7 @@ def _make_phase(cell, stage, function, given, dtype):
     """A device function for the sums of one stage, which sees those of the phases before."""
     count, first, number = len(cell.stages[stage].sums), cell.first_sum(stage), compute_dtype(dtype)
     largest = cell.stages[stage].largest
-    terms_of, add_across = specialise(function, number, BACKEND), _make_add_across(count, number, largest)
+    terms_of, add_across = specialise(function, dtype, BACKEND), _make_add_across(count, number, largest)
     add = units.larger(count, BACKEND) if largest else units.adder(count, BACKEND)
     none = units.zeros(count, BACKEND, number, -np.inf if largest else 0)
 
