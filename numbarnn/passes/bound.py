@@ -100,7 +100,12 @@ class _Bound:
 
     def _copies(self):
         """Copies of the results."""
-        return tuple(with_each(one, np.ndarray.copy) for one in self._results)
+        return tuple([_copy(one) for one in self._results])
+
+
+def _copy(result):
+    """A copy of an array or a state."""
+    return result.copy() if type(result) is np.ndarray else with_each(result, np.ndarray.copy)
 
 
 def _into(own, into):
@@ -161,7 +166,7 @@ class BoundForward(_Bound):
         for move, array in zip(self._movers, (x, h), strict=True):
             move(array)
         self._run()
-        return h[1:-1], *(with_each(one, np.ndarray.copy) for one in self._results[1:])
+        return h[1:-1], *[_copy(one) for one in self._results[1:]]
 
     def step(self, x):
         """y (B, D*H) of one step with x (B, I), from the state that the last one left."""
@@ -253,8 +258,10 @@ class BoundPasses:
 
     def find(self, kind, weights):
         """A `BoundForward` with these weights that was given back after a call of this kind, or None."""
+        if not self._engine.binds_calls:
+            return None
         key = kind, self._engine.num_threads
-        free = (self._free.get(key) or self._large.get(key)) if self._engine.binds_calls else None
+        free = self._free.get(key) or self._large.get(key)
         bound = _pop(free) if free else None
         return bound if bound is not None and bound.work.flat is weights else None
 
