@@ -14,6 +14,7 @@ import numpy as np
 from numbarnn.layers import arguments, checks, drawn, private, sequences
 from numbarnn.layers.named import Named
 from numbarnn.layers.parameters import Gradients, Parameters
+from numbarnn.layers.repeated import repetition
 from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.stepper import Stepper
@@ -79,7 +80,7 @@ class Recurrent:
     def _take(self, weights):
         """Hold this buffer, an array of the engine, from now on."""
         self._weights, self._parameters, self._named = weights, Parameters(self.stack, weights), None
-        self._array_type = self.engine.array_module.ndarray
+        self._array_type, self._repetition = self.engine.array_module.ndarray, None
         self.stack.caller = f"{self!r} with schedule={self.stack.schedule.name!r}"
 
     weights = property(lambda self: self._weights)  # in the class' docstring, as `parameters` is
@@ -100,7 +101,7 @@ class Recurrent:
         raise AttributeError("parameters cannot be replaced: layer.load_state_dict(...) copies values for all names in")
 
     def __getstate__(self):
-        made_again = {"_weights", "_parameters", "_named", "_array_type"}
+        made_again = {"_weights", "_parameters", "_named", "_array_type", "_repetition"}
         kept = {name: value for name, value in vars(self).items() if name not in made_again}
         weights = self.engine.to_host(self._weights)
         return kept | {"stack": copy.copy(self.stack), "_weights": weights, "_order": tuple(self._parameters)}
@@ -193,8 +194,15 @@ class Recurrent:
         Raises:
             ValueError, TypeError: an argument has the wrong shape, dtype, device or range.
         """
-        y, state, *states, _ = self._run(x, state, lengths, resets, padding_value, False, output_states)
-        return y, state, *states
+        ordinary = lengths is None and resets is None and padding_value is NO_PADDING_VALUE and output_states is False
+        if ordinary and self._repetition is not None:
+            results = self._repetition(self._weights, x, state)
+            if results is not None:
+                return results
+        y, new_state, *states, _ = self._run(x, state, lengths, resets, padding_value, False, output_states)
+        if ordinary:
+            self._repetition = repetition(self.stack, x, state, self.batch_first)
+        return y, new_state, *states
 
     def forward(
         self, x: Array, state: State | None = None, *, lengths: Any = None, resets: Any = None,
