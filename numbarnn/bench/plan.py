@@ -208,8 +208,9 @@ def print_launches(problem, launches):
         ]
         for launch in launches for one in residences(problem, launch)
     ]  # fmt: skip
-    report.print_table("Weights that stay on the chip", columns, rows, right=columns[:7])
+    report.print_table("Weights and where they are", columns, rows, right=columns[:7])
     parts = ("exchange", "read", "multiply", "add")
+    parts += ("stream",) if any(launch.tile.streamed_chunks for launch in launches) else ()
     columns = ["launch", "a step", "most of it", *parts, "KiB read per block", "steps"]
     rows = [
         [

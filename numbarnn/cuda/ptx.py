@@ -198,6 +198,9 @@ else:
         values=4,
         shared=True,
     )
+    store_shared = _memory_instruction(
+        "store_shared", {types.float32: ("st.shared.f32 [$0], $1;", [], [FLOAT32])}, values=1, shared=True
+    )
     store_shared_pair = _memory_instruction(
         "store_shared_pair",
         {types.float32: ("st.shared.v2.f32 [$0], {$1, $2};", [], [FLOAT32] * 2)},
@@ -229,6 +232,9 @@ else:
         [[WORD]],
         stays=True,
     )
+    # 0 of a number that is not negative, which the compiler does not see: what is computed with it in a loop is
+    # computed again in each round, and takes no registers between them.
+    hidden_zero = _instruction("hidden_zero", "shr.u32 $0, $1, 31;", [types.int32], [[types.int32]], stays=True)
     as_float32 = _instruction("as_float32", "mov.b32 $0, $1;", [FLOAT32], [[WORD]])
     as_word = _instruction("as_word", "mov.b32 $0, $1;", [WORD], [[FLOAT32]])
     as_float64 = _instruction("as_float64", "mov.b64 $0, {$1, $2};", [types.float64], [[WORD], [WORD]])
@@ -241,6 +247,21 @@ else:
     # ---- 2^x and 1 / x of a float32, with errors of some 2 and 1 units in the last place; what is too small is 0
     exp2 = _instruction("exp2", "ex2.approx.ftz.f32 $0, $1;", [FLOAT32], [[FLOAT32]])
     reciprocal = _instruction("reciprocal", "rcp.approx.ftz.f32 $0, $1;", [FLOAT32], [[FLOAT32]])
+
+    @intrinsic
+    def keep_order(typing_context, number):
+        """Nothing, for a number that is not negative: a branch that is never taken, over which the assembler moves no
+        loads to where they would take registers for longer."""
+        text = (
+            "{ .reg .pred more; .reg .u32 left; shr.u32 left, $0, 31; setp.ne.u32 more, left, 0; @!more bra DONE; "
+            "AGAIN: nanosleep.u32 1000; add.u32 left, left, -1; setp.ne.u32 more, left, 0; @more bra AGAIN; DONE: }"
+        )
+
+        def generate(context, builder, signature, arguments):
+            _call(context, builder, text, [], [(arguments[0], "r")], memory=True)
+            return context.get_dummy_value()
+
+        return types.void(types.int32), generate
 
     @intrinsic
     def sleep(typing_context, nanoseconds):

@@ -93,6 +93,12 @@ def store_shared_words(array, index, words):
     words_of[index : index + 4] = words
 
 
+def store_shared(array, index, value):
+    if not 0 <= index < len(array):
+        raise IndexError(f"element {index} of {len(array)}")
+    array[index] = value
+
+
 def store_shared_pair(array, index, values):
     if index % 2 or not 0 <= index <= len(array) - 2:
         raise IndexError(f"two elements at {index} of {len(array)}")
@@ -154,6 +160,15 @@ def to_tf32(word):
 def split_tf32(word):
     large = to_tf32(word)
     return large, as_word(as_float32(word) - as_float32(large))
+
+
+def hidden_zero(number):
+    return np.int32(np.uint32(number) >> np.uint32(31))
+
+
+def keep_order(number):
+    if number < 0:
+        raise ValueError(f"{number} is negative: a device would wait for ever")
 
 
 def as_float32(word):

@@ -4,7 +4,8 @@ The records are those of bench/results/h200-2026-11-20-*.json: times on one NVID
 in float16 and of LSTM in float32, by every schedule, forward and with backward, of the kernels of commit 0106d8d. The
 kernels have changed since. A number holds for the kernels that it was fitted to; what a change of theirs should do to
 the estimates is a change of a number here, with that change as its source and the fitted number beside it, until times
-are recorded again. That is so of loading weights, and of nothing else.
+are recorded again. That is so of loading weights, and of nothing else. A number that
+no record has anything about says so as its source: that of weights that do not stay on the chip.
 
 All numbers were fitted together by `python -m numbarnn.bench.calibrate`, least squares of relative errors, none below
 zero. With the fitted ones all 144 estimates are within 13 % of the records where T is at least 100, and within 20 %
@@ -23,6 +24,7 @@ LOADS_TOGETHER = (
     "instructions per word; before, the loop had 50 to 210 and waited for memory at each word "
     "(kernels.persistent.weights)"
 )
+NOT_TIMED = "taken to be as L2_SHARE, of no record: no device has run kernels that stream weights"
 
 
 class Number(NamedTuple):
@@ -56,6 +58,12 @@ FMA_SHARE = {
     "registers": Number(0.407, "of the rate of multiply-adds, weights in registers", FITTED, divides=True),
     "shared": Number(0.456, "of the rate of multiply-adds, weights in shared memory", FITTED, divides=True),
 }
+STREAM_SHARE = Number(
+    1.05,
+    "time of reading weights that do not stay on the chip, in that of their bytes at the L2's rate, or at the memory's "
+    "where they are larger than the L2",
+    NOT_TIMED,
+)
 SUM_CLOCKS = Number(4.87, "clocks for each partial sum that the warps of a block read, one after another", FITTED)
 CELL_BACKWARD_US = Number(0.884, "µs for each (unit, sequence) of a thread: the cell's backward", FITTED)
 # ---- a product over all steps

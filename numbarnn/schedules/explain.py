@@ -89,7 +89,7 @@ class Explanation:
 
 
 class Residence(NamedTuple):
-    """The weights that the blocks of one layer keep on the chip in a launch.
+    """The weights that the blocks of one layer multiply at each step of a launch.
 
     layer
     blocks     per direction; of those with the same units each has a part of the batch
@@ -98,7 +98,7 @@ class Residence(NamedTuple):
                those of the layer above; None where it multiplies none: they do not exist, or a product over all steps
                takes their place
     block_bytes, total_bytes     of one block, and of all blocks of the layer; with the rows of zeros of the smaller one
-    home       "registers" or "shared memory"
+    home       where they are: "registers", "shared memory", or several places with how much is in each
     """
 
     layer: int

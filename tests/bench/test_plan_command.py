@@ -101,14 +101,23 @@ def test_answers_for_the_issues_shapes(profile, answer):
 
 
 def test_refusal_of_what_was_asked_for_is_a_failure_with_the_numbers(capsys):
-    arguments = "plan --hidden 4096 --batch 64 --steps 100 --profile h200".split()
+    arguments = "plan --hidden 8192 --batch 64 --steps 100 --profile h200".split()
     assert cli.main([*arguments, "--schedule", "persistent"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    for words in ("4096", "float32", "NVIDIA H200", "256.0 MiB", "132 SMs", "227 KiB", "wavefront"):
+    for words in ("8192", "float32", "NVIDIA H200", "1024.0 MiB", "132 SMs", "227 KiB", "wavefront"):
         assert words in said.err
     assert cli.main(arguments) == 0, "auto takes another"
     assert "REFUSED" in capsys.readouterr().out
+
+
+def test_weights_that_are_streamed_have_a_column_of_their_own(capsys):
+    """Only where there are any."""
+    for hidden, streams in ((4096, True), (512, False)):
+        sizes = f"--hidden {hidden} --batch 16 --steps 10 --dtype float16 --profile h200"
+        assert cli.main(["plan", *sizes.split(), "--schedule", "persistent"]) == 0
+        said = capsys.readouterr().out
+        assert ("stream" in said) == streams and "Weights and where they are" in said
 
 
 def test_profile_of_a_machine_without_gpu_says_what_helps(monkeypatch, capsys):

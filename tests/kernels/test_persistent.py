@@ -45,7 +45,11 @@ def test_trouble_says_where(layer, direction, step, backward):
 @pytest.mark.parametrize(
     "hidden, profile, words",
     [
-        (4096, profiles.get("h200"), ("4096", "float32", "batch 16", "NVIDIA H200", "132 SMs", "256.0 MiB", "227 KiB")),
+        (
+            8192,
+            profiles.get("h200"),
+            ("8192", "float32", "batch 16", "NVIDIA H200", "132 SMs", "1024.0 MiB", "227 KiB"),
+        ),
         (512, replace(profiles.get("h200"), cooperative=False), ("NVIDIA H200", "no cooperative launches")),
     ],
     ids=("too large", "not cooperative"),

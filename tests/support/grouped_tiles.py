@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from cases import Case
 from numbarnn import engines
 from numbarnn.kernels.persistent import backward, forward
-from numbarnn.schedules.persistent import planner
+from numbarnn.kernels.persistent.tile import OCTET
+from numbarnn.schedules.persistent import planner, residence
 from numbarnn.schedules.persistent import schedule as schedule
 
 GROUPS = 3  # at least: a first one, one in between, a last one
-WORDS_OF_A_GROUP = 4  # that a lane has on the way: 16 bytes of one tile, so that a group is one chunk
+WORDS_OF_A_GROUP = 4  # that a lane has on the way of each 8 sequences: 16 bytes, so that a group is one chunk
 
 
 def choose(monkeypatch, device, profile, **changes):
@@ -19,12 +20,28 @@ def choose(monkeypatch, device, profile, **changes):
 
     Args:
         profile: the DeviceProfile that `changes` begin with.
-        changes: fields of it; in capitals the planner's constants, such as UNITS=(8,).
+        changes: fields of it; in capitals the planner's constants, such as UNITS=(8,), and those of `residence`.
     """
     changes["name"] = f"{profile.name} for {monkeypatch} {changes}"  # the planner remembers devices by all they are
     for name in [name for name in changes if name.isupper()]:
-        monkeypatch.setattr(planner, name, changes.pop(name))
+        monkeypatch.setattr(residence if hasattr(residence, name) else planner, name, changes.pop(name))
     monkeypatch.setattr(engines.get(device), "profile", replace(profile, **changes), raising=False)
+
+
+def place_weights(monkeypatch, resident):
+    """Let weights be in the places of a `Tile.resident`, about as many chunks in each; two at least are streamed, so
+    that a chunk is asked for while another one is multiplied."""
+    places, whole_tile = resident.split("+"), residence.whole_tile
+
+    def placed(plain, room):
+        tile = whole_tile(plain, room)
+        streamed = max(2, tile.chunks // len(places)) if "streamed" in places else 0
+        shared = (tile.chunks - streamed) // (1 + ("registers" in places)) if "shared" in places else 0
+        return replace(
+            tile, shared_chunks=shared, streamed_chunks=streamed if shared or len(places) > 1 else tile.chunks
+        )
+
+    monkeypatch.setattr(planner, "whole_tile", placed)
 
 
 def tiles_made(monkeypatch):
@@ -64,17 +81,20 @@ class GroupedTile:
     def choose(self, monkeypatch, device, profile):
         """Let the planner choose that tile and see that it does: in each kernel a warp gathers three groups or more."""
         monkeypatch.setattr(planner, "_math", lambda problem, profile: self.math)
+        words = WORDS_OF_A_GROUP * (2 if self.case.B > OCTET else 1)
         choose(
             monkeypatch,
             device,
             profile,
-            registers=65536 if self.resident == "registers" else 0,
+            registers=65536 if "registers" in self.resident else 0,
             warps=(len(self.case.hidden),),  # a warp for each product
             multiprocessors=100,
             UNITS=(self.units,),
             SLICES=(1,),
-            WORDS_ON_THE_WAY=(WORDS_OF_A_GROUP, WORDS_OF_A_GROUP),
+            WORDS_ON_THE_WAY=(words, words),
         )
+        if "+" in self.resident or self.resident == "streamed":
+            place_weights(monkeypatch, self.resident)
         launches = launches_of(self.case, device)
         assert [launch.backward for launch in launches] == [False, True]
         for tile in (launch.tile for launch in launches):
@@ -95,7 +115,27 @@ def _cheap():
         yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32x3", resident, 20)
 
 
+def _mixed():
+    """Weights in several places at once, and read at each step; rows that begin at multiples of 16 bytes and others,
+    several sequences at once and turns, two layers, warps whose last columns are not there."""
+    lstm, gru = Case("lstm", T=2, B=2, hidden=(104,), dtype="float16"), Case("gru", T=2, B=9, hidden=(104,))
+    for resident in MIXED:
+        yield GroupedTile(replace(lstm, hidden=(136,)), "mma", resident, 72)
+        yield GroupedTile(replace(gru, B=2, hidden=(100,), dtype="bfloat16"), "mma", resident, 52)
+    for resident in ("registers+streamed", "shared+streamed"):
+        yield GroupedTile(Case("rnn_tanh", T=2, B=9, hidden=(104, 104), dtype="float16"), "mma", resident, 56)
+        yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(72,)), "tf32", resident, 36)
+        yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(72,)), "tf32x3", resident, 36)
+    for resident in ("shared+streamed", "streamed"):
+        yield GroupedTile(Case("lstm", T=2, B=2, hidden=(50,)), "fma", resident, 25)
+        yield GroupedTile(Case("gru", T=2, B=9, hidden=(52,)), "fma", resident, 28)
+        yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,), dtype="float64"), "fma", resident, 20)
+        yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(136,), dtype="float16"), "fma", resident, 72)
+
+
+MIXED = ("registers+shared", "registers+shared+streamed", "registers+streamed", "shared+streamed", "streamed")
 CHEAP = list(_cheap())  # in the simulator
+MIXED_TILES = list(_mixed())
 TWO_LAYERS = [
     GroupedTile(Case("lstm", T=3, B=3, hidden=(72, 72), dtype="float16"), "mma", "registers", 16),
     GroupedTile(Case("gru", T=3, B=3, hidden=(72, 72), dtype="float16"), "mma", "shared", 24),

@@ -21,7 +21,7 @@ from numbarnn.kernels.persistent import block, exchange, products
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
-from numbarnn.kernels.persistent.weights import make_matrix
+from numbarnn.kernels.persistent.weights import Fragments, make_matrix
 from numbarnn.kernels.step.given import make_draw, make_settings_of
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
@@ -76,7 +76,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     PARTIALS, ROW_STRIDE, STATES = tile.partials, tile.row_stride, tile.states  # in shared memory
     BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
-    fragment_words = max(1, tile.fragment_words) if tile.resident == "registers" else 1
+    fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
     octets, gathered, stored_number = tile.octets, tile.gathered, block.stored_number(dtype)
     PK, PN, PV = max(1, P * K), max(1, P * N), max(1, P * V)
 
@@ -115,7 +115,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         dy, dh, dc, d_per_unit = gradients
         directions, steps, batch, limit = sizes
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
-        fragments = cuda.local.array(fragment_words, np.uint32)
+        registers = cuda.local.array(fragment_words, fragment_word)
         loaded = cuda.local.array((octets, gathered, 4), np.uint32)
         pairs = PairsOfStep(
             cuda.local.array(PK, stored_number), cuda.local.array(P, stored_number), cuda.local.array(P, stored_number),
@@ -142,8 +142,9 @@ def make_backward(cell, tile, inputs, drops, masked=False):
 
         if thread == 0:
             failed[0] = 0
+        fragments = Fragments(registers, weights, matrix_of(part, owned.units))
         if multiplies:
-            load_weights(fragments, shared, weights, matrix_of(part, owned.units))
+            load_weights(fragments, shared)
         for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):
             shared[PARTIALS + at] = number(0)
         for pair in range(thread, (end - begin) * U, THREADS):  # the gradient of the state, so far

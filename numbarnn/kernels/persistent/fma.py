@@ -18,7 +18,7 @@ from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent.block import stored_number
 from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import OCTET, next_power_of_two
-from numbarnn.kernels.persistent.warp_parts import in_turn, make_group
+from numbarnn.kernels.persistent.warp_parts import in_turn, make_group, make_streamed_groups
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_numbers
 
 # That a lane multiplies with weights in registers, so that one's loads go on during the other's sums.
@@ -76,15 +76,15 @@ def _make_piece_load(tile, number, own_rows, k_lanes):
     # Of the four columns of all rows: backward as many rows at once of a column, forward all columns of a row.
     rows, columns = (at_once, 1) if tile.backward else (1, 4)
 
-    def piece_load(fragments, shared, weights, matrix):
+    def piece_load(fragments, shared):
         lane = cuda.threadIdx.x & 31
         first_row, first_column = lane // k_lanes * own_rows, (number * k_lanes + lane % k_lanes) * 4
         for r in range(0, own_rows, rows):
             for k in range(0, 4, columns):
-                found = numbers(weights, matrix, first_row + r, first_column + k)
+                found = numbers(fragments.weights, fragments.matrix, first_row + r, first_column + k)
                 for n in range(at_once):
                     at = (r + n) * 4 + k if rows == at_once else r * 4 + k + n
-                    fragments[fragment + at] = as_word(widen(found[n]))
+                    fragments.registers[fragment + at] = as_word(widen(found[n]))
         return True
 
     return jit(piece_load, BACKEND)
@@ -103,7 +103,7 @@ def _make_piece_product(tile, number, own_rows, k_lanes):
             for r in range(own_rows):
                 total = sums[n, r]
                 for k in range(4):
-                    total += as_float32(fragments[fragment + r * 4 + k]) * four[k]
+                    total += as_float32(fragments.registers[fragment + r * 4 + k]) * four[k]
                 sums[n, r] = total
         return True
 
@@ -153,12 +153,12 @@ def make_product_from_shared(tile):
     number = np.dtype(compute_dtype(tile.dtype)).type
     zero = number(0)
 
-    gather_and_multiply = in_turn(
-        tuple(
-            make_group(make_gather(tile, group), _make_fma_group(tile, group))
-            for group in range(tile.chunks // tile.gathered)
-        )
+    kept = tuple(
+        make_group(make_gather(tile, group), _make_fma_group(tile, group))
+        for group in range(tile.kept_chunks // tile.gathered)
     )
+    streamed = (_make_streamed_groups(tile),) if tile.streamed_chunks else ()
+    gather_and_multiply = in_turn(kept + streamed)
 
     def step(fragments, loaded, shared, partial, operand, patience):
         lane = cuda.threadIdx.x % 32
@@ -173,20 +173,22 @@ def make_product_from_shared(tile):
                 shared[at + j * batch_lanes * row_stride + i * row_lanes] = sums[i, j]
         return done
 
-    return SimpleNamespace(load=_make_load_to_shared(tile), step=jit(step, BACKEND))
+    loads = (_make_load_to_shared(tile),) if tile.shared_chunks else ()
+    loads += (_make_first_load(tile),) if tile.streamed_chunks else ()
+    return SimpleNamespace(load=in_turn(loads), step=jit(step, BACKEND))
 
 
 def _make_load_to_shared(tile):
     """`load` of `products.make_product`: the lanes of a warp side by side in memory, forward along a row, backward
     along the units of a column."""
-    rows, columns, stride = tile.rows, tile.chunks * tile.chunk_elements, tile.weight_stride
+    rows, columns, stride = tile.rows, tile.shared_chunks * tile.chunk_elements, tile.weight_stride
     backward, most = tile.backward, min(4, tile.piece_elements)
     at_once = gcd(most, rows, tile.units) if backward else most
     numbers, widen, stored = make_numbers(tile, at_once), storage.widen(tile.dtype), stored_number(tile.dtype)
     between, sets = (stride, rows // at_once) if backward else (1, columns // at_once)  # in shared memory; in memory
     total = rows * columns // at_once
 
-    def load(fragments, shared, weights, matrix):
+    def load(fragments, shared):
         lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
         held = cuda.local.array((LOADED_AT_ONCE, at_once), stored)
         for begin in range(lane, total, 32 * LOADED_AT_ONCE):
@@ -194,7 +196,7 @@ def _make_load_to_shared(tile):
                 index = min(begin + n * 32, total - 1)
                 line, place = index // sets, index % sets * at_once
                 row, column = (place, line) if backward else (line, place)
-                found = numbers(weights, matrix, row, column)
+                found = numbers(fragments.weights, fragments.matrix, row, column)
                 for k in range(at_once):
                     held[n, k] = found[k]
             for n in range(LOADED_AT_ONCE):
@@ -204,6 +206,7 @@ def _make_load_to_shared(tile):
                     row, column = (place, line) if backward else (line, place)
                     for k in range(at_once):
                         shared[(warp * rows + row) * stride + column + k * between] = widen(held[n, k])
+        return True
 
     return jit(load, BACKEND)
 
@@ -246,6 +249,91 @@ def _make_fma_group(tile, group):
 
 
 @cache
+def _make_row_load(tile, i):
+    """A device function load(fragments, column) of what is streamed: four columns of a lane's `i`-th row, as numbers,
+    to registers."""
+    row_lanes, widen = tile.row_lanes, storage.widen(tile.dtype)
+    at_once = 1 if tile.backward else min(4, tile.piece_elements)
+    numbers = make_numbers(tile, at_once)
+
+    def load(fragments, column):
+        row = (cuda.threadIdx.x & 31) % row_lanes + i * row_lanes
+        for k in range(0, 4, at_once):
+            found = numbers(fragments.weights, fragments.matrix, row, column + k)
+            for n in range(at_once):
+                fragments.registers[i * 4 + k + n] = widen(found[n])
+
+    return jit(load, BACKEND)
+
+
+def _make_first_load(tile):
+    """A device function that asks for the first columns of what is streamed, for the first step."""
+    first = tile.kept_chunks * tile.chunk_elements
+
+    def of_row(i):
+        load = _make_row_load(tile, i)
+
+        def first_load(fragments, shared):
+            load(fragments, first)
+            return True
+
+        return jit(first_load, BACKEND)
+
+    return in_turn(tuple(map(of_row, range(_rectangle(tile)[2]))))
+
+
+def _make_streamed_groups(tile):
+    """What follows the groups in shared memory: a device function for the chunks that are streamed. Four columns of the
+    lane's rows are in registers or on their way there; as soon as they are multiplied, the next four are asked for,
+    after the last ones the first ones, for the next step."""
+    row_lanes, batch_lanes, own_rows, own_batch = _rectangle(tile)
+    number = np.dtype(compute_dtype(tile.dtype)).type
+    stage, get, staged, stride = _make_stage(tile, 0), ptx.load_shared, tile.weight_elements, tile.staged_stride
+    first, columns, sequences = (
+        tile.kept_chunks * tile.chunk_elements,
+        tile.gathered * tile.chunk_elements,
+        tile.sequences,
+    )
+    last = tile.streamed_chunks * tile.chunk_elements - 4
+    multiply_rows = in_turn(tuple(_make_streamed_row(tile, i) for i in range(own_rows)))
+
+    def multiply(fragments, sums, loaded, shared, group):
+        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
+        cuda.syncwarp()  # other lanes may still read what was staged before
+        stage(fragments, sums, loaded, shared)
+        cuda.syncwarp()
+        pieces = cuda.local.array((own_batch, 4), number)
+        own_stage = staged + (warp * sequences + lane // row_lanes) * stride
+        for at in range(0, columns, 4):
+            for j in range(own_batch):
+                four = get(shared, own_stage + j * batch_lanes * stride + at)
+                for k in range(4):
+                    pieces[j, k] = four[k]
+            column = group * columns + at
+            multiply_rows(fragments, sums, pieces, first + (column + 4 if column < last else 0))
+
+    return make_streamed_groups(tile, jit(multiply, BACKEND))
+
+
+@cache
+def _make_streamed_row(tile, i):
+    """A device function that multiplies the four columns of a lane's `i`-th row that are in registers, and then asks
+    for those from column `following` on."""
+    load, own_batch = _make_row_load(tile, i), _rectangle(tile)[3]
+
+    def multiply(fragments, sums, pieces, following):
+        for j in range(own_batch):
+            total = sums[i, j]
+            for k in range(4):
+                total += fragments.registers[i * 4 + k] * pieces[j, k]
+            sums[i, j] = total
+        load(fragments, following)
+        return True
+
+    return jit(multiply, BACKEND)
+
+
+@cache
 def _make_stage(tile, group):
     """A device function that puts a group of gathered chunks into shared memory, as numbers. Its arguments are those of
     what multiplies a group, in whose place it stands for weights in registers."""
@@ -253,7 +341,7 @@ def _make_stage(tile, group):
         _make_put(tile.dtype), tile.octets, tile.gathered, tile.staged_stride, tile.sequences,
     )  # fmt: skip
     chunk_elements, piece_elements, staged = tile.chunk_elements, tile.piece_elements, tile.weight_elements
-    skipped = group * gathered * chunk_elements if tile.resident == "registers" else 0
+    skipped = group * gathered * chunk_elements if tile.register_chunks else 0
 
     def stage(fragments, sums, loaded, shared):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32

@@ -33,7 +33,7 @@ from numbarnn.kernels.persistent import block, exchange, products
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
-from numbarnn.kernels.persistent.weights import make_matrix
+from numbarnn.kernels.persistent.weights import Fragments, make_matrix
 from numbarnn.kernels.step.given import make_draw, make_settings_of
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
@@ -57,7 +57,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     BIASES, PARTIALS, ROW_STRIDE, STATES = tile.biases, tile.partials, tile.row_stride, tile.states  # in shared memory
     BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
-    fragment_words = max(1, tile.fragment_words) if tile.resident == "registers" else 1
+    fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
     octets, gathered, stored_number = tile.octets, tile.gathered, block.stored_number(dtype)
     PG, PV = P * G, max(1, P * V)
 
@@ -94,7 +94,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         """
         directions, steps, batch, limit = sizes
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
-        fragments = cuda.local.array(fragment_words, np.uint32)
+        registers = cuda.local.array(fragment_words, fragment_word)
         loaded = cuda.local.array((octets, gathered, 4), np.uint32)
         now = cuda.local.array(PG, stored_number)  # x Wᵀ of the thread's pairs
         code_of = cuda.local.array(P, np.uint8)  # likewise
@@ -115,8 +115,9 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
 
         if thread == 0:
             failed[0] = 0
+        fragments = Fragments(registers, weights, matrix_of(part, owned.units))
         if multiplies:
-            load_weights(fragments, shared, weights, matrix_of(part, owned.units))
+            load_weights(fragments, shared)
         for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):
             shared[PARTIALS + at] = number(0)
         for row in range(thread, max(G, A) * U, THREADS):

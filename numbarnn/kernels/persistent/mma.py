@@ -7,6 +7,11 @@ weights, two calls of `mma` take words 0, 1 and 2, 3 of these 16 bytes: no numbe
 it holds, of two rows of a strip of weights, the q-th 16 bytes of each chunk, which it loads from memory at once: the
 rows g and g + 8 that `mma` means, forward. Backward units are neighbours in memory, so that a lane takes two that it
 loads together, and 2 g and 2 g + 1 stand in the places of g and g + 8, in the weights as in their sums.
+
+Where a chunk's fragments come from is known when the kernel is made (`_make_fragment`). Of the streamed chunks a few
+fragments at a time are in registers or on their way there, in the order in which they are multiplied: as soon as two
+are multiplied, the next two are asked for in their place, after the last ones the first ones, for the next step.
+Weights so come while a warp waits for the state, and while it multiplies.
 """
 
 from functools import cache
@@ -20,23 +25,25 @@ from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import OCTET, STRIP
-from numbarnn.kernels.persistent.warp_parts import in_turn, make_group
-from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_pieces_of_two_rows
+from numbarnn.kernels.persistent.warp_parts import in_turn, make_group, make_streamed_groups
+from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_fresh, make_pieces_of_two_rows, make_short
 
 
 def make_product(tile):
     """By `mma`. A fragment, what a lane holds of a strip of 16 rows, is four words: of its first row, of its second,
     and of the same rows the next word; fragments are numbered by strip, chunk and half of the chunk."""
-    chunks, octets, strips = tile.chunks, tile.octets, tile.rows // STRIP
+    octets, strips, kept_groups = tile.octets, tile.rows // STRIP, tile.kept_chunks // tile.gathered
     gathered, row_stride, zero = tile.gathered, tile.row_stride, np.float32(0)
     store_pair, backward = ptx.store_shared_pair, tile.backward
+    put = _make_put(tile)
 
     multiply = tuple(
         in_turn(tuple(_make_mma_group(tile, group * gathered + chunk, chunk) for chunk in range(gathered)))
-        for group in range(chunks // gathered)
+        for group in range(kept_groups)
     )
+    streamed = (_make_streamed_groups(tile),) if tile.streamed_chunks else ()
     gather_and_multiply = in_turn(
-        tuple(make_group(make_gather(tile, group), multiply[group]) for group in range(chunks // gathered))
+        tuple(make_group(make_gather(tile, group), multiply[group]) for group in range(kept_groups)) + streamed
     )
 
     def step(fragments, loaded, shared, partial, operand, patience):
@@ -55,110 +62,224 @@ def make_product(tile):
                     store_pair(shared, at + row_stride + lane // 4 * 2, (sums[strip, n, 1], sums[strip, n, 3]))
                 else:
                     at += lane // 4
-                    shared[at] = sums[strip, n, 0]
-                    shared[at + row_stride] = sums[strip, n, 1]
-                    shared[at + 8] = sums[strip, n, 2]
-                    shared[at + row_stride + 8] = sums[strip, n, 3]
+                    put(shared, at, sums[strip, n, 0])
+                    put(shared, at + row_stride, sums[strip, n, 1])
+                    put(shared, at + 8, sums[strip, n, 2])
+                    put(shared, at + row_stride + 8, sums[strip, n, 3])
         return done
 
-    load = _make_load_to_registers(tile) if tile.resident == "registers" else _make_load_to_shared(tile)
-    return SimpleNamespace(load=load, step=jit(step, BACKEND))
+    return SimpleNamespace(load=_make_load(tile), step=jit(step, BACKEND))
+
+
+def _make_put(tile):
+    """A device function put(shared, at, value). Where weights are streamed registers are short: by this instruction all
+    places are one address and constants, while an index in brackets may count from the end."""
+    if tile.streamed_chunks:
+        return ptx.store_shared
+
+    def put(shared, at, value):
+        shared[at] = value
+
+    return jit(put, BACKEND)
 
 
 @cache
 def _make_two_fragments(tile):
     """A device function two_fragments(weights, matrix, strip, chunk): the lane's two fragments of a chunk, four words
     each."""
-    pieces, backward, to_tf32 = make_pieces_of_two_rows(tile), tile.backward, ptx.to_tf32
-    piece_elements, chunk_elements = tile.piece_elements, tile.chunk_elements
+    pieces, backward = make_pieces_of_two_rows(tile), tile.backward
+    piece_elements, chunk_elements, short = tile.piece_elements, tile.chunk_elements, make_short(tile)
 
     def two_fragments(weights, matrix, strip, chunk):
         lane = cuda.threadIdx.x & 31
         first = strip * STRIP + (lane // 4 * 2 if backward else lane // 4)
         second = first + (1 if backward else 8)
-        column = chunk * chunk_elements + lane % 4 * piece_elements
+        column = short(chunk * chunk_elements + lane % 4 * piece_elements)
         a, b, c, d, e, f, g, h = pieces(weights, matrix, first, second, column)
         return (a, e, b, f), (c, g, d, h)
 
-    def rounded(weights, matrix, strip, chunk):
-        (a, b, c, d), (e, f, g, h) = stored(weights, matrix, strip, chunk)
-        return (to_tf32(a), to_tf32(b), to_tf32(c), to_tf32(d)), (to_tf32(e), to_tf32(f), to_tf32(g), to_tf32(h))
-
-    stored = jit(two_fragments, BACKEND)
-    return jit(rounded, BACKEND) if tile.math == "tf32" else stored
-
-
-def _make_load_to_registers(tile):
-    """`load` of `products.make_product`, each lane for itself: fragments have no addresses."""
-    return in_turn(tuple(_make_fragments_load(tile, number) for number in range(tile.rows // STRIP * tile.chunks)))
+    return jit(two_fragments, BACKEND)
 
 
 @cache
-def _make_fragments_load(tile, number):
-    """A device function that loads the fragments of one strip and chunk to registers."""
-    two_fragments, (strip, chunk) = _make_two_fragments(tile), divmod(number, tile.chunks)
+def _make_rounded(tile):
+    """A device function rounded(fragment): the four words as they are multiplied."""
+    to_tf32 = ptx.to_tf32
+    if tile.math != "tf32":
+        return jit(lambda words: words, BACKEND)
+    return jit(lambda words: (to_tf32(words[0]), to_tf32(words[1]), to_tf32(words[2]), to_tf32(words[3])), BACKEND)
 
-    def fragments_load(fragments, shared, weights, matrix):
-        first, second = two_fragments(weights, matrix, strip, chunk)
+
+def _make_load(tile):
+    """`load` of `products.make_product`: each lane for itself, as fragments have no addresses."""
+    strips = range(tile.rows // STRIP)
+    loads = [_make_fragments_load(tile, strip, chunk) for strip in strips for chunk in range(tile.register_chunks)]
+    if tile.shared_chunks:
+        loads.append(_make_load_to_shared(tile))
+    if tile.streamed_chunks:
+        loads += [_make_first_request(tile, slot) for slot in range(tile.pairs_on_the_way)]
+    return in_turn(tuple(loads))
+
+
+@cache
+def _make_fragments_load(tile, strip, chunk):
+    """A device function that loads the fragments of one strip and chunk, which stay, to registers."""
+    two_fragments, rounded = _make_two_fragments(tile), _make_rounded(tile)
+    at = (strip * tile.register_chunks + chunk) * 8
+
+    def fragments_load(fragments, shared):
+        first, second = two_fragments(fragments.weights, fragments.matrix, strip, chunk)
+        first, second = rounded(first), rounded(second)
         for k in range(4):
-            fragments[number * 8 + k] = first[k]
-            fragments[number * 8 + 4 + k] = second[k]
+            fragments.registers[at + k] = first[k]
+            fragments.registers[at + 4 + k] = second[k]
         return True
 
     return jit(fragments_load, BACKEND)
 
 
 def _make_load_to_shared(tile):
-    """Likewise to shared memory, where each lane finds its own."""
-    two_fragments, store = _make_two_fragments(tile), ptx.store_shared_words
-    chunks, lane_words, numbers = tile.chunks, tile.fragment_words, tile.rows // STRIP * tile.chunks
+    """A device function that loads what stays in shared memory, where each lane finds its own."""
+    two_fragments, rounded, store = _make_two_fragments(tile), _make_rounded(tile), ptx.store_shared_words
+    chunks, lane_words, numbers = tile.shared_chunks, tile.shared_words, tile.rows // STRIP * tile.shared_chunks
+    first_chunk = tile.register_chunks
 
-    def load(fragments, shared, weights, matrix):
+    def load(fragments, shared):
         held = cuda.local.array((LOADED_AT_ONCE, 8), np.uint32)
         at = cuda.threadIdx.x // 32 * lane_words * 32 + cuda.threadIdx.x % 32 * 4
         for begin in range(0, numbers, LOADED_AT_ONCE):
             for n in range(LOADED_AT_ONCE):
                 number = min(begin + n, numbers - 1)
-                first, second = two_fragments(weights, matrix, number // chunks, number % chunks)
+                strip, chunk = number // chunks, first_chunk + number % chunks
+                first, second = two_fragments(fragments.weights, fragments.matrix, strip, chunk)
+                first, second = rounded(first), rounded(second)
                 for k in range(4):
                     held[n, k], held[n, 4 + k] = first[k], second[k]
             for n in range(LOADED_AT_ONCE):
                 number = min(begin + n, numbers - 1)
                 store(shared, at + number * 256, (held[n, 0], held[n, 1], held[n, 2], held[n, 3]))
                 store(shared, at + number * 256 + 128, (held[n, 4], held[n, 5], held[n, 6], held[n, 7]))
+        return True
 
     return jit(load, BACKEND)
 
 
 @cache
-def _make_fragment(tile):
-    """A device function fragment(fragments, shared, number): the four words of the lane's fragment of that number."""
-    get, lane_words = ptx.load_shared_words, tile.fragment_words
+def _make_fragment(tile, chunk):
+    """A device function fragment(fragments, shared, strip, half): the four words of the lane's fragment of that strip
+    and half of a chunk that stays on the chip."""
+    get, lane_words, in_registers, in_shared = (
+        ptx.load_shared_words, tile.shared_words, tile.register_chunks, tile.shared_chunks
+    )  # fmt: skip
 
-    def from_registers(fragments, shared, number):
-        at = number * 4
-        return fragments[at], fragments[at + 1], fragments[at + 2], fragments[at + 3]
+    def from_registers(fragments, shared, strip, half):
+        at = ((strip * in_registers + chunk) * 2 + half) * 4
+        registers = fragments.registers
+        return registers[at], registers[at + 1], registers[at + 2], registers[at + 3]
 
-    def from_shared(fragments, shared, number):
+    def from_shared(fragments, shared, strip, half):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
+        number = (strip * in_shared + chunk - in_registers) * 2 + half
         return get(shared, warp * lane_words * 32 + number * 128 + lane * 4)
 
-    return jit(from_registers if tile.resident == "registers" else from_shared, BACKEND)
+    return jit(from_registers if chunk < in_registers else from_shared, BACKEND)
+
+
+def _make_streamed_groups(tile):
+    """What follows the groups that stay on the chip: a device function for the chunks that are streamed."""
+    first, gathered = np.int32(tile.kept_chunks), np.int32(tile.gathered)
+    last = np.int32(tile.streamed_chunks // tile.gathered - 1)
+    pairs = range(gathered * tile.rows // STRIP)
+    multiply, fresh = in_turn(tuple(_make_streamed_pair(tile, pair) for pair in pairs)), make_fresh()
+
+    def multiply_group(fragments, sums, loaded, shared, group):
+        chunk = np.int32(first + group * gathered)
+        following = np.int32(chunk + gathered) if group < last else first
+        multiply(fresh(fragments, group), sums, loaded, shared, (chunk, following))
+
+    return make_streamed_groups(tile, jit(multiply_group, BACKEND))
 
 
 @cache
-def _make_mma_group(tile, chunk, place):
-    """A device function that adds the product of one chunk, at `place` of the gathered words, to `sums`."""
+def _make_streamed_pair(tile, pair):
+    """A device function that multiplies the two fragments of a (chunk, strip) of a streamed group, the `pair`-th, and
+    then asks for those that take their place in registers; chunks: the first one of this group and of the next."""
+    place, strip = divmod(pair, tile.rows // STRIP)
+    product = _make_mma_group(tile, None, place, strip, pair % tile.pairs_on_the_way)
+    request = _make_request(tile, pair + tile.pairs_on_the_way)
+    keep_order = ptx.keep_order
+
+    def multiply(fragments, sums, loaded, shared, chunks):
+        product(fragments, sums, loaded, shared)
+        request(fragments, chunks)
+        keep_order(chunks[0])  # else all of a group's loads would come first, and take more registers than there are
+        return True
+
+    return jit(multiply, BACKEND)
+
+
+@cache
+def _make_request(tile, pair):
+    """A device function request(fragments, chunks): asks for the fragments of the `pair`-th (chunk, strip) of a
+    streamed group, beyond its last one of the next group; chunks as of `_make_streamed_pair`."""
+    two_fragments, pairs = _make_two_fragments(tile), tile.gathered * tile.rows // STRIP
+    at, (group, pair) = _on_the_way(tile, pair % tile.pairs_on_the_way), divmod(pair, pairs)
+    place, strip = divmod(pair, tile.rows // STRIP)
+
+    def request(fragments, chunks):
+        first, second = two_fragments(fragments.weights, fragments.matrix, strip, np.int32(chunks[group] + place))
+        for k in range(4):
+            fragments.registers[at + k] = first[k]
+            fragments.registers[at + 4 + k] = second[k]
+
+    return jit(request, BACKEND)
+
+
+@cache
+def _make_first_request(tile, pair):
+    """A device function that asks for the first streamed fragments, before the first step."""
+    request, first = _make_request(tile, pair), np.int32(tile.kept_chunks)
+
+    def first_request(fragments, shared):
+        request(fragments, (first, first))
+        return True
+
+    return jit(first_request, BACKEND)
+
+
+def _on_the_way(tile, slot):
+    """Where two streamed fragments stand in registers, behind those that stay."""
+    return (tile.rows // STRIP * tile.register_chunks + slot) * 8
+
+
+@cache
+def _make_arrived(tile, slot):
+    """`_make_fragment` of the two streamed fragments in a slot of registers."""
+    rounded, begin = _make_rounded(tile), _on_the_way(tile, slot)
+
+    def fragment(fragments, shared, strip, half):
+        at, registers = begin + half * 4, fragments.registers
+        return rounded((registers[at], registers[at + 1], registers[at + 2], registers[at + 3]))
+
+    return jit(fragment, BACKEND)
+
+
+@cache
+def _make_mma_group(tile, chunk, place, strip=None, slot=None):
+    """A device function that adds the product of one chunk, at `place` of the gathered words, to `sums`: of one that
+    stays on the chip all strips, of one that is streamed a strip whose fragments are in that slot."""
+    first, last = (0, tile.rows // STRIP) if strip is None else (strip, strip + 1)
+    fragment = _make_fragment(tile, chunk) if strip is None else _make_arrived(tile, slot)
     if tile.math == "tf32x3":
-        return _make_split_group(tile, chunk, place)
-    strips, octets, chunks, fragment = tile.rows // STRIP, tile.octets, tile.chunks, _make_fragment(tile)
+        return _make_split_group(tile, fragment, place, first, last)
+    octets = tile.octets
     mma = {"float16": ptx.mma_float16, "bfloat16": ptx.mma_bfloat16, "float32": ptx.mma_tf32}[tile.dtype]
     to_tf32, rounds = ptx.to_tf32, tile.math == "tf32"
 
     def multiply(fragments, sums, loaded, shared):
         for half in range(2):
-            for strip in range(strips):
-                a = fragment(fragments, shared, (strip * chunks + chunk) * 2 + half)
+            for strip in range(first, last):
+                a = fragment(fragments, shared, strip, half)
                 for n in range(octets):
                     b = (loaded[n, place, 2 * half], loaded[n, place, 2 * half + 1])
                     if rounds:
@@ -172,7 +293,7 @@ def _make_mma_group(tile, chunk, place):
 
 
 @cache
-def _make_split_group(tile, chunk, place):
+def _make_split_group(tile, fragment, place, first, last):
     """`_make_mma_group` of float32 numbers, each split into two for TF32: large, its nearest, and small, the rest.
 
     Of the four products of these parts three count: small * large + large * small + large * large (Ootomo and Yokota
@@ -181,7 +302,7 @@ def _make_split_group(tile, chunk, place):
     added by float32 additions, which round. Weights are split in each step: as two words each they would take twice the
     registers.
     """
-    strips, octets, chunks, fragment = tile.rows // STRIP, tile.octets, tile.chunks, _make_fragment(tile)
+    octets = tile.octets
     mma, split, zero = ptx.mma_tf32, ptx.split_tf32, np.float32(0)
 
     def multiply(fragments, sums, loaded, shared):
@@ -190,8 +311,8 @@ def _make_split_group(tile, chunk, place):
             for n in range(octets):
                 operand[n, 0], operand[n, 2] = split(loaded[n, place, 2 * half])
                 operand[n, 1], operand[n, 3] = split(loaded[n, place, 2 * half + 1])
-            for strip in range(strips):
-                words = fragment(fragments, shared, (strip * chunks + chunk) * 2 + half)
+            for strip in range(first, last):
+                words = fragment(fragments, shared, strip, half)
                 (a, e), (b, f), (c, g), (d, h) = split(words[0]), split(words[1]), split(words[2]), split(words[3])
                 large, small = (a, b, c, d), (e, f, g, h)
                 for n in range(octets):

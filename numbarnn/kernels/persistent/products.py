@@ -24,16 +24,21 @@ def make_product(tile):
 
     Returns:
         A namespace of
-        load(fragments, shared, weights, matrix): once per call, the warp's part of the weights, a `weights.Matrix`,
-            to where it stays: fragments (fragment_words,) uint32 in registers, or shared memory. A barrier of the block
-            must follow.
+        load(fragments, shared): once per call, the warp's part of the weights to where it stays: `weights.Fragments`,
+            or shared memory. A barrier of the block must follow.
         step(fragments, loaded, shared, partial, operand, patience): waits for the warp's `exchange.Operand`, multiplies
             it, leaves partial sums at `partial` of shared memory; loaded is scratch, see `exchange.make_gather`.
             Whether all came in time; if not, `patience.trouble` says so, but not where.
     """
     if tile.math != "fma":
         return mma.make_product(tile)
-    return fma.make_product_from_shared(tile) if tile.resident == "shared" else fma.make_product_from_registers(tile)
+    return fma.make_product_from_registers(tile) if tile.register_chunks else fma.make_product_from_shared(tile)
+
+
+def fragment_word(tile):
+    """The type of what a lane has of the weights in registers: words, or by FMA numbers of those that are streamed."""
+    streams_numbers = tile.math == "fma" and tile.streamed_chunks
+    return np.dtype(compute_dtype(tile.dtype)).type if streams_numbers else np.uint32
 
 
 @cache

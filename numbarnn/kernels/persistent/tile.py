@@ -1,8 +1,9 @@
 """How a layer's weights are tiled over blocks: the tile of a block, and the sizes that follow from it.
 
 A block owns U units of one layer and direction, and with them rows of weights (forward: A * U rows of R and G * U of W;
-backward: U columns of R and W, seen as rows): its tile, which stays on the chip for the whole call. At every step each
-warp
+backward: U columns of R and W, seen as rows): its tile. Of each warp's part of it the first chunks of columns stay in
+registers for the whole call and the next ones in shared memory; what neither holds is streamed, that is read from the
+L2 cache at every step. At every step each warp
 
     waits for its part of what the block multiplies (some sequences, some columns)   `exchange`
     multiplies it with its part of the tile                                          `products`
@@ -17,6 +18,9 @@ from numbarnn.common.precision import compute_dtype, itemsize
 
 CHUNK_BYTES = 64  # of a row, per chunk: 16 for each of 4 lanes
 STRIP, OCTET = 16, 8  # rows of weights and sequences of one mma
+# Most (strip, chunk) pairs of streamed weights on their way, which hides trips to the L2 cache: up to so many sums of a
+# lane. Found by compiling for sm_90, as nothing may be spilled.
+PAIRS_ON_THE_WAY = ((32, 4), (48, 2), (1024, 1))
 ROWS_PER_LANE = 8  # most rows that a lane multiplies with each number that it loads, by FMA from registers
 
 
@@ -36,7 +40,8 @@ class Tile:
         octets: sets of 8 sequences that are multiplied at once, 1 or 2.
         aligned: rows and parts of rows start at multiples of 16 bytes, so that lanes load 16 bytes at once.
         whole: every warp multiplies exactly `chunks` chunks, so that nothing has to be left out.
-        resident: "registers" or "shared": where the weights stay (float64: always shared).
+        shared_chunks: of the chunks how many, after those in registers, stay in shared memory.
+        streamed_chunks: the last of the chunks, which are read from memory at every step; a multiple of `gathered`.
         unit_biases: biases per unit: forward the gates of W x and of R h, 0 backward.
         weights_aligned: where `aligned`, the weights' rows start at multiples of 16 bytes too.
     """
@@ -51,7 +56,8 @@ class Tile:
     octets: int
     aligned: bool
     whole: bool = False
-    resident: str = "registers"
+    shared_chunks: int = 0
+    streamed_chunks: int = 0
     unit_biases: int = 0
     weights_aligned: bool = True
 
@@ -64,6 +70,22 @@ class Tile:
     def loads_pieces(self):
         """Whether lanes load several weights at once, backward those of neighbouring units."""
         return self.aligned and self.weights_aligned and (not self.backward or self.units % 2 == 0)
+
+    @property
+    def register_chunks(self):
+        """Of the chunks the first so many stay in registers: "fma" with all or none, float64 with none."""
+        return self.chunks - self.shared_chunks - self.streamed_chunks
+
+    @property
+    def kept_chunks(self):
+        """Chunks that stay on the chip."""
+        return self.chunks - self.streamed_chunks
+
+    @property
+    def resident(self):
+        """Where the weights are during the steps: "registers", "shared", "streamed", or some of these with "+"."""
+        counts = {"registers": self.register_chunks, "shared": self.shared_chunks, "streamed": self.streamed_chunks}
+        return "+".join(place for place, count in counts.items() if count)
 
     @property
     def threads(self):
@@ -83,7 +105,7 @@ class Tile:
     @property
     def row_lanes(self):
         """Lanes of a warp along the rows ("fma"), a power of 2; with weights in registers a lane has at most 8 rows."""
-        if self.resident == "shared":
+        if not self.register_chunks:
             return 8 if self.rows_per_unit * self.units >= 32 else 4
         return next_power_of_two(-(-self.rows_per_unit * self.units // ROWS_PER_LANE))
 
@@ -96,7 +118,7 @@ class Tile:
     @property
     def whole_chunks(self):
         """Chunks per warp are a multiple of this: "fma" with weights in registers gives each lane 16 bytes in turn."""
-        if self.math != "fma" or self.resident == "shared":
+        if self.math != "fma" or not self.register_chunks:
             return 1
         return max(1, 4 * (32 // self.row_lanes) // self.chunk_elements)
 
@@ -118,19 +140,19 @@ class Tile:
     @property
     def weight_stride(self):
         """Elements from a row of a warp's weights in shared memory to the next ("fma"); against bank conflicts."""
-        return self.chunks * self.chunk_elements + 4
+        return self.shared_chunks * self.chunk_elements + 4
 
     @property
     def staged_stride(self):
         """Elements from a sequence's staged numbers in shared memory to the next one's ("fma")."""
-        return (self.chunks if self.resident == "registers" else self.gathered) * self.chunk_elements + 4
+        return (self.chunks if self.register_chunks else self.gathered) * self.chunk_elements + 4
 
     @property
     def weight_elements(self):
         """Elements of shared memory that weights take during the steps."""
-        if self.resident == "registers":
+        if not self.shared_chunks:
             return 0
-        return self.warps * self.rows * self.weight_stride if self.math == "fma" else self.threads * self.fragment_words
+        return self.warps * self.rows * self.weight_stride if self.math == "fma" else self.threads * self.shared_words
 
     @property
     def staged_elements(self):
@@ -139,15 +161,32 @@ class Tile:
 
     @property
     def fragment_words(self):
-        """32-bit words of weights per thread, but for "fma" from shared memory."""
+        """Words of weights in each thread's registers: those that stay, and of what is streamed those on their way."""
         if self.math == "fma":
-            return self.rows * self.chunks * self.chunk_elements // 32 if self.resident == "registers" else 0
-        return self.rows // STRIP * self.chunks * 8
+            if self.streamed_chunks:
+                return self.rows // self.row_lanes * 4  # four columns
+            return self.rows * self.register_chunks * self.chunk_elements // 32
+        on_the_way = self.pairs_on_the_way if self.streamed_chunks else 0
+        return (self.rows // STRIP * self.register_chunks + on_the_way) * 8
+
+    @property
+    def pairs_on_the_way(self):
+        """By `mma`: (strip, chunk) pairs whose streamed weights are in registers or on their way, each 8 words of a
+        lane; a divisor of a group's pairs, so that each always takes the place of the same ones; few where sums take
+        the registers."""
+        strips = self.rows // STRIP
+        most = next(number for sums, number in PAIRS_ON_THE_WAY if 4 * strips * self.octets <= sums)
+        return max(number for number in range(1, most + 1) if strips * self.gathered % number == 0)
+
+    @property
+    def shared_words(self):
+        """32-bit words of weights per thread in shared memory, but for "fma"."""
+        return self.rows // STRIP * self.shared_chunks * 8
 
     @property
     def words_per_lane(self):
-        """32-bit words of weights that each lane loads, wherever they stay."""
-        return self.rows * self.chunks * CHUNK_BYTES // 4 // 32
+        """32-bit words of weights that each lane loads before the steps, wherever they stay."""
+        return self.rows * self.kept_chunks * CHUNK_BYTES // 4 // 32
 
     @property
     def biases(self):

@@ -31,6 +31,8 @@ class Estimate:
         read: reading them from the L2 cache.
         multiply: the products of one block.
         add: adding the warps' partial sums and the cell.
+        stream_bytes: of weights that do not stay on the chip, by one block.
+        stream: reading these, from the L2 cache, or from memory where all blocks' together are larger than the cache.
     """
 
     exchange: float
@@ -38,16 +40,18 @@ class Estimate:
     read: float
     multiply: float
     add: float
+    stream_bytes: int = 0
+    stream: float = 0.0
 
     @property
     def step(self):
         """All together: they follow each other."""
-        return self.exchange + self.read + self.multiply + self.add
+        return self.exchange + self.read + self.multiply + self.add + self.stream
 
     @property
     def bound(self):
         """What takes the most time."""
-        return max(("exchange", "read", "multiply", "add"), key=lambda part: getattr(self, part))
+        return max(("exchange", "read", "multiply", "add", "stream"), key=lambda part: getattr(self, part))
 
 
 def steps_in_all(steps, layers, directions):
@@ -65,21 +69,48 @@ def estimate_of(problem, profile, launch, columns):
     read_bytes = sequences * columns * itemsize(problem.dtype)
     read = calibration.L2_SHARE.value * blocks * read_bytes / (profile.l2_gb_s * 1e3)
     if tile.math == "fma":
-        rate = calibration.FMA_SHARE[tile.resident].value * profile.fma_per_clock
+        rate = calibration.FMA_SHARE[_fma_place(tile)].value * profile.fma_per_clock
     else:
         rate = calibration.MMA_SHARE.value * profile.mma_per_clock / MMA_TIMES[tile.math]
     if problem.dtype == "float64":
         rate *= profile.double_per_clock / profile.fma_per_clock
     multiply = tile.rows * columns * turns * tile.sequences / rate / clock
-    if tile.resident == "shared" and tile.math != "fma":
+    if tile.shared_chunks and tile.math != "fma":
         loads = turns * tile.rows * columns * itemsize(problem.dtype) / 128 / clock
-        multiply += loads / calibration.SHARED_SHARE.value
+        multiply += loads * tile.shared_chunks / tile.chunks / calibration.SHARED_SHARE.value
     sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps
     add = turns * sums * calibration.SUM_CLOCKS.value / clock
     add += turns * tile.pairs * calibration.CELL_BACKWARD_US.value * launch.backward
     # What comes from another layer is there before it is needed.
     exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
-    return Estimate(exchange, read_bytes, read, multiply, add)
+    stream_bytes = turns * _streamed_bytes(tile, columns)
+    stream = calibration.STREAM_SHARE.value * _stream_us(profile, tile, (blocks, launch.slices), turns, columns)
+    return Estimate(exchange, read_bytes, read, multiply, add, stream_bytes, stream)
+
+
+def _fma_place(tile):
+    """By which number products by FMA are estimated."""
+    return "registers" if tile.register_chunks else "shared"
+
+
+def _streamed_bytes(tile, columns):
+    """Of weights that a block reads each time it goes through a part of its sequences."""
+    size = tile.rows_per_unit * tile.units * columns * itemsize(tile.dtype)
+    return size * tile.streamed_chunks // tile.chunks
+
+
+def _stream_us(profile, tile, blocks, turns, columns):
+    """Microseconds of a step in which all blocks' streamed weights come at the full rate of the L2 cache, or of memory
+    where they are larger than the cache: weights that are read in turn then leave it before they are read again.
+
+    Args:
+        blocks: (blocks, slices of the batch, whose blocks have the same weights).
+    """
+    blocks, slices = blocks
+    every = blocks * _streamed_bytes(tile, columns)
+    from_l2 = every / (profile.l2_gb_s * 1e3)
+    different = every / slices
+    return turns * (from_l2 if different <= profile.l2_bytes else max(from_l2, different / (profile.memory_gb_s * 1e3)))
 
 
 def tiling_us(problem, profile, tile, launched, columns):
@@ -90,22 +121,23 @@ def tiling_us(problem, profile, tile, launched, columns):
     group of chunks, the products, a turn's instructions, and an exchange that further turns hide.
 
     Args:
-        launched: (blocks, sequences of a block, layers).
+        launched: (blocks, slices, sequences of a block, layers).
     """
-    blocks, sequences, layers = launched
+    blocks, slices, sequences, layers = launched
     clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
     turns, groups = ceil(sequences / tile.sequences), tile.chunks // tile.gathered if columns else 0
     read_bytes = sequences * columns * size
     together = blocks * read_bytes / (profile.l2_gb_s * 1e3)
     chain = turns * groups * L2_CLOCKS / clock + max(read_bytes / (64 * clock), together)
     if tile.math == "fma":
-        rate = FMA_EFFICIENCY[tile.resident] * profile.fma_per_clock
+        rate = FMA_EFFICIENCY[_fma_place(tile)] * profile.fma_per_clock
     else:
         rate = profile.mma_per_clock / MMA_TIMES[tile.math]
     rate *= profile.double_per_clock / profile.fma_per_clock if problem.dtype == "float64" else 1
     chain += tile.rows * columns * turns * tile.sequences / rate / clock
-    if tile.resident == "shared" and tile.math != "fma":
-        chain += turns * tile.rows * columns * size / 128 / clock
+    if tile.shared_chunks and tile.math != "fma":
+        chain += turns * tile.rows * columns * size / 128 / clock * tile.shared_chunks / tile.chunks
+    chain += _stream_us(profile, tile, (blocks, slices), turns, columns)
     sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps  # loads from shared memory, a clock each
     chain += turns * (TURN_CLOCKS + sums) / clock
     exchange = max(profile.exchange_us - (turns - 1) / turns * chain, 0.0) if problem.cell.num_recurrent else 0.0

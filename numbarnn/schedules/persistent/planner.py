@@ -16,18 +16,18 @@ from numbarnn.kernels.persistent.columns import INPUT, RECURRENT
 from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, Tile
 from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.costs import Estimate, estimate_of, steps_in_all, tiling_us
+from numbarnn.schedules.persistent.residence import Room, mixed_tiles, whole_tile
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
+# Whether weights are in several places, in this order: it is tried only where no place has room for all of them, as no
+# device has been asked how long it takes.
+MIXED = (False, True)
 MAX_PARAMETER_BYTES = 4096  # of a kernel launch
 STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
-# Of a thread, in blocks of up to 8 warps and in larger ones: words that it loads at once, and registers that are not
-# weights, words or sums.
-WORDS_ON_THE_WAY = (32, 16)
-OTHER_REGISTERS = (104, 60)
 # Where numbers are split in two, whose parts take registers too: most warps, most rows with 8 and with 16 sequences at
-# once, and registers for each 8 sequences beside weights. Found by compiling for sm_90, as nothing may be spilled.
-WARPS_IF_SPLIT, ROWS_IF_SPLIT, REGISTERS_IF_SPLIT = 8, (64, 32), 32
+# once. Found by compiling for sm_90, as nothing may be spilled.
+WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
 
 
 class DoesNotFit(RuntimeError):
@@ -105,8 +105,21 @@ class Launch:
 
     @property
     def home(self):
-        """Where the weights stay, as text."""
-        return "shared memory" if self.tile.resident == "shared" else "registers"
+        """Where the weights are during the steps, as text; of several places how much of a block's is in each."""
+        tile, stored, kept = self.tile, itemsize(self.tile.dtype), itemsize(compute_dtype(self.tile.dtype))
+        places = {
+            "registers": (tile.register_chunks, stored),
+            "shared memory": (tile.shared_chunks, kept if tile.math == "fma" else stored),
+            "streamed from the L2 cache at each step": (tile.streamed_chunks, stored),
+        }
+        used = {place: sizes for place, sizes in places.items() if sizes[0]}
+        if len(used) == 1:
+            return next(iter(used))
+        elements = tile.warps * tile.rows * tile.chunk_elements
+        *most, last = [
+            f"{place} ({count * elements * size / 1024:.3g} KiB)" for place, (count, size) in used.items()
+        ]  # fmt: skip
+        return f"{', '.join(most)} and {last}"
 
     @property
     def steps_in_all(self):
@@ -118,11 +131,18 @@ class Launch:
         """How it is tiled and what a step is expected to take, as text."""
         tile, estimate = self.tile, self.estimate
         untimed = " (a rate that no device has been asked for)" if tile.math == "tf32x3" else ""
+        stream = ""
+        if tile.streamed_chunks:
+            stream = (
+                f"stream {estimate.stream:.2f} for {estimate.stream_bytes / 1024:.3g} KiB of weights (not timed on any "
+                f"device), "
+            )
         return (
             f"{self.blocks} blocks of {tile.threads} threads, each {tile.units} units of {self.sequences} sequences, "
             f"by {tile.math}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; "
             f"a step: exchange {estimate.exchange:.2f} µs, read {estimate.read:.2f} for "
-            f"{estimate.read_bytes / 1024:.3g} KiB, multiply {estimate.multiply:.2f}{untimed}, add {estimate.add:.2f}; "
+            f"{estimate.read_bytes / 1024:.3g} KiB, {stream}multiply {estimate.multiply:.2f}{untimed}, "
+            f"add {estimate.add:.2f}; "
             f"{self.microseconds:.0f} µs in all"
         )
 
@@ -211,18 +231,19 @@ def _columns(problem, first, last, backward):
 @lru_cache(maxsize=1024)
 def _best_tiling(problem, profile, first, last, backward):
     """`_best_launch` without an estimate."""
-    launches, refusals = [], []
-    for units in UNITS:
-        for warps in profile.warps:
-            for slices in SLICES:
-                launch = _launch(problem, profile, first, last, backward, units, warps, slices)
-                if not isinstance(launch, str):
-                    launches.append(launch)
-                elif slices == 1:
-                    refusals.append(launch)
-    if not launches:
-        raise DoesNotFit(_refusal(problem, profile, first, last, refusals))
-    return min(launches, key=lambda launch: launch.tiling_us)
+    for mixed in MIXED:
+        launches, refusals = [], []
+        for units in UNITS:
+            for warps in profile.warps:
+                for slices in SLICES:
+                    launch = _launch(problem, profile, first, last, backward, units, warps, slices, mixed)
+                    if not isinstance(launch, str):
+                        launches.append(launch)
+                    elif slices == 1:
+                        refusals.append(launch)
+        if launches:
+            return min(launches, key=lambda launch: launch.tiling_us)
+    raise DoesNotFit(_refusal(problem, profile, first, last, refusals))
 
 
 def _refusal(problem, profile, first, last, refusals):
@@ -259,8 +280,11 @@ def _math(problem, profile):
     return "fma"
 
 
-def _launch(problem, profile, first, last, backward, units, warps, slices):
-    """The Launch with that many units and warps per block and slices of the batch, or why not, as text."""
+def _launch(problem, profile, first, last, backward, units, warps, slices, mixed):
+    """The Launch with that many units and warps per block and slices of the batch, or why not, as text.
+
+    mixed: whether weights may be in several places; else they are in one.
+    """
     hidden, D, batch = problem.hidden_sizes[first:last], problem.directions, problem.batch
     sequences = ceil(ceil(batch / OCTET) / slices) * OCTET
     slices, sequences = ceil(batch / sequences), min(batch, sequences)
@@ -289,21 +313,29 @@ def _launch(problem, profile, first, last, backward, units, warps, slices):
             f"{rows * units} rows of weights and {warps} warps leave too few registers to float32 numbers that are "
             f"split in two: at most {ROWS_IF_SPLIT[0]} rows and {WARPS_IF_SPLIT} warps"
         )
-    tile = _with_chunks(Tile(problem.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases))
-    if problem.dtype == "float64" or not _fits_registers(tile, profile, problem.cell.num_per_unit):
-        tile = _with_chunks(replace(tile, chunks=chunks, resident="shared"))
-    share_of_warp = tile.chunks * chunk_elements
-    tile = replace(tile, whole=all(source.columns % share_of_warp == 0 for each in all_sources for source in each))
-    shared_bytes = tile.shared_bytes(sequences, problem.cell.num_states)
-    if shared_bytes + STATIC_SHARED_BYTES > profile.shared_bytes:
-        return (
-            f"{blocks} blocks of {units} units with {warps} warps need {shared_bytes / 1024:.0f} KiB of shared memory "
-            f"each, of {profile.shared_bytes / 1024:.0f} KiB"
-        )
-    columns = _columns(problem, first, last, backward)
-    compared = tiling_us(problem, profile, tile, (blocks, sequences, last - first), columns)
-    return Launch(
-        first, last, tile, blocks, slices, sequences, shared_bytes, None, problem.steps, D, backward, compared
+    plain = Tile(problem.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases)
+    states, per_unit = problem.cell.num_states, problem.cell.num_per_unit
+    room = Room(profile.registers, profile.shared_bytes - STATIC_SHARED_BYTES, sequences, states, per_unit)
+    tiles = mixed_tiles(plain, room) if mixed else (whole_tile(plain, room),)
+    needed, columns, launches = [], _columns(problem, first, last, backward), []
+    for tile in tiles:
+        share_of_warp = tile.chunks * chunk_elements
+        tile = replace(tile, whole=all(source.columns % share_of_warp == 0 for each in all_sources for source in each))
+        needed.append(tile.shared_bytes(sequences, states))
+        if needed[-1] <= room.shared_bytes:
+            compared = tiling_us(problem, profile, tile, (blocks, slices, sequences, last - first), columns)
+            launches.append(
+                Launch(
+                    first, last, tile, blocks, slices, sequences, needed[-1], None, problem.steps, D, backward, compared
+                )
+            )  # fmt: skip
+    if launches:
+        return min(launches, key=lambda launch: launch.tiling_us)
+    if not needed:
+        return f"{rows * units} rows of weights and {warps} warps leave too few registers to weights on their way"
+    return (
+        f"{blocks} blocks of {units} units with {warps} warps need {min(needed) / 1024:.0f} KiB of shared memory "
+        f"each, of {profile.shared_bytes / 1024:.0f} KiB"
     )
 
 
@@ -337,24 +369,3 @@ def _chunks_per_warp(all_sources, warps, chunk_elements):
     while any(sum(ceil(number / chunks) for number in each) > warps for each in needed):
         chunks += 1
     return chunks
-
-
-def _with_chunks(tile):
-    """The Tile with its chunks rounded up, and loaded at once as many as registers allow: what is on its way takes
-    registers, what is not takes another trip to the L2 cache."""
-    chunks = ceil(tile.chunks / tile.whole_chunks) * tile.whole_chunks
-    most = WORDS_ON_THE_WAY[tile.warps > 8] // (4 * tile.octets)
-    while True:
-        gathered = max(number for number in range(1, most + 1) if chunks % number == 0)
-        if gathered * 2 > most or gathered == chunks:  # few trips
-            return replace(tile, chunks=chunks, gathered=gathered)
-        chunks += tile.whole_chunks
-
-
-def _fits_registers(tile, profile, per_unit):
-    """Whether the weights can stay in registers, besides the cell's parameters per unit."""
-    most = min(255, profile.registers // tile.threads)
-    words = tile.octets * tile.gathered * 4
-    sums = tile.rows // tile.row_lanes * 2 if tile.math == "fma" else tile.rows // 16 * tile.octets * 4
-    sums += tile.octets * REGISTERS_IF_SPLIT if tile.math == "tf32x3" else 0
-    return tile.fragment_words + words + sums + tile.pairs * per_unit + OTHER_REGISTERS[tile.warps > 8] <= most

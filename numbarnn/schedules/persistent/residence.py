@@ -1,0 +1,128 @@
+"""Where the weights of a tile are during the steps: in registers, in shared memory, or read from the L2 cache.
+
+    whole_tile(plain, room)       # all in one place
+    mixed_tiles(plain, room)      # as many as fit in registers, then in shared memory; the rest is read at each step
+
+Both take a `tile.Tile` whose chunks are the fewest with which its warps share the work, and fill in how many are loaded
+at once and where they stay. By FMA nothing is kept in registers where there is not room for all of it, as a lane has
+other columns there than it has of shared memory.
+"""
+
+from dataclasses import replace
+from math import ceil
+from typing import NamedTuple
+
+from numbarnn.common.precision import compute_dtype, itemsize
+from numbarnn.kernels.persistent.tile import STRIP
+
+# Of a thread, in blocks of up to 8 warps and in larger ones: words that it loads at once, and registers that are not
+# weights, words or sums.
+WORDS_ON_THE_WAY = (32, 16)
+OTHER_REGISTERS = (104, 60)
+# Besides these in mixed tiles: where fragments come from shared memory while others stay, and where they are streamed.
+# Found by compiling for sm_90, as nothing may be spilled.
+REGISTERS_IF_MIXED, REGISTERS_IF_STREAMED = 16, 32
+# For each 8 sequences beside weights where float32 numbers are split in two.
+REGISTERS_IF_SPLIT = 32
+
+
+class Room(NamedTuple):
+    """What a block has to keep weights in.
+
+    Attributes:
+        registers: 32-bit registers of an SM.
+        shared_bytes: of shared memory.
+        sequences: most of the block.
+        num_states, num_per_unit: of the cell: numbers that a unit keeps from step to step, and parameters per unit.
+    """
+
+    registers: int
+    shared_bytes: int
+    sequences: int
+    num_states: int
+    num_per_unit: int
+
+
+def whole_tile(plain, room):
+    """The tile with all weights in registers, or if these are too few all in shared memory, where room may lack."""
+    tile = _with_groups(plain)
+    if plain.dtype != "float64" and tile.fragment_words <= _free_registers(tile, room):
+        return tile
+    return _with_groups(replace(plain, shared_chunks=plain.chunks))
+
+
+def mixed_tiles(plain, room):
+    """Tiles with their weights in several places, by the sequences and the chunks that are multiplied at once; those
+    whose weights on their way find no registers are left out."""
+    most = WORDS_ON_THE_WAY[plain.warps > 8] // 4
+    for octets in range(plain.octets, 0, -1):
+        for gathered in (8, 4, 2, 1):
+            if gathered <= most // octets:
+                chunks = ceil(plain.chunks / gathered) * gathered
+                tile = _mixed(replace(plain, octets=octets, gathered=gathered, chunks=chunks), room)
+                if tile is not None:
+                    yield tile
+
+
+def _mixed(tile, room):
+    """A tile with its weights in registers, then in shared memory, the rest streamed, if there is one; else None."""
+    chunks, gathered = tile.chunks, tile.gathered
+    streamed = replace(tile, streamed_chunks=chunks)
+    if tile.math == "fma":
+        in_registers, free = 0, _free_registers(streamed, room)
+        shared = min(_most_shared_chunks(streamed, room) // gathered * gathered, chunks)
+        fits = shared == chunks or streamed.fragment_words * itemsize(compute_dtype(tile.dtype)) // 4 <= free
+    else:
+        words, free = tile.rows // STRIP * 8, _free_registers(tile, room) - REGISTERS_IF_MIXED  # words of a chunk
+        in_registers = min(max(free, 0) // words, chunks)
+        shared = min(_most_shared_chunks(streamed, room), chunks - in_registers)
+        fits = True
+        if in_registers + shared < chunks:
+            free -= streamed.pairs_on_the_way * 8 + REGISTERS_IF_STREAMED - REGISTERS_IF_MIXED
+            in_registers, fits = min(in_registers, max(free, 0) // words), free >= 0
+    if not fits or shared < 0:
+        return None
+    kept = (in_registers + shared) // gathered * gathered if in_registers + shared < chunks else chunks
+    in_registers = min(in_registers, kept)
+    return replace(tile, shared_chunks=kept - in_registers, streamed_chunks=chunks - kept)
+
+
+def _most_shared_chunks(streamed, room):
+    """Chunks of a tile, all of them streamed so far, for which there is room in shared memory; -1: not even for what
+    steps need."""
+    needed = [
+        replace(streamed, shared_chunks=count, streamed_chunks=streamed.chunks - count)
+        .shared_bytes(room.sequences, room.num_states) for count in (0, 1)
+    ]  # fmt: skip
+    if needed[1] > room.shared_bytes:
+        return 0 if needed[0] <= room.shared_bytes else -1
+    more = streamed.warps * streamed.rows * streamed.chunk_elements * itemsize(compute_dtype(streamed.dtype))
+    if streamed.math != "fma":
+        more = streamed.threads * (streamed.rows // STRIP) * 8 * 4
+    return 1 + (room.shared_bytes - needed[1]) // more
+
+
+def _with_groups(tile):
+    """The Tile with its chunks rounded up, and loaded at once as many as registers allow: what is on its way takes
+    registers, what is not takes another trip to the L2 cache."""
+    chunks = ceil(tile.chunks / tile.whole_chunks) * tile.whole_chunks
+    most = WORDS_ON_THE_WAY[tile.warps > 8] // (4 * tile.octets)
+    while True:
+        gathered = max(number for number in range(1, most + 1) if chunks % number == 0)
+        if gathered * 2 > most or gathered == chunks:  # few trips
+            shared = chunks if tile.shared_chunks else 0
+            return replace(tile, chunks=chunks, gathered=gathered, shared_chunks=shared)
+        chunks += tile.whole_chunks
+
+
+def _free_registers(tile, room):
+    """Registers of a thread for weights, besides sums, what it loads and the cell's parameters per unit."""
+    most = min(255, room.registers // tile.threads)
+    words = tile.octets * tile.gathered * 4
+    sums = tile.rows // tile.row_lanes * 2 if tile.math == "fma" else tile.rows // STRIP * tile.octets * 4
+    if tile.math == "fma" and not tile.register_chunks:  # a rectangle of sums, and of what they are multiplied with
+        own_batch = tile.sequences * tile.row_lanes // 32
+        numbers = tile.rows // tile.row_lanes * own_batch + own_batch * 4
+        sums = numbers * itemsize(compute_dtype(tile.dtype)) // 4
+    sums += tile.octets * REGISTERS_IF_SPLIT if tile.math == "tf32x3" else 0
+    return most - words - sums - tile.pairs * room.num_per_unit - OTHER_REGISTERS[tile.warps > 8]
