@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent / "simulated"
-LONG = {name: [FOLDER / name] for name in ("test_persistent_simulated.py", "test_persistent_mutants.py")}
-RUNS = LONG | {  # name -> modules: one process each, as Numba's import and the matrix take seconds
-    "test_conformance.py": [FOLDER.parent / "test_conformance.py"],
-    "all others": [path for path in sorted(FOLDER.glob("test_*.py")) if path.name not in LONG],
-}
+PERSISTENT = sorted(FOLDER.glob("test_persistent_*.py"))
+OTHERS = [path for path in sorted(FOLDER.glob("test_*.py")) if path not in PERSISTENT]
+# name -> modules. Two processes, as imports take seconds in each, and two share the work of most machines well.
+RUNS = {"persistent": PERSISTENT, "all others": [FOLDER.parent / "test_conformance.py", *OTHERS]}
 
 
 @pytest.mark.slow

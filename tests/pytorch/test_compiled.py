@@ -62,9 +62,19 @@ def filled_memory():
         yield
 
 
+full = pytest.mark.full
+
+
+def options_and_calls():
+    """One layer with every call, each of the other options with another one; with all of them if `full`."""
+    for number, options in enumerate(OPTIONS):
+        for turn, call in enumerate(CALLS):
+            usual = options == "plain" or (number + turn) % len(CALLS) == 0
+            yield pytest.param(options, call, marks=[] if usual else full, id=f"{options}-{call}")
+
+
 @pytest.mark.usefixtures("filled_memory")
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options, call", list(options_and_calls()))
 def test_forward_is_as_operators_must_be(options, call):
     _, given = arguments(OPTIONS[options], CALLS[call])
     torch.library.opcheck(torch.ops.numbarnn.rnn_forward, given)
@@ -74,9 +84,16 @@ def test_forward_is_as_operators_must_be(options, call):
         )
 
 
+def calls_and_needs():
+    """The gradients of x and of the weights, or of one: with one call all three, with the others one; all if `full`."""
+    for turn, call in enumerate(CALLS):
+        for number, need in enumerate([(True, True), (False, True), (True, False)]):
+            usual = call == "states" or (number + turn) % 3 == 0
+            yield pytest.param(call, need, marks=[] if usual else full, id=f"{call}-{need}")
+
+
 @pytest.mark.usefixtures("filled_memory")
-@pytest.mark.parametrize("need", [(True, True), (False, True), (True, False)], ids=str)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call, need", list(calls_and_needs()))
 def test_backward_is_as_operators_must_be(call, need):
     _, given = arguments(OPTIONS["both_ways"], CALLS[call])
     x, _, _, weights, lengths, resets, seed, key, _, batch_first, every_state, _ = given

@@ -177,7 +177,7 @@ def test_slices_of_the_batch_agree_with_float64(small, case, slices):
 def test_several_groups_of_chunks_agree_with_float64(monkeypatch, tile):
     """A warp gathers its columns in several groups, as of large layers."""
     tile.choose(monkeypatch, "sim", profiles.SIMULATOR)
-    check(tile.case, tile.limit, ORDERS)
+    check(tile.case, tile.limit, ORDERS if tile.math == "fma" else 1)  # lanes of mma meet in each instruction
 
 
 @pytest.mark.parametrize("warps", (2, 8))
