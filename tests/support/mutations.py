@@ -130,7 +130,7 @@ MUTATIONS = {
         "numbarnn/engines/cpu/sharing.py",
         "        wait_until(job.counters + _DONE, (phase + 1) * call.pieces)\n",
         "        wait_until(job.counters + _DONE, (phase + 1) * call.pieces - 1)\n",
-        "tests/engines/test_engines.py -k piece_of_a_phase",
+        "tests/engines/test_thread_pool.py -k piece_of_a_phase",
     ),
     "cpu_last_tile_of_rows_loses_one": Mutation(
         "numbarnn/engines/cpu/panels.py",

@@ -1,0 +1,232 @@
+"""The CPU engine's threads: how many, their barrier, pieces that they take, jobs that raise."""
+
+import ctypes
+import math
+import os
+import threading
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from numbarnn.compile import types
+from numbarnn.engines.base import Job
+from numbarnn.engines.cpu import atomics, joined, sharing, thread_pool
+from numbarnn.engines.cpu.records import Call, by_address, call_at, job_at
+from numbarnn.engines.cpu.vectors import numbers_at
+
+
+def test_usable_cpus():
+    assert 1 <= thread_pool.usable_cpus() <= (os.cpu_count() or 1)
+    one = thread_pool.ThreadPool()
+    assert one.threads == thread_pool.usable_cpus()
+
+
+@pytest.mark.parametrize(
+    "files, limit",
+    [
+        ({"cpu.max": "150000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "20000 100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_a_containers_limit_counts(tmp_path, monkeypatch, files, limit):
+    monkeypatch.setattr(thread_pool.os, "sched_getaffinity", lambda process: range(7), raising=False)
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert thread_pool.usable_cpus(tmp_path) == (limit or 7)
+
+
+def test_the_environment_may_say_how_many_threads(monkeypatch):
+    monkeypatch.setenv("NUMBARNN_NUM_THREADS", "3")
+    assert thread_pool.ThreadPool().threads == 3
+    for wrong in ("0", "two", "-1", ""):
+        monkeypatch.setenv("NUMBARNN_NUM_THREADS", wrong)
+        with pytest.raises(ValueError, match="NUMBARNN_NUM_THREADS must be a positive int, not"):
+            thread_pool.ThreadPool()
+
+
+@by_address
+def count_in_step(zero, address):
+    """Every thread counts its turns; after each, all must have counted as many. In turn comes how many rounds, then of
+    each thread the turns, and the failures."""
+    job = job_at(address)
+    given = numbers_at(np.int64(0), job.what)
+    turns, failures = numbers_at(np.int64(0), job.what + 64), numbers_at(np.int64(0), job.what + 64 * (1 + job.threads))
+    for _ in range(given[0]):
+        turns[job.thread * 8] += 1
+        mine = turns[job.thread * 8]
+        atomics.barrier(job.counters, job.thread, job.threads)
+        for other in range(job.threads):
+            if turns[other * 8] != mine:
+                failures[job.thread * 8] += 1
+        atomics.barrier(job.counters, job.thread, job.threads)
+
+
+def run_on(workers, function, threads, what):
+    """Let threads of a pool do something with an array of int64."""
+    workers.run(8, function.address(types.float64), threads, what.ctypes.data)
+
+
+@pytest.mark.parametrize("threads", (1, 2, 3, 8))  # more than there are cores, too
+def test_barrier_keeps_threads_in_step(threads):
+    workers = thread_pool.ThreadPool(threads)
+    rounds = 500
+    for _ in range(3):  # a thread pool runs again and again
+        what = np.zeros(8 * (1 + 2 * threads), np.int64)
+        what[0] = rounds
+        run_on(workers, count_in_step, threads, what)
+        turns, failures = what[8:].reshape(2, -1)
+        assert (turns[::8] == rounds).all() and not failures.any()
+
+
+@by_address
+def count_together(zero, address):
+    """Threads meet `rounds` times; before each, one of them, in turn, computes for as long as `slow` says."""
+    job = job_at(address)
+    given, total = numbers_at(np.int64(0), job.what), np.float64(0)
+    for turn in range(given[0]):
+        if turn % job.threads == job.thread:
+            for k in range(given[1]):
+                total += math.sqrt(np.float64(k))
+        atomics.barrier(job.counters, job.thread, job.threads)
+    given[2 + job.thread] = int(total)
+
+
+@pytest.mark.parametrize("threads", (2, 4))
+def test_no_sleeper_is_forgotten(threads):
+    """Threads that wait for longer than they poll sleep; one whose waking is lost would sleep for ever."""
+    workers = thread_pool.ThreadPool(threads)
+    for slow in (1000, 10_000, 30_000, 100_000):  # around what is polled for
+        run_on(workers, count_together, threads, np.array([200, slow, *[0] * threads]))
+
+
+@by_address
+def take_pieces(zero, address):
+    """Threads take pieces and count each; 100 more where the phase before was not done. Given are the address of a
+    `records.Call`, the number of phases, and where to count."""
+    job = job_at(address)
+    given = numbers_at(np.int64(0), job.what)
+    call, counts = call_at(given[0]), numbers_at(np.int64(0), job.what + 16)
+    for phase in range(given[1]):
+        piece = sharing.take(call, job, phase, sharing.NONE)
+        while piece != sharing.NONE:
+            for k in range((phase - 1) * call.pieces, phase * call.pieces):
+                if k >= 0 and counts[k] != 1:
+                    counts[phase * call.pieces + piece] += 100
+            counts[phase * call.pieces + piece] += 1
+            piece = sharing.take(call, job, phase, piece)
+        sharing.end_phase(call, job, phase)
+
+
+def count_pieces(workers, threads, pieces, phases=400):
+    call = Call(pieces=pieces)
+    what = np.array([ctypes.addressof(call), phases, *[0] * (pieces * phases)])
+    workers.run(8, take_pieces.address(types.float64), threads, what.ctypes.data, False)
+    return what[2:]
+
+
+@pytest.mark.parametrize("pieces", (1, 3, 8, sharing.MOST_PIECES))
+@pytest.mark.parametrize("threads", (2, 3, 8))
+def test_each_piece_of_a_phase_is_taken_once(threads, pieces):
+    """By whichever thread comes; none begins with a phase before all pieces of the one before are done."""
+    workers = thread_pool.ThreadPool(threads)
+    for _ in range(10):
+        assert (count_pieces(workers, threads, pieces) == 1).all()
+
+
+def test_threads_that_do_not_come_are_not_waited_for(monkeypatch):
+    """The calling one takes all pieces. A thread that comes when a call is over has no part in it."""
+    begin = threading.Event()
+    late, help_ = [], thread_pool.help_forever
+    monkeypatch.setattr(thread_pool, "help_forever", lambda slot: (begin.wait(), late.append(slot), help_(slot)))
+    workers = thread_pool.ThreadPool(2)
+    for _ in range(3):
+        assert (count_pieces(workers, 2, 4) == 1).all()
+    begin.set()
+    while not late:
+        time.sleep(0.001)
+    for _ in range(100):
+        assert (count_pieces(workers, 2, 4) == 1).all()
+    run_on(workers, count_together, 2, np.array([200, 1000, 0, 0]))  # for which it is waited
+
+
+def test_calls_of_other_python_threads_go_on_alone(monkeypatch):
+    """Where threads take pieces, a call need not wait for those of another."""
+    workers = thread_pool.ThreadPool(2)
+    monkeypatch.setattr(thread_pool, "run_together", lambda *_: pytest.fail("on several threads"))
+    with workers._busy:
+        assert (count_pieces(workers, 2, 1) == 1).all()
+
+
+def test_after_a_late_call_threads_are_not_asked_for_a_while(monkeypatch):
+    """A thread that has a piece and no processor is waited for; so would the next calls."""
+    now, used, takes = 100.0, [], 0.0
+
+    def run(item, function, threads, what, waits):
+        nonlocal now
+        used.append(threads)
+        now += takes
+
+    def call(count, seconds):
+        nonlocal takes
+        takes = seconds
+        steps(0, count)
+
+    monkeypatch.setattr(joined, "monotonic", lambda: now)
+    pause = thread_pool.Pause()
+    pool = SimpleNamespace(run=run, pause=pause)
+    steps = joined.Steps(pool, 4, 0, 2, Call(pieces=4), ())
+    late = joined.LATE
+    for count, seconds in ((2, 2 * late), (1, late), (20, 20 * late), (1, 3 * late)):  # the last one is late
+        call(count, seconds)
+    assert used == [2] * 4
+    call(1, pause.SHORTEST)
+    call(1, late)
+    assert used[4:] == [1, 2]
+    for _ in range(10):  # late again and again
+        now = pause.end
+        call(1, 10 * late)
+    assert pause.end == now + pause.LONGEST
+    now = pause.end
+    for _ in range(int(2 * pause.LONGEST / late)):
+        call(1, late)
+    call(1, 3 * late)
+    assert pause.end == now + pause.SHORTEST
+
+
+@pytest.mark.skipif(not atomics.SLEEPS, reason="threads sleep at barriers on Linux only")
+def test_who_waits_for_long_uses_no_processor():
+    """Beside busy processes a waiting thread must not use up its turns on the processor: 12 ms became 898."""
+    workers = thread_pool.ThreadPool(2)
+    run_on(workers, count_together, 2, np.array([1, 1, 0, 0]))  # compiled now
+    begin, alone = time.process_time(), time.thread_time()
+    run_on(workers, count_together, 2, np.array([1, 200_000_000, 0, 0]))
+    own, others = time.thread_time() - alone, time.process_time() - begin
+    assert own > 0.1, "the first thread is not slow: make it so"
+    assert others - own < 0.1 * own
+
+
+def fail():
+    raise RuntimeError("a job")
+
+
+def be_slow(done, number):
+    time.sleep(0.02 * number)
+    done.append(number)
+
+
+@pytest.mark.parametrize("where", range(3))
+def test_jobs_raise_what_one_of_them_raises(where):
+    workers, done = thread_pool.ThreadPool(3), []
+    with pytest.raises(RuntimeError, match="a job"):
+        workers.run_jobs([Job(lane, (), lambda lane=lane: fail if lane == where else bool) for lane in range(3)])
+    # and goes on as if nothing had happened: returns when all are done
+    workers.run_jobs([Job(lane, (), lambda lane=lane: partial(be_slow, done, lane)) for lane in range(3)])
+    assert sorted(done) == [0, 1, 2]
