@@ -26,6 +26,8 @@ PRODUCTS = {  # M, N, K
     "17x49x1": (17, 49, 1),
     "50x17x33": (50, 17, 33),
     "17x50x33": (17, 50, 33),
+    "70x49x3": (70, 49, 3),  # few terms, as many as are multiplied row by row where a is transposed, and one more
+    "70x49x4": (70, 49, 4),
     "130x64x20": (130, 64, 20),
     "50x40x300": (50, 40, 300),  # many rows, and few: several chunks of terms, pieces of columns
     "9x70x1100": (9, 70, 1100),

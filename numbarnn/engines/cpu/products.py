@@ -30,6 +30,7 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
 CHAIN = 128  # terms that a product adds up one after another
+FEW_TERMS = 3  # up to which columns are multiplied by rows, as by `_few_terms`
 PIECED_ROWS = 40  # m up to which OpenBLAS gets a product in small pieces
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
 SUM_COLUMNS = 64  # columns added up together
@@ -65,6 +66,23 @@ def share(size, thread, threads):
     return min(size, blocks * thread // threads * UNITS), min(size, blocks * (thread + 1) // threads * UNITS)
 
 
+@plain
+def _few_terms(zero, at):
+    """A `records.Product` aᵀ b of few terms, which is written once, a row after another: OpenBLAS writes zeros first,
+    and then reads and writes all of it once more."""
+    item = bytes_of(zero)
+    for i in range(at.rows):
+        out = numbers_at(zero, at.out + i * at.out_row)
+        for k in range(at.terms):
+            factor, b = numbers_at(zero, at.a + k * at.a_row + i * item)[0], numbers_at(zero, at.b + k * at.b_row)
+            if k > 0 or at.add != 0:
+                for j in range(at.columns):
+                    out[j] = out[j] + factor * b[j]
+            else:
+                for j in range(at.columns):
+                    out[j] = factor * b[j]
+
+
 @by_address
 def blas_product(zero, address):
     """A `records.Product` of matrices as they are.
@@ -75,6 +93,9 @@ def blas_product(zero, address):
     """
     at, item = product_at(address), bytes_of(zero)
     m, n, k = at.rows, at.columns, at.terms
+    if at.transpose_a != 0 and at.transpose_b == 0 and 0 < k <= FEW_TERMS:
+        _few_terms(zero, at)
+        return
     lda, ldb, ldc = max(1, at.a_row // item), max(1, at.b_row // item), max(1, at.out_row // item)
     transpose_a, transpose_b = at.transpose_a != 0, at.transpose_b != 0
     width, depth = max(1, n), max(1, k) if m == 1 else CHAIN
