@@ -22,7 +22,7 @@ from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.tape import Tape, Watched
 from numbarnn.layers.widened import Widened
 from numbarnn.passes.backward import ALL, BackwardPass, Given
-from numbarnn.passes.bound import SMALL_WEIGHTS, BoundForward, BoundPasses
+from numbarnn.passes.bound import LARGE_WEIGHTS, BoundForward, BoundPasses
 from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
@@ -369,7 +369,7 @@ class Stack:
                 results, tape.dw = work.run(), work.dw
                 return results
             plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes, need.x)
-            bindable = dw is None and (not need.weights or (makes and self.space.size <= SMALL_WEIGHTS))
+            bindable = dw is None and (not need.weights or (makes and self.space.size <= LARGE_WEIGHTS))
             if bindable and tape.bound is not None:
                 *results, tape.dw = tape.bound.run_backward((plan, need, accumulate), self.space, given)
                 return results

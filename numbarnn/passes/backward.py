@@ -88,6 +88,12 @@ class BackwardPass(Pass):
         if self.dw is not None and tape.formed is not None:
             self.allocate("d_formed")
 
+    def take_dw(self):
+        """The gradients of all parameters, whose array is the caller's from now on; `allocate` makes another."""
+        dw, self.dw = self.dw, None
+        self._made.pop("dw")
+        return dw
+
     def dx_of(self, layer):
         """(T, B, I), the gradient of the layer's input."""
         return self.dx[layer]

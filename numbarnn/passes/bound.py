@@ -19,7 +19,8 @@ SMALL = 1 << 20  # bytes of a call's largest arrays, of all steps and layers, up
 LARGE = 1 << 24  # the same for inference, where x and y, the largest arrays of callers, need not be copied
 LARGE_KINDS = 4  # of such calls that are kept bound, as their buffers are large too
 NEVER = ()  # in place of passes: such calls cannot be bound
-SMALL_WEIGHTS = 1 << 17  # numbers of weights up to which backward is: their gradients are copied out too
+SMALL_WEIGHTS = 1 << 17  # numbers of weights whose gradients are copied out, too
+LARGE_WEIGHTS = 1 << 22  # the same, up to which backward is bound at all: their gradients get a new array in each call
 KINDS = 32  # of calls that are kept bound
 KEPT = 4  # bound passes of one kind that are kept: as many calls run at the same time, or wait for their backward
 
@@ -82,9 +83,9 @@ class _Bound:
         self._arrays, self._own = arrays, tuple(with_each(one, like) for one in given)
         self._into = [_into(own, arrays.into) for own in self._own]
 
-    def _bind(self, plan):
-        """Let `self.work` become functions."""
-        self._functions, self._results = self.work.bound(plan), self.work.results()
+    def _bind(self, plan, without=None):
+        """Let `self.work` become functions; `without` as `Pass.bound` has it."""
+        self._functions, self._results = self.work.bound(plan, without), self.work.results()
 
     def _fill(self, given):
         """Copy what the caller gave into its own arrays."""
@@ -223,15 +224,30 @@ class BoundBackward(_Bound):
     def __init__(self, tape, how, space, given, arrays):
         plan, need, accumulate = how
         super().__init__(given, arrays)
-        self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
-        self._bind(plan)
-        self._results = *self._results, self.work.dw
+        self.work, self._late = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need), ()
+        if self.work.dw is not None and space.size > SMALL_WEIGHTS:
+            self._late = [task for task in plan.tasks if task.kind == "weights"]
+        self._bind(plan, "weights" if self._late else None)
+        if not self._late:
+            self._results = *self._results, self.work.dw
 
     def run(self, given):
         """(dx, dhx, dcx, dw)."""
         self._fill(given)
+        if not self._late:
+            self._run()
+            return self._copies()
+        self.work.allocate("dw")
         self._run()
-        return self._copies()
+        return *self._copies(), self.work.take_dw()
+
+    def _run(self):
+        self.work.form_weights()
+        for function in self._functions:
+            function()
+        for task in self._late:
+            self.work.bind(task)()
+        self.work.pull_back()
 
 
 def _pop(free):

@@ -60,13 +60,18 @@ class Pass(Buffers, ABC):
         self.pull_back()
         self.finish()
 
-    def bound(self, plan):
+    def bound(self, plan, without=None):
         """The functions, without arguments, that do the plan one after another whenever they are called, on the arrays
-        that this pass has then, between `form_weights` and `pull_back`; see `numbarnn.passes.bound`."""
+        that this pass has then, between `form_weights` and `pull_back`; see `numbarnn.passes.bound`.
+
+        Args:
+            without: a kind of tasks that are left out; the caller binds and does them after all others.
+        """
         self._steps, tasks = {}, []
         for task in plan.tasks:
             self.allocate_for(task)
-            tasks.append(self.bind(task))
+            if task.kind != without:
+                tasks.append(self.bind(task))
         return self.engine.joined([*self._begin(), *tasks, *self.last_copies()] if plan.has_steps else tasks)
 
     def _jobs(self, plan):

@@ -159,7 +159,8 @@ def test_calls_that_say_nothing_of_their_sequences_are_of_one_kind():
 
 
 def test_gradients_that_are_added_and_large_weights():
-    """dw of the caller's, or weights whose gradients would be long to copy: backward is bound anew, forward not."""
+    """dw of the caller's: backward is bound anew, forward not. Weights whose gradients would be long to copy get a new
+    array in each call."""
     problem = make_problem(Case("gru", T=3, B=2, hidden=(300,)))
     layer = problem.layer()
     assert layer.stack.space.size > bound.SMALL_WEIGHTS
@@ -173,6 +174,24 @@ def test_gradients_that_are_added_and_large_weights():
             pair.append(named_gradients(one, one.backward(tape, problem.dy, **dw)))
         assert_same_bits(*pair)
     assert free_passes(layer)
+
+
+def test_gradients_of_large_weights_stay_as_they_are():
+    """Those of earlier calls, of which each has an array of its own that the layer lets go of."""
+    layer, other = (nr.LSTM(90, 80, 2, bidirectional=True, device="cpu", seed=0) for _ in range(2))
+    assert bound.SMALL_WEIGHTS < layer.stack.space.size < bound.LARGE_WEIGHTS
+    rng, kept = np.random.default_rng(0), []
+    for _ in range(4):
+        x, dy = (rng.standard_normal((3, 2, width)).astype("float32") for width in (90, 160))
+        found = layer.backward(layer.forward(x)[2], dy)
+        with bound_each_time():
+            kept.append((found, other.backward(other.forward(x)[2], dy)))
+    (passes,) = free_passes(layer)
+    (backward,) = passes._backward.values()
+    assert backward.work.dw is None and not free_passes(other)
+    for one, two in kept:
+        np.testing.assert_array_equal(one.weights, two.weights)
+        np.testing.assert_array_equal(one.x, two.x)
 
 
 @pytest.mark.parametrize("schedule", ["auto", "wavefront"])

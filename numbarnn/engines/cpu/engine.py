@@ -32,6 +32,7 @@ SERIAL_STEPS, SERIAL_STEP = 1_000_000, 180_000
 # Multiply-adds per step below which threads do not share units where each waits for all others, several times per step:
 # beside other programs that takes long.
 SERIAL_SHARE = 800_000
+WRITING = 8  # multiply-adds that take as long as writing a number of a large matrix
 PIECES_OF_THREAD = 2  # of the units of a step
 PACKED_FROM = 8  # rows of all steps from which weights are packed
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
@@ -209,7 +210,8 @@ class CpuEngine(HostEngine):
         given = [(dw[name], *pair) for name, pair in (("W", (dax, x)), ("R", (dah, h_before))) if name in dw]
         given = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in given]
         sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
-        self._work(self._threads(len(x) * weights, dax.shape[1]), dax.dtype, given, sums)
+        rows = max(len(x), WRITING)
+        self._work(self._threads(rows * weights, dax.shape[1]), dax.dtype, given, sums)
 
     def _work(self, threads, dtype, given, sums):
         """Some `records.Product`s and `records.Sums`."""
