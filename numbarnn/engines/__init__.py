@@ -77,7 +77,8 @@ def get(device: str | Engine = "auto") -> Engine:
 
 
 def set_num_threads(threads: int) -> None:
-    """Let calls on the CPU use this many threads; at first all CPUs that this process may run on.
+    """Let calls on the CPU use this many threads; at first all CPUs that this process may run on, or where it uses
+    modules of `numbarnn.torch`, as many of these as `torch.set_num_threads` allows.
 
     Small problems take fewer, as many as pay. With another number of threads results may differ in their last bits.
 

@@ -22,9 +22,11 @@ What differs from torch.nn's modules:
 - Some mistakes are refused earlier, or refused that torch.nn lets pass: an unknown nonlinearity when a cell is made, hx
   that is no tuple of a module's states. A nonlinearity in the place of a cell's bias (`RNNCell(10, 20, "relu")`)
   counts as True, as in torch.nn, but with a warning.
-- PyTorch's threads (OpenMP's) go on spinning for milliseconds after each of its operations, where numbarnn's would run.
-  With few cores start Python with `GOMP_SPINCOUNT=0`: a language model's step, (T,B,H) = (64,32,256), two cores, took a
-  tenth less, measured once.
+- On the CPU PyTorch's threads, those of OpenMP, do numbarnn's work as well: as many as `torch.set_num_threads` allows,
+  or fewer that `numbarnn.set_num_threads` says. If that says more, numbarnn has threads of its own; so too with a
+  PyTorch that has other threads (not on Linux), or an OpenMP library from before 2018. PyTorch's go on spinning for
+  milliseconds after each of PyTorch's operations, beside numbarnn's own on the same processors: where these are few,
+  start Python with `GOMP_SPINCOUNT=0` then.
 - Parameters are views of one buffer, as those of torch.nn's modules on a GPU. So pickled by `pickle` alone, without
   `torch.save`, every one carries the whole buffer, and `safetensors.torch.save_model` wants `save_file(state_dict)`.
 """

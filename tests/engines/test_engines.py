@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
+from child import in_child
 from numbarnn import engines
 
 
@@ -49,19 +50,6 @@ def test_missing_engines_say_what_to_do():
         if name not in engines.available():
             with pytest.raises(RuntimeError, match=f"device '{name}' cannot be used: .*({cure})"):
                 engines.get(name)
-
-
-def in_child(program, **environment):
-    """Output of a Python program in a process of its own, which must end well and in time."""
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
 
 
 def test_simulator_stands_in_for_no_gpu():

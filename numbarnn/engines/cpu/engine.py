@@ -81,7 +81,7 @@ class CpuEngine(HostEngine):
     @property
     def num_threads(self):
         """Threads a call may use."""
-        return self.thread_pool.threads
+        return self.thread_pool.available()
 
     def set_num_threads(self, threads):
         """Let calls use this many threads (default: all CPUs this process may run on).
@@ -92,6 +92,10 @@ class CpuEngine(HostEngine):
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise ValueError(f"threads must be a positive int, not {threads!r}")
         self.thread_pool.resize(threads)
+
+    def join_pytorch(self):
+        """Use PyTorch's threads from now on, see `openmp`; PyTorch must be loaded."""
+        self.thread_pool.join_pytorch()
 
     def _function(self, function, dtype):
         """The address of a compiled function of the engine's for a dtype."""
@@ -111,7 +115,7 @@ class CpuEngine(HostEngine):
         """Threads for `work` multiply-adds that can be cut into `parts`, if it is enough: at least SERIAL_WORK."""
         if work < (SERIAL_WORK if enough is None else enough):
             return 1
-        return max(1, min(self.thread_pool.threads, parts // products.UNITS))
+        return max(1, min(self.thread_pool.available(), parts // products.UNITS))
 
     def _share_steps(self, call, parameters, x):
         """Threads for a call's steps, which multiply its batch with R and W_hr, and before, where they have x, with W;

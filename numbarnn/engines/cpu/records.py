@@ -7,12 +7,13 @@ knows nothing of arrays.
 
 import ctypes
 
+import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
 from numbarnn.compile.calls import intrinsic
 from numbarnn.compile.from_python import FromPython
-from numbarnn.compile.plain import Entry
+from numbarnn.compile.plain import Entry, plain
 from numbarnn.engines.cpu.vectors import own_memory
 
 _CALL = (
@@ -84,6 +85,9 @@ Step = _table("Step", "function what")
 # A thread's part of something that threads do together: a function of (zero, address of its Job) does `what`.
 Job = _table("Job", "thread threads counters what")
 
+# The same of threads of OpenMP: addresses of its functions, and of that which each of them calls with this record's.
+Region = _table("Region", "gomp_parallel thread_number team_size take_part item function threads counters what")
+
 STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, STEP_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Step, Job))
 
 INTERLEAVED = 4  # vectors of units that a cell's loops work on at a time
@@ -140,7 +144,7 @@ def _maker(kind):
 
 
 call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (Call, Stage, Rows, Product, Sums))
-work_at, dropout_at, copy_at, step_at, job_at = map(_viewer, (Work, Dropout, Copy, Step, Job))
+work_at, dropout_at, copy_at, step_at, job_at, region_at = map(_viewer, (Work, Dropout, Copy, Step, Job, Region))
 new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
 
 
@@ -160,3 +164,16 @@ def run(typing_context, about, function, record):
         return context.get_dummy_value()
 
     return types.void(about, types.intp, types.intp), generate
+
+
+@plain
+def run_job(item, function, job):
+    """Call a function of (zero, address of a `Job`).
+
+    Args:
+        item: bytes of a number of the dtype.
+    """
+    if item == 4:
+        run(np.float32(0), function, job)
+    else:
+        run(np.float64(0), function, job)

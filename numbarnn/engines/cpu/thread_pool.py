@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu import openmp
 from numbarnn.engines.cpu.atomics import SLOTS, announce, exchange_if, load_in_order, store_in_order, wait_until
-from numbarnn.engines.cpu.records import JOB_BYTES, STEP_BYTES, from_python, job_at, new_job, run, step_at
+from numbarnn.engines.cpu.records import JOB_BYTES, STEP_BYTES, from_python, job_at, new_job, run_job, step_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 VARIABLE = "NUMBARNN_NUM_THREADS"
@@ -140,15 +140,6 @@ class _JobQueue:
 _DONE, _FUNCTION, _ITEM, _JOB, _TICKET, _SLOT = 64, 128, 136, 144, 152, 192
 
 
-@plain
-def _call(item, function, job):
-    """Call a function of (zero, address of a `records.Job`)."""
-    if item == 4:
-        run(np.float32(0), function, job)
-    else:
-        run(np.float64(0), function, job)
-
-
 @from_python
 def help_forever(slot):
     """What a helping thread does; a turn without a function ends it."""
@@ -159,7 +150,7 @@ def help_forever(slot):
         if exchange_if(slot + _TICKET, turn, 0):
             if words[_FUNCTION // 8] == 0:
                 break
-            _call(words[_ITEM // 8], words[_FUNCTION // 8], words[_JOB // 8])
+            run_job(words[_ITEM // 8], words[_FUNCTION // 8], words[_JOB // 8])
             announce(slot + _DONE, turn)
 
 
@@ -169,7 +160,7 @@ def run_alone(item, function, what):
     address = new_job()
     job = job_at(address)
     job.threads, job.what = 1, what
-    _call(item, function, address)
+    run_job(item, function, address)
 
 
 @from_python
@@ -185,7 +176,7 @@ def run_all_alone(item, steps, count):
     for number in range(count):
         step = step_at(steps + number * STEP_BYTES)
         job.what = step.what
-        _call(item, step.function, address)
+        run_job(item, step.function, address)
 
 
 @from_python
@@ -211,7 +202,7 @@ def run_together(item, function, what, threads, slots, jobs, counters, waits):
             store_in_order(slot + _TICKET, words[0] + 1)
             announce(slot, words[0] + 1)
         else:
-            _call(item, function, address)
+            run_job(item, function, address)
     for thread in range(1, threads):
         slot = slots + (thread - 1) * _SLOT
         turn = load_in_order(slot)
@@ -284,13 +275,22 @@ class ThreadPool:
     """
 
     def __init__(self, threads=None):
-        self.threads = threads or default_threads()
+        self.threads, self._told = threads or default_threads(), bool(threads) or VARIABLE in os.environ
         self._workers, self._helpers = [], None
         self._busy, self.pause = threading.Lock(), Pause()
+        self.openmp = None
         self._local = threading.local()  # .in_job: this Python thread does one of `run_jobs`' jobs
         if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
             this = weakref.ref(self)
-            os.register_at_fork(after_in_child=lambda: this() and this()._forget_workers())
+            os.register_at_fork(
+                before=lambda: this() and this()._end_openmp(),
+                after_in_child=lambda: this() and this()._forget_workers(),
+            )
+
+    def join_pytorch(self):
+        """Use PyTorch's threads from now on, where they are OpenMP's; PyTorch must be loaded."""
+        if self.openmp is None and (functions := openmp.functions_of_pytorch()):
+            self.openmp = openmp.OpenMP(functions)
 
     def resize(self, threads):
         """Use this many threads from now on."""
@@ -300,7 +300,14 @@ class ThreadPool:
             if self._helpers is not None:
                 self._helpers.end()
             self._workers, self._helpers = [], None
-            self.threads = threads
+            self.threads, self._told = threads, True
+
+    def available(self):
+        """How many threads a call from this Python thread may use: as many as the pool was told; if it was not, no more
+        than PyTorch may, once its threads are used."""
+        if self.openmp is None or self._told:
+            return self.threads
+        return min(self.threads, self.openmp.size())
 
     def run(self, item, function, threads, what, waits=True):
         """Let `threads` threads (at most this thread pool's) do something together, and return when it is done; inside
@@ -314,7 +321,7 @@ class ThreadPool:
             waits: for all threads; else only for the calling one, and for others that have begun. A thread that comes
                 must then find what is left to do, and this one do all if none comes.
         """
-        threads = min(threads, self.threads)
+        threads = 1 if threads == 1 else min(threads, self.available())
         if threads == 1 or getattr(self._local, "in_job", False):
             run_alone(item, function, what)
             return
@@ -322,6 +329,9 @@ class ThreadPool:
             run_alone(item, function, what)
             return
         try:
+            if self.openmp is not None and self.openmp.size() >= threads:
+                self.openmp.run(item, function, threads, what)
+                return
             if self._helpers is None:
                 self._helpers = _Helpers(self.threads - 1)
             at = self._helpers
@@ -334,7 +344,7 @@ class ThreadPool:
 
         What a job computes does not depend on which thread does it or on when, so results are the same every time.
         """
-        queue, threads = _JobQueue(jobs), min(self.threads, len(jobs))
+        queue, threads = _JobQueue(jobs), min(self.available(), len(jobs))
         if threads == 1 or getattr(self._local, "in_job", False):
             self._work_off(queue)
             return
@@ -363,6 +373,11 @@ class ThreadPool:
             queue.work()
         finally:
             self._local.in_job = before
+
+    def _end_openmp(self):
+        """In a process that is going to fork."""
+        if self.openmp is not None and not self.openmp.end_threads():
+            self.openmp = None
 
     def _forget_workers(self):
         self._workers, self._helpers, self._busy = [], None, threading.Lock()
