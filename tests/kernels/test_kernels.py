@@ -4,6 +4,7 @@ What the kernels compute is tested in the simulator (tests/simulated) and on a G
 """
 
 import ast
+import re
 from pathlib import Path
 
 import numpy as np
@@ -234,8 +235,14 @@ def test_planned_kernels_cover_what_there_is(cc):
     assert {shipped.dtype for shipped in found} == set(catalog.DTYPES)
     launches = [shipped.kernel.source_key for shipped in found]
     maths = "math='fma'", "math='mma'", "math='tf32x3'"
-    for word in (*maths, "'registers'", "'shared'", " aligned=True", " aligned=False", "octets=1"):
+    for word in (*maths, " aligned=True", " aligned=False", "octets=1"):
         assert any(word in key for key in launches), word
+    some = (
+        "[1-9][0-9]*"  # chunks: all in registers, some in shared memory, some streamed, by the tensor cores and by FMA
+    )
+    for shared, streamed, math in ((0, 0, "mma"), (some, 0, "mma"), ("[0-9]+", some, "mma"), ("[0-9]+", some, "fma")):
+        pattern = f"math='{math}'.* shared_chunks={shared}, streamed_chunks={streamed},"
+        assert any(re.search(pattern, key) for key in launches), pattern
     for several, drops, masked in (
         (False, False, False),
         (True, False, False),

@@ -21,7 +21,8 @@ WORDS_ON_THE_WAY = (32, 16)
 OTHER_REGISTERS = (104, 60)
 # Besides these in mixed tiles: where fragments come from shared memory while others stay, and where they are streamed.
 # Found by compiling for sm_90, as nothing may be spilled.
-REGISTERS_IF_MIXED, REGISTERS_IF_STREAMED = 16, 32
+REGISTERS_IF_MIXED, REGISTERS_IF_STREAMED = 16, 64
+MOST_PAIRS = 8  # (strip, chunk) pairs of a streamed group, likewise: the addresses of all are taken at once
 # For each 8 sequences beside weights where float32 numbers are split in two.
 REGISTERS_IF_SPLIT = 32
 
@@ -79,7 +80,8 @@ def _mixed(tile, room):
         fits = True
         if in_registers + shared < chunks:
             free -= streamed.pairs_on_the_way * 8 + REGISTERS_IF_STREAMED - REGISTERS_IF_MIXED
-            in_registers, fits = min(in_registers, max(free, 0) // words), free >= 0
+            in_registers = min(in_registers, max(free, 0) // words)
+            fits = free >= 0 and tile.rows // STRIP * gathered <= MOST_PAIRS
     if not fits or shared < 0:
         return None
     kept = (in_registers + shared) // gathered * gathered if in_registers + shared < chunks else chunks
