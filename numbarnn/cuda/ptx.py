@@ -250,11 +250,12 @@ else:
 
     @intrinsic
     def keep_order(typing_context, number):
-        """Nothing, for a number that is not negative: a branch that is never taken, over which the assembler moves no
-        loads to where they would take registers for longer."""
+        """Nothing, for a number that is not negative: a loop of no rounds, over which the assembler moves no loads to
+        where they would take registers for longer. It would move them over a branch alone."""
         text = (
-            "{ .reg .pred more; .reg .u32 left; shr.u32 left, $0, 31; setp.ne.u32 more, left, 0; @!more bra DONE; "
-            "AGAIN: nanosleep.u32 1000; add.u32 left, left, -1; setp.ne.u32 more, left, 0; @more bra AGAIN; DONE: }"
+            "{ .reg .pred more; .reg .u32 left; shr.u32 left, $0, 31; setp.ne.u32 more, left, 0; "
+            "@!more bra DONE${:uid}; AGAIN${:uid}: nanosleep.u32 1000; add.u32 left, left, -1; "
+            "setp.ne.u32 more, left, 0; @more bra AGAIN${:uid}; DONE${:uid}: }"
         )
 
         def generate(context, builder, signature, arguments):

@@ -13,7 +13,7 @@ import tf32
 from cases import Case
 from comparing import CALLS, assert_close, assert_same_bits, check
 from general_cells import GENERAL, UNEVEN
-from grouped_tiles import CHEAP, TWO_LAYERS
+from grouped_tiles import CHEAP, MIXED_TILES, TWO_LAYERS
 from numbarnn import cells, engines
 from numbarnn.bench import planned
 from numbarnn.engines.gpu import profiles
@@ -194,7 +194,7 @@ def test_agrees_with_reference(case):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tile", [*TWO_LAYERS, *CHEAP], ids=str)
+@pytest.mark.parametrize("tile", [*TWO_LAYERS, *CHEAP, *MIXED_TILES], ids=str)
 def test_several_groups_of_chunks_agree_with_reference(engine, monkeypatch, tile):
     """Forward and backward, with tiles as those of H = 512 and 768, each kernel's product in three groups or more."""
     tile.choose(monkeypatch, "cuda", engine.profile)

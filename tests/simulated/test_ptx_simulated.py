@@ -165,3 +165,20 @@ def test_shared_memory_four_at_a_time():
                 access(array, index)
         with pytest.raises(IndexError, match=f"four elements at {index} of 8"):
             ptx.store_shared_words(array, index, (np.uint32(0),) * 4)
+
+
+def test_a_number_in_shared_memory():
+    array = np.zeros(2, np.float32)
+    ptx.store_shared(array, 1, np.float32(3))
+    assert array.tolist() == [0, 3]
+    for index in (-1, 2):
+        with pytest.raises(IndexError):
+            ptx.store_shared(array, index, np.float32(1))
+
+
+def test_what_keeps_compilers_from_moving_things_does_nothing():
+    for number in (0, 1, 2**31 - 1):
+        assert ptx.hidden_zero(np.int32(number)) == 0
+        ptx.keep_order(np.int32(number))
+    with pytest.raises(ValueError, match="-1 is negative"):
+        ptx.keep_order(np.int32(-1))

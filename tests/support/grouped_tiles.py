@@ -120,8 +120,8 @@ def _mixed():
     several sequences at once and turns, two layers, warps whose last columns are not there."""
     lstm, gru = Case("lstm", T=2, B=2, hidden=(104,), dtype="float16"), Case("gru", T=2, B=9, hidden=(104,))
     for resident in MIXED:
-        yield GroupedTile(replace(lstm, hidden=(136,)), "mma", resident, 72)
-        yield GroupedTile(replace(gru, B=2, hidden=(100,), dtype="bfloat16"), "mma", resident, 52)
+        yield GroupedTile(lstm, "mma", resident, 28)
+        yield GroupedTile(replace(gru, B=2, hidden=(100,), dtype="bfloat16"), "mma", resident, 36)
     for resident in ("registers+streamed", "shared+streamed"):
         yield GroupedTile(Case("rnn_tanh", T=2, B=9, hidden=(104, 104), dtype="float16"), "mma", resident, 56)
         yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(72,)), "tf32", resident, 36)

@@ -21,7 +21,7 @@ WORDS_ON_THE_WAY = (32, 16)
 OTHER_REGISTERS = (104, 60)
 # Besides these in mixed tiles: where fragments come from shared memory while others stay, and where they are streamed.
 # Found by compiling for sm_90, as nothing may be spilled.
-REGISTERS_IF_MIXED, REGISTERS_IF_STREAMED = 16, 64
+REGISTERS_IF_MIXED, REGISTERS_IF_STREAMED = 24, 64
 MOST_PAIRS = 8  # (strip, chunk) pairs of a streamed group, likewise: the addresses of all are taken at once
 # For each 8 sequences beside weights where float32 numbers are split in two.
 REGISTERS_IF_SPLIT = 32
