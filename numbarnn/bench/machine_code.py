@@ -42,12 +42,14 @@ class Steps:
     Attributes:
         loop: the outermost loop in which blocks publish.
         waiting: instructions of the loops in it that look for what is missing.
+        looks: the loads of 16 bytes that others wrote, but for those in the loops that look again.
         products: name -> number of the instructions that multiply and add, in the innermost loop that has most of them.
         instructions: of that loop, without those that wait.
     """
 
     loop: Loop
     waiting: int
+    looks: tuple
     products: dict
     instructions: int
 
@@ -60,6 +62,12 @@ class Steps:
     def accesses(self, name, exchanges):
         """bits -> number of the loads or stores ("LDG", "STG") by which blocks exchange numbers, or of the others."""
         return widths((one for one in self.loop.instructions if one.exchanges == exchanges), name)
+
+    def looks_before(self, name):
+        """How many of `looks` stand before the first instruction of that name that comes after any of them."""
+        addresses = [one.address for one in self.loop.instructions if one.name == name]
+        first = min(address for address in addresses if address > self.looks[0].address)
+        return sum(one.address < first for one in self.looks)
 
     @property
     def parted(self):
@@ -126,7 +134,13 @@ def steps(code):
     with_most = [each for each in inner if 2 * number[each] >= max(number.values())]
     most = min(with_most, key=lambda one: len(one.instructions))
     products, working = _products(most.instructions), set(most.instructions) - polls
-    return Steps(loop, len(polls), products, len(working))
+    looks = tuple(one for one in loop.instructions if _looks(one) and one not in polls)
+    return Steps(loop, len(polls), looks, products, len(working))
+
+
+def _looks(one):
+    """Whether an instruction loads 16 bytes that others wrote."""
+    return one.name == "LDG" and one.exchanges and one.bits == 128
 
 
 def _waits(loop):

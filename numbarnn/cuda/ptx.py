@@ -64,13 +64,14 @@ else:
             return types.void
         return results[0] if len(results) == 1 else types.UniTuple(results[0], len(results))
 
-    def _memory_instruction(name, forms, *, values=0, shared=False):
+    def _memory_instruction(name, forms, *, values=0, shared=False, kept=0):
         """An intrinsic name(array, index[, value]).
 
         Args:
             forms: array's element type -> (text, result types); $n counts the results, the address, then the value's
                 parts.
             values: 0: no value; 1: a scalar; n: a tuple of n.
+            kept: so many of the results are what they were unless the instruction changes them: the value's last parts.
         """
 
         def generate_for(array, text, results, parts):
@@ -80,9 +81,8 @@ else:
                 if values == 1:
                     operands.append((arguments[2], _LETTERS[parts[0]]))
                 elif values:
-                    operands += [
-                        (builder.extract_value(arguments[2], k), _LETTERS[part]) for k, part in enumerate(parts)
-                    ]
+                    letters = [_LETTERS[part] for part in parts[: values - kept]] + [str(k) for k in range(kept)]
+                    operands += [(builder.extract_value(arguments[2], k), letter) for k, letter in enumerate(letters)]
                 return _result(
                     context, builder, signature, _call(context, builder, text, results, operands, memory=True)
                 )
@@ -144,8 +144,21 @@ else:
             types.float64: (_TWO_DOUBLES.format(qualifiers), [WORD] * 4),
         }
 
+    def _load_four_words_if():
+        guard = "{ .reg .pred wanted; .reg .b64 low, high; setp.ne.u32 wanted, $5, 0; "
+        text = f"@wanted ld.relaxed.gpu.global.v4.u32 {_FOUR_WORDS}, [$4]; }}"
+        doubles = (
+            "mov.b64 low, {$0, $1}; mov.b64 high, {$2, $3}; @wanted ld.relaxed.gpu.global.v2.b64 {low, high}, [$4]; "
+            "mov.b64 {$0, $1}, low; mov.b64 {$2, $3}, high; }"
+        )
+        forms = {types.uint16: text, types.float32: text, types.float64: doubles}
+        return {kind: (guard + form, [WORD] * 4, [WORD] * 5) for kind, form in forms.items()}
+
     # ---- memory that blocks share
     load_words = _memory_instruction("load_words", _load_four_words(".relaxed.gpu.global"))
+    # load_words_if(array, index, (wanted, four words)): the words, unless `wanted` is not 0: then those of the array.
+    # No branch, so that several are on their way together.
+    load_words_if = _memory_instruction("load_words_if", _load_four_words_if(), values=5, kept=4)
     load = _memory_instruction(
         "load", {kind: (f"ld.relaxed.gpu.global.{name} $0, [$1];", [kind]) for kind, (name, _) in _STORED.items()}
     )

@@ -50,6 +50,11 @@ def load_words(array, index):
     return words
 
 
+def load_words_if(array, index, wanted_and_words):
+    wanted, *words = wanted_and_words
+    return load_words(array, index) if wanted else tuple(words)
+
+
 def load(array, index):
     value = _element(array, index)
     if watching.watcher is not None:

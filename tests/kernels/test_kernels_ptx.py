@@ -31,6 +31,7 @@ FORMS = {  # (dtype, aligned) -> loads, stores
 def test_numbers_are_exchanged_by_relaxed_accesses_of_the_device(dtype, aligned):
     """The device functions by which blocks load and publish, of every dtype: nothing else touches the array."""
     load, publish = exchange.make_load(dtype, aligned, whole=False), exchange.make_publish(dtype, aligned)
+    load_missing = exchange.make_load_missing(dtype, aligned, whole=False)
     narrow = storage.narrow(dtype)
 
     @cuda.jit
@@ -38,6 +39,7 @@ def test_numbers_are_exchanged_by_relaxed_accesses_of_the_device(dtype, aligned)
         i = cuda.grid(1)
         publish(numbers, 8 * i, narrow(value), i < left)
         four = load(numbers, 8 * i, left - i, 0)
+        four = load_missing(numbers, 8 * i, left - i, 0, four)
         for k in range(4):
             words[i, k] = four[k]
 

@@ -19,6 +19,7 @@ from comparing import assert_close
 from grouped_tiles import GroupedTile
 from kernel_mutants import mutant
 from numbarnn import engines
+from numbarnn.bench.altered import altered
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import backward, exchange, fma, forward, mma
@@ -236,6 +237,7 @@ STREAMED = replace(MMA, case=replace(MMA.case, hidden=(136,)), resident="registe
 FMA_STREAMED = replace(FMA, case=replace(FMA.case, hidden=(72,)), resident="shared+streamed", units=36)
 WEIGHTS, FMA_WEIGHTS = "_make_mma_group(tile, group * gathered + chunk,", "skipped, unrolled = group * columns,"
 FIRST_WEIGHTS = replaced(WEIGHTS, "_make_mma_group(tile, chunk,")
+FIRST_COLUMNS = replaced("in_simulator = group * tile.gathered *", "in_simulator = 0 *")
 BACKWARD = "(tile.unit_biases == 0)"
 STAGE, SYNC = "        stage(fragments, sums, loaded, shared)\n", "        cuda.syncwarp()\n"
 GATHERED = "gather_and_stage(fragments, sums, loaded, shared, operand, patience)\n"
@@ -255,11 +257,10 @@ GROUP_MUTANTS = {
     "staged in the place of the first group, fma from registers": (
         FMA_REGISTERS, fma, "_make_stage", replaced("skipped = group * gathered * chunk_elements", "skipped = 0")
     ),
-    "the columns of the first group, mma": (
-        MMA, mma, "make_gather", replaced("in_simulator = group * tile.gathered *", "in_simulator = 0 *")
-    ),
-    "the columns of the first group, fma": (
-        FMA, fma, "make_gather", replaced("in_simulator = group * tile.gathered *", "in_simulator = 0 *")
+    "the columns of the first group, mma": (MMA, exchange, "make_look", FIRST_COLUMNS),
+    "the columns of the first group, fma": (FMA, exchange, "make_look", FIRST_COLUMNS),
+    "all groups taken from the place of the first one": (
+        MMA, mma, "make_product", replaced("tile.place_of(group) + chunk", "chunk")
     ),
     "a group staged while other lanes read the last one": (
         FMA, fma, "_make_fma_group",
@@ -328,10 +329,62 @@ def test_a_wrong_product_of_several_groups_is_found(monkeypatch, tile, module, f
 
 
 # ----------------------------------------------------------------------------------------------- waiting, and tables
+WAIT_MUTANTS = {
+    "none": (RIGHT, lambda source: source),
+    "a group multiplied that was only looked for": (
+        WRONG, replaced("if patience.wait == 0 or found !=", "if patience.wait == 0 or group > 0 or found !=")
+    ),
+    "one row of a group not waited for": (
+        WRONG, replaced("largest(found, newest(", "found if cuda.threadIdx.x % 32 == 5 else largest(found, newest(")
+    ),
+    "never looked again": (
+        LIVELOCK, replaced("            look_again(loaded, operand)\n", "            sleep(sleep_ns)\n")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shows, edit", WAIT_MUTANTS.values(), ids=WAIT_MUTANTS)
+def test_a_wait_for_less_is_found(monkeypatch, shows, edit):
+    """Block 1 publishes its first h when block 0 has looked for it, in vain: for the second of three groups."""
+    MMA.choose(monkeypatch, "sim", profiles.SIMULATOR)
+    load_words, store_word, size, row = ptx.load_words, ptx.store_word, 4 * 2 * 72, 72
+    lanes = set()
+
+    def load(array, index):
+        words = load_words(array, index)
+        if cuda.blockIdx.x == 0 and len(array) == size and index // row in (2, 3) and index % row in range(32, 64):
+            lanes.add(cuda.threadIdx.x)
+        return words
+
+    def store(array, index, word):
+        while cuda.blockIdx.x == 1 and len(array) == size and index // row in (2, 3) and len(lanes) < 32:
+            exchange.ptx.sleep(0)
+        store_word(array, index, word)
+
+    wait = written_anew(exchange, "make_wait", edit) if shows else exchange.make_wait
+    replacements = {(ptx, "load_words"): load, (ptx, "store_word"): store, (exchange, "make_wait"): wait}
+    with altered(replacements):
+        assert str(symptom_of(MMA.case)) == str(shows)
+    assert len(lanes) == 32
+
+
 def test_without_waiting_is_found():
     """What is not there yet is NaN."""
     with mutant(exchange, "make_newest", lambda *_: lambda words: np.uint32(0)):
         assert_found(TWO_LAYERS, WRONG)
+
+
+@pytest.mark.parametrize("case", (TWO_LAYERS, replace(TWO_LAYERS, hidden=(8, 8))), ids=("one by one", "16 bytes"))
+def test_without_looking_again_is_found(case):
+    """What was not there at the first look never comes."""
+    look = exchange.make_look
+    with mutant(exchange, "make_look", lambda tile, group, again=False: look(tile, group) if not again else pause):
+        assert_found(case, LIVELOCK)
+
+
+def pause(loaded, operand):
+    exchange.ptx.sleep(0)
+    return True
 
 
 @pytest.mark.parametrize("what", (np.nan, 0.5))

@@ -135,6 +135,14 @@ def test_load_words_takes_16_bytes(dtype):
         ptx.load_words(array, 1)
 
 
+def test_load_words_if_keeps_what_is_not_wanted():
+    array, words = np.arange(8, dtype=np.float32), (1, 2, 3, 4)
+    assert ptx.load_words_if(array, 100, (0, *words)) == words  # nothing is loaded
+    np.testing.assert_array_equal(ptx.load_words_if(array, 4, (1, *words)), array[4:].view(np.uint32))
+    with pytest.raises(IndexError, match="16 bytes at element 100 of 8"):
+        ptx.load_words_if(array, 100, (1, *words))
+
+
 @pytest.mark.parametrize("index", (-1, 5))
 def test_a_number_outside_of_its_array_is_refused(index):
     array = np.zeros(5, np.float32)

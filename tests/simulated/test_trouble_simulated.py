@@ -14,7 +14,7 @@ from kernel_mutants import mutant
 from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels import trouble
-from numbarnn.kernels.persistent import exchange, fma
+from numbarnn.kernels.persistent import exchange
 from numbarnn.passes import launches
 from problems import make_problem
 from running import infer
@@ -141,19 +141,19 @@ def test_nobody_waits_on_once_a_block_has_given_up(engine):
     case = Case("rnn_tanh", T=2, B=1, hidden=(5, 5))
     problem, (launch, *_) = make_problem(case), launches_of(case)
     layer = problem.layer("sim", schedule="persistent")
-    make_gather = exchange.make_gather
+    make_wait = exchange.make_wait
 
-    def make_impatient_gather(tile, group):
-        gather = make_gather(tile, group)
+    def make_impatient_wait(tile, group):
+        wait = make_wait(tile, group)
 
         def impatient(loaded, operand, patience):
-            return gather(loaded, operand, patience._replace(limit=10) if cuda.blockIdx.x == 0 else patience)
+            return wait(loaded, operand, patience._replace(limit=10) if cuda.blockIdx.x == 0 else patience)
 
         return impatient
 
     assert launch.blocks > 2
     with silence(engine, polls=10**6, patience=3 * exchange.POLLS_BEFORE_SLEEP) as patch:
-        patch.setattr(fma, "make_gather", make_impatient_gather)
+        patch.setattr(exchange, "make_wait", make_impatient_wait)
         assert all_nan(layer(problem.x)[0])
     with pytest.raises(
         RuntimeError, match=r"gave up: layer 0, direction 0, .* other blocks of the layer .* at step 1 "

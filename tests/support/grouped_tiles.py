@@ -62,15 +62,17 @@ def launches_of(case, device="sim", training=True):
 
 @dataclass(frozen=True)
 class GroupedTile:
-    """A case, how it is multiplied and where its weights are. Attributes: as of `tile.Tile`; units, per block."""
+    """A case, how it is multiplied and where its weights are. Attributes: as of `tile.Tile`; units, per block; ahead:
+    whether a warp looks for the next group ahead of time."""
 
     case: Case
     math: str
     resident: str
     units: int
+    ahead: bool = True
 
     def __str__(self):
-        return f"{self.case}-{self.math}-{self.resident}"
+        return f"{self.case}-{self.math}-{self.resident}{'' if self.ahead else '-one by one'}"
 
     @property
     def limit(self):
@@ -82,6 +84,8 @@ class GroupedTile:
         """Let the planner choose that tile and see that it does: in each kernel a warp gathers three groups or more."""
         monkeypatch.setattr(planner, "_math", lambda problem, profile: self.math)
         words = WORDS_OF_A_GROUP * (2 if self.case.B > OCTET else 1)
+        looking = lambda tile, *_: replace(tile, groups_ahead=int(self.ahead and not tile.streamed_chunks))  # noqa: E731
+        monkeypatch.setattr(planner, "looking_ahead", looking)
         choose(
             monkeypatch,
             device,
@@ -108,8 +112,8 @@ def _cheap():
         yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(72, 72), dtype="bfloat16"), "mma", resident, 36)
         yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(36, 36)), "fma", resident, 20)
         yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32", resident, 20)
-    yield GroupedTile(Case("gru", T=2, B=2, hidden=(72,), dtype="float16"), "mma", "shared", 24)
-    yield GroupedTile(Case("lstm", T=2, B=2, hidden=(36,)), "fma", "shared", 12)
+    yield GroupedTile(Case("gru", T=2, B=2, hidden=(72,), dtype="float16"), "mma", "shared", 24, ahead=False)
+    yield GroupedTile(Case("lstm", T=2, B=2, hidden=(36,)), "fma", "shared", 12, ahead=False)
     yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(20,), dtype="float64"), "fma", "shared", 12)
     for resident in ("registers", "shared"):
         yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32x3", resident, 20)

@@ -61,12 +61,20 @@ def require_products(tile, steps):
 
 
 def require_exchange(tile, steps, published):
-    """Assert that what blocks exchange is seen by all of them: 16 bytes at once are loaded, and a word is stored for
-    each of the `published` numbers of a unit, or two."""
-    loads, others = steps.accesses("LDG", True), steps.accesses("LDG", False)
-    at_once = tile.octets * tile.chunks
-    found = loads.get(128, 0)
-    assert found and found % at_once == 0, f"{found} loads of 16 bytes that others wrote, not a multiple of {at_once}"
+    """Assert that what blocks exchange is seen by all of them: 16 bytes at once are loaded, those of the next group
+    before anything is done with this one's, and a word is stored for each of the `published` numbers of a unit, or two.
+    """
+    others = steps.accesses("LDG", False)
+    found, promised = len(steps.looks), tile.octets * tile.chunks
+    assert found == promised, f"{found} loads of 16 bytes that others wrote, {promised} expected"
+    found = steps.looks_before("STS" if tile.math == "fma" else "HMMA")  # the first that something is done with
+    promised = tile.octets * tile.chunks_on_the_way
+    assert found == promised, f"{found} loads of 16 bytes are on their way together, {promised} expected"
+    again = steps.accesses("LDG", True)[128] - len(steps.looks)
+    promised = tile.octets * sum(
+        tile.gathered * (1 + min(tile.groups_ahead, tile.groups - 1 - group)) for group in range(tile.groups)
+    )
+    assert again == promised, f"{again} loads of 16 bytes look again, {promised} expected"
     assert 128 not in others, f"{others[128]} loads of 16 bytes may miss what others wrote"
     found = steps.accesses("STG", True).get(32, 0)
     assert found >= published, f"{found} stores of a word that others see, at least {published} expected"

@@ -302,8 +302,8 @@ MUTATIONS = {
     ),
     "mma_group_weights": Mutation(
         "numbarnn/kernels/persistent/mma.py",
-        "_make_mma_group(tile, group * gathered + chunk, chunk)",
-        "_make_mma_group(tile, chunk, chunk)",
+        "_make_mma_group(tile, group * gathered + chunk, tile.place_of(group) + chunk)",
+        "_make_mma_group(tile, chunk, tile.place_of(group) + chunk)",
         "tests/simulated/test_persistent_simulated.py -k 'several_groups and mma'",
     ),
     "fma_shared_group_weights": Mutation(

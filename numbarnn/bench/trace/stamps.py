@@ -1,7 +1,7 @@
 """Persistent kernels that stamp the clocks of their SMs: what a step's time goes into, on a device.
 
 The kernels are the ones that calls run, with each warp's product (`products.make_product`) and its waiting
-(`exchange.make_gather`) between two looks at the clock. A warp's first lane notes, for each step,
+(`exchange.make_wait`) between two looks at the clock. A warp's first lane notes, for each step,
 
     BEGIN     the SM's clock when the warp begins to look for what it multiplies, the first time in the step
     WAITED    clocks until it had come and was loaded, all turns together
@@ -86,7 +86,7 @@ def stamped(engine, steps):
 
     replacements = {
         (products, "make_product"): _timed_product(products.make_product, put),
-        (exchange, "make_gather"): _timed_gather(exchange.make_gather, put),
+        (exchange, "make_wait"): _timed_wait(exchange.make_wait, put),
         (forward, "make_forward"): stamping(forward.make_forward),
         (backward, "make_backward"): stamping(backward.make_backward),
     }
@@ -133,22 +133,22 @@ def _timed_product(make_product, put):
     return make
 
 
-def _timed_gather(make_gather, put):
-    """`exchange.make_gather` whose functions note WAITED."""
+def _timed_wait(make_wait, put):
+    """`exchange.make_wait` whose functions note WAITED."""
     clock = ptx.clock
 
     def make(tile, group):
-        gather_group, warps = make_gather(tile, group), tile.warps
+        wait_for_group, warps = make_wait(tile, group), tile.warps
 
-        def gather(loaded, operand, patience):
+        def wait(loaded, operand, patience):
             begin = clock()
-            done = gather_group(loaded, operand, patience)
+            done = wait_for_group(loaded, operand, patience)
             end = clock()
             if cuda.threadIdx.x % 32 == 0:
                 put(patience.trouble, warps, operand.slot, WAITED, end - begin, True)
             return done
 
-        return jit(gather, BACKEND)
+        return jit(wait, BACKEND)
 
     return make
 

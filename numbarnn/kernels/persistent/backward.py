@@ -77,7 +77,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
     fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
-    octets, gathered, stored_number = tile.octets, tile.gathered, block.stored_number(dtype)
+    octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
     PK, PN, PV = max(1, P * K), max(1, P * N), max(1, P * V)
 
     product, sums, report = products.make_product(tile), products.make_sums(tile, 1, inputs), make_report()
@@ -116,7 +116,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         directions, steps, batch, limit = sizes
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
         registers = cuda.local.array(fragment_words, fragment_word)
-        loaded = cuda.local.array((octets, gathered, 4), np.uint32)
+        loaded = cuda.local.array((octets, on_the_way, 4), np.uint32)
         pairs = PairsOfStep(
             cuda.local.array(PK, stored_number), cuda.local.array(P, stored_number), cuda.local.array(P, stored_number),
             cuda.local.array(PN, number), cuda.local.array(PN, number), cuda.local.array(P, stored_number),

@@ -18,6 +18,8 @@ from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent.tile import OCTET
+from numbarnn.kernels.persistent.warp_parts import in_turn
+from numbarnn.kernels.trouble import make_report, make_unnamed
 
 UNWRITTEN = 0xFFFFFFFF  # a word that nobody has written yet (0xFFFF where numbers are exchanged one by one)
 POLLS_BEFORE_SLEEP, SLEEP_NS = 256, 100
@@ -160,6 +162,26 @@ def _words_of_float64():
 
 
 @cache
+def make_load_missing(dtype, aligned, whole):
+    """A device function load_missing(array, index, left, valid, words): what `make_load`'s finds now, where one of the
+    words, or a half of one, was not there yet; else the words as they are, and nothing is loaded."""
+    newest, load, load_words_if = make_newest(dtype, aligned), make_load(dtype, aligned, whole), ptx.load_words_if
+    if aligned:
+
+        def load_missing(array, index, left, valid, words):
+            # Words beyond the last column are zero: they are never missing.
+            missing = np.uint32(1) if newest(words) == UNWRITTEN else np.uint32(0)
+            return load_words_if(array, index, (missing, words[0], words[1], words[2], words[3]))
+
+    else:
+
+        def load_missing(array, index, left, valid, words):
+            return load(array, index, left, valid) if newest(words) == UNWRITTEN else words
+
+    return jit(load_missing, BACKEND)
+
+
+@cache
 def make_publish(dtype, aligned):
     """A device function publish(array, index, stored, valid): a number that others wait for, as `storage` stores it.
 
@@ -208,45 +230,156 @@ def make_publish_all(dtype, aligned, count):
 
 
 @cache
-def make_gather(tile, group):
-    """The device function that waits for one group of chunks of an `Operand` and loads it.
+def _make_words():
+    """A device function words(loaded, octet, place): the four words of a row and chunk, as a tuple."""
 
-    gather(loaded, operand, patience) -> whether all has come
+    def words(loaded, octet, place):
+        return loaded[octet, place, 0], loaded[octet, place, 1], loaded[octet, place, 2], loaded[octet, place, 3]
 
-        loaded: local (octets, gathered, 4) uint32, written: four words, 16 bytes, of each row and chunk.
-        operand, patience: an `Operand`, a `Patience`.
+    return jit(words, BACKEND)
+
+
+@cache
+def make_look(tile, group, again=False):
+    """A device function look(loaded, operand): asks for a group of chunks, whether or not it is there yet.
+
+    Nothing is done with what comes, so that nothing waits for it.
+
+        loaded: local (octets, chunks on the way, 4) uint32, written: four words, 16 bytes, of each row and chunk.
+        operand: an `Operand`.
+
+    Args:
+        again: it looks again, only for the pieces that were not there.
     """
-    newest, largest = make_newest(tile.dtype, tile.aligned), ptx.largest
-    sleep, sleep_ns, look = ptx.sleep, np.uint32(SLEEP_NS), ptx.load
-    load, octets, gathered = make_load(tile.dtype, tile.aligned, tile.whole), tile.octets, tile.gathered
+    load, load_missing = (make(tile.dtype, tile.aligned, tile.whole) for make in (make_load, make_load_missing))
+    octets, gathered, place = tile.octets, tile.gathered, tile.place_of(group)
     piece_elements, chunk_elements = tile.piece_elements, tile.chunk_elements
     skipped, in_simulator = group * tile.gathered * tile.chunk_elements, BACKEND == "python"
+    sleep, sleep_ns, words = ptx.sleep, np.uint32(SLEEP_NS), _make_words()
 
-    def gather(loaded, operand, patience):
+    def look(loaded, operand):
+        if in_simulator:
+            sleep(sleep_ns)  # others run before this thread looks
         lane = cuda.threadIdx.x % 32
         own = skipped + lane % 4 * piece_elements  # four lanes share a row
+        for octet in range(octets):
+            b = min(operand.b0 + octet * OCTET + lane // 4, operand.end - 1)
+            valid = (operand.slot * operand.batch + b) * operand.width + operand.column
+            for chunk in range(gathered):
+                skip = own + chunk * chunk_elements
+                left = operand.columns - skip
+                if again:
+                    before = words(loaded, octet, place + chunk)
+                    four = load_missing(operand.array, valid + skip, left, valid, before)
+                else:
+                    four = load(operand.array, valid + skip, left, valid)
+                for k in range(4):
+                    loaded[octet, place + chunk, k] = four[k]
+        return True
+
+    return jit(look, BACKEND)
+
+
+@cache
+def make_wait(tile, group):
+    """The device function that waits for a group of chunks of an `Operand` that was looked for.
+
+    wait(loaded, operand, patience) -> whether all has come
+
+    Until then it looks again: at what is missing of this group, and of those that were looked for ahead of time.
+    """
+    newest, largest, words = make_newest(tile.dtype, tile.aligned), ptx.largest, _make_words()
+    sleep, sleep_ns, trouble_of = ptx.sleep, np.uint32(SLEEP_NS), ptx.load
+    octets, gathered, place = tile.octets, tile.gathered, tile.place_of(group)
+    last = max(group, min(group + tile.groups_ahead, tile.groups - 1))
+    look_again = in_turn(tuple(make_look(tile, one, again=True) for one in range(group, last + 1)))
+
+    def wait(loaded, operand, patience):
         polls = 0
         while True:
-            if in_simulator:
-                sleep(sleep_ns)  # others run before this thread looks
             found = np.uint32(0)
             for octet in range(octets):
-                b = min(operand.b0 + octet * OCTET + lane // 4, operand.end - 1)
-                valid = (operand.slot * operand.batch + b) * operand.width + operand.column
                 for chunk in range(gathered):
-                    skip = own + chunk * chunk_elements
-                    four = load(operand.array, valid + skip, operand.columns - skip, valid)
-                    found = largest(found, newest(four))
-                    for k in range(4):
-                        loaded[octet, chunk, k] = four[k]
+                    found = largest(found, newest(words(loaded, octet, place + chunk)))
             if patience.wait == 0 or found != UNWRITTEN:
                 return True
             polls += 1
             if polls > patience.limit:
                 return False
             if polls > POLLS_BEFORE_SLEEP:
-                if look(patience.trouble, 0) != 0:
+                if trouble_of(patience.trouble, 0) != 0:
                     return False
                 sleep(sleep_ns)
+            look_again(loaded, operand)
 
-    return jit(gather, BACKEND)
+    return jit(wait, BACKEND)
+
+
+@cache
+def make_gather(tile, uses):
+    """A device function that gathers an `Operand`, group by group, and does something with each as soon as it is there.
+
+    gather(fragments, sums, loaded, shared, operand, patience) -> whether all has come
+
+    With `Tile.groups_ahead` the next group is looked for before this one is waited for: its way from the L2 cache
+    passes while this one is used. A group that has not come in time is reported before the next one is waited for:
+    nobody waits for long then.
+
+    Args:
+        uses: for each group a device function use(fragments, sums, loaded, shared).
+    """
+    report, unnamed, ahead = make_report(), make_unnamed(), tile.groups_ahead
+
+    def make_group(look, wait, use):
+        def gather_group(fragments, sums, loaded, shared, operand, patience):
+            look(loaded, operand)
+            done = wait(loaded, operand, patience)
+            if not done:
+                report(patience.trouble, unnamed())  # the kernel says where
+            use(fragments, sums, loaded, shared)
+            return done
+
+        return jit(gather_group, BACKEND)
+
+    looks, none = [make_look(tile, group) for group in range(tile.groups)], jit(lambda loaded, operand: True, BACKEND)
+    looks = [in_turn(tuple(looks[: 1 + ahead])), *looks[1 + ahead :], *[none] * ahead]
+    waits = [make_wait(tile, group) for group in range(tile.groups)]
+    return in_turn(tuple(map(make_group, looks, waits, uses)))
+
+
+@cache
+def make_streamed_groups(tile, multiply):
+    """A device function that gathers and multiplies the groups of streamed chunks, one after another.
+
+    It is a loop: where the weights of a group stand needs not be known when the kernel is made, and code for each of
+    many groups would itself have to be read at every step.
+
+    multiply: of (fragments, sums, loaded, shared, group), the number of the group among those that are streamed.
+    """
+    look, wait, report, unnamed = make_look(tile, 0), make_wait(tile, 0), make_report(), make_unnamed()
+    first, between = np.int32(tile.kept_chunks * tile.chunk_elements), np.int32(tile.gathered * tile.chunk_elements)
+    groups = tile.streamed_chunks // tile.gathered
+
+    def beyond(operand, skipped):
+        """The operand without its first columns; where none is left, all come as zeros."""
+        column = operand.column + (skipped if skipped < operand.columns else 0)  # an index that can be read
+        return Operand(
+            operand.array, operand.slot, operand.b0, operand.end, operand.batch, operand.width, column,
+            operand.columns - skipped,
+        )  # fmt: skip
+
+    rest = jit(beyond, BACKEND)
+
+    def streamed_groups(fragments, sums, loaded, shared, operand, patience):
+        all_came = True
+        for number in range(groups):
+            group = np.int32(number)
+            following = rest(operand, first + group * between)
+            look(loaded, following)
+            if not wait(loaded, following, patience):
+                report(patience.trouble, unnamed())
+                all_came = False
+            multiply(fragments, sums, loaded, shared, group)
+        return all_came
+
+    return jit(streamed_groups, BACKEND)

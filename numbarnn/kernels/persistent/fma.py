@@ -16,9 +16,9 @@ from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent.block import stored_number
-from numbarnn.kernels.persistent.exchange import make_gather
+from numbarnn.kernels.persistent.exchange import make_gather, make_streamed_groups
 from numbarnn.kernels.persistent.tile import OCTET, next_power_of_two
-from numbarnn.kernels.persistent.warp_parts import in_turn, make_group, make_streamed_groups
+from numbarnn.kernels.persistent.warp_parts import in_turn
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_numbers
 
 # That a lane multiplies with weights in registers, so that one's loads go on during the other's sums.
@@ -41,8 +41,7 @@ def make_product_from_registers(tile):
     add_lanes = _make_lane_sums(own_rows, k_lanes)
     kept = max(1, next_power_of_two(own_rows) // k_lanes)  # rows that a lane has after the reduction
 
-    groups = range(tile.chunks // tile.gathered)
-    gather_and_stage = in_turn(tuple(make_group(make_gather(tile, n), _make_stage(tile, n)) for n in groups))
+    gather_and_stage = make_gather(tile, tuple(_make_stage(tile, group) for group in range(tile.groups)))
 
     def step(fragments, loaded, shared, partial, operand, patience):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
@@ -153,12 +152,9 @@ def make_product_from_shared(tile):
     number = np.dtype(compute_dtype(tile.dtype)).type
     zero = number(0)
 
-    kept = tuple(
-        make_group(make_gather(tile, group), _make_fma_group(tile, group))
-        for group in range(tile.kept_chunks // tile.gathered)
-    )
-    streamed = (_make_streamed_groups(tile),) if tile.streamed_chunks else ()
-    gather_and_multiply = in_turn(kept + streamed)
+    uses = tuple(_make_fma_group(tile, group) for group in range(tile.groups))
+    kept = (make_gather(tile, uses),) if uses else ()
+    gather_and_multiply = in_turn(kept + ((_make_streamed_groups(tile),) if tile.streamed_chunks else ()))
 
     def step(fragments, loaded, shared, partial, operand, patience):
         lane = cuda.threadIdx.x % 32
@@ -342,13 +338,14 @@ def _make_stage(tile, group):
     )  # fmt: skip
     chunk_elements, piece_elements, staged = tile.chunk_elements, tile.piece_elements, tile.weight_elements
     skipped = group * gathered * chunk_elements if tile.register_chunks else 0
+    place = tile.place_of(group)
 
     def stage(fragments, sums, loaded, shared):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         row = staged + (warp * sequences + lane // 4) * stride + skipped + lane % 4 * piece_elements
         for n in range(octets):
             for chunk in range(gathered):
-                put(shared, row + n * OCTET * stride + chunk * chunk_elements, loaded, n, chunk)
+                put(shared, row + n * OCTET * stride + chunk * chunk_elements, loaded, n, place + chunk)
         return True
 
     return jit(stage, BACKEND)

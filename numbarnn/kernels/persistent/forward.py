@@ -58,7 +58,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
     fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
-    octets, gathered, stored_number = tile.octets, tile.gathered, block.stored_number(dtype)
+    octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
     PG, PV = P * G, max(1, P * V)
 
     product, report = products.make_product(tile), make_report()
@@ -95,7 +95,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         directions, steps, batch, limit = sizes
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
         registers = cuda.local.array(fragment_words, fragment_word)
-        loaded = cuda.local.array((octets, gathered, 4), np.uint32)
+        loaded = cuda.local.array((octets, on_the_way, 4), np.uint32)
         now = cuda.local.array(PG, stored_number)  # x Wᵀ of the thread's pairs
         code_of = cuda.local.array(P, np.uint8)  # likewise
         per_unit = cuda.local.array(PV, number)

@@ -23,28 +23,31 @@ from numba import cuda
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
-from numbarnn.kernels.persistent.exchange import make_gather
+from numbarnn.kernels.persistent.exchange import make_gather, make_streamed_groups
 from numbarnn.kernels.persistent.tile import OCTET, STRIP
-from numbarnn.kernels.persistent.warp_parts import in_turn, make_group, make_streamed_groups
+from numbarnn.kernels.persistent.warp_parts import in_turn
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_fresh, make_pieces_of_two_rows, make_short
 
 
 def make_product(tile):
     """By `mma`. A fragment, what a lane holds of a strip of 16 rows, is four words: of its first row, of its second,
     and of the same rows the next word; fragments are numbered by strip, chunk and half of the chunk."""
-    octets, strips, kept_groups = tile.octets, tile.rows // STRIP, tile.kept_chunks // tile.gathered
+    octets, strips = tile.octets, tile.rows // STRIP
     gathered, row_stride, zero = tile.gathered, tile.row_stride, np.float32(0)
     store_pair, backward = ptx.store_shared_pair, tile.backward
     put = _make_put(tile)
 
     multiply = tuple(
-        in_turn(tuple(_make_mma_group(tile, group * gathered + chunk, chunk) for chunk in range(gathered)))
-        for group in range(kept_groups)
+        in_turn(
+            tuple(
+                _make_mma_group(tile, group * gathered + chunk, tile.place_of(group) + chunk)
+                for chunk in range(gathered)
+            )
+        )
+        for group in range(tile.groups)
     )
-    streamed = (_make_streamed_groups(tile),) if tile.streamed_chunks else ()
-    gather_and_multiply = in_turn(
-        tuple(make_group(make_gather(tile, group), multiply[group]) for group in range(kept_groups)) + streamed
-    )
+    kept = (make_gather(tile, multiply),) if multiply else ()
+    gather_and_multiply = in_turn(kept + ((_make_streamed_groups(tile),) if tile.streamed_chunks else ()))
 
     def step(fragments, loaded, shared, partial, operand, patience):
         lane = cuda.threadIdx.x % 32

@@ -27,7 +27,7 @@ def make_product(tile):
         load(fragments, shared): once per call, the warp's part of the weights to where it stays: `weights.Fragments`,
             or shared memory. A barrier of the block must follow.
         step(fragments, loaded, shared, partial, operand, patience): waits for the warp's `exchange.Operand`, multiplies
-            it, leaves partial sums at `partial` of shared memory; loaded is scratch, see `exchange.make_gather`.
+            it, leaves partial sums at `partial` of shared memory; loaded is scratch, see `exchange.make_look`.
             Whether all came in time; if not, `patience.trouble` says so, but not where.
     """
     if tile.math != "fma":

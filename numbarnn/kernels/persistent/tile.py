@@ -44,6 +44,7 @@ class Tile:
         streamed_chunks: the last of the chunks, which are read from memory at every step; a multiple of `gathered`.
         unit_biases: biases per unit: forward the gates of W x and of R h, 0 backward.
         weights_aligned: where `aligned`, the weights' rows start at multiples of 16 bytes too.
+        groups_ahead: groups of chunks that a warp looks for before it waits for a group and multiplies it: 0 or 1.
     """
 
     dtype: str
@@ -60,6 +61,7 @@ class Tile:
     streamed_chunks: int = 0
     unit_biases: int = 0
     weights_aligned: bool = True
+    groups_ahead: int = 0
 
     @property
     def backward(self):
@@ -121,6 +123,20 @@ class Tile:
         if self.math != "fma" or not self.register_chunks:
             return 1
         return max(1, 4 * (32 // self.row_lanes) // self.chunk_elements)
+
+    @property
+    def groups(self):
+        """Groups of chunks whose weights stay, which a warp multiplies one after another."""
+        return self.kept_chunks // self.gathered
+
+    @property
+    def chunks_on_the_way(self):
+        """Chunks that a warp has room for in registers: of a group and of those that it looks for ahead of time."""
+        return self.gathered * (1 + self.groups_ahead)
+
+    def place_of(self, group):
+        """Where a group's first chunk stands among those on their way."""
+        return self.gathered * (group % (1 + self.groups_ahead))
 
     @property
     def row_stride(self):

@@ -16,7 +16,7 @@ from numbarnn.kernels.persistent.columns import INPUT, RECURRENT
 from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, Tile
 from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.costs import Estimate, estimate_of, steps_in_all, tiling_us
-from numbarnn.schedules.persistent.residence import Room, mixed_tiles, whole_tile
+from numbarnn.schedules.persistent.residence import Room, looking_ahead, mixed_tiles, whole_tile
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
@@ -320,7 +320,8 @@ def _launch(problem, profile, first, last, backward, units, warps, slices, mixed
     needed, columns, launches = [], _columns(problem, first, last, backward), []
     for tile in tiles:
         share_of_warp = tile.chunks * chunk_elements
-        tile = replace(tile, whole=all(source.columns % share_of_warp == 0 for each in all_sources for source in each))
+        whole = all(source.columns % share_of_warp == 0 for each in all_sources for source in each)
+        tile = replace(looking_ahead(tile, room), whole=whole)
         needed.append(tile.shared_bytes(sequences, states))
         if needed[-1] <= room.shared_bytes:
             compared = tiling_us(problem, profile, tile, (blocks, slices, sequences, last - first), columns)

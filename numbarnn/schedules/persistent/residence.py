@@ -117,10 +117,18 @@ def _with_groups(tile):
         chunks += tile.whole_chunks
 
 
+def looking_ahead(tile, room):
+    """The Tile whose warps look for the next group of chunks ahead of time, if there is one and registers allow; where
+    weights are streamed these are too short."""
+    ahead = replace(tile, groups_ahead=1)
+    free = _free_registers(ahead, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
+    return ahead if tile.groups > 1 and not tile.streamed_chunks and ahead.fragment_words <= free else tile
+
+
 def _free_registers(tile, room):
     """Registers of a thread for weights, besides sums, what it loads and the cell's parameters per unit."""
     most = min(255, room.registers // tile.threads)
-    words = tile.octets * tile.gathered * 4
+    words = tile.octets * tile.chunks_on_the_way * 4
     sums = tile.rows // tile.row_lanes * 2 if tile.math == "fma" else tile.rows // STRIP * tile.octets * 4
     if tile.math == "fma" and not tile.register_chunks:  # a rectangle of sums, and of what they are multiplied with
         own_batch = tile.sequences * tile.row_lanes // 32
