@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import numbarnn
 from general_cells import GENERAL, UNEVEN
 from numbarnn.bench.plan import profile_of
 from numbarnn.bench.speed.command import SETS
+from numbarnn.cells.library import slstm
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent.columns import RECURRENT, Block, Warp
@@ -127,10 +129,19 @@ def check_tables(problem, launch):
     )
     for (layer, _), place in places.items():
         if layer in layers:
-            expected[place.R : place.R + place.R_size] = launch.slices
+            expected[place.R : place.R + place.R_size] = launch.slices * not_zero(problem, launch, layer).reshape(-1)
             if layer > launch.first:  # W of the launch's first layer is a product over all steps
                 expected[place.W : place.W + place.W_size] = launch.slices
     assert np.array_equal(used, expected)
+
+
+def not_zero(problem, launch, layer):
+    """Which weights of R (A, H, H) blocks multiply: all, or where they make use of `heads` those on the diagonal."""
+    hidden = problem.hidden_sizes[layer]
+    sources = planner.sources(problem, launch.first, layer, launch.last, launch.backward, launch.tile)
+    heads = problem.cell.heads if any(source.head for source in sources) else 1
+    one = np.kron(np.eye(heads, dtype=int), np.ones((hidden // heads, hidden // heads), int))
+    return np.tile(one, (problem.cell.num_recurrent, 1, 1))
 
 
 @by_grid
@@ -138,6 +149,37 @@ def test_every_unit_is_owned_once_and_every_weight_multiplied_once(cell, dtype, 
     for problem, backward in product(grid(cell, dtype, part), BOTH_PASSES):
         for launch in check_launches(problem, backward):
             check_tables(problem, launch)
+
+
+@pytest.mark.parametrize("dtype", GRID_DTYPES)
+def test_every_weight_on_the_diagonal_is_multiplied_once(dtype):
+    """And no other where units of a block are of one head; all of them else."""
+    cell, found = numbarnn.cell(slstm, heads=4), Counter()
+    for hidden, directions, sms in product(((64,), (16, 64), (48, 20)), (1, 2), (6, 64)):
+        profile = replace(profiles.SIMULATOR, multiprocessors=sms, warps=(8,))
+        problem = problem_of(cell, dtype, hidden, 3, 5, profile, directions=directions)
+        for backward in BOTH_PASSES:
+            for launch in check_launches(problem, backward):
+                check_tables(problem, launch)
+                found.update(bool(not_zero(problem, launch, layer).all()) for layer in launch.layer_range)
+    assert found[False] > 8 and found[True]
+
+
+def test_heads_take_less_than_a_dense_R(monkeypatch):
+    """`slstm(heads=4)` of recorded sizes; 2,048 units fit only so."""
+    cell, steps = numbarnn.cell(slstm, heads=4), {}
+    for hidden, batch, backward in product((1024, 2048), (16, 64), BOTH_PASSES):
+        (launch,) = planner.plan_launches(problem_of(cell, "float16", (hidden,), batch), profiles.get("h200"), backward)
+        steps[hidden, batch, backward] = launch.estimate.step
+    monkeypatch.setattr(planner, "_sources_of_head", lambda *_: [])
+    for hidden, batch, backward in steps:
+        problem = problem_of(cell, "float16", (hidden,), batch, steps=26)  # plans are remembered
+        if hidden == 2048:
+            with pytest.raises(planner.DoesNotFit):
+                planner.plan_launches(problem, problem.profile, backward)
+        else:
+            (launch,) = planner.plan_launches(problem, problem.profile, backward)
+            assert steps[hidden, batch, backward] < 0.7 * launch.estimate.step
 
 
 @by_grid

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from numbarnn.common.precision import compute_dtype, itemsize
 
-CHUNK_BYTES = 64  # of a row, per chunk: 16 for each of 4 lanes
+PIECE_BYTES = 16  # what a lane loads at once
+CHUNK_BYTES = 4 * PIECE_BYTES  # of a row, per chunk: 16 for each of 4 lanes
 STRIP, OCTET = 16, 8  # rows of weights and sequences of one mma
 # Most (strip, chunk) pairs of streamed weights on their way, which hides trips to the L2 cache: up to so many sums of a
 # lane. Found by compiling for sm_90, as nothing may be spilled.
@@ -146,7 +147,7 @@ class Tile:
     @property
     def piece_elements(self):
         """Elements in a piece: 16 bytes, what a lane loads at once."""
-        return 16 // itemsize(self.dtype)
+        return PIECE_BYTES // itemsize(self.dtype)
 
     @property
     def chunk_elements(self):

@@ -10,10 +10,11 @@ numbers that they are made of, and the records that those are from, are in `numb
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from numbarnn.common.precision import compute_dtype, is_half, itemsize
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT
-from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, Tile
+from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, PIECE_BYTES, Tile
 from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.costs import Estimate, estimate_of, steps_in_all, tiling_us
 from numbarnn.schedules.persistent.residence import Room, looking_ahead, mixed_tiles, whole_tile
@@ -41,12 +42,29 @@ class Source:
     Attributes:
         kind: `RECURRENT` or `INPUT`.
         direction: of the layer above whose input it was, backward; else 0.
-        columns: of the matrix.
+        columns: that a block multiplies.
+        width: columns of the matrix.
+        start: the first of those columns, of a block with the layer's first units.
+        head: units of a head. Of a block in the head after it these columns begin `head` further on, and so on.
     """
 
     kind: int
     direction: int
     columns: int
+    width: int
+    start: int = 0
+    head: int = 0
+
+    def first_column(self, unit):
+        """The first column that the block multiplies whose first unit is that one."""
+        return self.start + (unit // self.head * self.head if self.head else 0)
+
+
+class BlockSize(NamedTuple):
+    """How many units and warps a block has, before its `Tile` is made."""
+
+    units: int
+    warps: int
 
 
 @dataclass(frozen=True)
@@ -153,16 +171,37 @@ class Launch:
         )
 
 
-def sources(problem, first, layer, last, backward):
-    """What a block of `layer` multiplies at each step, in a launch of the layers [first, last)."""
-    gates, recurrent, hidden = problem.cell.num_gates, problem.cell.num_recurrent, problem.hidden_sizes
-    if not backward:
-        own = [Source(RECURRENT, 0, hidden[layer])] * (recurrent > 0)
-        return own + [Source(INPUT, 0, problem.directions * hidden[layer - 1])] * (layer > first)
-    own = [Source(RECURRENT, 0, recurrent * hidden[layer])] * (recurrent > 0)
-    if layer + 1 == last:
-        return own
-    return own + [Source(INPUT, direction, gates * hidden[layer + 1]) for direction in range(problem.directions)]
+def sources(problem, first, layer, last, backward, tile):
+    """What a block of `layer` multiplies at each step, in a launch of the layers [first, last).
+
+    Args:
+        tile: for its units and warps, a `Tile` or a `BlockSize`.
+    """
+    hidden, D, others = problem.hidden_sizes, problem.directions, []
+    if not backward and layer > first:
+        others = [Source(INPUT, 0, D * hidden[layer - 1], D * hidden[layer - 1])]
+    elif backward and layer + 1 < last:
+        columns = problem.cell.num_gates * hidden[layer + 1]
+        others = [Source(INPUT, direction, columns, columns) for direction in range(D)]
+    own = _sources_of_head(problem, hidden[layer], backward, tile.units)
+    if not own or len(own + others) > tile.warps:
+        columns = problem.cell.num_recurrent * hidden[layer] if backward else hidden[layer]
+        own = [Source(RECURRENT, 0, columns, columns)] * (problem.cell.num_recurrent > 0)
+    return own + others
+
+
+def _sources_of_head(problem, hidden, backward, units):
+    """The sources of R's product where R has blocks on the diagonal (`Cell.heads`), and what a block of the grid owns
+    are units of one of them: that head's columns, backward of each gate. None where it cannot be so.
+
+    All other columns are zero. A dense product would multiply them, and wait for them; it would also carry an infinite
+    number of another head here, as 0 * inf is NaN.
+    """
+    gates, head = problem.cell.num_recurrent, hidden // problem.cell.heads
+    if head == hidden or head % units or head * itemsize(problem.dtype) % PIECE_BYTES:
+        return []
+    width = gates * hidden if backward else hidden
+    return [Source(RECURRENT, 0, head, width, start, head) for start in range(0, width, hidden)] if gates else []
 
 
 def variant(problem, launch):
@@ -218,13 +257,15 @@ def plan_launches(problem, profile, backward):
 def _best_launch(problem, profile, first, last, backward):
     """The launch of the layers [first, last) whose tiling is taken to be the fastest, with its estimate."""
     launch = _best_tiling(problem, profile, first, last, backward)
-    return replace(launch, estimate=estimate_of(problem, profile, launch, _columns(problem, first, last, backward)))
+    columns = _columns(problem, first, last, backward, launch.tile)
+    return replace(launch, estimate=estimate_of(problem, profile, launch, columns))
 
 
-def _columns(problem, first, last, backward):
+def _columns(problem, first, last, backward, tile):
     """Most columns that a block multiplies at each step; 0 where nothing is multiplied."""
     return max(
-        sum(source.columns for source in sources(problem, first, layer, last, backward)) for layer in range(first, last)
+        sum(source.columns for source in sources(problem, first, layer, last, backward, tile))
+        for layer in range(first, last)
     )
 
 
@@ -297,7 +338,8 @@ def _launch(problem, profile, first, last, backward, units, warps, slices, mixed
             f"the arrays of {last - first} layers are {parameters} bytes of parameters, at most {MAX_PARAMETER_BYTES}"
         )
     math = _math(problem, profile)
-    all_sources = [sources(problem, first, layer, last, backward) for layer in range(first, last)]
+    size_of_block = BlockSize(units, warps)
+    all_sources = [sources(problem, first, layer, last, backward, size_of_block) for layer in range(first, last)]
     size = itemsize(problem.dtype)
     chunk_elements = CHUNK_BYTES // size
     chunks = _chunks_per_warp(all_sources, warps, chunk_elements)
@@ -317,13 +359,14 @@ def _launch(problem, profile, first, last, backward, units, warps, slices, mixed
     states, per_unit = problem.cell.num_states, problem.cell.num_per_unit
     room = Room(profile.registers, profile.shared_bytes - STATIC_SHARED_BYTES, sequences, states, per_unit)
     tiles = mixed_tiles(plain, room) if mixed else (whole_tile(plain, room),)
-    needed, columns, launches = [], _columns(problem, first, last, backward), []
+    needed, launches = [], []
     for tile in tiles:
         share_of_warp = tile.chunks * chunk_elements
         whole = all(source.columns % share_of_warp == 0 for each in all_sources for source in each)
         tile = replace(looking_ahead(tile, room), whole=whole)
         needed.append(tile.shared_bytes(sequences, states))
         if needed[-1] <= room.shared_bytes:
+            columns = _columns(problem, first, last, backward, tile)
             compared = tiling_us(problem, profile, tile, (blocks, slices, sequences, last - first), columns)
             launches.append(
                 Launch(

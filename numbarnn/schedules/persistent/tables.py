@@ -50,9 +50,9 @@ def make_tables(problem, launch, places):
     make_warp = _backward_warp if launch.backward else _forward_warp
     blocks, warps = [], []
     for layer in launch.layer_range:
-        shares = planner.share(
-            planner.sources(problem, launch.first, layer, launch.last, launch.backward), launch.tile.warps, launch.tile
-        )
+        tile = launch.tile
+        sources = planner.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
+        shares = planner.share(sources, tile.warps, tile)
         for direction in range(problem.directions):
             for block in _blocks(problem, launch, places[layer, direction], layer, direction, shares):
                 blocks.append(block)
@@ -92,6 +92,7 @@ def _forward_warp(problem, launch, places, layer, block, share):
     if share is None:
         return Warp()
     source, first, count = share
+    first += source.first_column(block.unit)
     hidden, place, D = block.hidden, places[layer, block.direction], problem.directions
     if source.kind == RECURRENT:
         return Warp(
@@ -107,7 +108,7 @@ def _forward_warp(problem, launch, places, layer, block, share):
             unit_stride=hidden,
             column_stride=1,
         )
-    inputs = source.columns
+    inputs = source.width
     return Warp(
         kind=INPUT,
         operand=block.layer - 1 + (len(launch.layer_range) if problem.dropping else 0),
@@ -129,13 +130,14 @@ def _backward_warp(problem, launch, places, layer, block, share):
     if share is None:
         return Warp()
     source, first, count = share
+    first += source.first_column(block.unit)
     cell, hidden, D = problem.cell, block.hidden, problem.directions
     if source.kind == RECURRENT:
         return Warp(
             kind=RECURRENT,
             operand=block.layer * D + block.direction,
             shift=1 if block.direction == 0 else -1,
-            width=source.columns,
+            width=source.width,
             column=first,
             columns=count,
             weights=places[layer, block.direction].R + first * hidden + block.unit,
@@ -148,7 +150,7 @@ def _backward_warp(problem, launch, places, layer, block, share):
     return Warp(
         kind=INPUT,
         operand=recurrent + (block.layer + 1) * D + source.direction,
-        width=source.columns,
+        width=source.width,
         column=first,
         columns=count,
         weights=places[layer + 1, source.direction].W + first * inputs + block.direction * hidden + block.unit,
