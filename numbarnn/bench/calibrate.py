@@ -92,10 +92,17 @@ def scaled(factors):
         _forget()
 
 
+@contextmanager
 def as_recorded():
-    """A context with the numbers that the records were fitted with: estimates of the kernels of that time."""
-    numbers = calibration.numbers()
-    return scaled({name: one.fitted / one.value for name, one in numbers.items() if one.fitted is not None})
+    """The numbers that the records were fitted with, and as many turns: estimates of the kernels of that time."""
+    factors = {name: one.fitted / one.value for name, one in calibration.numbers().items() if one.fitted is not None}
+    most, planner.MOST_OCTETS = planner.MOST_OCTETS, 2
+    try:
+        with scaled(factors):
+            yield
+    finally:
+        planner.MOST_OCTETS = most
+        _forget()
 
 
 def _place(name):

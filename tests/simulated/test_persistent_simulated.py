@@ -22,7 +22,7 @@ from numbarnn.cuda.arguments import Arguments
 from numbarnn.cuda.launch import Kernel
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import exchange
-from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import planner, residence
 from numbarnn.schedules.persistent import schedule as schedule
 from problems import make_problem
 from running import infer, train, train_and_draw
@@ -178,6 +178,27 @@ def test_several_groups_of_chunks_agree_with_float64(monkeypatch, tile):
     """A warp gathers its columns in several groups, as of large layers."""
     tile.choose(monkeypatch, "sim", profiles.SIMULATOR)
     check(tile.case, tile.limit, ORDERS if tile.math == "fma" else 1)  # lanes of mma meet in each instruction
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("lstm", T=2, B=27, hidden=(8,), dtype="float16"),
+        pytest.param(Case("gru", T=2, B=33, hidden=(8, 8), dtype="bfloat16"), marks=full),  # and a turn of one
+    ],
+    ids=str,
+)
+def test_more_sequences_at_once_give_the_same_bits(small, monkeypatch, case):
+    """Backward 32 of them, in fewer turns, where turns would load weights from shared memory."""
+    monkeypatch.setattr(residence, "_free_registers", lambda tile, room: 0)  # so that weights are in shared memory
+    problem, found = make_problem(case), []
+    for most in (2, 4):
+        small(MOST_OCTETS=most, multiprocessors=100)
+        assert [launch.tile.octets for launch in launches_of(case) if launch.backward] == [most]
+        layer = problem.layer("sim", schedule="persistent")
+        found.append(infer(layer, problem) | train(layer, problem)[0])
+    assert_same_bits(*found, "fewer turns")
+    check(case)
 
 
 @pytest.mark.parametrize("warps", (2, 8))

@@ -206,8 +206,8 @@ MUTATIONS = {
     ),
     "formed_once_for_bound_calls": Mutation(
         "numbarnn/passes/bound.py",
-        "        self.work.form_weights()\n        for function in self._functions:\n            function()\n        self.work.pull_back()",
-        "        for function in self._functions:\n            function()\n        self.work.pull_back()",
+        "        self.work.form_weights()\n        for function in self._functions:\n            function()\n        self.work.p",
+        "        for function in self._functions:\n            function()\n        self.work.p",
         "tests/cells/test_formed.py",
     ),
     "cpu_few_rows_lose_the_last_column": Mutation(
@@ -266,8 +266,8 @@ MUTATIONS = {
     ),
     "persistent_fma_no_syncwarp2": Mutation(
         "numbarnn/kernels/persistent/fma.py",
-        "        cuda.syncwarp()  # other lanes may still read what was staged before\n        stage(",
-        "        stage(",
+        "(fragments, sums, loaded, shared):\n        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32\n        cuda.syncwarp()",
+        "(fragments, sums, loaded, shared):\n        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32",
         "tests/simulated/test_persistent_simulated.py -k 'several_groups and fma'",
     ),
     "persistent_bwd_reset_state": Mutation(

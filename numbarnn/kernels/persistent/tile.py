@@ -38,7 +38,7 @@ class Tile:
         warps: warps per block.
         chunks: most chunks of 64 bytes of a row that a warp multiplies.
         gathered: chunks that a warp loads at once; a divisor of `chunks`.
-        octets: sets of 8 sequences that are multiplied at once, 1 or 2.
+        octets: sets of 8 sequences that are multiplied at once, 1 or 2; backward up to 4.
         aligned: rows and parts of rows start at multiples of 16 bytes, so that lanes load 16 bytes at once.
         whole: every warp multiplies exactly `chunks` chunks, so that nothing has to be left out.
         shared_chunks: of the chunks how many, after those in registers, stay in shared memory.

@@ -17,7 +17,7 @@ from numbarnn.kernels.persistent.columns import INPUT, RECURRENT
 from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, PIECE_BYTES, Tile
 from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.costs import Estimate, estimate_of, steps_in_all, tiling_us
-from numbarnn.schedules.persistent.residence import Room, looking_ahead, mixed_tiles, whole_tile
+from numbarnn.schedules.persistent.residence import Room, looking_ahead, mixed_tiles, whole_tile, with_octets
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
@@ -26,6 +26,9 @@ SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same unit
 MIXED = (False, True)
 MAX_PARAMETER_BYTES = 4096  # of a kernel launch
 STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
+# Most sets of 8 sequences at once backward, where the tensor cores' weights stand in shared memory: each turn loads all
+# of them. Forward, where a unit has several rows, their sums leave no room: compiled for sm_90, registers are spilled.
+MOST_OCTETS = 4
 # Where numbers are split in two, whose parts take registers too: most warps, most rows with 8 and with 16 sequences at
 # once. Found by compiling for sm_90, as nothing may be spilled.
 WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
@@ -256,9 +259,29 @@ def plan_launches(problem, profile, backward):
 @lru_cache(maxsize=1024)
 def _best_launch(problem, profile, first, last, backward):
     """The launch of the layers [first, last) whose tiling is taken to be the fastest, with its estimate."""
-    launch = _best_tiling(problem, profile, first, last, backward)
+    launch = _with_fewer_turns(problem, profile, _best_tiling(problem, profile, first, last, backward))
     columns = _columns(problem, first, last, backward, launch.tile)
     return replace(launch, estimate=estimate_of(problem, profile, launch, columns))
+
+
+def _with_fewer_turns(problem, profile, launch):
+    """The Launch with more sequences at once, where its turns would load weights from shared memory, and registers and
+    shared memory allow. Its tiling is chosen before, with two sets of sequences at most: by a model that no record has
+    tested with more."""
+    octets, tile, cell = min(MOST_OCTETS, ceil(launch.sequences / OCTET)), launch.tile, problem.cell
+    if not launch.backward or tile.math != "mma" or tile.resident != "shared" or octets <= tile.octets:
+        return launch
+    of_pair = cell.num_per_unit + cell.num_saved + 2 * cell.num_states  # a thread has more pairs, too
+    room = _room(profile, launch.sequences, cell.num_states, of_pair)
+    more = with_octets(tile, octets, room)
+    if more is None:
+        return launch
+    return replace(launch, tile=more, shared_bytes=more.shared_bytes(launch.sequences, cell.num_states))
+
+
+def _room(profile, sequences, num_states, num_per_unit):
+    """The `Room` of a block on a device."""
+    return Room(profile.registers, profile.shared_bytes - STATIC_SHARED_BYTES, sequences, num_states, num_per_unit)
 
 
 def _columns(problem, first, last, backward, tile):
@@ -357,7 +380,7 @@ def _launch(problem, profile, first, last, backward, units, warps, slices, mixed
         )
     plain = Tile(problem.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases)
     states, per_unit = problem.cell.num_states, problem.cell.num_per_unit
-    room = Room(profile.registers, profile.shared_bytes - STATIC_SHARED_BYTES, sequences, states, per_unit)
+    room = _room(profile, sequences, states, per_unit)
     tiles = mixed_tiles(plain, room) if mixed else (whole_tile(plain, room),)
     needed, launches = [], []
     for tile in tiles:

@@ -117,6 +117,13 @@ def _with_groups(tile):
         chunks += tile.whole_chunks
 
 
+def with_octets(tile, octets, room):
+    """The Tile, whose weights are in shared memory, with so many sets of 8 sequences at once; None if room lacks."""
+    more = _with_groups(replace(tile, octets=octets, groups_ahead=0))
+    fits = more.shared_bytes(room.sequences, room.num_states) <= room.shared_bytes and _free_registers(more, room) >= 0
+    return looking_ahead(more, room) if more.chunks <= tile.chunks and fits else None
+
+
 def looking_ahead(tile, room):
     """The Tile whose warps look for the next group of chunks ahead of time, if there is one and registers allow; where
     weights are streamed these are too short."""
