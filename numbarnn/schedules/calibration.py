@@ -24,7 +24,10 @@ LOADS_TOGETHER = (
     "instructions per word; before, the loop had 50 to 210 and waited for memory at each word "
     "(kernels.persistent.weights)"
 )
-NOT_TIMED = "taken to be as L2_SHARE, of no record: no device has run kernels that stream weights"
+NOT_TIMED = (
+    "not timed: no device has run kernels that stream weights; taken to be L2_SHARE and half as much again, so that "
+    "'auto' takes them only where they are expected to be clearly faster"
+)
 
 
 class Number(NamedTuple):
@@ -59,7 +62,7 @@ FMA_SHARE = {
     "shared": Number(0.456, "of the rate of multiply-adds, weights in shared memory", FITTED, divides=True),
 }
 STREAM_SHARE = Number(
-    1.05,
+    1.5,
     "time of reading weights that do not stay on the chip, in that of their bytes at the L2's rate, or at the memory's "
     "where they are larger than the L2",
     NOT_TIMED,

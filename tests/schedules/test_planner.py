@@ -359,6 +359,24 @@ def test_what_fits_in_one_place_is_kept_there():
             assert launch.tile.resident in ("registers", "shared"), launch
 
 
+@pytest.mark.parametrize("backward", BOTH_PASSES)
+def test_four_layers_in_one_launch(backward, monkeypatch):
+    """Of 512 units in halves, 64 sequences: in shared memory, or with a part in registers, which is loaded once."""
+    problem = problem_of(dtype="float16", hidden=(512,) * 4, batch=64, steps=100)
+    whole = planner._best_launch(problem, problem.profile, 0, 4, backward)
+    monkeypatch.setattr(planner, "MIXED", (True,))
+    other = replace(problem, profile=replace(problem.profile, name="a device of mixed tiles"))  # planned anew
+    mixed = planner._best_launch(other, other.profile, 0, 4, backward)
+    assert (whole.tile.resident, mixed.tile.resident) == ("shared", "registers+shared")
+    assert mixed.estimate.step < whole.estimate.step
+
+
+def test_layers_that_stay_on_the_chip_are_not_streamed_to_share_a_launch():
+    problem = problem_of(dtype="float16", hidden=(512,) * 8, batch=16, steps=100)
+    for backward in BOTH_PASSES:
+        assert not any(launch.tile.streamed_chunks for launch in check_launches(problem, backward))
+
+
 def test_streaming_from_memory_takes_longer_than_from_the_cache():
     """Where all blocks' weights are larger than the L2 cache, whose bandwidth would let them through faster."""
     cached = problem_of(

@@ -248,7 +248,10 @@ def plan_launches(problem, profile, backward):
                 together = _best_launch(problem, profile, first, last, backward)
             except DoesNotFit:
                 break
-            spent += _best_launch(problem, profile, last - 1, last, backward).tiling_us
+            own = _best_launch(problem, profile, last - 1, last, backward)
+            if together.tile.streamed_chunks and not (alone.tile.streamed_chunks or own.tile.streamed_chunks):
+                break  # more layers in a launch are not worth reading their weights at each step
+            spent += own.tiling_us
             if together.tiling_us < spent:
                 best, spent = together, together.tiling_us
         plan.append(best)
