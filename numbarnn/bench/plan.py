@@ -267,7 +267,8 @@ def _launch_as_json(problem, launch):
     return fields(launch, "first", "last", "blocks", "shared_bytes", "microseconds") | {
         "threads": launch.tile.threads,
         "max_registers": max_registers(launch, problem.profile),
-        "cut": {TILE_AS_JSON.get(name, name): value for name, value in asdict(launch.tile).items()},
+        "cut": {TILE_AS_JSON.get(name, name): value for name, value in asdict(launch.tile).items()}
+        | {"resident": launch.tile.resident},
         "weights": [one._asdict() for one in residences(problem, launch)],
         "step_us": launch.estimate.step,
         "bound": launch.estimate.bound,

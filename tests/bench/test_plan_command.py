@@ -71,7 +71,7 @@ def test_json_of_every_option(answer):
         for launch in one["launches"]:
             assert launch["blocks"] <= 108 and launch["shared_bytes"] <= 163 * KIB
             assert launch["threads"] * launch["max_registers"] <= 65536
-            assert launch["bound"] in ("exchange", "read", "multiply", "add")
+            assert launch["bound"] in ("exchange", "read", "multiply", "add", "stream")
         assert {other["schedule"]: other["runs"] for other in one["others"]} == {"stepwise": True, "wavefront": True}
         for number, task in enumerate(one["tasks"]):
             assert all(need < number for need in task["needs"])

@@ -397,6 +397,22 @@ def test_auto_takes_what_is_estimated_faster_than_streaming():
     assert explanation.taken.schedule == "stepwise" and "persistent would take" in explanation.why
 
 
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"splits_tf32": True}, "128 rows of weights and 8 warps leave too few .* allow_tf32=False or True more fit"),
+        ({"dtype": "float64"}, "128 rows of weights and 8 warps leave too few registers to weights on their way"),
+    ],
+    ids=("three products", "float64"),
+)
+def test_refuses_4096_units_of_what_takes_more_registers(options, words):
+    """Forward; backward, where a unit has one row, they fit."""
+    problem = problem_of(hidden=(4096,), batch=16, **options)
+    with pytest.raises(planner.DoesNotFit, match=words):
+        planner.plan_launches(problem, problem.profile, False)
+    check_launches(problem, True)
+
+
 @pytest.mark.parametrize("backward", BOTH_PASSES)
 def test_refuses_8192_units_in_float32(backward):
     problem = problem_of(hidden=(8192,), batch=64, steps=100)

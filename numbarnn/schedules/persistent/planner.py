@@ -379,7 +379,8 @@ def _launch(problem, profile, first, last, backward, units, warps, slices, mixed
     if octets == 0:
         return (
             f"{rows * units} rows of weights and {warps} warps leave too few registers to float32 numbers that are "
-            f"split in two: at most {ROWS_IF_SPLIT[0]} rows and {WARPS_IF_SPLIT} warps"
+            f"split in two: at most {ROWS_IF_SPLIT[0]} rows and {WARPS_IF_SPLIT} warps; with allow_tf32=False or True "
+            f"more fit"
         )
     plain = Tile(problem.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases)
     states, per_unit = problem.cell.num_states, problem.cell.num_per_unit
