@@ -12,7 +12,7 @@ from numbarnn.schedules.persistent.planner import variant
 # Most instructions of a lane per word of its weights, what a kernel begins with included: above what was counted of the
 # planned kernels on 2026-11-23, 3 to 12, and far below the loop's that it was before, 49 to 208.
 PER_WORD = 16
-OTHER_LOADS = 12  # of 32 bits, that a step backward has besides those of weights
+OTHER_LOADS = 20  # of 32 bits, that a step backward has besides those of weights
 
 
 def require(problem, launch, code, per_multiply_add):
