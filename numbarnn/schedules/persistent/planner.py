@@ -303,7 +303,7 @@ def _best_tiling(problem, profile, first, last, backward):
         for units in UNITS:
             for warps in profile.warps:
                 for slices in SLICES:
-                    launch = _launch(problem, profile, first, last, backward, units, warps, slices, mixed)
+                    launch = _launch(problem, profile, first, last, backward, BlockSize(units, warps), slices, mixed)
                     if not isinstance(launch, str):
                         launches.append(launch)
                     elif slices == 1:
@@ -347,12 +347,13 @@ def _math(problem, profile):
     return "fma"
 
 
-def _launch(problem, profile, first, last, backward, units, warps, slices, mixed):
-    """The Launch with that many units and warps per block and slices of the batch, or why not, as text.
+def _launch(problem, profile, first, last, backward, size_of_block, slices, mixed):
+    """The Launch with blocks of a `BlockSize` and that many slices of the batch, or why not, as text.
 
     mixed: whether weights may be in several places; else they are in one.
     """
     hidden, D, batch = problem.hidden_sizes[first:last], problem.directions, problem.batch
+    units, warps = size_of_block
     sequences = ceil(ceil(batch / OCTET) / slices) * OCTET
     slices, sequences = ceil(batch / sequences), min(batch, sequences)
     blocks = sum(D * ceil(width / units) for width in hidden) * slices
@@ -364,7 +365,6 @@ def _launch(problem, profile, first, last, backward, units, warps, slices, mixed
             f"the arrays of {last - first} layers are {parameters} bytes of parameters, at most {MAX_PARAMETER_BYTES}"
         )
     math = _math(problem, profile)
-    size_of_block = BlockSize(units, warps)
     all_sources = [sources(problem, first, layer, last, backward, size_of_block) for layer in range(first, last)]
     size = itemsize(problem.dtype)
     chunk_elements = CHUNK_BYTES // size
