@@ -68,12 +68,47 @@ class Noise:
         rate: probability of 0.
         kept, mean: see above.
         each_step: anew in each step; else one for all steps of a sequence in a direction.
+        threshold: random words of 32 bits below it make 0.
+        form: the `NoiseForm`.
     """
 
     rate: float
     kept: float = 1.0
     mean: float = 1.0
     each_step: bool = True
+
+    @property
+    def threshold(self):
+        return round(self.rate * 2**32)
+
+    @property
+    def form(self):
+        return NoiseForm(self.each_step, self.kept == 1.0, self.mean == 1.0)
+
+
+class NoiseForm(NamedTuple):
+    """What compiled code has of a `Noise`; all else are arguments (`Chances`), so that it is the same for all rates.
+
+    Attributes:
+        each_step: as of the `Noise`.
+        kept_is_one, mean_is_one: whether `kept`, `mean` are 1, as zoneout's and dropout's: then nothing is multiplied.
+    """
+
+    each_step: bool
+    kept_is_one: bool
+    mean_is_one: bool
+
+
+class Chances(NamedTuple):
+    """The numbers of a cell's `Noise`, in their order, as arguments of compiled code.
+
+    Attributes:
+        thresholds: in training each one's threshold, uint64; in inference None, as nothing is drawn.
+        values: in training what each is where it is not 0; in inference its mean. Of the dtype of c.
+    """
+
+    thresholds: tuple | None
+    values: tuple
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +253,11 @@ class Cell:
         while last < len(self.stages) and self.stages[last].sums:
             last += 1
         return tuple(number for number in range(last - 1, stage, -1) if not self.stages[number].largest)
+
+    @cached_property
+    def noise_forms(self):
+        """The `NoiseForm` of each random number."""
+        return tuple(one.form for one in self.noise)
 
     @cached_property
     def parameters(self):

@@ -18,6 +18,7 @@ from numbarnn.common import code_cache, notice
 _PACKAGE = Path(__file__).resolve().parent.parent
 _MADE_OF = ("common", "cells", "compile", "engines/cpu", "kernels/arrays")  # folders whose functions get compiled
 _lock = threading.RLock()
+_addresses = {}  # symbol -> address, of this process
 
 
 @cache
@@ -66,19 +67,26 @@ def address_of(name, what, made_of, write):
     key = hashlib.sha256("\0".join((name, *about)).encode()).hexdigest()
     symbol = f"numbarnn.{name}.{key[:16]}"
     with _lock:
-        known = code_cache.read(key, ".o")
-        if known is None:
-            with notice.compiling(what, "a few seconds", code_cache.directory_if_any()):
-                module, others = write(symbol)
-                code = compiled(module, others)
-            code_cache.write(key, {"name": name, "with_numba": bool(others)}, code, ".o")
-        else:
-            header, code = known
-            if header["with_numba"]:
-                from numbarnn.compile import with_numba
+        if symbol not in _addresses:
+            _addresses[symbol] = loaded(_code(key, symbol, name, what, write), symbol)
+        return _addresses[symbol]
 
-                with_numba.offer_symbols()
-        return loaded(code, symbol)
+
+def _code(key, symbol, name, what, write):
+    """The object file of a function, see `address_of`."""
+    known = code_cache.read(key, ".o")
+    if known is None:
+        with notice.compiling(what, "a few seconds", code_cache.directory_if_any()):
+            module, others = write(symbol)
+            code = compiled(module, others)
+        code_cache.write(key, {"name": name, "with_numba": bool(others)}, code, ".o")
+        return code
+    header, code = known
+    if header["with_numba"]:
+        from numbarnn.compile import with_numba
+
+        with_numba.offer_symbols()
+    return code
 
 
 def loaded(code, symbol):

@@ -24,7 +24,7 @@ def stored(array):
 
 def stored_group(group):
     """A NamedTuple of arrays, tuples of numbers and None as kernels take it: the arrays as `stored`."""
-    return group._make([part if part is None or type(part) is tuple else stored(part) for part in group])
+    return group._make([part if part is None or isinstance(part, tuple) else stored(part) for part in group])
 
 
 @cache

@@ -114,52 +114,59 @@ NO_TIME = np.uint64(0xFFFFFFFF)  # in place of a time for numbers that are one f
 
 
 @cache
-def noise_loader(noise, backend, dtype):
-    """A device function draw(words, position, t) -> the random numbers of a unit at time t, a `Noise` each, in
-    training.
+def noise_loader(forms, backend, dtype):
+    """A device function draw(chances, words, position, t) -> the random numbers of a unit at time t, in training.
+
+    Args:
+        forms: of each number the `numbarnn.cells.definition.NoiseForm`.
 
     Args of draw:
+        chances: the `numbarnn.cells.definition.Chances`; those of a cell that draws nothing are not read.
         words: a row of what `numbarnn.common.philox.noise_words` returns.
         position: b H + j of unit j of sequence b. t: number of the pass's time; both uint64.
     """
-    return _noise_from(0, 0, noise, backend, dtype)
+    return _noise_from(0, forms, backend, dtype)
 
 
-def _noise_from(each_step, others, noise, backend, dtype):
-    """As `noise_loader`, where so many numbers of either kind come before."""
-    if not noise:
+def _noise_from(place, forms, backend, dtype):
+    """As `noise_loader`, of the numbers from that place on."""
+    if place == len(forms):
 
-        def nothing(words, position, t):
+        def nothing(chances, words, position, t):
             return ()
 
         return jit(nothing, backend)
-    first, number = noise[0], each_step if noise[0].each_step else others
-    rest = _noise_from(each_step + first.each_step, others + (not first.each_step), noise[1:], backend, dtype)
-    random_words = specialise(philox, dtype, backend)
-    threshold, group, lane = np.uint64(round(first.rate * 2**32)), np.uint64(number // 4), number % 4
-    kept, zero = np.dtype(dtype).type(first.kept), np.dtype(dtype).type(0)
-    always = not first.each_step
+    each_step, is_one, _ = forms[place]
+    number = sum(form.each_step == each_step for form in forms[:place])  # among those of its kind
+    rest, random_words = _noise_from(place + 1, forms, backend, dtype), specialise(philox, dtype, backend)
+    group, lane, (zero, one) = np.uint64(number // 4), number % 4, map(np.dtype(dtype).type, (0, 1))
 
-    def draw(words, position, t):
-        when = NO_TIME if always else (words[4] - t if words[5] else words[4] + t)
+    def draw(chances, words, position, t):
+        when = (words[4] - t if words[5] else words[4] + t) if each_step else NO_TIME
         drawn = random_words(position, when, words[2] + group, words[3], words[0], words[1])
-        return (kept if drawn[lane] >= threshold else zero, *rest(words, position, t))
+        kept = one if is_one else chances.values[place]
+        return (kept if drawn[lane] >= chances.thresholds[place] else zero, *rest(chances, words, position, t))
 
     return jit(draw, backend)
 
 
 @cache
-def mean_noise(noise, backend, dtype):
-    """A device function () -> the numbers in inference."""
-    if not noise:
+def mean_loader(forms, backend, dtype):
+    """A device function mean(chances) -> the numbers in inference; `forms` as `noise_loader` takes them."""
+    return _means_from(0, forms, backend, dtype)
 
-        def nothing():
+
+def _means_from(place, forms, backend, dtype):
+    """As `mean_loader`, of the numbers from that place on."""
+    if place == len(forms):
+
+        def nothing(chances):
             return ()
 
         return jit(nothing, backend)
-    mean, rest = np.dtype(dtype).type(noise[0].mean), mean_noise(noise[1:], backend, dtype)
+    is_one, one, rest = forms[place].mean_is_one, np.dtype(dtype).type(1), _means_from(place + 1, forms, backend, dtype)
 
-    def numbers():
-        return (mean, *rest())
+    def mean(chances):
+        return (one if is_one else chances.values[place], *rest(chances))
 
-    return jit(numbers, backend)
+    return jit(mean, backend)

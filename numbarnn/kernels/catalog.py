@@ -15,6 +15,7 @@ import numpy as np
 
 from numbarnn import cells
 from numbarnn.cells import library, lstm, tracing
+from numbarnn.cells.definition import Chances
 from numbarnn.common.precision import DTYPES, compute_dtype, is_half
 from numbarnn.cuda import compiler
 from numbarnn.cuda.arguments import Arguments, numba_types
@@ -129,7 +130,9 @@ def _buffers(cell, dtype, masked, save=True, projected=False):
     sums, d_sums = (zeros(number, T, B, Q), zeros(number, B, Q)) if Q else (None, None)
     settings = (np.dtype(number).type(0),) * len(cell.settings) or None
     noise = zeros("uint64", 6) if cell.noise and save else None
-    options = Options(zeros("uint8", T + 2, B) if masked else None, noise, settings)
+    thresholds, values = (np.uint64(0),) * len(cell.noise), (np.dtype(number).type(0),) * len(cell.noise)
+    chances = Chances(thresholds if save else None, values) if cell.noise else None
+    options = Options(zeros("uint8", T + 2, B) if masked else None, noise, settings, chances)
     parameters = Parameters(None, zeros(dtype, G * H), zeros(dtype, A * H), per_unit=per_unit)
     states, saved = States(h, c, h if projected else None), Saved(ax if save and cell.num_saved else None, v, sums)
     dah, dy = zeros(dtype, T, B, A * H), zeros(dtype, T, B, H)

@@ -83,6 +83,6 @@ def _noise_of_place(work, hidden, words):
         before[kind.each_step] += 1
         when = np.arange(steps, dtype=np.uint64)[:, None] if kind.each_step else WORD_MASK
         random = philox(position, when, stream + np.uint64(group), call, key_0, key_1)[lane]
-        kept = np.where(random >= np.uint64(round(kind.rate * 2**32)), kind.kept, 0.0)
+        kept = np.where(random >= np.uint64(kind.threshold), kind.kept, 0.0)
         drawn[:, :, number] = kept.reshape(-1, batch, hidden)
     return drawn

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from numbarnn.cells import Cell
+from numbarnn.cells.definition import Chances
 from numbarnn.common.precision import compute_dtype
 from numbarnn.weights import WITHOUT_W, WeightSpace
 from numbarnn.weights.space import sizes_of_layers
@@ -145,6 +146,16 @@ class Problem:
     def settings_of_kernels(self):
         """The settings as kernels take them: a tuple of NumPy numbers; None where the cell has none."""
         return tuple(map(np.dtype(self.state_dtype).type, self.settings)) or None
+
+    @cached_property
+    def chances(self):
+        """The `Chances` of the cell's random numbers, as kernels take them; None where it has none."""
+        noise, number = self.cell.noise, np.dtype(self.state_dtype).type
+        if not noise:
+            return None
+        if not self.training:
+            return Chances(None, tuple(number(one.mean) for one in noise))
+        return Chances(tuple(np.uint64(one.threshold) for one in noise), tuple(number(one.kept) for one in noise))
 
     @cached_property
     def output_sizes(self):

@@ -50,6 +50,19 @@ first, of_first = call(-0.1, 0.2), len(names)
 assert any((one != other).any() for one, other in zip(first, call(-0.05, 0.01)))
 names = [str(of_first), str(len(names))]
 """
+RATES = """
+import numpy, numbarnn
+from numbarnn.cells import library
+def call(**rates):
+    cell = numbarnn.cell(library.gru, **rates)
+    layer = numbarnn.RNN(cell, 4, 33, device="cpu", seed=0)
+    x = numpy.ones((2, 2, 4), "float32")
+    y, _, tape = layer.forward(x)
+    return y, layer.backward(tape, y).x, layer(x)[0]
+first, of_first = call(zoneout_h=0.5, dropout_n=0.25), len(names)
+assert all((one != other).any() for one, other in zip(first, call(zoneout_h=0.3, dropout_n=0.1)))
+names = [str(of_first), str(len(names))]
+"""
 MULTIPLY = """
 import numpy
 from numbarnn import engines
@@ -143,6 +156,16 @@ def test_other_bounds_of_c_compile_nothing(of_short_calls):
     said, _ = run(NAMES.format(work=CLIPPED), NUMBARNN_CACHE_DIR=of_short_calls[1])
     first, both = map(int, said.split())
     assert first == both == len(("train_units", "backward_units"))
+
+
+def test_other_rates_of_random_numbers_compile_nothing(tmp_path):
+    """Of zoneout and of dropout within a cell, likewise; nor where nothing can be kept on disk."""
+    file = tmp_path / "no_directory"
+    file.touch()
+    for folder in (tmp_path / "kept", file):
+        said, _ = run(NAMES.format(work=RATES), NUMBARNN_CACHE_DIR=str(folder))
+        first, both = map(int, said.split())
+        assert 5 < first == both
 
 
 # -------------------------------------------------------------------------------------- the word

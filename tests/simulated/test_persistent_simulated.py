@@ -15,6 +15,7 @@ from comparing import assert_close, assert_same_bits
 from general_cells import UNEVEN
 from grouped_tiles import CHEAP, launches_of
 from numbarnn.bench import planned
+from numbarnn.cells.definition import Chances
 from numbarnn.common.philox import noise_words
 from numbarnn.compile import units
 from numbarnn.cuda import simulator
@@ -283,11 +284,13 @@ def test_random_numbers_are_those_of_their_place():
     case = Case("drawn", T=3, B=2, hidden=(5, 6), directions=2)
     layer, problem = case.layer("sim", schedule="persistent", seed=7), make_problem(case)
     noise = case.definition.noise
+    forms = tuple(one.form for one in noise)
+    chances = Chances(tuple(round(one.rate * 2**32) for one in noise), tuple(np.float32(one.kept) for one in noise))
     for call in range(2):
         y, _, tape = layer.forward(problem.x)
-        words, draw = noise_words(7, 4, call), units.noise_loader(noise, "python", "float32")
+        words, draw = noise_words(7, 4, call), units.noise_loader(forms, "python", "float32")
         for direction, t, b, j in np.ndindex(2, 3, 2, 6):
-            numbers = draw(words[2 + direction], np.uint64(b * 6 + j), np.uint64(t))
+            numbers = draw(chances, words[2 + direction], np.uint64(b * 6 + j), np.uint64(t))
             assert y[t, b, direction * 6 + j] == sum(2**k * n for k, n in enumerate(numbers))
         gradient = layer.backward(tape, np.ones_like(y)).params["bias_ih_l1_reverse"]  # backward draws once more
         np.testing.assert_allclose(gradient, y[:, :, 6:].sum((0, 1)), rtol=1e-6)

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from numbarnn.cells.definition import Chances
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.philox import dropout_masks, noise_words
 from numbarnn.engines import BackwardBuffers, ForwardBuffers
@@ -92,8 +93,16 @@ def forward_buffers(
     noise = noise_words(0x123456789ABCDEF, 3, 7)[2].copy() if cell.noise and save else None
     saved, scratch = Saved(ax if save else None, v, sums), Scratch(ax, ah)
     settings = tuple(map(np.dtype(dtype).type, (-0.3, 0.4))) if cell.settings else None  # the clipped LSTM's
-    options = Options(step_mask, noise, settings)
+    options = Options(step_mask, noise, settings, chances_of(cell, dtype, save))
     return ForwardBuffers(cell, direction, save, parameters, States(h, c, m), saved, scratch, options)
+
+
+def chances_of(cell, dtype, training):
+    """The `Chances` of a cell's random numbers, None without any."""
+    number = np.dtype(dtype).type
+    thresholds = tuple(np.uint64(round(one.rate * 2**32)) for one in cell.noise) if training else None
+    values = tuple(number(one.kept if training else one.mean) for one in cell.noise)
+    return Chances(thresholds, values) if cell.noise else None
 
 
 def backward_buffers(forward, spoiled=False):

@@ -141,7 +141,8 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
             computed twice; "minimal": as few values as possible.
         name: of the cell; by default the function's, with hyperparameters given here.
         hyperparameters: values for what the function takes after p, in place of its defaults: Python values, numbers as
-            a rule, which are constants of the cell. One that is `numbarnn.step` gets the number of the step.
+            a rule, which are constants of the cell: compiled code has them, but for rates of `dropout` and `zoneout`,
+            which it takes as arguments. One that is `numbarnn.step` gets the number of the step.
 
     Raises:
         CellError: the equations cannot become a cell; the message shows the line and the cure.

@@ -6,6 +6,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
+from numbarnn.cells.definition import Chances
 from numbarnn.common.code_cache import fingerprint
 from numbarnn.compile import units
 from numbarnn.compile.plain import inlined
@@ -31,7 +32,7 @@ class CellParts:
         self.load_per_unit, self.load_private = _loader(cell.num_per_unit), _loader(cell.num_private)
         self.load_saved, self.load_d_v = _loader(cell.num_saved), _loader(cell.num_products)
         self.load_d_sums, self.load_sums = _loader(cell.num_sums), _sums_loader(cell.num_sums, dtype)
-        self.load_noise, self.load_settings = _noise_loader(cell.noise, dtype), _loader(len(cell.settings))
+        self.load_noise, self.load_settings = _noise_loader(cell.noise_forms, dtype), _loader(len(cell.settings))
         self.store_states, self.store_saved = _storer(), _storer()
         self.store_gates, self.store_recurrent = _storer(), _storer()
         self.store_per_unit = _storer()
@@ -49,10 +50,10 @@ class CellParts:
         cell = self.cell
         functions = [(one.forward, one.backward) for one in (cell, *cell.stages)]
         stages = [(stage.gates, stage.sums, stage.largest) for stage in cell.stages]
-        layout = cell.gates, cell.recurrent, stages, cell.states, cell.saved, cell.per_unit, cell.noise, cell.settings
+        layout = cell.gates, cell.recurrent, stages, cell.states, cell.saved, cell.per_unit, cell.settings
         about = [fingerprint(function) for pair in functions for function in pair]
-        about += [repr((layout, cell.same_gradient, cell.general))]
-        return f"{cell.name}, {self.dtype}, {hashlib.sha256(''.join(about).encode()).hexdigest()[:16]}"
+        about += [repr((layout, cell.noise_forms, cell.same_gradient, cell.general))]
+        return f"{self.dtype}, {hashlib.sha256(''.join(about).encode()).hexdigest()[:16]}"
 
 
 class StageParts:
@@ -119,11 +120,16 @@ def _sums_loader(count, dtype):
 
 
 @cache
-def _noise_loader(noise, dtype):
-    """load(words, position, t, training): as `units.noise_loader`; in inference the means."""
-    draw, mean = units.noise_loader(noise, "cpu", dtype), units.mean_noise(noise, "cpu", dtype)
+def _noise_loader(forms, dtype):
+    """load(values, thresholds, words, position, t, training): as `units.noise_loader`, of chances that stand in two
+    rows; in inference the means."""
+    draw, mean = units.noise_loader(forms, "cpu", dtype), units.mean_loader(forms, "cpu", dtype)
+    load_row = _loader(len(forms))
 
-    def load(words, position, t, training):
-        return draw(words, np.uint64(position), np.uint64(t)) if training else mean()
+    def load(values, thresholds, words, position, t, training):
+        numbers = load_row(values, 0, 1)
+        if not training:
+            return mean(Chances(None, numbers))
+        return draw(Chances(load_row(thresholds, 0, 1), numbers), words, np.uint64(position), np.uint64(t))
 
     return inlined(load)

@@ -31,12 +31,19 @@ def _words_at(address):
 
 
 @inlined
+def _noise(cell, zero, rows, position, draws):
+    """The random numbers of the unit at that position; in inference their means."""
+    values, thresholds = numbers_at(zero, rows.noise_values), _words_at(rows.noise_thresholds)
+    return cell.load_noise(values, thresholds, _words_at(rows.noise), position, rows.t, draws)
+
+
+@inlined
 def _given(cell, zero, rows, b, j, draws):
     """The `Given` of unit j of sequence b; random numbers are drawn, or the means."""
     return Given(
         cell.load_per_unit(numbers_at(zero, rows.per_unit), j, rows.H),
         cell.load_sums(numbers_at(zero, rows.sums + b * rows.sums_row), rows.H),
-        cell.load_noise(_words_at(rows.noise), rows.position + b * rows.H + j, rows.t, draws),
+        _noise(cell, zero, rows, rows.position + b * rows.H + j, draws),
         cell.load_settings(numbers_at(zero, rows.settings), 0, 1),
     )
 

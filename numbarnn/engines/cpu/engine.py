@@ -35,6 +35,7 @@ SERIAL_SHARE = 800_000
 WRITING = 8  # multiply-adds that take as long as writing a number of a large matrix
 PIECES_OF_THREAD = 2  # of the units of a step
 PACKED_FROM = 8  # rows of all steps from which weights are packed
+CHANCES = 256  # of problems that are remembered
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 # The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
 LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
@@ -75,7 +76,7 @@ class CpuEngine(HostEngine):
                 openblas.blas_function(dtype, name)  # registers the symbol that cached code calls
         self.device = platform.processor() or platform.machine()
         self.thread_pool = ThreadPool()
-        self._cells, self._functions = {}, {}
+        self._cells, self._functions, self._chances = {}, {}, {}
         self._memory = MemoryPool()
 
     @property
@@ -252,6 +253,8 @@ class CpuEngine(HostEngine):
         if buffers.options.settings is not None:
             kept.append(np.array(buffers.options.settings))
             call.settings = address(kept[-1])
+        if buffers.options.chances is not None:
+            call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
         if buffers.of_segment or call.steps * call.batch >= PACKED_FROM:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)
@@ -272,6 +275,17 @@ class CpuEngine(HostEngine):
             kept[-1][...] = 0
         function = self._function(loop, dtype)
         return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept)
+
+    def _addresses_of(self, chances, kept):
+        """Where the numbers of a problem's `Chances` stand as rows of compiled code, which are kept in the list."""
+        known = self._chances.get(id(chances))  # each training call of the problem asks
+        if known is None:
+            if len(self._chances) >= CHANCES:
+                self._chances = {}
+            rows = [None if numbers is None else np.array(numbers) for numbers in chances]
+            known = self._chances[id(chances)] = [address(row) for row in rows], rows, chances
+        kept.append(known)
+        return known[0]
 
     def joined(self, functions):
         return joined.join(functions, partial(self._function, joined.copy_rows))

@@ -206,7 +206,8 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                             if masked and code_of[i] == RESET:
                                 state = no_state()
                             d_state = whole(d_h + output, private)
-                            random = draw(noise_row, np.uint64(b * hidden + unit0 + unit), np.uint64(t))
+                            element = np.uint64(b * hidden + unit0 + unit)
+                            random = draw(options.chances, noise_row, element, np.uint64(t))
                             given = Given(load_per_unit(per_unit, i * V, 1), (), random, settings_of(options))
                             d_ax, d_ah, d_before, d_own = backward(
                                 load_saved(pairs.saved, i * K, 1), state, new_state, d_state, (), (), given

@@ -19,6 +19,7 @@ class Options(NamedTuple):
         noise: (L * D, 6) uint64, `numbarnn.common.philox.noise_words`.
         masks, scale: of dropout between the launch's layers, `numbarnn.common.philox.dropout_masks`.
         settings: the numbers that the cell's equations read (`Cell.settings`), a tuple.
+        chances: of the cell's random numbers, `numbarnn.cells.definition.Chances`.
     """
 
     step_mask: Any = None
@@ -26,6 +27,7 @@ class Options(NamedTuple):
     masks: Any = None
     scale: Any = None
     settings: Any = None
+    chances: Any = None
 
 
 class Block(NamedTuple):

@@ -178,7 +178,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                         state = load_state(shared, at_state, 1)
                         if masked and code_of[i] == RESET:
                             state, ah = no_state(), load_biases_r(shared, bias_r)
-                        random = draw(noise_row, np.uint64(b * hidden + unit0 + unit), np.uint64(t))
+                        element = np.uint64(b * hidden + unit0 + unit)
+                        random = draw(options.chances, noise_row, element, np.uint64(t))
                         given = Given(load_per_unit(per_unit, i * V, 1), (), random, settings_of(options))
                         new_state, kept = forward(ax, ah, state, given)
                         if masked and code_of[i] == SKIP:

@@ -111,11 +111,13 @@ def make_backward_rows(cell, projected, with_states=False):
 
 @cache
 def make_draw(noise, dtype, draws):
-    """A device function draw(words, position, t), see `units.noise_loader`; where nothing is drawn it returns means."""
+    """A device function draw(chances, words, position, t), see `units.noise_loader`; where nothing is drawn it returns
+    means."""
+    forms = tuple(one.form for one in noise)
     if draws:
-        return units.noise_loader(noise, BACKEND, compute_dtype(dtype))
-    mean = units.mean_noise(noise, BACKEND, compute_dtype(dtype))
-    return jit(lambda words, position, t: mean(), BACKEND)
+        return units.noise_loader(forms, BACKEND, compute_dtype(dtype))
+    mean = units.mean_loader(forms, BACKEND, compute_dtype(dtype))
+    return jit(lambda chances, words, position, t: mean(chances), BACKEND)
 
 
 @cache
@@ -141,7 +143,7 @@ def make_given_forward(cell, dtype, masked, draws):
 
     Args of given:
         rows: `ForwardRows`. parameters: `Parameters`, of which b_w, b_r and per_unit are read.
-        options: `Options`, of which noise, which `draws`, and settings are read.
+        options: `Options`, of which noise, which `draws`, chances and settings are read.
         where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
@@ -161,7 +163,8 @@ def make_given_forward(cell, dtype, masked, draws):
         if masked and where.code == RESET:
             state, ah = no_state(), load_after_reset(rows.ah, parameters.b_r, j, H)
         per_unit, sums = load_per_unit(parameters.per_unit, j, H), load_sums(rows.sums, H)
-        drawn = draw(options.noise, np.uint64(where.b) * np.uint64(H) + np.uint64(j), np.uint64(where.t))
+        position = np.uint64(where.b) * np.uint64(H) + np.uint64(j)
+        drawn = draw(options.chances, options.noise, position, np.uint64(where.t))
         return (ax, ah, state, Given(per_unit, sums, drawn, settings_of(options))), state
 
     return jit(given, BACKEND)
@@ -200,7 +203,8 @@ def make_given_backward(cell, dtype, masked, projected, with_states=False):
         d_output = d_h if projected else widen(rows.dy[h_unit]) + d_h
         d_own = add(d_private, load_d_states(rows.d_states, c_unit, H)) if with_states else d_private
         per_unit, sums = load_per_unit(parameters.per_unit, j, H), load_sums(rows.sums, H)
-        drawn = draw(options.noise, np.uint64(where.b) * np.uint64(H) + np.uint64(j), np.uint64(where.t))
+        position = np.uint64(where.b) * np.uint64(H) + np.uint64(j)
+        drawn = draw(options.chances, options.noise, position, np.uint64(where.t))
         arguments = (
             load_saved(rows.gates, j, H), state, new_state, whole(d_output, d_own), load_d_v(rows.d_v, j, H),
             load_d_sums(rows.d_sums, first, next_one), Given(per_unit, sums, drawn, settings_of(options)),

@@ -10,6 +10,7 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.step.given import make_where
+from numbarnn.kernels.step.groups import Options
 from numbarnn.kernels.step.pointwise import launch_config
 
 
@@ -70,7 +71,7 @@ def make_join(dtype, masked):
 
 def join_arguments(gradients, options):
     """What the kernel takes but t and before. Of dy its direction's columns."""
-    used = gradients._replace(dc=None, dax=None, dah=None, d_per_unit=None), options._replace(noise=None, settings=None)
+    used = gradients._replace(dc=None, dax=None, dah=None, d_per_unit=None), Options(options.step_mask)
     return tuple(map(storage.stored_group, used))
 
 

@@ -35,6 +35,7 @@ def make_options(problem, launch, step_mask, noise, masks, scale):
         masks=masks if drops else None,
         scale=np.dtype(compute_dtype(problem.dtype)).type(scale) if drops else None,
         settings=problem.settings_of_kernels,
+        chances=problem.chances,
     )
 
 
