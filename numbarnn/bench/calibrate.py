@@ -115,8 +115,8 @@ def _place(name):
 
 
 def _forget():
-    for cached in (planner.plan_launches, planner._best_launch, auto._pick):
-        cached.cache_clear()
+    planner.forget()
+    auto._pick.cache_clear()
 
 
 def fit(rows, profile):

@@ -5,7 +5,7 @@ numbers."""
 from collections import Counter
 from dataclasses import replace
 from itertools import cycle, product
-from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -82,6 +82,18 @@ def check_launches(problem, backward):
     return launches
 
 
+class Sized(NamedTuple):
+    """A `tables.Place`, and how many elements stand there."""
+
+    W: int
+    R: int
+    b_w: int = 0
+    b_r: int = 0
+    per_unit: int = -1
+    W_size: int = 0
+    R_size: int = 0
+
+
 def check_tables(problem, launch):
     """Every unit and sequence of every layer and direction has one block, and every weight is multiplied by one warp
     for each slice of the batch, at the place where it stands."""
@@ -92,7 +104,7 @@ def check_tables(problem, launch):
         inputs = D * hidden[layer - 1] if layer else problem.input_size
         W, R = end, end + gates * hidden[layer] * inputs
         end = R + recurrent_gates * hidden[layer] ** 2
-        places[layer, direction] = SimpleNamespace(W=W, R=R, b_w=0, b_r=0, per_unit=-1, W_size=R - W, R_size=end - R)
+        places[layer, direction] = Sized(W=W, R=R, W_size=R - W, R_size=end - R)
     blocks, warps = make_tables(problem, launch, places)
     assert blocks.shape == (launch.blocks, len(Block._fields))
     assert warps.shape == (launch.blocks, launch.tile.warps, len(Warp._fields))
@@ -165,15 +177,23 @@ def test_every_weight_on_the_diagonal_is_multiplied_once(dtype):
     assert found[False] > 8 and found[True]
 
 
-def test_heads_take_less_than_a_dense_R(monkeypatch):
+@pytest.fixture
+def changed(monkeypatch):
+    """A monkeypatch of the planner; nothing that was found with it is remembered."""
+    yield monkeypatch
+    planner.forget()
+
+
+def test_heads_take_less_than_a_dense_R(changed):
     """`slstm(heads=4)` of recorded sizes; of 2,048 units a dense R is streamed in part."""
     cell, steps = numbarnn.cell(slstm, heads=4), {}
     for hidden, batch, backward in product((1024, 2048), (16, 64), BOTH_PASSES):
         (launch,) = planner.plan_launches(problem_of(cell, "float16", (hidden,), batch), profiles.get("h200"), backward)
         steps[hidden, batch, backward] = launch.estimate.step
-    monkeypatch.setattr(planner, "_sources_of_head", lambda *_: [])
+    changed.setattr(planner, "_sources_of_head", lambda *_: [])
+    planner.forget()
     for hidden, batch, backward in steps:
-        problem = problem_of(cell, "float16", (hidden,), batch, steps=26)  # plans are remembered
+        problem = problem_of(cell, "float16", (hidden,), batch)
         (launch,) = planner.plan_launches(problem, problem.profile, backward)
         assert steps[hidden, batch, backward] < 0.7 * launch.estimate.step
 
@@ -258,7 +278,7 @@ def test_random_numbers_have_a_row_for_each_place():
         problem = problem_of(NOISE_CELLS["noisy"], "float32", (33, 17), 3, directions=2, training=training)
         rows = set()
         for launch in planner.plan_launches(problem, problem.profile, False):
-            places = dict.fromkeys(product(range(2), range(2)), SimpleNamespace(W=0, R=0, b_w=0, b_r=0, per_unit=-1))
+            places = dict.fromkeys(product(range(2), range(2)), Sized(0, 0))
             for block in (Block(*row) for row in make_tables(problem, launch, places)[0]):
                 assert block.noise == (2 * (launch.first + block.layer) + block.direction if training else 0)
                 rows.add(block.noise)
@@ -443,9 +463,63 @@ def test_refuses_a_device_without_cooperative_launches():
 def test_same_answer_every_time():
     problem = problem_of(dtype="float16", hidden=(512, 256, 512), batch=64, directions=2)
     first = [planner.plan_launches(problem, problem.profile, backward) for backward in BOTH_PASSES]
-    planner.plan_launches.cache_clear()
-    planner._best_launch.cache_clear()
+    planner.forget()
     assert first == [planner.plan_launches(problem, problem.profile, backward) for backward in BOTH_PASSES]
+
+
+# ------------------------------------------------------------------------------------ what is remembered of other calls
+def without_memory(problem, profile, first, last, backward):
+    """`planner._best_launch`, every tiling considered for the problem's own T."""
+    launch = planner._best_tiling(problem, profile, first, last, backward)
+    launch = planner._with_fewer_turns(problem, profile, launch)
+    columns = planner._columns(problem, first, last, backward, launch.tile)
+    return replace(launch, estimate=planner.estimate_of(problem, profile, launch, columns))
+
+
+def plans_or_refusal(plan, problem):
+    try:
+        return [plan(problem, problem.profile, backward) for backward in BOTH_PASSES]
+    except planner.DoesNotFit as refusal:
+        return str(refusal)
+
+
+def sweep():
+    """Problems of several cells and devices, each with ever other T and B, in a random order."""
+    cells, rng = cycle(("lstm", "gru", "rnn_tanh", GENERAL["light"], UNEVEN["more"])), np.random.default_rng(0)
+    hidden = ((512,), (256, 256, 256, 256), (33, 17, 40), (128, 128, 64))
+    kinds = list(product(hidden, ("float32", "float16", "float64"), ("h200", "a100"), (1, 2)))
+    for sizes, dtype, profile, directions in rng.permutation(np.array(kinds, object))[:10]:
+        cell = next(cells)
+        for T, B in zip(rng.choice([1, 2, 3, 8, 25, 50, 100, 1000, 1001], 3), rng.integers(1, 150, 3), strict=True):
+            for steps, batch in ((T, B), (T, 64), (50, B)):
+                profile_ = profiles.get(profile)
+                yield problem_of(cell, dtype, sizes, int(batch), int(steps), profile_, directions=int(directions))
+
+
+def test_plans_are_those_of_a_planner_without_memory(monkeypatch):
+    problems = list(sweep())
+    found = [plans_or_refusal(planner.plan_launches, problem) for problem in problems]
+    monkeypatch.setattr(planner, "_best_launch", without_memory)
+    for problem, plans in zip(problems, found, strict=True):
+        assert plans == plans_or_refusal(planner.plan_launches.__wrapped__, problem)
+    assert sum(isinstance(plans, list) for plans in found) > len(found) / 2
+
+
+def test_another_T_considers_no_tiling_and_makes_no_table(monkeypatch):
+    """Nor does another T have other rows."""
+    considered, launch_of = [], planner._launch
+    monkeypatch.setattr(planner, "_launch", lambda *given: considered.append(given) or launch_of(*given))
+    tables, made = {}, []
+    places = dict.fromkeys(product(range(3), range(2)), Sized(0, 0))
+    for T in (17, 18, 1000):
+        problem = problem_of("gru", "float16", (320, 320, 320), 13, T, profiles.get("h100"), directions=2)
+        for backward in BOTH_PASSES:
+            for launch in planner.plan_launches(problem, problem.profile, backward):
+                tables.setdefault((backward, launch.first), []).append(make_tables(problem, launch, places))
+        made.append(len(considered))
+    assert made[0] > 0 and made == made[:1] * 3
+    for first, *others in tables.values():
+        assert len(others) == 2 and all(other is first for other in others)
 
 
 # ------------------------------------------------------------------------------------------------------ explanations

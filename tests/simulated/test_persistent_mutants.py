@@ -415,7 +415,7 @@ def test_a_wrong_table_is_found(monkeypatch, kind, column, by, shows):
     make_tables = launches.make_tables
 
     def wrong(*arguments):
-        blocks, warps = make_tables(*arguments)
+        blocks, warps = (table.copy() for table in make_tables(*arguments))
         working = (warps[..., WARP.columns] > 0) & (warps[..., WARP.kind] == kind)
         warps[..., getattr(WARP, column)][working] += by
         return blocks, warps

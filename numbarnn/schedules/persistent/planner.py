@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from math import ceil
 from typing import NamedTuple
 
+from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype, is_half, itemsize
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT
 from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, PIECE_BYTES, Tile
@@ -180,14 +181,19 @@ def sources(problem, first, layer, last, backward, tile):
     Args:
         tile: for its units and warps, a `Tile` or a `BlockSize`.
     """
+    return _sources(problem, first, layer, last, backward, BlockSize(tile.units, tile.warps))
+
+
+@lru_cache(maxsize=1024)  # each tiling of some layers asks for the same ones
+def _sources(problem, first, layer, last, backward, size):
     hidden, D, others = problem.hidden_sizes, problem.directions, []
     if not backward and layer > first:
         others = [Source(INPUT, 0, D * hidden[layer - 1], D * hidden[layer - 1])]
     elif backward and layer + 1 < last:
         columns = problem.cell.num_gates * hidden[layer + 1]
         others = [Source(INPUT, direction, columns, columns) for direction in range(D)]
-    own = _sources_of_head(problem, hidden[layer], backward, tile.units)
-    if not own or len(own + others) > tile.warps:
+    own = _sources_of_head(problem, hidden[layer], backward, size.units)
+    if not own or len(own + others) > size.warps:
         columns = problem.cell.num_recurrent * hidden[layer] if backward else hidden[layer]
         own = [Source(RECURRENT, 0, columns, columns)] * (problem.cell.num_recurrent > 0)
     return own + others
@@ -259,12 +265,40 @@ def plan_launches(problem, profile, backward):
     return tuple(reversed(plan)) if backward else tuple(plan)
 
 
+class _Sizes(NamedTuple):
+    """What decides about a launch's tiling: of a `Problem`, see there. How long it takes grows with T by the same steps
+    in all, whatever the tiling, so that the best one is the best of each T: `steps` is a number for all of them."""
+
+    cell: Cell
+    dtype: str
+    hidden_sizes: tuple[int, ...]
+    directions: int
+    batch: int
+    allow_tf32: bool
+    splits_tf32: bool
+    steps: int = 1 << 20
+
+
+def _sizes(problem):
+    return _Sizes(*(getattr(problem, name) for name in _Sizes._fields[:-1]))
+
+
 @lru_cache(maxsize=1024)
 def _best_launch(problem, profile, first, last, backward):
     """The launch of the layers [first, last) whose tiling is taken to be the fastest, with its estimate."""
-    launch = _with_fewer_turns(problem, profile, _best_tiling(problem, profile, first, last, backward))
-    columns = _columns(problem, first, last, backward, launch.tile)
-    return replace(launch, estimate=estimate_of(problem, profile, launch, columns))
+    alike = len(set(problem.hidden_sizes)) == 1  # then so many layers are tiled in the same way wherever they begin
+    layers = (0, last - first) if alike else (first, last)
+    found = _tiling_or_refusal(_sizes(problem), profile, *layers, backward)
+    if isinstance(found, DoesNotFit):
+        raise DoesNotFit(*found.args)
+    columns = _columns(problem, first, last, backward, found.tile)
+    launched = found.blocks, found.slices, found.sequences, last - first
+    launch = _with_fewer_turns(problem, profile, found)
+    return replace(
+        launch, first=first, last=last, steps=problem.steps,
+        estimate=estimate_of(problem, profile, launch, columns),
+        tiling_us=tiling_us(problem, profile, found.tile, launched, columns),
+    )  # fmt: skip
 
 
 def _with_fewer_turns(problem, profile, launch):
@@ -287,6 +321,7 @@ def _room(profile, sequences, num_states, num_per_unit):
     return Room(profile.registers, profile.shared_bytes - STATIC_SHARED_BYTES, sequences, num_states, num_per_unit)
 
 
+@lru_cache(maxsize=1024)
 def _columns(problem, first, last, backward, tile):
     """Most columns that a block multiplies at each step; 0 where nothing is multiplied."""
     return max(
@@ -296,8 +331,16 @@ def _columns(problem, first, last, backward, tile):
 
 
 @lru_cache(maxsize=1024)
+def _tiling_or_refusal(sizes, profile, first, last, backward):
+    """`_best_tiling`, or the DoesNotFit that it raised."""
+    try:
+        return _best_tiling(sizes, profile, first, last, backward)
+    except DoesNotFit as refusal:
+        return refusal
+
+
 def _best_tiling(problem, profile, first, last, backward):
-    """`_best_launch` without an estimate."""
+    """`_best_launch` without an estimate, for a problem or its `_Sizes`."""
     for mixed in MIXED:
         launches, refusals = [], []
         for units in UNITS:
@@ -311,6 +354,12 @@ def _best_tiling(problem, profile, first, last, backward):
         if launches:
             return min(launches, key=lambda launch: launch.tiling_us)
     raise DoesNotFit(_refusal(problem, profile, first, last, refusals))
+
+
+def forget():
+    """Forget all that is remembered of plans: what they are made of has changed."""
+    for remembered in (plan_launches, _best_launch, _tiling_or_refusal, _columns, _sources):
+        remembered.cache_clear()
 
 
 def _refusal(problem, profile, first, last, refusals):

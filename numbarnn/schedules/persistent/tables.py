@@ -5,13 +5,17 @@ What each means stands where kernels find it too: `numbarnn.kernels.persistent.c
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
+from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import trouble
-from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, Block, Options, Warp
+from numbarnn.kernels.persistent.columns import BLOCK, INPUT, RECURRENT, Block, Options, Warp
+from numbarnn.kernels.persistent.tile import Tile
 from numbarnn.schedules.persistent import planner
 
 
@@ -46,34 +50,92 @@ def make_tables(problem, launch, places):
         places: places[layer, direction], a `Place`.
 
     Returns:
-        int64 arrays (blocks, columns of `Block`) and (blocks, warps, columns of `Warp`).
+        int64 arrays (blocks, columns of `Block`) and (blocks, warps, columns of `Warp`). Calls of any T get the same
+        ones, which nobody may write to.
     """
-    make_warp = _backward_warp if launch.backward else _forward_warp
+    places, decisive = tuple(places.items()), _decisive(problem)
+    return _tables(decisive, Tiled.of(launch), (problem.batch, launch.sequences), places)
+
+
+class Decisive(NamedTuple):
+    """What rows depend on of a `Problem`: see there."""
+
+    cell: Cell
+    dtype: str
+    hidden_sizes: tuple[int, ...]
+    directions: int
+    training: bool
+    dropping: bool
+
+
+def _decisive(problem):
+    return Decisive(*(getattr(problem, name) for name in Decisive._fields))
+
+
+class Tiled(NamedTuple):
+    """What rows depend on of a `planner.Launch`, but for its sequences: see there."""
+
+    first: int
+    last: int
+    tile: Tile
+    backward: bool
+
+    @classmethod
+    def of(cls, launch):
+        return cls(*(getattr(launch, name) for name in cls._fields))
+
+    @property
+    def layer_range(self):
+        return range(self.first, self.last)
+
+
+@lru_cache(maxsize=256)
+def _tables(problem, launch, batch, places):
+    """`make_tables`, for (B, most sequences of a block)."""
+    batch, size = batch
     blocks, warps = [], []
-    for layer in launch.layer_range:
-        tile = launch.tile
-        sources = planner.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
-        shares = planner.share(sources, tile.warps, tile)
-        for direction in range(problem.directions):
-            for block in _blocks(problem, launch, places[layer, direction], layer, direction, shares):
-                blocks.append(block)
-                warps.append([make_warp(problem, launch, places, layer, block, share) for share in shares])
+    for layer, direction in product(launch.layer_range, range(problem.directions)):
+        own_blocks, own_warps = _rows(problem, launch, places, layer, direction)
+        for sequence in range(0, batch, size):
+            blocks.append(own_blocks.copy())
+            blocks[-1][:, BLOCK.sequence], blocks[-1][:, BLOCK.end] = sequence, min(sequence + size, batch)
+            warps.append(own_warps)
+    return tuple(map(_for_good, (blocks, warps)))
+
+
+def _for_good(parts):
+    """Rows one after another, as an array that nobody can write to."""
+    array = np.concatenate(parts)
+    array.flags.writeable = False
+    return array
+
+
+@lru_cache(maxsize=1024)
+def _rows(problem, launch, places, layer, direction):
+    """The rows of `blocks` and of `warps` of a layer and direction, for one part of the batch: of all of them the
+    same, but for sequence and end, which are 0 here."""
+    make_warp, places = _backward_warp if launch.backward else _forward_warp, dict(places)
+    tile = launch.tile
+    sources = planner.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
+    shares = planner.share(sources, tile.warps, tile)
+    blocks = list(_blocks(problem, launch, places[layer, direction], layer, direction, shares))
+    warps = [[make_warp(problem, launch, places, layer, block, share) for share in shares] for block in blocks]
     return np.array(blocks, np.int64), np.array(warps, np.int64)
 
 
 def _blocks(problem, launch, place, layer, direction, shares):
-    """The rows of `blocks` of a layer and direction: for each part of the batch one for each tile of its units."""
+    """The rows of `blocks` of a layer and direction: one for each tile of its units."""
     cell, hidden, size = problem.cell, problem.hidden_sizes[layer], launch.tile.units
     gates = max(cell.num_saved, cell.num_gates) if problem.training else cell.num_gates
-    for sequence, unit in product(range(0, problem.batch, launch.sequences), range(0, hidden, size)):
+    for unit in range(0, hidden, size):
         yield Block(
             layer=layer - launch.first,
             direction=direction,
             unit=unit,
             units=min(size, hidden - unit),
             hidden=hidden,
-            sequence=sequence,
-            end=min(sequence + launch.sequences, problem.batch),
+            sequence=0,
+            end=0,
             recurrent_warps=sum(1 for share in shares if share and share[0].kind == RECURRENT),
             working_warps=sum(1 for share in shares if share),
             gates_width=gates * hidden,
