@@ -11,7 +11,7 @@ from pathlib import Path
 from numbarnn.cells import CELLS, Cell, library
 
 LIBRARY = "numbarnn.cells.library"
-FORMS = "FILE.py:NAME, or MODULE:NAME"
+CELL_PLACES = "FILE.py:NAME, or MODULE:NAME"
 
 
 def built_in_or_own(text):
@@ -42,7 +42,7 @@ def find(text, others=()):
     else:
         what = f"is a {type(found).__name__}, not a Cell as numbarnn.cell makes it"
         if callable(found) and not isinstance(found, type):
-            what += ": put @numbarnn.cell above its equations" if where else f"; one that it returns: {FORMS}"
+            what += ": put @numbarnn.cell above its equations" if where else f"; one that it returns: {CELL_PLACES}"
     raise argparse.ArgumentTypeError(f"{name!r} of {place} {what}; Cells there: {', '.join(there) or 'none'}")
 
 

@@ -95,6 +95,12 @@ def rnn_backward(
     stays what it is."""
     shape = reserved.Shape(steps, batch, padded, resets, batch_first, every_state)
     found, need = Network.of_key(network), Need(need_x, need_weights, again=True)
+    every = found.stack.checkpoint_every
+    if x is None and every and every < steps:
+        raise ValueError(
+            f"numbarnn::rnn_backward got x=None for a network with checkpoint_every={every} and {steps} steps, which "
+            "are computed once more from x: pass the x of the forward call"
+        )
     prepared = core.prepare_again(found, shape, seed, weights)
     results = core.backward(found, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
     return tuple(_nothing(weights[0], result) for result in results)

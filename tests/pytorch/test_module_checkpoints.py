@@ -7,6 +7,7 @@ import torch
 
 import numbarnn.torch as nrt
 from numbarnn.cells import library
+from numbarnn.torch.networks import Network
 
 K, T, B, I, H = 6, 23, 3, 5, 7  # noqa: E741 - the legend's letter
 OPTIONS = {
@@ -124,3 +125,24 @@ def test_what_a_module_says_and_copies():
         nrt.LSTM(I, H, checkpoint_every=0)
     del vars(module)["checkpoint_every"]  # as of a module that was pickled before
     assert copy.deepcopy(module).checkpoint_every is None
+
+
+@pytest.mark.parametrize("steps, needed", [(T, True), (K, False)])
+def test_the_operator_without_x_says_what_is_missing(steps, needed):
+    """Called directly; calls of at most k steps are computed without it."""
+    network = Network("lstm", I, H, checkpoint_every=K)
+    x = torch.randn(steps, B, I)
+    weights = [torch.randn(network.size)]
+    options = None, None, None, network.key, 0.0, False, False, True
+    with torch.no_grad():
+        y, *_, reserve = torch.ops.numbarnn.rnn_forward(x, None, None, weights, *options)
+
+    def backward():
+        about = network.key, steps, B, False, False, False, False
+        return torch.ops.numbarnn.rnn_backward(y, None, None, None, None, weights, reserve, None, *about, True, False)
+
+    if needed:
+        with pytest.raises(ValueError, match=f"got x=None for a network with checkpoint_every={K} and {T} steps"):
+            backward()
+    else:
+        assert backward()[0].abs().sum() > 0

@@ -16,7 +16,7 @@ from pathlib import Path
 import numbarnn
 from numbarnn.bench import report
 from numbarnn.bench.cases.shapes import Shape, parse_sizes
-from numbarnn.bench.named_cells import FORMS, built_in_or_own
+from numbarnn.bench.named_cells import CELL_PLACES, built_in_or_own
 from numbarnn.bench.trace import page, record
 from numbarnn.cells import CELLS
 
@@ -32,7 +32,7 @@ def add_arguments(parser):
     add("--html", type=report.json_path, metavar="FILE", help="write the page, one file without references to others")
     add("--from", dest="read", type=existing, metavar="FILE", help="show this record, as --json or a device wrote it")
     add("--shape", type=parse_sizes, default=SHAPE, metavar="T,B,I,H,L", help="sizes; default %(default)s")
-    about = f"{', '.join(CELLS)}, a cell of numbarnn.cells.library by its name, or {FORMS}; default %(default)s"
+    about = f"{', '.join(CELLS)}, a cell of numbarnn.cells.library by its name, or {CELL_PLACES}; default %(default)s"
     add("--cell", type=named, default="lstm", metavar="CELL", help=about)
     about = "persistent (the default): its blocks in the simulator; else the launches of the plan"
     add("--schedule", choices=list(SCHEDULES), default="persistent", help=about)
