@@ -68,12 +68,14 @@ NUMPY = CallersArrays(lambda array: array, lambda own: partial(np.copyto, own))
 
 
 class _Bound:
-    """A pass with arrays of its own.
+    """A pass with arrays of its own. The tasks in `_late` are bound in each call, after all others.
 
     Args:
         given: arrays, states, or None, like those that it will get.
         arrays: the `CallersArrays` that they are.
     """
+
+    _late = ()
 
     def __init__(self, given, arrays):
         def like(one):
@@ -97,6 +99,8 @@ class _Bound:
         self.work.form_weights()
         for function in self._functions:
             function()
+        for task in self._late:
+            self.work.bind(task)()
         self.work.pull_back()
 
     def _copies(self):
@@ -224,7 +228,7 @@ class BoundBackward(_Bound):
     def __init__(self, tape, how, space, given, arrays):
         plan, need, accumulate = how
         super().__init__(given, arrays)
-        self.work, self._late = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need), ()
+        self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
         if self.work.dw is not None and space.size > SMALL_WEIGHTS:
             self._late = [task for task in plan.tasks if task.kind == "weights"]
         self._bind(plan, "weights" if self._late else None)
@@ -240,14 +244,6 @@ class BoundBackward(_Bound):
         self.work.allocate("dw")
         self._run()
         return *self._copies(), self.work.take_dw()
-
-    def _run(self):
-        self.work.form_weights()
-        for function in self._functions:
-            function()
-        for task in self._late:
-            self.work.bind(task)()
-        self.work.pull_back()
 
 
 def _pop(free):
