@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import numbarnn
@@ -81,6 +82,7 @@ def devices(found):
     core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
     core += f" ({notice})" if (notice := forced_core_notice()) else ""
     core += f", steps with {cpu['vectors']}" if cpu["vectors"] else ""
+    core += f"; modules of numbarnn.torch on {cpu['module_threads']} threads" if cpu["module_threads"] else ""
     rows = [["CPU", cpu["model"], f"{cpu['cores']} cores{core}"]]
     for i, gpu in enumerate(found["gpus"]):
         about = f"compute capability {gpu['compute_capability']}, {gpu['memory_bytes'] / 2**30:.0f} GiB"
@@ -102,6 +104,7 @@ def collect():
             "cores": core_count(),
             "openblas_core": openblas_core(),
             "vectors": vectors_of_steps(),
+            "module_threads": module_threads(),
             "forced": os.environ.get(FORCED_CORE),
         },
         "gpus": gpus(),
@@ -168,6 +171,21 @@ def vectors_of_steps():
     from numbarnn.engines.cpu import vectors
 
     return vectors.description()
+
+
+def module_threads():
+    """Whose threads modules of numbarnn.torch use on the CPU, "PyTorch's" or "numbarnn's"; None without PyTorch, or
+    where its OpenMP library is not in its folder: importing PyTorch, to find out, takes seconds."""
+    from numbarnn import engines
+
+    if engines.why_not("cpu") is not None or not (found := find_spec("torch")) or not found.origin:
+        return None
+    libraries = sorted(Path(found.origin).parent.glob("lib/lib*omp*.so*"))
+    if not libraries:
+        return None
+    from numbarnn.engines.cpu import openmp
+
+    return "PyTorch's" if openmp.functions_of(str(libraries[0])) else "numbarnn's"
 
 
 def forced_core_notice():

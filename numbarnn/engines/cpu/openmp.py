@@ -28,23 +28,30 @@ _NAMES = "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_
 _SOFT = 1  # omp_pause_soft: threads end, what the program has set stays
 
 
+def functions_of(library, mode=ctypes.DEFAULT_MODE):
+    """The functions of OpenMP in a library, name -> ctypes' function; None where it is not there, or older than OpenMP
+    5.
+
+    Args:
+        library: name or path; None for what the process has loaded for all.
+    """
+    try:
+        loaded = ctypes.PyDLL(library, mode)  # keeps Python's lock: these functions only look
+        return {name: getattr(loaded, name) for name in _NAMES}
+    except (OSError, AttributeError):
+        return None
+
+
 @cache
 def functions_of_pytorch():
-    """The functions of OpenMP that PyTorch calls, name -> ctypes' function; None where it has other threads, or where
-    the library is older than OpenMP 5.
+    """The functions of OpenMP that PyTorch calls, likewise; None where it has other threads.
 
     PyTorch must be loaded. Symbols are looked up in the linker's order: what is there for all, such as libraries of
     LD_PRELOAD, then what PyTorch's library brings along.
     """
     if os.name != "posix":
         return None
-    for name, mode in ((None, ctypes.DEFAULT_MODE), ("libtorch_cpu.so", getattr(os, "RTLD_NOLOAD", 0))):
-        try:
-            library = ctypes.PyDLL(name, mode)  # keeps Python's lock: these functions only look
-            return {one: getattr(library, one) for one in _NAMES}
-        except (OSError, AttributeError):  # not loaded, or not in it
-            continue
-    return None
+    return functions_of(None) or functions_of("libtorch_cpu.so", getattr(os, "RTLD_NOLOAD", ctypes.DEFAULT_MODE))
 
 
 @intrinsic
