@@ -140,6 +140,8 @@ ODD = [
     Case("lstm", T=9, B=17, hidden=(33, 70), directions=2, dropout=0.4, dtype="float16"),
     Case("gru", T=9, B=2, hidden=(130, 67), dtype="bfloat16"),
     Case("rnn_tanh", T=5, B=9, hidden=(64, 72), directions=2, dtype="bfloat16"),
+    Case("lstm", T=5, B=9, hidden=(64, 32), heads=4, directions=2, dropout=0.4, dtype="float16"),
+    Case("rnn_tanh", T=5, B=3, hidden=(96,), heads=3),
 ]
 LARGE_AND_ODD = [*[pytest.param(case, marks=pytest.mark.real_gpu) for case in LARGE], *ODD]
 
