@@ -125,11 +125,12 @@ def with_octets(tile, octets, room):
 
 
 def looking_ahead(tile, room):
-    """The Tile whose warps look for the next group of chunks ahead of time, if there is one and registers allow; where
-    weights are streamed these are too short."""
+    """The Tile whose warps look for the next group of chunks ahead of time, if there is one and registers allow: never
+    where weights are streamed, nor with more than 8 warps, where compiling for sm_100 has spilled some."""
     ahead = replace(tile, groups_ahead=1)
     free = _free_registers(ahead, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
-    return ahead if tile.groups > 1 and not tile.streamed_chunks and ahead.fragment_words <= free else tile
+    few = tile.groups > 1 and tile.warps <= 8 and not tile.streamed_chunks
+    return ahead if few and ahead.fragment_words <= free else tile
 
 
 def _free_registers(tile, room):
