@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from numbarnn.common import code_cache
 from numbarnn.compile import native, types
 from numbarnn.compile.plain import plain
@@ -71,6 +73,12 @@ def add(zero, address):
     numbers[0] = _added(numbers[0], numbers[1])
 
 
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch):
+    """As in a process that has compiled nothing."""
+    monkeypatch.setattr(native, "_addresses", {})
+
+
 def test_a_damaged_file_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
     assert add.address(types.float32)
@@ -78,6 +86,7 @@ def test_a_damaged_file_is_compiled_again(tmp_path, monkeypatch):
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert code_cache.read(file.stem, ".o") is None
+    native._addresses.clear()
     assert add.address(types.float32)
     assert code_cache.read(file.stem, ".o") is not None
 

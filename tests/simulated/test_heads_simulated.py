@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from persistent_setup import few_threads
+from persistent_setup import few_threads, forget_plans
 
 import comparing
 from cases import Case
@@ -23,7 +23,9 @@ TWO_HEADS = Case("rnn_tanh", T=3, B=2, hidden=(32,), heads=2)
 
 @pytest.fixture(autouse=True)
 def change(monkeypatch):
-    return few_threads(monkeypatch)
+    forget_plans()
+    yield few_threads(monkeypatch)
+    forget_plans()
 
 
 @pytest.fixture
@@ -78,6 +80,7 @@ def test_the_same_bits_as_dense(change, monkeypatch, multiplied, cell, warps):
         change(warps=(warps,), multiprocessors=100 + dense)  # another device: plans are remembered
         if dense:
             monkeypatch.setattr(planner, "_sources_of_head", lambda *_: [])
+            forget_plans()
         layer = problem.layer("sim", schedule="persistent")
         found.append(infer(layer, problem) | train(layer, problem)[0])
     assert_same_bits(*found, "dense")
