@@ -196,7 +196,7 @@ class Recurrent:
         """
         ordinary = lengths is None and resets is None and padding_value is NO_PADDING_VALUE and output_states is False
         if ordinary and self._repetition is not None:
-            results = self._repetition(self._weights, x, state)
+            results = self._repetition(self._weights, x, state, self.batch_first)
             if results is not None:
                 return results
         y, new_state, *states, _ = self._run(x, state, lengths, resets, padding_value, False, output_states)

@@ -16,7 +16,8 @@ def repetition(stack, x, state, batch_first):
     if not stack.engine.binds_calls or stack.has_narrow or stack.cell.num_private > 1:
         return None
     arrays = () if state is None else state if type(state) is tuple else (state,)
-    if any(type(one) is not np.ndarray for one in (x, *arrays)):
+    as_one = len(arrays) in (0, 1 + stack.cell.num_private)  # else h of each layer, say
+    if not as_one or any(type(one) is not np.ndarray for one in (x, *arrays)):
         return None
     return Repetition(stack, x, arrays, batch_first)
 
@@ -30,13 +31,13 @@ class Repetition:
 
     def __init__(self, stack, x, arrays, batch_first):
         self._find, self._dtype, self._count = stack.bound.find, x.dtype, 1 + stack.cell.num_private
-        self._shape, self._shapes = x.shape, tuple([one.shape for one in arrays])
+        self._shape, self._shapes, self._batch_first = x.shape, tuple([one.shape for one in arrays]), batch_first
         h, c = (*map(type, arrays), *[type(None)] * (2 - len(arrays)))
         self._kind = x.shape, False, batch_first, h, c  # as `Stack.forward` has it
 
-    def __call__(self, weights, x, state):
+    def __call__(self, weights, x, state, batch_first):
         """(y, state) of a call of the kind, with checked arrays' properties; None if it is of another."""
-        if not self._has(x, self._shape):
+        if batch_first is not self._batch_first or not self._has(x, self._shape):
             return None
         h = c = None
         if state is None:

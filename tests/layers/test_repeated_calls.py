@@ -32,7 +32,7 @@ def arrays(results):
 
 def repeated(layer, x, state):
     """What the layer's repetition says of a call; None where it leaves it to the checks."""
-    return layer._repetition(layer.weights, x, state)
+    return layer._repetition(layer.weights, x, state, layer.batch_first)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -110,3 +110,39 @@ def test_layers_that_cannot_repeat_calls():
     slstm = nr.RNN(nr.cells.library.slstm, INPUT, H, device="cpu")
     slstm(np.ones((T, B, INPUT), "float32"))
     assert slstm._repetition is None
+
+
+def states_of_layers(state, layers):
+    """A state's part of each layer, as a tuple."""
+    return tuple(np.split(state, layers))
+
+
+@pytest.mark.parametrize("layers", (1, 2, 3))
+@pytest.mark.parametrize("kind", ("LSTM", "GRU"))
+def test_a_tuple_of_the_states_of_all_layers(kind, layers):
+    """It is no tuple of h and c."""
+    layer, rng = getattr(nr, kind)(INPUT, H, layers, device="cpu", seed=0), np.random.default_rng(0)
+    x = rng.standard_normal((T, B, INPUT)).astype("float32")
+    states = [rng.standard_normal((layers, B, H)).astype("float32") for _ in range(1 + (kind == "LSTM"))]
+    whole, parts = tuple(states), tuple(states_of_layers(one, layers) for one in states)
+    whole, parts = (whole, parts) if kind == "LSTM" else (whole[0], parts[0])
+    expected = arrays(layer(x, whole))
+    for _ in range(3):
+        y, _ = layer(x, parts)
+        np.testing.assert_array_equal(y, expected[0])
+    if layers > 1:
+        with pytest.raises(ValueError, match=r"must have shape|must be a list"):
+            layer(x, (parts[0][0], parts[1][0]) if kind == "LSTM" else parts[0])
+    for array, wanted in zip(arrays(layer(x, whole)), expected, strict=True):
+        np.testing.assert_array_equal(array, wanted)
+
+
+def test_axes_exchanged_from_now_on():
+    """x has the same shape."""
+    layer = layer_of("GRU", {})
+    x = np.random.default_rng(0).standard_normal((T, T, INPUT)).astype("float32")
+    for _ in range(2):
+        expected = layer(x.transpose(1, 0, 2).copy())[0].transpose(1, 0, 2)
+    layer.batch_first = True
+    for _ in range(2):
+        np.testing.assert_array_equal(layer(x)[0], expected)
