@@ -8,6 +8,7 @@ functions that the tasks became, and copies the results out.
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -131,7 +132,7 @@ class BoundForward(_Bound):
 
     Args:
         call: the `forward.Call`. plan: of the pass. x, hx, cx: arrays like those that it will get.
-        free: the list of those that nobody uses. arrays: the `CallersArrays` that x, hx and cx are.
+        free: the `Free` to give it back to; None if nobody will. arrays: the `CallersArrays` that x, hx and cx are.
         in_place: for inference; x is read where it is, and y written to a new array, where the engine can do so.
 
     Attributes:
@@ -139,9 +140,10 @@ class BoundForward(_Bound):
         in_place: whether it is so.
     """
 
-    def __init__(self, call, plan, x, hx, cx, free=(), arrays=NUMPY, in_place=False):
+    def __init__(self, call, plan, x, hx, cx, free=None, arrays=NUMPY, in_place=False):
         super().__init__((x, hx, cx), arrays)
-        self.work, self._free, self._backward = ForwardPass(call, *self._own), free, {}
+        self.work, self._backward = ForwardPass(call, *self._own), {}
+        self._free = None if free is None else ref(free)
         self._bind(plan)
         if in_place:
             self._last = self.work.h[self.work.problem.layers - 1]
@@ -198,9 +200,10 @@ class BoundForward(_Bound):
                     part[...] = 0
 
     def give_back(self):
-        """Let others use it."""
-        if len(self._free) < KEPT:
-            self._free.append(self)
+        """Let others use it, if there is still a stack of layers that can."""
+        free = self._free()
+        if free is not None and len(free) < KEPT:
+            free.append(self)
 
     def remake(self, x, reserve):
         """Be the tape of a call with this x, which may be None as in `ForwardPass.of_reserve`, and this reserve."""
@@ -244,6 +247,13 @@ class BoundBackward(_Bound):
         self.work.allocate("dw")
         self._run()
         return *self._copies(), self.work.take_dw()
+
+
+class Free(list):
+    """The bound passes of a kind that nobody uses now. They do not keep it: with a layer goes the memory of its bound
+    passes, at once, and not when Python looks for what only keeps itself."""
+
+    __slots__ = ("__weakref__",)
 
 
 def _pop(free):
@@ -292,7 +302,7 @@ class BoundPasses:
         if kind not in self._free:
             if len(self._free) >= KINDS:
                 self._free = {}
-            self._free[kind] = None if plan.concurrent or not is_small(problem) else []
+            self._free[kind] = None if plan.concurrent or not is_small(problem) else Free()
         free = self._free.get(kind)  # None too if another thread has just cleared them
         if free is None:
             return None
@@ -311,7 +321,7 @@ class BoundPasses:
             return None
         free = self._large.get(kind)
         if free is None:
-            free = self._large[kind] = []
+            free = self._large[kind] = Free()
         if free is NEVER:
             return None
         bound = BoundForward(call, plan, *given, free, in_place=True)

@@ -3,6 +3,7 @@
 That both give the same bits for every cell and option `comparing.check` compares."""
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -192,6 +193,25 @@ def test_gradients_of_large_weights_stay_as_they_are():
     for one, two in kept:
         np.testing.assert_array_equal(one.weights, two.weights)
         np.testing.assert_array_equal(one.x, two.x)
+
+
+@pytest.mark.parametrize("steps", (3, 300), ids=("small", "moderate"))
+def test_bound_passes_go_with_their_layer(steps):
+    """At once: they may have 16 MB each, and who tries one layer after another does not wait for Python's collector."""
+    layer, x = nr.LSTM(16, 64, device="cpu"), np.ones((steps, 16, 16), "float32")
+    for _ in range(3):
+        layer(x)
+        layer.backward(layer.forward(x)[2])
+    kinds = [*layer.stack.bound._free.values(), *layer.stack.bound._large.values()]
+    passes = [weakref.ref(one) for free in kinds for one in free or ()]
+    assert len(passes) == (2 if steps == 3 else 1)
+    gc.collect()
+    gc.disable()
+    try:
+        del layer, kinds
+        assert all(one() is None for one in passes)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("schedule", ["auto", "wavefront"])
