@@ -1,4 +1,4 @@
-"""What intrinsics write most often with LLVM's builder; of Numba's module of this name what is used here."""
+"""What is written most often with LLVM's builder; most of it as in Numba's module of this name."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -25,6 +25,15 @@ def memset(builder, place, count):
     start = builder.bitcast(place, voidptr_t)
     fill = builder.module.declare_intrinsic("llvm.memset", [voidptr_t, count.type])
     builder.call(fill, [start, ir.IntType(8)(0), count, ir.IntType(1)(0)])
+
+
+def interleaved_loop(module, count):
+    """What tells LLVM of one loop that it should work on so many vectors at a time. LLVM knows a loop by a node that
+    names itself first."""
+    wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.interleave.count"), ir.IntType(32)(count)])
+    loop = ir.MDValue(module, [wish], name=str(len(module.metadata)))
+    loop.operands = (loop, wish)
+    return loop
 
 
 @contextmanager

@@ -182,15 +182,6 @@ def call(function, arguments, builder):
     )
 
 
-def _interleaved_loop(module, count):
-    """What tells LLVM of one loop that it should work on so many vectors at a time. LLVM knows a loop by a node that
-    names itself first."""
-    wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.interleave.count"), ir.IntType(32)(count)])
-    loop = ir.MDValue(module, [wish], name=str(len(module.metadata)))
-    loop.operands = (loop, wish)
-    return loop
-
-
 def _path(number):
     """To a member of a structure."""
     return [ir.IntType(32)(0), ir.IntType(32)(number)]
@@ -392,7 +383,7 @@ class _Function(Expressions):
         move_on()
         again = self.builder.branch(head)
         if interleaved := getattr(self.builder.module, "interleaved", 0):
-            again.set_metadata("llvm.loop", _interleaved_loop(self.builder.module, interleaved))
+            again.set_metadata("llvm.loop", cgutils.interleaved_loop(self.builder.module, interleaved))
         self.builder.position_at_end(after)
 
     def run_Continue(self, node):

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from numbarnn.layers import checks
 from numbarnn.layers.named import Named
 from numbarnn.weights import WeightSpace
+
+
+def initial_weights(stack, seed):
+    """PyTorch's: every parameter of a layer uniform in ±1/√H; and an int from which follows what else is drawn."""
+    generator = np.random.default_rng(seed)
+    flat = np.empty(stack.space.size, dtype=stack.dtype)
+    for part in stack.space.parameters:
+        bound = 1.0 / math.sqrt(stack.hidden_sizes[part.layer])
+        flat[part.offset : part.offset + part.size] = generator.uniform(-bound, bound, part.size)
+    return flat, int(generator.integers(2**63))
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,7 @@ import numpy as np
 
 from numbarnn.layers import arguments, checks, drawn, private, sequences
 from numbarnn.layers.named import Named
-from numbarnn.layers.parameters import Gradients, Parameters
+from numbarnn.layers.parameters import Gradients, Parameters, initial_weights
 from numbarnn.layers.repeated import repetition
 from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.layers.stack import Stack
@@ -70,7 +69,7 @@ class Recurrent:
             self._cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, seed=seed, **options
         )
         with self.stack.allocating_weights():
-            flat, key = self._initial_weights(seed)
+            flat, key = initial_weights(self.stack, seed)
         for _, where, value in self.stack.space.initial(self.stack.cell.initial, key):
             flat[where] = value
         with self.engine.activate(), self.stack.allocating_weights():
@@ -116,15 +115,6 @@ class Recurrent:
             )
         with self.engine.activate():
             self._take(self.engine.from_host(state["_weights"]))
-
-    def _initial_weights(self, seed):
-        """PyTorch's: every parameter of a layer uniform in ±1/√H; and an int from which follows what else is drawn."""
-        generator = np.random.default_rng(seed)
-        flat = np.empty(self.stack.space.size, dtype=self.dtype)
-        for part in self.stack.space.parameters:
-            bound = 1.0 / math.sqrt(self.hidden_size[part.layer])
-            flat[part.offset : part.offset + part.size] = generator.uniform(-bound, bound, part.size)
-        return flat, int(generator.integers(2**63))
 
     engine = property(lambda self: self.stack.engine, doc="The engine it runs on.")
     cell = property(lambda self: getattr(self._cell, "name", self._cell), doc="The cell's name.")
