@@ -75,7 +75,7 @@ class Network:
 
     def _begin(self):
         self.stack = self._make("float32", "cpu", self._cell)
-        self.stack.engine.join_pytorch()
+        self.stack.engine.join_pytorch(torch.get_num_threads)
         space = self.stack.space
         self.parts, self.size = space.parameters, space.size
         self.places = [(part.shape, (*part.shape[1:], 1)[: len(part.shape)], part.offset) for part in self.parts]

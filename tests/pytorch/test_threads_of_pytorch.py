@@ -58,7 +58,7 @@ def counted(pool, threads, room=8):
 def pool():
     """Of three threads, PyTorch's where it has as many."""
     pool = thread_pool.ThreadPool(3)
-    pool.join_pytorch()
+    pool.join_pytorch(torch.get_num_threads)
     yield pool
     pool.resize(1)
 
@@ -113,7 +113,7 @@ def engine(cpu_on_threads):
     """Small work is shared too; PyTorch has as many threads, and the engine uses them."""
     torch.set_num_threads(3)
     cpu_on_threads.set_num_threads(3)
-    cpu_on_threads.join_pytorch()
+    cpu_on_threads.join_pytorch(torch.get_num_threads)
     return cpu_on_threads
 
 
@@ -172,7 +172,7 @@ def test_without_such_threads_there_are_our_own(monkeypatch, missing):
     assert info.module_threads() in ("numbarnn's", None)
     torch.set_num_threads(3)
     pool = thread_pool.ThreadPool(3)
-    pool.join_pytorch()
+    pool.join_pytorch(torch.get_num_threads)
     assert pool.openmp is None
     assert counted(pool, 3) == [[100, 3, 0]] * 3
     pool.resize(1)
@@ -196,6 +196,23 @@ def test_as_many_threads_as_pytorch_has():
     """
     in_child(program)
     in_child(program, NUMBARNN_NUM_THREADS="2")
+
+
+def test_as_many_threads_in_every_python_thread():
+    """Also in one in which PyTorch has not computed yet, as of a server that was told one for each request."""
+    program = """
+        from concurrent.futures import ThreadPoolExecutor
+        import torch
+        import numbarnn as nr, numbarnn.torch as nrt
+        pool = nr.engines.get("cpu").thread_pool
+        pool.threads, pool._told = 4, False  # as on a machine with so many processors
+        nrt.LSTM(3, 5)
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            with ThreadPoolExecutor(1) as other:
+                assert other.submit(nr.get_num_threads).result() == threads
+    """
+    in_child(program)
 
 
 def test_calls_of_numpys_arrays_have_our_threads():

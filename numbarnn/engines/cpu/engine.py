@@ -94,9 +94,9 @@ class CpuEngine(HostEngine):
             raise ValueError(f"threads must be a positive int, not {threads!r}")
         self.thread_pool.resize(threads)
 
-    def join_pytorch(self):
-        """Use PyTorch's threads from now on, see `openmp`; PyTorch must be loaded."""
-        self.thread_pool.join_pytorch()
+    def join_pytorch(self, size):
+        """Use PyTorch's threads from now on, see `openmp`; `size` is `torch.get_num_threads`."""
+        self.thread_pool.join_pytorch(size)
 
     def _function(self, function, dtype):
         """The address of a compiled function of the engine's for a dtype."""

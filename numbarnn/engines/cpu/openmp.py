@@ -24,7 +24,7 @@ from numbarnn.engines.cpu.records import Region, by_address, from_python, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
-_NAMES = "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads", "omp_pause_resource_all"
+_NAMES = "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_pause_resource_all"
 _SOFT = 1  # omp_pause_soft: threads end, what the program has set stays
 
 
@@ -107,20 +107,21 @@ class OpenMP:
 
     Args:
         functions: of `functions_of_pytorch`.
+        size: f(), of how many threads a region of the calling Python thread is: `torch.get_num_threads`. OpenMP itself
+            knows no number but all processors in a Python thread before PyTorch told it, as this does.
+
+    Attributes:
+        size: the same.
     """
 
-    def __init__(self, functions):
-        self._functions = functions
+    def __init__(self, functions, size):
+        self._functions, self.size = functions, size
         places = {name: ctypes.cast(function, ctypes.c_void_p).value for name, function in functions.items()}
         self._region = Region(
             gomp_parallel=places["GOMP_parallel"], thread_number=places["omp_get_thread_num"],
             team_size=places["omp_get_num_threads"], take_part=take_part.address(),
         )  # fmt: skip
         self._counters = np.zeros(0, np.int64)
-
-    def size(self):
-        """Of how many threads a region of the calling Python thread is, see `torch.set_num_threads`."""
-        return self._functions["omp_get_max_threads"]()
 
     def run(self, item, function, threads, what):
         """Let threads do something together; arguments as those of `ThreadPool.run`."""

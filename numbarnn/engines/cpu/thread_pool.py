@@ -287,10 +287,14 @@ class ThreadPool:
                 after_in_child=lambda: this() and this()._forget_workers(),
             )
 
-    def join_pytorch(self):
-        """Use PyTorch's threads from now on, where they are OpenMP's; PyTorch must be loaded."""
+    def join_pytorch(self, size):
+        """Use PyTorch's threads from now on, where they are OpenMP's; PyTorch must be loaded.
+
+        Args:
+            size: `torch.get_num_threads`.
+        """
         if self.openmp is None and (functions := openmp.functions_of_pytorch()):
-            self.openmp = openmp.OpenMP(functions)
+            self.openmp = openmp.OpenMP(functions, size)
 
     def resize(self, threads):
         """Use this many threads from now on."""
