@@ -59,6 +59,8 @@ def _number(name, value, least=None):
     """`value` as a float, if it is a number, and not less than `least`."""
     if isinstance(value, Traced):
         raise error(f"{name} must be a number, not {value._what()}: write the function out, with where(...)")
+    if isinstance(value, str) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number, not {value!r}")
     if least is not None and not value >= least:
         raise ValueError(f"{name} must be a number from {least} on, not {value!r}")
     return float(value)

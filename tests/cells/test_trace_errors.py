@@ -243,6 +243,13 @@ def test_rates_are_probabilities(rate):
         zoneout(np.ones(3), np.ones(3), rate)
 
 
+@pytest.mark.parametrize("rate", ("0.5", None))
+def test_rates_are_numbers(rate):
+    for function in (dropout, drop_connect):
+        with pytest.raises(TypeError, match=f"rate must be a number, not {rate!r}"):
+            function(np.ones(3), rate)
+
+
 @pytest.mark.parametrize("count", (0, -2, 2.0, True, "2"))
 def test_numbers_of_heads_are_positive_ints(count):
     with pytest.raises(ValueError, match="count must be an int from 1 on, the number of heads"):
