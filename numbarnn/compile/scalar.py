@@ -221,28 +221,30 @@ def fma(a, b, c):
     return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
 
 
-exp2, reciprocal = np.exp2, np.reciprocal
+exp2 = np.exp2
 
 
 # The same on a GPU for numbers that are stored as halves, whose last place is 2^-11 (float16) or 2^-8 of a number:
-# errors of at most 2^-17 of a result, with a quarter to half of the instructions. 2^x and 1 / x are one each.
+# errors of at most 2^-17 of a result, with a quarter to half of the instructions. 2^x and 1 / x are one each, by names
+# that no cell's own functions have: what stands in is found by name.
+exp2_half, reciprocal_half = np.exp2, np.reciprocal
 LOG2_E_TWICE = 2.8853900817779268
 TANH_SMALL_HALF = 0.0625
 
 
 def exp_half(x):
     """e^x of one float32; infinite, or 0, beyond float32's range."""
-    return exp2(x * LOG2_E)
+    return exp2_half(x * LOG2_E)
 
 
 def sigmoid_half(x):
     """The sigmoid of one float32: 1 / (1 + e^-x)."""
-    return reciprocal(ONE + exp2(-x * LOG2_E))
+    return reciprocal_half(ONE + exp2_half(-x * LOG2_E))
 
 
 def tanh_half(x):
     """tanh of one float32: 1 - 2 / (e^2x + 1), or x - x^3 / 3 for small x, where that would cancel."""
-    large = ONE - TWO * reciprocal(exp2(x * LOG2_E_TWICE) + ONE)
+    large = ONE - TWO * reciprocal_half(exp2_half(x * LOG2_E_TWICE) + ONE)
     return x + x * (x * x) * T0 if abs(x) < TANH_SMALL_HALF else large
 
 
@@ -318,7 +320,7 @@ def _of_halves():
     from numbarnn.cuda import ptx
 
     shorter = {"exp": exp_half, "exp_float32": exp_half, "sigmoid": sigmoid_half, "tanh": tanh_half}
-    return shorter | {"exp2": ptx.exp2, "reciprocal": ptx.reciprocal}
+    return shorter | {"exp2_half": ptx.exp2, "reciprocal_half": ptx.reciprocal}
 
 
 def _libdevice():

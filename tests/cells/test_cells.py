@@ -322,6 +322,23 @@ def test_halves_have_shorter_functions_on_a_gpu_alone():
     assert compiled_scalar.functions_of("cpu", "bfloat16") == compiled_scalar.functions_of("cpu", "float32")
 
 
+def reciprocal(x):
+    """What a cell of somebody else's may have by such a name: not 1 / x."""
+    return x + x
+
+
+def with_a_function_of_its_own(ax):
+    return reciprocal(ax)
+
+
+def test_a_cells_own_functions_stay_what_they_are():
+    """On a GPU, of halves too, though `specialise` knows by their names what other functions stand for."""
+    pytest.importorskip("numba.cuda")
+    for dtype in ("float16", "bfloat16", "float32"):
+        own = specialise(with_a_function_of_its_own, dtype, "cuda").py_func.__globals__["reciprocal"]
+        assert own.py_func.__code__ is reciprocal.__code__
+
+
 @pytest.mark.parametrize("function, exact", [(scalar.tanh, np.tanh), (scalar.sigmoid, exact_sigmoid)])
 def test_float64_uses_the_target_own_functions(function, exact):
     if function is scalar.tanh:
