@@ -12,9 +12,12 @@ import pytest
 
 import numbarnn
 from general_cells import GENERAL, UNEVEN
+from numbarnn.bench import planned
 from numbarnn.bench.plan import profile_of
 from numbarnn.bench.speed.command import SETS
-from numbarnn.cells.library import slstm
+from numbarnn.cells.definition import Noise
+from numbarnn.cells.library import peephole_lstm, slstm
+from numbarnn.cuda import arguments
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent.columns import RECURRENT, Block, Warp
@@ -440,6 +443,38 @@ def test_refuses_8192_units_in_float32(backward):
         planner.plan_launches(problem, problem.profile, backward)
     assert_explained(str(reason.value), problem)
     assert "8192" in str(reason.value) and "1024.0 MiB" in str(reason.value) and "132 SMs" in str(reason.value)
+
+
+def parameter_bytes(shipped):
+    """Of a kernel's parameters, each at a multiple of its own size."""
+    total = 0
+    for size in arguments._value_sizes("".join(arguments.Arguments("", shipped.arguments)._formats)):
+        total += -total % size + size
+    return total
+
+
+RANDOM = replace(peephole_lstm, noise=(Noise(0.5), Noise(0.25, 1 / 0.75), Noise(0.1)))
+
+
+@pytest.mark.parametrize("backward", BOTH_PASSES)
+@pytest.mark.parametrize("cell", ("lstm", "rnn_tanh", peephole_lstm, RANDOM), ids=("lstm", "rnn", "per unit", "random"))
+def test_parameters_of_kernels_are_counted(cell, backward):
+    """All of them: a kernel with more than there is room for would not compile."""
+    for layers, directions in ((1, 1), (9, 1), (3, 2)):
+        problem = problem_of(
+            cell, "float16", (16,) * layers, 4, profile=profiles.get("h200"), directions=directions, dropout=0.5,
+            padded=True,
+        )  # fmt: skip
+        (launch, *_) = planner.plan_launches(replace(problem, hidden_sizes=(16,)), problem.profile, backward)
+        found = parameter_bytes(planned.persistent_kernel(problem, replace(launch, last=layers)))
+        assert found <= planner._parameter_bytes(problem, layers, backward)
+
+
+def test_a_launch_has_no_more_layers_than_parameters_have_room_for():
+    """Of nine layers those of a cell with random numbers would take 4,136 bytes."""
+    for cell, launches in ((peephole_lstm, 1), (RANDOM, 2)):
+        problem = problem_of(cell, "float32", (16,) * 9, 4)
+        assert len(planner.plan_launches(problem, problem.profile, True)) == launches
 
 
 def test_refuses_more_blocks_than_multiprocessors():

@@ -468,16 +468,17 @@ def _octets(math, rows, warps, sequences):
 
 
 def _parameter_bytes(problem, layers, backward):
-    """Bytes of a kernel's parameters: each array is an address, its sizes and strides."""
-    places = layers * problem.directions
+    """Bytes of a kernel's parameters, at most: each array is an address, its sizes and strides."""
+    places, cell = layers * problem.directions, problem.cell
     if backward:
-        exchanged = places if problem.cell.same_gradient else 2 * places
-        per_unit = places if problem.cell.per_unit else 1
+        exchanged = places if cell.same_gradient else 2 * places
+        per_unit = places if cell.per_unit else 1
         arrays = exchanged + 2 * layers + 3 * places + per_unit + 2
     else:
-        arrays = 3 * layers + places + 1
-    # One-dimensional; then noise and masks, both tables, scale and sizes.
-    return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 4)
+        arrays = 3 * layers - 1 + places + 1
+    # One-dimensional; then noise and masks, both tables, scale and sizes; settings, and two numbers of each random one.
+    numbers = max(1, len(cell.settings)) + max(1, 2 * len(cell.noise))
+    return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 2 + numbers)
 
 
 def _chunks_per_warp(all_sources, warps, chunk_elements):
