@@ -2,7 +2,7 @@
 
 With `Cell.heads` = n the parameter is (A*H, P/n), P the width of h (H but for projections): row g H + j multiplies the
 numbers of head j div (H/n) alone. Engines multiply with a dense R (A*H, P), zero outside of the blocks; persistent
-kernels multiply what of it is in the blocks, where theirs suit (`schedules.persistent.planner.sources`). In training
+kernels multiply what of it is in the blocks, where theirs suit (`schedules.persistent.shares.sources`). In training
 `Cell.drop_connect` drops weights of the parameter out first, with one mask per gate for all steps. The gradient of the
 parameter is that of the blocks, dropped out by the same masks.
 """

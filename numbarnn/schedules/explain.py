@@ -8,7 +8,7 @@ import numpy as np
 from numbarnn.common.precision import compute_dtype, numpy_dtype
 from numbarnn.kernels.persistent.columns import RECURRENT
 from numbarnn.schedules import SCHEDULES
-from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import shares
 from numbarnn.schedules.plan import Plan
 
 FIRST_SHOWN, LAST_SHOWN = 8, 4  # tasks of a long plan
@@ -124,7 +124,7 @@ def residences(problem, launch):
     tile, found = launch.tile, []
     stored = np.dtype(compute_dtype(tile.dtype)) if tile.math == "fma" else numpy_dtype(tile.dtype)
     for layer in range(launch.first, launch.last):
-        sources = planner.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
+        sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
         columns = [sum(source.columns for source in sources if (source.kind == RECURRENT) == own) for own in (1, 0)]
         rows, hidden = tile.rows_per_unit * tile.units, problem.hidden_sizes[layer]
         gates = (1, 1) if launch.backward else (problem.cell.num_recurrent, problem.cell.num_gates)

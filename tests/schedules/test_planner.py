@@ -23,7 +23,7 @@ from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent.columns import RECURRENT, Block, Warp
 from numbarnn.schedules import choose, estimate
 from numbarnn.schedules.explain import explain, residences
-from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import planner, shares
 from numbarnn.schedules.persistent.tables import make_tables
 from plan_orders import problem_of
 from sum_cells import NOISE_CELLS
@@ -153,7 +153,7 @@ def check_tables(problem, launch):
 def not_zero(problem, launch, layer):
     """Which weights of R (A, H, H) blocks multiply: all, or where they make use of `heads` those on the diagonal."""
     hidden = problem.hidden_sizes[layer]
-    sources = planner.sources(problem, launch.first, layer, launch.last, launch.backward, launch.tile)
+    sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, launch.tile)
     heads = problem.cell.heads if any(source.head for source in sources) else 1
     one = np.kron(np.eye(heads, dtype=int), np.ones((hidden // heads, hidden // heads), int))
     return np.tile(one, (problem.cell.num_recurrent, 1, 1))
@@ -193,7 +193,7 @@ def test_heads_take_less_than_a_dense_R(changed):
     for hidden, batch, backward in product((1024, 2048), (16, 64), BOTH_PASSES):
         (launch,) = planner.plan_launches(problem_of(cell, "float16", (hidden,), batch), profiles.get("h200"), backward)
         steps[hidden, batch, backward] = launch.estimate.step
-    changed.setattr(planner, "_sources_of_head", lambda *_: [])
+    changed.setattr(shares, "_sources_of_head", lambda *_: [])
     planner.forget()
     for hidden, batch, backward in steps:
         problem = problem_of(cell, "float16", (hidden,), batch)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from persistent_setup import few_threads, forget_plans
+from persistent_setup import few_threads
 
 import comparing
 from cases import Case
@@ -14,7 +14,7 @@ from comparing import assert_same_bits
 from grouped_tiles import launches_of
 from numbarnn.kernels.persistent.columns import RECURRENT, WARP
 from numbarnn.passes import launches
-from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import shares
 from problems import make_problem
 from running import infer, train
 
@@ -23,9 +23,7 @@ TWO_HEADS = Case("rnn_tanh", T=3, B=2, hidden=(32,), heads=2)
 
 @pytest.fixture(autouse=True)
 def change(monkeypatch):
-    forget_plans()
-    yield few_threads(monkeypatch)
-    forget_plans()
+    return few_threads(monkeypatch)
 
 
 @pytest.fixture
@@ -79,8 +77,7 @@ def test_the_same_bits_as_dense(change, monkeypatch, multiplied, cell, warps):
     for dense in (False, True):
         change(warps=(warps,), multiprocessors=100 + dense)  # another device: plans are remembered
         if dense:
-            monkeypatch.setattr(planner, "_sources_of_head", lambda *_: [])
-            forget_plans()
+            monkeypatch.setattr(shares, "_sources_of_head", lambda *_: [])
         layer = problem.layer("sim", schedule="persistent")
         found.append(infer(layer, problem) | train(layer, problem)[0])
     assert_same_bits(*found, "dense")
@@ -102,7 +99,7 @@ def test_dense_where_heads_do_not_suit_the_blocks(change, case, warps):
     comparing.check(case, "sim", "persistent")
     launch = launches_of(case)[-1]
     problem = case.layer("sim", schedule="persistent").stack.problem(case.T, case.B, True)
-    (source,) = planner.sources(problem, 0, 0, 1, True, launch.tile)
+    (source,) = shares.sources(problem, 0, 0, 1, True, launch.tile)
     assert source.columns == source.width == case.definition.num_recurrent * case.hidden[0]
 
 
@@ -119,6 +116,6 @@ def test_what_is_not_a_number_stays_in_its_head(change):
 
 def test_the_first_heads_columns_for_all_are_found(change, monkeypatch):
     change(warps=(2,), multiprocessors=100)
-    monkeypatch.setattr(planner.Source, "first_column", lambda source, unit: source.start)
+    monkeypatch.setattr(shares.Source, "first_column", lambda source, unit: source.start)
     with pytest.raises(AssertionError, match="errors above"):
         comparing.check(TWO_HEADS, "sim", "persistent")

@@ -7,18 +7,19 @@ one layer and direction. Estimates are of one step: bytes over bandwidth, multip
 numbers that they are made of, and the records that those are from, are in `numbarnn.schedules.calibration`.
 """
 
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
 from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype, is_half, itemsize
-from numbarnn.kernels.persistent.columns import INPUT, RECURRENT
-from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, PIECE_BYTES, Tile
-from numbarnn.schedules import calibration
-from numbarnn.schedules.persistent.costs import Estimate, estimate_of, steps_in_all, tiling_us
+from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, Tile
+from numbarnn.schedules.persistent import shares
+from numbarnn.schedules.persistent.costs import estimate_of, tiling_us
+from numbarnn.schedules.persistent.launch import Launch
 from numbarnn.schedules.persistent.residence import Room, looking_ahead, mixed_tiles, whole_tile, with_octets
+from numbarnn.schedules.persistent.shares import BlockSize
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
@@ -39,200 +40,10 @@ class DoesNotFit(RuntimeError):
     """The problem cannot run as persistent kernels on this device; the message says why, with the numbers."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """A matrix, and what it is multiplied with at each step.
-
-    Attributes:
-        kind: `RECURRENT` or `INPUT`.
-        direction: of the layer above whose input it was, backward; else 0.
-        columns: that a block multiplies.
-        width: columns of the matrix.
-        start: the first of those columns, of a block with the layer's first units.
-        head: units of a head. Of a block in the head after it these columns begin `head` further on, and so on.
-    """
-
-    kind: int
-    direction: int
-    columns: int
-    width: int
-    start: int = 0
-    head: int = 0
-
-    def first_column(self, unit):
-        """The first column that the block multiplies whose first unit is that one."""
-        return self.start + (unit // self.head * self.head if self.head else 0)
-
-
-class BlockSize(NamedTuple):
-    """How many units and warps a block has, before its `Tile` is made."""
-
-    units: int
-    warps: int
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One cooperative launch.
-
-    Attributes:
-        first, last: layers [first, last).
-        tile: the tile of every block.
-        blocks: number of blocks.
-        slices: of the batch: so many blocks have the same units, each for its own slice of the sequences.
-        sequences: most sequences of a block.
-        shared_bytes: dynamic shared memory of each block.
-        estimate: of one step; None while tilings are compared.
-        steps: T.
-        directions: D.
-        backward: whether it is of the backward pass.
-        tiling_us: by which it is compared with other tilings: see `costs.tiling_us`.
-    """
-
-    first: int
-    last: int
-    tile: Tile
-    blocks: int
-    slices: int
-    sequences: int
-    shared_bytes: int
-    estimate: Estimate | None
-    steps: int
-    directions: int
-    backward: bool
-    tiling_us: float
-
-    @property
-    def microseconds(self):
-        """Estimated time of the launch."""
-        per_word = calibration.LOAD_BACKWARD_US if self.backward else calibration.LOAD_US
-        load = per_word.value * self.tile.words_per_lane
-        steps = self.steps_in_all + self.backward  # backward one more, which carries the gradient to the initial state
-        return calibration.LAUNCH_US.value + load + steps * self.estimate.step
-
-    @property
-    def layer_range(self):
-        """Its layers, as a range."""
-        return range(self.first, self.last)
-
-    @cached_property
-    def places(self):
-        """The (layer, direction) pairs of its layers, in order."""
-        return [(layer, direction) for layer in self.layer_range for direction in range(self.directions)]
-
-    @property
-    def layers(self):
-        """Its layers, as text."""
-        return f"layer {self.first}" if self.last == self.first + 1 else f"layers {self.first} to {self.last - 1}"
-
-    @property
-    def home(self):
-        """Where the weights are during the steps, as text; of several places how much of a block's is in each."""
-        tile, stored, kept = self.tile, itemsize(self.tile.dtype), itemsize(compute_dtype(self.tile.dtype))
-        places = {
-            "registers": (tile.register_chunks, stored),
-            "shared memory": (tile.shared_chunks, kept if tile.math == "fma" else stored),
-            "streamed from the L2 cache at each step": (tile.streamed_chunks, stored),
-        }
-        used = {place: sizes for place, sizes in places.items() if sizes[0]}
-        if len(used) == 1:
-            return next(iter(used))
-        elements = tile.warps * tile.rows * tile.chunk_elements
-        *most, last = [
-            f"{place} ({count * elements * size / 1024:.3g} KiB)" for place, (count, size) in used.items()
-        ]  # fmt: skip
-        return f"{', '.join(most)} and {last}"
-
-    @property
-    def steps_in_all(self):
-        """Steps that follow each other."""
-        return steps_in_all(self.steps, self.last - self.first, self.directions)
-
-    @property
-    def details(self):
-        """How it is tiled and what a step is expected to take, as text."""
-        tile, estimate = self.tile, self.estimate
-        untimed = " (a rate that no device has been asked for)" if tile.math == "tf32x3" else ""
-        stream = ""
-        if tile.streamed_chunks:
-            stream = (
-                f"stream {estimate.stream:.2f} for {estimate.stream_bytes / 1024:.3g} KiB of weights (not timed on any "
-                f"device), "
-            )
-        return (
-            f"{self.blocks} blocks of {tile.threads} threads, each {tile.units} units of {self.sequences} sequences, "
-            f"by {tile.math}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; "
-            f"a step: exchange {estimate.exchange:.2f} µs, read {estimate.read:.2f} for "
-            f"{estimate.read_bytes / 1024:.3g} KiB, {stream}multiply {estimate.multiply:.2f}{untimed}, "
-            f"add {estimate.add:.2f}; "
-            f"{self.microseconds:.0f} µs in all"
-        )
-
-    def __str__(self):
-        return (
-            f"{self.layers} in {self.blocks} blocks of {self.tile.units} units and {self.sequences} sequences, "
-            f"{self.estimate.step:.2f} µs per step, most of it {self.estimate.bound}"
-        )
-
-
-def sources(problem, first, layer, last, backward, tile):
-    """What a block of `layer` multiplies at each step, in a launch of the layers [first, last).
-
-    Args:
-        tile: for its units and warps, a `Tile` or a `BlockSize`.
-    """
-    return _sources(problem, first, layer, last, backward, BlockSize(tile.units, tile.warps))
-
-
-@lru_cache(maxsize=1024)  # each tiling of some layers asks for the same ones
-def _sources(problem, first, layer, last, backward, size):
-    hidden, D, others = problem.hidden_sizes, problem.directions, []
-    if not backward and layer > first:
-        others = [Source(INPUT, 0, D * hidden[layer - 1], D * hidden[layer - 1])]
-    elif backward and layer + 1 < last:
-        columns = problem.cell.num_gates * hidden[layer + 1]
-        others = [Source(INPUT, direction, columns, columns) for direction in range(D)]
-    own = _sources_of_head(problem, hidden[layer], backward, size.units)
-    if not own or len(own + others) > size.warps:
-        columns = problem.cell.num_recurrent * hidden[layer] if backward else hidden[layer]
-        own = [Source(RECURRENT, 0, columns, columns)] * (problem.cell.num_recurrent > 0)
-    return own + others
-
-
-def _sources_of_head(problem, hidden, backward, units):
-    """The sources of R's product where R has blocks on the diagonal (`Cell.heads`), and what a block of the grid owns
-    are units of one of them: that head's columns, backward of each gate. None where it cannot be so.
-
-    All other columns are zero. A dense product would multiply them, and wait for them; it would also carry an infinite
-    number of another head here, as 0 * inf is NaN.
-    """
-    gates, head = problem.cell.num_recurrent, hidden // problem.cell.heads
-    if head == hidden or head % units or head * itemsize(problem.dtype) % PIECE_BYTES:
-        return []
-    width = gates * hidden if backward else hidden
-    return [Source(RECURRENT, 0, head, width, start, head) for start in range(0, width, hidden)] if gates else []
-
-
 def variant(problem, launch):
     """(inputs, drops, masked), the options of the launch's kernel: see `kernels.persistent.forward.make_forward`."""
     several = len(launch.layer_range) > 1
     return several, several and problem.dropping, problem.masked
-
-
-def share(sources, warps, tile):
-    """Warps of a block shared among its sources: per warp (source, first column, number of columns); None for a warp
-    without work.
-
-    Args:
-        sources: see `sources`.
-        warps: number of warps.
-        tile: for its chunks per warp.
-    """
-    shares = []
-    for source in sources:
-        size = tile.chunks * tile.chunk_elements
-        shares += [(source, first, min(size, source.columns - first)) for first in range(0, source.columns, size)]
-    return shares + [None] * (warps - len(shares))
 
 
 @lru_cache(maxsize=256)
@@ -325,7 +136,7 @@ def _room(profile, sequences, num_states, num_per_unit):
 def _columns(problem, first, last, backward, tile):
     """Most columns that a block multiplies at each step; 0 where nothing is multiplied."""
     return max(
-        sum(source.columns for source in sources(problem, first, layer, last, backward, tile))
+        sum(source.columns for source in shares.sources(problem, first, layer, last, backward, tile))
         for layer in range(first, last)
     )
 
@@ -358,7 +169,7 @@ def _best_tiling(problem, profile, first, last, backward):
 
 def forget():
     """Forget all that is remembered of plans: what they are made of has changed."""
-    for remembered in (plan_launches, _best_launch, _tiling_or_refusal, _columns, _sources):
+    for remembered in (plan_launches, _best_launch, _tiling_or_refusal, _columns, shares.sources_of):
         remembered.cache_clear()
 
 
@@ -414,10 +225,11 @@ def _launch(problem, profile, first, last, backward, size_of_block, slices, mixe
             f"the arrays of {last - first} layers are {parameters} bytes of parameters, at most {MAX_PARAMETER_BYTES}"
         )
     math = _math(problem, profile)
-    all_sources = [sources(problem, first, layer, last, backward, size_of_block) for layer in range(first, last)]
+    layers = range(first, last)
+    all_sources = [shares.sources(problem, first, layer, last, backward, size_of_block) for layer in layers]
     size = itemsize(problem.dtype)
     chunk_elements = CHUNK_BYTES // size
-    chunks = _chunks_per_warp(all_sources, warps, chunk_elements)
+    chunks = shares.chunks_per_warp(all_sources, warps, chunk_elements)
     if chunks is None:
         return f"{max(map(len, all_sources))} products for {warps} warps"
     aligned = all(width * size % 16 == 0 for width in problem.hidden_sizes) and units * size % 4 == 0
@@ -479,14 +291,3 @@ def _parameter_bytes(problem, layers, backward):
     # One-dimensional; then noise and masks, both tables, scale and sizes; settings, and two numbers of each random one.
     numbers = max(1, len(cell.settings)) + max(1, 2 * len(cell.noise))
     return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 2 + numbers)
-
-
-def _chunks_per_warp(all_sources, warps, chunk_elements):
-    """Fewest chunks per warp with which the warps of a block can share all of its products; None if they cannot."""
-    if max(map(len, all_sources)) > warps:
-        return None
-    needed = [[ceil(source.columns / chunk_elements) for source in each] for each in all_sources]
-    chunks = 1
-    while any(sum(ceil(number / chunks) for number in each) > warps for each in needed):
-        chunks += 1
-    return chunks

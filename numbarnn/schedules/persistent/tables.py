@@ -16,7 +16,7 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent.columns import BLOCK, INPUT, RECURRENT, Block, Options, Warp
 from numbarnn.kernels.persistent.tile import Tile
-from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import planner, shares
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,14 @@ def _rows(problem, launch, places, layer, direction):
     same, but for sequence and end, which are 0 here."""
     make_warp, places = _backward_warp if launch.backward else _forward_warp, dict(places)
     tile = launch.tile
-    sources = planner.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
-    shares = planner.share(sources, tile.warps, tile)
-    blocks = list(_blocks(problem, launch, places[layer, direction], layer, direction, shares))
-    warps = [[make_warp(problem, launch, places, layer, block, share) for share in shares] for block in blocks]
+    sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
+    of_warps = shares.share(sources, tile.warps, tile)
+    blocks = list(_blocks(problem, launch, places[layer, direction], layer, direction, of_warps))
+    warps = [[make_warp(problem, launch, places, layer, block, share) for share in of_warps] for block in blocks]
     return np.array(blocks, np.int64), np.array(warps, np.int64)
 
 
-def _blocks(problem, launch, place, layer, direction, shares):
+def _blocks(problem, launch, place, layer, direction, of_warps):
     """The rows of `blocks` of a layer and direction: one for each tile of its units."""
     cell, hidden, size = problem.cell, problem.hidden_sizes[layer], launch.tile.units
     gates = max(cell.num_saved, cell.num_gates) if problem.training else cell.num_gates
@@ -136,8 +136,8 @@ def _blocks(problem, launch, place, layer, direction, shares):
             hidden=hidden,
             sequence=0,
             end=0,
-            recurrent_warps=sum(1 for share in shares if share and share[0].kind == RECURRENT),
-            working_warps=sum(1 for share in shares if share),
+            recurrent_warps=sum(1 for share in of_warps if share and share[0].kind == RECURRENT),
+            working_warps=sum(1 for share in of_warps if share),
             gates_width=gates * hidden,
             reads_gates=int(layer == (launch.last - 1 if launch.backward else launch.first)),
             trouble=trouble.waited(layer, direction, launch.backward),
@@ -150,7 +150,7 @@ def _blocks(problem, launch, place, layer, direction, shares):
 
 
 def _forward_warp(problem, launch, places, layer, block, share):
-    """The row of `warps` for a share of `planner.share`, forward. Exchanged are the h of all layers, then what is
+    """The row of `warps` for a share of `shares.share`, forward. Exchanged are the h of all layers, then what is
     dropped out of them."""
     if share is None:
         return Warp()
@@ -188,7 +188,7 @@ def _forward_warp(problem, launch, places, layer, block, share):
 
 
 def _backward_warp(problem, launch, places, layer, block, share):
-    """The row of `warps` for a share of `planner.share`, backward. Exchanged are the gradients of h Rᵀ of all layers
+    """The row of `warps` for a share of `shares.share`, backward. Exchanged are the gradients of h Rᵀ of all layers
     and directions, if there are any, then those of x Wᵀ, if they differ."""
     if share is None:
         return Warp()

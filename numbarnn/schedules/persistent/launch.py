@@ -1,0 +1,113 @@
+"""A launch of persistent kernels: which layers it runs, how they are tiled, and what it is estimated to take."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from numbarnn.common.precision import compute_dtype, itemsize
+from numbarnn.kernels.persistent.tile import Tile
+from numbarnn.schedules import calibration
+from numbarnn.schedules.persistent.costs import Estimate, steps_in_all
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One cooperative launch.
+
+    Attributes:
+        first, last: layers [first, last).
+        tile: the tile of every block.
+        blocks: number of blocks.
+        slices: of the batch: so many blocks have the same units, each for its own slice of the sequences.
+        sequences: most sequences of a block.
+        shared_bytes: dynamic shared memory of each block.
+        estimate: of one step; None while tilings are compared.
+        steps: T.
+        directions: D.
+        backward: whether it is of the backward pass.
+        tiling_us: by which it is compared with other tilings: see `costs.tiling_us`.
+    """
+
+    first: int
+    last: int
+    tile: Tile
+    blocks: int
+    slices: int
+    sequences: int
+    shared_bytes: int
+    estimate: Estimate | None
+    steps: int
+    directions: int
+    backward: bool
+    tiling_us: float
+
+    @property
+    def microseconds(self):
+        """Estimated time of the launch."""
+        per_word = calibration.LOAD_BACKWARD_US if self.backward else calibration.LOAD_US
+        load = per_word.value * self.tile.words_per_lane
+        steps = self.steps_in_all + self.backward  # backward one more, which carries the gradient to the initial state
+        return calibration.LAUNCH_US.value + load + steps * self.estimate.step
+
+    @property
+    def layer_range(self):
+        """Its layers, as a range."""
+        return range(self.first, self.last)
+
+    @cached_property
+    def places(self):
+        """The (layer, direction) pairs of its layers, in order."""
+        return [(layer, direction) for layer in self.layer_range for direction in range(self.directions)]
+
+    @property
+    def layers(self):
+        """Its layers, as text."""
+        return f"layer {self.first}" if self.last == self.first + 1 else f"layers {self.first} to {self.last - 1}"
+
+    @property
+    def home(self):
+        """Where the weights are during the steps, as text; of several places how much of a block's is in each."""
+        tile, stored, kept = self.tile, itemsize(self.tile.dtype), itemsize(compute_dtype(self.tile.dtype))
+        places = {
+            "registers": (tile.register_chunks, stored),
+            "shared memory": (tile.shared_chunks, kept if tile.math == "fma" else stored),
+            "streamed from the L2 cache at each step": (tile.streamed_chunks, stored),
+        }
+        used = {place: sizes for place, sizes in places.items() if sizes[0]}
+        if len(used) == 1:
+            return next(iter(used))
+        elements = tile.warps * tile.rows * tile.chunk_elements
+        *most, last = [
+            f"{place} ({count * elements * size / 1024:.3g} KiB)" for place, (count, size) in used.items()
+        ]  # fmt: skip
+        return f"{', '.join(most)} and {last}"
+
+    @property
+    def steps_in_all(self):
+        """Steps that follow each other."""
+        return steps_in_all(self.steps, self.last - self.first, self.directions)
+
+    @property
+    def details(self):
+        """How it is tiled and what a step is expected to take, as text."""
+        tile, estimate = self.tile, self.estimate
+        untimed = " (a rate that no device has been asked for)" if tile.math == "tf32x3" else ""
+        stream = ""
+        if tile.streamed_chunks:
+            stream = (
+                f"stream {estimate.stream:.2f} for {estimate.stream_bytes / 1024:.3g} KiB of weights (not timed on any "
+                f"device), "
+            )
+        return (
+            f"{self.blocks} blocks of {tile.threads} threads, each {tile.units} units of {self.sequences} sequences, "
+            f"by {tile.math}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; "
+            f"a step: exchange {estimate.exchange:.2f} µs, read {estimate.read:.2f} for "
+            f"{estimate.read_bytes / 1024:.3g} KiB, {stream}multiply {estimate.multiply:.2f}{untimed}, "
+            f"add {estimate.add:.2f}; "
+            f"{self.microseconds:.0f} µs in all"
+        )
+
+    def __str__(self):
+        return (
+            f"{self.layers} in {self.blocks} blocks of {self.tile.units} units and {self.sequences} sequences, "
+            f"{self.estimate.step:.2f} µs per step, most of it {self.estimate.bound}"
+        )

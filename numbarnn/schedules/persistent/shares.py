@@ -1,0 +1,107 @@
+"""What blocks multiply at each step, and how their warps share it."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from typing import NamedTuple
+
+from numbarnn.common.precision import itemsize
+from numbarnn.kernels.persistent.columns import INPUT, RECURRENT
+from numbarnn.kernels.persistent.tile import PIECE_BYTES
+
+
+@dataclass(frozen=True)
+class Source:
+    """A matrix, and what it is multiplied with at each step.
+
+    Attributes:
+        kind: `RECURRENT` or `INPUT`.
+        direction: of the layer above whose input it was, backward; else 0.
+        columns: that a block multiplies.
+        width: columns of the matrix.
+        start: the first of those columns, of a block with the layer's first units.
+        head: units of a head. Of a block in the head after it these columns begin `head` further on, and so on.
+    """
+
+    kind: int
+    direction: int
+    columns: int
+    width: int
+    start: int = 0
+    head: int = 0
+
+    def first_column(self, unit):
+        """The first column that the block multiplies whose first unit is that one."""
+        return self.start + (unit // self.head * self.head if self.head else 0)
+
+
+class BlockSize(NamedTuple):
+    """How many units and warps a block has, before its `Tile` is made."""
+
+    units: int
+    warps: int
+
+
+def sources(problem, first, layer, last, backward, tile):
+    """What a block of `layer` multiplies at each step, in a launch of the layers [first, last).
+
+    Args:
+        tile: for its units and warps, a `Tile` or a `BlockSize`.
+    """
+    return sources_of(problem, first, layer, last, backward, BlockSize(tile.units, tile.warps))
+
+
+@lru_cache(maxsize=1024)  # each tiling of some layers asks for the same ones
+def sources_of(problem, first, layer, last, backward, size):
+    hidden, D, others = problem.hidden_sizes, problem.directions, []
+    if not backward and layer > first:
+        others = [Source(INPUT, 0, D * hidden[layer - 1], D * hidden[layer - 1])]
+    elif backward and layer + 1 < last:
+        columns = problem.cell.num_gates * hidden[layer + 1]
+        others = [Source(INPUT, direction, columns, columns) for direction in range(D)]
+    own = _sources_of_head(problem, hidden[layer], backward, size.units)
+    if not own or len(own + others) > size.warps:
+        columns = problem.cell.num_recurrent * hidden[layer] if backward else hidden[layer]
+        own = [Source(RECURRENT, 0, columns, columns)] * (problem.cell.num_recurrent > 0)
+    return own + others
+
+
+def _sources_of_head(problem, hidden, backward, units):
+    """The sources of R's product where R has blocks on the diagonal (`Cell.heads`), and what a block of the grid owns
+    are units of one of them: that head's columns, backward of each gate. None where it cannot be so.
+
+    All other columns are zero. A dense product would multiply them, and wait for them; it would also carry an infinite
+    number of another head here, as 0 * inf is NaN.
+    """
+    gates, head = problem.cell.num_recurrent, hidden // problem.cell.heads
+    if head == hidden or head % units or head * itemsize(problem.dtype) % PIECE_BYTES:
+        return []
+    width = gates * hidden if backward else hidden
+    return [Source(RECURRENT, 0, head, width, start, head) for start in range(0, width, hidden)] if gates else []
+
+
+def share(sources, warps, tile):
+    """Warps of a block shared among its sources: per warp (source, first column, number of columns); None for a warp
+    without work.
+
+    Args:
+        sources: see `sources`.
+        warps: number of warps.
+        tile: for its chunks per warp.
+    """
+    shares = []
+    for source in sources:
+        size = tile.chunks * tile.chunk_elements
+        shares += [(source, first, min(size, source.columns - first)) for first in range(0, source.columns, size)]
+    return shares + [None] * (warps - len(shares))
+
+
+def chunks_per_warp(all_sources, warps, chunk_elements):
+    """Fewest chunks per warp with which the warps of a block can share all of its products; None if they cannot."""
+    if max(map(len, all_sources)) > warps:
+        return None
+    needed = [[ceil(source.columns / chunk_elements) for source in each] for each in all_sources]
+    chunks = 1
+    while any(sum(ceil(number / chunks) for number in each) > warps for each in needed):
+        chunks += 1
+    return chunks
