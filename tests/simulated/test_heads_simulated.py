@@ -14,7 +14,7 @@ from comparing import assert_same_bits
 from grouped_tiles import launches_of
 from numbarnn.kernels.persistent.columns import RECURRENT, WARP
 from numbarnn.passes import launches
-from numbarnn.schedules.persistent import shares
+from numbarnn.schedules.persistent import shares, tables
 from problems import make_problem
 from running import infer, train
 
@@ -24,6 +24,19 @@ TWO_HEADS = Case("rnn_tanh", T=3, B=2, hidden=(32,), heads=2)
 @pytest.fixture(autouse=True)
 def change(monkeypatch):
     return few_threads(monkeypatch)
+
+
+@pytest.fixture
+def alter():
+    """A function alter(owner, name, value) for what plans and tables are made of: they are made anew."""
+    with pytest.MonkeyPatch.context() as patched:
+
+        def set_to(owner, name, value):
+            patched.setattr(owner, name, value)
+            tables.forget()
+
+        yield set_to
+    tables.forget()
 
 
 @pytest.fixture
@@ -70,14 +83,14 @@ def test_columns_are_those_of_the_head(change, multiplied):
 
 
 @pytest.mark.parametrize("cell, warps", [("rnn_tanh", 2), ("lstm", 8)])
-def test_the_same_bits_as_dense(change, monkeypatch, multiplied, cell, warps):
+def test_the_same_bits_as_dense(change, alter, multiplied, cell, warps):
     """Where a warp's columns are those of one head in both: zeros add nothing."""
     case, found = replace(TWO_HEADS, cell=cell), []
     problem = make_problem(case)
     for dense in (False, True):
         change(warps=(warps,), multiprocessors=100 + dense)  # another device: plans are remembered
         if dense:
-            monkeypatch.setattr(shares, "_sources_of_head", lambda *_: [])
+            alter(shares, "_sources_of_head", lambda *_: [])
         layer = problem.layer("sim", schedule="persistent")
         found.append(infer(layer, problem) | train(layer, problem)[0])
     assert_same_bits(*found, "dense")
@@ -114,8 +127,8 @@ def test_what_is_not_a_number_stays_in_its_head(change):
     assert np.isnan(y[1:, :, :16]).any() and np.isfinite(y[..., 16:]).all()
 
 
-def test_the_first_heads_columns_for_all_are_found(change, monkeypatch):
+def test_the_first_heads_columns_for_all_are_found(change, alter):
     change(warps=(2,), multiprocessors=100)
-    monkeypatch.setattr(shares.Source, "first_column", lambda source, unit: source.start)
+    alter(shares.Source, "first_column", lambda source, unit: source.start)
     with pytest.raises(AssertionError, match="errors above"):
         comparing.check(TWO_HEADS, "sim", "persistent")

@@ -123,6 +123,13 @@ def _rows(problem, launch, places, layer, direction):
     return np.array(blocks, np.int64), np.array(warps, np.int64)
 
 
+def forget():
+    """Forget plans and tables: what they are made of has changed."""
+    planner.forget()
+    for remembered in (_tables, _rows):
+        remembered.cache_clear()
+
+
 def _blocks(problem, launch, place, layer, direction, of_warps):
     """The rows of `blocks` of a layer and direction: one for each tile of its units."""
     cell, hidden, size = problem.cell, problem.hidden_sizes[layer], launch.tile.units
