@@ -4,14 +4,6 @@ from functools import partial
 
 import grouped_tiles
 from numbarnn.engines.gpu import profiles
-from numbarnn.schedules.persistent import planner, tables
-
-
-def forget_plans():
-    """Forget plans and tables that were made: what makes them is changed, or was."""
-    planner.forget()
-    for remembered in (tables._tables, tables._rows):
-        remembered.cache_clear()
 
 
 def few_threads(monkeypatch):
