@@ -1,0 +1,248 @@
+"""The planner of the persistent schedule on real devices: what fits, where weights are, what is refused and why; the
+devices' profiles."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from general_cells import GENERAL
+from numbarnn.bench import planned
+from numbarnn.bench.plan import profile_of
+from numbarnn.bench.speed.command import SETS
+from numbarnn.cells.definition import Noise
+from numbarnn.cells.library import peephole_lstm
+from numbarnn.cuda import arguments
+from numbarnn.engines.gpu import profiles
+from numbarnn.schedules import choose
+from numbarnn.schedules.explain import explain, residences
+from numbarnn.schedules.persistent import planner
+from plan_orders import problem_of
+from planned_launches import check_launches
+
+BOTH_PASSES = (False, True)
+ISSUE_SHAPES = SETS["schedules"]
+by_profile = pytest.mark.parametrize("profile", profiles.PROFILES)
+
+
+@by_profile
+@pytest.mark.parametrize("dtype", ("float32", "float16", "bfloat16", "float64"))
+def test_answers_for_the_issues_shapes(profile, dtype):
+    for cell, shape, backward in product(("lstm", "gru"), ISSUE_SHAPES, BOTH_PASSES):
+        problem = problem_of(cell, dtype, (shape.H,) * shape.L, shape.B, shape.T, profile)
+        try:
+            launches = check_launches(problem, backward)
+        except planner.DoesNotFit as reason:
+            assert_explained(str(reason), problem)
+            continue
+        for launch in launches:
+            assert str(launch.blocks) in str(launch) and launch.tile.math in launch.details
+            one, device = residences(problem, launch), profiles.get(profile)
+            tile, room = launch.tile, device.shared_bytes if launch.tile.shared_chunks else 0
+            room += 4 * device.registers if tile.register_chunks else 0
+            room = room * tile.chunks // max(1, tile.kept_chunks) if tile.streamed_chunks else room
+            assert sum(residence.blocks for residence in one) * problem.directions == launch.blocks
+            assert tile.kept_chunks == 0 or max(residence.block_bytes for residence in one) < room
+            if tile.kept_chunks == 0:
+                continue
+            assert sum(residence.total_bytes for residence in one) <= launch.blocks * room
+
+
+def assert_explained(reason, problem):
+    """A refusal names the problem and the device, and has the numbers of both."""
+    profile = problem.profile
+    kept = 8 if problem.dtype == "float64" else 4 if problem.dtype == "float32" or not profile.tensor_cores else 2
+    weights = problem.directions * problem.cell.num_gates * problem.hidden_sizes[-1] ** 2 * kept
+    for words in (
+        problem.cell.name, str(problem.hidden_sizes[-1]), problem.dtype, profile.name, f"{weights / 2**20:.1f} MiB",
+        f"{profile.multiprocessors} SMs", f"{profile.shared_bytes / 1024:.0f} KiB", "wavefront",
+    ):  # fmt: skip
+        assert words in reason, f"{words!r} is not in {reason!r}"
+
+
+def test_fits_what_the_project_promises():
+    """On an H200 one LSTM layer of up to 1024 units in float32, and four of 512 in float16 in a single launch."""
+    problem = problem_of(hidden=(1024,), batch=64)
+    assert all(len(check_launches(problem, backward)) == 1 for backward in BOTH_PASSES)
+    problem = problem_of(dtype="float16", hidden=(512,) * 4, batch=16, steps=100)
+    assert [(launch.first, launch.last) for launch in check_launches(problem, False)] == [(0, 4)]
+
+
+@pytest.mark.parametrize("backward", BOTH_PASSES)
+@pytest.mark.parametrize("profile", ("h100", "h200"))
+@pytest.mark.parametrize("cell, dtype", list(product(("lstm", "gru"), ("float16", "bfloat16", "float32"))))
+def test_runs_up_to_4096_units(cell, dtype, profile, backward):
+    """What is not kept on the chip is streamed, and the estimate says what that costs."""
+    for hidden, batch in product((1536, 2048, 3072, 4096), (1, 16, 64, 128)):
+        problem = problem_of(cell, dtype, (hidden,), batch, 100, profile)
+        (launch,) = check_launches(problem, backward)
+        tile, rows = launch.tile, launch.tile.rows_per_unit * launch.tile.units
+        if hidden == 4096:
+            assert (
+                launch.blocks == 128
+                and "streamed from the L2 cache" in launch.details
+                and "not timed" in launch.details
+            )
+            weights = (
+                rows * (4096 if not backward else 4096 * problem.cell.num_recurrent) * (2 if dtype != "float32" else 4)
+            )
+            turns = -(-batch // tile.sequences)
+            assert launch.estimate.stream_bytes == turns * (weights * tile.streamed_chunks // tile.chunks)
+
+
+def test_halves_of_2048_units_stay_on_the_chip():
+    """In registers and shared memory together, of up to 16 sequences forward and backward."""
+    problem = problem_of(dtype="float16", hidden=(2048,), batch=16, steps=100)
+    for backward in BOTH_PASSES:
+        (launch,) = check_launches(problem, backward)
+        assert launch.tile.resident == "registers+shared" and "weights in registers (" in launch.details
+        kept = launch.tile.warps * launch.tile.rows * launch.tile.chunks * 64
+        assert launch.blocks * kept == 4 * 2048 * 2048 * 2, "all of R"
+
+
+def test_what_fits_in_one_place_is_kept_there():
+    """As recorded: no device has been asked how fast several places are."""
+    for shape, dtype, backward in product(ISSUE_SHAPES, ("float16", "float32"), BOTH_PASSES):
+        problem = problem_of("lstm", dtype, (shape.H,) * shape.L, shape.B, shape.T)
+        for launch in planner.plan_launches(problem, problem.profile, backward):
+            assert launch.tile.resident in ("registers", "shared"), launch
+
+
+@pytest.mark.parametrize("backward", BOTH_PASSES)
+def test_four_layers_in_one_launch(backward, monkeypatch):
+    """Of 512 units in halves, 64 sequences: in shared memory, or with a part in registers, which is loaded once."""
+    problem = problem_of(dtype="float16", hidden=(512,) * 4, batch=64, steps=100)
+    whole = planner._best_launch(problem, problem.profile, 0, 4, backward)
+    monkeypatch.setattr(planner, "MIXED", (True,))
+    other = replace(problem, profile=replace(problem.profile, name="a device of mixed tiles"))  # planned anew
+    mixed = planner._best_launch(other, other.profile, 0, 4, backward)
+    assert (whole.tile.resident, mixed.tile.resident) == ("shared", "registers+shared")
+    assert mixed.estimate.step < whole.estimate.step
+
+
+def test_layers_that_stay_on_the_chip_are_not_streamed_to_share_a_launch():
+    problem = problem_of(dtype="float16", hidden=(512,) * 8, batch=16, steps=100)
+    for backward in BOTH_PASSES:
+        assert not any(launch.tile.streamed_chunks for launch in check_launches(problem, backward))
+
+
+def test_streaming_from_memory_takes_longer_than_from_the_cache():
+    """Where all blocks' weights are larger than the L2 cache, whose bandwidth would let them through faster."""
+    cached = problem_of(
+        dtype="float16", hidden=(4096,), batch=16, profile=replace(profiles.get("h200"), l2_bytes=2**30)
+    )
+    (fast,), (slow,) = (
+        planner.plan_launches(each, each.profile, False)
+        for each in (cached, replace(cached, profile=profiles.get("h200")))
+    )
+    assert fast.tile == slow.tile and fast.estimate.stream_bytes == slow.estimate.stream_bytes
+    ratio = slow.estimate.stream / fast.estimate.stream
+    assert ratio == pytest.approx(cached.profile.l2_gb_s / cached.profile.memory_gb_s)
+
+
+def test_auto_takes_what_is_estimated_faster_than_streaming():
+    problem = problem_of(dtype="float16", hidden=(4096,), batch=64, steps=100)
+    explanation = explain(choose("auto"), problem, False)
+    assert explanation.taken.schedule == "stepwise" and "persistent would take" in explanation.why
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"splits_tf32": True}, "128 rows of weights and 8 warps leave too few .* allow_tf32=False or True more fit"),
+        ({"dtype": "float64"}, "128 rows of weights and 8 warps leave too few registers to weights on their way"),
+    ],
+    ids=("three products", "float64"),
+)
+def test_refuses_4096_units_of_what_takes_more_registers(options, words):
+    """Forward; backward, where a unit has one row, they fit."""
+    problem = problem_of(hidden=(4096,), batch=16, **options)
+    with pytest.raises(planner.DoesNotFit, match=words):
+        planner.plan_launches(problem, problem.profile, False)
+    check_launches(problem, True)
+
+
+@pytest.mark.parametrize("backward", BOTH_PASSES)
+def test_refuses_8192_units_in_float32(backward):
+    problem = problem_of(hidden=(8192,), batch=64, steps=100)
+    with pytest.raises(planner.DoesNotFit) as reason:
+        planner.plan_launches(problem, problem.profile, backward)
+    assert_explained(str(reason.value), problem)
+    assert "8192" in str(reason.value) and "1024.0 MiB" in str(reason.value) and "132 SMs" in str(reason.value)
+
+
+def parameter_bytes(shipped):
+    """Of a kernel's parameters, each at a multiple of its own size."""
+    total = 0
+    for size in arguments._value_sizes("".join(arguments.Arguments("", shipped.arguments)._formats)):
+        total += -total % size + size
+    return total
+
+
+RANDOM = replace(peephole_lstm, noise=(Noise(0.5), Noise(0.25, 1 / 0.75), Noise(0.1)))
+
+
+@pytest.mark.parametrize("backward", BOTH_PASSES)
+@pytest.mark.parametrize("cell", ("lstm", "rnn_tanh", peephole_lstm, RANDOM), ids=("lstm", "rnn", "per unit", "random"))
+def test_parameters_of_kernels_are_counted(cell, backward):
+    """All of them: a kernel with more than there is room for would not compile."""
+    for layers, directions in ((1, 1), (9, 1), (3, 2)):
+        problem = problem_of(
+            cell, "float16", (16,) * layers, 4, profile=profiles.get("h200"), directions=directions, dropout=0.5,
+            padded=True,
+        )  # fmt: skip
+        (launch, *_) = planner.plan_launches(replace(problem, hidden_sizes=(16,)), problem.profile, backward)
+        found = parameter_bytes(planned.persistent_kernel(problem, replace(launch, last=layers)))
+        assert found <= planner._parameter_bytes(problem, layers, backward)
+
+
+def test_a_launch_has_no_more_layers_than_parameters_have_room_for():
+    """Of nine layers those of a cell with random numbers would take 4,136 bytes."""
+    for cell, launches in ((peephole_lstm, 1), (RANDOM, 2)):
+        problem = problem_of(cell, "float32", (16,) * 9, 4)
+        assert len(planner.plan_launches(problem, problem.profile, True)) == launches
+
+
+def test_refuses_more_blocks_than_multiprocessors():
+    problem = problem_of(hidden=(8192,))
+    with pytest.raises(planner.DoesNotFit, match="32 units per block make 256 blocks, for 132 SMs"):
+        planner.plan_launches(problem, problem.profile, False)
+
+
+def test_refuses_more_blocks_than_multiprocessors_without_weights():
+    problem = problem_of(GENERAL["light"], hidden=(8192,))
+    with pytest.raises(planner.DoesNotFit, match="on NVIDIA H200: closest: 32 units per block make 256 blocks"):
+        planner.plan_launches(problem, problem.profile, False)
+
+
+def test_refuses_a_device_without_cooperative_launches():
+    problem = problem_of(profile=replace(profiles.get("t4"), cooperative=False))
+    with pytest.raises(planner.DoesNotFit, match="NVIDIA T4 has no cooperative launches"):
+        planner.plan_launches(problem, problem.profile, False)
+
+
+def test_same_answer_every_time():
+    problem = problem_of(dtype="float16", hidden=(512, 256, 512), batch=64, directions=2)
+    first = [planner.plan_launches(problem, problem.profile, backward) for backward in BOTH_PASSES]
+    planner.forget()
+    assert first == [planner.plan_launches(problem, problem.profile, backward) for backward in BOTH_PASSES]
+
+
+def test_profiles_by_name():
+    assert profiles.get("h200") is profiles.PROFILES["h200"]
+    assert profiles.get(profiles.SIMULATOR) is profiles.SIMULATOR
+    for name in ("v100", "H200", None, 3):
+        with pytest.raises(ValueError, match="profile must be one of a100, .*" + repr(name)):
+            profiles.get(name)
+
+
+def test_profile_of_a_machine_without_gpu(monkeypatch):
+    monkeypatch.setattr("numbarnn.engines.why_not", lambda name: f"no {name} today")
+    with pytest.raises(RuntimeError, match=r"'device'.*no cuda today.*Name one of a100, h100"):
+        profile_of("device")
+
+
+@pytest.mark.gpu
+def test_profile_of_this_machine():
+    profile = profile_of("device")
+    assert profile.multiprocessors > 0 and profile.shared_bytes >= 48 * 1024 and profile.registers >= 2**15
