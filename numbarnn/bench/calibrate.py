@@ -18,7 +18,7 @@ import numpy as np
 
 from numbarnn.bench import report
 from numbarnn.bench.cases.passes import FORWARD
-from numbarnn.bench.cases.shapes import tf32_name
+from numbarnn.bench.cases.shapes import with_tf32
 from numbarnn.bench.speed import record
 from numbarnn.cells import CELLS
 from numbarnn.engines.gpu import profiles
@@ -67,8 +67,7 @@ def limit_of(row):
 def name_of(row):
     """A row in words."""
     sizes = ",".join(map(str, row["shape"].values()))
-    words = row["cell"], sizes, row["dtype"], tf32_name(row["tf32"]), row["what"]
-    return " ".join(filter(None, words))
+    return f"{row['cell']} {sizes} {with_tf32(row['dtype'], row['tf32'])} {row['what']}"
 
 
 # ---------------------------------------------------------------------------------------------------------- the fit

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numbarnn
 from numbarnn.bench.cases.passes import FORWARD, TRAINING, WHOLE
-from numbarnn.bench.cases.shapes import SETS, TF32, Shape, tf32_name
+from numbarnn.bench.cases.shapes import SETS, TF32, Shape, with_tf32
 from numbarnn.bench.speed import record, trust
 from numbarnn.bench.speed.lineup import TORCH
 
@@ -135,7 +135,7 @@ def table(device, shapes):
     columns, square = newest(device, shapes), all(s.I == s.H for s in shapes)
     heads = ["T, B, H, layers" if square else "T, B, I, H, layers"]
     for cell, dtype, tf32 in columns:
-        heads += [f"{NAMES[cell]} {f'{dtype} {tf32_name(tf32)}'.rstrip()} forward", "with backward"]
+        heads += [f"{NAMES[cell]} {with_tf32(dtype, tf32)} forward", "with backward"]
     rows = [heads]
     for shape in shapes:
         sizes = [shape.T, shape.B, *([] if square else [shape.I]), shape.H, shape.L]

@@ -126,3 +126,8 @@ TF32 = {"off": False, "on": True, "3x": "3x"}
 def tf32_name(tf32):
     """What is said of float32 with an `allow_tf32`; empty where nothing is."""
     return {False: "", True: "TF32", "3x": "3xTF32"}[tf32]
+
+
+def with_tf32(dtype, tf32):
+    """A dtype's name, and after it what is said of float32 with an `allow_tf32`."""
+    return f"{dtype} {tf32_name(tf32)}".rstrip()

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.bench.cases.passes import SHORT, STEP, TRAINING, WHOLE
-from numbarnn.bench.cases.shapes import tf32_name
+from numbarnn.bench.cases.shapes import with_tf32
 from numbarnn.bench.speed import record, trust
 from numbarnn.bench.speed.lineup import is_cudnn
 from numbarnn.bench.speed.peak import smallest_traffic, work_of
@@ -29,7 +29,7 @@ class Key(NamedTuple):
 
     def __str__(self):
         sizes = ",".join(map(str, [*self.shape, *self.form])) + (" skip" if self.skip else "")
-        words = [self.cell, sizes, f"{self.dtype} {tf32_name(self.tf32)}".rstrip(), SHORT[self.what]]
+        words = [self.cell, sizes, with_tf32(self.dtype, self.tf32), SHORT[self.what]]
         return " ".join([*words, *([self.schedule] if self.schedule != "auto" else [])])
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from numbarnn.bench import info, report
 from numbarnn.bench.cases.passes import SHORT, USUAL
-from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, shapes, tf32_name
+from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, shapes, with_tf32
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import record, stream, timing, trust
 from numbarnn.bench.speed.lineup import disagreement
@@ -36,13 +36,8 @@ class Problem(NamedTuple):
     schedules: tuple
 
     def __str__(self):
-        more = f"{_with_tf32(self.tf32)}{' skip' * (self.semantics.input_mode == 'skip')}"
-        return f"{self.cell} {self.shape} {self.dtype}{more}"
-
-
-def _with_tf32(tf32):
-    """The word of a name; nothing without TF32."""
-    return f" {tf32_name(tf32)}".rstrip().lower()
+        more = " skip" * (self.semantics.input_mode == "skip")
+        return f"{self.cell} {self.shape} {with_tf32(self.dtype, self.tf32).lower()}{more}"
 
 
 def problems(of):
@@ -142,8 +137,8 @@ def told(answers):
 
 def _about(row):
     sizes = ",".join(map(str, row["shape"].values()))
-    more = f"{_with_tf32(row['tf32'])}{' skip' * (row['input_mode'] == 'skip')}"
-    return f"{row['cell']} {sizes} {row['dtype']}{more} {SHORT[row['what']]}"
+    more = " skip" * (row["input_mode"] == "skip")
+    return f"{row['cell']} {sizes} {with_tf32(row['dtype'], row['tf32']).lower()}{more} {SHORT[row['what']]}"
 
 
 def _told_of_streams(rows):
