@@ -315,6 +315,23 @@ def make_wait(tile, group):
     return jit(wait, BACKEND)
 
 
+def _make_arrival(look, wait):
+    """A device function arrival(loaded, operand, patience) -> whether a group of chunks that it looks for has come.
+
+    One that has not is reported before the next one is waited for: nobody waits for long then.
+    """
+    report, unnamed = make_report(), make_unnamed()
+
+    def arrival(loaded, operand, patience):
+        look(loaded, operand)
+        done = wait(loaded, operand, patience)
+        if not done:
+            report(patience.trouble, unnamed())  # the kernel says where
+        return done
+
+    return jit(arrival, BACKEND)
+
+
 @cache
 def make_gather(tile, uses):
     """A device function that gathers an `Operand`, group by group, and does something with each as soon as it is there.
@@ -322,20 +339,18 @@ def make_gather(tile, uses):
     gather(fragments, sums, loaded, shared, operand, patience) -> whether all has come
 
     With `Tile.groups_ahead` the next group is looked for before this one is waited for: its way from the L2 cache
-    passes while this one is used. A group that has not come in time is reported before the next one is waited for:
-    nobody waits for long then.
+    passes while this one is used.
 
     Args:
         uses: for each group a device function use(fragments, sums, loaded, shared).
     """
-    report, unnamed, ahead = make_report(), make_unnamed(), tile.groups_ahead
+    ahead = tile.groups_ahead
 
     def make_group(look, wait, use):
+        arrival = _make_arrival(look, wait)
+
         def gather_group(fragments, sums, loaded, shared, operand, patience):
-            look(loaded, operand)
-            done = wait(loaded, operand, patience)
-            if not done:
-                report(patience.trouble, unnamed())  # the kernel says where
+            done = arrival(loaded, operand, patience)
             use(fragments, sums, loaded, shared)
             return done
 
@@ -356,7 +371,7 @@ def make_streamed_groups(tile, multiply):
 
     multiply: of (fragments, sums, loaded, shared, group), the number of the group among those that are streamed.
     """
-    look, wait, report, unnamed = make_look(tile, 0), make_wait(tile, 0), make_report(), make_unnamed()
+    arrival = _make_arrival(make_look(tile, 0), make_wait(tile, 0))
     first, between = np.int32(tile.kept_chunks * tile.chunk_elements), np.int32(tile.gathered * tile.chunk_elements)
     groups = tile.streamed_chunks // tile.gathered
 
@@ -374,11 +389,7 @@ def make_streamed_groups(tile, multiply):
         all_came = True
         for number in range(groups):
             group = np.int32(number)
-            following = rest(operand, first + group * between)
-            look(loaded, following)
-            if not wait(loaded, following, patience):
-                report(patience.trouble, unnamed())
-                all_came = False
+            all_came = arrival(loaded, rest(operand, first + group * between), patience) and all_came
             multiply(fragments, sums, loaded, shared, group)
         return all_came
 
