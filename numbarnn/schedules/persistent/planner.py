@@ -152,15 +152,16 @@ def _tiling_or_refusal(sizes, profile, first, last, backward):
 
 def _best_tiling(problem, profile, first, last, backward):
     """`_best_launch` without an estimate, for a problem or its `_Sizes`."""
+    kept, part, cuts = _sizes(problem)._replace(batch=0), (first, last, backward), _slices(problem.batch)
     for mixed in MIXED:
         launches, refusals = [], []
         for units in UNITS:
             for warps in profile.warps:
-                for slices in SLICES:
-                    launch = _launch(problem, profile, first, last, backward, BlockSize(units, warps), slices, mixed)
+                for cut in cuts:
+                    launch = _launch(problem, kept, profile, part, BlockSize(units, warps), cut, mixed)
                     if not isinstance(launch, str):
                         launches.append(launch)
-                    elif slices == 1:
+                    elif cut == cuts[0]:
                         refusals.append(launch)
         if launches:
             return min(launches, key=lambda launch: launch.tiling_us)
@@ -169,7 +170,7 @@ def _best_tiling(problem, profile, first, last, backward):
 
 def forget():
     """Forget all that is remembered of plans: what they are made of has changed."""
-    for remembered in (plan_launches, _best_launch, _tiling_or_refusal, _columns, shares.sources_of):
+    for remembered in (plan_launches, _best_launch, _tiling_or_refusal, _tiles, _columns, shares.sources_of):
         remembered.cache_clear()
 
 
@@ -207,33 +208,62 @@ def _math(problem, profile):
     return "fma"
 
 
-def _launch(problem, profile, first, last, backward, size_of_block, slices, mixed):
-    """The Launch with blocks of a `BlockSize` and that many slices of the batch, or why not, as text.
+def _slices(batch):
+    """Ways to cut a batch among blocks with the same units: (slices, most sequences of one)."""
+    lengths = [min(batch, ceil(ceil(batch / OCTET) / slices) * OCTET) for slices in SLICES]
+    return [(ceil(batch / sequences), sequences) for sequences in dict.fromkeys(lengths)]
 
-    mixed: whether weights may be in several places; else they are in one.
+
+def _launch(problem, kept, profile, part, size_of_block, cut, mixed):
+    """The Launch with blocks of a `BlockSize` and the batch cut in one of its `_slices`, or why not, as text.
+
+    Args:
+        kept: the problem's `_Sizes` without its batch. part: (first, last, backward).
+        mixed: whether weights may be in several places; else they are in one.
     """
-    hidden, D, batch = problem.hidden_sizes[first:last], problem.directions, problem.batch
-    units, warps = size_of_block
-    sequences = ceil(ceil(batch / OCTET) / slices) * OCTET
-    slices, sequences = ceil(batch / sequences), min(batch, sequences)
-    blocks = sum(D * ceil(width / units) for width in hidden) * slices
+    (first, last, backward), (units, warps), (slices, sequences) = part, size_of_block, cut
+    directions = problem.directions
+    blocks = sum([directions * ceil(width / units) for width in problem.hidden_sizes[first:last]]) * slices
     if blocks > profile.multiprocessors:
         return f"{units} units per block make {blocks} blocks, for {profile.multiprocessors} SMs"
-    parameters = _parameter_bytes(problem, last - first, backward)
+    # Of a batch only mixed tiles know more than whether it is multiplied 8 or 16 sequences at once.
+    tiles = _tiles(kept, profile, part, size_of_block, sequences if mixed else min(sequences, OCTET + 1), mixed)
+    if isinstance(tiles, str):
+        return tiles
+    found, needed = None, []
+    for tile, columns in tiles:
+        needed.append(tile.shared_bytes(sequences, problem.cell.num_states))
+        if needed[-1] <= profile.shared_bytes - STATIC_SHARED_BYTES:
+            compared = tiling_us(problem, profile, tile, (blocks, slices, sequences, last - first), columns)
+            if found is None or compared < found[-1]:
+                found = tile, blocks, slices, sequences, needed[-1], None, problem.steps, directions, backward, compared
+    if found is None:
+        return (
+            f"{blocks} blocks of {units} units with {warps} warps need {min(needed) / 1024:.0f} KiB of shared memory "
+            f"each, of {profile.shared_bytes / 1024:.0f} KiB"
+        )
+    return Launch(first, last, *found)
+
+
+@lru_cache(maxsize=4096)
+def _tiles(kept, profile, part, size_of_block, sequences, mixed):
+    """((tile, most columns that a block multiplies), ...) of blocks of that many sequences, or why there is none, as
+    text; arguments as of `_launch`. A new batch finds the tiles of those before it here."""
+    (first, last, backward), (units, warps) = part, size_of_block
+    parameters = _parameter_bytes(kept, last - first, backward)
     if parameters > MAX_PARAMETER_BYTES:
         return (
             f"the arrays of {last - first} layers are {parameters} bytes of parameters, at most {MAX_PARAMETER_BYTES}"
         )
-    math = _math(problem, profile)
-    layers = range(first, last)
-    all_sources = [shares.sources(problem, first, layer, last, backward, size_of_block) for layer in layers]
-    size = itemsize(problem.dtype)
+    math = _math(kept, profile)
+    all_sources = [shares.sources(kept, first, layer, last, backward, size_of_block) for layer in range(first, last)]
+    size = itemsize(kept.dtype)
     chunk_elements = CHUNK_BYTES // size
     chunks = shares.chunks_per_warp(all_sources, warps, chunk_elements)
     if chunks is None:
         return f"{max(map(len, all_sources))} products for {warps} warps"
-    aligned = all(width * size % 16 == 0 for width in problem.hidden_sizes) and units * size % 4 == 0
-    gates, recurrent = problem.cell.num_gates, problem.cell.num_recurrent
+    aligned = all(width * size % 16 == 0 for width in kept.hidden_sizes) and units * size % 4 == 0
+    gates, recurrent = kept.cell.num_gates, kept.cell.num_recurrent
     rows = 1 if backward else max(1, recurrent, gates if last > first + 1 else 0)  # per unit
     biases = 0 if backward else gates + recurrent
     octets = _octets(math, rows * units, warps, sequences)
@@ -243,31 +273,17 @@ def _launch(problem, profile, first, last, backward, size_of_block, slices, mixe
             f"split in two: at most {ROWS_IF_SPLIT[0]} rows and {WARPS_IF_SPLIT} warps; with allow_tf32=False or True "
             f"more fit"
         )
-    plain = Tile(problem.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases)
-    states, per_unit = problem.cell.num_states, problem.cell.num_per_unit
-    room = _room(profile, sequences, states, per_unit)
-    tiles = mixed_tiles(plain, room) if mixed else (whole_tile(plain, room),)
-    needed, launches = [], []
-    for tile in tiles:
+    plain = Tile(kept.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases)
+    room = _room(profile, sequences, kept.cell.num_states, kept.cell.num_per_unit)
+    found = []
+    for tile in mixed_tiles(plain, room) if mixed else (whole_tile(plain, room),):
         share_of_warp = tile.chunks * chunk_elements
         whole = all(source.columns % share_of_warp == 0 for each in all_sources for source in each)
         tile = replace(looking_ahead(tile, room), whole=whole)
-        needed.append(tile.shared_bytes(sequences, states))
-        if needed[-1] <= room.shared_bytes:
-            columns = _columns(problem, first, last, backward, tile)
-            compared = tiling_us(problem, profile, tile, (blocks, slices, sequences, last - first), columns)
-            launches.append(
-                Launch(
-                    first, last, tile, blocks, slices, sequences, needed[-1], None, problem.steps, D, backward, compared
-                )
-            )  # fmt: skip
-    if launches:
-        return min(launches, key=lambda launch: launch.tiling_us)
-    if not needed:
-        return f"{rows * units} rows of weights and {warps} warps leave too few registers to weights on their way"
+        found.append((tile, _columns(kept, first, last, backward, tile)))
     return (
-        f"{blocks} blocks of {units} units with {warps} warps need {min(needed) / 1024:.0f} KiB of shared memory "
-        f"each, of {profile.shared_bytes / 1024:.0f} KiB"
+        tuple(found)
+        or f"{rows * units} rows of weights and {warps} warps leave too few registers to weights on their way"
     )
 
 
