@@ -149,10 +149,14 @@ class Plan:
         return "\n".join([head, *(f"  {number:3d}  {task}" for number, task in enumerate(self.tasks))])
 
 
-def covering(tasks, times, steps, backward):
-    """Those of the tasks that work on any of the times (a slice), of T `steps` of the forward or backward pass."""
-    spans = ((task, task.times(steps, backward)) for task in tasks)
-    return tuple(task for task, span in spans if span.start < times.stop and times.start < span.stop)
+def with_times(tasks, steps, backward):
+    """[(task, its slice of times)] of T `steps` of the forward or backward pass, for `covering`."""
+    return [(task, task.times(steps, backward)) for task in tasks]
+
+
+def covering(timed, times):
+    """Those of the tasks, as `with_times` has them, that work on any of the times (a slice)."""
+    return tuple([task for task, own in timed if own.start < times.stop and times.start < own.stop])
 
 
 def weight_tasks(layer, directions, steps, dropout, needs=((), ())):

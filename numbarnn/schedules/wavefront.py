@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from numbarnn.schedules import stepwise
 from numbarnn.schedules.base import SizedSchedule
-from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks
+from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks, with_times
 
 NAME = "wavefront"
 
@@ -60,26 +60,26 @@ def _recurrence(layer, direction, blocks, needs):
 def plan_forward(layers, directions, steps, dropout=False, products=None):
     """The forward plan; arguments as in `stepwise.plan_forward`."""
     blocks = _blocks(layers, steps)
-    tasks, below = [], []  # below: what gives the layer's input
+    tasks, below = [], []  # below: what gives the layer's input, with the times that it gives
     for layer in range(layers):
         if dropout and layer > 0:
-            below = [
-                Task("dropout", layer, BOTH, first, last, covering(below, slice(first, last), steps, False))
-                for first, last in blocks
+            dropped = [
+                Task("dropout", layer, BOTH, first, last, covering(below, slice(first, last))) for first, last in blocks
             ]
-            tasks += below
+            tasks += dropped
+            below = with_times(dropped, steps, False)
         recurrences = []
         for direction in range(directions):
             needs = {}
             for first, last in blocks:
                 product = Task("input", layer, direction, first, last)
-                needs[first, last] = covering(below, product.times(steps), steps, False)
+                needs[first, last] = covering(below, product.times(steps))
                 if products is None or layer in products:
                     tasks.append(replace(product, needs=needs[first, last]))
                     needs[first, last] = (tasks[-1],)
             recurrences += _recurrence(layer, direction, blocks, lambda *block, needs=needs: needs[block])
         tasks += recurrences
-        below = recurrences
+        below = with_times(recurrences, steps, False)
     return _by_diagonals(Plan(NAME, False, _reason(layers, steps), tuple(tasks), concurrent=True))
 
 
@@ -89,12 +89,11 @@ def plan_backward(layers, directions, steps, dropout=False, weights=True, input_
     blocks = _blocks(layers, steps)
     tasks, above = [], []  # above: what gives the gradient of the layer's output
     for layer in reversed(range(layers)):
-        recurrences = []
+        recurrences, timed = [], with_times(above, steps, True)
         for direction in range(directions):
 
-            def needs(first, last, layer=layer, direction=direction, above=above):
-                times = Task("steps", layer, direction, first, last).times(steps, backward=True)
-                return covering(above, times, steps, True)
+            def needs(first, last, layer=layer, direction=direction, timed=timed):
+                return covering(timed, Task("steps", layer, direction, first, last).times(steps, backward=True))
 
             recurrences.append(_recurrence(layer, direction, blocks, needs))
         tasks += [task for recurrence in recurrences for task in recurrence]
@@ -112,10 +111,10 @@ def plan_backward(layers, directions, steps, dropout=False, weights=True, input_
 
 def _input_gradients(layer, blocks, recurrences, steps):
     """The tasks for the gradient of a layer's input, one per block of times."""
+    timed = with_times([task for each in recurrences for task in each], steps, True)
     tasks = []
     for first, last in blocks:
-        needs = [task for each in recurrences for task in covering(each, slice(first, last), steps, True)]
-        tasks.append(Task("input", layer, BOTH, first, last, tuple(needs)))
+        tasks.append(Task("input", layer, BOTH, first, last, covering(timed, slice(first, last))))
     return tasks
 
 

@@ -164,8 +164,8 @@ MUTATIONS = {
     ),
     "wavefront_loses_a_need": Mutation(
         "numbarnn/schedules/wavefront.py",
-        "covering(below, product.times(steps), steps, False)\n",
-        "covering(below, product.times(steps), steps, False)[:1]\n",
+        "covering(below, product.times(steps))\n",
+        "covering(below, product.times(steps))[:1]\n",
         "tests/schedules/test_wavefront.py",
     ),
     "reset_beyond_length": Mutation(
