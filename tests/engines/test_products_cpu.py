@@ -29,7 +29,7 @@ PRODUCTS = {  # M, N, K
     "70x49x3": (70, 49, 3),  # few terms, as many as are multiplied row by row where a is transposed, and one more
     "70x49x4": (70, 49, 4),
     "130x64x20": (130, 64, 20),
-    "50x40x900": (50, 40, 900),  # many rows, and few: several chunks of terms, pieces of columns
+    "50x40x300": (50, 40, 300),  # many rows, and few: several chunks of terms, pieces of columns
     "9x70x1100": (9, 70, 1100),
 }
 

@@ -159,13 +159,13 @@ _CPU = {
     "R as it lies, da R of a second piece of columns":
         lambda s: not _packed(s) and _few(s.case.B) and s.P > 4 * products.UNITS,
     "R as it lies, da R of a second chunk of terms":
-        lambda s: not _packed(s) and _few(s.case.B) and s.G * s.H > products.CHAIN_OF_PIECE,
+        lambda s: not _packed(s) and _few(s.case.B) and s.G * s.H > products.CHAIN,
     "x Wᵀ of few rows, a second chunk of terms":
-        lambda s: _few(s.rows) and s.I > 8 * products.CHAIN_OF_PIECE,
+        lambda s: _few(s.rows) and s.I > 8 * products.CHAIN,
     "x Wᵀ of many rows, a second chunk of terms":
         lambda s: s.rows > products.PIECED_ROWS and s.I > products.CHAIN,
     "da W of few rows, a second chunk of terms":
-        lambda s: _few(s.rows) and s.G * s.H > products.CHAIN_OF_PIECE,
+        lambda s: _few(s.rows) and s.G * s.H > products.CHAIN,
     "da W of many rows, a second chunk of terms":
         lambda s: s.rows > products.PIECED_ROWS and s.G * s.H > products.CHAIN,
     "gradients of W and R, a second chunk of rows":

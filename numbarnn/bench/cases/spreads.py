@@ -114,7 +114,7 @@ COMPILED_BOUNDARIES = (  # on the CPU and on GPUs
     Case("lstm", 5, 11, 5, (141,), lengths="padded"),
     Case("lstm", 5, 27, 5, (150,), proj_size=40, dtype="float64"),
     Case("rnn_tanh", 2, 2, 1030, (5,)),
-    Case("rnn_tanh", 14, 43, 5, (200, 20), bidirectional=True, dropout=0.3),
+    Case("rnn_tanh", 14, 43, 5, (128, 20), bidirectional=True, dropout=0.3),
     Case("gru_reset_before", 5, 27, 5, (100,)),
     Case("layer_norm_rnn", 2, 2, 5, (261,)),
     Case("layer_norm_rnn", 4, 36, 5, (150,)),

@@ -29,8 +29,7 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
-CHAIN = 384  # terms that a product adds up one after another, as many as in PyTorch's products; and with few rows
-CHAIN_OF_PIECE = 128
+CHAIN = 128  # terms that a product adds up one after another; of 384 dR errs up to 6 times as PyTorch's on AVX-512
 FEW_TERMS = 3  # up to which columns are multiplied by rows, as by `_few_terms`
 PIECED_ROWS = 40  # m up to which OpenBLAS gets a product in small pieces
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
@@ -89,9 +88,8 @@ def blas_product(zero, address):
     """A `records.Product` of matrices as they are.
 
     In pieces, for two reasons. OpenBLAS adds up as many as 500 terms one after another; sums of CHAIN terms, added up,
-    have a smaller rounding error and cost nothing; of 128 they have .85 of it, but take 1 to 8 % longer. And unless a
-    product is small, OpenBLAS first copies both matrices into a layout of its own; with few rows that takes longer than
-    the product: small pieces are up to 3 times faster.
+    have half the rounding error and cost nothing. And unless a product is small, OpenBLAS first copies both matrices
+    into a layout of its own; with few rows that takes longer than the product: small pieces are up to 3 times faster.
     """
     at, item = product_at(address), bytes_of(zero)
     m, n, k = at.rows, at.columns, at.terms
@@ -104,7 +102,7 @@ def blas_product(zero, address):
     if 1 < m <= PIECED_ROWS and not transpose_a:
         width = 2 * UNITS if transpose_b else 4 * UNITS
         lanes = 8 if transpose_b else 1  # rows by rows: OpenBLAS adds the terms up in several lanes anyway
-        depth = min(lanes * CHAIN_OF_PIECE, SMALL_PRODUCT // (max(1, m) * width))
+        depth = min(lanes * CHAIN, SMALL_PRODUCT // (max(1, m) * width))
     for i in range(0, n, width):
         for j in range(0, k, depth):
             a_start = at.a + (j * lda if transpose_a else j) * item
