@@ -19,7 +19,7 @@ from numbarnn.engines.cpu.calls import address
 from numbarnn.engines.cpu.records import Product
 from step_buffers import nans, normal
 
-ROWS = range(14)  # up to two tiles and a row
+ROWS = range(2 * vectors.MOST_ROWS + 2)  # up to two tiles and a row
 TERMS = (0, 1, 7, 256, 257, 600)  # none, no whole square to transpose, one CHAIN and more
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 by_terms = pytest.mark.parametrize("terms", TERMS)

@@ -22,7 +22,7 @@ READ_BYTES = 1 << 28  # more than caches hold
 READS = 8
 _WORD = np.uint64(0)
 
-_tile = packed_tile(MOST_ROWS)
+_tile, _ROWS = packed_tile(MOST_ROWS, MOST_ROWS), np.intp(MOST_ROWS)
 
 
 @by_address
@@ -32,7 +32,7 @@ def _tiles(zero, job_address):
     what = product_at(job.what)
     out, row = what.out + job.thread * MOST_ROWS * what.out_row, what.out_row
     for _ in range(what.rows):
-        _tile(zero, what.a, what.b, what.b, what.terms, out, row, False)
+        _tile(zero, _ROWS, what.a, what.b, what.b, what.terms, out, row, False)
 
 
 def cpu_peak(threads, dtype="float32"):

@@ -9,6 +9,7 @@ import numpy as np
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.records import by_address, product_at
 from numbarnn.engines.cpu.vectors import (
+    FETCHED,
     LINE,
     MOST_ROWS,
     UNROLLED,
@@ -24,16 +25,15 @@ from numbarnn.engines.cpu.vectors import (
 
 PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
 CHAIN = 256  # terms added up one after another, and as much of a panel as stays in the first cache
-BLOCK_BYTES = (
-    48 << 10
-)  # of a block of rows, CHAIN terms of each: it stays in the second cache, beside the panels' stream
+# Of a block of rows, CHAIN terms of each: it stays in the second cache, beside the panels' stream.
+BLOCK_BYTES = 48 << 10
 BLOCK_ROWS = BLOCK_BYTES // (CHAIN * 4)
+FEW_ROWS = 3  # that `multiply_few_rows` takes at most
 _one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
-_packed_three, _packed_four, _packed_five, _packed_six = (packed_tile(rows) for rows in range(3, MOST_ROWS + 1))
+_packed = packed_tile(min(MOST_ROWS // 2, FEW_ROWS + 1), MOST_ROWS)  # `tile_of` makes no lower ones
 # For arguments that are always the same.
 _ONE, _ROW, _NEW = np.intp(1), np.intp(PANEL_ROW), np.bool_(False)
 _one_by_4, _two_by_2 = tile_product(1, 4), tile_product(2, 2)
-FEW_ROWS = 3  # that `multiply_few_rows` takes at most
 
 
 # ------------------------------------------------------------------------------------------ packing
@@ -198,13 +198,6 @@ def _multiply_panel(zero, rows, packed, panel, ahead, terms, out, add):
     (out, out_row), fetched = out, panel + ahead
     for tile in range((rows + MOST_ROWS - 1) // MOST_ROWS):
         first, last = tile_of(rows, tile)
-        own, own_out, n = packed + first * terms * bytes_of(zero), out + first * out_row, last - first
-        if n == 6:
-            _packed_six(zero, own, panel, fetched, terms, own_out, out_row, add)
-        elif n == 5:
-            _packed_five(zero, own, panel, fetched, terms, own_out, out_row, add)
-        elif n == 4:
-            _packed_four(zero, own, panel, fetched, terms, own_out, out_row, add)
-        else:  # one row or two are no tile of FEW_ROWS and more
-            _packed_three(zero, own, panel, fetched, terms, own_out, out_row, add)
-        fetched += terms // UNROLLED * LINE  # each tile fetches a part of the next panel
+        own, own_out = packed + first * terms * bytes_of(zero), out + first * out_row
+        _packed(zero, last - first, own, panel, fetched, terms, own_out, out_row, add)
+        fetched += terms // UNROLLED * FETCHED * LINE  # each tile fetches a part of the next panel

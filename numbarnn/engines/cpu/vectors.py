@@ -4,7 +4,7 @@ LLVM's own language has vectors of any length, and turns them into what the mach
 the few functions here of which LLVM would not make such vectors by itself are written in it, once for all machines and
 dtypes. The main one is `tile_product`, whose idea is this, with v numbers to a vector:
 
-    sums = zeros((rows, 2))                       # of vectors: 6 rows of 2 on most machines, all in registers
+    sums = zeros((rows, 2))                       # of vectors: 6 or 8 rows of 2, all in registers
     for k in range(terms):
         b = panel[k, :v], panel[k, v:]            # two vectors; a panel is a piece of R, stored as it is read
         for i in range(rows):
@@ -34,7 +34,10 @@ def _vector_bytes():
 VECTOR_BYTES = _vector_bytes()
 LINE = 64  # bytes of a line of the caches
 UNROLLED = 4  # terms of a packed tile that are multiplied one after another, without a branch between
-MOST_ROWS = 6  # of a tile: 6 x 2 sums, 2 vectors of the panel and a factor are 15 registers, of 16
+# Of a tile: 6 x 2 sums, 2 vectors of the panel and a factor are 15 registers, of 16. AVX-512 has 32,
+# but 12 rows are no faster there than 8, and take longer to compile.
+MOST_ROWS = 8 if VECTOR_BYTES == 64 else 6
+FETCHED = max(1, VECTOR_BYTES // 32)  # lines of the next panel that are fetched for each UNROLLED terms
 
 
 def panel_width(dtype):
@@ -149,47 +152,65 @@ class _Vectors:
         return place
 
 
-def packed_tile(rows):
-    """A function for compiled code: out = tile panel, or +=, where out has so many rows, and the panel's columns.
+def packed_tile(least, most):
+    """A function for compiled code: out = tile panel, or +=, where out has `least` to `most` rows, and the panel's
+    columns.
 
     Args of the function:
+        rows: how many.
         tile: address of the rows, all of them at each term: (terms, rows), see `pack_tile`.
         panel: address of the panel (terms, `panel_width`).
-        ahead: address of what is fetched meanwhile: a line of the caches for each UNROLLED terms. The machine does not
-            see which panel is next, and large weights are in the third cache.
+        ahead: address of what is fetched meanwhile: FETCHED lines of the caches for each UNROLLED terms. The machine
+            does not see which panel is next, and large weights are in the third cache.
         terms: that are added up. out, out_row: address of the result, and bytes between its rows.
         add: add to out. Each call adds up its terms before, which keeps rounding errors small.
     """
 
     def generate(context, builder, signature, arguments):
         v = _Vectors(context, builder, signature.args[0])
-        _, tile, panel, ahead, terms, out, out_row, add = arguments
-        sums = [[v.variable() for _ in range(2)] for _ in range(rows)]
-
-        def add_products(place, number):  # of the term so many after that at `place`
-            first = v.moved(v.moved(panel, place, 2 * VECTOR_BYTES), number, 2 * VECTOR_BYTES)
-            b = v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))
-            factors = v.moved(v.moved(tile, place, rows * v.bytes), number, rows * v.bytes)
-            for i in range(rows):
-                v.add_products(sums[i], v.same(v.moved(factors, i, v.bytes)), b)
-
-        groups = builder.sdiv(terms, _INT(UNROLLED))
-        with cgutils.for_range(builder, groups) as loop:
-            v.fetch(v.moved(ahead, loop.index, LINE))
-            place = builder.mul(loop.index, _INT(UNROLLED))
-            for number in range(UNROLLED):
-                add_products(place, number)
-        done = builder.mul(groups, _INT(UNROLLED))
-        with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
-            add_products(builder.add(done, loop.index), 0)
-        v.put_sums(sums, out, out_row, add)
+        _, rows, *given = arguments
+        after = builder.append_basic_block("tile.done")
+        cases = [builder.append_basic_block(f"tile.{count}") for count in range(least, most + 1)]
+        choice = builder.switch(rows, cases[-1])
+        for count, block in zip(range(least, most), cases, strict=False):
+            choice.add_case(_INT(count), block)
+        for count, block in zip(range(least, most + 1), cases, strict=True):
+            builder.position_at_end(block)
+            _write_tile(v, count, *given)
+            builder.branch(after)
+        builder.position_at_end(after)
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, tile, panel, ahead, terms, out, out_row, add):
-        return types.void(zero, *[types.intp] * 6, types.boolean), generate
+    def product(typing_context, zero, rows, tile, panel, ahead, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 7, types.boolean), generate
 
     return product
+
+
+def _write_tile(v, rows, tile, panel, ahead, terms, out, out_row, add):
+    """Write what `packed_tile` does with so many rows."""
+    builder = v.builder
+    sums = [[v.variable() for _ in range(2)] for _ in range(rows)]
+
+    def add_products(place, number):  # of the term so many after that at `place`
+        first = v.moved(v.moved(panel, place, 2 * VECTOR_BYTES), number, 2 * VECTOR_BYTES)
+        b = v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))
+        factors = v.moved(v.moved(tile, place, rows * v.bytes), number, rows * v.bytes)
+        for i in range(rows):
+            v.add_products(sums[i], v.same(v.moved(factors, i, v.bytes)), b)
+
+    groups = builder.sdiv(terms, _INT(UNROLLED))
+    with cgutils.for_range(builder, groups) as loop:
+        for line in range(FETCHED):
+            v.fetch(v.moved(v.moved(ahead, loop.index, FETCHED * LINE), line, LINE))
+        place = builder.mul(loop.index, _INT(UNROLLED))
+        for number in range(UNROLLED):
+            add_products(place, number)
+    done = builder.mul(groups, _INT(UNROLLED))
+    with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
+        add_products(builder.add(done, loop.index), 0)
+    v.put_sums(sums, out, out_row, add)
 
 
 def tile_product(rows, panels):
