@@ -98,7 +98,12 @@ def loaded(code, symbol):
 
 
 def compiled(module, others):
-    """An object file of an `llvmlite.ir.Module` and of modules of LLVM's, optimised."""
+    """An object file of an `llvmlite.ir.Module` and of modules of LLVM's."""
+    return _machine()[0].emit_object(optimised(module, others))
+
+
+def optimised(module, others):
+    """The same as one module of LLVM's, optimised for this CPU."""
     machine = _machine()[0]
     module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
     whole = llvm.parse_assembly(str(module))
@@ -113,7 +118,7 @@ def compiled(module, others):
     passes.run(whole, builder)
     passes, builder = _passes(machine, 3)
     passes.run(whole, builder)
-    return machine.emit_object(whole)
+    return whole
 
 
 def _passes(machine, level):

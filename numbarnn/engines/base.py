@@ -15,6 +15,7 @@ import numpy as np
 
 from numbarnn.kernels.step.groups import BackwardBuffers, ForwardBuffers
 
+EVERY_ROW = slice(None)
 CONSTANTS = 256  # that are known by the array they were made of, too
 _lock = threading.RLock()  # of all engines' constants
 
@@ -276,7 +277,7 @@ class Engine(ABC):
     def add_column_sums(self, out, x):
         """out (N,) += x.sum(axis=0), x (M, N) with rows at any stride; a fixed order of summation."""
 
-    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
+    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
         """dW (+)= daxᵀ x, dR (+)= dahᵀ h_before, db_w (+)= Σ dax, db_r (+)= Σ dah: those that dw has.
 
         Args:
@@ -284,12 +285,15 @@ class Engine(ABC):
             dax: (T * B, G * H). dah: (T * B, A * H), of which those that W and R have rows for are multiplied.
             x: (T * B, I). h_before: (T * B, H). Rows at any stride.
             accumulate: add to dw instead of writing over it.
+            rows_of_h: a slice, of the rows of h_before that are not zero.
         """
         options = {"transpose_a": True, "accumulate": accumulate, "allow_tf32": allow_tf32}
         if "W" in dw:
             self.multiply(dw["W"], dax[:, : len(dw["W"])], x, **options)
-        if "R" in dw:
-            self.multiply(dw["R"], dah[:, : len(dw["R"])], h_before, **options)
+        if "R" in dw and len(h_before[rows_of_h]):
+            self.multiply(dw["R"], dah[rows_of_h, : len(dw["R"])], h_before[rows_of_h], **options)
+        elif "R" in dw and not accumulate:
+            self.zero(dw["R"])
         biases = [(dw[bias], gradient) for bias, gradient in (("b_w", dax), ("b_r", dah)) if bias in dw]
         once = len(biases) == 2 and not accumulate and self._are_one(dax, dah)
         for bias, gradient in biases[:1] if once else biases:

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from numbarnn.common.order import RESET
+from numbarnn.engines.base import EVERY_ROW
 from numbarnn.kernels.step.groups import BackwardBuffers, Gradients, Saved, Scratch
 from numbarnn.passes import buffers
 from numbarnn.passes.executor import Pass, form_of_state, one_after_another, part_of_state, rows, state_arrays
@@ -234,10 +235,18 @@ class BackwardPass(Pass):
         elif cell.num_products:  # their rows of R multiplied something else
             plain["R"] = dw["R"][: cell.num_recurrent * self.problem.hidden_sizes[task.layer]]
         operands = plain, dax, dah, x, h_before
-        work.append(partial(self.engine.weight_gradients, *operands, self.accumulate, self.problem.allow_tf32))
+        options = self.accumulate, self.problem.allow_tf32, self._rows_of_h(direction)
+        work.append(partial(self.engine.weight_gradients, *operands, *options))
         work += self._recurrent_gradients(dw, dah, h_before, place)
         work += self._further_gradients(dw, dah, place)
         return partial(one_after_another, work)
+
+    def _rows_of_h(self, direction):
+        """Which rows of h before its steps may be other than zero."""
+        batch = self.problem.batch
+        if not self.tape.from_zero:
+            return EVERY_ROW
+        return slice(batch, None) if direction == 0 else slice(0, batch * (self.tape.steps - 1))
 
     def _recurrent_gradients(self, dw, dah, h_before, place):
         """Functions for the gradients of those rows of R that are not one product with h: of stages, or all of them

@@ -63,10 +63,11 @@ class ForwardPass(Pass, Reserving):
         scale: of dropout, what is not dropped is multiplied by; None without.
         recurrent: a `RecurrentWeights` where steps multiply with another R than the parameter; else None.
         remade: it was made of a reserve.
+        from_zero: there is no initial h: products with it are left out, of R here and of its gradient in backward.
     """
 
     table = buffers.Table(buffers.FORWARD)
-    remade = False
+    remade = from_zero = False
 
     def __init__(self, call, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
         self._begin_with(call)
@@ -75,7 +76,7 @@ class ForwardPass(Pass, Reserving):
             self.keep_in(None)
         self.allocate("call")
         self.hx, self.cx = self.take("hx", hx), self.take("cx", cx)
-        self.x_shape, self.fill = x.shape, fill
+        self.x_shape, self.fill, self.from_zero = x.shape, fill, hx is None and not call.reserves
         self.rewrites = self.y_copy is not None
         if self.x_copy is None:  # backward reads it again
             self.x = self.take("x", x, own=problem.training)
@@ -222,6 +223,7 @@ class ForwardPass(Pass, Reserving):
             scratch=Scratch(ax=self.ax[place], ah=self.ah[place]),
             options=self.options_of(*place),
             x=self.input(layer) if fuses else None,
+            from_zero=self.from_zero,
             allow_tf32=problem.allow_tf32,
             of_segment=problem.is_segment,
         )

@@ -54,6 +54,18 @@ MUTATIONS = {
         "h = call.h + (before - (t > 1 and t == call.steps - 1 and call.direction == 0)) * call.h_slot + b * call.h_row, call.h_row",
         "tests/layers/test_layers.py -k 'large_recurrent and GRU'",
     ),
+    "cpu_absent_state_of_other_call": Mutation(
+        "numbarnn/engines/cpu/forward.py",
+        "    if step == 0 and call.from_zero:",
+        "    if step == call.first and call.from_zero:",
+        "tests/layers/test_absent_state.py",
+    ),
+    "rows_of_absent_state_of_other_direction": Mutation(
+        "numbarnn/passes/backward.py",
+        "return slice(batch, None) if direction == 0",
+        "return slice(batch, None) if direction == 1",
+        "tests/layers/test_absent_state.py",
+    ),
     "cpu_last_unit_of_second_tile": Mutation(
         "numbarnn/engines/cpu/cell_steps.py",
         "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n)",

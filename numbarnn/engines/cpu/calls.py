@@ -109,6 +109,7 @@ def forward_call(call, buffers):
     """The numbers of a `ForwardBuffers`, into a `Call`."""
     _fill(call, buffers, buffers.cell)
     saved, scratch, x = buffers.saved, buffers.scratch, buffers.x
+    call.from_zero = buffers.from_zero
     if x is not None:
         W = buffers.parameters.W
         call.x, call.x_row, call.inputs, call.W = address(x), row_bytes(x), x.shape[2], address(W)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from numbarnn.compile.types import from_dtype
-from numbarnn.engines.base import HostEngine
+from numbarnn.engines.base import EVERY_ROW, HostEngine
 from numbarnn.engines.cpu import (
     backward,
     cell_steps,
@@ -128,7 +128,8 @@ class CpuEngine(HostEngine):
         recurrent = R.size if W_hr is None else R.size + W_hr.size
         inputs = 0 if x is None else parameters.W.size
         meets = call.stages_count or call.W_hr  # within a step of some units
-        work, step = call.steps * batch * (recurrent + inputs), batch * max(recurrent, (recurrent + inputs) // 2)
+        step = batch * max(recurrent, (recurrent + inputs) // 2)
+        work = call.steps * batch * (recurrent + inputs) - (batch * recurrent if call.from_zero else 0)
         threads = self._threads(work, R.shape[1])
         call.by_rows = _by_rows(batch, threads, R)
         if not call.by_rows and not meets:
@@ -210,9 +211,11 @@ class CpuEngine(HostEngine):
     def add_column_sums(self, out, x):
         self._work(self._threads(x.size, x.shape[1]), x.dtype, [], [_sums(out, x, True)])
 
-    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False):
+    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
         weights = sum(dw[name].size for name in ("W", "R") if name in dw)
-        given = [(dw[name], *pair) for name, pair in (("W", (dax, x)), ("R", (dah, h_before))) if name in dw]
+        given = [(dw["W"], dax, x)] if "W" in dw else []
+        if "R" in dw:
+            given.append((dw["R"], dah[rows_of_h], h_before[rows_of_h]))
         given = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in given]
         sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
         rows = max(len(x), WRITING)

@@ -47,7 +47,8 @@ def _pack(zero, call, own):
     """R, W and W_hr in panels: the rows of the thread's units."""
     if call.pack:
         first, last = cut(call.hidden, PANEL_ROW // bytes_of(zero), own.part, own.parts)
-        _pack_gates(zero, call, (call.R, call.R_panels), (call.ah_gates, call.hidden, call.outputs), (first, last))
+        if call.from_zero == 0 or call.steps > 1 or call.stages_count:
+            _pack_gates(zero, call, (call.R, call.R_panels), (call.ah_gates, call.hidden, call.outputs), (first, last))
         if call.x:
             shape = call.input_gates, call.hidden, call.inputs
             _pack_gates(zero, call, (call.W, call.W_panels), shape, (first, last))
@@ -117,9 +118,13 @@ def _input_products(zero, call, own):
 
 # ------------------------------------------------------------------------------------------ parts of a step
 @plain
-def _recurrent_products(zero, call, own, at):
+def _recurrent_products(zero, call, own, at, step):
     """h Rᵀ; zero for the sequences that begin anew."""
     t, before = at
+    if step == 0 and call.from_zero:
+        for b in range(own.first_row, own.last_row):
+            clear_units(zero, call.ah + b * call.ah_row, call.recurrent, call.hidden, own.first, own.last)
+        return
     b, count = own.first_row, own.last_row - own.first_row
     h = call.h + before * call.h_slot + b * call.h_row, call.h_row
     ah = call.ah + b * call.ah_row, call.ah_row
@@ -195,7 +200,7 @@ def _project(zero, call, own, at):
 def _step(zero, call, own, address, step):
     """The thread's share of a step."""
     at = find_step_time(step, call.steps, call.direction, NO)
-    _recurrent_products(zero, call, own, at)
+    _recurrent_products(zero, call, own, at, step)
     _stages(zero, call, own, address, at)
     run_rows(zero, call, own, address, at, call.step, YES)
     _carry(zero, call, own, at)

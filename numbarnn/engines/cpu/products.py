@@ -68,11 +68,14 @@ def share(size, thread, threads):
 
 @plain
 def _few_terms(zero, at):
-    """A `records.Product` aᵀ b of few terms, which is written once, a row after another: OpenBLAS writes zeros first,
-    and then reads and writes all of it once more."""
+    """A `records.Product` aᵀ b of few terms or none, which is written once, a row after another: OpenBLAS writes zeros
+    first, and then reads and writes all of it once more."""
     item = bytes_of(zero)
     for i in range(at.rows):
         out = numbers_at(zero, at.out + i * at.out_row)
+        if at.terms == 0 and at.add == 0:
+            for j in range(at.columns):
+                out[j] = zero
         for k in range(at.terms):
             factor, b = numbers_at(zero, at.a + k * at.a_row + i * item)[0], numbers_at(zero, at.b + k * at.b_row)
             if k > 0 or at.add != 0:
@@ -93,7 +96,7 @@ def blas_product(zero, address):
     """
     at, item = product_at(address), bytes_of(zero)
     m, n, k = at.rows, at.columns, at.terms
-    if at.transpose_a != 0 and at.transpose_b == 0 and 0 < k <= FEW_TERMS:
+    if at.transpose_a != 0 and at.transpose_b == 0 and k <= FEW_TERMS:
         _few_terms(zero, at)
         return
     lda, ldb, ldc = max(1, at.a_row // item), max(1, at.b_row // item), max(1, at.out_row // item)

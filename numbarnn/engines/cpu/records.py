@@ -21,7 +21,7 @@ _CALL = (
     # not the units; `pieces`: of a phase, see `sharing.take`; 0: each thread has its own share
     "hidden gates recurrent ah_gates private per_unit_values sums_count same_gradient",
     # `input_gates`: those of x Wᵀ that are products, the others are x itself
-    "steps batch outputs inputs input_gates direction first last save backward pack by_rows pieces",
+    "steps batch outputs inputs input_gates direction first last save backward from_zero pack by_rows pieces",
     # parameters; places for panels
     "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels",
     # states; own_h is h as the cell computes it, ahead of a projection

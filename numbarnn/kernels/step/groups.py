@@ -129,6 +129,7 @@ class ForwardBuffers:
         direction: 0, or 1 for the one that goes through time backward.
         save: keep what backward needs (training).
         x: (T, B, I), for engines that multiply it themselves (`Engine.fuses_input`); else None.
+        from_zero: h before the first step is zero, for all sequences: its product with R may be left out.
         allow_tf32: see `Problem`.
         of_segment: the steps are a part of a call's (`Problem.is_segment`), to be rounded as all of them would be.
     """
@@ -142,6 +143,7 @@ class ForwardBuffers:
     scratch: Scratch
     options: Options
     x: Any = None
+    from_zero: bool = False
     allow_tf32: bool = False
     of_segment: bool = False
 
