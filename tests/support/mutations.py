@@ -54,6 +54,24 @@ MUTATIONS = {
         "h = call.h + (before - (t > 1 and t == call.steps - 1 and call.direction == 0)) * call.h_slot + b * call.h_row, call.h_row",
         "tests/layers/test_layers.py -k 'large_recurrent and GRU'",
     ),
+    "cpu_fingerprint_without_the_rest": Mutation(
+        "numbarnn/engines/cpu/packed.py",
+        "for k in range(count // LANES * LANES, count):",
+        "for k in range(count // LANES * LANES, count - 1):",
+        "tests/engines/test_packed.py",
+    ),
+    "cpu_fingerprint_that_signs_leave": Mutation(
+        "numbarnn/engines/cpu/packed.py",
+        "return np.uint32((word << np.uint32(13)) | (word >> np.uint32(19)))",
+        "return word",
+        "tests/engines/test_packed.py",
+    ),
+    "cpu_panels_of_the_last_gate_stale": Mutation(
+        "numbarnn/engines/cpu/forward.py",
+        "if now == NOTHING or now != known[0]:",
+        "if known[0] == NOTHING or (now != known[0] and g < gates - 1):",
+        "tests/engines/test_packed.py -k noticed",
+    ),
     "cpu_absent_state_of_other_call": Mutation(
         "numbarnn/engines/cpu/forward.py",
         "    if step == 0 and call.from_zero:",

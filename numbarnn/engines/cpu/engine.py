@@ -22,6 +22,7 @@ from numbarnn.engines.cpu import (
 )
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call, row_bytes
 from numbarnn.engines.cpu.memory import MemoryPool
+from numbarnn.engines.cpu.packed import PackedWeights
 from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work
 from numbarnn.engines.cpu.thread_pool import ThreadPool
 
@@ -78,6 +79,7 @@ class CpuEngine(HostEngine):
         self.thread_pool = ThreadPool()
         self._cells, self._functions, self._chances = {}, {}, {}
         self._memory = MemoryPool()
+        self._packed = PackedWeights(self.empty)
 
     @property
     def num_threads(self):
@@ -150,6 +152,7 @@ class CpuEngine(HostEngine):
     copy, zero = staticmethod(np.copyto), staticmethod(joined.zero)
 
     def give_back_memory(self):
+        self._packed.clear()
         self._memory.clear()
 
     def dropout(self, out, x, mask, scale, position=0):
@@ -261,11 +264,7 @@ class CpuEngine(HostEngine):
         if buffers.of_segment or call.steps * call.batch >= PACKED_FROM:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)
-            call.R_panels = scratch(panels.panels_shape(p.R.shape, call.hidden, call.backward, dtype))
-            if call.x:
-                call.W_panels = scratch(panels.panels_shape(p.W.shape, call.hidden, False, dtype))
-            if call.W_hr:
-                call.W_hr_panels = scratch(panels.panels_shape(p.W_hr.shape, call.outputs, call.backward, dtype))
+            self._lend_panels(call, p, kept)
         else:
             by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
             call.product = self._function(by_lines, dtype)
@@ -278,6 +277,23 @@ class CpuEngine(HostEngine):
             kept[-1][...] = 0
         function = self._function(loop, dtype)
         return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept)
+
+    def _lend_panels(self, call, parameters, kept):
+        """Places for packed weights into a `Call`; those of inference know what an earlier call left there."""
+        every = ("R", call.hidden), ("W", call.hidden), ("W_hr", call.outputs)
+        for name, units in every:
+            weights = getattr(parameters, name)
+            if getattr(call, name) == 0:
+                continue
+            shape = panels.panels_shape(weights.shape, units, call.backward, weights.dtype)
+            if call.save or call.backward:  # training changes all weights
+                kept.append(self._memory.empty(shape, weights.dtype))
+                setattr(call, f"{name}_panels", address(kept[-1]))
+                continue
+            key = address(weights), weights.shape, units, weights.dtype.char
+            kept.append(self._packed.lend(key, shape, weights.dtype))
+            setattr(call, f"{name}_panels", address(kept[-1].panels))
+            setattr(call, f"{name}_prints", address(kept[-1].prints))
 
     def _addresses_of(self, chances, kept):
         """Where the numbers of a problem's `Chances` stand as rows of compiled code, which are kept in the list."""

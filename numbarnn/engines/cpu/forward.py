@@ -5,6 +5,7 @@ Compiled once for each dtype. It knows no cell: what a cell does in a step it ca
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu.packed import NOTHING, PRINT_BYTES, fingerprint
 from numbarnn.engines.cpu.panels import PANEL_ROW
 from numbarnn.engines.cpu.records import (
     STAGE_BYTES,
@@ -38,7 +39,7 @@ from numbarnn.engines.cpu.sharing import (
     sum_units,
     take,
 )
-from numbarnn.engines.cpu.vectors import bytes_of
+from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
 
 # ------------------------------------------------------------------------------------------ products
@@ -48,27 +49,41 @@ def _pack(zero, call, own):
     if call.pack:
         first, last = cut(call.hidden, PANEL_ROW // bytes_of(zero), own.part, own.parts)
         if call.from_zero == 0 or call.steps > 1 or call.stages_count:
-            _pack_gates(zero, call, (call.R, call.R_panels), (call.ah_gates, call.hidden, call.outputs), (first, last))
+            shape = call.ah_gates, call.hidden, call.outputs
+            _pack_gates(zero, call, (call.R, call.R_panels, call.R_prints), shape, (first, last))
         if call.x:
             shape = call.input_gates, call.hidden, call.inputs
-            _pack_gates(zero, call, (call.W, call.W_panels), shape, (first, last))
+            _pack_gates(zero, call, (call.W, call.W_panels, call.W_prints), shape, (first, last))
         if call.W_hr:
             first, last = cut(call.outputs, PANEL_ROW // bytes_of(zero), own.part, own.parts)
-            _pack_gates(zero, call, (call.W_hr, call.W_hr_panels), (ONE, call.outputs, call.hidden), (first, last))
+            shape = ONE, call.outputs, call.hidden
+            _pack_gates(zero, call, (call.W_hr, call.W_hr_panels, call.W_hr_prints), shape, (first, last))
 
 
 @plain
 def _pack_gates(zero, call, weights, shape, units):
-    """Rows [first, last) of H of each gate of weights (gates * H, terms), in panels of `width` of them."""
-    (source, panels), (gates, H, terms), (first, last), item = weights, shape, units, bytes_of(zero)
+    """Rows [first, last) of H of each gate of weights (gates * H, terms), in panels of `width` of them.
+
+    Args:
+        weights: addresses: the weights', the panels', and of the fingerprints of what is packed there, or 0.
+    """
+    (source, panels, prints), (gates, H, terms), (first, last), item = weights, shape, units, bytes_of(zero)
     width, size, address = PANEL_ROW // item, terms * PANEL_ROW, new_product()
     at = product_at(address)
     at.terms, at.b_row = terms, terms * item
     for g in range(gates):
         for j in range(first, last, width):
             at.columns, at.b = min(width, H - j), source + (g * H + j) * terms * item
-            at.out = panels + (g * ((H + width - 1) // width) + j // width) * size
-            run(zero, call.pack_panel, address)
+            number = g * ((H + width - 1) // width) + j // width
+            at.out = panels + number * size
+            if prints == 0:
+                run(zero, call.pack_panel, address)
+                continue
+            known = numbers_at(NOTHING, prints + number * PRINT_BYTES)
+            now = fingerprint(at.b, at.columns * terms * item // 4)
+            if now == NOTHING or now != known[0]:
+                run(zero, call.pack_panel, address)
+                known[0] = now
 
 
 @plain

@@ -1,7 +1,7 @@
 """Products with weights that are stored as they are read: in panels.
 
 A panel has all terms of `width` columns, as many as two vectors of the machine have numbers, one term after the other.
-Packing reads and writes all weights once, so it is worth it from a few steps on.
+Packing reads and writes all weights once, so it is worth it from a few steps on; inference keeps them (`packed`).
 """
 
 import numpy as np

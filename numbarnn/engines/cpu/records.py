@@ -22,8 +22,8 @@ _CALL = (
     "hidden gates recurrent ah_gates private per_unit_values sums_count same_gradient",
     # `input_gates`: those of x Wᵀ that are products, the others are x itself
     "steps batch outputs inputs input_gates direction first last save backward from_zero pack by_rows pieces",
-    # parameters; places for panels
-    "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels",
+    # parameters; places for panels, and for the fingerprints of what is packed there, 0 where it is always packed anew
+    "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels R_prints W_prints W_hr_prints",
     # states; own_h is h as the cell computes it, ahead of a projection
     "h h_row h_slot own_h own_h_row own_h_slot c c_row c_slot c_slots zeros",
     "x x_row ax ax_row ah ah_row saved saved_row v v_row all_sums lanes parts totals step_mask settings",

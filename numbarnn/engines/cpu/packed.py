@@ -1,0 +1,108 @@
+"""Packed weights that are kept between calls of inference: only what has changed is packed anew.
+
+Callers may write to weights at any time, and nothing tells of it. So each call reads all weights, and packs a panel
+anew unless its weights have the fingerprint of those that were packed there. A change of one number is always seen, of
+several at once it is missed once in 2**64 times. To read takes a third of the time of packing, which writes as much,
+after reading where it writes.
+"""
+
+import threading
+
+import numpy as np
+
+from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu.vectors import numbers_at, own_numbers
+
+LANES = 128  # words that are read together, each into a part of the fingerprint of its own
+MOST_KEPT = 1 << 28  # bytes of panels that no call uses
+PRINT_BYTES = 8
+NOTHING = np.uint64(0)  # the fingerprint of what is not packed yet
+_WORD = np.uint32(0)
+# Odd, so that no bit is lost by a product.
+_ONE_FACTOR, _OTHER_FACTOR = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
+_LAST_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+@plain
+def _mixed(word, factor):
+    """Other bits for each word: where one differs in the last bit, many do."""
+    word = np.uint32(word * factor)
+    return np.uint32((word << np.uint32(13)) | (word >> np.uint32(19)))
+
+
+@plain
+def fingerprint(address, count):
+    """A number of 64 bits made of `count` words of 32 bits at an address."""
+    one, other = own_numbers(_WORD, LANES), own_numbers(_WORD, LANES)
+    for j in range(LANES):
+        one[j] = other[j] = _WORD
+    for k in range(0, count - LANES + 1, LANES):
+        words = numbers_at(_WORD, address + k * 4)
+        for j in range(LANES):
+            one[j] = _mixed(one[j] ^ words[j], _ONE_FACTOR)
+            other[j] = _mixed(other[j] ^ words[j], _OTHER_FACTOR)
+    words = numbers_at(_WORD, address)
+    for k in range(count // LANES * LANES, count):
+        j = k % LANES
+        one[j] = _mixed(one[j] ^ words[k], _ONE_FACTOR)
+        other[j] = _mixed(other[j] ^ words[k], _OTHER_FACTOR)
+    total = np.uint64(count)
+    for j in range(LANES):
+        total = (total ^ (np.uint64(one[j]) << np.uint64(32)) ^ np.uint64(other[j])) * _LAST_FACTOR
+        total = total ^ (total >> np.uint64(29))
+    return total
+
+
+class _Lent:
+    """Panels that a call has, and the fingerprint of each; they return to where they came from with it.
+
+    Attributes:
+        key: which weights they are of. panels, prints: arrays.
+    """
+
+    __slots__ = ("_owner", "key", "panels", "prints")
+
+    def __init__(self, owner, key, panels, prints):
+        self._owner, self.key, self.panels, self.prints = owner, key, panels, prints
+
+    def __del__(self):
+        self._owner._take_back(self)
+
+
+class PackedWeights:
+    """Lends panels to calls, those that an earlier call left if there are any of the same weights.
+
+    Args:
+        empty: f(shape, dtype) that allocates them.
+    """
+
+    def __init__(self, empty):
+        self._empty, self._free, self._kept = empty, [], 0  # of (key, panels, prints), the last returned last
+        self._lock = threading.RLock()  # as Python may collect what was lent where it is held
+
+    def lend(self, key, shape, dtype):
+        """Panels for a call of its own, with `key`, `panels` and `prints`; fingerprints are NOTHING at first.
+
+        Args:
+            key: hashable: where the weights stand, and how they are cut into panels. shape: of the panels.
+        """
+        with self._lock:
+            for number in reversed(range(len(self._free))):
+                if self._free[number][0] == key:
+                    _, panels, prints = self._free.pop(number)
+                    self._kept -= panels.nbytes
+                    return _Lent(self, key, panels, prints)
+        return _Lent(self, key, self._empty(shape, dtype), np.zeros(shape[0], np.uint64))
+
+    def clear(self):
+        """Forget what no call uses."""
+        with self._lock:
+            free, self._free, self._kept = self._free, [], 0
+        free.clear()
+
+    def _take_back(self, lent):
+        with self._lock:
+            self._free.append((lent.key, lent.panels, lent.prints))
+            self._kept += lent.panels.nbytes
+            while self._kept > MOST_KEPT:
+                self._kept -= self._free.pop(0)[1].nbytes
