@@ -13,8 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numbarnn
+from numbarnn import engines
 from numbarnn.bench import cold, report
 from numbarnn.common import install
+from numbarnn.engines.cpu import openblas, openmp, vectors
 
 FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and does not look at the processor
 # What is looked for: the name shown -> (distributions that bring it, the first one installed counts; the extra that
@@ -156,35 +158,24 @@ def core_count():
 
 def openblas_core():
     """Which processor family OpenBLAS chose its kernels for; None where OpenBLAS is missing."""
-    from numbarnn import engines
-    from numbarnn.engines.cpu import openblas
-
     return openblas.core_name() if engines.why_not("cpu") is None else None
 
 
 def vectors_of_steps():
     """What vectors the CPU engine multiplies with in its steps; None where it does not run."""
-    from numbarnn import engines
-
     if engines.why_not("cpu") is not None:
         return None
-    from numbarnn.engines.cpu import vectors
-
     return vectors.description()
 
 
 def module_threads():
     """Whose threads modules of numbarnn.torch use on the CPU, "PyTorch's" or "numbarnn's"; None without PyTorch, or
     where its OpenMP library is not in its folder: importing PyTorch, to find out, takes seconds."""
-    from numbarnn import engines
-
     if engines.why_not("cpu") is not None or not (found := find_spec("torch")) or not found.origin:
         return None
     libraries = sorted(Path(found.origin).parent.glob("lib/lib*omp*.so*"))
     if not libraries:
         return None
-    from numbarnn.engines.cpu import openmp
-
     return "PyTorch's" if openmp.functions_of(str(libraries[0])) else "numbarnn's"
 
 
@@ -233,8 +224,6 @@ def driver():
 
 def engines_here():
     """Engine -> whether it runs in this process, what is missing and how to get it."""
-    from numbarnn import engines
-
     how = {
         "cpu": "pip install scipy-openblas32",
         "cuda": f"on a machine with an NVIDIA GPU: {install.for_gpus()}",

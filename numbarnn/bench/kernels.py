@@ -8,9 +8,10 @@ import textwrap
 import time
 from pathlib import Path
 
-from numbarnn.bench import machine_code, report
+from numbarnn.bench import machine_code, planned, report
 from numbarnn.cuda import compiler
 from numbarnn.cuda.machine_code import read
+from numbarnn.kernels import catalog
 
 ARCHS = ("sm_80", "sm_90", "sm_100")  # what is compiled for where no --arch is given
 
@@ -98,16 +99,11 @@ def compiler_archs():
 
 def shipped_kernels(cc):
     """The list of all ShippedKernels for a compute capability: the catalog's, then those that a planner cuts."""
-    from numbarnn.bench import planned
-    from numbarnn.kernels import catalog
-
     return [*catalog.shipped_kernels(), *planned.persistent_kernels(cc)]
 
 
 def shipped_kernel(name):
     """An argparse type: a ShippedKernel by its name; cut for the newest of ARCHS."""
-    from numbarnn.kernels import catalog
-
     try:
         return catalog.find(name, shipped_kernels(capability(ARCHS[-1])))
     except ValueError as error:

@@ -14,13 +14,14 @@ from functools import partial
 
 import numpy as np
 
+import numbarnn
 from numbarnn.bench import report
 from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.cases.passes import FORWARD, SHORT, TRAINING, WHOLE
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.named_cells import CELL_PLACES, find
 from numbarnn.bench.peers import peers
-from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.peers.contender import Contender, LazyModule
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
 from numbarnn.bench.speed import command as speed
@@ -31,6 +32,9 @@ from numbarnn.bench.speed.record import Row, times
 from numbarnn.bench.speed.speed_table import about, quotient
 from numbarnn.cells import Cell, tracing
 from numbarnn.common import precision
+from numbarnn.schedules import SCHEDULES
+
+torch = LazyModule("torch")
 
 CELLS = ("lstm", "gru", "peephole_lstm", "layer_norm_lstm", "slstm", "sru")
 SHAPES = (Shape(100, 32, 256, 256, 1),)
@@ -62,8 +66,6 @@ class CellTiming(Row):
 
 # ------------------------------------------------------------------------------------------------------- arguments
 def add_arguments(parser):
-    from numbarnn.schedules import SCHEDULES
-
     about = f"a cell of numbarnn.cells.library by its name; or {CELL_PLACES}; default %(default)s"
     parser.add_argument("--cell", type=named_cells, default=",".join(CELLS), metavar="CELL[,...]", help=about)
     speed.add_shape_argument(parser)
@@ -145,8 +147,6 @@ class OwnInstance:
 
     def layer(self, device, schedule, dtype=None):
         """A layer of its sizes, with parameters of its own."""
-        import numbarnn
-
         sizes = {"input_size": self.shape.I, "hidden_size": self.shape.H, "num_layers": self.shape.L}
         options = {"dtype": dtype or self.case.dtype, "device": device, "schedule": schedule, "seed": 0}
         return numbarnn.RNN(self.cell, **sizes, **options)
@@ -187,7 +187,6 @@ def numbarnn_contender(instance, train, device, schedule):
 
 def loop_contender(instance, train, device, dtype=None):
     """The loop in PyTorch at the same work; dtype "float64": of the same numbers."""
-    import torch
 
     def tensor(array):
         return numpy_to_torch(array.astype(dtype) if dtype else array, device).requires_grad_(train)

@@ -10,7 +10,11 @@ from numbarnn.cells import CELLS
 from numbarnn.common import files
 from numbarnn.common.precision import DTYPES
 from numbarnn.engines.gpu import profiles
-from numbarnn.schedules import estimate
+from numbarnn.layers import checks
+from numbarnn.passes.costs import costs_of, segments_of
+from numbarnn.schedules import SCHEDULES, Problem, choose, estimate
+from numbarnn.schedules.explain import explain, residences, task_lines, wider
+from numbarnn.weights.space import sizes_of_layers
 
 PICTURES = (".png", ".svg", ".pdf")
 TILE_AS_JSON = {"rows_per_unit": "groups", "octets": "tiles"}  # fields by the names that readers of the JSON know
@@ -18,8 +22,6 @@ DEVICE = "device"  # the profile that is the one of the GPU in this machine
 
 
 def add_arguments(parser):
-    from numbarnn.schedules import SCHEDULES
-
     add = parser.add_argument
     about = f"{', '.join(CELLS)}, a cell of numbarnn.cells.library by its name, or {CELL_PLACES}; default %(default)s"
     add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=about)
@@ -46,10 +48,6 @@ def add_arguments(parser):
 
 def run(args):
     """Prints the answer; returns 0. A schedule that cannot run the problem is a `report.CannotRun` with its reason."""
-    from numbarnn.passes.costs import costs_of, segments_of
-    from numbarnn.schedules import choose
-    from numbarnn.schedules.explain import explain, wider
-
     try:
         problem, schedule, costs = problem_of(args), choose(args.schedule), None
         if problem.has_checkpoints:
@@ -83,8 +81,6 @@ def sizes(text):
 
 def probability(text):
     """An argparse type: a dropout probability, as layers take it."""
-    from numbarnn.layers import checks
-
     try:
         return checks.probability(float(text), "--dropout")
     except ValueError as error:
@@ -123,10 +119,6 @@ def problem_of(args):
         RuntimeError: it is about the GPU of this machine, and there is none.
         ValueError: the cell cannot have these sizes.
     """
-    from numbarnn.layers import checks
-    from numbarnn.schedules import Problem
-    from numbarnn.weights.space import sizes_of_layers
-
     projection = checks.proj_size(args.proj_size, args.cell, args.hidden)
     checks.recurrent_matrix(args.cell, args.hidden, projection)
     inputs, directions = args.input_size or args.hidden[0], 1 + args.bidirectional
@@ -164,8 +156,6 @@ def describe_profile(profile):
 
 def print_pass(explanation):
     """The schedule of a pass and why; all schedules; launches, where weights live, steps; the plan."""
-    from numbarnn.schedules.explain import task_lines
-
     problem, taken = explanation.problem, explanation.taken
     report.say()
     why = "asked for by name" if explanation.why is None else f"auto: {explanation.why}"
@@ -189,8 +179,6 @@ def print_pass(explanation):
 
 def print_launches(problem, launches):
     """The tables of launches, of where weights live, and of the expected time per step."""
-    from numbarnn.schedules.explain import residences
-
     columns = ["launch", "blocks", "threads", "registers at most", "shared KiB", "by", "sequences at once", "µs"]
     rows = [
         [
@@ -262,8 +250,6 @@ def _option_as_json(option):
 
 
 def _launch_as_json(problem, launch):
-    from numbarnn.schedules.explain import residences
-
     return fields(launch, "first", "last", "blocks", "shared_bytes", "microseconds") | {
         "threads": launch.tile.threads,
         "max_registers": max_registers(launch, problem.profile),

@@ -108,7 +108,7 @@ def test_a_missing_or_unexpected_result_fails():
 
 def test_every_schedule_is_checked_and_can_be_chosen(run_check, monkeypatch, refused):
     use_stub(monkeypatch)
-    monkeypatch.setattr("numbarnn.schedules.SCHEDULES", {"one": None, "two": None})
+    monkeypatch.setattr(check, "SCHEDULES", {"one": None, "two": None})
     code, rows = run_check("--quick", "--cell", "gru")
     assert code == 0 and {row["schedule"] for row in rows} == {"one", "two"}
     code, rows = run_check("--quick", "--cell", "gru", "--schedule", "two")

@@ -5,6 +5,7 @@ from functools import cache, cached_property, partial
 
 import numpy as np
 
+import numbarnn
 from numbarnn.bench.cases import sequences
 from numbarnn.bench.cases.chain import Chain
 from numbarnn.common import precision
@@ -260,8 +261,6 @@ def make_layer(case, device, parameters, schedule="auto", seed=SEED):
 
 def layer_type(cell):
     """What makes layers of one of ALL_CELLS, of sizes and options."""
-    import numbarnn
-
     if cell in TRACED_CELLS:
         return partial(numbarnn.RNN, own_cell(cell))
     if cell.startswith("rnn_"):

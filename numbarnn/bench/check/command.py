@@ -14,12 +14,16 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from numbarnn import engines
 from numbarnn.bench import report
 from numbarnn.bench.cases import cases, spreads
 from numbarnn.bench.check import accuracy, page, pictures, runs, summary
 from numbarnn.bench.check.accuracy import engine_failure
+from numbarnn.bench.check.child import simulator_checks
 from numbarnn.bench.check.expected import Expected, dropout_masks, flat_weights
 from numbarnn.bench.peers import cudnn, peers
+from numbarnn.engines.cpu.thread_pool import default_threads
+from numbarnn.schedules import SCHEDULES
 
 DEVICES = ("cpu", "sim", "cuda")
 QUICK = (
@@ -33,8 +37,6 @@ DROPOUT_SIGMAS = 5  # a right generator is further from its rate once in 1.7 mil
 
 
 def add_arguments(parser):
-    from numbarnn.schedules import SCHEDULES
-
     add, cells, schedules = parser.add_argument, cases.ALL_CELLS, ("auto", *SCHEDULES)
     engines = "the engine to check; all (the default): CPU, simulator, and CUDA where there is a GPU"
     add("--device", choices=[*DEVICES, "all"], default="all", help=engines)
@@ -54,9 +56,6 @@ def add_arguments(parser):
 
 def run(args):
     """Runs the checks, prints tables and a summary; returns 0 when every comparison passed, else 1."""
-    from numbarnn.bench.check.child import simulator_checks
-    from numbarnn.engines.cpu.thread_pool import default_threads
-
     begin, comparisons = time.perf_counter(), []
     if args.html or args.png:
         report.figure(pictures.PURPOSE)  # says now, not after the work, that matplotlib is missing
@@ -100,8 +99,6 @@ def seldom_looking_for_garbage():
 
 def plan_devices(wanted):
     """Which devices to check in this process, and whether the simulator gets processes of its own."""
-    from numbarnn import engines
-
     available = engines.available()
     if wanted == "all":
         here = [device for device in DEVICES if device in available]
@@ -120,8 +117,6 @@ def shares_of_cells(cells, schedules, count):
 
 def check_device(device, cells, schedules, quick, progress):
     """Every comparison of one device. The simulator is slow: there schedules after the first get the quick cases."""
-    from numbarnn import engines
-
     try:
         engines.get(device)
     except Exception as exception:

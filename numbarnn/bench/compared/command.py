@@ -11,6 +11,7 @@ import webbrowser
 from pathlib import Path
 
 from numbarnn.bench import report
+from numbarnn.bench.compared import page
 from numbarnn.bench.compared.rows import SLOWER, changes, result_of
 from numbarnn.bench.speed import record
 
@@ -41,8 +42,6 @@ def run(args):
     results = [result for file in files if (result := read(file, asked=bool(args.files)))]
     if args.against:
         return say_changes(read(args.against, asked=True), results[0])
-    from numbarnn.bench.compared import page
-
     text = page.html(results)
     report.say(f"numbarnn report: {', '.join(result.name for result in results)}")
     report.write_bytes(args.html, text.encode())

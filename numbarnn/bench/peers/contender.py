@@ -1,5 +1,6 @@
 """Something that runs an instance of `cases`, and whether the package it needs is there."""
 
+import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +18,16 @@ class Contender:
     note: str | None = None  # how a peer is called, where there is something to tell
     compile_s: float | None = None  # seconds of the first call of one that compiles
     again: Callable | None = None  # makes the same contender anew; None: a further call of this one is as a first one
+
+
+class LazyModule:
+    """A package that may be missing, or takes seconds to import: imported when something of it is asked for."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __getattr__(self, attribute):
+        return getattr(importlib.import_module(self._name), attribute)
 
 
 def made_again(make):

@@ -7,6 +7,7 @@ dcx. Here is numbarnn; the peers have modules of their own: `torch_peer`, `onnx_
 
 import numpy as np
 
+import numbarnn
 from numbarnn.bench.cases import sequences
 from numbarnn.bench.cases.cases import make_layer, pack_states, unpack_states
 from numbarnn.bench.peers.contender import Contender, installed  # noqa: F401
@@ -72,8 +73,6 @@ def to_engine(layer, instance, array):
     if array is None:
         return None
     if instance.case.lengths == "packed":
-        import numbarnn
-
         by_length, places, batch_sizes = sequences.order(instance.lengths)
         rows = layer.engine.from_host(sequences.pack(array, instance.lengths))
         return numbarnn.PackedSequence(rows, batch_sizes, by_length, places)

@@ -9,10 +9,12 @@ and its compile time does not depend on the number of steps.
 import time
 
 from numbarnn.bench.cases.cases import layer_of, renamed, unpack_states
-from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.peers.contender import Contender, LazyModule
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
 from numbarnn.weights.network import infer
 from numbarnn.weights.torch import write as state_dict_of
+
+torch = LazyModule("torch")
 
 NAME = "torch.compile"
 
@@ -36,25 +38,22 @@ def torch_compiled(function, device):
 
     On a GPU it is a CUDA graph, whose results are cloned, as the next call overwrites them.
     """
-    import torch
-
     forget_compiled()
     if not device.startswith("cuda"):
         return torch.compile(function)
     graph = torch.compile(function, mode="reduce-overhead")
+    begin, clone = torch.compiler.cudagraph_mark_step_begin, torch.clone
 
     def run(x, before):
-        torch.compiler.cudagraph_mark_step_begin()
+        begin()
         y, after = graph(x, before)
-        return y.clone(), [tuple(map(torch.clone, one)) if isinstance(one, tuple) else one.clone() for one in after]
+        return y.clone(), [tuple(map(clone, one)) if isinstance(one, tuple) else one.clone() for one in after]
 
     return run
 
 
 def torch_cell(instance, layer, device):
     """PyTorch's module for one step of a layer."""
-    import torch
-
     case = instance.case
     kind = {"lstm": torch.nn.LSTMCell, "gru": torch.nn.GRUCell}.get(case.cell, torch.nn.RNNCell)
     options = {"nonlinearity": case.cell.removeprefix("rnn_")} if kind is torch.nn.RNNCell else {}
@@ -68,8 +67,6 @@ def torch_cell(instance, layer, device):
 
 def forget_compiled():
     """torch.compile compiles a function for a few shapes only, and goes back to eager PyTorch after those: not here."""
-    import torch
-
     torch._dynamo.reset()
 
 
@@ -79,8 +76,6 @@ def torch_compiled_contender(instance, train, device="cpu"):
     Raises:
         ValueError: the case has what cells for one step have not. What torch.compile raises.
     """
-    import torch
-
     case = instance.case
     if case.bidirectional or case.lengths:
         raise ValueError("PyTorch's cells for one step go one way, over sequences of one length")

@@ -9,6 +9,7 @@ import operator
 
 import numpy as np
 
+from numbarnn.bench.peers.contender import LazyModule
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_to_numpy
 from numbarnn.cells.layout import STACKED
 from numbarnn.cells.tracing.graph import reachable
@@ -16,9 +17,11 @@ from numbarnn.weights import WeightSpace, parameter_name
 from numbarnn.weights.formed import Values
 from numbarnn.weights.space import named
 
+torch = LazyModule("torch")
+
 _OF_PYTHON = {"add": "add", "sub": "sub", "mul": "mul", "neg": "neg", "divide": "truediv", "power": "pow"}
 _OF_PYTHON |= {name: name for name in ("gt", "ge", "lt", "le", "eq", "ne")}
-_OTHER_NAMES = {"absolute": "abs", "clip": "clamp", "modulo": "remainder", "normal_cdf": "special.ndtr"}
+_OTHER_NAMES = {"absolute": "abs", "clip": "clamp", "modulo": "remainder"}
 _LINEAR_FROM = 40.0  # beyond it softplus(x) is x to PyTorch; its default, 20, shows in float64
 
 
@@ -34,34 +37,28 @@ def why_not(cell, train):
 def operation(op, dtype):
     """PyTorch's function for an operation of `numbarnn.cells.tracing.graph`; numbers become a tensor's where it wants
     them so."""
-    import torch
-    from torch.nn import functional
+    functional, is_tensor, tensor = torch.nn.functional, torch.is_tensor, torch.tensor
 
     def tensors(function):
         def call(*values):
-            device = next(value.device for value in values if torch.is_tensor(value))
-            return function(*(v if torch.is_tensor(v) else torch.tensor(v, dtype=dtype, device=device) for v in values))
+            device = next(value.device for value in values if is_tensor(value))
+            return function(*(v if is_tensor(v) else tensor(v, dtype=dtype, device=device) for v in values))
 
         return call
 
-    if op in _OF_PYTHON:
-        return getattr(operator, _OF_PYTHON[op])
-    if op == "row_sum":
-        return lambda a: a.sum(-1, keepdim=True)
-    if op == "row_max":
-        return lambda a: a.detach().amax(-1, keepdim=True)
-    if op == "stop_gradient":
-        return lambda a: a.detach()
-    if op == "custom_derivative":
-        return tensors(_with_derivative)
-    if op == "softplus":
-        return lambda a: functional.softplus(a, threshold=_LINEAR_FROM)
-    if op in ("maximum", "minimum", "where"):
-        return tensors(getattr(torch, op))
+    own = {
+        "row_sum": lambda a: a.sum(-1, keepdim=True),
+        "row_max": lambda a: a.detach().amax(-1, keepdim=True),
+        "stop_gradient": lambda a: a.detach(),
+        "custom_derivative": tensors(_with_derivative),
+        "softplus": lambda a: functional.softplus(a, threshold=_LINEAR_FROM),
+        "normal_cdf": torch.special.ndtr,
+    }
+    if op in own or op in _OF_PYTHON:
+        return own.get(op) or getattr(operator, _OF_PYTHON[op])
     name = _OTHER_NAMES.get(op, op)
-    if name.startswith("special."):
-        return getattr(torch.special, name.removeprefix("special."))
-    return getattr(torch, name, None) or getattr(functional, name)
+    found = getattr(torch, name, None) or getattr(functional, name)
+    return tensors(found) if op in ("maximum", "minimum", "where") else found
 
 
 def _with_derivative(value, *pairs):
@@ -82,8 +79,6 @@ class _Values(Values):
 
 def _joined(weights, biases):
     """(matrix, bias or None, rows of each) of the gates' own, one after another."""
-    import torch
-
     return torch.cat(weights), biases and torch.cat(biases), [len(one) for one in weights]
 
 
@@ -136,10 +131,7 @@ class LoopNetwork:
         return x, finals
 
     def _run(self, x, state, layer):
-        import torch
-        from torch.nn.functional import linear
-
-        cell, structure, H = self.cell, self.cell.structure, self.H
+        cell, structure, H, linear = self.cell, self.cell.structure, self.H, torch.nn.functional.linear
         kinds = self._read(layer, x.shape[-1])
         W, R, b_w, b_r, W_hr = (kinds.get(kind) for kind in ("W", "R", "b_w", "b_r", "W_hr"))
         if cell.heads > 1:
@@ -170,8 +162,6 @@ class LoopNetwork:
     def _read(self, layer, inputs):
         """What the products of a layer multiply with: kind -> a list with one part per gate, of parameters or what is
         formed of them; "per_unit" -> likewise; "W_hr" -> a matrix."""
-        import torch
-
         cell, H = self.cell, self.H
         kinds = {kind: self.leaves[parameter_name(kind, layer, 0)] for kind in STACKED
                  if parameter_name(kind, layer, 0) in self.leaves}  # fmt: skip

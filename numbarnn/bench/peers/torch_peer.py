@@ -11,10 +11,12 @@ import numpy as np
 
 from numbarnn.bench.cases import sequences
 from numbarnn.bench.cases.cases import layer_of, pack_states, renamed, unpack_states
-from numbarnn.bench.peers.contender import Contender, installed
+from numbarnn.bench.peers.contender import Contender, LazyModule, installed
 from numbarnn.common import precision
 from numbarnn.weights.network import infer
 from numbarnn.weights.torch import write as state_dict_of
+
+torch = LazyModule("torch")
 
 LACKS = ("cell_clip", "resets")  # options of a case that PyTorch does not have
 
@@ -25,8 +27,6 @@ def torch_threads(threads):
     if not installed("torch"):
         yield
         return
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -38,8 +38,6 @@ def torch_threads(threads):
 @contextmanager
 def torch_tf32(allowed):
     """A context in which PyTorch may round float32 operands on a GPU to TF32 (True), or may not."""
-    import torch
-
     switches = torch.backends.cudnn, torch.backends.cuda.matmul
     before = [switch.allow_tf32 for switch in switches]
     for switch in switches:
@@ -53,8 +51,6 @@ def torch_tf32(allowed):
 
 def torch_module(instance, layers, device="cpu"):
     """The torch.nn module that computes layers `layers` (a range, of one hidden size) of an instance."""
-    import torch
-
     case, first = instance.case, layers[0]
     kind = {"lstm": "LSTM", "gru": "GRU"}.get(case.cell, "RNN")
     options = {"nonlinearity": case.cell.removeprefix("rnn_")} if kind == "RNN" else {}
@@ -76,8 +72,6 @@ def torch_results(instance, masks=None):
 
     Each layer is a module of its own, so that layers may differ in size and the masks are given.
     """
-    import torch
-
     case = instance.case
     if any(name in case.uses for name in LACKS):
         return None
@@ -112,8 +106,6 @@ def run_module(module, x, state, instance):
 
     PyTorch packs no sequence of length 0: such ones are left out, so that their final state is the initial one.
     """
-    import torch
-    from torch.nn.utils import rnn
 
     def run(x, state):
         y, final = module(x, state if len(state) == 2 else state[0])
@@ -123,9 +115,9 @@ def run_module(module, x, state, instance):
         return run(x, state)
     kept = torch.from_numpy(np.flatnonzero(instance.lengths))
     lengths = torch.from_numpy(instance.lengths)[kept]
-    packed = rnn.pack_padded_sequence(x[:, kept], lengths, enforce_sorted=False)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x[:, kept], lengths, enforce_sorted=False)
     y, final = run(packed, tuple(part[:, kept] for part in state))
-    y, _ = rnn.pad_packed_sequence(y, padding_value=instance.case.padding_value, total_length=len(x))
+    y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, padding_value=instance.case.padding_value, total_length=len(x))
     padding = torch.full((*x.shape[:2], y.shape[2]), instance.case.padding_value, dtype=y.dtype)
     ends = zip(state, final, strict=True)
     return padding.index_copy(1, kept, y), tuple(before.index_copy(1, kept, after) for before, after in ends)
@@ -140,8 +132,6 @@ def torch_states(case, states, sizes):
 
 def torch_to_numpy(value):
     """A tensor, or a list of tensors, as NumPy arrays."""
-    import torch
-
     if isinstance(value, list):
         return [torch_to_numpy(part) for part in value]
     value = value.detach().cpu()
@@ -152,8 +142,6 @@ def torch_to_numpy(value):
 
 def numpy_to_torch(array, device="cpu"):
     """An array as a tensor; PyTorch does not know NumPy's bfloat16, but its bits."""
-    import torch
-
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(device)
     return torch.from_numpy(array).to(device)
@@ -164,8 +152,6 @@ def torch_contender(instance, train, device="cpu"):
 
     In a chain there is a module for each layer. Sequences of several lengths are packed before, and padded after.
     """
-    import torch
-
     case = instance.case
     modules = [torch_module(instance, layers, device) for layers in case.links]
     states = [
@@ -218,10 +204,10 @@ def torch_contender(instance, train, device="cpu"):
 
 def torch_call(forward, leaves, dy=None):
     """What a contender of PyTorch's calls: forward() -> (y, state), without gradients; with dy also y.backward(dy)."""
-    import torch
+    no_grad = torch.no_grad
 
     def inference():
-        with torch.no_grad():
+        with no_grad():
             return forward()
 
     def forward_and_backward():
@@ -236,6 +222,4 @@ def torch_call(forward, leaves, dy=None):
 
 def torch_synchronize(device):
     """What waits for PyTorch's work on a device."""
-    import torch
-
     return torch.cuda.synchronize if device.startswith("cuda") else lambda: None

@@ -9,10 +9,12 @@ answers that are of other code (of what runs during a call on a GPU) or of anoth
 again. Parts run in processes of their own: what hangs is killed, what crashes is noted.
 """
 
+import argparse
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from numbarnn import engines
 from numbarnn.bench import info, report
 from numbarnn.bench.prove import results, summary
 from numbarnn.bench.prove.conduct import Conductor
@@ -41,8 +43,6 @@ def add_arguments(parser):
 
 def positive(text):
     """An argparse type: a number above 0."""
-    import argparse
-
     try:
         number = float(text)
     except ValueError:
@@ -84,8 +84,6 @@ def run(args):
 
 def require(device):
     """Raises report.CannotRun where the device cannot be asked."""
-    from numbarnn import engines
-
     if device == "sim":
         if find_spec("greenlet") is None:
             raise report.CannotRun(f"the simulator needs greenlet: {install.command('sim')}")

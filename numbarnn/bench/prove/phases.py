@@ -14,6 +14,7 @@ from numbarnn.bench.cases.cases import Case, make_instance, make_layer
 from numbarnn.bench.cases.shapes import shapes
 from numbarnn.bench.peers import peers
 from numbarnn.bench.trace import record, stamps
+from numbarnn.schedules.persistent.schedule import SCHEDULE
 
 LARGE = [("float16", shape) for shape in shapes("25,16,512,512,1 150,16,768,768,1 50,64,1024,1024,1 100,64,512,512,1")]
 LARGE += [("float32", shape) for shape in shapes("25,16,512,512,1 100,16,768,768,1 50,64,512,512,1")]
@@ -76,8 +77,6 @@ def _made(instance, asked, backward):
 
 def _launch(layer, case, backward):
     """The pass's one `planner.Launch`."""
-    from numbarnn.schedules.persistent.schedule import SCHEDULE
-
     (launch,) = SCHEDULE.launches(layer.stack.problem(case.T, case.B, backward), backward)
     return launch
 

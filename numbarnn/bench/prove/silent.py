@@ -17,6 +17,7 @@ from numbarnn.bench.check.command import check_case
 from numbarnn.bench.peers import cudnn, peers
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
+from numbarnn.cuda import simulator
 from numbarnn.kernels.persistent import exchange
 from numbarnn.passes import launches
 
@@ -92,8 +93,6 @@ def _patient(asked):
     """In the simulator a context in which a kernel may wait for as long as it likes to."""
     if asked.device != "sim":
         return nullcontext()
-    from numbarnn.cuda import simulator
-
     return simulator.schedule(0, PATIENCE)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numbarnn
 from numbarnn.bench import report
+from numbarnn.bench.peers import cudnn
+from numbarnn.schedules import SCHEDULES
 
 TESTS = Path(numbarnn.__file__).resolve().parents[1] / "tests"
 MARKED = re.compile(r"mark\.gpu\b")
@@ -98,8 +100,6 @@ def run_small(dtype):
     import cupy
     import numpy as np
 
-    from numbarnn.schedules import SCHEDULES
-
     x = cupy.asarray(np.random.default_rng(0).standard_normal((4, 3, 8)), dtype)
     for schedule in SCHEDULES:
         layer = numbarnn.LSTM(8, 40, 2, dropout=0.3, device="cuda", dtype=dtype, schedule=schedule, seed=0)
@@ -112,8 +112,6 @@ def _vectors(name, asked):
     recorder = TESTS / "support" / "record_vectors.py"
     if not recorder.is_file():
         raise report.CannotRun("the recorder is with the tests: run in a clone of the repository")
-    from numbarnn.bench.peers import cudnn
-
     if asked.device == "sim" or (reason := cudnn.why_not()) is not None:
         raise report.CannotRun(
             f"cuDNN cannot be called: {'the simulator has none' if asked.device == 'sim' else reason}"

@@ -12,12 +12,13 @@ import os
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
+from numbarnn import engines
 from numbarnn.bench import info, report
 from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
 from numbarnn.bench.cases.passes import FORWARD, TRAINING, USUAL, WHOLE
 from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, Shape, parse_shape, parse_sizes
 from numbarnn.bench.peers import apart, peers
-from numbarnn.bench.peers.contender import made_again
+from numbarnn.bench.peers.contender import LazyModule, made_again
 from numbarnn.bench.peers.torch_peer import torch_tf32
 from numbarnn.bench.speed import speed_table, stream, timing, usage
 from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up, said
@@ -25,6 +26,9 @@ from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn
 from numbarnn.bench.speed.speed_table import milliseconds
 from numbarnn.bench.speed.trust import Load, machine_doubt
 from numbarnn.common import precision
+from numbarnn.schedules import SCHEDULES
+
+torch = LazyModule("torch")
 
 ROUNDS = {"cpu": 7, "cuda": 5}
 QUICK, QUICK_ROUNDS = "quick", 5
@@ -64,8 +68,6 @@ class Timing(Row):
 
 
 def add_arguments(parser):
-    from numbarnn.schedules import SCHEDULES
-
     shapes = parser.add_mutually_exclusive_group()
     about = "; behind them words: bidirectional, lengths (of T/2 to T steps), chain (layers of which each is called)"
     add_shape_argument(shapes, parse_shape, about)
@@ -180,8 +182,6 @@ def problems_of(args):
 
 def set_up(args):
     """The `timing.Machine` that `add_machine_arguments` describe, with PyTorch and the CPU engine set up for it."""
-    from numbarnn import engines
-
     if args.openblas_core == "auto":
         os.environ.pop("OPENBLAS_CORETYPE", None)
     elif args.openblas_core is not None:  # OpenBLAS reads it when the CPU engine loads it
@@ -189,8 +189,6 @@ def set_up(args):
     device = choose_device(args.device) if peers.installed("torch") else "cpu"
     where = timing.Machine(device, args.threads or info.core_count(), args.rounds or ROUNDS[device])
     if peers.installed("torch"):
-        import torch
-
         torch.set_num_threads(where.threads)  # onnxruntime takes it per session
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # float32 that is float32
     if device == "cpu":
@@ -228,10 +226,6 @@ def take_times(args, where, todo, time_one, show, torch_method=TORCH_METHOD):
 
 def choose_device(wanted):
     """The device to time on: "cpu" or "cuda". On CUDA, PyTorch must have it too."""
-    import torch
-
-    from numbarnn import engines
-
     ours, theirs = "cuda" in engines.available(), torch.cuda.is_available()
     if wanted == "cuda" and not (ours and theirs):
         lacking = "numbarnn's CUDA engine does not run here (see numbarnn info)" if not ours else ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from numbarnn.bench.speed import timing
+from numbarnn.cuda import driver
 
 SECONDS = {"cpu": 0.3, "cuda": 1.0}  # of calls; NVML's counter moves every 20 to 100 ms, RAPL's every millisecond
 POWERCAP = Path("/sys/class/powercap")
@@ -90,14 +91,12 @@ def rapl_counter(folder=None):
 
 def nvml_counter():
     """As `counter`, of CuPy's current device."""
-    from numbarnn.cuda.driver import cupy
-
     try:
         from cuda.bindings import nvml
     except ImportError as error:
         return None, f"cuda-bindings has no NVML ({error}): pip install -U cuda-bindings"
     try:
-        runtime = cupy().cuda.runtime
+        runtime = driver.cupy().cuda.runtime
         place = runtime.deviceGetPCIBusId(runtime.getDevice())
         nvml.init_v2()
         found = Nvml(nvml, nvml.device_get_handle_by_pci_bus_id_v2(place))

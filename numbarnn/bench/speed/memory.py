@@ -15,6 +15,11 @@ import gc
 import re
 from pathlib import Path
 
+from numbarnn.bench.peers.contender import LazyModule
+from numbarnn.cuda import driver
+
+torch = LazyModule("torch")
+
 METHOD = {
     "cpu": "rise of the resident size (VmHWM, set back by /proc/self/clear_refs) during the first call of a contender "
     "made anew; weights and inputs were there before",
@@ -86,21 +91,15 @@ def _kilobytes(name):
 
 # ------------------------------------------------------------------------------------------------------------- a GPU
 def _no_cupy():
-    from numbarnn.cuda.driver import cupy
-
     try:
-        cupy()
+        driver.cupy()
     except RuntimeError as error:
         return str(error)
     return None
 
 
 def _on_gpu(make, engine):
-    import torch
-
-    from numbarnn.cuda.driver import cupy
-
-    cuda = cupy().cuda
+    cuda = driver.cupy().cuda
     pool = cuda.MemoryPool()
     engine.give_back_memory()  # what calls left in another pool
     torch.cuda.synchronize()

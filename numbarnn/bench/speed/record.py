@@ -17,9 +17,12 @@ import numpy as np
 import numbarnn
 from numbarnn.bench import info
 from numbarnn.bench.peers import cudnn
+from numbarnn.bench.peers.contender import LazyModule
 from numbarnn.bench.speed import timing, trust, usage
 from numbarnn.bench.speed.lineup import TORCH, is_cudnn
 from numbarnn.bench.speed.peak import cpu_bandwidth, cpu_peak
+
+torch = LazyModule("torch")
 
 # What runs during a call, by device: parts of the package.
 TIMED = {"cpu": ("cells", "common", "compile", "engines", "passes", "schedules")}
@@ -145,8 +148,6 @@ def as_record(rows, where, load, torch_method=TORCH_METHOD):
     turn_s = timing.GPU_TURN_S if device == "cuda" else timing.TURN_S
     method = load | {"rounds": where.rounds, "turn_s": turn_s, "threads": where.threads, "torch": torch_method}
     if device == "cuda":
-        import torch
-
         direct = cudnn.default_session().library.version_text if cudnn.why_not() is None else None
         of_torch = torch.backends.cudnn.version()
         method |= {"cudnn": CUDNN_METHOD | {"version": direct, "version_in_torch": of_torch}}

@@ -16,13 +16,15 @@ from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.cases.passes import STEP
 from numbarnn.bench.cases.shapes import SETS
 from numbarnn.bench.peers import peers, streams
-from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.peers.contender import Contender, LazyModule
 from numbarnn.bench.peers.torch_cells import NAME as COMPILED
 from numbarnn.bench.peers.torch_peer import torch_tf32
 from numbarnn.bench.speed import timing, trust
 from numbarnn.bench.speed.lineup import TORCH, attempt, compare, largest_trusted, said
 from numbarnn.bench.speed.record import Row, ratios
 from numbarnn.bench.speed.speed_table import about, judged, outcome, quotient, say_compile_times, say_left_out
+
+torch = LazyModule("torch")
 
 CALLS = 2000  # of each contender, at least
 STEPS = 8  # compared; timed calls take the same x again and again
@@ -97,8 +99,6 @@ def measure(case, schedule, where, compiled):
 
 def compared_and_timed(instance, truth, schedule, where, compiled):
     """`measure`, where PyTorch has computed the truth."""
-    import torch
-
     case, device, line, left_out, agreement = instance.case, where.device, [], {}, []
     with_onnx = device == "cpu" and case.dtype == "float32" and peers.installed("onnx", "onnxruntime")
     rivals = [streams.torch_stream(instance, device), streams.torch_cell_stream(instance, device)]

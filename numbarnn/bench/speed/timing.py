@@ -23,6 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from numbarnn.bench.peers.contender import LazyModule
+
+torch = LazyModule("torch")
+
 GAP_S = 0.06  # after this, the threads of the other libraries have stopped spinning: onnxruntime's take 50 ms
 WARM_S = 0.004  # calls before a turn's timed ones, so that threads, caches and clocks are awake again
 TURN_S = 0.08  # timed calls per turn take about this long, and are at least one
@@ -150,8 +154,6 @@ def device_time(contender, calls, call_s):
 
     As many calls as the host makes during its head start; a host that was not ahead gets a longer one, once.
     """
-    import torch
-
     for head_start in HEAD_STARTS_S:
         at_once = int(np.clip(head_start / (SLACK * call_s), 1, calls))
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from datetime import datetime, timezone
+from importlib import import_module
 from pathlib import Path
 
 import numbarnn
@@ -19,6 +20,8 @@ from numbarnn.bench.cases.shapes import Shape, parse_sizes
 from numbarnn.bench.named_cells import CELL_PLACES, built_in_or_own
 from numbarnn.bench.trace import page, record
 from numbarnn.cells import CELLS
+from numbarnn.cuda.compiler import simulated
+from numbarnn.schedules import SCHEDULES
 
 SHAPE = Shape(12, 2, 4, 8, 4)  # two blocks for each of four layers; about two seconds in the simulator
 TIMEOUT_S = 1800
@@ -26,8 +29,6 @@ LETTERS_SHOWN = 300  # of what a failed process said
 
 
 def add_arguments(parser):
-    from numbarnn.schedules import SCHEDULES
-
     add = parser.add_argument
     add("--html", type=report.json_path, metavar="FILE", help="write the page, one file without references to others")
     add("--from", dest="read", type=existing, metavar="FILE", help="show this record, as --json or a device wrote it")
@@ -99,15 +100,11 @@ def make(args):
         if args.stall:
             raise report.CannotRun("--stall keeps a block from publishing, and only 'persistent' has blocks that wait")
         return _recorded("launches", args, schedule=args.schedule)
-    from numbarnn.cuda.compiler import simulated
-
     return _recorded("simulated", args, stalled=args.stall) if simulated() else in_the_simulator(args)
 
 
 def _recorded(module, args, **more):
     """The Record that one of the modules makes in this process."""
-    from importlib import import_module
-
     cell, directions = built_in_or_own(args.cell), 1 + args.bidirectional
     about = [*(["bidirectional"] if args.bidirectional else []), "backward" if args.backward else "forward"]
     sizes = ", ".join(f"{name}={size}" for name, size in args.shape.sizes.items())

@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+import numbarnn
 from numbarnn.bench.trace.record import Block, Event, Record, Step
 from numbarnn.common.order import step_time
-from numbarnn.cuda import watching
+from numbarnn.cuda import simulator, watching
 from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
+from numbarnn.schedules.persistent.schedule import SCHEDULE
 
 KERNELS = ("persistent_forward_kernel", "persistent_backward_kernel")
 STALLED_PATIENCE = 30  # turns of each thread in vain, after which a run that is meant to stall is over
@@ -239,10 +241,6 @@ def record(title, cell, shape, backward, directions=1, stalled=None):
     Raises:
         RuntimeError: the schedule cannot run the problem; says why.
     """
-    import numbarnn
-    from numbarnn.cuda import simulator
-    from numbarnn.schedules.persistent.schedule import SCHEDULE
-
     network = numbarnn.RNN(
         cell, shape.I, shape.H, shape.L, device="sim", schedule="persistent", seed=0, bidirectional=directions == 2
     )
