@@ -10,6 +10,7 @@ import numpy as np
 import numbarnn
 from numbarnn.bench.cases import sequences
 from numbarnn.bench.cases.cases import make_layer, pack_states, unpack_states
+from numbarnn.bench.cases.passes import TRAINING, WHOLE, needed
 from numbarnn.bench.peers.contender import Contender, installed  # noqa: F401
 from numbarnn.bench.peers.onnx_peer import onnxruntime_contender  # noqa: F401 - `peers` has them all
 from numbarnn.bench.peers.torch_cells import NAME as COMPILED  # noqa: F401
@@ -54,9 +55,42 @@ def layer_contender(name, layer, given, results, **options):
         y, final, tape = layer.forward(x, state, **options)
         return y, final, layer.backward(tape, dy)
 
-    call, synchronize = inference if dy is None else forward_and_backward, getattr(layer.engine, "synchronize", None)
-    plan = layer.explain(tuple(x.shape)).splitlines()[1]  # the schedule and its reason
-    return Contender(name, call, lambda returned: results(*returned), synchronize or (lambda: None), plan)
+    call = inference if dy is None else forward_and_backward
+    return Contender(name, call, lambda returned: results(*returned), synchronize_of(layer), plan_of(layer, x))
+
+
+def numbarnn_pass(instance, what, device="cpu", schedule="auto"):
+    """A contender at one of `passes`: inference, forward in training, and the gradients of x or of weights alone.
+
+    A backward pass apart goes back again and again from one forward's tape, which it retains. It gives the gradients of
+    the initial state along with those of x.
+    """
+    if what in WHOLE:
+        return numbarnn_contender(instance, what == TRAINING, device, schedule)
+    layer = make_layer(instance.case, device, instance.parameters, schedule)
+    x, dy = to_engine(layer, instance, instance.x), to_engine(layer, instance, instance.dy)
+    state, need = to_engine_state(layer, instance.h0, instance.c0), needed(what)
+    tape = layer.forward(x, state)[2] if need else None
+
+    def call():
+        return layer.backward(tape, dy, need=need, retain=True) if need else layer.forward(x, state)
+
+    def results(returned):
+        if need:
+            return numbarnn_gradients(layer, instance, returned, need)
+        return numbarnn_outputs(layer, instance, *returned[:2])
+
+    return Contender(f"numbarnn {schedule}", call, results, synchronize_of(layer), plan_of(layer, x))
+
+
+def synchronize_of(layer):
+    """What waits for a layer's work."""
+    return getattr(layer.engine, "synchronize", None) or (lambda: None)
+
+
+def plan_of(layer, x):
+    """The schedule of a layer's calls on x, and its reason."""
+    return layer.explain(tuple(x.shape)).splitlines()[1]
 
 
 # ---- an instance's arrays as layers take them ----
@@ -117,11 +151,14 @@ def numbarnn_outputs(layer, instance, y, state):
     return {"y": y} | named_states(layer, instance.case, ("hy", "cy"), state)
 
 
-def numbarnn_gradients(layer, instance, gradients):
+def numbarnn_gradients(layer, instance, gradients, need=("x", "weights")):
     """dx, dhx, dcx and the gradient of each parameter that a layer returned, as NumPy arrays by quantity."""
-    results = {"dx": from_engine(layer, instance, gradients.x)}
-    results |= named_states(layer, instance.case, ("dhx", "dcx"), gradients.state)
-    return results | {name: to_host(layer, value) for name, value in gradients.params.items()}
+    results = {}
+    if "x" in need:
+        results = {"dx": from_engine(layer, instance, gradients.x)}
+        results |= named_states(layer, instance.case, ("dhx", "dcx"), gradients.state)
+    params = gradients.params if "weights" in need else {}
+    return results | {name: to_host(layer, value) for name, value in params.items()}
 
 
 def named_states(layer, case, names, state):

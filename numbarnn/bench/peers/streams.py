@@ -1,7 +1,7 @@
 """One step after the other with the state carried along, as users of each library write it for a stream."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -63,43 +63,35 @@ def carried(call, initial):
 # -------------------------------------------------------------------------------------------------------- numbarnn
 def call_stream(instance, device, schedule):
     """A layer called with one step at a time: y, state = layer(x, state)."""
-    case = instance.case
-    layer = make_layer(case, device, instance.parameters, schedule)
-    initial = peers.to_engine_state(layer, instance.h0, instance.c0)
-    inputs = [layer.engine.from_host(np.ascontiguousarray(instance.x[t : t + 1])) for t in range(case.T)]
-
+    layer, initial = layer_and_state(instance, device, schedule)
+    inputs = [layer.engine.from_host(np.ascontiguousarray(x)) for x in instance.x[:, None]]
     begin, step, now = carried(layer, initial)
-    return Stream(
-        "numbarnn", inputs, begin, step, lambda: peers.named_states(layer, case, ("hy", "cy"), now()),
-        partial(peers.to_host, layer), synchronize_of(layer), plan_of(layer, inputs[0]),
-    )  # fmt: skip
+    made = stream_of_layer("numbarnn", instance, layer, inputs, begin, step, now)
+    return replace(made, plan=peers.plan_of(layer, inputs[0]))
 
 
 def stepper_stream(instance, device, schedule):
     """`layer.stepper`."""
-    case = instance.case
-    layer = make_layer(case, device, instance.parameters, schedule)
-    initial = peers.to_engine_state(layer, instance.h0, instance.c0)
-    stepper = layer.stepper(case.B, initial)
-    inputs = [layer.engine.from_host(np.ascontiguousarray(instance.x[t])) for t in range(case.T)]
+    layer, initial = layer_and_state(instance, device, schedule)
+    stepper = layer.stepper(instance.case.B, initial)
+    inputs = [layer.engine.from_host(np.ascontiguousarray(x)) for x in instance.x]
 
     def begin():
         stepper.state = initial
 
-    return Stream(
-        "stepper", inputs, begin, stepper, lambda: peers.named_states(layer, case, ("hy", "cy"), stepper.state),
-        partial(peers.to_host, layer), synchronize_of(layer),
-    )  # fmt: skip
+    return stream_of_layer("stepper", instance, layer, inputs, begin, stepper, lambda: stepper.state)
 
 
-def synchronize_of(layer):
-    """What waits for a layer's work."""
-    return getattr(layer.engine, "synchronize", None) or (lambda: None)
+def layer_and_state(instance, device, schedule):
+    """A numbarnn layer, and the initial state as it takes it."""
+    layer = make_layer(instance.case, device, instance.parameters, schedule)
+    return layer, peers.to_engine_state(layer, instance.h0, instance.c0)
 
 
-def plan_of(layer, x):
-    """The schedule of a layer's calls, and its reason."""
-    return layer.explain(tuple(x.shape)).splitlines()[1]
+def stream_of_layer(name, instance, layer, inputs, begin, step, now):
+    """A `Stream`; now: () -> the layer's state."""
+    state = lambda: peers.named_states(layer, instance.case, ("hy", "cy"), now())  # noqa: E731
+    return Stream(name, inputs, begin, step, state, partial(peers.to_host, layer), peers.synchronize_of(layer))
 
 
 # --------------------------------------------------------------------------------------------------------- PyTorch

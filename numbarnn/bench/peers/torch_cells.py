@@ -7,12 +7,10 @@ and its compile time does not depend on the number of steps.
 """
 
 import time
+from dataclasses import replace
 
-from numbarnn.bench.cases.cases import layer_of, renamed, unpack_states
-from numbarnn.bench.peers.contender import Contender, LazyModule
-from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
-from numbarnn.weights.network import infer
-from numbarnn.weights.torch import write as state_dict_of
+from numbarnn.bench.peers.contender import LazyModule
+from numbarnn.bench.peers.torch_peer import contender_of, numpy_to_torch, torch_module
 
 torch = LazyModule("torch")
 
@@ -21,7 +19,8 @@ NAME = "torch.compile"
 
 def torch_cells(instance, device):
     """(PyTorch's modules for one step of each layer; a function of all of them: x (B, I), states -> y, states)."""
-    modules, has_c = [torch_cell(instance, k, device) for k in range(instance.case.L)], instance.case.has_c
+    layers, has_c = instance.case.L, instance.case.has_c
+    modules = [torch_module(instance, [layer], device, one_step=True).eval() for layer in range(layers)]
 
     def all_layers(x, before):
         after = []
@@ -52,19 +51,6 @@ def torch_compiled(function, device):
     return run
 
 
-def torch_cell(instance, layer, device):
-    """PyTorch's module for one step of a layer."""
-    case = instance.case
-    kind = {"lstm": torch.nn.LSTMCell, "gru": torch.nn.GRUCell}.get(case.cell, torch.nn.RNNCell)
-    options = {"nonlinearity": case.cell.removeprefix("rnn_")} if kind is torch.nn.RNNCell else {}
-    options |= {"dtype": getattr(torch, case.dtype), "device": device}
-    module = kind(case.layer_input_size(layer), case.hidden[layer], **options).eval()
-    own = {renamed(name, -layer): array for name, array in instance.parameters.items() if layer_of(name) == layer}
-    state = state_dict_of(infer(own, case.cell))
-    module.load_state_dict({name.removesuffix("_l0"): numpy_to_torch(array) for name, array in state.items()})
-    return module
-
-
 def forget_compiled():
     """torch.compile compiles a function for a few shapes only, and goes back to eager PyTorch after those: not here."""
     torch._dynamo.reset()
@@ -82,38 +68,18 @@ def torch_compiled_contender(instance, train, device="cpu"):
     modules, step = torch_cells(instance, device)
     forget_compiled()
     step = torch.compile(step)
-    x, dy = numpy_to_torch(instance.x, device), numpy_to_torch(instance.dy, device)
-    given = [[numpy_to_torch(part[0], device) for part in s] for s in (instance.h0, instance.c0) if s]
-    initial = list(zip(*given, strict=True)) if case.has_c else given[0]
-    leaves = [x, *(part for parts in given for part in parts)]
-    for tensor in leaves:
-        tensor.requires_grad_(train)
+    given = [states for states in (instance.h0, instance.c0) if states]
+    initial = [[numpy_to_torch(states[k][0], device) for states in given] for k in range(case.L)]
     parameters = {f"{name}_l{k}": p for k, module in enumerate(modules) for name, p in module.named_parameters()}
 
-    def forward():
-        state, ys = initial, []
+    def forward(x, states):
+        ys = []
         for x_t in x.unbind(0):
-            y, state = step(x_t, state)
+            y, states = step(x_t, states)
             ys.append(y)
-        return torch.stack(ys), state
+        return torch.stack(ys), states
 
-    def by_layer(names, states):
-        parts = zip(*states, strict=True) if case.has_c else [states]
-        found = {name: torch.stack(list(part)) for name, part in zip(names, parts, strict=False)}
-        return {name: unpack_states(case, torch_to_numpy(value)) for name, value in found.items()}
-
-    def results(returned):
-        found = {"y": torch_to_numpy(returned[0])} | by_layer(("hy", "cy"), returned[1])
-        if train:
-            found |= {"dx": torch_to_numpy(x.grad)} | {name: torch_to_numpy(p.grad) for name, p in parameters.items()}
-            grads = [tuple(one.grad for one in layer) if case.has_c else layer.grad for layer in initial]
-            found |= by_layer(("dhx", "dcx"), grads)
-        return found
-
-    call = torch_call(forward, [*leaves, *parameters.values()], dy if train else None)
-    synchronize = torch_synchronize(device)
-    begin = time.perf_counter()
-    call()
-    synchronize()
-    seconds = time.perf_counter() - begin
-    return Contender(NAME, call, results, synchronize, note="its step, in a loop over time", compile_s=seconds)
+    made, begin = contender_of(NAME, forward, instance, initial, parameters, train, device), time.perf_counter()
+    made.call()
+    made.synchronize()
+    return replace(made, note="its step, in a loop over time", compile_s=time.perf_counter() - begin)

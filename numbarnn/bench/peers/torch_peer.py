@@ -6,6 +6,7 @@ and a skip input has the identity for W. What is left is `LACKS`.
 
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -49,17 +50,23 @@ def torch_tf32(allowed):
             switch.allow_tf32 = allow
 
 
-def torch_module(instance, layers, device="cpu"):
-    """The torch.nn module that computes layers `layers` (a range, of one hidden size) of an instance."""
+def torch_module(instance, layers, device="cpu", one_step=False):
+    """The torch.nn module that computes layers `layers` (a range, of one hidden size) of an instance.
+
+    Args:
+        one_step: nn.LSTMCell, nn.GRUCell or nn.RNNCell, of one layer.
+    """
     case, first = instance.case, layers[0]
     kind = {"lstm": "LSTM", "gru": "GRU"}.get(case.cell, "RNN")
     options = {"nonlinearity": case.cell.removeprefix("rnn_")} if kind == "RNN" else {}
-    options |= {"proj_size": case.proj_size} if case.proj_size else {}
-    options |= {"bias": bool(case.bias), "bidirectional": case.bidirectional}
     options |= {"dtype": getattr(torch, case.dtype), "device": device}
-    module = getattr(torch.nn, kind)(case.layer_input_size(first), case.hidden[first], len(layers), **options)
+    if not one_step:
+        options |= {"proj_size": case.proj_size} if case.proj_size else {}
+        options |= {"num_layers": len(layers), "bias": bool(case.bias), "bidirectional": case.bidirectional}
+    module = getattr(torch.nn, kind + "Cell" * one_step)(case.layer_input_size(first), case.hidden[first], **options)
     own = {renamed(name, -first): array for name, array in instance.parameters.items() if layer_of(name) in layers}
-    state = state_dict_of(infer(own, case.cell))
+    suffix = "_l0" if one_step else ""
+    state = {name.removesuffix(suffix): array for name, array in state_dict_of(infer(own, case.cell)).items()}
     module.load_state_dict({name: numpy_to_torch(array) for name, array in state.items()})
     return module
 
@@ -152,54 +159,61 @@ def torch_contender(instance, train, device="cpu"):
 
     In a chain there is a module for each layer. Sequences of several lengths are packed before, and padded after.
     """
-    case = instance.case
-    modules = [torch_module(instance, layers, device) for layers in case.links]
-    states = [
-        [numpy_to_torch(pack_states(s[layers.start : layers.stop]), device) for s in (instance.h0, instance.c0) if s]
-        for layers in case.links
-    ]
-    x, dy = numpy_to_torch(instance.x, device), numpy_to_torch(instance.dy, device)
-    leaves = [x, *(part for state in states for part in state)]
-    for tensor in leaves:
-        tensor.requires_grad_(train)
-    for module in modules:
+    case, rnn = instance.case, torch.nn.utils.rnn
+    modules, parameters, states = [torch_module(instance, layers, device) for layers in case.links], {}, []
+    for layers, module in zip(case.links, modules, strict=True):
         module.flatten_parameters()  # packed once: parameters are pieces of one buffer, as cuDNN has them
         module.train(train)
-    links = [(module, tuple(state) if case.has_c else state[0]) for module, state in zip(modules, states, strict=True)]
+        parameters |= {renamed(name, layers.start): p for name, p in module.named_parameters()}
+        given = [pack_states(s[layers.start : layers.stop]) for s in (instance.h0, instance.c0) if s]
+        states.append([numpy_to_torch(part, device) for part in given])
     lengths = None if instance.lengths is None else torch.from_numpy(instance.lengths)
 
-    def forward():
-        y, finals = x, []
+    def forward(y, states):
+        finals = []
         if lengths is not None:
-            y = torch.nn.utils.rnn.pack_padded_sequence(y, lengths, enforce_sorted=False)
-        for module, state in links:
+            y = rnn.pack_padded_sequence(y, lengths, enforce_sorted=False)
+        for module, state in zip(modules, states, strict=True):
             y, final = module(y, state)
             finals.append(final)
         if lengths is not None:
-            y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, total_length=case.T)
+            y, _ = rnn.pad_packed_sequence(y, total_length=case.T)
         return y, finals
 
-    def by_layer(names, parts_of_links):
-        """Quantity -> a list per layer, of each link's (h, c) or (h,)."""
-        parts = zip(*parts_of_links, strict=True)
-        return {
-            name: unpack_states(case, torch_to_numpy(torch.cat(part))) for name, part in zip(names, parts, strict=False)
-        }
+    made = contender_of("torch", forward, instance, states, parameters, train, device)
+    return replace(made, note="call by call, as its users call it" if device.startswith("cuda") else None)
+
+
+def contender_of(name, forward, instance, states, parameters, train, device):
+    """A contender of PyTorch's: forward without gradients, or forward and backward.
+
+    Args:
+        forward: (x, states) -> y and final states. States are a list of (h, c) or h: one for each module.
+        states: of each module its initial h or [h, c]: (layers * D, B, H), or (B, H) where it takes one step.
+        parameters: by the instance's names.
+    """
+    case, x, dy = instance.case, numpy_to_torch(instance.x, device), numpy_to_torch(instance.dy, device)
+    leaves = [x, *(part for state in states for part in state)]
+    for tensor in leaves:
+        tensor.requires_grad_(train)
+    initial = [tuple(state) if case.has_c else state[0] for state in states]
+    together = torch.cat if states[0][0].dim() == 3 else torch.stack
+
+    def by_layer(names, parts_of_modules):
+        """Quantity -> a list per layer."""
+        parts = map(together, zip(*parts_of_modules, strict=True))
+        return {name: unpack_states(case, torch_to_numpy(part)) for name, part in zip(names, parts, strict=False)}
 
     def results(returned):
         y, finals = returned
         found = {"y": torch_to_numpy(y)} | by_layer(("hy", "cy"), finals if case.has_c else [(one,) for one in finals])
         if train:
-            for layers, module in zip(case.links, modules, strict=True):
-                found |= {renamed(name, layers.start): torch_to_numpy(p.grad) for name, p in module.named_parameters()}
-            found |= {"dx": torch_to_numpy(x.grad)}
+            found |= {"dx": torch_to_numpy(x.grad)} | {name: torch_to_numpy(p.grad) for name, p in parameters.items()}
             found |= by_layer(("dhx", "dcx"), [[part.grad for part in state] for state in states])
         return found
 
-    leaves += [p for module in modules for p in module.parameters()]
-    call = torch_call(forward, leaves, dy if train else None)
-    note = "call by call, as its users call it" if device.startswith("cuda") else None
-    return Contender("torch", call, results, torch_synchronize(device), note=note)
+    call = torch_call(lambda: forward(x, initial), [*leaves, *parameters.values()], dy if train else None)
+    return Contender(name, call, results, torch_synchronize(device))
 
 
 def torch_call(forward, leaves, dy=None):

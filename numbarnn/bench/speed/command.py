@@ -17,7 +17,7 @@ from numbarnn.bench import info, report
 from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
 from numbarnn.bench.cases.passes import FORWARD, TRAINING, USUAL, WHOLE
 from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, Shape, parse_shape, parse_sizes
-from numbarnn.bench.peers import apart, peers
+from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import LazyModule, made_again
 from numbarnn.bench.peers.torch_peer import torch_tf32
 from numbarnn.bench.speed import speed_table, stream, timing, usage
@@ -270,7 +270,7 @@ def time_pass(instance, truth, about, schedules, where, compiled=False):
         return [Timing(**about, schedule=schedule, ok=False, refusal=said(exception)) for schedule in schedules]
     ours = {
         schedule: attempt(
-            lambda schedule=schedule: made_again(partial(apart.numbarnn_pass, instance, what, device, schedule)),
+            lambda schedule=schedule: made_again(partial(peers.numbarnn_pass, instance, what, device, schedule)),
             lambda contender: compare(instance.case, contender, truth, line.results),
         )
         for schedule in schedules
