@@ -13,26 +13,19 @@ from numbarnn.kernels.persistent import backward, block, exchange, fma, forward,
 MODULES = (exchange, warp_parts, weights, fma, mma, products, block, forward, backward)
 
 
-def forget_kernels():
-    """Let kernels be made anew, from what the modules have now."""
-    for module in MODULES:
-        for thing in vars(module).values():
-            if hasattr(thing, "cache_clear"):
-                thing.cache_clear()
-
-
 @contextmanager
 def altered(replacements, engine=None):
     """Kernels made inside are made of these.
 
     Args:
         replacements: (module, name) -> what stands in its place, also where other modules have it by that name.
-        engine: on which the kernels run; calls that it has recorded are forgotten, too, as other layers would replay
-            them. None: one that records none.
+        engine: whose recorded calls are forgotten, too, as other layers would replay them.
     """
 
     def forget():
-        forget_kernels()
+        for thing in (thing for module in MODULES for thing in vars(module).values()):
+            if hasattr(thing, "cache_clear"):
+                thing.cache_clear()
         if engine is not None and engine.records_jobs:
             engine.buffer_pool.clear()
 

@@ -48,12 +48,10 @@ def problem_of(row, profile):
 
 
 def recorded_us(row):
-    """The time that was recorded."""
     return row["device_median_s"]["numbarnn"] * 1e6
 
 
 def estimated_us(row, profile):
-    """What is estimated for a row."""
     problem = problem_of(row, profile)
     passes = (False, True) if problem.training else (False,)
     return sum(estimate.pass_us(problem, row["schedule"], backward) for backward in passes)

@@ -60,8 +60,7 @@ def rows_of(span, backward):
 def draw(axis, plan, spans=None, unit="steps of one layer"):
     """Draw a plan on a matplotlib axis: above, the steps of each layer and direction; below, its products.
 
-    Args:
-        spans, unit: as `timeline` returns them; None takes the same time for every step.
+    spans and unit: as `timeline` returns them; None takes the same time for every step.
     """
     spans = plan.timeline(_steps_cost) if spans is None else spans
     drawn = [bar for span in spans for bar in rows_of(span, plan.backward)]

@@ -98,7 +98,7 @@ def compiler_archs():
 
 
 def shipped_kernels(cc):
-    """The list of all ShippedKernels for a compute capability: the catalog's, then those that a planner cuts."""
+    """All ShippedKernels for a compute capability: the catalog's, then those that a planner cuts."""
     return [*catalog.shipped_kernels(), *planned.persistent_kernels(cc)]
 
 
@@ -164,9 +164,10 @@ def blocks_by_registers(registers, threads):
 # --------------------------------------------------------------------------------------------------- output
 def print_rows(rows):
     """The table, the rule behind its last number, and what went wrong."""
-    hidden = {"ok", "error"}
-    shown = [["-" if value is None else value for key, value in row.items() if key not in hidden] for row in rows]
-    cells = [[*own, "ok" if row["ok"] else "FAILED"] for own, row in zip(shown, rows, strict=True)]
+    cells = []
+    for row in rows:
+        *shown, ok, _ = row.values()
+        cells.append([*("-" if value is None else value for value in shown), "ok" if ok else "FAILED"])
     report.print_table("Kernels (sizes in bytes)", COLUMNS, cells, right=COLUMNS[4:11], wrap=("kernel", "layouts"))
     report.say(textwrap.fill(RULE, 110))
     for row in rows:
@@ -177,11 +178,7 @@ def print_rows(rows):
 
 
 def print_machine_code(shipped, arch):
-    """A kernel's machine code for an arch, below comments that say what is counted in it.
-
-    Raises:
-        report.CannotRun: without NVIDIA's disassembler.
-    """
+    """A kernel's machine code for an arch, below comments that say what is counted in it."""
     compiled = shipped.compile(capability(arch))
     try:
         code = read(compiled)

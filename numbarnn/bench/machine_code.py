@@ -19,10 +19,8 @@ class Weights:
     """How a lane loads weights: by loads of what nobody writes during the kernel.
 
     Attributes:
-        loads: bits of a load -> how many.
-        words: of 32 bits, that they bring: once each, or in each round of a loop.
-        instructions: of the loop in which they stand; where they are in none, all of the kernel up to the last one that
-            are in no loop, what comes before the first one included.
+        loads: bits of a load -> how many. words: of 32 bits, that they bring.
+        instructions: of the loop in which they stand; in none: of the kernel up to the last one, without loops.
     """
 
     loads: dict
@@ -134,13 +132,9 @@ def steps(code):
     with_most = [each for each in inner if 2 * number[each] >= max(number.values())]
     most = min(with_most, key=lambda one: len(one.instructions))
     products, working = _products(most.instructions), set(most.instructions) - polls
-    looks = tuple(one for one in loop.instructions if _looks(one) and one not in polls)
+    loads = (one for one in loop.instructions if one.name == "LDG" and one.exchanges and one.bits == 128)
+    looks = tuple(one for one in loads if one not in polls)
     return Steps(loop, len(polls), looks, products, len(working))
-
-
-def _looks(one):
-    """Whether an instruction loads 16 bytes that others wrote."""
-    return one.name == "LDG" and one.exchanges and one.bits == 128
 
 
 def _waits(loop):
@@ -165,13 +159,13 @@ def describe(code):
         lines += [
             f"the loop over the steps: {len(looped.loop.instructions)} instructions, of which {looped.waiting} wait",
             f"products: {products} in a loop of {looped.instructions} instructions{each}, of one lane",
-            f"exchanged by blocks in a step: {_sizes(looped.accesses('LDG', True), 'load')}; "
-            f"{_sizes(looped.accesses('STG', True), 'store')}",
-            f"other accesses in a step: {_sizes(looped.accesses('LDG', False), 'load')}; "
-            f"{_sizes(looped.accesses('STG', False), 'store')}",
-            f"of shared memory in a step: {_sizes(widths(looped.loop.instructions, 'LDS'), 'load')}; "
-            f"{_sizes(widths(looped.loop.instructions, 'STS'), 'store')}",
         ]
+        for what, loads, stores in (
+            ("exchanged by blocks", looped.accesses("LDG", True), looped.accesses("STG", True)),
+            ("other accesses", looped.accesses("LDG", False), looped.accesses("STG", False)),
+            ("of shared memory", *(widths(looped.loop.instructions, name) for name in ("LDS", "STS"))),
+        ):
+            lines.append(f"{what} in a step: {_sizes(loads, 'load')}; {_sizes(stores, 'store')}")
     for loop in code.loops:
         lines.append(f"{'  ' * loop.depth}loop at {loop.first:#06x}: {len(loop.instructions)} instructions")
     return lines

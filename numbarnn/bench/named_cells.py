@@ -20,13 +20,9 @@ def built_in_or_own(text):
 
 
 def find(text, others=()):
-    """The Cell of a name in the library, of FILE.py:NAME or MODULE:NAME.
+    """The Cell of a name in the library, of FILE.py:NAME or MODULE:NAME; else an error says what there is.
 
-    Args:
-        others: names that may be meant, too.
-
-    Raises:
-        argparse.ArgumentTypeError: there is none; says what there is.
+    others: names that may be meant, too.
     """
     where, _, name = text.rpartition(":")
     module = load_module(where) if where else library

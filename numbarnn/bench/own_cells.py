@@ -11,6 +11,7 @@ GROWTH times as far. A schedule that cannot run a cell is a row that says why.
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,8 +54,7 @@ class CellTiming(Row):
 
     Attributes:
         saved_bytes: of the cell and of the LSTM: kept for backward, per step and unit.
-        trace_s, first_call_s: seconds to trace the cell, and of the first call, in which kernels are compiled or taken
-            from the disk.
+        trace_s, first_call_s: seconds to trace the cell, and of the first call, which compiles.
         notes: why there is no LSTM or no loop, which then confirms no result.
     """
 
@@ -76,8 +76,7 @@ def add_arguments(parser):
     report.add_json_argument(parser, "times, ratios, agreement, device and versions")
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(NamedTuple):
     """A cell, by the words with which it was asked for."""
 
     name: str
@@ -162,11 +161,6 @@ class OwnInstance:
         states = states if isinstance(states, (list, tuple)) else (states,)
         return {form.format(name): state for name, state in zip(self.cell.states, states, strict=True)}
 
-    def saved_bytes(self):
-        """What the cell and the LSTM keep for backward, per step and unit."""
-        size = precision.itemsize(self.case.dtype)
-        return {"cell": self.cell.num_saved * size, "lstm": SAVED_BY_LSTM * size}
-
 
 # --------------------------------------------------------------------------------------------------------- contenders
 def numbarnn_contender(instance, train, device, schedule):
@@ -233,7 +227,9 @@ def time_pass(instances, what, schedules, where, with_loops):
     timings = []
     for instance in instances:
         about = {"cell": instance.name, "shape": instance.shape.sizes, "dtype": case.dtype, "device": device}
-        about |= {"what": what, "saved_bytes": instance.saved_bytes(), "trace_s": instance.trace_s}
+        size = precision.itemsize(case.dtype)
+        saved = {"cell": instance.cell.num_saved * size, "lstm": SAVED_BY_LSTM * size}
+        about |= {"what": what, "saved_bytes": saved, "trace_s": instance.trace_s}
         for contender, row in begun[instance.name][0]:
             if contender:
                 row["notes"] = row["notes"] + lacking.get(row["schedule"], [])

@@ -5,12 +5,7 @@ from html import escape
 
 
 def document(title, body, style, script=""):
-    """A page as text.
-
-    Args:
-        title: as text.
-        body: HTML; style: CSS; script: JavaScript, which runs when all of the body is there.
-    """
+    """A page of a body (HTML), as text; the script runs when all of it is there."""
     scripts = f"<script>\n{script}</script>\n" if script else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

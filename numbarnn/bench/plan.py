@@ -96,15 +96,10 @@ def picture_path(text):
 
 
 def profile_of(name):
-    """The profile of that name; "device" is that of this machine's GPU.
-
-    Raises:
-        RuntimeError: "device", and no GPU can be used here; says why, with the cure.
-    """
+    """The profile of that name; RuntimeError, with the cure, where it is to be that of a GPU and none can be used."""
     if name != DEVICE:
         return profiles.get(name)
-    problem = engines.why_not("cuda")
-    if problem:
+    if problem := engines.why_not("cuda"):
         raise RuntimeError(
             f"profile '{DEVICE}' is that of this machine's GPU, but there is none to ask: {problem}. "
             f"Name one of {', '.join(profiles.PROFILES)} instead"
@@ -113,12 +108,7 @@ def profile_of(name):
 
 
 def problem_of(args):
-    """The `numbarnn.schedules.Problem` that was asked about.
-
-    Raises:
-        RuntimeError: it is about the GPU of this machine, and there is none.
-        ValueError: the cell cannot have these sizes.
-    """
+    """The `numbarnn.schedules.Problem` that was asked about; ValueError where the cell cannot have these sizes."""
     projection = checks.proj_size(args.proj_size, args.cell, args.hidden)
     checks.recurrent_matrix(args.cell, args.hidden, projection)
     inputs, directions = args.input_size or args.hidden[0], 1 + args.bidirectional
@@ -170,10 +160,8 @@ def print_pass(explanation):
     if taken.launches:
         print_launches(problem, taken.launches)
         products = sum(estimate.product_us(task, problem) for task in taken.plan.tasks)
-        report.say(
-            f"Expected: {taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products over all "
-            f"steps.\n"
-        )
+        expected = f"{taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products over all steps"
+        report.say(f"Expected: {expected}.\n")
     report.say("\n".join([f"Plan ({len(taken.plan.tasks)} tasks)", *task_lines(taken.plan), ""]))
 
 

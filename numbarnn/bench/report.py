@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -47,9 +48,7 @@ def print_table(title, columns, rows, right=(), wrap=()):
     """Prints a table.
 
     Args:
-        columns: headings; rows: lists of strings, one per column.
-        right: the headings of columns of numbers, aligned to the right.
-        wrap: the headings of columns that give way on a narrow terminal.
+        right: headings of columns of numbers, aligned to the right. wrap: of those that give way on a narrow terminal.
     """
     rows = [[str(cell) for cell in row] for row in rows]
     if have_rich():
@@ -90,11 +89,9 @@ def print_plain_table(title, columns, rows, right):
 
 
 class Progress:
-    """Progress bars on the error stream, one per task: `with Progress() as progress`.
+    """Progress bars on the error stream, one per task: with rich on a terminal where the style is "auto".
 
-    Args:
-        style: "auto" shows bars with rich on a terminal; "lines" writes "progress DONE TOTAL" after each unit of work,
-            for a parent process to read; "none" shows nothing.
+    The style "lines" writes "progress DONE TOTAL" after each unit of work, for a parent process to read.
     """
 
     def __init__(self, style="auto"):
@@ -128,6 +125,13 @@ class Progress:
             self.bars.update(count[2], completed=count[0], total=count[1])
         elif self.style == "lines":
             say(f"progress {count[0]} {count[1]}", error=True)
+
+
+def environment(simulated=False):
+    """The environment of a child process that runs this numbarnn, in the simulator if it is to."""
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path} | ({"NUMBA_ENABLE_CUDASIM": "1"} if simulated else {})
 
 
 def json_path(text):
@@ -189,11 +193,7 @@ def comma_list(choices):
 
 
 def whole_numbers(text, expected, count=None):
-    """Whole numbers of at least 1 with commas between; so many of them, if `count` is given.
-
-    Raises:
-        argparse.ArgumentTypeError: it is something else than what is `expected`, in words.
-    """
+    """Whole numbers of at least 1 with commas between, `count` of them; expected: these words, for the error."""
     parts = [part.strip() for part in text.split(",")]
     if count not in (None, len(parts)) or not all(part.isdecimal() and int(part) >= 1 for part in parts):
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")

@@ -57,13 +57,9 @@ CUDNN_NOT_TIMED = (
 # --------------------------------------------------------------------------------------------------------- records
 def newest(device, shapes=None):
     """(cell, dtype, tf32) -> the newest record with it; all on the "cpu" or "cuda" device of the newest record that has
-    rows for the tables.
-
-    shapes: only rows of these count.
-    """
+    rows of these shapes."""
     records = [one for one in map(record.read, RESULTS.glob("*.json")) if one and one["device"] == device]
-    records = [one for one in records if rows_of(one, shapes)]
-    records.sort(key=lambda one: one["date"])
+    records = sorted((one for one in records if rows_of(one, shapes)), key=lambda one: one["date"])
     of_device = [one for one in records if one["device_name"] == records[-1]["device_name"]]
     found = {(row["cell"], row["dtype"], row["tf32"]): one for one in of_device for row in rows_of(one, shapes)}
     cells, words = list(NAMES), list(TF32.values())
@@ -109,10 +105,7 @@ def milliseconds(seconds):
 
 
 def entry(row, doubt):
-    """A cell of the table: milliseconds, and in brackets ratios.
-
-    A mark at the milliseconds: neither they nor the ratios are to be trusted; at a ratio: that one is not.
-    """
+    """A cell of the table: milliseconds, and in brackets ratios; a mark at the milliseconds is about those, too."""
     if row is None or not row["ok"]:
         return "-"
     times, best = row["device_seconds"] or row["seconds"], row["best_cudnn"]
@@ -179,12 +172,10 @@ def headline():
         f"{ours[0]} ms forward and {ours[1]} ms with backward by the GPU's clock ({name}: {theirs[0]} and {theirs[1]})"
     )
     reasons = ["recorded with other kernels"] if changed(one) else []
-    reasons += ["not to be trusted by the benchmark's own rule"] * any(
-        trust.doubts(row, ["numbarnn", rival], one["doubt"]) for row in rows
-    )
-    return wrapped(
-        words + (f"; {', '.join(reasons)}: see [how fast](notebooks/speed.md)" if reasons else ""), indent="  "
-    )
+    doubted = any(trust.doubts(row, ["numbarnn", rival], one["doubt"]) for row in rows)
+    reasons += ["not to be trusted by the benchmark's own rule"] if doubted else []
+    words += f"; {', '.join(reasons)}: see [how fast](notebooks/speed.md)" if reasons else ""
+    return wrapped(words, indent="  ")
 
 
 def changed(one):
@@ -238,11 +229,7 @@ PAGES = {
 
 # ----------------------------------------------------------------------------------------------------------- pages
 def rendered(page, text):
-    """The text of a page with every part written anew.
-
-    Raises:
-        ValueError: a part is missing or unknown.
-    """
+    """The text of a page with every part written anew; ValueError where one is missing or unknown."""
     parts, names = PAGES[page], [match[2] for match in PART.finditer(text)]
     if sorted(names) != sorted(parts):
         raise ValueError(f"{page} must have the parts {', '.join(parts)} once each, between comments; it has {names}")

@@ -219,7 +219,7 @@ def test_the_digest_is_about_what_runs_on_the_device(tmp_path, monkeypatch):
     monkeypatch.setattr(record.numbarnn, "__file__", str(package / "__init__.py"))
 
     def digests():
-        record._digest.cache_clear()
+        record.kernels_digest.cache_clear()
         return record.kernels_digest("cpu"), record.kernels_digest("cuda")
 
     before = digests()
@@ -233,7 +233,7 @@ def test_the_digest_is_about_what_runs_on_the_device(tmp_path, monkeypatch):
     (package / "compile" / "one.py").unlink()
     with pytest.raises(FileNotFoundError):
         digests()
-    record._digest.cache_clear()
+    record.kernels_digest.cache_clear()
 
 
 def test_a_record_says_when_there_is_no_git():

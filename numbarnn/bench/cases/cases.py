@@ -113,11 +113,8 @@ class Case:
 
     @property
     def forward_only(self):
-        """True when only y and the final states are compared.
-
-        The gradient jumps where a cell state reaches a bound of `cell_clip`, so a state that 16 bits round onto a bound
-        or off it has one that float64 does not have; and the gradient of a NaN is none.
-        """
+        """True when only y and the final states are compared: the gradient of a NaN is none, and it jumps at a bound of
+        `cell_clip`, onto which 16 bits round states."""
         return self.nan_state or (self.cell_clip is not None and precision.is_half(self.dtype))
 
     @property
@@ -135,7 +132,6 @@ class Case:
         return " ".join([*words, *(form.format(value) for form, value in told)])
 
     def layer_input_size(self, layer):
-        """Width of what layer `layer` reads."""
         return self.input_size if layer == 0 else self.D * self.outputs[layer - 1]
 
 
@@ -210,8 +206,7 @@ def make_instance(case, seed=0):
     for name, shape in parameter_shapes(case).items():
         bound = 1 / np.sqrt(case.hidden[layer_of(name)])
         parameters[name] = random.uniform(-bound, bound, shape).astype(dtype)
-    has_c = case.has_c
-    state_gradients = case.gradients != "y"
+    has_c, state_gradients = case.has_c, case.gradients != "y"
     x = normal(case.T, case.B, case.input_size)
     dy = normal(case.T, case.B, case.D * case.outputs[-1]) if case.gradients != "state" else None
     c0 = states(case.state and has_c, case.hidden, scale=0.5)
@@ -239,13 +234,12 @@ def own_cell(name):
 def make_layer(case, device, parameters, schedule="auto", seed=SEED):
     """The numbarnn layer for a case, or the `Chain` of them, with the given parameters loaded."""
     if case.chain:
-        parts = [replace(case, input_size=case.layer_input_size(k), hidden=case.hidden[k : k + 1], chain=False)
-                 for k in range(case.L)]  # fmt: skip
-        own = [
-            {renamed(name, -k): array for name, array in parameters.items() if layer_of(name) == k}
-            for k in range(case.L)
-        ]
-        return Chain([make_layer(part, device, its, schedule, seed) for part, its in zip(parts, own, strict=True)])
+        layers = []
+        for k in range(case.L):
+            part = replace(case, input_size=case.layer_input_size(k), hidden=case.hidden[k : k + 1], chain=False)
+            own = {renamed(name, -k): array for name, array in parameters.items() if layer_of(name) == k}
+            layers.append(make_layer(part, device, own, schedule, seed))
+        return Chain(layers)
     options = {name: getattr(case, name) for name in ("bias", "batch_first", "dropout", "bidirectional", "dtype")}
     options |= {"device": device, "schedule": schedule, "seed": seed}
     sizes = {"hidden_size": case.hidden[0], "num_layers": case.L}

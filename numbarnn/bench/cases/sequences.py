@@ -12,9 +12,7 @@ RESET_RATE = 0.3  # of the elements of random resets
 def random_lengths(random, T, B, form):
     """Lengths (B,) in any order: T and, where padded, 0 among them where B allows; PyTorch packs no length of 0.
 
-    Args:
-        random: a numpy.random.Generator.
-        form: "padded", "packed", or "half", where they are not random: evenly from T/2 to T.
+    The form is "padded", "packed", or "half", where they are not random.
     """
     if form == "half":
         return half_lengths(T, B)

@@ -60,7 +60,6 @@ def parse_shape(text, forms=tuple(FORMS)):
 
 
 def parse_sizes(text):
-    """An argparse type: "25,16,512,512,1" -> Shape."""
     return parse_shape(text, ())
 
 

@@ -154,9 +154,8 @@ def option_sets(cell, size="full"):
 def spread(cell, size="full", device="cpu"):
     """The cases for one cell on one device, but those of `boundary_cases`.
 
-    Args:
-        full: every option set with every (T, B) and dtype, and some longer ones.
-        quick: a few option sets that together use every option, (T, B) and dtype taking turns.
+    In full every option set with every (T, B) and dtype, and some longer ones; quick: a few option sets that together
+    use every option, (T, B) and dtype taking turns.
     """
     if size == "full":
         cases = [
@@ -250,11 +249,7 @@ def covering(runs, given=()):
 
 
 def left_out(quick, full):
-    """How the quick cases of a device differ from all, in words.
-
-    Args:
-        quick, full: pairs of a case and the schedules that run it: of the quick check, of the whole.
-    """
+    """How the quick cases of a device differ from all, in words; both are pairs of a case and its schedules."""
     runs, all_runs = ({(case, name) for case, names in plan for name in names} for plan in (quick, full))
     had, there = ({case for case, _ in chosen} for chosen in (runs, all_runs))
     lacks = [f"{len(runs)} runs of a case by a schedule in place of {len(all_runs)}"]

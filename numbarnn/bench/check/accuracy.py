@@ -32,8 +32,7 @@ FRACTION_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 class Comparison:
     """One row of `numbarnn check`: one quantity of one run against float64.
 
-    `error` is None when nothing could be compared; `message` then says why, and `ok` is False unless it was refused, or
-    is a note about a peer.
+    `error` is None when nothing could be compared; `message` then says why.
     """
 
     cell: str
@@ -51,12 +50,10 @@ class Comparison:
     uses: tuple[str, ...] = ()  # as `Case.uses`
 
     def as_row(self):
-        """The comparison as a dict for JSON."""
         return asdict(self) | {"ratio": self.ratio}
 
     @classmethod
     def from_row(cls, row):
-        """The comparison that `as_row` made, from JSON."""
         return cls(**{name: value for name, value in row.items() if name != "ratio"} | {"uses": tuple(row["uses"])})
 
     @property
@@ -107,12 +104,14 @@ def error(value, expected):
 
 def flat(value):
     """An array, or a list of arrays (one per layer), as one float64 vector."""
-    parts = value if isinstance(value, (list, tuple)) else [value]
-    return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in parts])
+    return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in parts(value)])
+
+
+def parts(value):
+    return value if isinstance(value, (list, tuple)) else [value]
 
 
 def eps(dtype):
-    """Distance from 1 to the next number of the dtype (a name)."""
     return 2.0 ** -FRACTION_BITS[dtype]
 
 
@@ -142,8 +141,7 @@ def trusted(case, peer_error):
 
 def shape_problem(value, expected, dtype):
     """What is wrong with the shape or dtype (a name) of a result, in words; None when nothing is."""
-    values = value if isinstance(value, (list, tuple)) else [value]
-    wanted = expected if isinstance(expected, (list, tuple)) else [expected]
+    values, wanted = parts(value), parts(expected)
     if any(part is None for part in values):
         return "no result: got None"
     got_shapes, shapes = [part.shape for part in values], [part.shape for part in wanted]

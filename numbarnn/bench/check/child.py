@@ -1,7 +1,6 @@
 """`numbarnn check` in the CUDA simulator: child processes, as Numba reads its switch when it starts."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from numbarnn.bench.check.accuracy import Comparison, engine_failure
+from numbarnn.bench.report import environment
 
 TIMEOUT_S = 1200  # about ten times what the full check takes on two slow cores
 LINES_KEPT = 30  # of what the child wrote to its error stream, for the message when it fails
@@ -18,8 +18,7 @@ LINES_KEPT = 30  # of what the child wrote to its error stream, for the message 
 
 @contextmanager
 def simulator_checks(shares, schedules, quick, progress):
-    """`numbarnn check --device sim` beside this process, a process for each share of the cells. Gives a function that
-    waits for them and returns their comparisons."""
+    """`simulator_check` for each share of the cells."""
     with ExitStack() as processes:
         results = [
             processes.enter_context(simulator_check(cells, schedules, quick, progress, f"sim, process {number}"))
@@ -33,12 +32,9 @@ def simulator_check(cells, schedules, quick, progress, task="sim"):
     """One such process, whose progress has the name `task`. Gives a function that waits for it and returns its
     comparisons: one failed comparison where it did not start, died or took too long."""
     said = deque(maxlen=LINES_KEPT)
-    package = str(Path(__file__).resolve().parents[3])
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))  # this numbarnn first
     command = [sys.executable, "-m", "numbarnn", "check", "--device", "sim", "--progress", "lines"]
     command += ["--cell", ",".join(cells), "--schedule", ",".join(schedules), *(["--quick"] if quick else [])]
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
 
     def read():
         for line in process.stderr:
@@ -67,7 +63,7 @@ def simulator_check(cells, schedules, quick, progress, task="sim"):
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.json"
         command += ["--json", str(rows)]
-        process = subprocess.Popen(command, **streams, text=True, errors="replace", env=environment)
+        process = subprocess.Popen(command, **streams, text=True, errors="replace", env=environment(simulated=True))
         progress.start(task, None)
         reader = threading.Thread(target=read, daemon=True)
         reader.start()

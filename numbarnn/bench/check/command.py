@@ -10,7 +10,7 @@ planner refuses (a RuntimeError with the reason) is counted, and is no failure. 
 import gc
 import time
 import traceback
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
@@ -61,7 +61,9 @@ def run(args):
         report.figure(pictures.PURPOSE)  # says now, not after the work, that matplotlib is missing
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
     # At these sizes more threads only wait for each other.
-    with report.Progress(args.progress) as progress, peers.torch_threads(1), seldom_looking_for_garbage():
+    with report.Progress(args.progress) as progress, peers.torch_threads(1), ExitStack() as afterwards:
+        afterwards.callback(gc.set_threshold, *gc.get_threshold())
+        gc.set_threshold(YOUNG_OBJECTS)  # saves a tenth of the time
         # The quick check takes as long on the CPU, where it compiles, as in the simulator.
         processes = 1 if args.quick else default_threads()
         shares = shares_of_cells(args.cell, args.schedule, processes) if simulator else ()
@@ -84,17 +86,6 @@ def run(args):
         report.write_bytes(args.png, pictures.png(comparisons))
     failed = any(not comparison.ok for comparison in comparisons)
     return 1 if failed or not any(comparison.compared for comparison in comparisons) else 0
-
-
-@contextmanager
-def seldom_looking_for_garbage():
-    """A context that saves a tenth of the time."""
-    before = gc.get_threshold()
-    gc.set_threshold(YOUNG_OBJECTS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def plan_devices(wanted):
@@ -124,10 +115,8 @@ def check_device(device, cells, schedules, quick, progress):
     todo = plan_cases(device, cells, schedules, quick)
     progress.start(device, sum(len(wanted) for _, wanted in todo))
     with_cudnn = device == "cuda" and cudnn.why_not() is None
-    comparisons = []
-    for case, wanted in todo:
-        comparisons += check_case(case, device, wanted, with_cudnn, progress)
-    return comparisons
+    checked = (check_case(case, device, wanted, with_cudnn, progress) for case, wanted in todo)
+    return [comparison for comparisons in checked for comparison in comparisons]
 
 
 def plan_cases(device, cells, schedules, quick):
@@ -136,7 +125,10 @@ def plan_cases(device, cells, schedules, quick):
         runs = [(case, name) for cell in cells for case in spreads.quick(cell, device) for name in schedules]
         boundaries = [(case, name) for cell in cells for case in spreads.boundary_cases(cell, device)
                       for name in schedules]  # fmt: skip
-        return by_case(spreads.covering(runs, boundaries) + boundaries)
+        by_case = {}
+        for case, name in spreads.covering(runs, boundaries) + boundaries:
+            by_case.setdefault(case, []).append(name)
+        return list(by_case.items())
     sizes = {schedule: "quick" if quick or (device == "sim" and schedule != schedules[0]) else "full"
              for schedule in schedules}  # fmt: skip
     todo = []
@@ -147,14 +139,6 @@ def plan_cases(device, cells, schedules, quick):
         todo += [(case, schedules) for case in spreads.boundary_cases(cell, device)]
         todo += [(case, schedules) for case in spreads.half_precision(cell, "quick" if quick else "full")]
     return todo
-
-
-def by_case(runs):
-    """Pairs of a case and its schedules, from pairs of a case and one of them."""
-    schedules = {}
-    for case, schedule in runs:
-        schedules.setdefault(case, []).append(schedule)
-    return list(schedules.items())
 
 
 def left_out(devices, cells, schedules):

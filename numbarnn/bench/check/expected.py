@@ -18,8 +18,7 @@ from numbarnn.reference import layer_norm_rnn, philox
 class Expectation:
     """Results by quantity, of the reference (`truth`) and of the peers; None where a peer does not run the case.
 
-    Attributes:
-        cudnn_refusal: why cuDNN does not, in its words; None where it was not asked.
+    cudnn_refusal: why cuDNN does not, in its words; None where it was not asked.
     """
 
     truth: dict
@@ -50,9 +49,7 @@ class Expectation:
 class Expected:
     """The expectations of one instance: computed once for all schedules, and once for each training call that draws.
 
-    Args:
-        with_cudnn: whether cuDNN is asked as well.
-        with_torch: whether PyTorch is, where it is installed; on the CPU, where large problems take long.
+    with_torch: whether PyTorch is asked, where it is installed; on the CPU, where large problems take long.
     """
 
     def __init__(self, instance, with_cudnn=False, with_torch=True):
@@ -154,10 +151,7 @@ def flat_weights(instance):
 def reference_results(instance, call=None):
     """Results of `numbarnn.reference`, forward and backward, by quantity; forward alone where the case is.
 
-    Args:
-        call: number of the training call; None: inference, in which nothing is drawn.
-
-    Raises ArithmeticError where one holds a NaN that the case does not bring with it.
+    Of training call number `call`, or of inference. ArithmeticError: one holds a NaN that the case does not bring.
     """
     case = instance.case
     options = {"lengths": instance.lengths, "resets": instance.resets, "padding_value": case.padding_value}

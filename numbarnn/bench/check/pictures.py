@@ -46,12 +46,10 @@ def draw(axis, comparisons, name, bounds, label):
 
 
 def png(comparisons):
-    """The picture as the bytes of a PNG file."""
     stream = io.BytesIO()
     figure(comparisons).savefig(stream, format="png", dpi=DPI, metadata={"Software": "numbarnn"})
     return stream.getvalue()
 
 
 def svg(comparisons):
-    """The picture as an SVG element, for a page."""
     return pages.svg(figure(comparisons))

@@ -23,11 +23,10 @@ def run_single_steps(layer, instance):
 
 
 def run_training(layer, instance):
-    """(results, masks): every result of forward and backward, and the dropout masks of each forward call.
+    """(results, masks): every result of forward and backward, and the dropout masks of each forward call, or None.
 
-    Each call's masks are a list of arrays, or None where nothing is dropped. There are two calls where the case draws
-    random numbers or accumulates: the last is the one with results, to whose parameters' gradients those of the first
-    are added where the case accumulates.
+    There are two calls where the case draws random numbers or accumulates: the last is the one with results, to whose
+    parameters' gradients those of the first are added where the case accumulates.
     """
     case, options = instance.case, peers.call_options(instance)
     x, state = inputs(layer, instance)

@@ -14,15 +14,12 @@ TWICE = 2.0  # the ratio to a peer's error that passes at any size
 
 
 class Group:
-    """Some comparisons together.
+    """Some comparisons together, at least one.
 
     Attributes:
-        key: what they have in common, a tuple of words.
-        members: the comparisons, at least one; compared: those about a result; failed, refused: how many did.
+        key: what they have in common, a tuple of words. compared: those about a result.
         worst: the one that counts: a failure, or what is nearest to its limit; dropout's own, refusals come last.
-        median_ratio: the middle one of their errors as multiples of the peer's; None where none has a peer.
-        within_twice: the share of these that are at most 2; None likewise.
-        result: one word.
+        median_ratio, within_twice: of the errors as multiples of the peer's the middle one, and the share up to 2.
     """
 
     def __init__(self, key, members):
@@ -57,10 +54,7 @@ def dtype_of(comparison):
 
 
 def by_option(comparisons, engines=False):
-    """Groups by option, in the order of OPTIONS, PLAIN first; with `engines` by engine and option.
-
-    A comparison is in the group of every option that its case uses.
-    """
+    """Groups by option, PLAIN first, or by engine and option; a comparison is in those of all that its case uses."""
     comparisons = [comparison for comparison in comparisons if comparison.compared or comparison.refused]
     groups = []
     for engine in dict.fromkeys(comparison.engine for comparison in comparisons) if engines else (None,):

@@ -14,14 +14,12 @@ import tempfile
 import threading
 import time
 from collections import deque
-from pathlib import Path
 
-from numbarnn.bench import info
+from numbarnn.bench import info, report
 from numbarnn.bench.prove import results
 
 LETTERS_KEPT = 20_000  # of what a process that died wrote to its error stream
 PIECE = 1 << 16
-SIMULATED = {"NUMBA_ENABLE_CUDASIM": "1"}
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -42,10 +40,7 @@ class Child:
     """
 
     def __init__(self, part, asked, cores):
-        package = str(Path(__file__).resolve().parents[3])
-        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))  # this numbarnn first
-        environment = os.environ | {"PYTHONPATH": path} | dict.fromkeys(THREADS, str(cores))
-        environment |= SIMULATED if asked.device == "sim" else {}
+        environment = report.environment(simulated=asked.device == "sim") | dict.fromkeys(THREADS, str(cores))
         self._said = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "numbarnn.bench.prove.child", part.name, json.dumps(asked)],

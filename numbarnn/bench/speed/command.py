@@ -162,11 +162,7 @@ def run(args):
 
 
 def problems_of(args):
-    """(cell, shape) of each problem that is asked for.
-
-    Raises:
-        CannotRun: there is none, or one does not fit `--stream`.
-    """
+    """(cell, shape) of each problem that is asked for; CannotRun where there is none, or --stream refuses one."""
     if args.stream:
         shapes = stream.shapes_of(args)
     elif args.shape or args.set in SETS:
@@ -200,11 +196,8 @@ def take_times(args, where, todo, time_one, show, torch_method=TORCH_METHOD):
     """The rows of all there is to do, as dicts: taken, shown and, where --json says so, written.
 
     Args:
-        where: a `timing.Machine`.
-        todo: tuples of arguments.
-        time_one: (*arguments, schedules, where) -> list of `Row`.
+        todo: tuples of arguments of `time_one`: (*arguments, schedules, where) -> list of `Row`.
         show: prints (rows, where, what `machine_doubt` says).
-        torch_method: what PyTorch was asked for.
     """
     load, rows, title = Load(), [], f"{args.command} on {where.device}"
     with report.Progress() as progress:

@@ -26,11 +26,7 @@ class Zone(NamedTuple):
 
 
 class Rapl:
-    """The processor's counters: of all its packages and, where they are apart, of its memory.
-
-    Attributes:
-        about: what they count.
-    """
+    """The processor's counters: of all its packages and, where they are apart, of its memory."""
 
     def __init__(self, zones):
         self._zones = zones
@@ -47,11 +43,7 @@ class Rapl:
 
 
 class Nvml:
-    """The counter of a GPU's board.
-
-    Args:
-        nvml: the module cuda.bindings.nvml. device: its handle of one.
-    """
+    """The counter of a GPU's board: of the module cuda.bindings.nvml, and its handle of the device."""
 
     about = "NVML's counter of the board: with idle power"
 
@@ -107,11 +99,7 @@ def nvml_counter():
 
 
 def joules_per_call(meter, contender, call_s, device):
-    """Joules of a call of a contender, the mean of many.
-
-    Args:
-        meter: a counter. call_s: about how long a call takes.
-    """
+    """Joules of a call of a contender, which takes about `call_s`: the mean of many."""
     calls = max(1, math.ceil(SECONDS[device] / call_s))
     time.sleep(timing.GAP_S)  # the threads of others have stopped spinning
     timing.timed(contender, 1)

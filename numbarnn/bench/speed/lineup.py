@@ -24,10 +24,8 @@ class LineUp:
     """The peers on one pass of an instance.
 
     Attributes:
-        rivals: contenders whose results are right.
-        results: PyTorch's, by quantity: what is wanted of everybody.
-        agreement: rows of `compare` of the others.
-        left_out: contender -> why it has no times: it refuses, or its results are wrong.
+        rivals: contenders whose results are right. left_out: the others -> why they have no times.
+        results: PyTorch's, by quantity: what is wanted of everybody. agreement: rows of `compare` of the others.
     """
 
     rivals: list
@@ -47,11 +45,7 @@ class LineUp:
 
 
 def line_up(instance, truth, what, where, compiled=False):
-    """The `LineUp` of a pass (of `passes`).
-
-    Args:
-        truth: PyTorch's results in float64. where: a `timing.Machine`.
-        compiled: torch.compile is a peer of whole passes.
+    """The `LineUp` of a pass (of `passes`); truth: PyTorch's results in float64; compiled: torch.compile is a peer.
 
     Where layer 0 has no W, PyTorch's results, with an identity for W, are compared, but it has no time.
     """
@@ -95,8 +89,7 @@ def attempt(make, rows_of):
     """(contender, agreement, refusal) of one who asks for times: without a contender where there is a refusal.
 
     Args:
-        make: makes the contender.
-        rows_of: gives rows of `compare` of a contender.
+        make: makes the contender. rows_of: gives rows of `compare` of it.
     """
     contender, agreement = None, []
     try:
@@ -120,7 +113,6 @@ def judged_as(case):
 
 
 def limit(case, torch_error):
-    """The largest error that passes."""
     return accuracy.limit(judged_as(case), torch_error)
 
 

@@ -46,13 +46,7 @@ def why_not(device):
 
 
 def peak_bytes(make, device, engine):
-    """Bytes that a contender takes; see above.
-
-    Args:
-        make: makes the contender anew.
-        device: "cpu" or "cuda".
-        engine: numbarnn's, which keeps memory of its own.
-    """
+    """Bytes that a contender takes, which `make` makes anew; engine: numbarnn's, which keeps memory of its own."""
     return (_on_gpu if device == "cuda" else _on_cpu)(make, engine)
 
 

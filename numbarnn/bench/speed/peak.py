@@ -45,13 +45,18 @@ def cpu_peak(threads, dtype="float32"):
         rows=TILES, terms=TERMS, a=address(a), a_row=a.strides[0], b=address(panel), b_row=panel.strides[0],
         out=address(out), out_row=out.strides[0],
     )  # fmt: skip
-    function, fastest = _tiles.address(from_dtype(dtype)), float("inf")
-    for _ in range(CALLS):
+    return 2 * TERMS * TILES * out.size / _fastest(pool, _tiles, dtype, threads, what, CALLS)
+
+
+def _fastest(pool, part, dtype, threads, what, runs):
+    """Seconds of the fastest of several runs of threads' parts; ends the pool's threads."""
+    function, seconds = part.address(from_dtype(dtype)), []
+    for _ in range(runs):
         begin = time.perf_counter()
         pool.run(dtype.itemsize, function, threads, addressof(what))
-        fastest = min(fastest, time.perf_counter() - begin)
-    pool.resize(1)  # ends the others
-    return 2 * TERMS * TILES * out.size / fastest
+        seconds.append(time.perf_counter() - begin)
+    pool.resize(1)
+    return min(seconds)
 
 
 @by_address
@@ -70,23 +75,14 @@ def cpu_bandwidth(threads):
     pool, words = ThreadPool(threads), np.ones(READ_BYTES // 8, np.uint64)
     sums = np.zeros(8 * threads, np.uint64)
     what = Product(terms=words.size // threads, a=address(words), out=address(sums))
-    function, fastest = _read.address(from_dtype(np.dtype("float32"))), float("inf")
-    for _ in range(READS):
-        begin = time.perf_counter()
-        pool.run(4, function, threads, addressof(what))
-        fastest = min(fastest, time.perf_counter() - begin)
-    pool.resize(1)
+    fastest = _fastest(pool, _read, np.dtype("float32"), threads, what, READS)
     if sums.sum() != words.size // threads * threads:
         raise RuntimeError(f"the sum of {words.size} ones came out as {sums.sum()}")
     return words.size // threads * threads * 8 / fastest
 
 
 def smallest_traffic(cell, shape, dtype, training, form=()):
-    """Bytes that a call must move at least: weights, x and y once; in training their gradients too, and what it saves.
-
-    Args:
-        as of `operations`, and the dtype's name.
-    """
+    """Bytes that a call must move: weights, x and y once; in training their gradients too, and what it saves."""
     inputs, H, L = (shape[letter] for letter in "IHL")
     gates, item, D = cells.get(cell).num_gates, precision.itemsize(dtype), directions(form)
     vectors = vectors_of(shape, form)

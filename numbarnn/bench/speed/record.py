@@ -89,16 +89,13 @@ def times(turns):
 
 
 # --------------------------------------------------------------------------------------------------- what was timed
+@cache
 def kernels_digest(device):
     """A digest of the source of what runs during a call on a device ("cpu" or "cuda"): the same on every machine.
 
     Comments, docstrings, empty lines and the ends of lines do not count.
     """
-    return _digest(device, Path(numbarnn.__file__).parent)
-
-
-@cache
-def _digest(device, package):
+    package = Path(numbarnn.__file__).parent
     digest = hashlib.sha256()
     for part in TIMED[device]:
         files = sorted((package / part).rglob("*.py"), key=lambda file: file.relative_to(package).parts)
@@ -135,14 +132,7 @@ def source_of(commit):
 
 # ------------------------------------------------------------------------------------------------------- the record
 def as_record(rows, where, load, torch_method=TORCH_METHOD):
-    """Everything measured, and what it was measured on.
-
-    Args:
-        rows: as dicts.
-        where: a `timing.Machine`.
-        load: a `trust.Load` made before the first row.
-        torch_method: what PyTorch was asked for.
-    """
+    """Everything measured, and what it was measured on; load: a `trust.Load` made before the first row."""
     found, load, device = info.collect(), load.as_record(), where.device
     commit, clean = source_of(found["commit"])
     turn_s = timing.GPU_TURN_S if device == "cuda" else timing.TURN_S

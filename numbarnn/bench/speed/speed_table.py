@@ -26,12 +26,7 @@ def milliseconds(seconds):
 
 
 def print_timings(rows, where, doubt):
-    """The table of times, refusals in their place, what was left out, and a summary line.
-
-    Args:
-        where: a `timing.Machine`.
-        doubt: `trust.machine_doubt`.
-    """
+    """The table of times, refusals in their place, what was left out, and a summary line."""
     gpu = where.device == "cuda"
     columns, cells = (gpu_cells if gpu else cpu_cells)(rows)
     heading = ["cell", "T,B,I,H,L", "dtype", "pass", "schedule"]
@@ -48,11 +43,15 @@ def print_timings(rows, where, doubt):
     say_compile_times(rows)
     if gpu and any(row["what"] == BACKWARD_WEIGHTS for row in rows):
         report.say(WEIGHTS_ALONE)
+    say_verdict(rows, doubt)
+
+
+def say_verdict(rows, doubt):
+    """The last line; doubt: `trust.machine_doubt`."""
     refusals = sum(not row["ok"] for row in rows)
     doubted = sum(row["ok"] and bool(trust.doubts(row, judged(row), doubt)) for row in rows)
     verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"all {len(rows)} agree with PyTorch"
-    verdict += f"; {doubted} not to be trusted" if doubted else ""
-    report.say(f"numbarnn bench: {verdict}")
+    report.say(f"numbarnn bench: {verdict}{f'; {doubted} not to be trusted' if doubted else ''}")
 
 
 def about(row):
@@ -86,8 +85,7 @@ def cpu_rivals(rows):
 
 
 def usage_cells(rows, names):
-    """(columns, cells of each row) of memory and energy, where somebody tells: of numbarnn, and of some peers, by
-    slashes."""
+    """(columns, cells of each row) of memory and energy of some contenders, by slashes, where somebody tells."""
     columns, cells = [], [[] for _ in rows]
     for kind, unit, size in (("peak_bytes", "MB", 1e6), ("energy_j", "mJ", 1e-3)):
         shown = [name for name in names if any(name in row.get(kind, ()) for row in rows)]
@@ -106,13 +104,11 @@ def three_digits(number):
 
 def say_compile_times(rows):
     """Says how long first calls took that compile."""
-    found = {}
-    for row in rows:
-        for name, seconds in row["compile_s"].items():
-            found.setdefault(name, []).append(seconds)
-    for name, seconds in found.items():
-        least, most = min(seconds), max(seconds)
-        report.say(f"{name}: first calls, which compile, took {least:.1f} to {most:.1f} s; no time has them in it")
+    for name in dict.fromkeys(name for row in rows for name in row["compile_s"]):
+        took = [row["compile_s"][name] for row in rows if name in row["compile_s"]]
+        report.say(
+            f"{name}: first calls, which compile, took {min(took):.1f} to {max(took):.1f} s; no time has them in it"
+        )
 
 
 def gpu_cells(rows):

@@ -19,10 +19,10 @@ from numbarnn.bench.peers import peers, streams
 from numbarnn.bench.peers.contender import Contender, LazyModule
 from numbarnn.bench.peers.torch_cells import NAME as COMPILED
 from numbarnn.bench.peers.torch_peer import torch_tf32
-from numbarnn.bench.speed import timing, trust
+from numbarnn.bench.speed import timing
 from numbarnn.bench.speed.lineup import TORCH, attempt, compare, largest_trusted, said
 from numbarnn.bench.speed.record import Row, ratios
-from numbarnn.bench.speed.speed_table import about, judged, outcome, quotient, say_compile_times, say_left_out
+from numbarnn.bench.speed.speed_table import about, outcome, quotient, say_compile_times, say_left_out, say_verdict
 
 torch = LazyModule("torch")
 
@@ -43,11 +43,9 @@ class StreamTiming(Row):
     """One row: `seconds` are the medians of a round's calls, `median_s` those of all calls.
 
     Attributes:
-        tf32, input_mode: as of other rows.
-        calls: how many each contender made.
+        calls: how many each contender made. stepper_ratio: as `ratio`, of the stepper's times.
         p99_s: contender -> 99th percentile of all its calls; p99_seconds: of those of each round.
-        stepper_ratio: as `ratio`, of the stepper's times.
-        left_out: contender -> why it has no times.
+        tf32, input_mode, left_out: as of other rows.
     """
 
     tf32: bool | str = False
@@ -60,19 +58,14 @@ class StreamTiming(Row):
 
 
 def shapes_of(args):
-    """The shapes that arguments of the command ask for.
-
-    Raises:
-        CannotRun: one has more than one step, or words behind its sizes.
-    """
+    """The shapes that arguments of the command ask for; CannotRun where one has more than one step, or words."""
     named = "stream" if args.set in ("default", "quick") or args.shape else args.set
     if named not in SETS:
         raise report.CannotRun(f"--stream takes one step at a time, {named} has problems of another kind: give shapes")
     found = args.shape or SETS[named]
     if formed := [shape for shape in found if shape.form]:
         raise report.CannotRun(f"--stream takes one step of a stack at a time, in one direction: got {formed[0]}")
-    long = [shape for shape in found if shape.T != 1]
-    if long:
+    if long := [shape for shape in found if shape.T != 1]:
         raise report.CannotRun(f"--stream takes one step at a time, so T must be 1 in T,B,I,H,L: got {long[0]}")
     return found
 
@@ -130,8 +123,7 @@ def compared_and_timed(instance, truth, schedule, where, compiled):
                 return {"ok": False, "refusal": refusal, "agreement": agreement, "left_out": left_out}
             line.insert(0, made)
         seconds = timing.single_calls(line, where.rounds, CALLS)
-    plan = line[0].plan
-    told = {"agreement": agreement, "left_out": left_out, "plan": plan, "compile_s": compile_s}
+    told = {"agreement": agreement, "left_out": left_out, "plan": line[0].plan, "compile_s": compile_s}
     return {"ok": True, **told, **figures(seconds)}
 
 
@@ -141,11 +133,7 @@ def as_contender(stream):
 
 
 def figures(seconds):
-    """The fields of a `StreamTiming` with times.
-
-    Args:
-        seconds: contender -> seconds of single calls (rounds, calls), with those of OWN among them.
-    """
+    """The fields of a `StreamTiming` with times; seconds: contender -> those of single calls (rounds, calls)."""
 
     def of_rounds(percent):
         return {name: np.percentile(found, percent, axis=1).tolist() for name, found in seconds.items()}
@@ -168,12 +156,6 @@ LABELS = {
 }  # fmt: skip
 
 
-def microseconds(row, name):
-    """Median and 99th percentile of a contender's calls, as text."""
-    middle, tail = row["median_s"].get(name), row["p99_s"].get(name)
-    return "-" if middle is None else f"{middle * 1e6:.1f} / {tail * 1e6:.1f}"
-
-
 def print_streams(rows, where, doubt):
     """The table of single calls, and a summary line; arguments as of `speed_table.print_timings`."""
     names = [name for name in LABELS if any(name in row["median_s"] for row in rows)]
@@ -181,15 +163,16 @@ def print_streams(rows, where, doubt):
     columns = [LABELS[name] for name in names] + [f"/ {LABELS[name]}" for name in rivals]
     table, told = [], []
     for row in rows:
-        times = [microseconds(row, name) for name in names]
+        middle, tail = row["median_s"], row["p99_s"]
+        times = [f"{middle[n] * 1e6:.1f} / {tail[n] * 1e6:.1f}" if n in middle else "-" for n in names]
         found = [quotient(row["stepper_ratio"].get(name)) for name in rivals]
         cell, sizes, dtype, _, schedule = about(row)
         result = outcome(row, doubt)
         table.append([cell, sizes, dtype, schedule, *times, *found, result if result == "ok" else result.split(":")[0]])
         told += [f"{cell} {sizes} {dtype}: {result}"] if result != "ok" else []
-    calls, threads = max(row["calls"] for row in rows), f"{where.threads} CPU threads"
+    calls = max(row["calls"] for row in rows)
     title = f"Microseconds of single steps, median / 99th percentile of {calls} calls, the host's clock"
-    title += f", {threads}" if where.device == "cpu" else ", until the GPU is idle"
+    title += f", {where.threads} CPU threads" if where.device == "cpu" else ", until the GPU is idle"
     title += "; a ratio of the stepper's below 1: it is faster"
     heading = ["cell", "T,B,I,H,L", "dtype", "schedule"]
     report.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("result",))
@@ -197,7 +180,4 @@ def print_streams(rows, where, doubt):
         report.say(line)
     say_left_out(rows)
     say_compile_times(rows)
-    refusals = sum(not row["ok"] for row in rows)
-    doubted = sum(row["ok"] and bool(trust.doubts(row, judged(row), doubt)) for row in rows)
-    verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"all {len(rows)} agree with PyTorch"
-    report.say(f"numbarnn bench: {verdict}{f'; {doubted} not to be trusted' if doubted else ''}")
+    say_verdict(rows, doubt)

@@ -42,9 +42,7 @@ class Machine(NamedTuple):
     """Where times are taken, and how.
 
     Attributes:
-        device: "cpu" or "cuda".
-        threads: on the CPU, of every contender.
-        rounds: how often each has a turn.
+        device: "cpu" or "cuda". threads: on the CPU, of every contender. rounds: how often each has a turn.
         usage: whether memory and energy of calls are told, too, which on a GPU takes longer than the turns.
     """
 
@@ -64,13 +62,7 @@ class Turns:
 
 
 def take_turns(contenders, rounds, gpu=False):
-    """Contender's name -> its `Turns`.
-
-    Args:
-        contenders: as `peers.Contender`, with different names.
-        rounds: how often each has a turn.
-        gpu: they run on a GPU, on the default stream of PyTorch and CuPy.
-    """
+    """Name of a contender (they differ) -> its `Turns`; gpu: they run on the default stream of PyTorch and CuPy."""
     plans = {contender.name: calls_per_turn(contender, gpu) for contender in contenders}
     turns = {contender.name: Turns() for contender in contenders}
     for number in range(rounds):
@@ -110,12 +102,7 @@ def one_turn(contender, samples, at_once):
 
 
 def single_calls(streams, rounds, calls):
-    """Stream's name -> seconds of single steps, an array (rounds, calls each).
-
-    Args:
-        streams: as `streams.Stream`, with different names; they take turns, in alternating order.
-        calls: how many steps each takes in all, at least.
-    """
+    """Stream's name -> seconds of single steps, an array (rounds, calls each): `calls` in all, at least."""
     seconds = {stream.name: np.empty((rounds, -(-calls // rounds))) for stream in streams}
     for number in range(rounds):
         for stream in streams if number % 2 == 0 else streams[::-1]:

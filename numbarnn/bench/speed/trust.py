@@ -16,26 +16,19 @@ LEAST_ROUNDS = 3  # below, nobody knows how much they scatter
 
 
 class Load:
-    """What else the machine does, from the moment this is made.
-
-    Attributes:
-        average: processes that wanted a core during the last minute; None where the system does not say.
-    """
+    """What else the machine does, from the moment this is made; None where the system does not say."""
 
     def __init__(self):
         self.average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         self._begin = time.monotonic(), busy_seconds(), own_seconds()
 
-    def elsewhere(self):
-        """Cores that other processes kept busy since, on average; None where the system does not say."""
-        begin, busy, own = self._begin
-        if busy is None:
-            return None
-        return max(0.0, (busy_seconds() - busy - (own_seconds() - own)) / max(time.monotonic() - begin, 1e-3))
-
     def as_record(self):
-        """Both numbers by their names in a record."""
-        return {"load_average_before": self.average, "cores_busy_elsewhere": self.elsewhere()}
+        """Processes that wanted a core during the minute before; cores that others kept busy since, on average."""
+        (begin, busy, own), elsewhere = self._begin, None
+        if busy is not None:
+            elsewhere = (busy_seconds() - busy - (own_seconds() - own)) / max(time.monotonic() - begin, 1e-3)
+            elsewhere = max(0.0, elsewhere)
+        return {"load_average_before": self.average, "cores_busy_elsewhere": elsewhere}
 
 
 def busy_seconds():
@@ -53,10 +46,9 @@ def own_seconds():
 
 
 def machine_doubt(load, cores):
-    """What is to be said of a machine that was busy with something else, or None.
+    """What is to be said of a machine that was busy with something else, or None; load: as `Load.as_record`.
 
-    Args:
-        load: as `Load.as_record`; what was seen during the measurement counts more than what was before it.
+    What was seen during the measurement counts more than what was before it.
     """
     elsewhere, average = load.get("cores_busy_elsewhere"), load.get("load_average_before")
     if elsewhere is not None:
@@ -74,11 +66,8 @@ def spread(times):
 def doubts(row, names, machine=None):
     """What speaks against the times of some contenders of a row, as a list of words.
 
-    Args:
-        row: of a record, as a dict. Its times are the GPU's own where it has them, else those by the host's clock.
-        names: of contenders.
-        machine: `machine_doubt` of the record. It counts by the host's clock, and by the GPU's where nobody has looked
-            whether the GPU waited for the host (records before 2026-11-22).
+    Its times are the GPU's own where it has them, else those by the host's clock. What `machine_doubt` says counts by
+    the host's clock, and by the GPU's where nobody has looked whether the GPU waited for the host (before 2026-11-22).
     """
     by_gpu = row.get("device_seconds") or {}
     times, behind = by_gpu or row["seconds"], row.get("host_behind")

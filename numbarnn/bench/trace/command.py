@@ -6,7 +6,6 @@ shows a record that was made elsewhere, such as on a GPU.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -119,9 +118,6 @@ def _recorded(module, args, **more):
 
 def in_the_simulator(args):
     """The Record made by a process of its own, as Numba reads its switch when it starts."""
-    package = str(Path(__file__).resolve().parents[3])
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))  # this numbarnn first
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "record.json"
         command = [sys.executable, "-m", "numbarnn", "trace", "--json", str(answer)]
@@ -130,7 +126,7 @@ def in_the_simulator(args):
         command += ["--stall", ",".join(map(str, args.stall))] if args.stall else []
         streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
         try:
-            ran = subprocess.run(command, **streams, env=environment, timeout=TIMEOUT_S)
+            ran = subprocess.run(command, **streams, env=report.environment(simulated=True), timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise report.CannotRun(f"the simulator took more than {TIMEOUT_S} s: take a smaller --shape") from None
         if not answer.exists():
