@@ -33,13 +33,9 @@ class CharModel:
         }
         ends = np.cumsum([np.prod(shape) for shape in shapes.values()]).tolist()
         self.weights, self.gradients = (self.xp.zeros(ends[-1], self.dtype) for _ in range(2))
-        self.parameters, self._d = (
-            {
-                name: part.reshape(shapes[name])
-                for name, part in zip(shapes, self.xp.split(flat, ends[:-1]), strict=True)
-            }
-            for flat in (self.weights, self.gradients)
-        )
+        parts = (zip(shapes.items(), self.xp.split(flat, ends[:-1]), strict=True)
+                 for flat in (self.weights, self.gradients))  # fmt: skip
+        self.parameters, self._d = ({name: part.reshape(shape) for (name, shape), part in own} for own in parts)
         rng, bound = np.random.default_rng([seed, 1]), self.hidden_size**-0.5  # another stream than the layer's
         for name, view in self.parameters.items():
             normal = name == "embedding.weight"

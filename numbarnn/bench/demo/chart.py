@@ -8,12 +8,9 @@ EIGHTHS, PLAIN = " ▁▂▃▄▅▆▇█", " #"  # what a character's height 
 
 
 def chart(values, marks=EIGHTHS, width=64, height=8):
-    """Lines of a bar chart of numbers in the order in which they came.
+    """Lines of a bar chart of finite numbers in the order in which they came.
 
-    Args:
-        values: finite numbers, at least one; where there are more than `width`, a bar is the mean of several.
-        marks: EIGHTHS, or PLAIN.
-        width, height: of the bars, in characters. They stand on the least value; both ends of the axis are told.
+    Bars stand on the least value; where there are more values than `width`, a bar is the mean of several.
     """
     bars = np.array([part.mean() for part in np.array_split(np.asarray(values, float), min(width, len(values)))])
     least, most, parts = bars.min(), bars.max(), len(marks) - 1

@@ -130,11 +130,8 @@ class Checkpoint:
             )
 
     def restore(self, trainer: Trainer):
-        """Puts a new trainer, of the same configuration and text, where the saved one was.
-
-        Raises:
-            ValueError: an array is missing or of another shape or dtype, or a count is none; nothing has changed then.
-        """
+        """Puts a new trainer, of the same configuration and text, where the saved one was; or a ValueError, and nothing
+        has changed."""
         self._check_arrays(trainer)
         asarray = trainer.model.xp.asarray
         model = {n.removeprefix("model/"): array for n, array in self.arrays.items() if n.startswith("model/")}

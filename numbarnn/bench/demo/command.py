@@ -158,11 +158,7 @@ def _describe(trainer):
 
 # --------------------------------------------------------------------------------------------- training
 def _train(trainer, steps, deadline, save_path):
-    """Trains with a progress bar; saves at each evaluation and at the end.
-
-    Returns:
-        (Whether Ctrl-C ended it, the OSError that the last saving ended in, or None.)
-    """
+    """Trains, and saves at each evaluation: (whether Ctrl-C ended it, the OSError of the last saving or None)."""
     not_saved = None
     with _progress_bar(trainer, steps) or nullcontext() as bar, _interrupt_flag() as interrupted:
         tell = say if bar is None else bar.write

@@ -63,11 +63,8 @@ class Trainer:
     """A model in training: everything that a checkpoint holds is an attribute of this object.
 
     Attributes:
-        step: training steps done.
-        window: index of the next window of the training streams; at 0 the state starts from zero.
-        state: the layer's state at the start of that window (None for zero).
-        losses: bits per character of each step.
-        held_out: list of (step, bits per character of the held-out text).
+        window: index of the next window of the training streams. state: the layer's at its start (None for zero).
+        losses: bits per character of each step. held_out: (step, bits per character of the held-out text).
         seconds: time spent, over all runs that led here.
     """
 

@@ -7,7 +7,7 @@ padding (zeros stand there), and of its dx only what is no padding is taken. flo
 As contenders of `numbarnn bench` its algorithms are called directly, with nothing of a framework around them.
 """
 
-from dataclasses import replace
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -16,7 +16,7 @@ from numbarnn.bench.cases import sequences
 from numbarnn.bench.cases.cases import PEERS_CELLS, layer_of, pack_states, renamed
 from numbarnn.bench.cases.passes import BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, FORWARD_TRAINING
 from numbarnn.bench.peers import cudnn
-from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.peers.contender import Contender, made_again
 from numbarnn.bench.peers.cudnn import rnn
 from numbarnn.bench.peers.cudnn.options import ALGORITHMS
 
@@ -43,10 +43,8 @@ class Refused(RuntimeError):
 def cudnn_results(instance, masks=None):
     """cuDNN's results by quantity, as `peers` describes them; y and the states alone where the case is forward only.
 
-    Args:
-        masks: what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None.
-
-    Raises Refused where cuDNN lacks an option, or refuses what it was given, or fails.
+    masks: what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None. Refused
+    where cuDNN lacks an option, or refuses what it was given, or fails.
     """
     lacks = [name for name in LACKS if name in instance.case.uses]
     lacks += [] if instance.case.cell in PEERS_CELLS else [instance.case.cell]
@@ -89,12 +87,7 @@ def masked(array, masks, layer):
 
 
 class CudnnLayers:
-    """Consecutive layers of an instance, of one size, as one network of cuDNN's.
-
-    Args:
-        layers: their numbers.
-        chosen: options of `cudnn.Options` that the instance leaves open, such as the algorithm.
-    """
+    """Consecutive layers of an instance, of one size, as one network of cuDNN's; chosen: what it leaves open."""
 
     def __init__(self, instance, layers, **chosen):
         case = instance.case
@@ -131,9 +124,8 @@ class CudnnLayers:
         x, dy, lengths = instance.x, instance.dy, None
         if self.rnn.options.layout == "seq_major_packed":
             x, dy, lengths = x.reshape(-1, x.shape[2]), dy.reshape(-1, dy.shape[2]), (len(x),) * x.shape[1]
-        given = (
-            {"dy": dy, "dhy": self.states(instance.dhy), "dcy": self.states(instance.dcy)} if what != FORWARD else {}
-        )
+        given = {"dy": dy, "dhy": self.states(instance.dhy), "dcy": self.states(instance.dcy)}
+        given = given if what != FORWARD else {}
         states = self.states(instance.h0), self.states(instance.c0)
         prepared = self.rnn.prepare(x, *states, self.weights(), **given, lengths=lengths)
         if what in PARTS:
@@ -185,51 +177,34 @@ def cudnn_contenders(instance, what):
     """(contenders, name -> why there is none): cuDNN's algorithms at one of `passes`; layers have one size."""
     if reason := cudnn.why_not() or OTHER_FORM * bool(instance.case.chain or instance.case.lengths):
         return [], {PREFIX.strip(): reason}
-    makers = {
-        name: partial(first_that_runs, instance, what, name, chosen) for name, chosen in variants(instance.case).items()
-    }
-    found = {name: make() for name, make in makers.items()}
-    contenders = [
-        replace(one, again=partial(made_or_refused, makers[name]))
-        for name, one in found.items()
-        if isinstance(one, Contender)
-    ]
-    return contenders, {name: words for name, words in found.items() if isinstance(words, str)}
-
-
-def made_or_refused(make):
-    """What `make` makes; RuntimeError where that is words."""
-    made = make()
-    if isinstance(made, str):
-        raise RuntimeError(made)
-    return made
+    contenders, refusals = [], {}
+    for name, chosen in variants(instance.case).items():
+        try:
+            contenders.append(made_again(partial(first_that_runs, instance, what, name, chosen)))
+        except RuntimeError as refusal:  # CudnnError among them, and what the driver says when memory runs out
+            refusals[name] = str(refusal)
+    return contenders, refusals
 
 
 def first_that_runs(instance, what, name, chosen):
-    """A contender with the first layout that cuDNN takes; else what it said to that."""
-    words = None
-    for layout in LAYOUTS:
-        try:
-            return cudnn_contender(instance, what, name, chosen | {"layout": layout})
-        except RuntimeError as refusal:  # CudnnError among them, and what the driver says when memory runs out
-            words = words or str(refusal)
-            if not (isinstance(refusal, cudnn.CudnnError) and refusal.refused):
-                break
-    return words
+    """A contender with the first layout that cuDNN takes; else it raises what cuDNN said to that."""
+    packed, unpacked = LAYOUTS
+    try:
+        return cudnn_contender(instance, what, name, chosen | {"layout": packed})
+    except cudnn.CudnnError as refusal:
+        if refusal.refused:
+            with suppress(RuntimeError):
+                return cudnn_contender(instance, what, name, chosen | {"layout": unpacked})
+        raise
 
 
 def cudnn_contender(instance, what, name, chosen):
-    """One algorithm, with its weights packed and everything else prepared.
-
-    Raises:
-        RuntimeError: cuDNN refuses, or fails.
-    """
+    """One algorithm, with its weights packed and everything else prepared; RuntimeError where cuDNN refuses."""
     network = CudnnLayers(instance, range(instance.case.L), **chosen)
     prepared = network.prepare(what)
 
-    def results(_):
-        return network.named_results(prepared.results())
-
-    why_no_graph, layout = prepared.why_no_graph, chosen["layout"]
-    how = "one CUDA graph" if why_no_graph is None else f"call by call, as it cannot be a CUDA graph: {why_no_graph}"
-    return Contender(name, prepared.run, results, network.rnn.synchronize, note=f"{layout}, {how}")
+    how = "one CUDA graph"
+    if prepared.why_no_graph is not None:
+        how = f"call by call, as it cannot be a CUDA graph: {prepared.why_no_graph}"
+    results = lambda _: network.named_results(prepared.results())  # noqa: E731
+    return Contender(name, prepared.run, results, network.rnn.synchronize, note=f"{chosen['layout']}, {how}")

@@ -44,7 +44,6 @@ def layer_contender(name, layer, given, results, **options):
     Args:
         given: (x, state, dy) as the layer takes them; dy is None for inference.
         results: what (y, state) or (y, state, gradients), as the layer returns them, are by quantity.
-        options: of its calls.
     """
     x, state, dy = given
 
@@ -124,11 +123,7 @@ def to_engine_state(layer, *states):
 
 
 def call_options(instance, steps=slice(None)):
-    """The options of a call that the case uses: lengths (unless packed), padding_value, resets.
-
-    Args:
-        steps: which of the times are given to the call.
-    """
+    """The options of a call on these steps that the case uses: lengths (unless packed), padding_value, resets."""
     case, options = instance.case, {}
     if case.lengths in ("padded", "half"):
         begin, end, _ = steps.indices(case.T)

@@ -18,14 +18,9 @@ class Stream:
     """Someone who takes one step at a time.
 
     Attributes:
-        name: of the contender.
-        inputs: x of each time of an instance, as `step` takes it.
-        begin: goes back to the instance's initial state.
-        step: x -> y, (1, B, H) or (B, H); keeps the new state.
+        inputs: x of each time of an instance, as `step` takes it. begin: goes back to the instance's initial state.
+        step: x -> y, (1, B, H) or (B, H); keeps the new state. to_numpy: y -> a NumPy array.
         state: the state after the last step, as NumPy arrays by quantity: hy and, where there is one, cy.
-        to_numpy: y -> a NumPy array.
-        synchronize: waits for the device.
-        plan: what numbarnn runs, and why.
     """
 
     name: str

@@ -57,11 +57,7 @@ def forget_compiled():
 
 
 def torch_compiled_contender(instance, train, device="cpu"):
-    """At what `torch_contender` does. Its first call is made here: what that takes is its `compile_s`.
-
-    Raises:
-        ValueError: the case has what cells for one step have not. What torch.compile raises.
-    """
+    """At what `torch_contender` does. Its first call is made here: what that takes is its `compile_s`."""
     case = instance.case
     if case.bidirectional or case.lengths:
         raise ValueError("PyTorch's cells for one step go one way, over sequences of one length")

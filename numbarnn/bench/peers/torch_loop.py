@@ -83,15 +83,9 @@ def _joined(weights, biases):
 
 
 class LoopNetwork:
-    """Layers of one direction.
+    """Layers of one direction of a traced cell; parameters: as a numbarnn layer's `state_dict`.
 
-    Args:
-        cell: a traced cell. H: the layers' hidden size.
-        parameters: as a numbarnn layer's `state_dict`, NumPy arrays.
-        layers: how many.
-
-    Attributes:
-        leaves: name of a parameter -> tensor.
+    leaves: name of a parameter -> tensor.
     """
 
     def __init__(self, cell, H, parameters, layers=1, device="cpu"):

@@ -101,12 +101,8 @@ def ask(parts, kept, conductor):
             seconds = part.seconds * conductor.scale if number == 1 else conductor.left()
             begin = time.monotonic()
             conductor.run(part, found, seconds)
-            report.say(f"{time.monotonic() - begin:6.1f} s  {summary.headline(part.name, vars_of(found))}")
-
-
-def vars_of(found):
-    """A `Results` as `results.read` gives it."""
-    return found.head | {"answers": list(found.answers.values())}
+            told = summary.headline(part.name, found.head | {"answers": list(found.answers.values())})
+            report.say(f"{time.monotonic() - begin:6.1f} s  {told}")
 
 
 def put_aside(path):
@@ -148,7 +144,6 @@ class Bundle:
                 self._last = time.monotonic()  # `now` at the end says what is wrong, if it is so still
 
     def now(self):
-        """Writes it."""
         if self._path is not None:
             results.bundle(self._folder, self._path)
             self._last = time.monotonic()

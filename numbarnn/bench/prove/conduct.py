@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 
 from numbarnn.bench import info, report
 from numbarnn.bench.prove import results
@@ -32,12 +33,7 @@ class Died(Exception):
 
 
 class Child:
-    """A process that answers questions of a part (`numbarnn.bench.prove.child`).
-
-    Args:
-        asked: a `parts.Asked`.
-        cores: for the threads of its libraries.
-    """
+    """A process that answers questions of a part (`numbarnn.bench.prove.child`); cores: for its libraries' threads."""
 
     def __init__(self, part, asked, cores):
         environment = report.environment(simulated=asked.device == "sim") | dict.fromkeys(THREADS, str(cores))
@@ -49,14 +45,7 @@ class Child:
         self._come = b""
 
     def ask(self, question, until):
-        """The answer, a dict.
-
-        Args:
-            until: as time.monotonic().
-
-        Raises:
-            TookTooLong, Died
-        """
+        """The answer, a dict; else TookTooLong, Died. until: as time.monotonic()."""
         try:
             self._process.stdin.write(json.dumps({"question": question}).encode() + b"\n")
             self._process.stdin.flush()
@@ -88,27 +77,17 @@ class Child:
 
     def end(self):
         """Kills it, and whatever it has started."""
-        try:
+        with suppress(ProcessLookupError):  # it has ended by itself, with all that it had started
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:  # it has ended by itself, with all that it had started
-            pass
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._said):
-            try:
+            with suppress(BrokenPipeError):  # what it was asked, and did not read any more
                 stream.close()
-            except BrokenPipeError:  # what it was asked, and did not read any more
-                pass
 
 
 class Conductor:
-    """Asks the questions of parts, until a moment.
-
-    Args:
-        asked: a `parts.Asked`.
-        until: as time.monotonic().
-        scale: of the limits of parts and questions.
-        written: called after each answer was written.
-    """
+    """Asks the questions of parts, until a moment (as time.monotonic()); scale: of the limits of parts and questions;
+    written: called after each answer was written."""
 
     def __init__(self, asked, until, scale=1.0, written=lambda: None):
         self.asked, self.until, self.scale, self.written = asked, until, scale, written
@@ -116,7 +95,6 @@ class Conductor:
         self._cores = info.core_count()
 
     def left(self):
-        """Seconds."""
         return max(0.0, self.until - time.monotonic())
 
     def run(self, part, kept, seconds):

@@ -18,13 +18,8 @@ MINUTES = 9  # for which the limits below are made; a shorter run has less for e
 
 
 class Asked(NamedTuple):
-    """What of everything is asked.
-
-    Attributes:
-        device: "cuda", or "sim" for the simulator.
-        small: tiny problems, which the simulator and an emulated GPU can run.
-        folder: where files go besides the answers, as text.
-    """
+    """What of everything is asked: on "cuda" or "sim"; small problems, which the simulator and an emulated GPU can run;
+    the folder where files go besides the answers, as text."""
 
     device: str
     small: bool
@@ -36,10 +31,8 @@ class Part:
     """A part.
 
     Attributes:
-        name: of the part and of its file.
-        about: what it tells, in words.
+        about: what it tells, in words. seconds: its limit. question_s: that of each question.
         module: of numbarnn.bench.prove; more: what its functions are called with besides.
-        seconds: the part's limit. question_s: that of each question.
         together: how many processes answer side by side: 1 where times are taken.
     """
 
@@ -52,20 +45,16 @@ class Part:
     more: dict = field(default_factory=dict)
 
     def questions(self, asked):
-        """Their names."""
-        return self._module.questions(asked, **self.more)
+        return self._own("questions")(asked, **self.more)
 
     def answer(self, name, asked):
-        """A dict, see the module's text."""
-        return self._module.answer(name, asked, **self.more)
+        return self._own("answer")(name, asked, **self.more)
 
     def told(self, answers):
-        """Lines of text about answers that came."""
-        return self._module.told(answers)
+        return self._own("told")(answers)
 
-    @property
-    def _module(self):
-        return import_module(f"numbarnn.bench.prove.{self.module}")
+    def _own(self, function):
+        return getattr(import_module(f"numbarnn.bench.prove.{self.module}"), function)
 
 
 MANY = 15  # processes: each compiles on a core of its own, and that is what takes their time

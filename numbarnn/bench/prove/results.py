@@ -44,13 +44,7 @@ def identity(environment, device, small):
 
 @dataclass
 class Results:
-    """The answers to a part's questions, and its file.
-
-    Attributes:
-        path: of the file.
-        head: what stands in it besides answers.
-        answers: question -> answer.
-    """
+    """The answers to a part's questions, and its file; head: what stands in it besides."""
 
     path: Path
     head: dict
@@ -110,11 +104,7 @@ class Results:
 
 
 def read(path):
-    """A part's file as a dict whose answers have their rows again.
-
-    Raises:
-        report.CannotRun: it is no such file.
-    """
+    """A part's file as a dict whose answers have their rows again; report.CannotRun: it is no such file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -130,11 +120,7 @@ def read(path):
 
 
 def read_all(place, names):
-    """Part's name -> its data, of those parts that a folder, or a bundle of one, has.
-
-    Raises:
-        report.CannotRun: there is no such folder or bundle.
-    """
+    """Part's name -> its data, of those parts that a folder, or a bundle of one, has."""
     place = Path(place)
     if not place.is_dir() and not (place.is_file() and zipfile.is_zipfile(place)):
         raise report.CannotRun(f"expected the folder that --out named, or the bundle of it: got {str(place)!r}")

@@ -10,12 +10,7 @@ LETTERS_TOLD = 1500  # of each: its end, which says most
 
 
 def text(found, names):
-    """All of it.
-
-    Args:
-        found: part's name -> its data, as `results.read_all`.
-        names: of the parts that were asked for.
-    """
+    """All of it: of the parts with these names, found: part's name -> its data, as `results.read_all`."""
     lines = []
     for data in list(found.values())[:1]:
         commit = f"commit {data['commit']}" if data["commit"] else "commit unknown"

@@ -87,11 +87,7 @@ def place(text):
 
 # ---------------------------------------------------------------------------------------------------- records
 def make(args):
-    """The Record that was asked for.
-
-    Raises:
-        report.CannotRun: the schedule cannot run it, or the simulator cannot run here; says why.
-    """
+    """The Record that was asked for; report.CannotRun where the schedule cannot run it, or the simulator here."""
     if args.stall and not (args.stall[0] < args.shape.L and args.stall[1] < args.shape.T):
         layer, step = args.stall
         raise report.CannotRun(f"--stall {layer},{step}: there are {args.shape.L} layers and {args.shape.T} steps")

@@ -18,11 +18,7 @@ PRODUCTS = ("input", "weights")  # kinds of tasks that are products over many st
 
 
 def record(title, cell, shape, backward, directions, schedule):
-    """The Record of a plan; arguments as of `simulated.record`, and the schedule's name.
-
-    Raises:
-        RuntimeError, ValueError: the schedule cannot run the problem; says why.
-    """
+    """The Record of a plan; arguments as of `simulated.record`, and the schedule's name."""
     hidden = (shape.H,) * shape.L
     options = {"profile": profiles.SIMULATOR, "bias": cell.bias or "double"}
     problem = Problem("cuda", cell, "float32", shape.I, hidden, directions, shape.T, shape.B, backward, **options)
@@ -33,7 +29,9 @@ def record(title, cell, shape, backward, directions, schedule):
     for span, needs in zip(spans, plan.needs, strict=True):
         task = span.task
         lane = lanes.setdefault(task.lane if plan.concurrent else None, len(lanes))
-        step, direction = _first_step(task, shape.T, backward), max(task.direction, 0)
+        # A task for both directions counts times, of direction 0; others count steps as they run.
+        step = shape.T - task.last if task.direction == BOTH and backward else task.first
+        direction = max(task.direction, 0)
         places.append(Step(task.layer, direction, step + task.last - task.first - 1, lane))
         about = {"layer": task.layer, "direction": direction}
         if span.start > free.get(lane, 0):
@@ -46,11 +44,6 @@ def record(title, cell, shape, backward, directions, schedule):
     return Record(
         title, "steps", "streams", backward, shape.L, directions, shape.T, blocks, tuple(events), (("time in", unit),)
     )  # fmt: skip
-
-
-def _first_step(task, steps, backward):
-    """A task's first step, counted as steps run. A task for both directions counts times: of those, direction 0's."""
-    return steps - task.last if task.direction == BOTH and backward else task.first
 
 
 def _work(span, lane, first, about, problem, backward):

@@ -82,10 +82,7 @@ class Event:
     reads: tuple[Step, ...] = ()
     open: bool = False
 
-    @property
-    def place(self):
-        """(layer, direction, step)."""
-        return self.layer, self.direction, self.step
+    place = Step.place
 
 
 @dataclass(frozen=True)
@@ -156,8 +153,9 @@ def as_json(record):
 
 def _without_defaults(one):
     """A dataclass as a dict of what differs from its defaults, tuples as lists."""
-    values = {item.name: getattr(one, item.name) for item in fields(one)}
-    return {item.name: _plain(values[item.name]) for item in fields(one) if values[item.name] != item.default}
+    return {
+        item.name: _plain(getattr(one, item.name)) for item in fields(one) if getattr(one, item.name) != item.default
+    }
 
 
 def _plain(value):
@@ -167,11 +165,7 @@ def _plain(value):
 
 
 def read(path):
-    """The Record in a file.
-
-    Raises:
-        BadRecord: the file holds something else; says what and where.
-    """
+    """The Record in a file; BadRecord, which says what and where, if it holds something else."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -241,15 +235,12 @@ def _made(kind, data, where):
             none = value is None and item.default is None
             is_bool = isinstance(value, bool) and wanted is not bool
             if wanted and not none and (is_bool or not isinstance(value, wanted)):
-                raise BadRecord(f'"{name}" of {where} must be {_word(wanted)}, not {value!r}')
+                word = {int: "a whole number", str: "text", bool: "true or false"}.get(wanted, "a number")
+                raise BadRecord(f'"{name}" of {where} must be {word}, not {value!r}')
             known[name] = value
         elif item.default is MISSING:
             raise BadRecord(f'{where} has no "{name}"')
     return kind(**known)
-
-
-def _word(wanted):
-    return {int: "a whole number", str: "text", bool: "true or false"}.get(wanted, "a number")
 
 
 def _check(record):

@@ -34,12 +34,10 @@ class Phase:
     """A block's work on a step (of as many sequences as it multiplies at once).
 
     Attributes:
-        step: its number.
-        begin: the turn of the first look or store.
-        looked: the turn of the last look; None: the block looks at nothing.
-        missed: Step -> (array, index) of a number of it that was missing; the step that was missed last stands last.
-        reads: the steps that the block looked at.
-        stored: turns of the first and the last store so far; None before the first.
+        begin: the turn of the first look or store. looked: of the last look; None: the block looks at nothing.
+        missed: Step -> (array, index) of a number of it that was missing; the step that was missed last stands
+            last.
+        reads: the steps that the block looked at. stored: turns of the first and the last store so far.
     """
 
     step: int
@@ -55,10 +53,8 @@ class Exchanged:
     """An array that blocks exchange: slots of rows, one for each sequence.
 
     Attributes:
-        layer: whose numbers these are.
-        direction: likewise; None: those of both stand side by side in a row.
-        hidden: H of the layer. width: elements of a row.
-        before: slots before the one of time 0.
+        direction: None: numbers of both stand side by side in a row. hidden: H of the layer.
+        width: elements of a row. before: slots before the one of time 0.
     """
 
     layer: int
@@ -69,14 +65,11 @@ class Exchanged:
 
 
 class Recorder(watching.Watcher):
-    """Records the persistent launches of a pass.
+    """Records the persistent launches of a pass: its `blocks` and `events`, as of a Record.
 
     Args:
         launches: the `planner.Launch`es, in their order.
         stalled: (layer, step) that the layer's first block is kept from publishing; None: all goes well.
-
-    Attributes:
-        blocks, events: as of a Record.
     """
 
     def __init__(self, launches, stalled=None):
@@ -232,14 +225,8 @@ def record(title, cell, shape, backward, directions=1, stalled=None):
     """The Record of a pass of the persistent schedule, in this process, which is the simulator's.
 
     Args:
-        title: of the record.
-        cell: a `Cell`; shape: T, B, I, H, L, as `numbarnn.bench.cases.shapes.Shape`.
-        backward: the pass.
-        directions: 1 or 2.
+        shape: T, B, I, H, L, as `numbarnn.bench.cases.shapes.Shape`.
         stalled: (layer, step) that one block never publishes; None: all goes well.
-
-    Raises:
-        RuntimeError: the schedule cannot run the problem; says why.
     """
     network = numbarnn.RNN(
         cell, shape.I, shape.H, shape.L, device="sim", schedule="persistent", seed=0, bidirectional=directions == 2

@@ -37,22 +37,13 @@ STEPS_TRACED = 12
 
 @dataclass
 class Stamps:
-    """Of one launch.
-
-    Attributes:
-        array: of the engine: the word for trouble, then (blocks, warps, slots, FIELDS) int64.
-        shape: of the latter.
-    """
+    """Of one launch: the engine's array, the word for trouble and (blocks, warps, slots, FIELDS) int64; their shape."""
 
     array: Any
     shape: tuple[int, ...]
 
     def read(self, engine):
-        """(blocks, warps, slots, FIELDS) int64 on the host.
-
-        Raises:
-            RuntimeError: the kernel gave up.
-        """
+        """(blocks, warps, slots, FIELDS) int64 on the host; RuntimeError where the kernel gave up."""
         found = engine.to_host(self.array)
         if found[0]:
             raise RuntimeError(f"the stamped kernel gave up with code {found[0]}")
@@ -61,11 +52,8 @@ class Stamps:
 
 @contextmanager
 def stamped(engine, steps):
-    """Launches bound inside stamp clocks; a list that gets the `Stamps` of each.
-
-    Args:
-        engine: of the layers; steps: T.
-    """
+    """Launches bound inside stamp clocks, of layers on this engine over so many steps; a list gets the `Stamps` of
+    each."""
     made, slots = [], steps + SLOTS_AROUND
     put = _make_put(slots)
 
@@ -156,13 +144,8 @@ def _timed_wait(make_wait, put):
 # ------------------------------------------------------------------------------------------------- what they tell
 def phases(stamps):
     """Medians over blocks, warps and steps, in microseconds, as a dict: step, wait, multiply, rest; and clock_ghz, and
-    span_us, from the first BEGIN to the last END. None in place of a number that so few steps do not tell.
-
-    Args:
-        stamps: as `Stamps.read` gives them.
-    """
-    parts = {"step": [], "wait": [], "multiply": [], "rest": []}
-    rates = []
+    span_us, from the first BEGIN to the last END. None in place of a number that so few steps do not tell."""
+    parts, rates = {"step": [], "wait": [], "multiply": [], "rest": []}, []
     for warp in _in_order(stamps):
         begin, waited, worked = warp[:, BEGIN], warp[:, WAITED], warp[:, WORKED]
         step = np.diff(begin)[STEPS_LEFT_OUT:]

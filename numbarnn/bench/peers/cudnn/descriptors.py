@@ -13,11 +13,7 @@ from .options import ALGORITHMS, BIAS_MODES, CELLS, DTYPES, INPUT_MODES, LAYOUTS
 
 
 class Descriptor:
-    """A descriptor of one kind ("Tensor", "Dropout", "RNN", "RNNData") of a library.
-
-    Attributes:
-        pointer: what calls take.
-    """
+    """A descriptor of one kind ("Tensor", "Dropout", "RNN", "RNNData") of a library; calls take its `pointer`."""
 
     kind = argument = None
 
@@ -71,14 +67,7 @@ class DropoutDescriptor(Descriptor):
 
 
 class RnnDescriptor(Descriptor):
-    """A network.
-
-    Args:
-        library: a Library. chosen: `Options`. dropout: a DropoutDescriptor, or None.
-
-    Raises:
-        CudnnError: cuDNN does not take these options.
-    """
+    """A network of some `Options`; CudnnError where cuDNN does not take them."""
 
     kind, argument = "RNN", "rnnDesc"
 
@@ -103,14 +92,9 @@ class RnnDescriptor(Descriptor):
 
 
 class DataDescriptor(Descriptor):
-    """Sequences of vectors.
+    """Sequences of vectors of a width, with B lengths (ints).
 
-    Args:
-        library: a Library.
-        dtype, layout: names of DTYPES and LAYOUTS.
-        steps, batch, width: T, B and the size of a vector.
-        lengths: B ints.
-        padding_value: what cuDNN writes into the padding of an output; None leaves that undefined.
+    padding_value: what cuDNN writes into the padding of an output; None leaves that undefined.
     """
 
     kind, argument = "RNNData", "rnnDataDesc"

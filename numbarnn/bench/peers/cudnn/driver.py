@@ -11,11 +11,7 @@ NAN_BYTE = 0xFF  # a number of such bytes is NaN in every dtype
 
 
 class Device:
-    """The first GPU. `with device:` makes it CuPy's current one, and puts the former one back.
-
-    Raises:
-        RuntimeError: CuPy, a driver or a GPU is missing.
-    """
+    """The first GPU, or a RuntimeError. `with device:` makes it CuPy's current one, and puts the former one back."""
 
     def __init__(self):
         if (problem := engines.why_not("cuda")) is not None:
@@ -72,13 +68,11 @@ class Device:
             return self._cupy.asnumpy(array)
 
     def record(self, work):
-        """The graph of what `work(stream)` starts on a stream of its own, where nothing of it is run.
+        """The graph of what `work(stream)` starts on a stream of its own, where nothing of it is run; RuntimeError
+        where it cannot be recorded.
 
         Memory that the work uses has to be kept by whoever launches it. What is recorded may allocate memory on the
         way, as cuDNN does at times: CuPy records in the relaxed mode.
-
-        Raises:
-            RuntimeError: the work cannot be recorded, or raised it.
         """
         with self:
             stream = self._cuda.Stream(non_blocking=True)

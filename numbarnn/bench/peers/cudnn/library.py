@@ -18,14 +18,9 @@ INSTALL = "pip install nvidia-cudnn-cu12 (or nvidia-cudnn-cu13: whichever CUDA y
 # One letter per C type: i int, int32_t or an enum; u uint32_t; z size_t; Q unsigned long long; f float; d double;
 # p any pointer, descriptor or handle. All functions return a status.
 _TYPES = {
-    "i": ctypes.c_int,
-    "u": ctypes.c_uint32,
-    "z": ctypes.c_size_t,
-    "Q": ctypes.c_ulonglong,
-    "f": ctypes.c_float,
-    "d": ctypes.c_double,
-    "p": ctypes.c_void_p,
-}
+    "i": ctypes.c_int, "u": ctypes.c_uint32, "z": ctypes.c_size_t, "Q": ctypes.c_ulonglong, "f": ctypes.c_float,
+    "d": ctypes.c_double, "p": ctypes.c_void_p,
+}  # fmt: skip
 RNN_OPTIONS = (
     "i:algo i:cellMode i:biasMode i:dirMode i:inputMode i:dataType i:mathPrec i:mathType i:inputSize i:hiddenSize "
     "i:projSize i:numLayers p:dropoutDesc u:auxFlags"
@@ -98,12 +93,7 @@ _CURES = {
 
 
 class CudnnError(RuntimeError):
-    """cuDNN returned another status than success.
-
-    Attributes:
-        status: the number. name: CUDNN_STATUS_... .
-        refused: whether cuDNN says that it does not support what was asked for.
-    """
+    """cuDNN returned another status than success; refused: it says that it does not support what was asked for."""
 
     def __init__(self, function, status, name, words=""):
         self.status, self.name = status, name
@@ -118,13 +108,7 @@ class CudnnError(RuntimeError):
 
 
 class Library:
-    """cuDNN, loaded.
-
-    Args:
-        file: a path, or a name for the system's own search.
-
-    Attributes:
-        file: where it was loaded from. version: its number, such as 92800.
+    """cuDNN, loaded from a file, a path or a name for the system's own search; version: its number, such as 92800.
 
     Raises:
         OSError: it cannot be loaded.
@@ -147,13 +131,8 @@ class Library:
         return f"{self.version // scale}.{self.version % scale // 100}.{self.version % 100}"
 
     def call(self, function, **arguments):
-        """Call a function of PROTOTYPES with its arguments by name, None for NULL.
-
-        Raises:
-            TypeError: arguments are missing or unknown.
-            CudnnError: the status is not success.
-            RuntimeError: this cuDNN has no such function.
-        """
+        """Call a function of PROTOTYPES with its arguments by name, None for NULL; CudnnError if the status is not
+        success."""
         values = in_order(function, arguments)
         try:
             pointer = getattr(self._library, function)
@@ -181,9 +160,7 @@ def ask(call, function, outputs, **arguments):
     """The numbers that a function of cuDNN's writes, by the names of its arguments.
 
     Args:
-        call: a `Library`'s or a `Session`'s.
-        outputs: their types and names, as in the prototypes of those who take them: "i:algo z:workSpaceSize".
-        arguments: all others.
+        call: a `Library`'s or a `Session`'s. outputs: their types and names, as "i:algo z:workSpaceSize".
     """
     found = {output[2:]: _TYPES[output[0]]() for output in outputs.split()}
     call(function, **arguments, **{name: ctypes.byref(value) for name, value in found.items()})
@@ -197,10 +174,7 @@ def file_names():
 
 
 def candidates(roots=None):
-    """Files and names to try: of the environment variable alone, else the wheels' on `roots`, then the system's.
-
-    roots: folders of installed packages, those of sys.path if None.
-    """
+    """Files and names to try: of the environment variable alone, else the wheels' on `roots`, then the system's."""
     chosen = os.environ.get(PATH_VARIABLE)
     if chosen:
         folder = Path(chosen)
@@ -212,11 +186,7 @@ def candidates(roots=None):
 
 
 def load(roots=None):
-    """The first cuDNN 9 found.
-
-    Raises:
-        RuntimeError: none is found; says where it was looked for, and what to install.
-    """
+    """The first cuDNN 9 found; RuntimeError, with where it was looked for and what to install, where there is none."""
     problems = []
     for file in candidates(roots):
         try:
@@ -228,10 +198,7 @@ def load(roots=None):
     raise RuntimeError(f"cuDNN 9 is not found ({'; '.join(problems)}): {INSTALL}, or set {PATH_VARIABLE} to its folder")
 
 
-@cache
-def library():
-    """`load()`, once."""
-    return load()
+library = cache(load)
 
 
 def preload_companions(roots=None):

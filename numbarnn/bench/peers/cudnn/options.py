@@ -24,23 +24,13 @@ class Options:
     """What one `Rnn` computes, and how. What cuDNN refuses by itself is left to it, to say it in its own words.
 
     Attributes:
-        cell: "lstm", "gru", "rnn_tanh" or "rnn_relu".
-        input_size, hidden_size, num_layers: I, H (of all layers), L.
-        bidirectional: whether D is 2.
         bias: True or "double", False or "none", "input" (only b_w), "recurrent" (only b_r).
         input_mode: "linear", or "skip": layer 0 has no W.
-        proj_size: P, 0 for none.
         cell_clip: None, (lclip, rclip), or a number c for (-c, c).
         clip_propagate_nan: whether a NaN stays one when c is clipped.
         dropout: the probability that an element between two layers is dropped, in training.
         seed: of cuDNN's own generator; its masks are not numbarnn's.
-        dtype: "float32", "float64", "float16" or "bfloat16".
-        algorithm: a name of ALGORITHMS.
         math_type: a name of MATH_TYPES; None for "tensor_op" in halves, else "fma", which keeps TF32 away.
-        layout: a name of LAYOUTS.
-
-    Raises:
-        ValueError, TypeError: an option is unknown, or would be taken for another one without a word.
     """
 
     cell: str

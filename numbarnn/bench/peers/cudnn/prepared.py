@@ -4,24 +4,17 @@
 class Prepared:
     """Forward in inference; or forward in training, backward data and backward weights. `Rnn.prepare` makes it.
 
-    Weights were packed and copied to the device, descriptors made and spaces allocated when it was made. A run copies
-    nothing, allocates nothing and does not wait; where cuDNN's calls can be recorded, it is the launch of one CUDA
-    graph. As cuDNN adds gradients of weights to what is there, a run with backward begins by setting them to zero.
+    Weights were packed and copied to the device, descriptors made and spaces allocated when it was made, and the calls
+    made once. A run copies nothing, allocates nothing and does not wait; where cuDNN's calls can be recorded, it is the
+    launch of one CUDA graph. As cuDNN adds gradients of weights to what is there, a run with backward begins by setting
+    them to zero.
 
     `choose` leaves a part of them to `run`, such as backward data, which is then called again and again with the
     reserve space of one forward; it changes that space, so `results` makes all calls anew.
 
-    Args:
-        session: a `Session`.
-        call: an `rnn.Call` with all arrays that the functions read and write.
-        functions: cuDNN's, in their order.
-
     Attributes:
         why_no_graph: why `run` makes cuDNN's calls one by one, in cuDNN's or CUDA's words; None: it launches a
             graph.
-
-    Raises:
-        CudnnError: cuDNN refuses, or fails: the calls were made once.
     """
 
     def __init__(self, session, call, functions):

@@ -39,13 +39,6 @@ class Sequences:
 class Call:
     """The arrays of one call on the device, cuDNN's spaces and its descriptors: in training the reserve of `forward`.
 
-    Args:
-        rnn: the `Rnn`.
-        sequences: the `Sequences`.
-        padding_value: what cuDNN writes into y's padding; None leaves that to it. That of dx is to be 0, as far as
-            cuDNN fills it.
-        training: whether there is a reserve space.
-
     Attributes:
         shapes: name -> shape of every array that a call may have; None for a state that the cell does not have.
         buffers: name -> array of CuPy's, or None for NULL; spaces, of bytes, under cuDNN's names.
@@ -114,21 +107,15 @@ class Call:
 
 
 class Rnn:
-    """A stack of recurrent layers in cuDNN.
-
-    Args:
-        cell, input_size, hidden_size, num_layers, **chosen: see `Options`.
-        session: a `Session`; None for the first GPU.
+    """A stack of recurrent layers in cuDNN: see `Options`.
 
     Attributes:
-        options: the `Options`.
         weight_space_bytes, weight_space_size: size of the weight space, in bytes and in elements.
         places: PyTorch's name -> `weights.Place` of each parameter there, as cuDNN reports it.
 
     Raises, as its calls do:
         ValueError, TypeError: an option or argument does not fit.
-        CudnnError: cuDNN refuses, or fails.
-        RuntimeError: cuDNN, a driver or a GPU is missing.
+        CudnnError: cuDNN refuses, or fails. RuntimeError: cuDNN, a driver or a GPU is missing.
     """
 
     def __init__(self, cell, input_size, hidden_size, num_layers=1, *, session=None, **chosen):
@@ -157,23 +144,19 @@ class Rnn:
 
     # ------------------------------------------------------------------------------------------------------ forward
     def forward(self, x, hx=None, cx=None, weights=None, lengths=None, padding_value=0.0, training=True):
-        """Run the network over a batch of sequences.
+        """y, hy, cy (None but for the LSTM) of a batch of sequences, and in training the reserve for the backward
+        calls.
 
         Args:
-            x: (T, B, I), or (B, T, I) with layout="batch_major_unpacked", or with "seq_major_packed"
-                (sum of lengths, I): first the B vectors of time 0, then those of time 1 of the sequences that have
-                one, and so on; lengths descend.
+            x: (T, B, I), or (B, T, I) with layout="batch_major_unpacked", or with "seq_major_packed" (sum of
+                lengths, I): first the B vectors of time 0, then those of time 1 of the sequences that have one;
+                lengths descend.
             hx: (L*D, B, H), or P for H; cx: (L*D, B, H), LSTM only; None is zero, cuDNN's NULL.
             weights: a dict of arrays by PyTorch's names, or a flat array (weight_space_size,).
             lengths: B ints, each 0..T; None for T each.
             padding_value: what cuDNN is to write into y's padding; None leaves that to it.
-            training: whether dropout is applied, and a reserve is kept.
 
-        Returns:
-            y, shaped like x with D*H (D*P) for I; hy, cy like hx, cx (cy None but for the LSTM); in training the
-            reserve, for the backward calls.
-            Outputs are full of NaN before the call: NaN that is left is what cuDNN did not write.
-
+        Outputs are full of NaN before the call: NaN that is left is what cuDNN did not write.
         """
         call = self._call(x, (hx, cx), weights, lengths, padding_value, training)
         call.run(FORWARD)
@@ -182,14 +165,11 @@ class Rnn:
 
     # ----------------------------------------------------------------------------------------------------- backward
     def backward_data(self, reserve, dy=None, dhy=None, dcy=None):
-        """Gradients of x and of the initial state.
+        """dx like x, dhx, dcx (None but for the LSTM), full of NaN before the call.
 
         Args:
             reserve: of one `forward` in training; each allows one call.
             dy: like y, None for zeros. dhy: like hy; dcy: like cy, LSTM only; None is cuDNN's NULL, zero.
-
-        Returns:
-            dx like x, dhx, dcx (None but for the LSTM), full of NaN before the call.
         """
         self._check_reserve(reserve)
         if reserve.data_done:
@@ -211,11 +191,8 @@ class Rnn:
         return reserve.take("dw")[0]
 
     def prepare(self, x, hx=None, cx=None, weights=None, dy=None, dhy=None, dcy=None, lengths=None):
-        """All of a call once, so that it can be run again and again; see `Prepared`. Arguments as of the calls.
-
-        Args:
-            dy, dhy, dcy: any of them: forward in training, backward data and backward weights; none: inference.
-        """
+        """All of a call once, so that it can be run again and again; see `Prepared`. Without any gradient it is
+        inference."""
         training = not (dy is None and dhy is None and dcy is None)
         call = self._call(x, (hx, cx), weights, lengths, 0.0, training)
         if training:

@@ -8,16 +8,7 @@ from . import driver, library
 
 
 class Session:
-    """cuDNN on one device.
-
-    One thread at a time may use it, as cuDNN's handle allows no more.
-
-    Args:
-        library: a `library.Library`. device: a `driver.Device`.
-
-    Raises:
-        CudnnError: cuDNN does not start there.
-    """
+    """cuDNN on one device. One thread at a time may use it, as cuDNN's handle allows no more."""
 
     def __init__(self, library, device):
         self.library, self.device, self.handle = library, device, ctypes.c_void_p()
@@ -50,11 +41,7 @@ class Session:
 
 @cache
 def default_session():
-    """cuDNN on the first GPU.
-
-    Raises:
-        RuntimeError: cuDNN, a driver or a GPU is missing, or cuDNN does not start (CudnnError).
-    """
+    """cuDNN on the first GPU; RuntimeError where cuDNN, a driver or a GPU is missing, or cuDNN does not start."""
     loaded = library.library()
     device = driver.Device()
     library.preload_companions()

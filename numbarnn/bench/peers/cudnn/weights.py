@@ -36,9 +36,6 @@ def places(library, handle, descriptor, chosen, base):
     """PyTorch's name -> `Place` of every parameter, in the order in which they stand.
 
     base: the address that cuDNN is to count from; it reads and writes nothing there.
-
-    Raises:
-        RuntimeError: the gates of a parameter do not follow each other.
     """
     given = {"handle": handle, "rnnDesc": descriptor.pointer, "weightSpace": base}
     given["weightSpaceSize"] = space_bytes(library, handle, descriptor)
@@ -51,8 +48,7 @@ def places(library, handle, descriptor, chosen, base):
         layers = [
             _linear_layer(library, itemsize, linLayerID=i, **given) for i in range(2 * G + bool(chosen.proj_size))
         ]
-        gates = layers[: 2 * G]
-        for kind, group in (("ih", gates[:G]), ("hh", gates[G:])):
+        for kind, group in (("ih", layers[:G]), ("hh", layers[G : 2 * G])):
             matrices, biases = zip(*group, strict=True)
             found |= _together(f"weight_{kind}{suffix}", matrices)
             found |= _together(f"bias_{kind}{suffix}", [part and Place(part.offset, part.shape[:1]) for part in biases])
@@ -92,11 +88,7 @@ def split(flat, found):
 
 
 def join(weights, found, size, dtype):
-    """The flat weight space of `size` elements with the arrays of a dict, which must have the right names and shapes.
-
-    Raises:
-        ValueError, TypeError: names, shapes or dtypes are wrong; all of them are named.
-    """
+    """The flat weight space of `size` elements with the arrays of a dict, or an error that names all that is wrong."""
     missing, unknown = [n for n in found if n not in weights], [n for n in weights if n not in found]
     if missing or unknown:
         raise ValueError(
