@@ -3,6 +3,7 @@
 import ctypes.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -94,6 +95,7 @@ def devices(found):
 
 def collect():
     """All that `numbarnn info` knows, as a dict of plain values; benchmarks record it beside their times."""
+    runs = engines.why_not("cpu") is None
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "numbarnn": numbarnn.__version__,
@@ -104,8 +106,8 @@ def collect():
         "cpu": {
             "model": cpu_model(),
             "cores": core_count(),
-            "openblas_core": openblas_core(),
-            "vectors": vectors_of_steps(),
+            "openblas_core": openblas.core_name() if runs else None,
+            "vectors": vectors.description() if runs else None,
             "module_threads": module_threads(),
             "forced": os.environ.get(FORCED_CORE),
         },
@@ -136,19 +138,16 @@ def commit():
 
 def run_tool(name, *arguments):
     """The lines that a program prints; none where it is missing or fails."""
-    tool = shutil.which(name)
-    if tool is None:
+    if (tool := shutil.which(name)) is None:
         return []
     answer = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=30, check=False)
     return answer.stdout.splitlines() if answer.returncode == 0 else []
 
 
 def cpu_model():
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+    with suppress(FileNotFoundError):
+        if found := re.search(r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE):
+            return found[1].strip()
     return platform.processor() or platform.machine()
 
 
@@ -156,25 +155,12 @@ def core_count():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def openblas_core():
-    """Which processor family OpenBLAS chose its kernels for; None where OpenBLAS is missing."""
-    return openblas.core_name() if engines.why_not("cpu") is None else None
-
-
-def vectors_of_steps():
-    """What vectors the CPU engine multiplies with in its steps; None where it does not run."""
-    if engines.why_not("cpu") is not None:
-        return None
-    return vectors.description()
-
-
 def module_threads():
     """Whose threads modules of numbarnn.torch use on the CPU, "PyTorch's" or "numbarnn's"; None without PyTorch, or
     where its OpenMP library is not in its folder: importing PyTorch, to find out, takes seconds."""
     if engines.why_not("cpu") is not None or not (found := find_spec("torch")) or not found.origin:
         return None
-    libraries = sorted(Path(found.origin).parent.glob("lib/lib*omp*.so*"))
-    if not libraries:
+    if not (libraries := sorted(Path(found.origin).parent.glob("lib/lib*omp*.so*"))):
         return None
     return "PyTorch's" if openmp.functions_of(str(libraries[0])) else "numbarnn's"
 

@@ -7,12 +7,14 @@ from numbarnn.bench.peers import peers
 
 def run_inference(layer, instance):
     """y, hy and cy of one call."""
-    return peers.numbarnn_outputs(layer, instance, *layer(*inputs(layer, instance), **peers.call_options(instance)))
+    return peers.numbarnn_outputs(
+        layer, instance, *layer(*peers.inputs(layer, instance)[:2], **peers.call_options(instance))
+    )
 
 
 def run_single_steps(layer, instance):
     """y, hy and cy of T calls of one step each; a sequence that is over has length 0 in its last calls."""
-    x, state = inputs(layer, instance)
+    x, state, _ = peers.inputs(layer, instance)
     axis, ys = int(instance.case.batch_first), []
     for t in range(instance.case.T):
         step = slice(t, t + 1)
@@ -29,8 +31,7 @@ def run_training(layer, instance):
     parameters' gradients those of the first are added where the case accumulates.
     """
     case, options = instance.case, peers.call_options(instance)
-    x, state = inputs(layer, instance)
-    dy = peers.to_engine(layer, instance, instance.dy)
+    x, state, dy = peers.inputs(layer, instance)
     dstate = peers.to_engine_state(layer, instance.dhy, instance.dcy)
     dw, masks = None, []
     for _ in range(case.training_calls):
@@ -42,8 +43,3 @@ def run_training(layer, instance):
             dw = gradients.weights if case.accumulate else None
             results |= peers.numbarnn_gradients(layer, instance, gradients)
     return results, masks
-
-
-def inputs(layer, instance):
-    """x and the initial state as the layer takes them."""
-    return peers.to_engine(layer, instance, instance.x), peers.to_engine_state(layer, instance.h0, instance.c0)

@@ -28,11 +28,7 @@ CALLERS = {
 
 
 def html(results):
-    """The page as text.
-
-    Args:
-        results: list of `rows.Result`.
-    """
+    """The page of some `rows.Result`s, as text."""
     parts = ["<h1>numbarnn report</h1>", f"<p>{escape(LEGEND)}</p>"]
     keys = keys_of(results)
     for device in dict.fromkeys(result.record["device"] for result in results):

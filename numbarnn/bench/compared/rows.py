@@ -45,15 +45,12 @@ class Entry(NamedTuple):
 
     Attributes:
         seconds: numbarnn's median: by the GPU's clock where there is one, else by the host's.
-        ratios: peer -> median over rounds of numbarnn's time / its time; on a GPU the fastest of cuDNN's algorithms is
-            "cuDNN".
+        ratios: peer -> median over rounds of numbarnn's time / its time; cuDNN is its fastest algorithm.
         flops: floating-point operations per second of its products.
-        intensity: those operations per byte that has to be moved at least; None of passes that are a part of training.
-        doubts: what speaks against the times, as words.
-        refusal: why there are no times; None where there are.
-        peak_bytes, energy_j: numbarnn and peer -> memory and joules of a call, where the record has them; of cuDNN's
-            algorithms of the fastest.
-        compile_s: peer -> seconds of its first call, where it compiles.
+        intensity: those operations per byte that has to be moved at least; None of passes that are a part of
+            training.
+        doubts, refusal: what speaks against the times; why there are none.
+        peak_bytes, energy_j, compile_s: numbarnn and peer -> memory and joules of a call, seconds of a first one.
     """
 
     seconds: float | None
@@ -100,12 +97,9 @@ def of_the_shown(found, best_cudnn):
 
 
 class Step(NamedTuple):
-    """A row of single steps (`numbarnn bench --stream`), as the page shows it.
+    """A row of single steps (`numbarnn bench --stream`), as the page shows it: contender -> seconds of its calls.
 
-    Attributes:
-        median, p99: contender -> seconds of its calls.
-        ratios: peer -> median over rounds of the stepper's time / its time.
-        doubts, refusal: as of an `Entry`.
+    ratios: peer -> median over rounds of the stepper's time / its time.
     """
 
     median: dict
@@ -124,12 +118,8 @@ def step_of(row, machine_doubt):
 
 
 class Result(NamedTuple):
-    """A record and its rows.
-
-    Attributes:
-        name: of its file. record: as `record.read` gives it. entries: `Key` -> `Entry` of passes over sequences;
-        steps: `Key` -> `Step`.
-    """
+    """A record, as `record.read` gives it, with the name of its file, and its rows by `Key`: passes over sequences are
+    entries."""
 
     name: str
     record: dict
@@ -151,11 +141,8 @@ def keys_of(results, part="entries"):
 
 # -------------------------------------------------------------------------------------------- against a former record
 class Change(NamedTuple):
-    """A row in a former record and now, by the ratio to the same peer, which ran beside it both times.
-
-    Attributes:
-        before, now: that ratio. trusted: nothing speaks against either.
-    """
+    """A row's ratio before and now to the same peer, which ran beside it both times; trusted: nothing speaks against
+    it."""
 
     key: Key
     peer: str

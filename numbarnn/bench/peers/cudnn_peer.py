@@ -161,8 +161,6 @@ class CudnnLayers:
 
 
 # ---- as contenders ----
-
-
 def variants(case):
     """Contender's name -> what cuDNN is asked for, of every algorithm and math type that fits a case's dtype."""
     maths = FLOAT32_MATHS[case.allow_tf32 is True] if case.dtype == "float32" else (None,)  # None: see `cudnn.Options`

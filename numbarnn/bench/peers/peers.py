@@ -27,8 +27,7 @@ from numbarnn.bench.peers.torch_peer import (  # noqa: F401
 def numbarnn_contender(instance, train, device="cpu", schedule="auto"):
     """A numbarnn layer at what `torch_contender` does: train gives dx, dhx, dcx and all weight gradients."""
     layer = make_layer(instance.case, device, instance.parameters, schedule)
-    x, dy = to_engine(layer, instance, instance.x), to_engine(layer, instance, instance.dy)
-    state = to_engine_state(layer, instance.h0, instance.c0)
+    x, state, dy = inputs(layer, instance)
 
     def results(y, final, gradients=None):
         found = numbarnn_outputs(layer, instance, y, final)
@@ -67,8 +66,7 @@ def numbarnn_pass(instance, what, device="cpu", schedule="auto"):
     if what in WHOLE:
         return numbarnn_contender(instance, what == TRAINING, device, schedule)
     layer = make_layer(instance.case, device, instance.parameters, schedule)
-    x, dy = to_engine(layer, instance, instance.x), to_engine(layer, instance, instance.dy)
-    state, need = to_engine_state(layer, instance.h0, instance.c0), needed(what)
+    (x, state, dy), need = inputs(layer, instance), needed(what)
     tape = layer.forward(x, state)[2] if need else None
 
     def call():
@@ -93,8 +91,6 @@ def plan_of(layer, x):
 
 
 # ---- an instance's arrays as layers take them ----
-
-
 def input_shape(instance):
     """The shape of x as layers take it, before packing."""
     T, B, width = instance.x.shape
@@ -122,6 +118,12 @@ def to_engine_state(layer, *states):
     return tuple(arrays) if len(arrays) == 2 else arrays[0] if arrays else None
 
 
+def inputs(layer, instance):
+    """x, the initial state and dy as the layer takes them."""
+    x, dy = (to_engine(layer, instance, array) for array in (instance.x, instance.dy))
+    return x, to_engine_state(layer, instance.h0, instance.c0), dy
+
+
 def call_options(instance, steps=slice(None)):
     """The options of a call on these steps that the case uses: lengths (unless packed), padding_value, resets."""
     case, options = instance.case, {}
@@ -138,8 +140,6 @@ def call_options(instance, steps=slice(None)):
 
 
 # ---- what layers return, as results ----
-
-
 def numbarnn_outputs(layer, instance, y, state):
     """y, hy and cy that a layer returned, as NumPy arrays by quantity."""
     y = from_engine(layer, instance, y, instance.case.padding_value)

@@ -2,7 +2,7 @@
 
 A part has questions, which are named by text, and a module that answers them:
 
-    questions(asked, **more) -> their names, in order, the most valuable first
+    questions(asked, **more) -> their names, in order, the most valuable first; or a dict by name of what they ask
     answer(name, asked, **more) -> a dict with "ok" (whether all is right) and whatever figures there are
     told(answers) -> lines of text about answers, for the summary
 
@@ -45,7 +45,7 @@ class Part:
     more: dict = field(default_factory=dict)
 
     def questions(self, asked):
-        return self._own("questions")(asked, **self.more)
+        return list(self._own("questions")(asked, **self.more))
 
     def answer(self, name, asked):
         return self._own("answer")(name, asked, **self.more)

@@ -24,11 +24,6 @@ PARTS = ("step", "wait", "multiply", "rest")
 
 
 def questions(asked):
-    """Problems and passes."""
-    return list(_problems(asked))
-
-
-def _problems(asked):
     """Name -> (dtype, shape, whether backward)."""
     return {
         f"lstm {shape} {dtype} {'backward' if backward else 'forward'}": (dtype, shape, backward)
@@ -38,7 +33,7 @@ def _problems(asked):
 
 def answer(name, asked):
     """Microseconds of a step's parts, and of the launch."""
-    dtype, shape, backward = _problems(asked)[name]
+    dtype, shape, backward = questions(asked)[name]
     case = Case("lstm", shape.T, shape.B, shape.I, (shape.H,) * shape.L, gradients="y", dtype=dtype)
     instance, engine = make_instance(case), engines.get(asked.device)
     usual = _timed(engine, *_made(instance, asked, backward))
@@ -67,8 +62,7 @@ def answer(name, asked):
 def _made(instance, asked, backward):
     """(layer, a call of the pass alone, which may be made again and again)."""
     layer = make_layer(instance.case, asked.device, instance.parameters, "persistent")
-    x, dy = (peers.to_engine(layer, instance, array) for array in (instance.x, instance.dy))
-    state = peers.to_engine_state(layer, instance.h0, instance.c0)
+    x, state, dy = peers.inputs(layer, instance)
     if not backward:
         return layer, lambda: layer(x, state)
     tape = layer.forward(x, state)[2]

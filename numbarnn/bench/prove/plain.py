@@ -22,14 +22,9 @@ SMALL = {"lstm": ("float32",), "gru": ("float16",)}
 ROWS_TOLD = 5  # of what went wrong
 
 
-def questions(asked, of="recorded"):
-    """Names of cases."""
-    return list(_cases(asked, of))
-
-
 def answer(name, asked, of="recorded"):
     """Every comparison of a case by its schedules."""
-    case, schedules = _cases(asked, of)[name]
+    case, schedules = questions(asked, of)[name]
     with_cudnn = asked.device == "cuda" and cudnn.why_not() is None
     with nullcontext() if with_cudnn else peers.torch_threads(1):  # which imports PyTorch
         found = check.check_case(case, asked.device, schedules, with_cudnn, with_torch=not with_cudnn)
@@ -37,7 +32,7 @@ def answer(name, asked, of="recorded"):
     return {"ok": all(comparison.ok for comparison in found), "cudnn": with_cudnn, "comparisons": rows}
 
 
-def _cases(asked, of):
+def questions(asked, of="recorded"):
     """Name -> (case, schedules)."""
     if of == "options":
         chosen = ("lstm",) if asked.small else cases.ALL_CELLS

@@ -29,11 +29,6 @@ PATIENCE = 2000  # turns of each thread, after which the simulator itself would 
 
 
 def questions(asked):
-    """Problems and passes."""
-    return list(_problems(asked))
-
-
-def _problems(asked):
     """Name -> (case, whether backward)."""
     if asked.small:
         cases = [Case("rnn_tanh", 3, 1, 5, (5,))]
@@ -48,7 +43,7 @@ def _problems(asked):
 
 def answer(name, asked):
     """Seconds until the error, its text, and whether layers work afterwards."""
-    case, backward = _problems(asked)[name]
+    case, backward = questions(asked)[name]
     instance, engine = make_instance(case), engines.get(asked.device)
     tapes = [_forward(instance, asked) for _ in range(CALLS)] if backward else [None] * CALLS  # a failed one stays so
     polls = launches.POLLS, launches.POLLS_PER_STEP
@@ -99,8 +94,8 @@ def _patient(asked):
 def _forward(instance, asked):
     """(layer, tape, dy) of a forward pass whose kernels publish."""
     layer = make_layer(instance.case, asked.device, instance.parameters, "persistent")
-    x, dy = (peers.to_engine(layer, instance, array) for array in (instance.x, instance.dy))
-    return layer, layer.forward(x, peers.to_engine_state(layer, instance.h0, instance.c0))[2], dy
+    x, state, dy = peers.inputs(layer, instance)
+    return layer, layer.forward(x, state)[2], dy
 
 
 def _call(instance, asked, tape):
@@ -110,7 +105,7 @@ def _call(instance, asked, tape):
         layer.backward(of_forward, dy, retain=True)
     else:
         layer = make_layer(instance.case, asked.device, instance.parameters, "persistent")
-        layer(peers.to_engine(layer, instance, instance.x), peers.to_engine_state(layer, instance.h0, instance.c0))
+        layer(*peers.inputs(layer, instance)[:2])
     layer.check()
 
 

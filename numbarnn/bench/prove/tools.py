@@ -62,6 +62,11 @@ def _ran(command, **more):
     return process.returncode, "".join(lines)
 
 
+def _verdict(ok, said, **found):
+    """An answer; with the end of what the program said where it was not content."""
+    return {"ok": ok, **found} | ({} if ok else {"message": said[-LETTERS_KEPT:]})
+
+
 def _tests(name, asked):
     file = TESTS.parent / name
     if not file.is_file():
@@ -77,10 +82,8 @@ def _tests(name, asked):
     code, said = _ran([*command, str(file)], cwd=TESTS.parent)
     lines = said.splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    verdict = {"last": lines[-1] if lines else "", "exit_code": code}
-    if code in (0, NO_TEST):
-        return {"ok": True, **verdict}
-    return {"ok": False, **verdict, "failed": failed, "message": said[-LETTERS_KEPT:]}
+    verdict = _verdict(code in (0, NO_TEST), said, last=lines[-1] if lines else "", exit_code=code)
+    return verdict if verdict["ok"] else verdict | {"failed": failed}
 
 
 def _sanitizer(name, asked):
@@ -91,8 +94,7 @@ def _sanitizer(name, asked):
     tool, dtype = name.split()
     command = [SANITIZER, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS)]
     code, said = _ran([*command, sys.executable, "-m", "numbarnn.bench.prove.tools", dtype])
-    found = {"exit_code": code, "summary": [line for line in said.splitlines() if "SUMMARY" in line]}
-    return {"ok": code == 0, **found, **({} if code == 0 else {"message": said[-LETTERS_KEPT:]})}
+    return _verdict(code == 0, said, exit_code=code, summary=[one for one in said.splitlines() if "SUMMARY" in one])
 
 
 def run_small(dtype):
@@ -123,9 +125,8 @@ def _vectors(name, asked):
     code += f"runpy.run_path({str(recorder)!r}, run_name='__main__')"
     exit_code, said = _ran([sys.executable, "-c", code, "--source", "cudnn", "--out", str(out)])
     refused = [line for line in said.splitlines() if ": refused: " in line]
-    found = {"files": len(list(out.glob("*.npz"))), "refused": refused}
-    ok = exit_code == 0 and found["files"] > 0
-    return {"ok": ok, **found, **({} if ok else {"message": said[-LETTERS_KEPT:]})}
+    files = len(list(out.glob("*.npz")))
+    return _verdict(exit_code == 0 and files > 0, said, files=files, refused=refused)
 
 
 def told(answers):

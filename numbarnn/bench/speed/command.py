@@ -42,17 +42,13 @@ class Timing(Row):
     """One row.
 
     Attributes:
-        tf32: whether float32 products were allowed to be rounded to TF32, for everybody; "3x": ours computed as three
-            products of TF32 each (`allow_tf32`), those of peers not rounded.
-        input_mode: "linear", or "skip": layer 0 has no W.
-        form: words of `shapes.FORMS`.
-        device_ratio: as `ratio`, by the GPU's clock.
+        tf32: whether float32 products were allowed to be rounded to TF32, for everybody; "3x": ours computed as
+            three products of TF32 each (`allow_tf32`), those of peers not rounded.
+        input_mode: "linear", or "skip": layer 0 has no W. form: words of `shapes.FORMS`.
+        device_ratio: as `ratio`, by the GPU's clock. best_cudnn: the fastest of cuDNN's algorithms by it.
         host_behind: contender -> rounds in which the GPU may have waited for the host.
-        best_cudnn: the contender that is the fastest of cuDNN's algorithms by the GPU's clock.
-        notes: contender -> how it is called.
-        left_out: contender -> why it has no times: in its own words, or what was wrong with its results.
-        peak_bytes, energy_j: contender -> memory and joules of a call, as the record's method says; absent where
-            nobody tells.
+        notes: contender -> how it is called. left_out: contender -> why it has no times.
+        peak_bytes, energy_j: contender -> memory and joules of a call, as the record's method says.
     """
 
     tf32: bool | str = False

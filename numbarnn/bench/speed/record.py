@@ -52,11 +52,8 @@ class Row:
     """What every row of a record has: a cell, its sizes, a pass and a schedule, and the times of its contenders.
 
     Attributes:
-        refusal: why there are no times.
-        agreement: rows of `lineup.compare`.
-        plan: what numbarnn ran, and why.
+        refusal: why there are no times. agreement: rows of `lineup.compare`. plan: what numbarnn ran, and why.
         seconds, device_seconds: contender -> its time per call in each round: the host's clock, the GPU's.
-        median_s, device_median_s: their medians.
         ratio: contender -> median over rounds of numbarnn's time per call / the contender's.
         compile_s: contender -> seconds of the first call of one that compiles; no time has it in it.
     """

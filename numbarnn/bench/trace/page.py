@@ -21,6 +21,7 @@ SCALES = {  # what a time of the record is
 def html(record):
     """The page as text."""
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in record.about)
+    data = json.dumps(as_json(record), separators=(",", ":"), allow_nan=False)
     kinds = [kind for kind in KINDS if kind != "wait" and any(event.kind == kind for event in record.events)]
     body = Template((FOLDER / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(record.title),
@@ -31,7 +32,7 @@ def html(record):
         lane=record.of[:-1],
         meanings="".join(f"<div><dt>{kind}</dt><dd>{escape(KINDS[kind])}</dd></div>" for kind in kinds),
         error=failure(record.error) if record.error else "",
-        data=embedded(as_json(record)),
+        data=data.replace("<", "\\u003c"),  # within a <script>: nothing in it looks like the element's end
     )
     style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("player.css", "player.js"))
     return pages.document(f"numbarnn trace: {record.title}", body, style, script)
@@ -45,8 +46,3 @@ def failure(error):
         f'<details class="error"><summary role="alert">The run failed: {escape(first)} {what}</summary>'
         f"<p>{escape(error)}</p></details>"
     )
-
-
-def embedded(data):
-    """Data as JSON that may stand within a <script>: nothing in it looks like the element's end."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
