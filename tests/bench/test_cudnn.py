@@ -1,5 +1,5 @@
 """The binding to cuDNN without a GPU: search and messages; where cuDNN is installed, its prototypes, numbers,
-descriptors and weight layout. Calls that compute: test_cudnn_fake.py on a device made of NumPy, test_cudnn_gpu.py.
+descriptors and weight layout. Calls that compute: test_cudnn_calls.py.
 
 Where cuDNN is looked for: the wheels nvidia-cudnn-cu12 and -cu13, the system, or the folder in NUMBARNN_CUDNN.
 """
@@ -305,7 +305,7 @@ def test_cudnn_lays_out_weights_as_the_weight_space(cudnn_library):
         try:
             found = pool.submit(ask_without_gpu, cudnn_library.file, LAYOUTS_OF_WEIGHTS).result(timeout=120)
         except BrokenProcessPool:
-            pytest.skip(f"cuDNN {cudnn_library.version_text} needs a real handle for this: see test_cudnn_gpu.py")
+            pytest.skip(f"cuDNN {cudnn_library.version_text} needs a real handle for this: see test_cudnn_calls.py")
     assert len(found) == len(LAYOUTS_OF_WEIGHTS) == 80
     for chosen, one in zip(LAYOUTS_OF_WEIGHTS, found, strict=True):
         assert one == as_weight_space(chosen), chosen

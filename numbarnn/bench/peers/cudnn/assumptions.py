@@ -1,6 +1,6 @@
 """What cuDNN does where its documentation is silent or contradicts itself, as this package assumes it.
 
-None of it has been seen yet: cuDNN has been called directly on no GPU. There `tests/bench/test_cudnn_gpu.py` asks it,
+None of it has been seen yet: cuDNN has been called directly on no GPU. There `tests/bench/test_cudnn_calls.py` asks it,
 in an experiment each (`experiments`), which fails where the answer is another one than here, and so does `numbarnn
 prove`; then the cell, and what refers to this list, has to change. Where parameters stand in the weight space, and
 which options each algorithm refuses, is no assumption: the library tells that without a GPU.

@@ -1,4 +1,12 @@
-"""The binding to cuDNN, all of it, with a cuDNN and a device made of NumPy (fake_cudnn.py)."""
+"""cuDNN's binding, all of it: on a cuDNN and a device made of NumPy (fake_cudnn.py), and on a GPU.
+
+    python -m pytest -m gpu tests/bench/test_cudnn_calls.py -rA
+
+Results are compared with the float64 reference. Experiments (`numbarnn.bench.peers.cudnn.experiments`; `numbarnn prove`
+asks them too) are about what nobody documents: on a GPU each prints what cuDNN did, records it (--junitxml), and fails
+where it is not what this package does: then the package, or what is assumed and what cites it, has to change. Besides
+an NVIDIA GPU that needs cuDNN (pip install nvidia-cudnn-cu12).
+"""
 
 import gc
 
@@ -9,25 +17,133 @@ from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, STANDARD, Problem, as_id,
 from emulator import cupy_module
 from emulator.cupy_module import device_memory
 from numbarnn.bench.peers import cudnn
+from numbarnn.bench.peers.cudnn import experiments, options
+from numbarnn.bench.peers.cudnn.assumptions import ASSUMED
+from numbarnn.bench.peers.cudnn.experiments import EXPERIMENTS
+from numbarnn.common.precision import is_half
+
+ON_A_GPU = [pytest.mark.gpu, pytest.mark.real_gpu]
+
+
+@pytest.fixture
+def real():
+    """The session of cuDNN itself."""
+    if problem := cudnn.why_not():
+        pytest.skip(problem)
+    return cudnn.default_session()
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=ON_A_GPU)])
+def either(request):
+    """A session of the fake cuDNN, and of the real one."""
+    return request.getfixturevalue("session" if request.param == "fake" else "real")
+
+
+def is_fake(session):
+    return not isinstance(session.library, cudnn.library.Library)
+
+
+def run(problem, session):
+    """What cuDNN computes; skips, in cuDNN's words, where the real one refuses."""
+    try:
+        return problem.run(session)
+    except cudnn.CudnnError as error:
+        if error.refused and not is_fake(session):
+            pytest.skip(str(error))
+        raise
+
+
+def distance(values, others):
+    """Largest difference of two arrays."""
+    return float(np.max(np.abs(np.asarray(values, np.float64) - np.asarray(others, np.float64)), initial=0.0))
 
 
 # ------------------------------------------------------------------------------------------------------------- results
 @pytest.mark.parametrize("chosen", OPTIONS.values(), ids=OPTIONS)
-def test_results_are_the_references(session, chosen):
+def test_results_are_the_references(either, chosen):
     problem = Problem(**chosen)
-    problem.assert_agrees(problem.run(session), "fake cuDNN")
+    problem.assert_agrees(run(problem, either), "cuDNN")
 
 
 @pytest.mark.parametrize("chosen", STANDARD.values(), ids=STANDARD)
-def test_results_of_unequal_lengths_are_the_references(session, chosen):
-    lengths = (4, 3, 1) if chosen.get("layout") == "seq_major_packed" else (2, 0, 4)
-    problem = Problem(**chosen, lengths=lengths)
-    problem.assert_agrees(problem.run(session), "fake cuDNN")
+def test_results_of_unequal_lengths_are_the_references(either, chosen):
+    unsorted = (2, 0 if is_fake(either) else 1, 4)  # 0: an experiment, on a GPU
+    problem = Problem(**chosen, lengths=(4, 3, 1) if chosen.get("layout") == "seq_major_packed" else unsorted)
+    problem.assert_agrees(run(problem, either), "cuDNN")
 
 
-def test_what_is_not_given_is_null(session):
-    problem = Problem("lstm", 3, 5, states=False, gradients=False)
-    problem.assert_agrees(problem.run(session), "fake cuDNN")
+@pytest.mark.gpu
+@pytest.mark.real_gpu
+@pytest.mark.parametrize("cell", options.CELLS)
+@pytest.mark.parametrize("dtype", options.DTYPES)
+@pytest.mark.parametrize("algorithm", options.ALGORITHMS)
+def test_every_algorithm_agrees_with_reference(real, algorithm, dtype, cell):
+    """Sizes that all of them take: multiples of 32, hidden sizes up to 128, a batch of 8."""
+    if cell == "rnn_relu" and is_half(dtype):
+        pytest.skip("where a ReLU's argument is nearer to 0 than a rounding, its gradient is all or nothing")
+    problem = Problem(cell, 64, 64, T=5, B=8, algorithm=algorithm, dtype=dtype)
+    problem.assert_agrees(run(problem, real), f"cuDNN {algorithm}")
+
+
+@pytest.mark.parametrize("layers, bidirectional", [(1, True), (3, False), (2, True)])
+@pytest.mark.parametrize("cell", options.CELLS)
+def test_stacks_agree_with_reference(either, cell, layers, bidirectional):
+    problem = Problem(cell, 7, 33, layers, bidirectional=bidirectional, T=7, B=3, dtype="float64")
+    problem.assert_agrees(run(problem, either), "cuDNN")
+
+
+@pytest.mark.parametrize("cell", options.CELLS)
+def test_what_is_not_given_is_zero(either, cell):
+    problem = Problem(cell, 3, 5, 2, bidirectional=True, states=False, gradients=False)
+    problem.assert_agrees(run(problem, either), "cuDNN")
+
+
+def test_layouts_agree_bit_for_bit(either):
+    kinds = dict(num_layers=2, bidirectional=True, lengths=(4, 3, 1), dtype="float64")
+    runs = [Problem("lstm", 3, 5, layout=layout, **kinds) for layout in options.LAYOUTS]
+    first, *others = [problem.run(either) for problem in runs]
+    for name, value in ((name, value) for other in others for name, value in other.items()):
+        mask = runs[0].valid if name in ("y", "dx") else ...
+        np.testing.assert_array_equal(value[mask], first[name][mask], err_msg=name)
+
+
+def test_two_runs_give_the_same_bits(either):
+    first, second = (Problem("gru", 16, 33, 2, T=7, B=5).run(either) for _ in range(2))
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, second[name], err_msg=name)
+
+
+def test_inference_equals_training_and_keeps_no_reserve(either):
+    problem = Problem("lstm", 3, 5, 2, dtype="float64")
+    rnn, arguments = problem.rnn(either), (problem.x, problem.hx, problem.cx, problem.parameters)
+    training, inference = rnn.forward(*arguments)[:3], rnn.forward(*arguments, training=False)
+    assert inference[3] is None
+    for one, other in zip(training, inference, strict=False):
+        assert distance(one, other) <= problem.limit
+
+
+def test_dw_is_added_to_and_left_alone(either):
+    problem = Problem("lstm", 3, 5, dtype="float64")
+    rnn = problem.rnn(either)
+    reserve = rnn.forward(problem.x, problem.hx, problem.cx, problem.parameters)[3]
+    rnn.backward_data(reserve, problem.dy)
+    once = rnn.backward_weights(reserve)
+    start = np.ones_like(once)
+    assert distance(rnn.backward_weights(reserve, start), once + 1) <= problem.limit and (start == 1).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.real_gpu
+def test_dropout_is_between_layers_and_only_in_training(real):
+    """Its masks are cuDNN's own: one seed gives one y, another seed another y, and inference has none."""
+    problem = Problem("gru", 3, 33, 2, dtype="float64")
+    arguments = (problem.x, problem.hx, None, problem.parameters)
+    first, same, other = (cudnn.Rnn("gru", 3, 33, 2, dropout=0.5, seed=seed, dtype="float64") for seed in (1, 1, 2))
+    ys = [rnn.forward(*arguments)[0] for rnn in (first, same, other)]
+    np.testing.assert_array_equal(ys[0], ys[1])
+    assert distance(ys[0], ys[2]) > 1e-3
+    y = first.forward(*arguments, training=False)[0]
+    assert distance(y, problem.expected()["y"]) <= problem.limit
 
 
 def test_unequal_lengths_are_refused_by_persistent_kernels(session):
@@ -42,23 +158,6 @@ def test_a_dynamic_kernel_is_built_once_per_batch(session):
     for batch in (3, 3, 2):
         rnn.forward(problem.x[:, :batch], weights=problem.parameters)
     assert session.library.calls.count("cudnnBuildRNNDynamic") == 2
-
-
-def test_inference_keeps_no_reserve(session):
-    problem = Problem("gru", 3, 5)
-    y, _, cy, reserve = problem.rnn(session).forward(problem.x, weights=problem.parameters, training=False)
-    assert cy is None and reserve is None and y.shape == (4, 3, 5)
-
-
-def test_dw_is_added_to_and_left_alone(session):
-    problem = Problem("rnn_tanh", 3, 5)
-    rnn = problem.rnn(session)
-    reserve = rnn.forward(problem.x, problem.hx, None, problem.parameters)[3]
-    rnn.backward_data(reserve, problem.dy)
-    once = rnn.backward_weights(reserve)
-    start = np.ones_like(once)
-    np.testing.assert_allclose(rnn.backward_weights(reserve, start), once + 1, rtol=1e-6)
-    assert (start == 1).all()
 
 
 def test_padding_that_cudnn_does_not_fill_shows(session):
@@ -77,12 +176,13 @@ def test_packing_helpers_of_the_tests():
     np.testing.assert_array_equal(pack(restored, (4, 2, 1)), packed)
 
 
-@pytest.mark.parametrize("chosen", LAYOUTS_OF_WEIGHTS[::7], ids=as_id)
-def test_split_is_the_reverse_of_join(session, chosen):
-    rnn = cudnn.Rnn(**chosen, session=session)
+@pytest.mark.parametrize("chosen", LAYOUTS_OF_WEIGHTS, ids=as_id)
+def test_the_weight_space_is_cudnns_and_split_is_the_reverse_of_join(either, chosen):
+    rnn = cudnn.Rnn(**chosen, session=either)
     flat = np.arange(rnn.weight_space_size, dtype=np.float32)
     np.testing.assert_array_equal(rnn.join(rnn.split(flat)), flat, strict=True)
-    assert {name: tuple(place) for name, place in rnn.places.items()} == as_weight_space(chosen)[0]
+    places = {name: tuple(place) for name, place in rnn.places.items()}
+    assert (places, rnn.weight_space_size) == as_weight_space(chosen)
     assert rnn.weight_space_bytes == 4 * rnn.weight_space_size
 
 
@@ -112,6 +212,24 @@ def test_a_prepared_call_gives_the_same_again_and_again(session, name, recorded)
     values = call.results()
     values |= rnn.split(values.pop("dw"))
     problem.assert_agrees(values, "prepared fake cuDNN")
+
+
+@pytest.mark.gpu
+@pytest.mark.real_gpu
+@pytest.mark.parametrize("algorithm", options.ALGORITHMS)
+def test_prepared_calls_give_what_calls_give(real, algorithm, record_property):
+    """Again and again, as one CUDA graph where cuDNN can be recorded; which that is, is recorded."""
+    problem = Problem("lstm", 64, 64, T=5, B=8, algorithm=algorithm)
+    problem.padding_value = 0.0
+    try:
+        call, rnn = prepared(problem, real)
+    except cudnn.CudnnError as error:
+        pytest.skip(str(error))
+    record_property("graph", call.why_no_graph or "recorded")
+    for _ in range(3):
+        call.run()
+    values = call.results()
+    problem.assert_agrees(values | rnn.split(values.pop("dw")), f"cuDNN {algorithm}, prepared")
 
 
 class Allocations(cupy_module.MemoryHook):
@@ -271,3 +389,45 @@ def test_packed_sequences_need_lengths(session):
         problem.rnn(session).forward(problem.laid_out(problem.x), weights=problem.parameters)
     with pytest.raises(ValueError, match=r"x must have 2 axes with layout='seq_major_packed', got shape \(4, 3, 3\)"):
         problem.rnn(session).forward(problem.x, weights=problem.parameters, lengths=problem.lengths)
+
+
+# --------------------------------------------------------------------------------------------------------- experiments
+@pytest.mark.parametrize("asked", EXPERIMENTS)
+def test_experiment(either, asked, record_property, capsys, request):
+    """What computes as the reference does as assumed; on a GPU it is told what cuDNN did."""
+    if is_fake(either) and asked == "everything is dropped":
+        pytest.skip("of dropout the fake has none")
+    source, found = str(cudnn.default_session()), EXPERIMENTS[asked]()
+    record_property("outcome", found)
+    record_property("source", source)
+    if not is_fake(either):
+        with capsys.disabled():
+            print(f"\n{request.node.name}: {found} ({source})")
+    assert found == ASSUMED[asked], f"{source}: {found}; this package assumes: {ASSUMED[asked]}"
+
+
+def test_another_formula_is_told(session, monkeypatch):
+    computed = experiments._computed
+    monkeypatch.setattr(experiments, "_computed", lambda instance: {"y": computed(instance)["y"] + 0.01})
+    assert experiments.EXPERIMENTS["recurrent bias of the GRU"]() == "neither formula"
+
+
+def test_what_differs_is_named(session, monkeypatch):
+    computed = experiments._computed
+
+    def wrong(instance):
+        found = computed(instance)
+        return found | {"dx": np.where(instance.padding[:, :, None], np.nan, found["dx"] + 1), "dhx": [np.nan]}
+
+    monkeypatch.setattr(experiments, "_computed", wrong)
+    assert experiments.EXPERIMENTS["padding of x and dy"]() == "read: dx, dhx differ"
+    assert experiments.EXPERIMENTS["padding of dx"]() == "not written"
+    assert experiments.EXPERIMENTS["unsorted lengths"]() == "dhx differ"
+
+
+@pytest.mark.parametrize(
+    ("cy", "dcx", "found"), [(1.0, 0.0, "zero"), (1.0, 0.5, "straight through"), (2.0, 0.5, "cy = 2.0, not clipped")]
+)
+def test_gradients_of_the_clip_are_told_apart(monkeypatch, cy, dcx, found):
+    monkeypatch.setattr(experiments, "one_unit", lambda *_, **__: (cy, dcx, 0.5))
+    assert experiments.EXPERIMENTS["gradient of the clip"]() == found
