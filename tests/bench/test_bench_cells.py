@@ -192,17 +192,14 @@ def test_cells_are_found(tmp_path):
     assert [named.name for named in own_cells.named_cells(",".join(own_cells.CELLS))] == list(own_cells.CELLS)
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("lsmt", ["'lsmt' of numbarnn.cells.library is not there", "peephole_lstm"]),
-        ("recurrent_highway", ["is a function, not a Cell"]),
-        ("none.py:lstm", ["none.py", "no such file"]),
-        ("no_such_module:lstm", ["no_such_module", "ModuleNotFoundError"]),
-        ("numbarnn.cells.library.light:lstm", ["'lstm' of numbarnn.cells.library.light", "qrnn, sru"]),
-        ("BROKEN:lean", ["CellError", "broken.py"]),
-    ],
-)
+@pytest.mark.parametrize("text, words", [
+    ("lsmt", ["'lsmt' of numbarnn.cells.library is not there", "peephole_lstm"]),
+    ("recurrent_highway", ["is a function, not a Cell"]),
+    ("none.py:lstm", ["none.py", "no such file"]),
+    ("no_such_module:lstm", ["no_such_module", "ModuleNotFoundError"]),
+    ("numbarnn.cells.library.light:lstm", ["'lstm' of numbarnn.cells.library.light", "qrnn, sru"]),
+    ("BROKEN:lean", ["CellError", "broken.py"]),
+])  # fmt: skip
 def test_a_cell_that_is_not_there(text, words, tmp_path, refused):
     broken = tmp_path / "broken.py"
     broken.write_text("import numbarnn as nr\n\n@nr.cell\ndef lean(x, h, p):\n    return p.R.h @ h\n")

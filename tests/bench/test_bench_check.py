@@ -84,14 +84,11 @@ def test_a_wrong_result_fails(quantity, run_check, monkeypatch, capsys):
     assert "FAILED" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "spoil, words",
-    [
-        (lambda array: np.where(np.arange(array.size).reshape(array.shape) == 0, np.nan, array), "NaN"),
-        (lambda array: array.astype(np.float64 if array.dtype == np.float32 else np.float32), "dtype"),
-        (lambda array: array[:-1], "shape"),
-    ],
-)
+@pytest.mark.parametrize("spoil, words", [
+    (lambda array: np.where(np.arange(array.size).reshape(array.shape) == 0, np.nan, array), "NaN"),
+    (lambda array: array.astype(np.float64 if array.dtype == np.float32 else np.float32), "dtype"),
+    (lambda array: array[:-1], "shape"),
+])  # fmt: skip
 def test_what_is_no_number_or_has_the_wrong_shape_or_dtype_fails(spoil, words):
     comparer = check.Comparer(cases.Case("gru", 2, 3, 4, (5,)), "cpu", "stepwise")
     truth = {"y": np.ones((2, 3, 5))}
@@ -159,15 +156,12 @@ def test_an_exception_is_a_failed_row_that_names_it(method, mode, run_check, mon
     assert "ZeroDivisionError" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "spoil, quantity",
-    [
-        (lambda mask: np.ones_like(mask), "dropout mask of call 1"),
-        (lambda mask: mask * 1.01, "dropout mask of call 0"),
-        (lambda mask: mask[::-1], "dropout mask of call 0"),
-        (lambda mask: np.zeros_like(mask), "dropout rate of call 1"),
-    ],
-)
+@pytest.mark.parametrize("spoil, quantity", [
+    (lambda mask: np.ones_like(mask), "dropout mask of call 1"),
+    (lambda mask: mask * 1.01, "dropout mask of call 0"),
+    (lambda mask: mask[::-1], "dropout mask of call 0"),
+    (lambda mask: np.zeros_like(mask), "dropout rate of call 1"),
+])  # fmt: skip
 def test_wrong_dropout_masks_fail(spoil, quantity, monkeypatch):
     use_stub(monkeypatch, lambda name, array: spoil(array) if name == "dropout mask" else array)
     case = cases.Case("gru", 7, 3, 4, (33, 5), dropout=0.3)

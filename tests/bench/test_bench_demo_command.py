@@ -100,28 +100,22 @@ def test_checkpoints_that_are_cut_off_or_damaged(tmp_path):
     assert refused > 100
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda arrays, about: about.pop("step"), r"its 'about' lacks or has wrong: \['step \(int\)'\]"),
-        (lambda arrays, about: about.update(seconds="long"), r"lacks or has wrong: \['seconds \(float\)'\]"),
-        (lambda arrays, about: about.update(format="cake"), "its format is 'cake', not"),
-        (lambda arrays, about: about["text"].pop("sha256"), "its 'text' lacks"),
-        (lambda arrays, about: about["configuration"].update(hidden="12"), r"'hidden \(int\)'"),
-        (lambda arrays, about: about["configuration"].update(width=3), r"unknown: \['width'\]"),
-        (lambda arrays, about: about["configuration"].update(hidden=0), "hidden: expected a positive integer"),
-        (lambda arrays, about: about.update(window=1), "no state/0; no state/1"),
-        (lambda arrays, about: about.update(window=-5), "window -5 of"),
-        (lambda arrays, about: about.update(step=7), r"losses of float64 \(0,\) in place of float64 \(7,\)"),
-        (lambda arrays, about: arrays.pop("adam/first/0"), "damaged, as it has no adam/first/0"),
-        (lambda arrays, about: arrays.update(extra=np.zeros(1)), "an unknown extra"),
-        (
-            lambda arrays, about: arrays.update({"model/linear.bias": np.zeros(1, "f4")}),
-            r"linear.bias of float32 \(1,\)",
-        ),
-        (lambda arrays, about: arrays.update({"adam/second/1": np.array(["x"])}), "adam/second/1 of <U1"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda arrays, about: about.pop("step"), r"its 'about' lacks or has wrong: \['step \(int\)'\]"),
+    (lambda arrays, about: about.update(seconds="long"), r"lacks or has wrong: \['seconds \(float\)'\]"),
+    (lambda arrays, about: about.update(format="cake"), "its format is 'cake', not"),
+    (lambda arrays, about: about["text"].pop("sha256"), "its 'text' lacks"),
+    (lambda arrays, about: about["configuration"].update(hidden="12"), r"'hidden \(int\)'"),
+    (lambda arrays, about: about["configuration"].update(width=3), r"unknown: \['width'\]"),
+    (lambda arrays, about: about["configuration"].update(hidden=0), "hidden: expected a positive integer"),
+    (lambda arrays, about: about.update(window=1), "no state/0; no state/1"),
+    (lambda arrays, about: about.update(window=-5), "window -5 of"),
+    (lambda arrays, about: about.update(step=7), r"losses of float64 \(0,\) in place of float64 \(7,\)"),
+    (lambda arrays, about: arrays.pop("adam/first/0"), "damaged, as it has no adam/first/0"),
+    (lambda arrays, about: arrays.update(extra=np.zeros(1)), "an unknown extra"),
+    (lambda arrays, about: arrays.update({"model/linear.bias": np.zeros(1, "f4")}), r"linear.bias of float32 \(1,\)"),
+    (lambda arrays, about: arrays.update({"adam/second/1": np.array(["x"])}), "adam/second/1 of <U1"),
+])  # fmt: skip
 def test_checkpoints_that_lack_something(tmp_path, change, message):
     path, trainer = tmp_path / "c.npz", Trainer(TINY, tiny_corpus(), "cpu")
     checkpoint.save(path, trainer)
@@ -136,24 +130,18 @@ def test_checkpoints_that_lack_something(tmp_path, change, message):
     assert all(map(np.array_equal, before, trainer.model.buffers))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ["--hidden", 10**12],
-            r"hidden: expected a model that fits into the \d+ GiB .* 2 layers of 1000000000000 units",
-        ),
-        (["--layers", 10**9], "hidden: expected a model that fits .* a smaller --hidden or --layers"),
-        (["--dropout", 1], "dropout: expected a probability of at least 0 and below 1, got 1.0"),
-        (["--dropout", 0.5, "--layers", 1], "dropout: expected 0 with layers=1"),
-        (["--lr", "nan"], "lr: expected a positive number, got nan"),
-        (["--seed", -1], "seed: expected an integer of at least 0, got -1"),
-        (["--minutes", 0], "minutes: expected a positive number, got 0.0"),
-        (["--sample", -1], "sample: expected a number of characters of at least 0, got -1"),
-        (["--temperature", "nan"], "temperature: expected a number of at least 0, got nan"),
-        (["--batch", 900], "text: expected at least .* for batch=900 and seq=8"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    (["--hidden", 10**12], r"hidden: expected a model that fits into the \d+ GiB .* 2 layers of 1000000000000 units"),
+    (["--layers", 10**9], "hidden: expected a model that fits .* a smaller --hidden or --layers"),
+    (["--dropout", 1], "dropout: expected a probability of at least 0 and below 1, got 1.0"),
+    (["--dropout", 0.5, "--layers", 1], "dropout: expected 0 with layers=1"),
+    (["--lr", "nan"], "lr: expected a positive number, got nan"),
+    (["--seed", -1], "seed: expected an integer of at least 0, got -1"),
+    (["--minutes", 0], "minutes: expected a positive number, got 0.0"),
+    (["--sample", -1], "sample: expected a number of characters of at least 0, got -1"),
+    (["--temperature", "nan"], "temperature: expected a number of at least 0, got nan"),
+    (["--batch", 900], "text: expected at least .* for batch=900 and seq=8"),
+])  # fmt: skip
 def test_bad_options(small, capsys, options, message):
     assert run(*small, "--plot", "none", *options) == 1
     assert re.search(message, capsys.readouterr().err)

@@ -18,13 +18,6 @@ SMALL = ["bench", "--device", "cpu", "--rounds", "3", "--threads", "1"]
 CASE = cases.Case("lstm", 4, 3, 5, (6, 6, 6), gradients="y")
 
 
-@pytest.fixture(autouse=True)
-def ceilings(monkeypatch):
-    """Of the machine, which nobody has to measure here."""
-    monkeypatch.setattr(record, "cpu_peak", lambda *_: 1e9)
-    monkeypatch.setattr(record, "cpu_bandwidth", lambda *_: 1e9)
-
-
 def results(contender):
     return contender.results(contender.call())
 

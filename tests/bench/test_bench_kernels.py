@@ -124,19 +124,16 @@ def test_missing_toolchain(few, monkeypatch, capsys):
         assert said.out == ""
 
 
-@pytest.mark.parametrize(
-    "argv, words",
-    [
-        (["--arch", "90"], ["sm_90", "'90'"]),
-        (["--arch", "sm_90,volta"], ["sm_90", "'volta'"]),
-        (["--ptx", "kopy"], ["'kopy'", "dropout, add_column_sums, copy"]),
-        (["--sass", "kopy"], ["'kopy'", "dropout, add_column_sums, copy"]),
-        (["--source", "lstm"], ["'lstm'", "dropout, add_column_sums, copy"]),
-        (["--source", "copy", "--ptx", "copy"], ["not allowed with"]),
-        (["--sass", "copy", "--ptx", "copy"], ["not allowed with"]),
-        (["--json", "no/such/folder/x.json"], ["directory that exists"]),
-    ],
-)
+@pytest.mark.parametrize("argv, words", [
+    (["--arch", "90"], ["sm_90", "'90'"]),
+    (["--arch", "sm_90,volta"], ["sm_90", "'volta'"]),
+    (["--ptx", "kopy"], ["'kopy'", "dropout, add_column_sums, copy"]),
+    (["--sass", "kopy"], ["'kopy'", "dropout, add_column_sums, copy"]),
+    (["--source", "lstm"], ["'lstm'", "dropout, add_column_sums, copy"]),
+    (["--source", "copy", "--ptx", "copy"], ["not allowed with"]),
+    (["--sass", "copy", "--ptx", "copy"], ["not allowed with"]),
+    (["--json", "no/such/folder/x.json"], ["directory that exists"]),
+])  # fmt: skip
 def test_bad_arguments(few, argv, words, refused):
     said = refused("kernels", *argv)
     assert all(word in said for word in words)
@@ -169,18 +166,15 @@ def test_source(shipped, monkeypatch, capsys):
     assert ast.get_docstring(function)
 
 
-@pytest.mark.parametrize(
-    "registers, threads, blocks",
-    [
-        (32, 1024, 2),  # every thread of the 2048 that sm_90 holds
-        (33, 1024, 1),  # 40 registers each: 48 warps
-        (255, 256, 1),  # 8 warps at the largest number of registers
-        (65, 128, 7),  # 72 registers each: 7 warps in each part
-        (80, 128, 6),
-        (16, 32, 128),
-        (96, 1024, 0),
-    ],
-)
+@pytest.mark.parametrize("registers, threads, blocks", [
+    (32, 1024, 2),  # every thread of the 2048 that sm_90 holds
+    (33, 1024, 1),  # 40 registers each: 48 warps
+    (255, 256, 1),  # 8 warps at the largest number of registers
+    (65, 128, 7),  # 72 registers each: 7 warps in each part
+    (80, 128, 6),
+    (16, 32, 128),
+    (96, 1024, 0),
+])  # fmt: skip
 def test_blocks_by_registers(registers, threads, blocks):
     """Worked out by hand with the occupancy rules of the CUDA programming guide."""
     assert kernels.blocks_by_registers(registers, threads) == blocks

@@ -189,15 +189,12 @@ def test_a_pytorch_whose_results_are_wrong_has_no_time(command, monkeypatch, cap
         assert row["ok"] and row["seconds"]["numbarnn"]
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["--schedule", "fast"], "expected auto, stepwise"),
-        (["--dtype", "float8"], "expected float32, float64"),
-        (["--set", "mine"], "invalid choice: 'mine'"),
-        (["--set", "schedules", "--shape", "1,1,1,1,1"], "not allowed with"),
-    ],
-)
+@pytest.mark.parametrize("arguments, words", [
+    (["--schedule", "fast"], "expected auto, stepwise"),
+    (["--dtype", "float8"], "expected float32, float64"),
+    (["--set", "mine"], "invalid choice: 'mine'"),
+    (["--set", "schedules", "--shape", "1,1,1,1,1"], "not allowed with"),
+])  # fmt: skip
 def test_unknown_names(arguments, words, refused):
     assert words in refused("bench", *arguments)
 

@@ -9,7 +9,7 @@ from numbarnn.bench.cases.shapes import SETS
 from numbarnn.bench.compared import rows as compared
 from numbarnn.bench.peers import peers, streams
 from numbarnn.bench.speed import command as speed
-from numbarnn.bench.speed import record, stream, timing, trust
+from numbarnn.bench.speed import stream, timing, trust
 
 torch = pytest.importorskip("torch")
 SMALL = ["bench", "--stream", "--device", "cpu", "--rounds", "3", "--threads", "1"]
@@ -18,11 +18,9 @@ PEERS = {"torch", "torch cell"} | ({"onnxruntime"} if peers.installed("onnx", "o
 
 @pytest.fixture
 def few(monkeypatch, short_turns):
-    """Few calls, no pauses, and ceilings of the machine that nobody has to measure."""
+    """Few calls, and no pauses."""
     monkeypatch.setattr(stream, "CALLS", 20)
     monkeypatch.setattr(timing, "WARM_S", 0.0)
-    monkeypatch.setattr(record, "cpu_peak", lambda *_: 1e9)
-    monkeypatch.setattr(record, "cpu_bandwidth", lambda *_: 1e9)
 
 
 def walked(make, *arguments, **sizes):

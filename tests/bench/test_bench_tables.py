@@ -148,17 +148,11 @@ def test_nothing_recorded_is_said(results):
     assert "no times on a GPU" in tables.headline()
 
 
-@pytest.mark.parametrize(
-    "spoil, reason",
-    [
-        (lambda row: row["host_behind"].update(numbarnn=2), "the GPU waited for the host in 2 of 3 rounds of numbarnn"),
-        (lambda row: row["device_seconds"].update(numbarnn=[1e-3, 2e-3, 4e-3]), "times of a contender scatter"),
-        (
-            lambda row: row["device_seconds"].update({n: t[:2] for n, t in row["device_seconds"].items()}),
-            "2 rounds only",
-        ),
-    ],
-)
+@pytest.mark.parametrize("spoil, reason", [
+    (lambda row: row["host_behind"].update(numbarnn=2), "the GPU waited for the host in 2 of 3 rounds of numbarnn"),
+    (lambda row: row["device_seconds"].update(numbarnn=[1e-3, 2e-3, 4e-3]), "times of a contender scatter"),
+    (lambda row: row["device_seconds"].update({n: t[:2] for n, t in row["device_seconds"].items()}), "2 rounds only"),
+])  # fmt: skip
 def test_what_is_not_to_be_trusted_has_a_mark(results, spoil, reason):
     results(as_new)
     assert "?" not in tables.gpu()

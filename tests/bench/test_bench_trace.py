@@ -39,29 +39,26 @@ def test_a_record_of_a_device_comes_in(tmp_path, capsys):
     assert "32%" in capsys.readouterr().out and "nanoseconds" in shown.read_text()
 
 
-@pytest.mark.parametrize(
-    "edit, words",
-    [
-        (lambda data: data.update(format="something"), ["'numbarnn trace 1'", "'something'"]),
-        (lambda data: data.pop("layers"), ['no "layers"']),
-        (lambda data: data.update(steps="two"), ['"steps"', "a whole number", "'two'"]),
-        (lambda data: data.update(unit="s"), ['"unit"', "turns, steps, ns", "'s'"]),
-        (lambda data: data.update(directions=3), ['"directions"', "1, 2", "3"]),
-        (lambda data: data.update(layers=0), ['"layers"', "at least 1"]),
-        (lambda data: data.update(events=[]), ["no events"]),
-        (lambda data: data.update(events={}), ['"events"', "a list"]),
-        (lambda data: data.update(about=[["a"]]), ["about[0]", "two texts"]),
-        (lambda data: data["events"].append(7), ["events[12]", "an object"]),
-        (lambda data: data["events"][3].pop("kind"), ["events[3]", 'no "kind"']),
-        (lambda data: data["events"][3].update(kind="sleep"), ['"kind" of events[3]', "wait", "'sleep'"]),
-        (lambda data: data["events"][3].update(step=True), ['"step" of events[3]', "True"]),
-        (lambda data: data["events"][3].update(layer=2), ['"layer" of events[3] is 2', "less than 2"]),
-        (lambda data: data["events"][3].update(end=0), ["events[3] ends at 0, before it starts"]),
-        (lambda data: data["events"][3].update(start=0), ["events[", "block 0", "before"]),
-        (lambda data: data["events"][6]["waits_for"][0].update(block=9), ["events[6]", '"block"', "9", "less than 2"]),
-        (lambda data: data["events"][6]["waits_for"][0].pop("layer"), ["events[6].waits_for[0]", 'no "layer"']),
-    ],
-)
+@pytest.mark.parametrize("edit, words", [
+    (lambda data: data.update(format="something"), ["'numbarnn trace 1'", "'something'"]),
+    (lambda data: data.pop("layers"), ['no "layers"']),
+    (lambda data: data.update(steps="two"), ['"steps"', "a whole number", "'two'"]),
+    (lambda data: data.update(unit="s"), ['"unit"', "turns, steps, ns", "'s'"]),
+    (lambda data: data.update(directions=3), ['"directions"', "1, 2", "3"]),
+    (lambda data: data.update(layers=0), ['"layers"', "at least 1"]),
+    (lambda data: data.update(events=[]), ["no events"]),
+    (lambda data: data.update(events={}), ['"events"', "a list"]),
+    (lambda data: data.update(about=[["a"]]), ["about[0]", "two texts"]),
+    (lambda data: data["events"].append(7), ["events[12]", "an object"]),
+    (lambda data: data["events"][3].pop("kind"), ["events[3]", 'no "kind"']),
+    (lambda data: data["events"][3].update(kind="sleep"), ['"kind" of events[3]', "wait", "'sleep'"]),
+    (lambda data: data["events"][3].update(step=True), ['"step" of events[3]', "True"]),
+    (lambda data: data["events"][3].update(layer=2), ['"layer" of events[3] is 2', "less than 2"]),
+    (lambda data: data["events"][3].update(end=0), ["events[3] ends at 0, before it starts"]),
+    (lambda data: data["events"][3].update(start=0), ["events[", "block 0", "before"]),
+    (lambda data: data["events"][6]["waits_for"][0].update(block=9), ["events[6]", '"block"', "9", "less than 2"]),
+    (lambda data: data["events"][6]["waits_for"][0].pop("layer"), ["events[6].waits_for[0]", 'no "layer"']),
+])  # fmt: skip
 def test_a_wrong_record_is_refused_by_name(edit, words, tmp_path, capsys):
     data, path = device_record(), tmp_path / "wrong.json"
     edit(data)
@@ -110,15 +107,12 @@ def test_the_command_records_what_the_plan_says(traced):
     assert all(depth == 1 + layer + step for (layer, _, step), depth in depths.items())
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        ([], ["--html FILE"]),
-        (["--json", "X", "--stall", "1,2", "--schedule", "wavefront"], ["--stall", "'persistent'"]),
-        (["--json", "X", "--stall", "4,2"], ["--stall 4,2", "4 layers"]),
-        (["--json", "X", "--cell", "layer_norm_lstm"], ["schedule 'persistent'", "sums over units"]),
-    ],
-)
+@pytest.mark.parametrize("arguments, words", [
+    ([], ["--html FILE"]),
+    (["--json", "X", "--stall", "1,2", "--schedule", "wavefront"], ["--stall", "'persistent'"]),
+    (["--json", "X", "--stall", "4,2"], ["--stall 4,2", "4 layers"]),
+    (["--json", "X", "--cell", "layer_norm_lstm"], ["schedule 'persistent'", "sums over units"]),
+])  # fmt: skip
 def test_what_cannot_be_recorded_is_refused(arguments, words, tmp_path, capsys):
     path = tmp_path / "record.json"
     assert cli.main(["trace", *(str(path) if one == "X" else one for one in arguments)]) == 1
@@ -127,15 +121,12 @@ def test_what_cannot_be_recorded_is_refused(arguments, words, tmp_path, capsys):
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["--stall", "1"], ["LAYER,STEP", "'1'"]),
-        (["--from", "no/such.json"], ["record", "'no/such.json'"]),
-        (["--shape", "3"], ["T,B,I,H,L"]),
-        (["--cell", "lstmm"], ["did you mean 'lstm'"]),
-    ],
-)
+@pytest.mark.parametrize("arguments, words", [
+    (["--stall", "1"], ["LAYER,STEP", "'1'"]),
+    (["--from", "no/such.json"], ["record", "'no/such.json'"]),
+    (["--shape", "3"], ["T,B,I,H,L"]),
+    (["--cell", "lstmm"], ["did you mean 'lstm'"]),
+])  # fmt: skip
 def test_bad_arguments_name_what_came_and_what_was_expected(arguments, words, refused):
     said = refused("trace", *arguments)
     assert all(word in said for word in words), said

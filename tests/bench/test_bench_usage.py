@@ -9,7 +9,7 @@ import pytest
 
 from numbarnn import engines
 from numbarnn.bench.peers.contender import Contender
-from numbarnn.bench.speed import energy, memory, record, speed_table, timing, usage
+from numbarnn.bench.speed import energy, memory, speed_table, timing, usage
 from numbarnn.engines.base import Engine
 
 MB = 1_000_000
@@ -258,8 +258,6 @@ def test_energy_is_that_of_a_call_of_many(monkeypatch):
 # ------------------------------------------------------------------------------------------------- in rows and on pages
 def test_both_are_in_the_record_the_table_and_the_page(command, page, monkeypatch, powercap, capsys, short_turns):
     pytest.importorskip("torch")
-    monkeypatch.setattr(record, "cpu_peak", lambda *_: 1e9)
-    monkeypatch.setattr(record, "cpu_bandwidth", lambda *_: 1e9)
     monkeypatch.setitem(energy.SECONDS, "cpu", 1e-3)
     folder, zone = powercap
     zone("0", "package-0", 0)

@@ -7,7 +7,7 @@ from numbarnn import cli
 from numbarnn.bench.cases import passes, shapes
 from numbarnn.bench.cases.shapes import DEEPBENCH, Shape
 from numbarnn.bench.speed import command as speed
-from numbarnn.bench.speed import lineup, peak, record
+from numbarnn.bench.speed import lineup, peak
 from stub_layer import use_stub
 
 pytest.importorskip("torch")
@@ -16,11 +16,9 @@ TINY = {"lstm": shapes.shapes("3,2,5,5,1"), "rnn_relu": shapes.shapes("4,1,6,6,1
 
 @pytest.fixture
 def tiny(monkeypatch, short_turns):
-    """Two problems in place of DeepBench's, and ceilings of the machine that nobody has to measure."""
+    """Two problems in place of DeepBench's."""
     for name in ("deepbench-train", "deepbench-server"):
         monkeypatch.setitem(speed.DEEPBENCH, name, TINY)
-    monkeypatch.setattr(record, "cpu_peak", lambda *_: 1e9)
-    monkeypatch.setattr(record, "cpu_bandwidth", lambda *_: 1e9)
 
 
 def bench(command, name, *more):

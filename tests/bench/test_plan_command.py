@@ -127,29 +127,26 @@ def test_profile_of_a_machine_without_gpu_says_what_helps(monkeypatch, capsys):
     assert "no cuda today" in said and "h200" in said
 
 
-@pytest.mark.parametrize(
-    "words, expected",
-    [
-        ("--hidden 8,x", ["'8,x'", "1024,1024,512"]),
-        ("--hidden 0", ["'0'", "at least 1"]),
-        ("--cell foo", ["'foo' of numbarnn.cells.library is not there", "lstm", "rnn_relu"]),
-        ("--cell lsmt", ["did you mean 'lstm'?"]),
-        ("--cell recurrent_highway", ["is a function, not a Cell", "FILE.py:NAME"]),
-        ("--cell none.py:lean", ["none.py", "there is no such file"]),
-        ("--cell none.py", ["'none.py' is a file without the name of a cell; write none.py:NAME"]),
-        ("--dtype int8", ["'int8'", "bfloat16"]),
-        ("--profile v100", ["'v100'", "h200", "device"]),
-        ("--schedule fast", ["'fast'", "persistent", "auto"]),
-        ("--steps 0", ["'0'", "at least 1"]),
-        ("--batch 1.5", ["'1.5'", "whole number"]),
-        ("--input-size -1", ["input-size"]),
-        ("--dropout 1.5", ["'1.5'", "probability"]),
-        ("--dropout much", ["'much'", "probability"]),
-        ("--backward --inference", ["--inference", "--backward"]),
-        ("--plot plan.doc", ["'plan.doc'", ".png"]),
-        ("--plot no/such/folder/plan.png", ["no/such/folder/plan.png", "directory that exists"]),
-    ],
-)
+@pytest.mark.parametrize("words, expected", [
+    ("--hidden 8,x", ["'8,x'", "1024,1024,512"]),
+    ("--hidden 0", ["'0'", "at least 1"]),
+    ("--cell foo", ["'foo' of numbarnn.cells.library is not there", "lstm", "rnn_relu"]),
+    ("--cell lsmt", ["did you mean 'lstm'?"]),
+    ("--cell recurrent_highway", ["is a function, not a Cell", "FILE.py:NAME"]),
+    ("--cell none.py:lean", ["none.py", "there is no such file"]),
+    ("--cell none.py", ["'none.py' is a file without the name of a cell; write none.py:NAME"]),
+    ("--dtype int8", ["'int8'", "bfloat16"]),
+    ("--profile v100", ["'v100'", "h200", "device"]),
+    ("--schedule fast", ["'fast'", "persistent", "auto"]),
+    ("--steps 0", ["'0'", "at least 1"]),
+    ("--batch 1.5", ["'1.5'", "whole number"]),
+    ("--input-size -1", ["input-size"]),
+    ("--dropout 1.5", ["'1.5'", "probability"]),
+    ("--dropout much", ["'much'", "probability"]),
+    ("--backward --inference", ["--inference", "--backward"]),
+    ("--plot plan.doc", ["'plan.doc'", ".png"]),
+    ("--plot no/such/folder/plan.png", ["no/such/folder/plan.png", "directory that exists"]),
+])  # fmt: skip
 def test_bad_arguments_name_what_came_and_what_was_expected(words, expected, refused):
     said = refused(*f"plan --hidden 8 --batch 1 --steps 1 --profile t4 {words}".split())
     assert all(word in said for word in expected)
