@@ -44,14 +44,16 @@ def reference_remembers():
 
 @pytest.fixture
 def command(tmp_path):
-    """A function that runs a command: (its exit code, what it wrote as JSON)."""
+    """A function that runs a command which ends with that exit code: what it wrote as JSON."""
     path = tmp_path / "answer.json"
 
-    def run(*arguments):
-        code = cli.main([*map(str, arguments), "--json", str(path)])
+    def run(*arguments, code=0):
+        ended = cli.main([*map(str, arguments), "--json", str(path)])
         found = json.loads(path.read_text())
         path.unlink()
-        return code, found
+        rows = found if isinstance(found, list) else found.get("results", ())
+        assert ended == code, [row for row in rows if not row["ok"]]
+        return found
 
     return run
 

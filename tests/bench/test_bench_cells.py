@@ -225,8 +225,8 @@ def test_times_ratios_and_refusals(command, tmp_path, monkeypatch, capsys):
         "    c_new = c * nr.sigmoid(p.W.f @ x + p.R.f @ h) + p.W.c @ x\n    return nr.tanh(c_new), c_new\n"
     )
     cell = f"{file}:lean"
-    code, record = command(*SMALL, "--cell", cell, "--schedule", "stepwise,persistent")
-    assert code == 1 and {"date", "commit", "device_name", "method", "environment"} <= record.keys()
+    record = command(*SMALL, "--cell", cell, "--schedule", "stepwise,persistent", code=1)
+    assert {"date", "commit", "device_name", "method", "environment"} <= record.keys()
     assert record["method"]["rounds"] == 1
     rows = record["results"]
     wanted = [(what, schedule) for what in (speed.FORWARD, speed.TRAINING) for schedule in ("stepwise", "persistent")]
@@ -246,15 +246,13 @@ def test_times_ratios_and_refusals(command, tmp_path, monkeypatch, capsys):
     assert "2 of 4 REFUSED" in capsys.readouterr().out
 
     monkeypatch.setattr(own_cells.peers, "to_host", lambda layer, value: layer.engine.to_host(value) + np.float32(1e-4))
-    code, record = command(*SMALL, "--cell", cell, "--schedule", "stepwise", "--no-loop")
-    assert code == 1
+    record = command(*SMALL, "--cell", cell, "--schedule", "stepwise", "--no-loop", code=1)
     for row in record["results"]:
         assert "from float64, more than" in row["refusal"] and row["seconds"] == {}
     monkeypatch.undo()
 
     monkeypatch.setattr(own_cells.peers, "installed", lambda *modules: False)
-    code, record = command(*SMALL, "--cell", cell, "--schedule", "stepwise")
-    assert code == 0
+    record = command(*SMALL, "--cell", cell, "--schedule", "stepwise")
     for row in record["results"]:
         assert row["ok"] and set(row["seconds"]) == {"numbarnn", "lstm"} and row["agreement"] == []
         assert "PyTorch is not installed" in row["notes"][0]

@@ -80,8 +80,7 @@ def bench(machine, command):
 
 def test_every_algorithm_is_timed_and_the_fastest_is_the_peer(machine, bench, capsys):
     machine.clock |= {"cudnn persist_static": 2.0, "cudnn persist_dynamic": 3.0, "numbarnn auto": 1.0, "torch": 5.0}
-    code, found = bench("--tf32", "off")
-    assert code == 0
+    found = bench("--tf32", "off")
     assert [(row["what"], row["tf32"]) for row in found["results"]] == [("forward", False), ("forward+backward", False)]
     for row in found["results"]:
         assert set(row["device_seconds"]) == {"numbarnn", "torch", *ALGORITHMS}
@@ -97,8 +96,7 @@ def test_every_algorithm_is_timed_and_the_fastest_is_the_peer(machine, bench, ca
 
 
 def test_with_and_without_tf32_are_rows_of_their_own(machine, bench):
-    code, found = bench()
-    assert code == 0, [row["refusal"] for row in found["results"]]
+    found = bench()
     assert [row["tf32"] for row in found["results"]] == [False, False, True, True]
     maths = options.MATH_TYPES
     networks = 2 * len(options.ALGORITHMS)  # forward and training
@@ -113,8 +111,7 @@ def test_with_and_without_tf32_are_rows_of_their_own(machine, bench):
 
 def test_three_products_of_tf32_are_ours_alone(machine, bench, capsys):
     """Peers do not round, nor may we be off by more than without TF32."""
-    code, found = bench("--tf32", "3x")
-    assert code == 0, [row["refusal"] for row in found["results"]]
+    found = bench("--tf32", "3x")
     assert [row["tf32"] for row in found["results"]] == ["3x", "3x"]
     assert {math for _, math in machine.asked} == {options.MATH_TYPES["fma"]}
     assert [case.allow_tf32 for case in machine.cases] == ["3x", "3x"] and set(machine.tf32) == {(False, False)}
@@ -126,13 +123,12 @@ def test_three_products_of_tf32_are_ours_alone(machine, bench, capsys):
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_there_is_no_tf32_of_other_dtypes(dtype, bench):
-    code, found = bench("--dtype", dtype)
-    assert code == 0 and [row["tf32"] for row in found["results"]] == [False, False]
+    found = bench("--dtype", dtype)
+    assert [row["tf32"] for row in found["results"]] == [False, False]
 
 
 def test_refusals_are_shown_in_cudnns_words(bench, capsys):
-    code, found = bench("--dtype", "float64")
-    assert code == 0
+    found = bench("--dtype", "float64")
     refused = {"cudnn persist_static", "cudnn persist_static_small_h"}
     for row in found["results"]:
         assert row["left_out"].keys() == refused and not refused & row["seconds"].keys()
@@ -143,8 +139,7 @@ def test_refusals_are_shown_in_cudnns_words(bench, capsys):
 
 def test_an_algorithm_that_cannot_be_recorded_says_so(machine, bench, capsys):
     machine.session.library.not_recorded = (options.ALGORITHMS["standard"],)
-    code, found = bench("--tf32", "off")
-    assert code == 0
+    found = bench("--tf32", "off")
     for row in found["results"]:
         note = row["notes"]["cudnn standard"]
         assert note.startswith("seq_major_packed, call by call, as it cannot be a CUDA graph: cudnnRNNForward: CUDNN_")
@@ -162,8 +157,7 @@ def test_a_layout_that_is_refused_is_followed_by_the_other(machine, bench, monke
         describe(rnnDesc=rnnDesc, **given)
 
     monkeypatch.setattr(machine.session.library, "cudnnSetRNNDescriptor_v8", no_packed_persistence)
-    code, found = bench("--tf32", "off")
-    assert code == 0
+    found = bench("--tf32", "off")
     for row in found["results"]:
         assert row["left_out"] == {} and row["notes"]["cudnn persist_static"] == "seq_major_unpacked, one CUDA graph"
         assert row["notes"]["cudnn standard"] == "seq_major_packed, one CUDA graph"
@@ -179,9 +173,8 @@ def test_an_algorithm_with_wrong_results_has_no_time(machine, bench, monkeypatch
 
     monkeypatch.setattr(cudnn_peer, "CudnnLayers", Wrong)
     machine.clock["cudnn persist_static"] = 0.1
-    code, found = bench("--tf32", "off")
+    found = bench("--tf32", "off", code=1)
     forward, training = found["results"]
-    assert code == 1
     assert forward["best_cudnn"] == "cudnn persist_static" and training["best_cudnn"] == "cudnn standard"
     assert training["ok"] and "cudnn persist_static's dx: is" in training["left_out"]["cudnn persist_static"]
 
@@ -204,8 +197,7 @@ def test_weights_are_packed_once(machine):
 
 def test_a_gpu_that_waits_for_the_host_is_told_of(machine, bench, capsys):
     machine.clock["behind"] = ["torch", "numbarnn auto"]
-    code, found = bench("--tf32", "off")
-    assert code == 0
+    found = bench("--tf32", "off")
     for row in found["results"]:
         assert row["host_behind"]["numbarnn"] == row["host_behind"]["torch"] == 3
         assert row["host_behind"]["cudnn standard"] == 0
@@ -215,8 +207,8 @@ def test_a_gpu_that_waits_for_the_host_is_told_of(machine, bench, capsys):
 
 def test_without_cudnn_pytorchs_choice_is_left(machine, bench, monkeypatch, capsys):
     monkeypatch.setattr(cudnn, "why_not", lambda: "libcudnn.so.9 is nowhere")
-    code, found = bench("--tf32", "off")
-    assert code == 0 and found["method"]["cudnn"]["version"] is None
+    found = bench("--tf32", "off")
+    assert found["method"]["cudnn"]["version"] is None
     for row in found["results"]:
         assert set(row["seconds"]) == {"numbarnn", "torch"} and row["best_cudnn"] is None
     assert "cudnn, 2 cases such as gru 3,2,4,5,2 float32 fwd: libcudnn.so.9 is nowhere" in capsys.readouterr().out
@@ -242,8 +234,7 @@ def test_deepbenchs_passes_are_cudnns_functions_apart(machine, command, monkeypa
         return 4.0, True
 
     monkeypatch.setattr(timing, "device_time", device_time)
-    code, found = command(*"bench --device cuda --set deepbench-train --tf32 off --rounds 3 --threads 1".split())
-    assert code == 0, [row["refusal"] for row in found["results"]]
+    found = command(*"bench --device cuda --set deepbench-train --tf32 off --rounds 3 --threads 1".split())
     assert [row["what"] for row in found["results"]] == [*passes.APART] * 2
     for row in found["results"]:
         assert row["input_mode"] == "skip" and set(row["device_seconds"]) == {"numbarnn", *ALGORITHMS}
@@ -261,7 +252,7 @@ def test_deepbenchs_passes_are_cudnns_functions_apart(machine, command, monkeypa
 
 
 def test_a_record_has_what_was_timed_and_with_what(bench):
-    _, found = bench("--tf32", "off", "--schedule", "auto,stepwise")
+    found = bench("--tf32", "off", "--schedule", "auto,stepwise")
     assert found["kernels"] == record.kernels_digest("cuda") and found["clean"] in (True, False, None)
     assert found["method"]["cudnn"]["version"] == "9.28.0" and "version_in_torch" in found["method"]["cudnn"]
     assert found["method"]["rounds"] == 3 and "cores_busy_elsewhere" in found["method"]

@@ -56,8 +56,7 @@ def test_steps_are_those_of_the_whole_sequence(cell, name):
 
 
 def test_the_command_times_every_way_and_its_page_shows_them(few, command, page, capsys, tmp_path):
-    code, found = command(*SMALL, "--shape", "1,1,4,5,1", "--cell", "lstm,gru")
-    assert code == 0, [row["refusal"] for row in found["results"]]
+    found = command(*SMALL, "--shape", "1,1,4,5,1", "--cell", "lstm,gru")
     for row in found["results"]:
         assert row["what"] == "one step" and row["calls"] == 21
         assert set(row["seconds"]) == set(row["p99_seconds"]) == {"numbarnn", "stepper", *PEERS}
@@ -82,9 +81,9 @@ def test_wrong_steps_have_no_times(maker, few, command, monkeypatch, capsys):
         return streams.Stream(**{**vars(made), "to_numpy": lambda y: made.to_numpy(y) + np.float32(1e-3)})
 
     monkeypatch.setattr(streams, maker, wrong)
-    code, found = command(*SMALL, "--shape", "1,1,3,4,1", "--cell", "gru")
+    found = command(*SMALL, "--shape", "1,1,3,4,1", "--cell", "gru", code=1)
     [row] = found["results"]
-    assert code == 1 and not row["ok"] and "y: is" in row["refusal"] and row["seconds"] == row["p99_s"] == {}
+    assert not row["ok"] and "y: is" in row["refusal"] and row["seconds"] == row["p99_s"] == {}
     assert "1 of 1 REFUSED" in capsys.readouterr().out
 
 
@@ -96,9 +95,9 @@ def test_a_peer_with_wrong_steps_is_left_out(few, command, monkeypatch):
         return streams.Stream(**{**vars(made), "to_numpy": lambda y: made.to_numpy(y) * np.float32(1.1)})
 
     monkeypatch.setattr(streams, "torch_cell_stream", wrong)
-    code, found = command(*SMALL, "--shape", "1,1,3,4,1", "--cell", "gru")
+    found = command(*SMALL, "--shape", "1,1,3,4,1", "--cell", "gru", code=1)
     [row] = found["results"]
-    assert code == 1 and row["ok"] and "torch cell's y" in row["left_out"]["torch cell"]
+    assert row["ok"] and "torch cell's y" in row["left_out"]["torch cell"]
     assert "torch cell" not in row["seconds"]
 
 
@@ -106,8 +105,8 @@ def test_torch_compile_is_a_peer_where_it_is_asked_for(few, command, monkeypatch
     """What it compiles is a step of all layers; a compiler that fails is told of, and nothing else is lost."""
     asked = []
     monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
-    code, found = command(*SMALL, "--shape", "1,2,3,4,2", "--cell", "lstm", "--compile")
-    assert code == 0 and asked == [{}]
+    found = command(*SMALL, "--shape", "1,2,3,4,2", "--cell", "lstm", "--compile")
+    assert asked == [{}]
     row = found["results"][0]
     assert set(row["seconds"]) == {"numbarnn", "stepper", "torch.compile", *PEERS}
     assert row["compile_s"]["torch.compile"] > 0
@@ -116,9 +115,9 @@ def test_torch_compile_is_a_peer_where_it_is_asked_for(few, command, monkeypatch
         raise RuntimeError("no compiler here")
 
     monkeypatch.setattr(torch, "compile", lambda function, **options: fails)
-    code, found = command(*SMALL, "--shape", "1,2,3,4,2", "--cell", "gru", "--compile")
+    found = command(*SMALL, "--shape", "1,2,3,4,2", "--cell", "gru", "--compile")
     [row] = found["results"]
-    assert code == 0 and row["left_out"] == {"torch.compile": "RuntimeError: no compiler here"}
+    assert row["left_out"] == {"torch.compile": "RuntimeError: no compiler here"}
     assert set(row["seconds"]) == {"numbarnn", "stepper", *PEERS}
 
 
@@ -180,6 +179,6 @@ def test_its_rows_are_no_rows_of_the_tables():
 
 
 def test_a_result_has_entries_and_steps_apart(few, command):
-    _, found = command(*SMALL, "--shape", "1,1,3,4,1", "--cell", "gru")
+    found = command(*SMALL, "--shape", "1,1,3,4,1", "--cell", "gru")
     result = compared.result_of("x", found)
     assert not result.entries and [key.what for key in result.steps] == ["one step"]
