@@ -10,7 +10,6 @@ from numbarnn.cuda.machine_code import Instruction, Loop, widths
 
 # Multiply-adds of one lane in one instruction of a kind; of the tensor cores those of the whole warp over its lanes.
 MULTIPLY_ADDS = {"FFMA": 1, "FFMA2": 2, "DFMA": 1, "HMMA.16816": 16 * 8 * 16 // 32, "HMMA.1688": 16 * 8 * 8 // 32}
-LANES_MAY_PART = ("BRA", "BRX", "BSYNC", "CALL", "EXIT", "RET")  # after these not all lanes need be there
 SPILLED = ("LDL", "STL")
 
 
@@ -60,29 +59,6 @@ class Steps:
     def accesses(self, name, exchanges):
         """bits -> number of the loads or stores ("LDG", "STG") by which blocks exchange numbers, or of the others."""
         return widths((one for one in self.loop.instructions if one.exchanges == exchanges), name)
-
-    def looks_before(self, name):
-        """How many of `looks` stand before the first instruction of that name that comes after any of them."""
-        addresses = [one.address for one in self.loop.instructions if one.name == name]
-        first = min(address for address in addresses if address > self.looks[0].address)
-        return sum(one.address < first for one in self.looks)
-
-    @property
-    def parted(self):
-        """Instructions of the tensor cores before which not all lanes of the warp are known to have come together."""
-        return sum(not together for together in _lanes_together(self.loop.instructions))
-
-
-def _lanes_together(instructions):
-    """Of each instruction of the tensor cores: whether lanes were brought together since they may have parted."""
-    together = False
-    for one in instructions:
-        if one.name == "WARPSYNC":
-            together = True
-        elif one.name in LANES_MAY_PART:
-            together = False
-        elif one.name == "HMMA":
-            yield together
 
 
 def _product(one: Instruction):

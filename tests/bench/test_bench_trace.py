@@ -6,11 +6,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+import traces
 from numbarnn import cli
 from numbarnn.bench.cases.shapes import Shape
 from numbarnn.bench.trace import launches, page, record
 from numbarnn.cells import CELLS
-from traces import device_record, require_order
 
 T, L = 6, 3
 
@@ -28,12 +28,12 @@ def traced(tmp_path_factory):
 # ------------------------------------------------------------------------------------------------------- the record
 def test_a_record_of_a_device_comes_in(tmp_path, capsys):
     given, shown = tmp_path / "device.json", tmp_path / "page.html"
-    given.write_text(json.dumps(device_record()))
+    given.write_text(json.dumps(traces.device_record()))
     made = record.read(given)
     assert (made.unit, made.blocks[1].name) == ("ns", "block 1: layer 1")
     assert made.about == (("device", "one that does not exist"),)
     assert made.waiting() == [0, 0.325]
-    assert require_order(made) == 2 and set(made.depths().values()) == {1, 2, 3}
+    assert traces.require_order(made) == 2 and set(traces.depths(made).values()) == {1, 2, 3}
     assert record.from_json(record.as_json(made)) == made
     assert cli.main(["trace", "--from", str(given), "--html", str(shown)]) == 0
     assert "32%" in capsys.readouterr().out and "nanoseconds" in shown.read_text()
@@ -60,7 +60,7 @@ def test_a_record_of_a_device_comes_in(tmp_path, capsys):
     (lambda data: data["events"][6]["waits_for"][0].pop("layer"), ["events[6].waits_for[0]", 'no "layer"']),
 ])  # fmt: skip
 def test_a_wrong_record_is_refused_by_name(edit, words, tmp_path, capsys):
-    data, path = device_record(), tmp_path / "wrong.json"
+    data, path = traces.device_record(), tmp_path / "wrong.json"
     edit(data)
     path.write_text(json.dumps(data))
     assert cli.main(["trace", "--from", str(path), "--html", str(tmp_path / "page.html")]) == 1
@@ -83,10 +83,10 @@ def test_what_is_not_json_is_refused(tmp_path, capsys):
 def test_a_plan_is_a_record_too(schedule, backward, directions):
     made = launches.record("a plan", CELLS["gru"], Shape(T, 2, 4, 8, L), backward, directions, schedule)
     assert record.from_json(json.loads(json.dumps(record.as_json(made)))) == made
-    computed = made.computed()
+    computed = traces.computed(made)
     assert len(computed) == L * directions * T and all(len(events) == 1 for events in computed.values())
-    require_order(made)
-    depths = made.depths()
+    traces.require_order(made)
+    depths = traces.depths(made)
     assert max(depths.values()) == (T + L - 1 if directions == 1 else T * L)
     lanes = {(event.layer, event.direction) for event in made.events}
     assert len(made.blocks) == (1 if schedule == "stepwise" else 2 * len(lanes))
@@ -98,11 +98,11 @@ def test_a_plan_is_a_record_too(schedule, backward, directions):
 def test_the_command_records_what_the_plan_says(traced):
     made, _ = traced
     assert made.title == f"lstm, persistent, forward: T={T}, B=2, I=4, H=8, L={L}"
-    computed = made.computed()
+    computed = traces.computed(made)
     assert set(computed) == {(layer, 0, step) for layer in range(L) for step in range(T)}
     assert {len({event.block for event in events}) for events in computed.values()} == {len(made.blocks) // L}
-    assert require_order(made)
-    depths = made.depths()
+    assert traces.require_order(made)
+    depths = traces.depths(made)
     assert set(depths.values()) == set(range(1, T + L))  # as many fronts as steps and layers, less one
     assert all(depth == 1 + layer + step for (layer, _, step), depth in depths.items())
 
@@ -194,7 +194,7 @@ def test_every_control_has_a_name(traced):
 
 
 def test_what_a_record_says_is_text_on_the_page():
-    data = device_record(title="</script><b>bold", error="</summary> livelock, " + "and more " * 30)
+    data = traces.device_record(title="</script><b>bold", error="</summary> livelock, " + "and more " * 30)
     outline = Outline(page.html(record.from_json(data)))
     assert data_of(outline)["title"] == data["title"]
     assert not outline.named("b")

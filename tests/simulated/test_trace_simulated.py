@@ -7,13 +7,13 @@ import pytest
 from numba import cuda, float32
 from persistent_setup import few_threads
 
+import traces
 from numbarnn.bench.cases.shapes import Shape
 from numbarnn.bench.trace import record, simulated
 from numbarnn.cells import CELLS
 from numbarnn.cells.library import sru
 from numbarnn.cuda import ptx, simulator, watching
 from numbarnn.cuda.launch import Kernel, LaunchConfig
-from traces import require_order
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def test_every_step_is_computed_once_and_after_what_it_needs(cell, directions, b
     assert made.error is None and not any(event.open for event in made.events)
     assert len(made.blocks) == 2 * L * directions
     steps = {(layer, direction, step) for layer in range(L) for direction in range(directions) for step in range(T)}
-    computed = made.computed()
+    computed = traces.computed(made)
     assert set(computed) == steps
     for place, events in computed.items():
         owners = [event.block for event in events]
@@ -43,14 +43,14 @@ def test_every_step_is_computed_once_and_after_what_it_needs(cell, directions, b
         assert all(f"layer {place[0]}" in made.blocks[block].name for block in owners)
     loads = [event.block for event in made.events if event.kind == "load"]
     assert sorted(loads) == list(range(len(made.blocks)))
-    assert require_order(made)
+    assert traces.require_order(made)
 
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
 def test_a_wavefront_has_as_many_fronts_as_layers_and_steps_less_one(backward):
     T, L = 5, 3
     made = recorded(CELLS["rnn_tanh"], (T, 1, 3, 5, L), backward)
-    depths = {place: depth for place, depth in made.depths().items() if place[2] < T}
+    depths = {place: depth for place, depth in traces.depths(made).items() if place[2] < T}
     layers = range(L)[::-1] if backward else range(L)
     assert depths == {(layer, 0, step): 1 + step + behind for behind, layer in enumerate(layers) for step in range(T)}
     assert len(set(depths.values())) == T + L - 1
@@ -60,13 +60,13 @@ def test_a_cell_without_recurrent_products_waits_for_other_layers_only():
     made = recorded(sru, (4, 1, 3, 5, 2))
     waits = [event for event in made.events if event.kind == "wait"]
     assert waits and all(source.layer == event.layer - 1 for event in waits for source in event.waits_for)
-    assert len(made.computed()) == 8
+    assert len(traces.computed(made)) == 8
 
 
 def test_several_launches_follow_each_other(small):
     small(multiprocessors=4)
     made = recorded(CELLS["rnn_tanh"], (3, 1, 3, 5, 3))
-    assert len(made.blocks) == 6 and len(made.computed()) == 9
+    assert len(made.blocks) == 6 and len(traces.computed(made)) == 9
     ends = [max(event.end for event in made.events if event.layer == layer) for layer in range(3)]
     assert ends[1] <= min(event.start for event in made.events if event.layer == 2)
 
@@ -76,7 +76,7 @@ def test_a_block_that_does_not_publish_is_seen_and_who_waits_for_it():
     made = recorded(CELLS["lstm"], (5, 1, 3, 7, 3), stalled=(layer, step))
     assert "livelock" in made.error
     silent = next(n for n, block in enumerate(made.blocks) if f"layer {layer}" in block.name)
-    places = made.computed()
+    places = traces.computed(made)
     assert silent not in [event.block for event in places[layer, 0, step]]
     assert len(places[0, 0, 4]) == 2  # layer 0 waits for nobody above
     open_waits = {event.block: event for event in made.events if event.open}

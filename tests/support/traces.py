@@ -1,4 +1,7 @@
-"""Records of traces for tests: what a device might have stamped, by hand."""
+"""Records of traces for tests: what a device might have stamped, by hand; what a record says of steps."""
+
+from collections import defaultdict
+from graphlib import TopologicalSorter
 
 CLOCK = 1_000_000_000  # where the device's clock stood: nobody cares
 
@@ -44,7 +47,7 @@ def require_order(made):
     """Of a Record: no block multiplies before all that it waited for is published, and none ends before all that it
     reads; returns how many waits were compared."""
     published = {(event.block, event.place): event.end for event in made.events if event.kind == "publish"}
-    of_step = {place: [event.end for event in events] for place, events in made.computed().items()}
+    of_step = {place: [event.end for event in events] for place, events in computed(made).items()}
     waited, compared = {}, 0
     for event in made.events:
         if event.kind == "wait":
@@ -58,3 +61,27 @@ def require_order(made):
                 compared += end is not None
             assert all(end <= event.end for source in event.reads for end in of_step[source.place])
     return compared
+
+
+def computed(made):
+    """(layer, direction, step) -> the events in which blocks computed it: those of kind "publish"."""
+    found = defaultdict(list)
+    for event in made.events:
+        if event.kind == "publish":
+            found[event.place].append(event)
+    return dict(found)
+
+
+def depths(made):
+    """(layer, direction, step) -> its depth: the length of the longest chain of steps that ends with it.
+
+    In a chain each step reads the one before, as the events' `reads` say. Steps of equal depth could run side by side:
+    they are a front of the wavefront.
+    """
+    reads, found = defaultdict(set), {}
+    for event in made.events:
+        if event.kind in ("multiply", "publish"):
+            reads[event.place].update(step.place for step in event.reads)
+    for place in TopologicalSorter(reads).static_order():
+        found[place] = 1 + max((found[other] for other in reads[place]), default=0)
+    return found

@@ -29,7 +29,6 @@ block do not overlap. One that names a layer and no direction is of direction 0.
 import json
 from collections import defaultdict
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from graphlib import TopologicalSorter
 
 from numbarnn.bench import report
 
@@ -112,28 +111,6 @@ class Record:
     def telling(self, facts):
         """A copy of the record with these facts in front of `about`."""
         return replace(self, about=(*facts, *self.about))
-
-    def computed(self):
-        """(layer, direction, step) -> the events in which blocks computed it: those of kind "publish"."""
-        found = defaultdict(list)
-        for event in self.events:
-            if event.kind == "publish":
-                found[event.place].append(event)
-        return dict(found)
-
-    def depths(self):
-        """(layer, direction, step) -> its depth: the length of the longest chain of steps that ends with it.
-
-        In a chain each step reads the one before, as the events' `reads` say. Steps of equal depth could run side by
-        side: they are a front of the wavefront.
-        """
-        reads, depths = defaultdict(set), {}
-        for event in self.events:
-            if event.kind in ("multiply", "publish"):
-                reads[event.place].update(step.place for step in event.reads)
-        for place in TopologicalSorter(reads).static_order():
-            depths[place] = 1 + max((depths[other] for other in reads[place]), default=0)
-        return depths
 
     def waiting(self):
         """For each block its share of the whole time in which it waits."""
