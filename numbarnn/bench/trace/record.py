@@ -29,6 +29,7 @@ block do not overlap. One that names a layer and no direction is of direction 0.
 import json
 from collections import defaultdict
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import partial
 
 from numbarnn.bench import report
 
@@ -155,69 +156,55 @@ def read(path):
 
 def from_json(data):
     """The Record of what `as_json` gives, checked."""
-    given = _object(data, "the file")
-    if given.get("format") != FORMAT:
-        raise BadRecord(f'"format" must be {FORMAT!r}, not {given.get("format")!r}')
-    about = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in _list(given, "about", "the file"))
-    for number, pair in enumerate(about):
-        if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
-            raise BadRecord(f"about[{number}] must be [name, value], two texts, not {pair!r}")
-    known = {name: value for name, value in given.items() if name != "format"}
-    known["blocks"] = _parts(Block, given, "blocks", "")
-    known["events"] = tuple(_event(one, f"events[{n}]") for n, one in enumerate(_list(given, "events", "the file")))
-    record = _made(Record, known | {"about": about}, "the file")
+    if isinstance(data, dict) and data.get("format") != FORMAT:
+        raise BadRecord(f'"format" must be {FORMAT!r}, not {data.get("format")!r}')
+    record = _made(Record, data, "the file")
     _check(record)
     return record
 
 
-def _event(data, where):
-    data = _object(data, where)
-    data = {"direction": 0} | data if "layer" in data else data
-    steps = {name: _parts(Step, data, name, f"{where}.") for name in ("waits_for", "reads") if name in data}
-    return _made(Event, data | steps, where)
-
-
-def _parts(kind, data, name, where):
-    """A tuple of `kind`, of the list that stands in data under that name."""
-    listed = enumerate(_list(data, name, where or "the file"))
-    return tuple(_made(kind, _object(one, f"{where}{name}[{n}]"), f"{where}{name}[{n}]") for n, one in listed)
-
-
-def _object(data, where):
-    if not isinstance(data, dict):
-        raise BadRecord(f"{where} must be an object {{...}}, not {str(data)[:40]!r}")
-    return data
-
-
-def _list(data, name, where):
-    value = data.get(name, [])
-    if not isinstance(value, list):
-        raise BadRecord(f'"{name}" of {where} must be a list [...], not {str(value)[:40]!r}')
-    return value
-
-
-# What a field may hold in JSON, by its annotation; the others are made before.
+# What a field may hold in JSON: lists of parts by its name, others by its annotation.
+_PARTS = {"blocks": Block, "events": Event, "waits_for": Step, "reads": Step}
 _TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "int | None": int, "str | None": str}
+_WORDS = {int: "a whole number", str: "text", bool: "true or false", (int, float): "a number"}
 
 
 def _made(kind, data, where):
     """A dataclass of what stands in data; names that it does not know are left out, so that devices may add some."""
+    if not isinstance(data, dict):
+        raise BadRecord(f"{where} must be an object {{...}}, not {str(data)[:40]!r}")
+    if kind is Record:
+        data = {"blocks": [], "events": []} | data
+    elif kind is Event and "layer" in data:
+        data = {"direction": 0} | data
     known = {}
-    for item in fields(kind):
-        if not item.init:
-            continue
-        name = item.name
-        if name in data:
-            wanted, value = _TYPES.get(str(getattr(item.type, "__name__", item.type))), data[name]
-            none = value is None and item.default is None
-            is_bool = isinstance(value, bool) and wanted is not bool
-            if wanted and not none and (is_bool or not isinstance(value, wanted)):
-                word = {int: "a whole number", str: "text", bool: "true or false"}.get(wanted, "a number")
-                raise BadRecord(f'"{name}" of {where} must be {word}, not {value!r}')
-            known[name] = value
+    for item in (item for item in fields(kind) if item.init):
+        if item.name in data:
+            known[item.name] = _value(item, data[item.name], where)
         elif item.default is MISSING:
-            raise BadRecord(f'{where} has no "{name}"')
+            raise BadRecord(f'{where} has no "{item.name}"')
     return kind(**known)
+
+
+def _value(item, value, where):
+    """A field's value of what stands in JSON."""
+    name, place = item.name, item.name if where == "the file" else f"{where}.{item.name}"
+    if name == "about" or name in _PARTS:
+        if not isinstance(value, list):
+            raise BadRecord(f'"{name}" of {where} must be a list [...], not {str(value)[:40]!r}')
+        of_one = _fact if name == "about" else partial(_made, _PARTS[name])
+        return tuple(of_one(one, f"{place}[{number}]") for number, one in enumerate(value))
+    wanted = _TYPES[str(getattr(item.type, "__name__", item.type))]
+    is_bool = isinstance(value, bool) and wanted is not bool
+    if not (value is None and item.default is None) and (is_bool or not isinstance(value, wanted)):
+        raise BadRecord(f'"{name}" of {where} must be {_WORDS[wanted]}, not {value!r}')
+    return value
+
+
+def _fact(pair, where):
+    if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
+        raise BadRecord(f"{where} must be [name, value], two texts, not {pair!r}")
+    return tuple(pair)
 
 
 def _check(record):
