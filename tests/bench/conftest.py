@@ -85,6 +85,17 @@ def refused(capsys):
 
 
 @pytest.fixture
+def cannot(capsys):
+    """A function that runs a command which cannot do what it is asked: what it says."""
+
+    def run(*arguments):
+        assert cli.main([*map(str, arguments)]) == 1
+        return capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
 def short_turns(monkeypatch):
     """Turns of a millisecond, ceilings that nobody measures, and PyTorch's number of threads as it was."""
     torch = pytest.importorskip("torch")

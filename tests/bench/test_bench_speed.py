@@ -284,10 +284,9 @@ def test_commit_is_that_of_numbarnns_own_tree(tmp_path, monkeypatch):
     assert info.commit() == "unknown"
 
 
-def test_cuda_is_refused_where_it_is_missing(monkeypatch, capsys):
+def test_cuda_is_refused_where_it_is_missing(monkeypatch, cannot):
     use_stub(monkeypatch)
-    assert cli.main([*SMALL, "--device", "cuda"]) == 1
-    assert "CUDA" in capsys.readouterr().err
+    assert "CUDA" in cannot(*SMALL, "--device", "cuda")
 
 
 def test_the_cpu_engine_agrees(command, capsys):
@@ -340,9 +339,8 @@ def test_only_takes_the_rows_with_a_text_in_their_name(command, monkeypatch):
     assert rows == {("gru", (2, 1, 3, 4, 2)), ("lstm", (3, 2, 4, 5, 1))}
 
 
-def test_only_that_leaves_nothing_is_refused(capsys):
-    assert cli.main([*SMALL, "--only", "lstm 9,9"]) == 1
-    assert "--only lstm 9,9 leaves nothing" in capsys.readouterr().err
+def test_only_that_leaves_nothing_is_refused(cannot):
+    assert "--only lstm 9,9 leaves nothing" in cannot(*SMALL, "--only", "lstm 9,9")
 
 
 @pytest.mark.parametrize(("more", "rounds"), [([], 5), (["--rounds", "2"], 2), (["--rounds", "9"], 5)])

@@ -59,21 +59,19 @@ def test_a_record_of_a_device_comes_in(tmp_path, capsys):
     (lambda data: data["events"][6]["waits_for"][0].update(block=9), ["events[6]", '"block"', "9", "less than 2"]),
     (lambda data: data["events"][6]["waits_for"][0].pop("layer"), ["events[6].waits_for[0]", 'no "layer"']),
 ])  # fmt: skip
-def test_a_wrong_record_is_refused_by_name(edit, words, tmp_path, capsys):
+def test_a_wrong_record_is_refused_by_name(edit, words, tmp_path, cannot):
     data, path = traces.device_record(), tmp_path / "wrong.json"
     edit(data)
     path.write_text(json.dumps(data))
-    assert cli.main(["trace", "--from", str(path), "--html", str(tmp_path / "page.html")]) == 1
-    said = capsys.readouterr().err
+    said = cannot("trace", "--from", str(path), "--html", str(tmp_path / "page.html"))
     assert all(word in said for word in ["wrong.json", *words]), said
     assert not (tmp_path / "page.html").exists()
 
 
-def test_what_is_not_json_is_refused(tmp_path, capsys):
+def test_what_is_not_json_is_refused(tmp_path, cannot):
     path = tmp_path / "wrong.json"
     path.write_bytes(b"\xff no")
-    assert cli.main(["trace", "--from", str(path), "--json", str(tmp_path / "x.json")]) == 1
-    assert "wrong.json is not JSON" in capsys.readouterr().err
+    assert "wrong.json is not JSON" in cannot("trace", "--from", str(path), "--json", str(tmp_path / "x.json"))
 
 
 # ----------------------------------------------------------------------------------------------------- the command
@@ -113,10 +111,9 @@ def test_the_command_records_what_the_plan_says(traced):
     (["--json", "X", "--stall", "4,2"], ["--stall 4,2", "4 layers"]),
     (["--json", "X", "--cell", "layer_norm_lstm"], ["schedule 'persistent'", "sums over units"]),
 ])  # fmt: skip
-def test_what_cannot_be_recorded_is_refused(arguments, words, tmp_path, capsys):
+def test_what_cannot_be_recorded_is_refused(arguments, words, tmp_path, cannot):
     path = tmp_path / "record.json"
-    assert cli.main(["trace", *(str(path) if one == "X" else one for one in arguments)]) == 1
-    said = capsys.readouterr().err
+    said = cannot("trace", *(str(path) if one == "X" else one for one in arguments))
     assert all(word in said for word in words) and "Traceback" not in said, said
     assert not path.exists()
 

@@ -100,9 +100,8 @@ def test_what_is_in_doubt_is_no_loss(tmp_path):
     assert not any(one.trusted or one.lost for one in found)
 
 
-def test_results_without_a_common_problem_are_refused(tmp_path, capsys):
-    assert cli.main(["report", str(CPU), "--against", str(GPU)]) == 1
-    assert "no device, problem and peer in common" in capsys.readouterr().err
+def test_results_without_a_common_problem_are_refused(tmp_path, cannot):
+    assert "no device, problem and peer in common" in cannot("report", str(CPU), "--against", str(GPU))
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"results": [{"saved_bytes": 1}]}', '{"results": []}'])

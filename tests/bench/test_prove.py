@@ -209,29 +209,25 @@ def test_a_summary_says_what_was_not_asked(trial, capsys):
     ("content", "words"),
     [("{", "times.json is no JSON"), ("[]", "no result of numbarnn prove"), ('{"format": "x"}', "its format is not")],
 )
-def test_other_files_are_refused(tmp_path, capsys, content, words):
+def test_other_files_are_refused(tmp_path, cannot, content, words):
     (tmp_path / "times.json").write_text(content)
-    assert cli.main(["prove", "--summary", str(tmp_path)]) == 1
-    assert words in capsys.readouterr().err
+    assert words in cannot("prove", "--summary", str(tmp_path))
 
 
-def test_without_a_device_it_says_so(tmp_path, capsys, monkeypatch):
+def test_without_a_device_it_says_so(tmp_path, cannot, monkeypatch):
     from numbarnn import engines
 
     monkeypatch.setattr(engines, "why_not", lambda name: "this machine has no NVIDIA GPU")
-    assert cli.main(["prove", "--out", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err
+    said = cannot("prove", "--out", str(tmp_path / "out"))
     assert "there is no GPU to ask: this machine has no NVIDIA GPU" in said and "--device sim" in said
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_arguments_are_named(refused, capsys):
+def test_wrong_arguments_are_named(refused, cannot):
     assert "above 0, got '-1'" in refused("prove", "--minutes", "-1")
     assert "'nothing'" in refused("prove", "--part", "nothing")
-    assert cli.main(["prove"]) == 1
-    assert "--out DIR" in capsys.readouterr().err
-    assert cli.main(["prove", "--summary", "nowhere"]) == 1
-    assert "'nowhere'" in capsys.readouterr().err
+    assert "--out DIR" in cannot("prove")
+    assert "'nowhere'" in cannot("prove", "--summary", "nowhere")
 
 
 def test_limits_fit_the_minutes():
