@@ -11,6 +11,7 @@ from numbarnn import cli, reference
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn import rnn as cudnn_rnn
 from numbarnn.bench.speed import record, timing
+from stub_layer import use_stub
 
 MOST_REMEMBERED = 200  # what ten wrong results of one cell share
 
@@ -93,6 +94,12 @@ def cannot(capsys):
         return capsys.readouterr().err
 
     return run
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """Layers that the float64 reference computes, in place of numbarnn's."""
+    use_stub(monkeypatch)
 
 
 @pytest.fixture

@@ -35,8 +35,7 @@ CASES = [(cell, "quick") for cell in cases.ALL_CELLS if cell not in EVERY_CASE] 
 
 
 @pytest.mark.parametrize("cell, size", CASES)
-def test_right_results_pass_in_every_case(cell, size, run_check, monkeypatch, capsys):
-    use_stub(monkeypatch)
+def test_right_results_pass_in_every_case(cell, size, run_check, stub, capsys):
     rows = run_check("--cell", cell, "--schedule", "stepwise", *["--quick"] * (size == "quick"))
     assert all(row["ok"] and row.keys() >= KEYS for row in rows)
     wanted = spreads.spread(cell, size) + spreads.boundary_cases(cell, "cpu") + spreads.half_precision(cell, size)
@@ -45,9 +44,8 @@ def test_right_results_pass_in_every_case(cell, size, run_check, monkeypatch, ca
     assert f"all {len(rows)} passed" in capsys.readouterr().out
 
 
-def test_right_results_pass_with_every_option_of_the_lstm(run_check, monkeypatch):
+def test_right_results_pass_with_every_option_of_the_lstm(run_check, monkeypatch, stub):
     """The full check's options, in one size and dtype."""
-    use_stub(monkeypatch)
     monkeypatch.setattr(spreads, "TIMES_AND_BATCHES", ((7, 3),))
     monkeypatch.setattr(spreads, "DTYPES", ("float32",))
     monkeypatch.setattr(spreads, "LONGER", ())
@@ -59,8 +57,7 @@ def test_right_results_pass_with_every_option_of_the_lstm(run_check, monkeypatch
 
 
 @pytest.mark.parametrize("cell", OUTPUTS)
-def test_rows_cover_every_quantity(cell, monkeypatch):
-    use_stub(monkeypatch)
+def test_rows_cover_every_quantity(cell, stub):
     for case in spreads.spread(cell, "quick"):
         rows = [row for row in check.check_case(case, "cpu") if row.mode == "training"]
         wanted = {"y", "hy", "cy"} if case.forward_only else OUTPUTS[cell] | set(cases.parameter_shapes(case))
@@ -101,8 +98,7 @@ def test_a_missing_or_unexpected_result_fails():
     assert [(row.quantity, row.ok) for row in comparer.comparisons] == [("y", False), ("z", False)]
 
 
-def test_every_schedule_is_checked_and_can_be_chosen(run_check, monkeypatch, refused):
-    use_stub(monkeypatch)
+def test_every_schedule_is_checked_and_can_be_chosen(run_check, monkeypatch, stub, refused):
     monkeypatch.setattr(check, "SCHEDULES", {"one": None, "two": None})
     rows = run_check("--quick", "--cell", "gru")
     assert {row["schedule"] for row in rows} == {"one", "two"}
@@ -111,8 +107,7 @@ def test_every_schedule_is_checked_and_can_be_chosen(run_check, monkeypatch, ref
     assert "expected auto, one, two" in refused("check", "--schedule", "three")
 
 
-def test_half_precision_is_checked(run_check, monkeypatch, capsys):
-    use_stub(monkeypatch)
+def test_half_precision_is_checked(run_check, stub, capsys):
     rows = run_check("--quick", "--schedule", "stepwise")
     half = [row for row in rows if "float16" in row["options"]]
     assert {row["cell"] for row in half} == set(cases.ALL_CELLS) - {"rnn_relu"}
@@ -121,9 +116,8 @@ def test_half_precision_is_checked(run_check, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("least, code", [(2, 0), (99, 1)])
-def test_cases_that_a_schedule_refuses_are_counted(least, code, run_check, monkeypatch, capsys):
+def test_cases_that_a_schedule_refuses_are_counted(least, code, run_check, monkeypatch, stub, capsys):
     """They are no failures; but a check that compares nothing does not pass."""
-    use_stub(monkeypatch)
 
     def explain(self, shape):
         if self.case.T < least:
@@ -139,9 +133,7 @@ def test_cases_that_a_schedule_refuses_are_counted(least, code, run_check, monke
 
 
 @pytest.mark.parametrize("method, mode", [("__call__", "inference"), ("backward", "training")])
-def test_an_exception_is_a_failed_row_that_names_it(method, mode, run_check, monkeypatch, capsys):
-    use_stub(monkeypatch)
-
+def test_an_exception_is_a_failed_row_that_names_it(method, mode, run_check, monkeypatch, stub, capsys):
     def broken(*arguments, **options):
         raise ZeroDivisionError("on purpose")
 
@@ -167,8 +159,7 @@ def test_wrong_dropout_masks_fail(spoil, quantity, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", ("buffer", "names"))
-def test_parameters_in_another_order_fail(wrong, monkeypatch):
-    use_stub(monkeypatch)
+def test_parameters_in_another_order_fail(wrong, monkeypatch, stub):
     make_layer, case = cases.make_layer, cases.Case("gru", 2, 3, 4, (5,))
 
     def in_another_order(*arguments, **options):
@@ -186,8 +177,7 @@ def test_parameters_in_another_order_fail(wrong, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", ("mask", "results"))
-def test_a_second_call_with_the_masks_of_the_first_fails(wrong, monkeypatch):
-    use_stub(monkeypatch)
+def test_a_second_call_with_the_masks_of_the_first_fails(wrong, monkeypatch, stub):
     case = cases.Case("gru", 7, 3, 4, (33, 5), dropout=0.3)
     assert all(row.ok for row in check.check_case(case, "cpu"))
     name = {"mask": "dropout_masks", "results": "forward"}[wrong]
@@ -239,8 +229,7 @@ def test_the_limit_is_twice_pytorchs_error_and_at_least_the_floor():
     assert accuracy.error(np.array([0.1]), np.array([0.2])) == pytest.approx(0.1)
 
 
-def test_checks_without_pytorch(monkeypatch, run_check, capsys):
-    use_stub(monkeypatch)
+def test_checks_without_pytorch(monkeypatch, stub, run_check, capsys):
     monkeypatch.setattr(peers, "installed", lambda *modules: False)
     rows = run_check("--quick", "--cell", "rnn_relu")
     assert {row["torch_error"] for row in rows} == {None}

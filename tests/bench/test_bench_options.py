@@ -204,8 +204,7 @@ class Careless(StubLayer):
     ],
     ids=("padding_value", "lengths", "resets", "no clip", "another bound", "nan kept", "nan clipped"),
 )
-def test_an_option_taken_wrongly_fails(case, changes, options, monkeypatch):
-    use_stub(monkeypatch)
+def test_an_option_taken_wrongly_fails(case, changes, options, monkeypatch, stub):
     assert all(row.ok for row in check.check_case(case, "cpu"))
     careless = lambda case, device, parameters, *more: Careless(case, parameters, changes, options)  # noqa: E731
     monkeypatch.setattr(cases, "make_layer", careless)

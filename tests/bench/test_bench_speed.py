@@ -26,8 +26,7 @@ SMALL = ["bench", "--device", "cpu", "--shape", "3,2,4,5,1", "--rounds", "2", "-
 pytestmark = pytest.mark.usefixtures("short_turns")
 
 
-def test_times_ratios_and_where_they_come_from(command, monkeypatch, capsys):
-    use_stub(monkeypatch)
+def test_times_ratios_and_where_they_come_from(command, stub, capsys):
     record = command(*SMALL, "--shape", "2,1,3,4,2", "--cell", ",".join(cases.PEERS_CELLS))
     assert {"date", "commit", "clean", "driver", "device", "device_name", "environment", "results"} <= record.keys()
     assert record["kernels"] == bench_record.kernels_digest("cpu")
@@ -69,9 +68,7 @@ def test_a_wrong_result_is_refused(quantity, off, command, monkeypatch, capsys):
     assert "REFUSED" in capsys.readouterr().out
 
 
-def test_an_exception_is_a_refusal(command, monkeypatch, capsys):
-    use_stub(monkeypatch)
-
+def test_an_exception_is_a_refusal(command, monkeypatch, stub, capsys):
     def broken(*arguments, **options):
         raise ZeroDivisionError("on purpose")
 
@@ -91,8 +88,7 @@ def test_a_wrong_onnx_graph_has_no_time(command, monkeypatch, capsys):
     assert forward["ok"] and "onnxruntime, 1 cases such as gru" in capsys.readouterr().out
 
 
-def test_a_schedule_that_refuses_is_a_row(command, monkeypatch, capsys):
-    use_stub(monkeypatch)
+def test_a_schedule_that_refuses_is_a_row(command, monkeypatch, stub, capsys):
     make_layer = peers.make_layer
 
     def choosy(case, device, parameters, schedule="auto", seed=0):
@@ -163,8 +159,7 @@ def test_a_pytorch_that_computes_something_else_is_no_measure():
     assert lineup.largest_trusted(rounded, None) == accuracy.PEER_TRUST * lineup.limit(rounded, 0.0)
 
 
-def test_a_pytorch_whose_results_are_wrong_has_no_time(command, monkeypatch, capsys):
-    use_stub(monkeypatch)
+def test_a_pytorch_whose_results_are_wrong_has_no_time(command, monkeypatch, stub, capsys):
     right = lineup.peers.torch_contender
 
     def wrong(problem, train, device="cpu"):
@@ -284,8 +279,7 @@ def test_commit_is_that_of_numbarnns_own_tree(tmp_path, monkeypatch):
     assert info.commit() == "unknown"
 
 
-def test_cuda_is_refused_where_it_is_missing(monkeypatch, cannot):
-    use_stub(monkeypatch)
+def test_cuda_is_refused_where_it_is_missing(stub, cannot):
     assert "CUDA" in cannot(*SMALL, "--device", "cuda")
 
 
@@ -331,8 +325,7 @@ def test_peak_is_of_products_that_are_right(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------------ fewer of them
-def test_only_takes_the_rows_with_a_text_in_their_name(command, monkeypatch):
-    use_stub(monkeypatch)
+def test_only_takes_the_rows_with_a_text_in_their_name(command, stub):
     shapes = [*SMALL, "--shape", "2,1,3,4,2", "--shape", "2,1,3,5,2"]
     record = command(*shapes, "--only", "gru 2,1,3,4", "--only", "lstm 3,2")
     rows = {(row["cell"], tuple(row["shape"].values())) for row in record["results"]}

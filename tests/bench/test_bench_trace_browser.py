@@ -1,6 +1,7 @@
 """The page of `numbarnn trace` in a real browser: it loads, plays, seeks, answers mouse and keyboard."""
 
 import json
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -20,13 +21,20 @@ def made():
     return launches.record("a wavefront", CELLS["lstm"], Shape(T, 2, 4, 8, L), False, 1, "wavefront")
 
 
-@pytest.fixture(scope="module")
-def opened(made, tmp_path_factory):
-    path = tmp_path_factory.mktemp("page") / "page.html"
+@contextmanager
+def page_of(made, folder, **options):
+    """A record's page in a browser, which complains of nothing."""
+    path = folder / "page.html"
     path.write_text(page.html(made), encoding="utf-8")
-    with browser.open_page(path) as shown:
+    with browser.open_page(path, **options) as shown:
         yield shown
         assert shown.complaints == []
+
+
+@pytest.fixture(scope="module")
+def opened(made, tmp_path_factory):
+    with page_of(made, tmp_path_factory.mktemp("page")) as shown:
+        yield shown
 
 
 @pytest.fixture
@@ -109,22 +117,18 @@ def test_the_slider_seeks_by_mouse(shown):
 
 
 def test_backward_begins_at_the_last_layer_and_time(tmp_path):
-    made = launches.record("a wavefront", CELLS["lstm"], Shape(T, 2, 4, 8, L), True, 2, "wavefront")
-    one_way = launches.record("a wavefront", CELLS["lstm"], Shape(T, 2, 4, 8, L), True, 1, "wavefront")
-    path = tmp_path / "page.html"
-    for shown_record, words in (
-        (one_way, f"layer {L - 1}, step 0 (time {T - 1}), on anti-diagonal 0"),
-        (made, f"layer {L - 1} →, step 0 (time {T - 1})"),
+    for directions, words in (
+        (1, f"layer {L - 1}, step 0 (time {T - 1}), on anti-diagonal 0"),
+        (2, f"layer {L - 1} →, step 0 (time {T - 1})"),
     ):
-        path.write_text(page.html(shown_record), encoding="utf-8")
-        with browser.open_page(path) as shown:
+        made = launches.record("a wavefront", CELLS["lstm"], Shape(T, 2, 4, 8, L), True, directions, "wavefront")
+        with page_of(made, tmp_path) as shown:
             shown.point(f"[data-cell='{L - 1} 0 0']")
             assert text(shown, "cell") == words
             visible = of_all(shown, ".one-way, .two-ways", "getComputedStyle(one).display !== 'none'")
-            assert visible == [shown_record is one_way, shown_record is made]
+            assert visible == [directions == 1, directions == 2]
             shown.press("ArrowRight", shift=True)
             assert states(shown)[L - 1][0] == "done" and states(shown)[0][-1] == "todo"
-            assert shown.complaints == []
 
 
 def test_space_plays_and_pauses(shown):
@@ -208,9 +212,7 @@ def test_a_record_of_a_device_with_a_block_that_stalls(tmp_path):
     data = device_record(error="a kernel gave up")
     last = data["events"][9]  # layer 1 never gets step 1
     data["events"] = [*data["events"][:9], last | {"open": True, "end": last["end"] + 5000}]
-    path = tmp_path / "page.html"
-    path.write_text(page.html(record.from_json(data)), encoding="utf-8")
-    with browser.open_page(path, width=480) as shown:
+    with page_of(record.from_json(data), tmp_path, width=480) as shown:
         shown.press("End")
         assert text(shown, "clock") == "8.1 µs of 8.1 µs"
         assert shown.evaluate("document.querySelectorAll('.bar.open').length") == 1
@@ -220,7 +222,6 @@ def test_a_record_of_a_device_with_a_block_that_stalls(tmp_path):
         )
         assert shown.evaluate("document.documentElement.scrollWidth") <= 480
         assert "a kernel gave up" in shown.evaluate("document.querySelector('details.error').textContent")
-        assert shown.complaints == []
 
 
 def test_a_long_record_is_shown_in_pages(tmp_path):
@@ -231,9 +232,7 @@ def test_a_long_record_is_shown_in_pages(tmp_path):
         for block in range(2)
         for step in range(steps)
     ]
-    path = tmp_path / "page.html"
-    path.write_text(page.html(record.from_json(data)), encoding="utf-8")
-    with browser.open_page(path) as shown:
+    with page_of(record.from_json(data), tmp_path) as shown:
         bars = "document.querySelectorAll('.bar').length"
         assert shown.evaluate("document.getElementById('zoom').value") == "2"
         assert 0 < shown.evaluate(bars) < 3000
@@ -241,4 +240,3 @@ def test_a_long_record_is_shown_in_pages(tmp_path):
         shown.press("End")
         assert 0 < shown.evaluate(bars) < 3000
         assert shown.evaluate("document.querySelector('.bar').dataset.event") > first
-        assert shown.complaints == []
