@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from numbarnn import cli
-from numbarnn.bench.check import accuracy, page, pictures, summary
+from numbarnn.bench.check import accuracy, page, summary
 from numbarnn.bench.check.accuracy import Comparison
 from numbarnn.common import install
 from stub_layer import use_stub
@@ -94,11 +94,11 @@ def test_the_picture_has_a_line_for_every_dtype():
     pytest.importorskip("matplotlib")
     rows = [row(error=e, options=f"T=1 {d}", torch_error=1e-7) for e in (1e-8, 5e-7) for d in ("float32", "float16")]
     rows += [REFUSAL, NOTE, row(error=None, limit=None, ok=False, message="boom")]
-    left, right = pictures.figure(rows).axes
+    left, right = page.figure(rows).axes
     assert [text.get_text() for text in left.get_legend().get_texts()] == ["float32", "float16"]
     assert "4 comparisons" in left.get_xlabel() and "PyTorch" in right.get_xlabel()
-    assert pictures.png(rows).startswith(b"\x89PNG")
-    ElementTree.fromstring(pictures.svg(rows))
+    assert page.png(rows).startswith(b"\x89PNG")
+    ElementTree.fromstring(page.svg(rows))
 
 
 def test_the_command_writes_both(tmp_path, monkeypatch, capsys):

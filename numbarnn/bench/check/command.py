@@ -17,7 +17,7 @@ import numpy as np
 from numbarnn import engines
 from numbarnn.bench import report
 from numbarnn.bench.cases import cases, spreads
-from numbarnn.bench.check import accuracy, page, pictures, runs, summary
+from numbarnn.bench.check import accuracy, page, summary
 from numbarnn.bench.check.accuracy import engine_failure
 from numbarnn.bench.check.child import simulator_checks
 from numbarnn.bench.check.expected import Expected, dropout_masks, flat_weights
@@ -58,7 +58,7 @@ def run(args):
     """Runs the checks, prints tables and a summary; returns 0 when every comparison passed, else 1."""
     begin, comparisons = time.perf_counter(), []
     if args.html or args.png:
-        report.figure(pictures.PURPOSE)  # says now, not after the work, that matplotlib is missing
+        report.figure(page.PURPOSE)  # says now, not after the work, that matplotlib is missing
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
     # At these sizes more threads only wait for each other.
     with report.Progress(args.progress) as progress, peers.torch_threads(1), ExitStack() as afterwards:
@@ -83,7 +83,7 @@ def run(args):
         verdict = f"{summary.verdict(comparisons, seconds)}. {lacks}".strip()
         report.write_bytes(args.html, page.html(comparisons, verdict).encode())
     if args.png:
-        report.write_bytes(args.png, pictures.png(comparisons))
+        report.write_bytes(args.png, page.png(comparisons))
     failed = any(not comparison.ok for comparison in comparisons)
     return 1 if failed or not any(comparison.compared for comparison in comparisons) else 0
 
@@ -175,16 +175,56 @@ def run_modes(comparer, expected):
         return
     if (wanted := flat_weights(instance)) is not None:
         comparer.compare_weights(layer, instance, wanted)
-    comparer.compare("inference", runs.run_inference(layer, instance), expected.results())
+    comparer.compare("inference", run_inference(layer, instance), expected.results())
     if case.T > 1 and not case.bidirectional and case.lengths != "packed":
         with comparer.catching("single steps"):
-            comparer.compare("single steps", runs.run_single_steps(layer, instance), expected.results())
+            comparer.compare("single steps", run_single_steps(layer, instance), expected.results())
     with comparer.catching("training"):
-        results, masks = runs.run_training(layer, instance)
+        results, masks = run_training(layer, instance)
         for call in range(case.training_calls) if case.masked else ():
             comparer.compare_masks(masks[call], dropout_masks(case, call), call)
         expectation = expected.of_training()
         comparer.compare("training", results, expectation, needed=expectation.truth)
+
+
+def run_inference(layer, instance):
+    """y, hy and cy of one call."""
+    return peers.numbarnn_outputs(
+        layer, instance, *layer(*peers.inputs(layer, instance)[:2], **peers.call_options(instance))
+    )
+
+
+def run_single_steps(layer, instance):
+    """y, hy and cy of T calls of one step each; a sequence that is over has length 0 in its last calls."""
+    x, state, _ = peers.inputs(layer, instance)
+    axis, ys = int(instance.case.batch_first), []
+    for t in range(instance.case.T):
+        step = slice(t, t + 1)
+        y, state = layer(x[:, step] if axis else x[step], state, **peers.call_options(instance, step))
+        ys.append(peers.to_host(layer, y))
+    y = layer.engine.from_host(np.concatenate(ys, axis=axis))
+    return peers.numbarnn_outputs(layer, instance, y, state)
+
+
+def run_training(layer, instance):
+    """(results, masks): every result of forward and backward, and the dropout masks of each forward call, or None.
+
+    There are two calls where the case draws random numbers or accumulates: the last is the one with results, to whose
+    parameters' gradients those of the first are added where the case accumulates.
+    """
+    case, options = instance.case, peers.call_options(instance)
+    x, state, dy = peers.inputs(layer, instance)
+    dstate = peers.to_engine_state(layer, instance.dhy, instance.dcy)
+    dw, masks = None, []
+    for _ in range(case.training_calls):
+        y, final, tape = layer.forward(x, state, **options)
+        masks.append(layer.dropout_masks(tape) if case.masked else None)
+        results = peers.numbarnn_outputs(layer, instance, y, final)
+        if not case.forward_only:
+            gradients = layer.backward(tape, dy, dstate, dw=dw)
+            dw = gradients.weights if case.accumulate else None
+            results |= peers.numbarnn_gradients(layer, instance, gradients)
+    return results, masks
 
 
 class Comparer:

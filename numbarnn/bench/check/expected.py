@@ -64,7 +64,7 @@ class Expected:
         return self._known[call]
 
     def of_training(self):
-        """That of the last of the training calls that a case makes: see `runs.run_training`."""
+        """That of the last of the training calls that a case makes: see `command.run_training`."""
         calls, instance = self.instance.case.training_calls, self.instance
         expectation = self.results(calls - 1)
         for earlier in range(calls - 1) if instance.case.accumulate else ():

@@ -65,10 +65,9 @@ def run(args):
 # ---------------------------------------------------------------------------------------------------- arguments
 def existing(text):
     """An argparse type: a file that is there."""
-    path = Path(text)
-    if not path.is_file():
+    if not Path(text).is_file():
         raise argparse.ArgumentTypeError(f"expected the file of a record, got {text!r}")
-    return path
+    return Path(text)
 
 
 def named(text):
