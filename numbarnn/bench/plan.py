@@ -56,9 +56,7 @@ def run(args):
     except (RuntimeError, ValueError) as reason:
         raise report.CannotRun(str(reason)) from reason
     picture = gantt.figure(explanations) if args.plot else None
-    report.say(f"{describe(problem)}\non {problem.profile.name}: {describe_profile(problem.profile)}")
-    for line in wider(problem):
-        report.say(line)
+    report.say("\n".join([describe(problem), *wider(problem)]))
     if costs:
         report.say(f"{costs}\nWhat follows is of the first segment")
     for explanation in explanations:
@@ -127,20 +125,19 @@ def problem_of(args):
 
 # ---------------------------------------------------------------------------------------------------- output
 def describe(problem):
+    """A problem, and what limits a persistent kernel on its device."""
     hidden = ",".join(map(str, problem.units or problem.hidden_sizes))
     words = [f"{problem.cell.name}: I={problem.input_size} H={hidden}"]
     words += [f"B={problem.batch} T={problem.steps} {problem.dtype}"]
     words += ["bidirectional"] if problem.directions == 2 else []
     words += [f"P={problem.projection}"] if problem.projection else []
     words += [f"dropout={problem.dropout}"] if problem.dropping else []
-    return " ".join([*words, "training" if problem.training else "inference"])
-
-
-def describe_profile(profile):
-    """What limits a persistent kernel on a device."""
+    words += ["training" if problem.training else "inference"]
+    profile = problem.profile
     return (
-        f"{profile.multiprocessors} SMs at {profile.clock_ghz:.2f} GHz, each with {profile.shared_bytes / 1024:.0f} "
-        f"KiB of shared memory and {profile.registers} registers; L2 cache {profile.l2_gb_s / 1e3:.1f} TB/s"
+        f"{' '.join(words)}\non {profile.name}: {profile.multiprocessors} SMs at {profile.clock_ghz:.2f} GHz, each "
+        f"with {profile.shared_bytes / 1024:.0f} KiB of shared memory and {profile.registers} registers; L2 cache "
+        f"{profile.l2_gb_s / 1e3:.1f} TB/s"
     )
 
 

@@ -33,6 +33,7 @@ def test_words_stand_behind_the_sizes():
     shape = shapes.parse_shape("8, 128,1024,1024,3, chain")
     assert shape == Shape(8, 128, 1024, 1024, 3, ("chain",)) and str(shape) == "8,128,1024,1024,3,chain"
     assert shape.sizes == {"T": 8, "B": 128, "I": 1024, "H": 1024, "L": 3} and shape.options == {"chain": True}
+    assert shapes.parse_shape("25,16,512,256,3") == Shape(T=25, B=16, I=512, H=256, L=3)
     assert shapes.parse_shape("4,2,3,3,1,bidirectional,lengths").options == {"bidirectional": True, "lengths": "half"}
 
 

@@ -193,11 +193,6 @@ def test_malformed_shapes(text, refused):
     assert "T,B,I,H,L" in said and repr(text) in said
 
 
-def test_shapes_are_parsed():
-    assert speed.parse_shape("25,16,512,256,3") == speed.Shape(T=25, B=16, I=512, H=256, L=3)
-    assert str(speed.Shape(1, 2, 3, 4, 5)) == "1,2,3,4,5"
-
-
 def test_turns_alternate(monkeypatch):
     order = []
 

@@ -82,18 +82,16 @@ def entry_of(row, machine_doubt):
         intensity = work / smallest_traffic(
             row["cell"], row["shape"], row["dtype"], row["what"] == TRAINING, row["form"]
         )
-    used = [of_the_shown(row[kind], row["best_cudnn"]) for kind in ("peak_bytes", "energy_j", "compile_s")]
+    used = [
+        {shown_as(name): one for name, one in row[kind].items() if not is_cudnn(name) or name == row["best_cudnn"]}
+        for kind in ("peak_bytes", "energy_j", "compile_s")
+    ]
     return Entry(own, found, work / own, intensity, trust.doubts(row, judged(row), machine_doubt), None, *used)
 
 
 def shown_as(name):
     """A contender's name on the page."""
     return "cuDNN" if is_cudnn(name) else NAMES.get(name, name)
-
-
-def of_the_shown(found, best_cudnn):
-    """Contender -> something, by the names of the page; of cuDNN's algorithms that of the fastest."""
-    return {shown_as(name): one for name, one in found.items() if not is_cudnn(name) or name == best_cudnn}
 
 
 class Step(NamedTuple):

@@ -50,7 +50,8 @@ def answer(name, asked):
     if asked.small:
         launches.POLLS, launches.POLLS_PER_STEP = SMALL_POLLS, 0
     try:
-        with altered({(exchange, "make_publish"): _make_silent(exchange.make_publish)}, engine), _patient(asked):
+        patient = simulator.schedule(0, PATIENCE) if asked.device == "sim" else nullcontext()
+        with altered({(exchange, "make_publish"): _make_silent(exchange.make_publish)}, engine), patient:
             seconds, messages = [], []
             for tape in tapes:  # the first call compiles
                 begin = time.perf_counter()
@@ -82,13 +83,6 @@ def _make_silent(make_publish):
         return jit(silent, BACKEND)
 
     return make
-
-
-def _patient(asked):
-    """In the simulator a context in which a kernel may wait for as long as it likes to."""
-    if asked.device != "sim":
-        return nullcontext()
-    return simulator.schedule(0, PATIENCE)
 
 
 def _forward(instance, asked):

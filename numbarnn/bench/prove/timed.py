@@ -108,7 +108,11 @@ def told(answers):
     """The best of our schedules against the best of cuDNN's algorithms, for each problem and pass; the mean of all."""
     rows = [row for answer in answers for row in answer.get("rows", ())]
     if rows and "p99_s" in rows[0]:
-        return _told_of_streams(rows)
+        return [
+            f"{_about(row)}: " + ", ".join(f"{name} {time * 1e6:.1f}" for name, time in row["median_s"].items()) + " µs"
+            if row["ok"] else f"NO TIME {_about(row)}: {(row['refusal'] or '')[:300]}"
+            for row in rows
+        ]  # fmt: skip
     lines, ratios, best = [], [], {}
     for row in rows:
         if not row["ok"]:
@@ -139,11 +143,3 @@ def _about(row):
     sizes = ",".join(map(str, row["shape"].values()))
     more = " skip" * (row["input_mode"] == "skip")
     return f"{row['cell']} {sizes} {with_tf32(row['dtype'], row['tf32']).lower()}{more} {SHORT[row['what']]}"
-
-
-def _told_of_streams(rows):
-    return [
-        f"{_about(row)}: " + ", ".join(f"{name} {time * 1e6:.1f}" for name, time in row["median_s"].items()) + " µs"
-        if row["ok"] else f"NO TIME {_about(row)}: {(row['refusal'] or '')[:300]}"
-        for row in rows
-    ]  # fmt: skip
