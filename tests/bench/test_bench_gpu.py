@@ -3,6 +3,7 @@ layers of the reference (stub_layer.py), PyTorch runs on the CPU, and the GPU's 
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,22 +23,11 @@ torch = pytest.importorskip("torch")
 ALGORITHMS = [f"cudnn {name}" for name in options.ALGORITHMS]
 
 
-class Machine:
-    """What a test looks into.
-
-    Attributes:
-        session: of the fake cuDNN. clock: contender -> its time, for who is not 4.
-        tf32: of each call of PyTorch's. asked: (algo, mathType) of each network that cuDNN was asked for.
-        cases: of numbarnn's layers.
-    """
-
-    def __init__(self, session):
-        self.session, self.clock, self.tf32, self.asked, self.cases = session, {}, [], [], []
-
-
 @pytest.fixture
 def machine(monkeypatch, session, short_turns):
-    found = Machine(session)
+    """What a test looks into: the fake cuDNN's session, tf32 of each call of PyTorch's, asked: (algo, mathType) of each
+    network that cuDNN was asked for, the cases of numbarnn's layers; and clock: contender -> its time, else 4."""
+    found = SimpleNamespace(session=session, clock={}, tf32=[], asked=[], cases=[])
     use_stub(monkeypatch)
     make_layer, make_torch = peers.make_layer, torch_peer.torch_contender
     describe = found.session.library.cudnnSetRNNDescriptor_v8

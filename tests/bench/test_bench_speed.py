@@ -10,7 +10,7 @@ from numbarnn import cli
 from numbarnn.bench import info
 from numbarnn.bench.cases import cases
 from numbarnn.bench.check import accuracy
-from numbarnn.bench.peers import cudnn, peers
+from numbarnn.bench.peers import cudnn, peers, torch_peer
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import lineup, peak, timing
 from numbarnn.bench.speed import record as bench_record
@@ -127,9 +127,9 @@ def test_half_precision_goes_to_pytorch_and_back_bit_for_bit(dtype):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     problem = cases.make_instance(cases.Case("gru", 2, 3, 4, (5,), dtype=dtype))
-    tensor = peers.numpy_to_torch(problem.x)
+    tensor = torch_peer.numpy_to_torch(problem.x)
     assert tensor.dtype == getattr(torch, dtype)
-    back = peers.torch_to_numpy(tensor)
+    back = torch_peer.torch_to_numpy(tensor)
     assert back.dtype == problem.x.dtype == dtype and (back == problem.x).all()
     np.testing.assert_array_equal(tensor.double().numpy(), problem.float64.x)
 

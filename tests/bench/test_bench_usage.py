@@ -1,6 +1,7 @@
 """Memory and energy of calls: what the system and the drivers tell, and nothing where they do not."""
 
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
@@ -107,22 +108,18 @@ def fake_gpu(monkeypatch):
         def total_bytes(self):
             return self.bytes
 
-    class Allocator:
-        def __init__(self, malloc):
-            self.malloc = malloc
-
-        def __enter__(self):
-            now.malloc = self.malloc
-
-        def __exit__(self, *_):
-            del now.malloc
+    @contextmanager
+    def using_allocator(malloc):
+        now.malloc = malloc
+        yield
+        del now.malloc
 
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: setattr(now, "peak", now.torch))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: now.torch)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: now.peak)
-    cupy = SimpleNamespace(cuda=SimpleNamespace(MemoryPool=MemoryPool, using_allocator=Allocator))
+    cupy = SimpleNamespace(cuda=SimpleNamespace(MemoryPool=MemoryPool, using_allocator=using_allocator))
     monkeypatch.setattr("numbarnn.cuda.driver.cupy", lambda: cupy)
     engine = SimpleNamespace(give_back_memory=lambda: setattr(now, "given_back", now.given_back + 1))
     return now, engine

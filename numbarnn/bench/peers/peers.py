@@ -15,13 +15,7 @@ from numbarnn.bench.peers.contender import Contender, installed  # noqa: F401
 from numbarnn.bench.peers.onnx_peer import onnxruntime_contender  # noqa: F401 - `peers` has them all
 from numbarnn.bench.peers.torch_cells import NAME as COMPILED  # noqa: F401
 from numbarnn.bench.peers.torch_cells import torch_compiled_contender  # noqa: F401
-from numbarnn.bench.peers.torch_peer import (  # noqa: F401
-    numpy_to_torch,
-    torch_contender,
-    torch_results,
-    torch_threads,
-    torch_to_numpy,
-)
+from numbarnn.bench.peers.torch_peer import torch_contender, torch_results, torch_threads  # noqa: F401
 
 
 def numbarnn_contender(instance, train, device="cpu", schedule="auto"):

@@ -142,18 +142,11 @@ def run(args):
                 f"--only {' '.join(args.only)} leaves nothing: rows are called 'lstm 25,16,512,512,1 float32'"
             )
     if args.stream:
-        rows = take_times(
-            args,
-            where,
-            todo,
-            partial(stream.time_stream, compiled=args.compile),
-            stream.print_streams,
-            stream.TORCH_METHOD,
-        )
+        time_one, show, method = stream.time_stream, stream.print_streams, stream.TORCH_METHOD
     else:
         semantics = USUAL if args.shape else SEMANTICS.get(args.set, USUAL)
-        time_one = partial(time_case, semantics=semantics, compiled=args.compile)
-        rows = take_times(args, where, todo, time_one, speed_table.print_timings)
+        time_one, show, method = partial(time_case, semantics=semantics), speed_table.print_timings, TORCH_METHOD
+    rows = take_times(args, where, todo, partial(time_one, compiled=args.compile), show, method)
     return 0 if all(row["ok"] and not disagreement(row["agreement"]) for row in rows) else 1
 
 
@@ -227,15 +220,8 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=USUAL, compi
     mode, passes = semantics
     sizes = shape.T, shape.B, shape.I, (shape.H,) * shape.L
     case = Case(cell, *sizes, gradients="y", dtype=dtype, allow_tf32=tf32, input_mode=mode, **shape.options)
-    about = {
-        "cell": cell,
-        "shape": shape.sizes,
-        "form": shape.form,
-        "dtype": dtype,
-        "device": where.device,
-        "tf32": tf32,
-        "input_mode": mode,
-    }
+    about = {"cell": cell, "shape": shape.sizes, "form": shape.form, "dtype": dtype}
+    about |= {"device": where.device, "tf32": tf32, "input_mode": mode}
     try:
         instance = make_instance(case)
         exact = peers.torch_contender(instance.float64, train=passes != (FORWARD,), device=where.device)
