@@ -62,8 +62,7 @@ def test_processes_share_the_simulators_work(count):
 
 
 def test_results_of_all_processes_are_there(monkeypatch):
-    monkeypatch.setattr(
-        child, "simulator_check", lambda cells, *_: nullcontext(lambda: [f"of {cell}" for cell in cells])
-    )
+    of_cells = lambda cells, *_: nullcontext(lambda: [f"of {cell}" for cell in cells])  # noqa: E731
+    monkeypatch.setattr(child, "simulator_check", of_cells)
     with child.simulator_checks([["gru"], ["lstm", "rnn_relu"]], ["stepwise"], True, None) as result:
         assert result() == ["of gru", "of lstm", "of rnn_relu"]

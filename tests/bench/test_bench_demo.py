@@ -63,9 +63,8 @@ def test_streams_continue_from_window_to_window():
 
 
 def test_corpus_too_short():
-    with pytest.raises(
-        ValueError, match=r"text: expected at least 40 characters for batch=3 and seq=8 .*got 20 in 'x'"
-    ):
+    message = r"text: expected at least 40 characters for batch=3 and seq=8 .*got 20 in 'x'"
+    with pytest.raises(ValueError, match=message):
         Corpus.prepare("a" * 20, "x", 3, 8)
     least = Corpus.prepare("ab" * 30, "x", 3, 8)
     assert least.train.windows(8) >= 1

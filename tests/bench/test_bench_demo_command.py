@@ -67,10 +67,7 @@ def test_resume_refuses_other_text_and_other_files(small, tmp_path, capsys):
         (["--text", "vowel.txt", "--resume", "c.npz"], "expected the vocabulary of 'c.npz'.*only one of them has 'é'"),
         (["--text", "other.txt", "--resume", "c.npz"], "expected the text that 'c.npz' was trained on, got another"),
         (["--text", "words.txt", "--resume", "words.txt"], "expected a checkpoint of `numbarnn demo`, got 'words.txt'"),
-        (
-            ["--text", "words.txt", "--resume", "none.npz"],
-            "expected a checkpoint of `numbarnn demo`, got 'none.npz': No such file",
-        ),
+        (["--text", "words.txt", "--resume", "none.npz"], "expected a checkpoint of .*, got 'none.npz': No such file"),
     ]
     for options, message in cases:
         assert run(*options, "--plot", "none") == 1
@@ -206,9 +203,8 @@ def test_a_chart_of_numbers(marks):
     bars = ["".join(line.ljust(10)[7 + k] for line in lines[::-1]).rstrip() for k in range(3)]
     assert bars[0] == marks[-1] * 4 and bars[1] == marks[1] and len(bars[1]) < len(bars[2]) < 4
     lines = chart.chart(np.repeat(np.arange(64.0), 5), marks)
-    assert max(map(len, lines)) == 71 and [len(line.split()[-1]) for line in lines] == sorted(
-        len(line.split()[-1]) for line in lines
-    )
+    widths = [len(line.split()[-1]) for line in lines]
+    assert max(map(len, lines)) == 71 and widths == sorted(widths)
     assert lines[0].startswith(" 63.00") and lines[-1].startswith("  0.00")
     assert len(chart.chart([2.0], marks)) == 8  # nothing to divide by
 

@@ -81,9 +81,8 @@ def test_archs(spilling, command, argv, archs):
 def test_a_kernel_is_compiled_for_all_archs_before_the_next(spilling, few, monkeypatch):
     """So that Numba, which lowers it once for them all, has it at hand; the rows are by arch."""
     order = []
-    monkeypatch.setattr(
-        kernels, "compile_row", lambda shipped, arch: order.append((str(shipped), arch)) or (arch, str(shipped))
-    )
+    noted = lambda shipped, arch: order.append((str(shipped), arch)) or (arch, str(shipped))  # noqa: E731
+    monkeypatch.setattr(kernels, "compile_row", noted)
     rows = kernels.compile_all(["sm_90", "sm_80"])
     names = [str(shipped) for shipped in few]
     assert order == [(name, arch) for name in names for arch in ("sm_90", "sm_80")]

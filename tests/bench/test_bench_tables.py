@@ -42,6 +42,15 @@ def as_new(one, digest=None, clean=True):
         row["seconds"] |= {name: times for name, times in row["device_seconds"].items() if name not in row["seconds"]}
 
 
+def gpu():
+    """The table of a GPU, as one line."""
+    return tables.gpu().replace("\n", " ")
+
+
+def headline():
+    return tables.headline().replace("\n ", "")
+
+
 # -------------------------------------------------------------------------------------------------------------- pages
 def read(page):
     return (tables.ROOT / page).read_text(encoding="utf-8")
@@ -87,9 +96,8 @@ def test_the_quoted_command_takes_the_same_times(part):
 
 
 def test_numbers_are_those_of_the_file():
-    row = next(
-        r for r in json.loads(OLD_GPU.read_text())["results"] if (r["schedule"], r["what"]) == ("auto", "forward")
-    )
+    rows = json.loads(OLD_GPU.read_text())["results"]
+    row = next(row for row in rows if (row["schedule"], row["what"]) == ("auto", "forward"))
     ours, theirs = (sorted(row["device_seconds"][name])[1] * 1e3 for name in ("numbarnn", "torch"))
     assert f"{ours:.2f} ms forward" in tables.headline() and f": {theirs:.2f} and" in tables.headline()
     assert f"{ours:.2f}? (0.85)" in tables.gpu()
@@ -98,10 +106,8 @@ def test_numbers_are_those_of_the_file():
 # ------------------------------------------------------------------------------------------------- what a table says
 def test_an_old_record_says_that_its_kernels_are_others(results):
     results()
-    assert "with other kernels: commit 0106d8d3 with changes that were not committed." in tables.gpu().replace(
-        "\n", " "
-    )
-    assert "recorded with other kernels" in tables.headline().replace("\n ", "")
+    assert "with other kernels: commit 0106d8d3 with changes that were not committed." in gpu()
+    assert "recorded with other kernels" in headline()
 
 
 def test_a_table_whose_kernels_changed_says_so_by_itself(results, monkeypatch):
@@ -113,9 +119,9 @@ def test_a_table_whose_kernels_changed_says_so_by_itself(results, monkeypatch):
 
 def test_ratios_are_against_the_fastest_algorithm_then_pytorchs_choice(results):
     results(as_new)
-    said = tables.gpu()
-    assert "| 1.75 (1.70p, 0.85) |" in said and "called directly as a CUDA graph" in said.replace("\n", " ")
-    assert "the fastest of cuDNN's algorithms: 1.03 and 3.35" in tables.headline().replace("\n ", "")
+    said = gpu()
+    assert "| 1.75 (1.70p, 0.85) |" in said and "called directly as a CUDA graph" in said
+    assert "the fastest of cuDNN's algorithms: 1.03 and 3.35" in headline()
 
 
 def test_the_newest_record_of_a_cell_and_dtype_counts(results):
@@ -127,7 +133,7 @@ def test_the_newest_record_of_a_cell_and_dtype_counts(results):
     results()
     results(slower, "a_first_by_name")
     results(lambda one: one.update(device_name="another", date="2026-01-01"), "other")
-    assert "17.5 ms forward" in tables.headline().replace("\n ", "")
+    assert "17.5 ms forward" in headline()
 
 
 def test_a_newer_device_without_rows_for_the_tables_leaves_them(results):
@@ -162,9 +168,9 @@ def test_what_is_not_to_be_trusted_has_a_mark(results, spoil, reason):
         spoil(next(row for row in one["results"] if row["schedule"] == "auto"))
 
     results(change)
-    said = tables.gpu()
-    assert said.count("? (") == 1 and reason in said.replace("\n", " ")
-    assert "not to be trusted" in tables.headline().replace("\n ", "")
+    said = gpu()
+    assert said.count("? (") == 1 and reason in said
+    assert "not to be trusted" in headline()
 
 
 def test_a_peer_that_is_not_to_be_trusted_marks_its_ratio_only(results):
@@ -175,7 +181,7 @@ def test_a_peer_that_is_not_to_be_trusted_marks_its_ratio_only(results):
     results(change)
     said = tables.gpu()
     assert "| 1.75 (1.70p, 0.85?) |" in said and said.count("?") == 2, "and in the legend"
-    assert "not to be trusted" not in tables.headline().replace("\n ", "")
+    assert "not to be trusted" not in headline()
 
 
 def test_a_busy_machine_counts_by_the_hosts_clock(results):
