@@ -170,9 +170,8 @@ def main(argv=None):
              for name, number in calibration.numbers().items()]  # fmt: skip
     report.print_table("Numbers", ["number", "now", "fitted", "unit"], table, right=("now", "fitted"), wrap=("unit",))
     off = {name_of(row) + " " + row["schedule"]: estimated_us(row, profile) / recorded_us(row) for row in rows}
-    far = [
-        [name, f"{off[name]:.2f}"] for name, row in zip(off, rows, strict=True) if abs(off[name] - 1) > limit_of(row)
-    ]
+    limits = map(limit_of, rows)
+    far = [[name, f"{by:.2f}"] for (name, by), most in zip(off.items(), limits, strict=True) if abs(by - 1) > most]
     report.print_table(f"Estimated now / recorded, beyond the limits: {len(far)} of {len(off)}", ["row", "ratio"], far)
     return 0
 

@@ -79,9 +79,8 @@ def entry_of(row, machine_doubt):
         found[shown_as(name)] = max(ratio, found.get(shown_as(name), 0.0))
     own, work, intensity = float(np.median(seconds["numbarnn"])), work_of(row), None
     if row["what"] in WHOLE and row["input_mode"] == "linear":
-        intensity = work / smallest_traffic(
-            row["cell"], row["shape"], row["dtype"], row["what"] == TRAINING, row["form"]
-        )
+        problem = row["cell"], row["shape"], row["dtype"]
+        intensity = work / smallest_traffic(*problem, row["what"] == TRAINING, row["form"])
     used = [
         {shown_as(name): one for name, one in row[kind].items() if not is_cudnn(name) or name == row["best_cudnn"]}
         for kind in ("peak_bytes", "energy_j", "compile_s")

@@ -59,9 +59,8 @@ def cudnn_results(instance, masks=None):
 def run(instance, masks):
     """`cudnn_results` of a case whose options cuDNN has."""
     case, one_by_one = instance.case, masks is not None or not instance.case.equal_layers
-    networks = [
-        CudnnLayers(instance, own) for own in ([(k,) for k in range(case.L)] if one_by_one else [range(case.L)])
-    ]
+    layers = [(k,) for k in range(case.L)] if one_by_one else [range(case.L)]
+    networks = [CudnnLayers(instance, own) for own in layers]
     x, hy, cy = sequences.filled(instance.x, instance.padding), [], []
     for number, network in enumerate(networks):
         y, h, c = network.forward(x)

@@ -108,30 +108,17 @@ def torch_stream(instance, device):
 
 
 def torch_cell_stream(instance, device, compiled=False):
-    """nn.LSTMCell, nn.GRUCell or nn.RNNCell, one for each layer: PyTorch's modules for one step.
-
-    Args:
-        compiled: all of a step is one function of torch.compile's, which takes its time for the first call.
-    """
+    """nn.LSTMCell, nn.GRUCell or nn.RNNCell, one for each layer: PyTorch's modules for one step; compiled: all of
+    a step is one function of torch.compile's, which takes its time for the first call."""
     case, (_, all_layers) = instance.case, torch_cells(instance, device)
     given = [[numpy_to_torch(part[0], device) for part in s] for s in (instance.h0, instance.c0) if s]
     initial = list(zip(*given, strict=True)) if case.has_c else given[0]  # per layer
-    state = list(initial)
-
-    def begin():
-        state[:] = initial
-
-    run = torch_compiled(all_layers, device) if compiled else all_layers
-
-    def step(x):
-        y, state[:] = run(x, state)
-        return y
+    begin, step, now = carried(torch_compiled(all_layers, device) if compiled else all_layers, initial)
 
     def states():
-        parts = zip(*state, strict=True) if case.has_c else [state]
-        return {
-            name: [torch_to_numpy(one)[None] for one in part] for name, part in zip(("hy", "cy"), parts, strict=False)
-        }
+        parts = zip(*now(), strict=True) if case.has_c else [now()]
+        arrays = ([torch_to_numpy(one)[None] for one in part] for part in parts)
+        return dict(zip(("hy", "cy"), arrays, strict=False))
 
     inputs = [numpy_to_torch(x, device) for x in instance.x]
     name = "torch.compile" if compiled else "torch cell"

@@ -106,14 +106,11 @@ class Conductor:
         except Exception as error:  # nothing of it can be asked
             todo = []
             kept.answers["-"] = {"question": "-", "outcome": results.FAILED, "message": repr(error), "seconds": 0.0}
-        todo = deque(
-            name for name in todo if kept.answers.get(name, {"outcome": results.CUT})["outcome"] == results.CUT
-        )
+        answered = {name for name, answer in kept.answers.items() if answer["outcome"] != results.CUT}
+        todo = deque(name for name in todo if name not in answered)
         count = min(part.together, self._cores, len(todo))
-        threads = [
-            threading.Thread(target=self._ask_all, args=(part, todo, kept, until, max(1, self._cores // count)))
-            for _ in range(count)
-        ]
+        given = part, todo, kept, until, self._cores // max(1, count)
+        threads = [threading.Thread(target=self._ask_all, args=given) for _ in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -157,9 +154,8 @@ class Conductor:
             answer = {"outcome": outcome, "message": f"no answer within {spent:.0f} s; it said:\n{child.said()}"}
         except Died as reason:
             answer = {"outcome": results.CRASHED, "message": str(reason)}
-        alive = not answer.pop("broken", False) and answer["outcome"] not in (
-            results.SLOW, results.CUT, results.CRASHED,
-        )  # fmt: skip
+        gone = answer["outcome"] in (results.SLOW, results.CUT, results.CRASHED)
+        alive = not (answer.pop("broken", False) or gone)
         return {"question": question} | answer | {"seconds": time.monotonic() - begin}, alive
 
     def _write(self, kept):

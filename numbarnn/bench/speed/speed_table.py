@@ -91,10 +91,8 @@ def usage_cells(rows, names):
         shown = [name for name in names if any(name in row.get(kind, ()) for row in rows)]
         if shown:
             columns.append(" / ".join([unit, *(LABELS[name] for name in shown[1:])]))
-            for row, own in zip(rows, cells, strict=True):
-                own.append(
-                    " / ".join(three_digits(row[kind][name] / size) if name in row[kind] else "-" for name in shown)
-                )
+            for found, own in zip((row[kind] for row in rows), cells, strict=True):
+                own.append(" / ".join(three_digits(found[name] / size) if name in found else "-" for name in shown))
     return columns, cells
 
 
@@ -106,9 +104,8 @@ def say_compile_times(rows):
     """Says how long first calls took that compile."""
     for name in dict.fromkeys(name for row in rows for name in row["compile_s"]):
         took = [row["compile_s"][name] for row in rows if name in row["compile_s"]]
-        report.say(
-            f"{name}: first calls, which compile, took {min(took):.1f} to {max(took):.1f} s; no time has them in it"
-        )
+        span = f"{min(took):.1f} to {max(took):.1f} s"
+        report.say(f"{name}: first calls, which compile, took {span}; no time has them in it")
 
 
 def gpu_cells(rows):

@@ -8,6 +8,7 @@ return is compared.
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -74,9 +75,7 @@ def time_stream(cell, shape, dtype, tf32, schedules, where, compiled=False):
     """The rows of one case, a row per schedule; compiled: torch.compile is a peer."""
     case = Case(cell, STEPS, shape.B, shape.I, (shape.H,) * shape.L, dtype=dtype, allow_tf32=tf32)
     row = {"cell": cell, "shape": shape.sizes, "dtype": dtype, "device": where.device, "tf32": tf32, "what": STEP}
-    return [
-        StreamTiming(**row, schedule=schedule, **measure(case, schedule, where, compiled)) for schedule in schedules
-    ]
+    return [StreamTiming(**row, schedule=name, **measure(case, name, where, compiled)) for name in schedules]
 
 
 def measure(case, schedule, where, compiled):
@@ -97,16 +96,16 @@ def compared_and_timed(instance, truth, schedule, where, compiled):
     rivals = [streams.torch_stream(instance, device), streams.torch_cell_stream(instance, device)]
     rivals += [streams.torch_cell_stream(instance, device, compiled=True)] if compiled else []
     rivals += [streams.onnxruntime_stream(instance, where.threads)] if with_onnx else []
+
+    def compared(make, **limits):
+        return attempt(make, lambda one: compare(case, as_contender(one), truth, wanted, **limits))
+
     with torch.inference_mode():
-        wanted = rivals[0].walk()
-        compile_s = {}
+        wanted, compile_s = rivals[0].walk(), {}
         for rival in rivals:
             begin = time.perf_counter()
             limits = {"limit_of": largest_trusted} if rival.name == TORCH else {}
-            made, rows, reason = attempt(
-                lambda rival=rival: rival,
-                lambda one, limits=limits: compare(case, as_contender(one), truth, wanted, **limits),
-            )
+            made, rows, reason = compared(lambda rival=rival: rival, **limits)
             agreement += rows if rival.name != TORCH else []
             if reason:
                 left_out[rival.name] = reason
@@ -114,10 +113,7 @@ def compared_and_timed(instance, truth, schedule, where, compiled):
                 line.append(made)
                 compile_s |= {COMPILED: time.perf_counter() - begin} if made.name == COMPILED else {}
         for make in (streams.stepper_stream, streams.call_stream):
-            made, rows, refusal = attempt(
-                lambda make=make: make(instance, device, schedule),
-                lambda own: compare(case, as_contender(own), truth, wanted),
-            )
+            made, rows, refusal = compared(partial(make, instance, device, schedule))
             agreement += rows
             if refusal:
                 return {"ok": False, "refusal": refusal, "agreement": agreement, "left_out": left_out}

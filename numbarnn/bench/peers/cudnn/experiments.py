@@ -62,14 +62,11 @@ def _single_bias(bias):
     (H,), b = case.hidden, instance.parameters[own]
     of_n = np.arange(3 * H) >= 2 * H
     moved = instance.parameters | {own: np.where(of_n, 0, b), other: np.where(of_n, b, 0)}
-    formulas = ("r * (R h + b)", "r * (R h) + b")
+    given = (instance.parameters, moved) if bias == "recurrent" else (moved, instance.parameters)
     near = [
-        formula
-        for formula, parameters in zip(
-            formulas if bias == "recurrent" else formulas[::-1], (instance.parameters, moved), strict=True
-        )
+        formula for formula, parameters in zip(("r * (R h + b)", "r * (R h) + b"), given, strict=True)
         if _same(instance, y, run_reference(case, None, instance.x, parameters, instance.h0)[0].y)
-    ]
+    ]  # fmt: skip
     return " and ".join(near) or "neither formula"
 
 

@@ -73,9 +73,7 @@ _PROTOTYPES = {
     ),
 }
 for _kind, _argument in (("Tensor", "tensor"), ("Dropout", "dropout"), ("RNN", "rnn"), ("RNNData", "rnnData")):
-    _PROTOTYPES |= dict.fromkeys(
-        (f"cudnn{verb}{_kind}Descriptor" for verb in ("Create", "Destroy")), f"p:{_argument}Desc"
-    )
+    _PROTOTYPES |= {f"cudnn{verb}{_kind}Descriptor": f"p:{_argument}Desc" for verb in ("Create", "Destroy")}
 # name -> ((argument, letter of its type), ...)
 PROTOTYPES = {
     function: tuple((argument.partition(":")[2], argument[0]) for argument in arguments.split())

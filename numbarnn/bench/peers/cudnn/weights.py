@@ -45,9 +45,8 @@ def places(library, handle, descriptor, chosen, base):
         layer, direction = divmod(pseudo_layer, chosen.directions)
         suffix = f"_l{layer}{'_reverse' if direction else ''}"
         given["pseudoLayer"] = pseudo_layer
-        layers = [
-            _linear_layer(library, itemsize, linLayerID=i, **given) for i in range(2 * G + bool(chosen.proj_size))
-        ]
+        numbers = range(2 * G + bool(chosen.proj_size))
+        layers = [_linear_layer(library, itemsize, linLayerID=number, **given) for number in numbers]
         for kind, group in (("ih", layers[:G]), ("hh", layers[G : 2 * G])):
             matrices, biases = zip(*group, strict=True)
             found |= _together(f"weight_{kind}{suffix}", matrices)
