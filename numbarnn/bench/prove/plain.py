@@ -6,6 +6,7 @@ them on the CPU, is asked only where there is no cuDNN.
 
 from contextlib import nullcontext
 from importlib.util import find_spec
+from itertools import product
 
 from numbarnn.bench.cases import cases
 from numbarnn.bench.cases.shapes import SETS
@@ -53,13 +54,11 @@ def questions(asked, of="recorded"):
 def _recorded():
     """The recorded sizes; in dtypes and cells that were not timed only those of one layer."""
     dtypes = [dtype for dtype in DTYPES if dtype != "bfloat16" or find_spec("ml_dtypes")]
-    for dtype in dtypes:
-        for cell in CELLS:
-            for shape in SETS["schedules"]:
-                usual = dtype in DTYPES[:2] and cell in CELLS[:2]
-                if usual or (shape.L == 1 and shape.T < 1000 and (dtype != "float64" or shape.H <= WIDEST_IN_FLOAT64)):
-                    sizes = shape.T, shape.B, shape.I, (shape.H,) * shape.L
-                    yield cases.Case(cell, *sizes, gradients="y", dtype=dtype)
+    for dtype, cell, shape in product(dtypes, CELLS, SETS["schedules"]):
+        usual = dtype in DTYPES[:2] and cell in CELLS[:2]
+        if usual or (shape.L == 1 and shape.T < 1000 and (dtype != "float64" or shape.H <= WIDEST_IN_FLOAT64)):
+            sizes = shape.T, shape.B, shape.I, (shape.H,) * shape.L
+            yield cases.Case(cell, *sizes, gradients="y", dtype=dtype)
 
 
 def told(answers):

@@ -7,7 +7,7 @@ Memory and energy are left to that command: a second of calls for each contender
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
-from itertools import zip_longest
+from itertools import product, zip_longest
 from math import exp, log
 from typing import Any, NamedTuple
 
@@ -45,32 +45,26 @@ def problems(of):
     every, auto = tuple(SCHEDULES), ("auto",)
     one_layer = tuple(name for name in every if name != "wavefront")  # which is stepwise then
     if of == "recorded":
-        for dtype in DTYPES:
-            for cell in CELLS:
-                for shape in SETS["schedules"]:
-                    own = every if shape.L > 1 else one_layer
-                    # "auto" for the tables, which have no others
-                    yield Problem(cell, shape, dtype, False, USUAL, own + auto)
+        for dtype, cell, shape in product(DTYPES, CELLS, SETS["schedules"]):
+            own = every if shape.L > 1 else one_layer
+            yield Problem(cell, shape, dtype, False, USUAL, own + auto)  # "auto" for the tables, which have no others
     elif of == "precision":
         rounded, split = (
             [Problem("lstm", shape, "float32", tf32, USUAL, own) for shape in SETS["schedules"]]
             for tf32, own in ((True, auto), ("3x", ("persistent",)))
         )
         halves = [Problem("lstm", shape, "bfloat16", False, USUAL, auto) for shape in SETS["schedules"]]
-        one = [
-            Problem(cell, shape, dtype, False, USUAL, one_layer)
-            for cell in CELLS for shape in ONE_SEQUENCE for dtype in DTYPES
-        ]  # fmt: skip
+        some = product(CELLS, ONE_SEQUENCE, DTYPES)
+        one = [Problem(cell, shape, dtype, False, USUAL, one_layer) for cell, shape, dtype in some]
         in_turn = zip_longest(one, rounded, split, halves if find_spec("ml_dtypes") else ())
         yield from (problem for some in in_turn for problem in some if problem is not None)
     elif of == "stream":
-        yield from (Problem(cell, shape, dtype, False, USUAL, auto)
-                    for cell in CELLS for shape in SETS["stream"] for dtype in ("float32", "float16"))  # fmt: skip
+        for cell, shape, dtype in product(CELLS, SETS["stream"], ("float32", "float16")):
+            yield Problem(cell, shape, dtype, False, USUAL, auto)
     else:
-        for name in ("deepbench-server", "deepbench-train", "deepbench-device"):
-            for dtype in DTYPES:
-                for cell, own in DEEPBENCH[name].items():
-                    yield from (Problem(cell, shape, dtype, False, SEMANTICS[name], auto) for shape in own)
+        for name, dtype in product(("deepbench-server", "deepbench-train", "deepbench-device"), DTYPES):
+            for cell, own in DEEPBENCH[name].items():
+                yield from (Problem(cell, shape, dtype, False, SEMANTICS[name], auto) for shape in own)
 
 
 def questions(asked, of):
