@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from numbarnn.layers import arguments, checks
+from numbarnn.passes.executor import with_each
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Array, State
@@ -19,7 +20,8 @@ class Stepper:
 
     Everything that does not change from step to step is worked out once: on the CPU a step costs little more than its
     arithmetic. The layer's weights are read at each step; a new `set_num_threads` counts from the next stepper on.
-    Steps of one stepper must not run at the same time.
+    Steps of one stepper must not run at the same time. A copy (by `copy`; by `deepcopy` and pickle with a copy of the
+    layer) goes on from the same state, and keeps its own.
 
     Args:
         layer: the layer, of one direction.
@@ -68,7 +70,7 @@ class Stepper:
         on from another one; None is zero."""
         if self._bound is not None:
             return arguments.as_state(self.layer.stack, *self._bound.state)
-        return self._state
+        return self._copied(self._state)
 
     @state.setter
     def state(self, state: State | None) -> None:
@@ -77,4 +79,13 @@ class Stepper:
         if self._bound is not None:
             self._bound.state = h, c
         else:
-            self._state = state if state is not None else arguments.as_state(stack, *stack.zero_state(self.batch))
+            zeros = stack.zero_state(self.batch)
+            given = [zero if one is None else one for one, zero in zip((h, c), zeros, strict=True)]
+            self._state = self._copied(arguments.as_state(stack, *given))
+
+    def _copied(self, state):
+        with self.layer.engine.activate():
+            return with_each(state, lambda array: array.copy())
+
+    def __reduce__(self):
+        return Stepper, (self.layer, self.batch, self.state)

@@ -1,5 +1,8 @@
 """Streaming: steps one at a time are what one call of all steps is."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -72,6 +75,29 @@ def test_state_can_be_set_and_results_are_copies():
         np.testing.assert_array_equal(array, before)
     step.state = (None, state[1])
     np.testing.assert_array_equal(step(second), layer(second[None], (None, state[1]))[0][0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_its_state_is_apart_from_arrays_of_the_caller(dtype):
+    """Steps that are bound, and steps that are calls."""
+    layer = nr.LSTM(3, 4, dtype=dtype, device="cpu", seed=0)
+    x, h = np.ones((1, 3), dtype), np.ones((1, 1, 4), dtype)
+    expected = layer(x[None], (h, 0 * h))[0][0]
+    step = layer.stepper(1, (h, None))
+    for array in (h, *step.state):
+        array[...] = np.nan
+    np.testing.assert_array_equal(step(x), expected)
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_copy_goes_on_by_itself(way, dtype):
+    step = nr.LSTM(3, 4, dtype=dtype, device="cpu", seed=0).stepper(2)
+    first, second, third = np.random.default_rng(0).standard_normal((3, 2, 3)).astype(dtype)
+    step(first)
+    other = way(step)
+    expected = step(second), step(third)
+    np.testing.assert_array_equal([other(second), other(third)], expected)
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing():
