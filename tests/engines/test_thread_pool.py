@@ -165,6 +165,36 @@ def test_calls_of_other_python_threads_go_on_alone(monkeypatch):
         assert (count_pieces(workers, 2, 1) == 1).all()
 
 
+@pytest.mark.parametrize("left", (1, 2))
+def test_fewer_threads_from_now_on_count_for_calls_that_wait_for_their_turn(left):
+    """A call that had waited for helpers who are no longer there would wait for ever."""
+    workers, what = thread_pool.ThreadPool(4), np.zeros(8 * 9, np.int64)
+
+    class Lock:
+        """Another Python thread takes it first, and sets the number of threads."""
+
+        def __init__(self, lock):
+            self.lock, self.release = lock, lock.release
+
+        def acquire(self, blocking=True):
+            workers._busy = self.lock
+            workers.resize(left)
+            workers._busy = self
+            return self.lock.acquire(blocking)
+
+        __enter__ = acquire
+
+        def __exit__(self, *_):
+            self.release()
+
+    workers._busy, what[0] = Lock(workers._busy), 5
+    call = threading.Thread(target=run_on, args=(workers, count_in_step, 4, what), daemon=True)
+    call.start()
+    call.join(30)
+    assert not call.is_alive()
+    assert what[8:].tolist() == [*[5, *[0] * 7] * left, *[0] * (64 - 8 * left)]
+
+
 def test_after_a_late_call_threads_are_not_asked_for_a_while(monkeypatch):
     """A thread that has a piece and no processor is waited for; so would the next calls."""
     now, used, takes = 100.0, [], 0.0

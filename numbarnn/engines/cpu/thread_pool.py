@@ -333,6 +333,10 @@ class ThreadPool:
             run_alone(item, function, what)
             return
         try:
+            threads = min(threads, self.available())  # there may be fewer since it waited for its turn
+            if threads == 1:
+                run_alone(item, function, what)
+                return
             if self.openmp is not None and self.openmp.size() >= threads:
                 self.openmp.run(item, function, threads, what)
                 return
