@@ -113,7 +113,7 @@ def forward(network, prepared, x, hx, cx):
         y, hy, cy, *more = calls.forward(call, x, state, sequences)
         reserve = tensor_of(more.pop()) if calls.reserves else None
         if network.uneven:
-            hy, cy, *more = [_joined(calls.stack, one) for one in (hy, cy, *more)]
+            hy, cy = _joined(calls.stack, hy), _joined(calls.stack, cy)
         results = tensor_of(y), tensor_of(hy), tensor_of(cy), tensor_of(more[0]) if more else None
     return *(results if dtype is None else with_each(results, lambda one: one.to(dtype))), reserve
 
@@ -173,8 +173,12 @@ def _by_layer(state, widths):
 
 
 def _joined(stack, state):
-    """The reverse."""
-    return stack.engine.array_module.concatenate(state, axis=2) if type(state) is list else state
+    """The reverse; also of h of one width in all layers, as with a projection, which is one array (L*D, B, P) there."""
+    if state is None:
+        return None
+    if type(state) is not list:
+        state = [state[first : first + stack.directions] for first in range(0, len(state), stack.directions)]
+    return stack.engine.array_module.concatenate(state, axis=2)
 
 
 def _host(lengths):

@@ -37,13 +37,15 @@ def test_states_of_every_step(form):
     assert [one.shape for one in nrt.LSTM(3, 5)(x[:, :0], output_states=True)[2]] == [(6, 0, 5)]
 
 
-def test_a_hidden_size_per_layer():
-    module = nrt.LSTM(3, [5, 4], bidirectional=True, batch_first=True)
-    assert module.num_layers == 2 and module.weight_ih_l1.shape == (16, 10)
+@pytest.mark.parametrize("P", [0, 2])
+def test_a_hidden_size_per_layer(P):
+    options = dict(bidirectional=True, batch_first=True, proj_size=P)
+    module = nrt.LSTM(3, [5, 4], **options)
+    assert module.num_layers == 2 and module.weight_ih_l1.shape == (16, 2 * (P or 5))
     x = torch.randn(2, 6, 3)
     y, (h, c) = module(x)
-    assert y.shape == (2, 6, 8) and [one.shape for one in c] == [(2, 2, 5), (2, 2, 4)]
-    layers = [nn.LSTM(3, 5, bidirectional=True, batch_first=True), nn.LSTM(10, 4, bidirectional=True, batch_first=True)]
+    assert y.shape == (2, 6, 2 * (P or 4)) and [one.shape for one in c] == [(2, 2, 5), (2, 2, 4)]
+    layers = [nn.LSTM(3, 5, **options), nn.LSTM(2 * (P or 5), 4, **options)]
     expected = x
     for number, layer in enumerate(layers):
         own = {key: value for key, value in module.state_dict().items() if f"_l{number}" in key}
@@ -51,10 +53,15 @@ def test_a_hidden_size_per_layer():
         expected, final = layer(expected, None)
         torch.testing.assert_close((h[number], c[number]), final)
     torch.testing.assert_close(y, expected)
+    found = torch.autograd.grad(sum(one.square().sum() for one in (y, *h, *c)), module.weight_hh_l1)
+    own = torch.autograd.grad(sum(one.square().sum() for one in (expected, *final)), layers[1].weight_hh_l0)
+    torch.testing.assert_close(found, own)
     again, _ = module(x, (h, c))
     assert not torch.allclose(again, y)
-    with pytest.raises(RuntimeError, match=r"Expected hidden\[0\]\[1\] size \(2, 2, 4\), got \[2, 2, 5\]"):
-        module(x, (h[:1] * 2, c))
+    _, (again, _) = torch.func.vmap(module)(torch.stack([x, x]))
+    torch.testing.assert_close([one[1] for one in again], h)
+    with pytest.raises(RuntimeError, match=r"Expected hidden\[1\]\[1\] size \(2, 2, 4\), got \[2, 2, 5\]"):
+        module(x, (h, c[:1] * 2))
 
 
 @pytest.mark.parametrize("options", [
