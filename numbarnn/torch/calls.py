@@ -3,6 +3,7 @@
 import torch
 
 from numbarnn.layers.private import split_steps
+from numbarnn.passes.executor import with_each
 from numbarnn.torch import batching, core  # noqa: F401 - which registers torch.ops.numbarnn and its rules
 from numbarnn.torch.eager import recurrence
 from numbarnn.torch.operators import autocast_dtype
@@ -37,7 +38,7 @@ def run(network, x, hx, cx, weights, **about):
     """
     weights = [weights] if isinstance(weights, torch.Tensor) else weights
     about = core.About(**about)
-    x, hx, cx, weights = _cast(x, joined(network, hx), joined_privates(network, cx), weights)
+    x, hx, cx, weights = _cast(network, x, hx, cx, weights)
     if not goes_by_operators(x, weights):
         core.check(network, about, x, hx, cx, weights)
     return _called(network, about, x, hx, cx, weights)
@@ -45,7 +46,7 @@ def run(network, x, hx, cx, weights, **about):
 
 def call(network, about, x, hx, cx, weights):
     """`run` of what the caller has checked, for modules."""
-    x, hx, cx, weights = _cast(x, joined(network, hx), joined_privates(network, cx), weights)
+    x, hx, cx, weights = _cast(network, x, hx, cx, weights)
     return _called(network, about, x, hx, cx, weights)
 
 
@@ -101,17 +102,18 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
     return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), lengths, resets, about.seed, *options)[:4]
 
 
-def _cast(x, hx, cx, weights):
-    """What autocast computes with, where it is on, see `operators.autocast_dtype`; else these as they are."""
+def _cast(network, x, hx, cx, weights):
+    """These with each state as one tensor; where autocast is on, as what it computes with, see
+    `operators.autocast_dtype`."""
     kind = "cuda" if x.is_cuda else "cpu"
-    if x.is_meta or not torch.is_autocast_enabled(kind):
-        return x, hx, cx, weights
-    dtype = autocast_dtype(kind)
+    if not x.is_meta and torch.is_autocast_enabled(kind):
+        dtype = autocast_dtype(kind)
 
-    def cast(tensor):
-        return tensor if tensor is None or tensor.dtype in (dtype, torch.float64) else tensor.to(dtype)
+        def cast(tensor):
+            return tensor if tensor.dtype in (dtype, torch.float64) else tensor.to(dtype)
 
-    return cast(x), cast(hx), cast(cx), [cast(weight) for weight in weights]
+        x, hx, cx, weights = with_each((x, hx, cx, weights), cast)  # first: autocast refuses to join some dtypes
+    return x, joined(network, hx), joined_privates(network, cx), weights
 
 
 # ------------------------------------------------------------------------------------------------------------- states

@@ -6,6 +6,7 @@ import warnings
 import torch
 
 from numbarnn.layers import checks
+from numbarnn.passes.executor import with_each
 from numbarnn.weights import BIAS_MODES
 
 
@@ -99,7 +100,7 @@ def fitted_input(input_size, x, state, weights, batch_first):
             f"RNN input dtype ({x.dtype}) does not match weight dtype ({weights.dtype}). "
             f"Convert input: input.to({weights.dtype}), or convert model: model.to({x.dtype})"
         )
-    return x.to(weights.dtype), None if state is None else tuple(one.to(weights.dtype) for one in state)
+    return with_each((x, state), lambda one: one.to(weights.dtype))
 
 
 def refuse_state(state, expected, name, x):

@@ -64,6 +64,21 @@ def test_a_hidden_size_per_layer(P):
         module(x, (h, c[:1] * 2))
 
 
+@pytest.mark.parametrize("own", [torch.float32, torch.float16])
+@pytest.mark.parametrize("sizes, P", [([5, 4], 0), ([5, 4], 2), ([5, 5], 0)])
+def test_states_in_autocast(sizes, P, own):
+    """Of another dtype than autocast's, and perhaps than the module's."""
+    module = nrt.LSTM(3, sizes, proj_size=P)
+    x = torch.randn(6, 2, 3)
+    _, state = module(x)
+    expected, _ = module(x, state)
+    module.to(own)
+    halves = [[one.half() for one in part] if isinstance(part, list) else part.half() for part in state]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = module(x.half(), halves)
+    torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01)
+
+
 @pytest.mark.parametrize("options", [
     dict(cell_clip=0.1), dict(bias="input"), dict(input_mode="skip"), dict(schedule="stepwise"), dict(dropout=0.5),
     dict(allow_tf32="3x"),
