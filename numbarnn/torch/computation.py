@@ -113,7 +113,7 @@ class Computation:
         if state is not None:
             states.check(self.stack, state, batch, x)
         if not batch:
-            y, state, *more = self._of_no_sequences(x, weights, about)
+            y, state, *more = self._of_no_sequences(x, state, weights, about)
         elif self.by_layer:
             y, state, *more = _layer_by_layer(self._networks, weights, (x, state), about, drop)
         else:
@@ -132,10 +132,11 @@ class Computation:
             every = [private.steps_for_callers(every[0], stack, first=1)]
         return [*private.steps_for_callers([y], stack), states.for_callers(stack, state), *every]
 
-    def _of_no_sequences(self, x, weights, about):
+    def _of_no_sequences(self, x, state, weights, about):
         """The results for a batch of 0 sequences, with gradients of 0 for all parameters, as torch.nn has them."""
-        whole = self.stack
-        nothing = x.sum() + sum(part.sum() * 0 for own in weights for part in own)
+        whole, given = self.stack, []
+        with_each(state, lambda one: given.append(one.sum()))
+        nothing = x.sum() + sum(given) + sum(part.sum() * 0 for own in weights for part in own)
 
         def empty(shape):
             return [empty(one) for one in shape] if isinstance(shape, list) else nothing.new_zeros(shape) + nothing

@@ -174,6 +174,12 @@ def test_nothing_to_do(name, shape):
     theirs, ours = pair(name)
     if shape[0]:
         torch_modules.assert_same(theirs, ours, torch.zeros(shape))
+        for module in (theirs, ours):
+            x = torch.zeros(shape)
+            state = [torch.zeros_like(one, requires_grad=True) for one in torch_modules.tensors(module(x)[1])]
+            y, _ = module(x, tuple(state) if len(state) > 1 else state[0])
+            found = torch.autograd.grad(y.sum(), [*state, *module.parameters()], allow_unused=True)
+            assert [one.shape for one in found] == [one.shape for one in (*state, *module.parameters())]
     else:
         for module in (theirs, ours):
             with pytest.raises(RuntimeError, match="Expected sequence length to be larger than 0 in RNN"):
