@@ -14,10 +14,11 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from numbarnn.common import code_cache, notice
+from numbarnn.common.forks import waited_for_by_forks
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _MADE_OF = ("common", "cells", "compile", "engines/cpu", "kernels/arrays")  # folders whose functions get compiled
-_lock = threading.RLock()
+_lock = waited_for_by_forks(threading.RLock())  # LLVM has locks of its own, too
 _addresses = {}  # symbol -> address, of this process
 
 

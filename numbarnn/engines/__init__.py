@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from threading import RLock
 
 from numbarnn.common import install
+from numbarnn.common.forks import freed_in_forks
 from numbarnn.cuda.compiler import simulated
 from numbarnn.engines.base import Engine, Job
 from numbarnn.kernels.step.groups import BackwardBuffers, ForwardBuffers
@@ -17,7 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 NAMES = ("cpu", "cuda", "sim")
-_lock = RLock()
+_lock = freed_in_forks(RLock())
 
 
 @cache

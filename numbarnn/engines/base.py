@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numbarnn.common.forks import freed_in_forks
 from numbarnn.kernels.step.groups import BackwardBuffers, ForwardBuffers
 
 EVERY_ROW = slice(None)
 CONSTANTS = 256  # that are known by the array they were made of, too
-_lock = threading.RLock()  # of all engines' constants
+_lock = freed_in_forks(threading.RLock())  # of all engines' constants
 
 
 class Job(NamedTuple):

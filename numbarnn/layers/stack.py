@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numbarnn import cells, engines, schedules
+from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
 from numbarnn.layers.arguments import checked_state
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from numbarnn.common.typing import AllowTF32, Bias, Sizes
 
 PROBLEMS = 256  # remembered by a stack
-_lock = threading.RLock()  # of all stacks' numbers of calls
+_lock = freed_in_forks(threading.RLock())  # of all stacks' numbers of calls
 
 
 @lru_cache(maxsize=4096)

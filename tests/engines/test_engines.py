@@ -174,6 +174,46 @@ def test_forked_process_has_its_own_threads():
     assert in_child(program).strip() == "done"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_process_has_its_own_locks():
+    """Whatever other threads did when it was forked: DataLoaders fork beside a thread that computes."""
+    program = """
+        import os, signal, threading, time
+        import numpy as np
+        import numbarnn as nr
+        from numbarnn import engines
+        from numbarnn.compile import native
+        from numbarnn.engines import base
+        from numbarnn.layers import stack
+        layer = nr.GRU(64, 64, 2, dropout=0.5, device="cpu", seed=0)
+        x = np.ones((20, 16, 64), np.float32)
+        layer.forward(x)
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            with engines._lock, base._lock, stack._lock, layer.engine._memory._lock:
+                with native._lock:
+                    held.set()
+                    time.sleep(0.5)  # that long it compiles
+                done.wait()
+
+        threading.Thread(target=hold).start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            layer.forward(x)
+            engines.get("cpu").constant(np.ones(3))
+            nr.RNN(8, 8, dtype="float64", device="cpu").forward(np.ones((1, 1, 8)))
+            os._exit(0)
+        done.set()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status == 0, status
+        print("done")
+    """
+    assert in_child(program).strip() == "done"
+
+
 # ------------------------------------------------------------------------------------------------- one per process
 def test_engines_are_made_once_by_threads_too():
     found = []

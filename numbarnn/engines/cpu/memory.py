@@ -7,6 +7,8 @@ import threading
 
 import numpy as np
 
+from numbarnn.common.forks import freed_in_forks
+
 SMALL = 1 << 16  # bytes below which NumPy's own memory is as fast
 MOST_KEPT = 1 << 28  # bytes kept at most
 _LINE = 64  # bytes of a line of the cache, at which arrays begin
@@ -29,7 +31,8 @@ class MemoryPool:
 
     def __init__(self):
         self._free, self._kept = {}, 0
-        self._lock = threading.RLock()  # as Python may collect arrays, and give back theirs, where it is held
+        # Reentrant: where it is held, Python may collect arrays, which give back theirs.
+        self._lock = freed_in_forks(threading.RLock())
 
     def empty(self, shape, dtype):
         """An array with unspecified contents, that begins with a line of the cache where it is large."""
