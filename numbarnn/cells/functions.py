@@ -202,7 +202,15 @@ def mean(x: Value) -> Value:
 
 def _units(x):
     """How many units there are."""
-    return x._trace.units() if isinstance(x, Traced) else len(x)
+    if isinstance(x, Traced):
+        return x._trace.units()
+    if np.ndim(x) == 0:
+        raise _not_per_unit(x)
+    return len(x)
+
+
+def _not_per_unit(x):
+    return error(f"{x!r} in place of a value per unit, of which there is one; expected what is computed from x or h")
 
 
 def _largest(x):
@@ -210,7 +218,7 @@ def _largest(x):
     if isinstance(x, Traced):
         return x._trace.apply("row_max", x)
     if np.ndim(x) == 0:
-        raise error(f"{x!r} in place of a value per unit, of which there is one; expected what is computed from x or h")
+        raise _not_per_unit(x)
     return np.broadcast_to(np.max(x, axis=0), np.shape(x))
 
 
