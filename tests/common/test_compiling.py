@@ -174,6 +174,7 @@ def nothing_said_yet(monkeypatch):
     monkeypatch.setattr(notice, "_said", set())
     monkeypatch.setattr(notice, "_spent", {})
     monkeypatch.setattr(notice, "PATIENCE_S", 0.05)
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # of a notebook's test: notices would be printed
 
 
 class Terminal:

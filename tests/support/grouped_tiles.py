@@ -3,6 +3,7 @@ run in the simulator and on the emulated GPU: 64 bytes of a row at once, of rows
 """
 
 from dataclasses import dataclass, replace
+from itertools import count
 
 from cases import Case
 from numbarnn import engines
@@ -12,6 +13,7 @@ from numbarnn.schedules.persistent import planner, residence
 from numbarnn.schedules.persistent import schedule as schedule
 
 GROUPS = 3  # at least: a first one, one in between, a last one
+_numbers = count()  # of devices: no two are the same
 WORDS_OF_A_GROUP = 4  # that a lane has on the way of each 8 sequences: 16 bytes, so that a group is one chunk
 
 
@@ -22,7 +24,7 @@ def choose(monkeypatch, device, profile, **changes):
         profile: the DeviceProfile that `changes` begin with.
         changes: fields of it; in capitals the planner's constants, such as UNITS=(8,), and those of `residence`.
     """
-    changes["name"] = f"{profile.name} for {monkeypatch} {changes}"  # the planner remembers devices by all they are
+    changes["name"] = f"{profile.name} {next(_numbers)}"  # the planner remembers devices by all they are
     for name in [name for name in changes if name.isupper()]:
         monkeypatch.setattr(residence if hasattr(residence, name) else planner, name, changes.pop(name))
     monkeypatch.setattr(engines.get(device), "profile", replace(profile, **changes), raising=False)
