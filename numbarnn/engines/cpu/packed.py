@@ -7,9 +7,11 @@ after reading where it writes.
 """
 
 import threading
+from collections import deque
 
 import numpy as np
 
+from numbarnn.common.forks import freed_in_forks
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.vectors import numbers_at, own_numbers
 
@@ -54,19 +56,19 @@ def fingerprint(address, count):
 
 
 class _Lent:
-    """Panels that a call has, and the fingerprint of each; they return to where they came from with it.
+    """Panels that a call has, and the fingerprint of each; with it they return to where they came from.
 
     Attributes:
         key: which weights they are of. panels, prints: arrays.
     """
 
-    __slots__ = ("_owner", "key", "panels", "prints")
+    __slots__ = ("_returned", "key", "panels", "prints")
 
-    def __init__(self, owner, key, panels, prints):
-        self._owner, self.key, self.panels, self.prints = owner, key, panels, prints
+    def __init__(self, returned, key, panels, prints):
+        self._returned, self.key, self.panels, self.prints = returned, key, panels, prints
 
-    def __del__(self):
-        self._owner._take_back(self)
+    def __del__(self):  # wherever Python collects it, so it waits for no lock
+        self._returned.append((self.key, self.panels, self.prints))
 
 
 class PackedWeights:
@@ -77,8 +79,8 @@ class PackedWeights:
     """
 
     def __init__(self, empty):
-        self._empty, self._free, self._kept = empty, [], 0  # of (key, panels, prints), the last returned last
-        self._lock = threading.RLock()  # as Python may collect what was lent where it is held
+        self._empty, self._free, self._returned = empty, [], deque()  # of (key, panels, prints), the oldest first
+        self._lock = freed_in_forks(threading.RLock())
 
     def lend(self, key, shape, dtype):
         """Panels for a call of its own, with `key`, `panels` and `prints`; fingerprints are NOTHING at first.
@@ -87,22 +89,20 @@ class PackedWeights:
             key: hashable: where the weights stand, and how they are cut into panels. shape: of the panels.
         """
         with self._lock:
-            for number in reversed(range(len(self._free))):
-                if self._free[number][0] == key:
-                    _, panels, prints = self._free.pop(number)
-                    self._kept -= panels.nbytes
-                    return _Lent(self, key, panels, prints)
-        return _Lent(self, key, self._empty(shape, dtype), np.zeros(shape[0], np.uint64))
+            free = self._free
+            while self._returned:
+                free.append(self._returned.popleft())
+            found = next((number for number in reversed(range(len(free))) if free[number][0] == key), None)
+            panels, prints = (None, None) if found is None else free.pop(found)[1:]
+            kept = sum(own.nbytes for _, own, _ in free)
+            while kept > MOST_KEPT:
+                kept -= free.pop(0)[1].nbytes
+        if panels is None:
+            panels, prints = self._empty(shape, dtype), np.zeros(shape[0], np.uint64)
+        return _Lent(self._returned, key, panels, prints)
 
     def clear(self):
         """Forget what no call uses."""
         with self._lock:
-            free, self._free, self._kept = self._free, [], 0
-        free.clear()
-
-    def _take_back(self, lent):
-        with self._lock:
-            self._free.append((lent.key, lent.panels, lent.prints))
-            self._kept += lent.panels.nbytes
-            while self._kept > MOST_KEPT:
-                self._kept -= self._free.pop(0)[1].nbytes
+            self._returned.clear()
+            self._free.clear()
