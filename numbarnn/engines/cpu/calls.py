@@ -47,9 +47,10 @@ class CompiledCell:
         Args:
             kind: "infer", "train" or "backward".
         """
-        if kind not in self._known:
-            self._known[kind] = self._make(kind)
-        return Call.from_buffer_copy(self._known[kind][0])
+        known = self._known.get(kind)
+        if known is None:  # another thread may have made it too: calls have the address of its stages, which must stay
+            known = self._known.setdefault(kind, self._make(kind))
+        return Call.from_buffer_copy(known[0])
 
     def _make(self, kind):
         cell, back = self.cell, kind == "backward"

@@ -111,7 +111,7 @@ class CpuEngine(HostEngine):
         cell, dtype = buffers.cell, buffers.states.h.dtype
         compiled = self._cells.get((id(cell), dtype.char))  # whose hash takes longer than all the rest
         if compiled is None:
-            compiled = self._cells[id(cell), dtype.char] = CompiledCell(cell, str(dtype))
+            compiled = self._cells.setdefault((id(cell), dtype.char), CompiledCell(cell, str(dtype)))
         return compiled
 
     def _threads(self, work, parts, enough=None):
