@@ -87,5 +87,5 @@ class Stepper:
         with self.layer.engine.activate():
             return with_each(state, lambda array: array.copy())
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[Stepper], tuple[Any, int, State]]:
         return Stepper, (self.layer, self.batch, self.state)
