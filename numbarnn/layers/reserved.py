@@ -28,6 +28,7 @@ class Shape(NamedTuple):
         padded, resets: whether there were lengths, and resets.
         batch_major: x, y, dy and dx are (B, T, ...).
         keeps_states: whether all private states were asked for.
+        from_zero: there was no initial h, see `ForwardPass`.
     """
 
     steps: int
@@ -36,6 +37,7 @@ class Shape(NamedTuple):
     resets: bool = False
     batch_major: bool = False
     keeps_states: bool = False
+    from_zero: bool = False
 
 
 def reserve_size(stack, shape, dtype):
@@ -66,7 +68,7 @@ class PlannedCalls:
         self._hows = {}
         self.has_checkpoints = problem.has_checkpoints
         self._forward_plan = None if self.has_checkpoints else self._schedule.plan_forward(problem)
-        self._kind = problem, reserves, arrays.into  # of calls, for `BoundPasses`
+        self._kind = problem, reserves, shape.from_zero, arrays.into  # of calls, for `BoundPasses`
 
     def call(self, weights, seed=0):
         """The `passes.forward.Call` with these weights, a flat buffer, for `forward` and `backward`.
@@ -77,6 +79,7 @@ class PlannedCalls:
         stack = self.stack
         parameters, flat, formed = stack.kernel_weights.of(weights)
         options = {"seed": seed, "caller": stack.caller, "reserves": self.reserves, "formed": formed}
+        options["from_zero"] = self.shape.from_zero
         return Call(stack.engine, self._problem, parameters, flat, **options)
 
     def forward(self, call, x, state, sequences=EVERY_STEP):

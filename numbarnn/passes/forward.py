@@ -28,6 +28,7 @@ class Call(NamedTuple):
         watched: in training, on an engine that compares as a job: `samples.places` of the weights and of the last
             layer's h, from which a change before backward is seen; else None.
         reserves: keep all that backward reads besides x and the weights in one buffer (`reserve`).
+        from_zero: of a call with a reserve, whose initial states backward does not see: there is no initial h.
         formed: the `FormedWeights` whose views `weights` are, where kernels read what is made of the parameters.
         origin: where the steps stand in the call whose random numbers they draw.
         step_mask: of a segment, (1, T + 2, B); None where there is none, or it follows from lengths and resets.
@@ -42,6 +43,7 @@ class Call(NamedTuple):
     caller: str = ""
     watched: Any = None
     reserves: bool = False
+    from_zero: bool = False
     formed: Any = None
     origin: Origin = WHOLE
     step_mask: Any = None
@@ -67,7 +69,7 @@ class ForwardPass(Pass, Reserving):
     """
 
     table = buffers.Table(buffers.FORWARD)
-    remade = from_zero = False
+    remade = False
 
     def __init__(self, call, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
         self._begin_with(call)
@@ -76,7 +78,9 @@ class ForwardPass(Pass, Reserving):
             self.keep_in(None)
         self.allocate("call")
         self.hx, self.cx = self.take("hx", hx), self.take("cx", cx)
-        self.x_shape, self.fill, self.from_zero = x.shape, fill, hx is None and not call.reserves
+        self.x_shape, self.fill = x.shape, fill
+        if not call.reserves:
+            self.from_zero = hx is None
         self.rewrites = self.y_copy is not None
         if self.x_copy is None:  # backward reads it again
             self.x = self.take("x", x, own=problem.training)
@@ -116,6 +120,7 @@ class ForwardPass(Pass, Reserving):
         """Know the call; no buffers yet."""
         self.weights, self.flat, self.seed, self.call, self.caller = call[2:7]
         self.watched, self.formed, self.origin = call.watched, call.formed, call.origin
+        self.from_zero = call.from_zero
         super().__init__(call.engine, call.problem, call.engine.allocate(self.flat, call.problem))
         self.scale = None
 

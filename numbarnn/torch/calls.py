@@ -60,7 +60,7 @@ def _called(network, about, x, hx, cx, weights):
     elif keep:
         y, hy, cy, every = recurrence(network, about, x, hx, cx, *weights)
     else:
-        prepared = core.prepare(network, about, x, weights, keep=False)
+        prepared = core.prepare(network, about, x, hx, weights, keep=False)
         y, hy, cy, every, _ = core.forward(network, prepared, x, hx, cx)
     if not network.private:
         cy = None

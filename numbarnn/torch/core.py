@@ -41,14 +41,13 @@ class About(NamedTuple):
     training: bool = False
     seed: Any = None
 
-    def shape_of(self, x):
-        """The `reserved.Shape` of the call."""
+    def shape_of(self, x, hx):
+        """The `reserved.Shape` of a call."""
         steps, batch, _ = x.shape
         if self.batch_first:
             steps, batch = batch, steps
-        return Shape(
-            steps, batch, self.lengths is not None, self.resets is not None, self.batch_first, self.output_states
-        )
+        ends = self.lengths is not None, self.resets is not None
+        return Shape(steps, batch, *ends, self.batch_first, self.output_states, hx is None)
 
 
 class Prepared(NamedTuple):
@@ -66,9 +65,9 @@ class Prepared(NamedTuple):
     dtype: torch.dtype | None = None
 
 
-def prepare(network, about, x, weights, keep):
+def prepare(network, about, x, hx, weights, keep):
     """The `Prepared` call of what `check` has found right; keep: backward may follow."""
-    shape, sequences = about.shape_of(x), EVERY_STEP
+    shape, sequences = about.shape_of(x, hx), EVERY_STEP
     prepared = prepare_again(network, shape, about.seed, weights, keep or about.seed is not None)
     engine = prepared.call.engine
     with stream_of(x):

@@ -26,7 +26,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, network, prepared, x, hx, cx, *weights):
         if type(prepared) is core.About:
-            prepared = core.prepare(network, prepared, x, weights, keep=True)
+            prepared = core.prepare(network, prepared, x, hx, weights, keep=True)
         y, hy, cy, states, reserve = core.forward(network, prepared, x, hx, cx)
         ctx.set_materialize_grads(False)
         ctx.call, shape = (network, prepared), prepared.calls.shape

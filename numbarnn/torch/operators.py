@@ -44,7 +44,7 @@ def rnn_forward(
     about = core.About(lengths, resets, padding_value, batch_first, every_state, seed=seed)
     found = Network.of_key(network)
     core.check(found, about, x, hx, cx, weights)
-    prepared = core.prepare(found, about, x, weights, keep)
+    prepared = core.prepare(found, about, x, hx, weights, keep)
     y, hy, cy, states, reserve = core.forward(found, prepared, x, hx, cx)
     reserve = reserve if keep else None
     if reserve is not None and y.untyped_storage().data_ptr() == reserve.untyped_storage().data_ptr():
@@ -60,7 +60,7 @@ def _nothing(like, result, dtype=None):
 @rnn_forward.register_fake
 def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep):
     found = Network.of_key(network)
-    stack, shape = found.stack, core.About(lengths, resets, batch_first=batch_first).shape_of(x)
+    stack, shape = found.stack, core.About(lengths, resets, batch_first=batch_first).shape_of(x, hx)
     y = x.new_empty((*x.shape[:2], stack.directions * stack.output_widths[-1]))
     of_h, of_c = core.state_shapes(found, shape.batch)
     size = reserved.reserve_size(stack, shape, dtype=DTYPES[computes_in(x)]) if keep else 0
@@ -88,12 +88,13 @@ def rnn_backward(
     resets: bool,
     batch_first: bool,
     every_state: bool,
+    from_zero: bool,
     need_x: bool,
     need_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dx, dhx, dcx and the flat dw of a forward call; x is needed for dw, and for all with checkpoints. The reserve
     stays what it is."""
-    shape = reserved.Shape(steps, batch, padded, resets, batch_first, every_state)
+    shape = reserved.Shape(steps, batch, padded, resets, batch_first, every_state, from_zero)
     found, need = Network.of_key(network), Need(need_x, need_weights, again=True)
     every = found.stack.checkpoint_every
     if x is None and every and every < steps:
@@ -108,7 +109,7 @@ def rnn_backward(
 
 @rnn_backward.register_fake
 def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, *options):
-    *_, batch_first, _, need_x, need_weights = options
+    _, _, batch_first, _, _, need_x, need_weights = options
     found, like = Network.of_key(network), weights[0]
     outer = (batch, steps) if batch_first else (steps, batch)
     of_h, of_c = core.state_shapes(found, batch)
@@ -118,12 +119,11 @@ def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, 
 
 # ----------------------------------------------------------------------------------------------------------- autograd
 def _set_up(ctx, inputs, output):
-    x, _, _, weights, lengths, resets, seed, network, _, batch_first, every_state, keep = inputs
+    x, hx, _, weights, lengths, resets, seed, network, _, batch_first, every_state, keep = inputs
     ctx.set_materialize_grads(False)
-    steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
-    padded, keeps_x = lengths is not None, not (batch_first or lengths is not None)
-    keeps_x = keeps_x or Network.of_key(network).stack.checkpoint_every
-    ctx.call = network, steps, batch, padded, resets is not None, batch_first, every_state
+    shape = core.About(lengths, resets, batch_first=batch_first, output_states=every_state).shape_of(x, hx)
+    keeps_x = not (shape.batch_major or shape.padded) or Network.of_key(network).stack.checkpoint_every
+    ctx.network, ctx.shape = network, shape
     ctx.needs, ctx.count, ctx.keep = ctx.needs_input_grad, len(weights), keep
     ctx.save_for_backward(x if keeps_x else None, output[4], seed, *weights)
     ctx.mark_non_differentiable(output[4])
@@ -133,14 +133,13 @@ def _backward(ctx, dy, dhy, dcy, d_states, _):
     if not ctx.keep:
         raise RuntimeError("this call of numbarnn::rnn_forward kept nothing for backward: pass keep=True")
     x, reserve, seed, *weights = ctx.saved_tensors
-    network = Network.of_key(ctx.call[0])
-    dcy, d_states = dcy if network.private else None, d_states if ctx.call[-1] else None
+    network, shape = Network.of_key(ctx.network), ctx.shape
+    dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
     needs_x, needs_hx, needs_cx, needs_weights = ctx.needs_input_grad[:4]
     need_weights = any(needs_weights) if isinstance(needs_weights, list | tuple) else needs_weights
     reads_x = need_weights or network.stack.checkpoint_every
-    dx, dhx, dcx, dw = torch.ops.numbarnn.rnn_backward(
-        dy, dhy, dcy, d_states, x if reads_x else None, weights, reserve, seed, *ctx.call, needs_x, need_weights
-    )
+    x, of_call = x if reads_x else None, (ctx.network, *shape, needs_x, need_weights)
+    dx, dhx, dcx, dw = torch.ops.numbarnn.rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, *of_call)
     dw = gradients_of(network, weights, dw) if need_weights else [None] * len(weights)
     states = dhx if needs_hx else None, dcx if needs_cx else None
     return dx if needs_x else None, *states, dw, *[None] * 8

@@ -62,7 +62,7 @@ def again(network, form, batch_first, x, hx, weights):
     h, c = (hx, None) if hx is None or not network.private else hx
     keep = torch.is_grad_enabled() and requires_grad(x, h, c, weights)
     if keep not in last.prepared:
-        last.prepared[keep] = _prepared(network, core.About(batch_first=batch_first), x, weights, keep)
+        last.prepared[keep] = _prepared(network, core.About(batch_first=batch_first), x, h, weights, keep)
     prepared = last.prepared[keep]
     if prepared is None:
         return None
@@ -73,9 +73,9 @@ def again(network, form, batch_first, x, hx, weights):
     return y, (h, c) if network.private else h
 
 
-def _prepared(network, about, x, weights, keep):
+def _prepared(network, about, x, hx, weights, keep):
     """The `core.Prepared` call of parameters that are views of one buffer, else None."""
-    prepared, known = core.prepare(network, about, x, weights, keep), network.last_weights
+    prepared, known = core.prepare(network, about, x, hx, weights, keep), network.last_weights
     is_theirs = prepared.dtype is None and known is not None and prepared.call.flat is known.array
     return prepared if is_theirs else None
 

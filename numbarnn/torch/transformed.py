@@ -29,8 +29,8 @@ class Forward(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         lengths, resets, seed, network, _, batch_first, every_state, x, hx, cx, *weights = inputs
         ctx.set_materialize_grads(False)
-        steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
-        ctx.call = network, steps, batch, lengths is not None, resets is not None, batch_first, every_state
+        about = core.About(lengths, resets, batch_first=batch_first, output_states=every_state)
+        ctx.network, ctx.shape = network, about.shape_of(x, hx)
         ctx.given = hx is not None, cx is not None
         ctx.mark_non_differentiable(output[4])
         ctx.save_for_backward(x, output[4], seed, *weights)
@@ -38,9 +38,9 @@ class Forward(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy, dhy, dcy, d_states, _):
         x, reserve, seed, *weights = ctx.saved_tensors
-        network = Network.of_key(ctx.call[0])
-        dcy, d_states = dcy if network.private else None, d_states if ctx.call[-1] else None
-        dx, dhx, dcx, dw = Backward.apply(ctx.call, dy, dhy, dcy, d_states, x, reserve, seed, *weights)
+        network, shape = Network.of_key(ctx.network), ctx.shape
+        dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
+        dx, dhx, dcx, dw = Backward.apply(ctx.network, shape, dy, dhy, dcy, d_states, x, reserve, seed, *weights)
         states = [one if given else None for one, given in zip((dhx, dcx), ctx.given, strict=True)]
         return *[None] * 7, dx, *states, *gradients_of(network, weights, dw)
 
@@ -48,16 +48,16 @@ class Forward(torch.autograd.Function):
 class Backward(torch.autograd.Function):
     """dx, dhx, dcx and the flat dw, as `operators.rnn_backward` returns them; no further gradients.
 
-    Args of apply: what follows `seed` among the operator's arguments, up to every_state; dy, dhy, dcy, d_states, x,
-        the reserve, seed, the parameters.
+    Args of apply: the network's key, the `reserved.Shape`; dy, dhy, dcy, d_states, x, the reserve, seed, the
+        parameters.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(call, dy, dhy, dcy, d_states, x, reserve, seed, *weights):
+    def forward(network, shape, dy, dhy, dcy, d_states, x, reserve, seed, *weights):
         return torch.ops.numbarnn.rnn_backward(
-            dy, dhy, dcy, d_states, x, list(weights), reserve, seed, *call, True, True
+            dy, dhy, dcy, d_states, x, list(weights), reserve, seed, network, *shape, True, True
         )
 
     @staticmethod

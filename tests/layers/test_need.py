@@ -133,7 +133,7 @@ def assert_a_reserve_is_all(name, odd, overwrites):
         options = {"lengths": lengths, "resets": resets.T if layer.batch_first else resets, "padding_value": 0.5}
     y, _, tape = layer.forward(x, **options)
     grads = layer.backward(tape, dy)
-    shape = reserved.Shape(STEPS, BATCH, odd, odd, layer.batch_first)
+    shape = reserved.Shape(STEPS, BATCH, odd, odd, layer.batch_first, from_zero=True)
     calls = reserved.PlannedCalls(stack, shape)
     call = calls.call(layer.weights, stack.seed)
     again = calls.forward(call, x, (None, None), about)
@@ -153,3 +153,28 @@ def assert_a_reserve_is_all(name, odd, overwrites):
                 np.testing.assert_array_equal(found, expected)
             else:
                 assert found is None
+
+
+@by_layer
+@pytest.mark.parametrize("binds", [nullcontext, bound_each_time], ids=["bound", "not_bound"])
+def test_a_reserve_tells_calls_with_a_state_from_those_without(name, binds):
+    """In turns, as bound calls are kept: each sums the gradient of R over the rows that its ordinary call does."""
+    with binds():
+        layer = LAYERS[name]()
+    stack, (x, dy) = layer.stack, inputs(layer)
+    last = layer.forward(x)[1]
+    h, c = (last[0], last[1]) if isinstance(last, tuple) else (last, None)
+    if c is not None and stack.cell.num_private > 1:
+        c = np.concatenate(last[1:], axis=2)
+    for _ in range(2):
+        for given, state in ((None, (None, None)), (last, (h, c))):
+            layer.training_calls = 0
+            tape = layer.forward(x, given)[2]
+            grads = layer.backward(tape, dy)
+            calls = reserved.PlannedCalls(
+                stack, reserved.Shape(STEPS, BATCH, batch_major=layer.batch_first, from_zero=given is None)
+            )
+            call = calls.call(layer.weights, stack.seed)
+            *_, reserve = calls.forward(call, x, state)
+            *_, dw = calls.backward(call, x, reserve, Given(dy))
+            np.testing.assert_array_equal(dw, grads.weights)

@@ -96,10 +96,10 @@ def calls_and_needs():
 @pytest.mark.parametrize("call, need", list(calls_and_needs()))
 def test_backward_is_as_operators_must_be(call, need):
     _, given = arguments(OPTIONS["both_ways"], CALLS[call])
-    x, _, _, weights, lengths, resets, seed, key, _, batch_first, every_state, _ = given
+    x, hx, _, weights, lengths, resets, seed, key, _, batch_first, every_state, _ = given
     with torch.no_grad():
         y, hy, _, states, reserve = torch.ops.numbarnn.rnn_forward(*given)
-    about = key, 6, 4, lengths is not None, resets is not None, batch_first, every_state
+    about = key, 6, 4, lengths is not None, resets is not None, batch_first, every_state, hx is None
     weights, d_states = [weight.detach() for weight in weights], states if every_state else None
     torch.library.opcheck(
         torch.ops.numbarnn.rnn_backward, (y, hy, None, d_states, x.detach(), weights, reserve, seed, *about, *need)

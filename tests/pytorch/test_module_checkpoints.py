@@ -138,7 +138,7 @@ def test_the_operator_without_x_says_what_is_missing(steps, needed):
         y, *_, reserve = torch.ops.numbarnn.rnn_forward(x, None, None, weights, *options)
 
     def backward():
-        about = network.key, steps, B, False, False, False, False
+        about = network.key, steps, B, False, False, False, False, True
         return torch.ops.numbarnn.rnn_backward(y, None, None, None, None, weights, reserve, None, *about, True, False)
 
     if needed:

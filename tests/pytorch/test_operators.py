@@ -1,9 +1,12 @@
 """`numbarnn.torch.calls.run` and the operators under it, against torch.nn and in what PyTorch does with functions."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import numbarnn as nr  # noqa: E402
+import numbarnn.torch as nrt  # noqa: E402
 from numbarnn.torch.calls import run  # noqa: E402
 from numbarnn.torch.networks import Network  # noqa: E402
 from torch_networks import CELLS, SIZES, Setup, assert_near, leaf  # noqa: E402
@@ -208,3 +211,43 @@ def test_vmap_over_an_ensemble_and_gradients_of_each_example():
     x, one = s.x.unsqueeze(2), [weights[0] for weights in several]  # one sequence each
     each = torch.vmap(gradient, (None, 1))(one, x)
     assert_near([grad.sum(0) for grad in each], list(gradient(one, s.x)))
+
+
+def gradients_by(route, module, x, state):
+    """(y, the gradients of all parameters) of a module's call."""
+    if route == "func":
+        parameters = dict(module.named_parameters())
+
+        def total(parameters):
+            y = torch.func.functional_call(module, parameters, (x, state))[0]
+            return y.sum(), y
+
+        gradients, (_, y) = torch.func.grad_and_value(total, has_aux=True)(parameters)
+        return y, [gradient.detach() for gradient in gradients.values()]
+    compiled = torch.compile(module, backend="aot_eager") if route == "compiled" else module
+    for _ in range(3):  # the later ones repeat the first
+        module.zero_grad()
+        y = compiled(x, state)[0]
+        y.sum().backward()
+    return y, [parameter.grad for parameter in module.parameters()]
+
+
+@pytest.mark.parametrize("steps", [1, 6])
+@pytest.mark.parametrize("route", ["eager", "func", "compiled"])
+def test_without_a_state_there_is_no_product_of_zeros(route, steps):
+    """In turns with calls that have one; the same bits as numbarnn's own calls, and R is not read by the first step."""
+    module = nrt.LSTM(5, 24, bidirectional=True)
+    layer, x = nr.convert.from_torch(module, device="cpu"), torch.randn(steps, 3, 5)
+    zeros = torch.zeros(2, 3, 24)
+    for state in (None, (zeros, zeros), None):
+        y, gradients = gradients_by(route, module, x, state)
+        arrays = None if state is None else tuple(one.numpy() for one in state)
+        own, _, tape = layer.forward(x.numpy(), arrays)
+        expected = layer.backward(tape, np.ones_like(own)).params
+        np.testing.assert_array_equal(y.detach(), own)
+        for (name, _), found in zip(module.named_parameters(), gradients, strict=True):
+            np.testing.assert_array_equal(found, expected[name], err_msg=name)
+    with torch.no_grad():
+        module.weight_hh_l0.fill_(torch.nan), module.weight_hh_l0_reverse.fill_(torch.nan)
+    y, gradients = gradients_by(route, module, x[:1], None)
+    assert y.isfinite().all() and all(one.isfinite().all() for one in gradients)

@@ -84,6 +84,18 @@ MUTATIONS = {
         "return slice(batch, None) if direction == 1",
         "tests/layers/test_absent_state.py",
     ),
+    "bound_with_and_without_a_state_are_one": Mutation(
+        "numbarnn/layers/reserved.py",
+        "problem, reserves, shape.from_zero, arrays.into",
+        "problem, reserves, arrays.into",
+        "tests/layers/test_need.py -k with_a_state",
+    ),
+    "absent_state_is_not_told": Mutation(
+        "numbarnn/torch/core.py",
+        "self.output_states, hx is None)",
+        "self.output_states, False)",
+        "tests/pytorch/test_operators.py -k product_of_zeros",
+    ),
     "cpu_last_unit_of_second_tile": Mutation(
         "numbarnn/engines/cpu/cell_steps.py",
         "_put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n)",

@@ -36,7 +36,8 @@ def check_needs(name, device, schedule, calls=1, **options):
                 assert found is None or np.array_equal(host(found), host(expected))
         if call:
             continue
-        calls, given = reserved.PlannedCalls(stack, reserved.Shape(STEPS, BATCH)), Given(dy)
+        calls = reserved.PlannedCalls(stack, reserved.Shape(STEPS, BATCH, from_zero=True))
+        given = Given(dy)
         reserving = calls.call(layer.weights, stack.seed)
         again, _, _, reserve = calls.forward(reserving, x, (None, None))
         assert np.array_equal(host(again), host(y))
