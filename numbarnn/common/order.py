@@ -4,7 +4,7 @@ of which sequences are out of the ordinary.
 Plain functions of ints: Python, `numba.njit` and `cuda.jit(device=True)` run them alike.
 """
 
-# Codes of a step of one sequence, a uint8 each; 0 is an ordinary step.
+# What a step mask says of one step of one sequence, a uint8: 0 is an ordinary step.
 RESET = 1  # the state before the step counts as zero
 SKIP = 2  # beyond the sequence's length: the state is carried through, nothing else happens
 

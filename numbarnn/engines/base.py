@@ -43,19 +43,19 @@ class Engine(ABC):
         name: "cpu", "cuda" or "sim".
         array_module: numpy or cupy.
         device: what the engine runs on, for people.
-        fuses_input: `forward_steps` computes x Wᵀ of its steps too, from the buffers' x and W, so that plans have
-            no "input" tasks.
-        has_halves: it computes what is stored in 16 bits.
-        records_jobs: `run_jobs` gets faster when a call comes again, so that all plans run by it.
-        binds_calls: what a pass's tasks became may be called again, with what then stands in the arrays, so that small
-            calls are bound once.
-        watches_in_jobs: calls return before they are done, so that what must not change between forward and backward is
-            noted and compared as jobs of theirs (`note`, `compare`); else by `watch`.
+        fuses_input: `forward_steps` multiplies x by W too, so that plans have no "input" tasks.
+        has_halves: it takes float16 and bfloat16.
+        records_jobs: `run_jobs` records the jobs of a call and replays them when it comes again, so every plan runs by
+            it, also one that is not concurrent.
+        binds_calls: the functions that a pass's tasks became may be called again, on the same arrays with other
+            contents: so small calls are bound once (`numbarnn.passes.bound`).
+        watches_in_jobs: calls return before their work is done. So whether x or weights change between forward and
+            backward is found out by jobs of the calls (`note`, `compare`), elsewhere by the host (`watch`).
         weights_in_one: its kernels know weights by their places in one array.
         profile: what planners know of the device, hashable; None if there is nothing to know.
-        few_lines, work_per_line: how much of an array a fingerprint reads, in lines of
-            `numbarnn.kernels.arrays.samples`: that many at least, and one for so many multiply-adds of the forward
-            call, so that noting and comparing take less than 2 % of forward and backward.
+        few_lines, work_per_line: a fingerprint reads a line of an array (see `numbarnn.kernels.arrays.samples`) for
+            each `work_per_line` multiply-adds of the forward call, but at least `few_lines`. So noting and comparing
+            take less than 2 % of forward and backward.
     """
 
     name: str
@@ -82,9 +82,9 @@ class Engine(ABC):
         """A function (name, shape, dtype) that allocates the arrays of a call, with unspecified contents.
 
         Args:
-            weights, kind: of calls with the same array of weights and one `kind`, hashable, arrays of one name have one
-                shape and dtype. An engine that records jobs gives them the memory of earlier ones, so that it can
-                replay.
+            weights, kind: the array of all weights, and something hashable. In calls with the same two, an array of a
+                name has the same shape and dtype; an engine that records jobs gives it the memory that it had in an
+                earlier call, so that recordings can be replayed.
         """
         empty = self.empty
         return lambda name, shape, dtype: empty(shape, dtype)
@@ -140,8 +140,8 @@ class Engine(ABC):
         return array
 
     def handed_over(self, allocate, name, array):
-        """A result, in memory of that name, as its caller gets it: a copy where callers keep so many that later calls
-        would have to write to ever new memory."""
+        """A result, in memory of that name, as its caller gets it. It is a copy where callers keep so many results that
+        calls would hardly ever find memory of that name free, and so replay nothing."""
         return array
 
     def watch(self, arrays, places):
@@ -204,8 +204,8 @@ class Engine(ABC):
         raise NotImplementedError(f"calls on {self.name} fail where they are made")
 
     def joined(self, functions):
-        """Functions without arguments that do the same one after another, perhaps fewer; on an engine that binds
-        calls."""
+        """The same work as these functions without arguments do one after another, perhaps in fewer functions; on an
+        engine that binds calls."""
         return functions
 
     def mover(self, functions, array):
@@ -241,8 +241,7 @@ class Engine(ABC):
 
     @abstractmethod
     def select(self, out, x, step_mask, dropped, fill):
-        """out = x, but `fill` in the rows whose code has a bit of `dropped`; (X, Y, Z), any strides; step_mask (X,
-        Y)."""
+        """out = x (X, Y, Z), any strides, but `fill` where step_mask (X, Y) has a bit of `dropped`."""
 
     @abstractmethod
     def gather(self, out, x, index, fill):
@@ -258,8 +257,8 @@ class Engine(ABC):
 
     @abstractmethod
     def spread_blocks(self, out, x, gates):
-        """out (G * H, P) = the dense matrix of x (G * H, P/n): row g H + j of x stands in the columns of head k = j div
-        (H/n), k P/n to (k + 1) P/n - 1, zero in the others; contiguous."""
+        """out (G * H, P) = the dense matrix of x (G * H, P/n), contiguous: row g H + j of x stands in the columns of
+        head k = j div (H/n), which are k P/n to (k + 1) P/n - 1; the others are zero."""
 
     def elementwise(self, out, term, value, add=False):
         """out = the value of a `numbarnn.cells.layout.Term`, or +=, in one pass over its operands: True; False if that

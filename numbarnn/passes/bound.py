@@ -72,7 +72,7 @@ class _Bound:
     """A pass with arrays of its own. The tasks in `_late` are bound in each call, after all others.
 
     Args:
-        given: arrays, states, or None, like those that it will get.
+        given: arrays, states, or None, of the shapes and dtypes that every call will give.
         arrays: the `CallersArrays` that they are.
     """
 
@@ -133,11 +133,12 @@ class BoundForward(_Bound):
     Args:
         call: the `forward.Call`. plan: of the pass. x, hx, cx: arrays like those that it will get.
         free: the `Free` to give it back to; None if nobody will. arrays: the `CallersArrays` that x, hx and cx are.
-        in_place: for inference; x is read where it is, and y written to a new array, where the engine can do so.
+        in_place: for inference: read the caller's x itself, and write y to an array that is the caller's, with no copy
+            of either; where the engine can.
 
     Attributes:
         work: the `ForwardPass`.
-        in_place: whether it is so.
+        in_place: whether x and y are not copied.
     """
 
     def __init__(self, call, plan, x, hx, cx, free=None, arrays=NUMPY, in_place=False):
@@ -250,8 +251,8 @@ class BoundBackward(_Bound):
 
 
 class Free(list):
-    """The bound passes of a kind that nobody uses now. They do not keep it: with a layer goes the memory of its bound
-    passes, at once, and not when Python looks for what only keeps itself."""
+    """The bound passes of a kind that nobody uses now. They refer to it weakly: there is no circle, so that a layer's
+    bound passes are freed with it, and not only when Python's collector comes."""
 
     __slots__ = ("__weakref__",)
 

@@ -40,7 +40,7 @@ class Costs:
 
 
 def segments_of(problem):
-    """Problem -> how many segments of a call with checkpoints are that problem."""
+    """The problems of the segments of a call with checkpoints -> how many segments have each: few are different."""
     return Counter(
         segment_problem(problem, chain, end - time)
         for chain in chains_of(problem)

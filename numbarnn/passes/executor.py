@@ -61,8 +61,8 @@ class Pass(Buffers, ABC):
         self.finish()
 
     def bound(self, plan, without=None):
-        """The functions, without arguments, that do the plan one after another whenever they are called, on the arrays
-        that this pass has then, between `form_weights` and `pull_back`; see `numbarnn.passes.bound`.
+        """The plan as functions without arguments, for `numbarnn.passes.bound`: called one after another, between
+        `form_weights` and `pull_back`, they do the plan on this pass's arrays, as often as one likes.
 
         Args:
             without: a kind of tasks that are left out; the caller binds and does them after all others.
@@ -75,12 +75,12 @@ class Pass(Buffers, ABC):
         return self.engine.joined([*self._begin(), *tasks, *self.last_copies()] if plan.has_steps else tasks)
 
     def _jobs(self, plan):
-        """The plan's tasks as jobs; two more, before and after its steps, for the first copies and the last; and if the
-        call can fail, a last one, that makes its results NaN if it did.
+        """The plan's tasks as jobs, between two jobs of copies. If the call can fail, a last job follows, which then
+        makes its results NaN.
 
-        A job with steps waits for the first copies unless it waits for another such job, which waits for them; the last
-        copies wait for the jobs with steps that no other such job waits for. Where x and y are copied too (`rewrites`)
-        all jobs count as jobs with steps.
+        Copies matter to jobs with steps, or where x and y are copied too (`rewrites`) to all jobs. The first of these
+        wait for the first copies, and the last copies wait for the last of these: others follow from what the plan
+        says they need.
         """
 
         def copies(needs, functions):
@@ -118,7 +118,7 @@ class Pass(Buffers, ABC):
             self.allocate(task.kind, *place)
 
     def release_after(self, task):
-        """Let go of what nobody needs once the last task of its kind, layer and direction is done."""
+        """After the last steps of a layer and direction, let go of what only its steps needed."""
         if task.has_steps and task.last == self.problem.steps:
             for place in task.places:
                 self._steps.pop(place, None)
@@ -139,11 +139,11 @@ class Pass(Buffers, ABC):
 
     @abstractmethod
     def form_weights(self):
-        """Before the plan: what kernels read that is made of the parameters (`numbarnn.weights.formed`). Array code of
-        the host, on its stream: no job."""
+        """Before the plan, make what kernels read in place of parameters (`numbarnn.weights.formed`). The host's array
+        code does it, on the caller's stream, and not a job."""
 
     def pull_back(self):
-        """After the plan: the gradients of that become those of the parameters."""
+        """After the plan, turn the gradients of what `form_weights` made into those of the parameters."""
 
     def put(self, out, value):
         """The function that makes `out` what `value` is; None is zero."""
@@ -171,7 +171,7 @@ class Pass(Buffers, ABC):
 
     @abstractmethod
     def finish(self):
-        """Let go of what this plan's tasks needed and later ones make again."""
+        """Let go of what neither a later pass nor the caller needs; a further plan allocates it anew."""
 
     @abstractmethod
     def result_arrays(self):

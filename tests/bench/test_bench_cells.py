@@ -245,11 +245,14 @@ def test_times_ratios_and_refusals(command, tmp_path, monkeypatch, capsys):
     assert {"y", "final h", "final c", "dx", "dh", "dc", "weight_ih_l0", "weight_hh_l1"} <= names
     assert "2 of 4 REFUSED" in capsys.readouterr().out
 
-    monkeypatch.setattr(own_cells.peers, "to_host", lambda layer, value: layer.engine.to_host(value) + np.float32(1e-4))
-    record = command(*SMALL, "--cell", cell, "--schedule", "stepwise", "--no-loop", code=1)
+    def spoiled(layer, value):
+        return layer.engine.to_host(value) + np.float32(1e-4)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(own_cells.peers, "to_host", spoiled)
+        record = command(*SMALL, "--cell", cell, "--schedule", "stepwise", "--no-loop", code=1)
     for row in record["results"]:
         assert "from float64, more than" in row["refusal"] and row["seconds"] == {}
-    monkeypatch.undo()
 
     monkeypatch.setattr(own_cells.peers, "installed", lambda *modules: False)
     record = command(*SMALL, "--cell", cell, "--schedule", "stepwise")

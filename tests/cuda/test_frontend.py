@@ -9,7 +9,7 @@ from numba import cuda, float32, types
 from numba.cuda.dispatcher import CUDADispatcher
 
 from numbarnn.bench import planned
-from numbarnn.cuda import compiler, frontend
+from numbarnn.cuda import compiler, frontend, patches
 from numbarnn.kernels import catalog
 
 pytestmark = [
@@ -134,3 +134,25 @@ def test_signatures_are_found_once_and_numba_is_left_as_it_was(monkeypatch):
         raise KeyError
     assert frontend.BaseFunction.get_call_type is record
     assert "__hash__" in vars(frontend.TargetConfig) and hash(frontend.TargetConfig()) is not None
+
+
+def test_code_that_kernels_share_is_kept_as_text_which_numba_takes_too():
+    shared = cuda.jit(device=True)(plain)
+
+    def store(out):
+        out[0] = shared(out[0])
+
+    def add(out):
+        out[0] += shared(out[1])
+
+    def code(kernel):
+        with patches.device_for_numba((9, 0)):
+            return lines(cuda.compile(kernel, (float32[::1],), device=False, abi="numba", output="ptx", cc=(9, 0))[0])
+
+    expected = code(store), code(add)
+    shared.overloads.clear()
+    with frontend.quicker():
+        found = code(store), code(add)
+    (compiled,) = shared.overloads.values()
+    assert isinstance(compiled.library._module, frontend._Written) and "linkonce_odr" in str(compiled.library._module)
+    assert found == expected == (code(store), code(add))

@@ -2,18 +2,33 @@
 
 import pytest
 import torch
-from torch.testing._internal import common_modules
 
 import numbarnn.torch as nrt
 import torch_modules
 
-# That import forbids the whole process to set PyTorch's flags, which other tests do.
-torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_flag"] = True
-
-INFOS = [info for info in common_modules.module_db if info.module_cls.__name__ in nrt.__all__]
 DTYPES = (torch.float32, torch.float64)
 
-each_module = pytest.mark.parametrize("info", INFOS, ids=lambda info: info.module_cls.__name__)
+
+@pytest.fixture(scope="module")
+def common_modules():
+    """PyTorch's module of that name: not before it is needed, as it takes 60 MB of every worker."""
+    from torch.testing._internal import common_modules
+
+    # That import forbids the whole process to set PyTorch's flags, which other tests do.
+    torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_flag"] = True
+    return common_modules
+
+
+@pytest.fixture(scope="module")
+def infos(common_modules):
+    """Name of a class -> PyTorch's `ModuleInfo` of it."""
+    known = {info.module_cls.__name__: info for info in common_modules.module_db}
+    return {name: info for name, info in known.items() if name in nrt.__all__}
+
+
+@pytest.fixture(params=(*torch_modules.LAYERS, *torch_modules.CELLS))
+def info(request, infos):
+    return infos[request.param]
 
 
 def inputs(info, dtype, training=True):
@@ -21,13 +36,12 @@ def inputs(info, dtype, training=True):
     return info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=training, **options)
 
 
-def test_there_are_inputs():
-    assert {info.module_cls.__name__ for info in INFOS} == {*torch_modules.LAYERS, *torch_modules.CELLS}
-    assert all(len(inputs(info, torch.float32)) >= 2 for info in INFOS)
+def test_there_are_inputs(infos):
+    assert {*infos} == {*torch_modules.LAYERS, *torch_modules.CELLS}
+    assert all(len(inputs(info, torch.float32)) >= 2 for info in infos.values())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@each_module
 def test_results_and_gradients(info, dtype):
     for sample in inputs(info, dtype):
         made, given = sample.constructor_input, sample.forward_input
@@ -37,8 +51,7 @@ def test_results_and_gradients(info, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@each_module
-def test_errors(info, dtype):
+def test_errors(common_modules, info, dtype):
     samples = info.module_error_inputs_func(info, device="cpu", dtype=dtype, requires_grad=False, training=True)
     assert samples
     ours = getattr(nrt, info.module_cls.__name__)

@@ -30,8 +30,8 @@ class BufferPool:
         self._lock = RLock()  # of this dict, and of the dicts `CallBuffers.free`
 
     def of_call(self, kind):
-        """The `CallBuffers` of a kind of call (hashable) on CuPy's current stream: what another stream left may be in
-        use."""
+        """The `CallBuffers` of a kind of call (hashable) on CuPy's current stream: each stream has its own, as another
+        one's work may still use what it was given."""
         key = kind, self._cupy.cuda.get_current_stream().ptr, get_ident()  # a thread's default stream is its own
         given_back = []  # freed below: CuPy's pool has a lock of its own
         with self._lock:
@@ -61,10 +61,10 @@ class BufferPool:
 class CallBuffers:
     """Memory for the arrays of one kind of call, of one thread. An array's size depends on its name alone.
 
-    All of it is held here, lent or not. A call that compiles leaves its frames, and so its arrays, in a circle: Numba
-    keeps exceptions that it caught. If only arrays held their memory, Python's collector would find both unreachable at
-    once and let the memory free itself, while `_Loan` hands it to the next call. CuPy's own memory is freed later than
-    that; what an allocator in Python (`cupy.cuda.set_allocator`) returns may not be.
+    All of it is held here, lent or not, for arrays may end as garbage: a call that compiles leaves its frames, and so
+    its arrays, in a circle, as Numba keeps exceptions that it caught. If only the arrays held their memory, Python's
+    collector would free both together, and a `_Loan` would hand freed memory to the next call. That is so of memory
+    from an allocator in Python (`cupy.cuda.set_allocator`); CuPy's own is freed later.
     """
 
     def __init__(self, cupy, ordinal, lock):

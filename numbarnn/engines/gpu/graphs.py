@@ -5,10 +5,11 @@ in a steady loop, whatever arrays its caller passes: a call copies them into mem
 comes from the buffer pool (`buffer_pool`), as its results do. So two calls alive at a time are two graphs, and no
 more. Only weights and a `dw` to add to are used where their owner keeps them.
 
-A first sight is not recorded: recording takes longer than running, and some addresses never come back. Where a kind of
-call does not replay what was recorded, as with a hundred tapes alive at once, its later graphs have to be seen more and
-more often before they are recorded: of calls that never replay few pay for recording. As the jobs have run at the first
-sight, cuBLAS has its work space on each lane that multiplies (and on no other) before anything is recorded.
+A first sight is not recorded: recording takes longer than running, and some addresses never come back. Some kinds of
+call never replay, as with a hundred tapes alive at once. The more recordings of a kind were not replayed, the more
+often its next graph has to be seen before it is recorded, so that few of such calls pay for recording. As the jobs have
+run at the first sight, cuBLAS has its work space on each lane that multiplies (and on no other) before anything is
+recorded.
 
 A replay is two calls of the driver besides the copies: the graph's launch, and an event for a caller on another stream.
 """

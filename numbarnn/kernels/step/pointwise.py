@@ -6,11 +6,10 @@ indices are unsigned (np.uintp): one that could be negative would be checked for
 With arrays of 16 bits (`numbarnn.compile.storage`) equations are float32's, and c, ah, dh, dc are float32 in memory.
 
 Kernels take the groups of `numbarnn.kernels.step.groups`. A kernel's docstring names the arrays that it uses, and in
-brackets when there is one if not always. Kernels for masked steps read a code per step and
-sequence (`numbarnn.common.order`): the state before the step counts as zero (RESET), or is carried through (SKIP). With
-projection the cell's output is m, and kernels get m as h and its gradient dm as dh (`states_of_cell`); between m and h
-there is a product. Sums over units that a kernel's functions need are made in it, by one block per sequence
-(`unit_sums`).
+brackets when there is one if not always. Kernels for masked steps read the step mask (`numbarnn.common.order`): the
+state before the step counts as zero (RESET), or is carried through (SKIP). With projection the cell's output is m, and
+kernels get m as h and its gradient dm as dh (`states_of_cell`); between m and h there is a product. Sums over units
+that a kernel's functions need are made in it, by one block per sequence (`unit_sums`).
 """
 
 from functools import cache
@@ -39,10 +38,10 @@ MAX_GRID_Y = 65535
 
 
 def launch_config(rows, columns, together=0):
-    """One thread per unit where the grid allows: units, or other columns, along x, sequences, or other rows, along y.
+    """One thread per element of (rows, columns), such as (B, H), where the grid allows: columns along x, rows along y.
 
     Args:
-        together: where sums over units are made, the most threads of the block that has all of a sequence; else 0.
+        together: the most threads of a block, if it has to have all columns of a row (for sums over units); else 0.
     """
     if TINY_LAUNCHES:  # in the simulator a thread is dear; several blocks, so that their boundaries are crossed
         return LaunchConfig(grid=(1 if together else min(2, columns), min(2, rows)), block=together or min(4, columns))
