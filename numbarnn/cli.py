@@ -48,9 +48,18 @@ def main(argv=None):
     """Runs one subcommand; returns its exit code: 0 success, 1 failure. Bad arguments exit with 2."""
     argv = sys.argv[1:] if argv is None else list(argv)
     command = next((argument for argument in argv if not argument.startswith("-")), None)
-    parser, run = build_parser(command)
-    args = parser.parse_args(argv)
-    refuse_one_file_for_two(args, parser)
+    try:  # around the command's modules, too, whose import takes a second
+        parser, run = build_parser(command)
+        args = parser.parse_args(argv)
+        refuse_one_file_for_two(args, parser)
+        return _run(command, run, args)
+    except KeyboardInterrupt:
+        print(f"numbarnn {command}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(command, run, args):
+    """The exit code of a command; what keeps it from being done is said in one line."""
     from numbarnn.bench.report import CannotRun
 
     try:
@@ -58,9 +67,6 @@ def main(argv=None):
     except (CannotRun, OSError, MemoryError) as reason:
         print(f"numbarnn {command}: {in_one_line(reason)}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"numbarnn {command}: interrupted", file=sys.stderr)
-        return 130
 
 
 def refuse_one_file_for_two(args, parser):

@@ -94,6 +94,16 @@ def test_info_says_when_not_even_the_cpu_engine_runs(monkeypatch, capsys):
     assert "no cpu today" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("place", ["import_module", "_run"])
+def test_interrupted_where_its_modules_are_imported_and_later(place, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, place, interrupt)
+    assert cli.main(["info"]) == 130
+    assert capsys.readouterr().err == "numbarnn info: interrupted\n"
+
+
 def test_gpus_of_the_driver(tmp_path, monkeypatch):
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 9.0, 143771'\n")

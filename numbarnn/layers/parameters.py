@@ -25,6 +25,13 @@ def initial_weights(stack, seed):
     return flat, int(generator.integers(2**63))
 
 
+class _ByName(dict):
+    """Name -> array; asked for a name that there is not, it says which there are."""
+
+    def __missing__(self, name):
+        raise KeyError(f"no parameter is called {name!r}: there are {', '.join(self)}")
+
+
 @dataclass
 class Gradients:
     """What `backward` returns.
@@ -44,7 +51,7 @@ class Gradients:
 
     @cached_property
     def params(self) -> dict[str, Any]:
-        return self._space.views(self._checked())
+        return _ByName(self._space.views(self._checked()))
 
     @cached_property
     def named(self) -> Named:
@@ -60,7 +67,7 @@ class Parameters(Mapping[str, Any]):
     """Name -> view of a layer's weights. Assigning to a name copies values into the view; names neither come nor go."""
 
     def __init__(self, stack: Any, weights: Any) -> None:
-        self._engine, self._dtype, self._views = stack.engine, stack.dtype, stack.space.views(weights)
+        self._engine, self._dtype, self._views = stack.engine, stack.dtype, _ByName(stack.space.views(weights))
         self.version = 0  # counts what is known to be written
 
     def __getitem__(self, name: str) -> Any:

@@ -125,10 +125,16 @@ class WeightSpace:
                 for direction in range(directions):
                     place = layer, direction
                     self.sizes[place] = sizes
+                    self._places.setdefault(place, [])
                     self._add(shapes, of_matrices, place, wide["H"], directions if wide["I"] != sizes["I"] else 1)
         if len({part.name for part in self.parameters}) < len(self.parameters):
             names = [part.name for part in self.parameters]
             raise ValueError(f"two of a cell's parameters would both be called {max(names, key=names.count)}")
+        if not self.size:
+            raise ValueError(
+                "there is nothing to learn: no layer of these options has a matrix, a bias, or another parameter; let "
+                "the equations have one, such as p.W.name @ x or p.name * h"
+            )
 
     def _add(self, shapes, of_matrices, place, width, groups):
         """Parameters of some kinds, one after another, then those that are arrays of their own.
@@ -177,7 +183,7 @@ class WeightSpace:
 
     def _append(self, name, kind, place, shape, parts):
         part = Parameter(named(name, *place), kind, *place, self.size, shape, parts)
-        self._places.setdefault(place, []).append(part)
+        self._places[place].append(part)
         self.parameters += (part,)
         self.size += part.size
 
@@ -204,9 +210,9 @@ class WeightSpace:
     def blocks(self):
         """(layer, direction) -> the equations' name of each parameter -> (its `Parameter`, the slice of its elements of
         the flat buffer, its shape), in the order of `shapes`."""
-        found = {}
+        found = {place: {} for place in sorted(self.sizes)}
         for part in self._in_order():
-            own, size = found.setdefault((part.layer, part.direction), {}), part.size // max(len(part.parts), 1)
+            own, size = found[part.layer, part.direction], part.size // max(len(part.parts), 1)
             for number, name in enumerate(part.parts):
                 start = part.offset + number * size
                 shape = (part.shape[0] // len(part.parts), *part.shape[1:]) if part.shape else ()

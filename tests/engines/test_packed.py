@@ -54,6 +54,17 @@ def test_changes_of_two_words_that_one_lane_reads():
     assert len({fingerprint(one) for one in changed}) == len(changed)
 
 
+def test_changes_of_two_bits_that_one_lane_reads():
+    """A sign, say, and one bit of the number that the lane reads next."""
+    words = np.random.default_rng(0).integers(0, 1 << 32, 2 * packed.LANES, np.uint32)
+    changed = [words]
+    for first in range(32):
+        for second in range(32):
+            changed.append(words.copy())
+            changed[-1][[3, 3 + packed.LANES]] ^= np.array([1 << first, 1 << second], np.uint32)
+    assert len({fingerprint(one) for one in changed}) == len(changed)
+
+
 def test_words_beyond_the_count_are_not_read():
     words = np.arange(1000, dtype=np.uint32)
     found = np.zeros(2, np.uint64)

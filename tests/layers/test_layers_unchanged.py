@@ -221,6 +221,10 @@ def test_names_of_parameters_neither_come_nor_go():
     layer = CASE.layer()
     with pytest.raises(KeyError, match=r"cannot be added to.*'bias'"):
         layer.parameters["bias"] = np.zeros(20, np.float32)
+    y, _, tape = layer.forward(np.ones((2, 1, layer.input_size), np.float32))
+    for by_name in (layer.parameters, layer.backward(tape, np.ones_like(y)).params):
+        with pytest.raises(KeyError, match=r"no parameter is called 'weight_ih_0': there are weight_ih_l0, "):
+            by_name["weight_ih_0"]
     with pytest.raises(TypeError, match=r"cannot be deleted.*bias=False"):
         del layer.parameters["bias_ih_l0"]
     with pytest.raises(AttributeError, match=r"load_state_dict"):

@@ -62,9 +62,15 @@ MUTATIONS = {
     ),
     "cpu_fingerprint_that_signs_leave": Mutation(
         "numbarnn/engines/cpu/packed.py",
-        "return np.uint32((word << np.uint32(13)) | (word >> np.uint32(19)))",
+        "return np.uint32((word << turn) | (word >> np.uint32(np.uint32(32) - turn)))",
         "return word",
         "tests/engines/test_packed.py",
+    ),
+    "cpu_fingerprint_of_signs_turned_alike": Mutation(
+        "numbarnn/engines/cpu/packed.py",
+        "(np.uint32(0x85EBCA77), np.uint32(18))",
+        "(np.uint32(0x85EBCA77), np.uint32(13))",
+        "tests/engines/test_packed.py -k two_bits",
     ),
     "cpu_panels_of_the_last_gate_stale": Mutation(
         "numbarnn/engines/cpu/forward.py",

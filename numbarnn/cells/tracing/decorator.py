@@ -57,6 +57,12 @@ class TracedCell(Cell):
         named = listed(self.parameters.shapes("P" if self.projected else "H", self.heads))
         return f"<cell {self.name}, states {' '.join(self.states)}, parameters {', '.join(named)}>"
 
+    def __call__(self, *_, **__):
+        raise TypeError(
+            f"cell {self.name} is no function: within other equations write {self.name}.function(x, h, ..., p), its "
+            f"equations; a layer of it is numbarnn.RNN({self.name}, input_size, hidden_size)"
+        )
+
     @property
     def own_derivatives(self):
         """The names of functions by which the equations say other derivatives than their values have."""

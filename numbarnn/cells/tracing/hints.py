@@ -32,13 +32,14 @@ _WRITE = {
 }  # fmt: skip
 _WRITE |= dict.fromkeys(("concatenate", "cat", "hstack"), "a matrix for each part: p.W.a @ x + p.R.a @ h")
 _WRITE |= dict.fromkeys(("split", "chunk"), "a matrix for each part: p.W.i @ x, p.W.f @ x")
+# What mLSTM and linear attention have.
+_MATRIX = "a state is one number per unit, and none is a matrix, such as v kᵀ: take a product per unit, v * k"
+_WRITE |= dict.fromkeys(("outer", "multiply_outer", "ger"), f"v * k, of each unit alone: {_MATRIX.partition(':')[0]}")
 _LARGEST = "there is no largest of all units; smoothly, it is numbarnn.logsumexp(k * a) / k with a large k"
 _WRITE |= dict.fromkeys(("max", "amax", "nanmax"), f"numbarnn.maximum(a, b) of two values; {_LARGEST}")
 _WRITE |= dict.fromkeys(("min", "amin", "nanmin"), f"numbarnn.minimum(a, b) of two values; {_LARGEST}")
 # Attributes of arrays and tensors that values do not have -> what is said.
 _ATTRIBUTES = {
-    "T": "one number per unit has no other side", "mT": "one number per unit has no other side",
-    "transpose": "one number per unit has no other side", "t": "one number per unit has no other side",
     "item": "its value is not known while the equations are traced",
     "numpy": "its value is not known while the equations are traced",
     "astype": "the layer's dtype is that of all values", "to": "the layer's dtype is that of all values",
@@ -47,6 +48,7 @@ _ATTRIBUTES = {
     "view": "it stands for one number per unit", "flatten": "it stands for one number per unit",
     "ravel": "it stands for one number per unit", "prod": "there is no product over all units",
 }  # fmt: skip
+_ATTRIBUTES |= dict.fromkeys(("T", "mT", "transpose", "t"), f"one number per unit has no other side; {_MATRIX}")
 _ATTRIBUTES |= dict.fromkeys(("shape", "size", "ndim"), _COUNT)
 _ATTRIBUTES |= dict.fromkeys(("sum", "mean"), _SUMS)
 _ONE_UNIT = "it stands for one number per unit"

@@ -20,16 +20,18 @@ MOST_KEPT = 1 << 28  # bytes of panels that no call uses
 PRINT_BYTES = 8
 NOTHING = np.uint64(0)  # the fingerprint of what is not packed yet
 _WORD = np.uint32(0)
-# Odd, so that no bit is lost by a product.
-_ONE_FACTOR, _OTHER_FACTOR = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
+# Factors are odd, so that no bit is lost by a product. A product keeps a word's highest bit alone where it was, as both
+# do with a number's sign: so bits then go on by different ways, or one bit of the lane's next word could undo both.
+_ONE, _OTHER = (np.uint32(0x9E3779B1), np.uint32(13)), (np.uint32(0x85EBCA77), np.uint32(18))
 _LAST_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 @plain
-def _mixed(word, factor):
-    """Other bits for each word: where one differs in the last bit, many do."""
+def _mixed(word, by):
+    """Other bits for each word: where one differs in the last bit, many do. `by`: a factor, and a turn to the left."""
+    factor, turn = by
     word = np.uint32(word * factor)
-    return np.uint32((word << np.uint32(13)) | (word >> np.uint32(19)))
+    return np.uint32((word << turn) | (word >> np.uint32(np.uint32(32) - turn)))
 
 
 @plain
@@ -41,13 +43,13 @@ def fingerprint(address, count):
     for k in range(0, count - LANES + 1, LANES):
         words = numbers_at(_WORD, address + k * 4)
         for j in range(LANES):
-            one[j] = _mixed(one[j] ^ words[j], _ONE_FACTOR)
-            other[j] = _mixed(other[j] ^ words[j], _OTHER_FACTOR)
+            one[j] = _mixed(one[j] ^ words[j], _ONE)
+            other[j] = _mixed(other[j] ^ words[j], _OTHER)
     words = numbers_at(_WORD, address)
     for k in range(count // LANES * LANES, count):
         j = k % LANES
-        one[j] = _mixed(one[j] ^ words[k], _ONE_FACTOR)
-        other[j] = _mixed(other[j] ^ words[k], _OTHER_FACTOR)
+        one[j] = _mixed(one[j] ^ words[k], _ONE)
+        other[j] = _mixed(other[j] ^ words[k], _OTHER)
     total = np.uint64(count)
     for j in range(LANES):
         total = (total ^ (np.uint64(one[j]) << np.uint64(32)) ^ np.uint64(other[j])) * _LAST_FACTOR
