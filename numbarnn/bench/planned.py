@@ -51,6 +51,7 @@ PROBLEMS = (
     problem("lstm", "float16", (2048,), 16, training=False),
     problem("gru", "bfloat16", (3072,), 64),
     problem("lstm", "float32", (2048,), 64),
+    problem("rnn_tanh", "float16", (4096,), 64),
 )
 
 
