@@ -99,7 +99,7 @@ def compiler_archs():
 
 def shipped_kernels(cc):
     """All ShippedKernels for a compute capability: the catalog's, then those that a planner cuts."""
-    return [*catalog.shipped_kernels(), *planned.persistent_kernels(cc)]
+    return [*catalog.shipped_kernels(), *planned.persistent_kernels(cc), planned.minimal_kernel()]
 
 
 def shipped_kernel(name):

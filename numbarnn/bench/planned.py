@@ -2,7 +2,7 @@
 
 There are as many persistent kernels as there are tiles. These are those of a few problems, which between them have
 every dtype, every way to multiply, every built-in cell, cells with fewer gates of ah than of ax or none, one layer and
-several, one direction and two, aligned rows and others.
+several, one direction and two, aligned rows and others. And the one that is there to be read.
 """
 
 from functools import cache
@@ -12,7 +12,9 @@ import numpy as np
 from numbarnn import cells
 from numbarnn.cells.library import additive_network, peephole_lstm, sru
 from numbarnn.common.precision import compute_dtype
+from numbarnn.cuda.launch import Kernel
 from numbarnn.engines.gpu import profiles
+from numbarnn.kernels import minimal
 from numbarnn.kernels.catalog import ShippedKernel, zeros
 from numbarnn.kernels.persistent import backward, forward
 from numbarnn.kernels.persistent.columns import Block, Warp
@@ -49,6 +51,7 @@ PROBLEMS = (
     problem("lstm", "float16", (2048,), 16, training=False),
     problem("gru", "bfloat16", (3072,), 64),
     problem("lstm", "float32", (2048,), 64),
+    problem("rnn_tanh", "float16", (4096,), 64),
 )
 
 
@@ -67,6 +70,13 @@ def persistent_kernels(cc):
                 one = persistent_kernel(each, launch)
                 shipped.setdefault((one.dtype, id(one.kernel), one.signature), one)
     return tuple(shipped.values())
+
+
+@cache
+def minimal_kernel():
+    """The ShippedKernel of `kernels.minimal`, for 64 units."""
+    arguments = zeros("float32", 64), zeros("float32", 1, 1, 64), zeros("float32", 64, 64)
+    return ShippedKernel(Kernel(minimal.make_rnn(64)), "float32", "", minimal.THREADS, arguments)
 
 
 def persistent_kernel(problem, launch):

@@ -52,8 +52,9 @@ class Task:
         """The slice of times 0 to T - 1 that the task's steps of the forward or backward pass are, for T steps."""
         if self.direction == BOTH:
             return slice(self.first, self.last)
-        ends = [step_time(step, steps, self.direction, backward)[0] for step in (self.first, self.last - 1)]
-        return slice(min(ends), max(ends) + 1)
+        first, _ = step_time(self.first, steps, self.direction, backward)
+        last, _ = step_time(self.last - 1, steps, self.direction, backward)
+        return slice(first, last + 1) if first <= last else slice(last, first + 1)
 
     @property
     def has_steps(self):
@@ -150,13 +151,16 @@ class Plan:
 
 
 def with_times(tasks, steps, backward):
-    """[(task, its slice of times)] of T `steps` of the forward or backward pass, for `covering`."""
-    return [(task, task.times(steps, backward)) for task in tasks]
+    """[(task, first of its times, the one after its last)] of T `steps` of the forward or backward pass, for
+    `covering`."""
+    slices = [task.times(steps, backward) for task in tasks]
+    return [(task, times.start, times.stop) for task, times in zip(tasks, slices, strict=True)]
 
 
 def covering(timed, times):
     """Those of the tasks, as `with_times` has them, that work on any of the times (a slice)."""
-    return tuple([task for task, own in timed if own.start < times.stop and times.start < own.stop])
+    start, stop = times.start, times.stop
+    return tuple([task for task, first, end in timed if first < stop and start < end])
 
 
 def weight_tasks(layer, directions, steps, dropout, needs=((), ())):

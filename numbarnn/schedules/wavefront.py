@@ -41,11 +41,10 @@ def _reason(layers, steps):
 
 def _by_diagonals(plan):
     """The plan with its tasks in the order in which their needs are met, if all tasks took the same time."""
-    levels = []
-    for needs in plan.needs:
-        levels.append(1 + max((levels[need] for need in needs), default=-1))
-    order = sorted(range(len(levels)), key=levels.__getitem__)
-    return replace(plan, tasks=tuple(plan.tasks[number] for number in order))
+    levels = {}  # by identity: to compare tasks by what they do takes longer than all else here
+    for task in plan.tasks:
+        levels[id(task)] = 1 + max([levels[id(need)] for need in task.needs], default=-1)
+    return replace(plan, tasks=tuple(sorted(plan.tasks, key=lambda task: levels[id(task)])))
 
 
 def _recurrence(layer, direction, blocks, needs):
@@ -75,7 +74,7 @@ def plan_forward(layers, directions, steps, dropout=False, products=None):
                 product = Task("input", layer, direction, first, last)
                 needs[first, last] = covering(below, product.times(steps))
                 if products is None or layer in products:
-                    tasks.append(replace(product, needs=needs[first, last]))
+                    tasks.append(Task("input", layer, direction, first, last, needs[first, last]))
                     needs[first, last] = (tasks[-1],)
             recurrences += _recurrence(layer, direction, blocks, lambda *block, needs=needs: needs[block])
         tasks += recurrences

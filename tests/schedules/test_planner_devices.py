@@ -16,7 +16,7 @@ from numbarnn.cuda import arguments
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import choose
 from numbarnn.schedules.explain import explain, residences
-from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import planner, tilings
 from plan_orders import problem_of
 from planned_launches import check_launches
 
@@ -113,7 +113,7 @@ def test_four_layers_in_one_launch(backward, monkeypatch):
     """Of 512 units in halves, 64 sequences: in shared memory, or with a part in registers, which is loaded once."""
     problem = problem_of(dtype="float16", hidden=(512,) * 4, batch=64, steps=100)
     whole = planner._best_launch(problem, problem.profile, 0, 4, backward)
-    monkeypatch.setattr(planner, "MIXED", (True,))
+    monkeypatch.setattr(tilings, "MIXED", (True,))
     other = replace(problem, profile=replace(problem.profile, name="a device of mixed tiles"))  # planned anew
     mixed = planner._best_launch(other, other.profile, 0, 4, backward)
     assert (whole.tile.resident, mixed.tile.resident) == ("shared", "registers+shared")
@@ -193,7 +193,7 @@ def test_parameters_of_kernels_are_counted(cell, backward):
         )  # fmt: skip
         (launch, *_) = planner.plan_launches(replace(problem, hidden_sizes=(16,)), problem.profile, backward)
         found = parameter_bytes(planned.persistent_kernel(problem, replace(launch, last=layers)))
-        assert found <= planner._parameter_bytes(problem, layers, backward)
+        assert found <= tilings.parameter_bytes(problem, layers, backward)
 
 
 def test_a_launch_has_no_more_layers_than_parameters_have_room_for():

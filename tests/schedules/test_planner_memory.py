@@ -4,23 +4,16 @@ from dataclasses import replace
 from itertools import cycle, product
 
 import numpy as np
+import pytest
 
 from general_cells import GENERAL, UNEVEN
 from numbarnn.engines.gpu import profiles
-from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import planner, tilings
 from numbarnn.schedules.persistent.tables import make_tables
 from plan_orders import problem_of
 from planned_launches import Sized
 
 BOTH_PASSES = (False, True)
-
-
-def without_memory(problem, profile, first, last, backward):
-    """`planner._best_launch`, every tiling considered for the problem's own T."""
-    launch = planner._best_tiling(problem, profile, first, last, backward)
-    launch = planner._with_fewer_turns(problem, profile, launch)
-    columns = planner._columns(problem, first, last, backward, launch.tile)
-    return replace(launch, estimate=planner.estimate_of(problem, profile, launch, columns))
 
 
 def plans_or_refusal(plan, problem):
@@ -43,20 +36,30 @@ def sweep():
                 yield problem_of(cell, dtype, sizes, int(batch), int(steps), profile_, directions=int(directions))
 
 
-def test_plans_are_those_of_a_planner_without_memory(monkeypatch):
+def test_plans_are_those_of_a_planner_without_memory():
     problems = list(sweep())
     found = [plans_or_refusal(planner.plan_launches, problem) for problem in problems]
-    monkeypatch.setattr(planner, "_best_launch", without_memory)
     for problem, plans in zip(problems, found, strict=True):
-        assert plans == plans_or_refusal(planner.plan_launches.__wrapped__, problem)
+        planner.forget()
+        assert plans == plans_or_refusal(planner.plan_launches, problem)
     assert sum(isinstance(plans, list) for plans in found) > len(found) / 2
 
 
-def test_another_T_considers_no_tiling_and_makes_no_table(monkeypatch):
+@pytest.fixture
+def calls(monkeypatch):
+    """A function that counts the calls of a function of `tilings` from now on: calls(name) -> a list of arguments."""
+
+    def count(name):
+        given, function = [], getattr(tilings, name)
+        monkeypatch.setattr(tilings, name, lambda *arguments: given.append(arguments) or function(*arguments))
+        return given
+
+    return count
+
+
+def test_another_T_considers_no_tiling_and_makes_no_table(calls):
     """Nor does another T have other rows."""
-    considered, launch_of = [], planner._launch
-    monkeypatch.setattr(planner, "_launch", lambda *given: considered.append(given) or launch_of(*given))
-    tables, made = {}, []
+    considered, tables, made = calls("_fitting"), {}, []
     places = dict.fromkeys(product(range(3), range(2)), Sized(0, 0))
     for T in (17, 18, 1000):
         problem = problem_of("gru", "float16", (320, 320, 320), 13, T, profiles.get("h100"), directions=2)
@@ -67,3 +70,38 @@ def test_another_T_considers_no_tiling_and_makes_no_table(monkeypatch):
     assert made[0] > 0 and made == made[:1] * 3
     for first, *others in tables.values():
         assert len(others) == 2 and all(other is first for other in others)
+
+
+@pytest.mark.parametrize("hidden, mixed", [((512,) * 4, False), ((3072,), True)], ids=("one place", "several"))
+def test_another_B_makes_no_tile(calls, hidden, mixed):
+    """But where weights are in several places, and shared memory has room for other chunks of them beside states."""
+    plain, placed = calls("_plain_tile"), calls("mixed_tile")
+
+    def made_by(batches):
+        before = len(plain), len(placed)
+        for B in batches:
+            problem = problem_of("lstm", "float16", hidden, B, 50, profiles.get("h100"))
+            planner.plan_launches(problem, problem.profile, False)
+        return len(plain) - before[0], len(placed) - before[1]
+
+    planner.forget()
+    first, first_placed = made_by((3, 100))
+    then, then_placed = made_by((17, 18, 40, 16, 8, 99))
+    assert first > 0 and then == 0
+    assert (first_placed > then_placed > 0) if mixed else then_placed == 0
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float16"))
+@pytest.mark.parametrize("batch", (1, 16, 64, 100))
+def test_shared_memory_has_as_many_chunks_as_it_has_room_for(dtype, batch):
+    """Where the rest is streamed; of a group all or none are."""
+    problem = problem_of("lstm", dtype, (4096,), batch, 50)
+    for backward in BOTH_PASSES:
+        (launch,) = planner.plan_launches(problem, problem.profile, backward)
+        tile, states = launch.tile, problem.cell.num_states
+        assert tile.streamed_chunks > 0 and tile.kept_chunks % tile.gathered == 0
+        more = replace(
+            tile, shared_chunks=tile.shared_chunks + tile.gathered, streamed_chunks=tile.streamed_chunks - tile.gathered
+        )
+        room = problem.profile.shared_bytes - tilings.STATIC_SHARED_BYTES
+        assert tile.shared_bytes(launch.sequences, states) <= room < more.shared_bytes(launch.sequences, states)

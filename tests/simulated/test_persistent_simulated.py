@@ -23,7 +23,7 @@ from numbarnn.cuda.arguments import Arguments
 from numbarnn.cuda.launch import Kernel
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import exchange
-from numbarnn.schedules.persistent import planner, residence
+from numbarnn.schedules.persistent import residence, tilings
 from numbarnn.schedules.persistent import schedule as schedule
 from problems import make_problem
 from running import infer, train, train_and_draw
@@ -133,7 +133,7 @@ def test_weights_in_registers_without_tensor_cores_agree_with_float64(small, cas
 def test_tf32_agrees_to_its_own_rounding(small, monkeypatch, case, registers):
     """TF32 has the mantissa of float16: products of numbers rounded to it."""
     small(registers=registers)
-    monkeypatch.setattr(planner, "_math", lambda problem, profile: "tf32")
+    monkeypatch.setattr(tilings, "_math", lambda problem, profile: "tf32")
     assert {launch.tile.math for launch in launches_of(case)} == {"tf32"}
     check(case, Case(case.cell, T=case.T, B=case.B, hidden=case.hidden, dtype="float16").limit)
 

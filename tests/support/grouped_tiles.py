@@ -9,7 +9,7 @@ from cases import Case
 from numbarnn import engines
 from numbarnn.kernels.persistent import backward, forward
 from numbarnn.kernels.persistent.tile import OCTET
-from numbarnn.schedules.persistent import planner, residence
+from numbarnn.schedules.persistent import planner, residence, tilings
 from numbarnn.schedules.persistent import schedule as schedule
 
 GROUPS = 3  # at least: a first one, one in between, a last one
@@ -22,11 +22,12 @@ def choose(monkeypatch, device, profile, **changes):
 
     Args:
         profile: the DeviceProfile that `changes` begin with.
-        changes: fields of it; in capitals the planner's constants, such as UNITS=(8,), and those of `residence`.
+        changes: fields of it; in capitals constants, such as UNITS=(8,), of `tilings`, `residence` or the planner.
     """
     changes["name"] = f"{profile.name} {next(_numbers)}"  # the planner remembers devices by all they are
     for name in [name for name in changes if name.isupper()]:
-        monkeypatch.setattr(residence if hasattr(residence, name) else planner, name, changes.pop(name))
+        module = next(one for one in (residence, tilings, planner) if hasattr(one, name))
+        monkeypatch.setattr(module, name, changes.pop(name))
     monkeypatch.setattr(engines.get(device), "profile", replace(profile, **changes), raising=False)
 
 
@@ -43,7 +44,7 @@ def place_weights(monkeypatch, resident):
             tile, shared_chunks=shared, streamed_chunks=streamed if shared or len(places) > 1 else tile.chunks
         )
 
-    monkeypatch.setattr(planner, "whole_tile", placed)
+    monkeypatch.setattr(tilings, "whole_tile", placed)
 
 
 def tiles_made(monkeypatch):
@@ -84,10 +85,10 @@ class GroupedTile:
 
     def choose(self, monkeypatch, device, profile):
         """Let the planner choose that tile and see that it does: in each kernel a warp gathers three groups or more."""
-        monkeypatch.setattr(planner, "_math", lambda problem, profile: self.math)
+        monkeypatch.setattr(tilings, "_math", lambda problem, profile: self.math)
         words = WORDS_OF_A_GROUP * (2 if self.case.B > OCTET else 1)
         looking = lambda tile, *_: replace(tile, groups_ahead=int(self.ahead and not tile.streamed_chunks))  # noqa: E731
-        monkeypatch.setattr(planner, "looking_ahead", looking)
+        monkeypatch.setattr(tilings, "looking_ahead", looking)
         choose(
             monkeypatch,
             device,

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import planner, tilings
 
 
 def check_launches(problem, backward):
@@ -20,7 +20,7 @@ def check_launches(problem, backward):
         assert 0 <= launch.slices * launch.sequences - problem.batch < launch.sequences
         assert launch.blocks <= profile.multiprocessors
         assert launch.shared_bytes == tile.shared_bytes(launch.sequences, problem.cell.num_states)
-        assert launch.shared_bytes + planner.STATIC_SHARED_BYTES <= profile.shared_bytes
+        assert launch.shared_bytes + tilings.STATIC_SHARED_BYTES <= profile.shared_bytes
         assert tile.threads <= 1024 and tile.chunks % tile.gathered == 0
         assert (tile.math == "fma") or profile.tensor_cores
         step = launch.estimate

@@ -275,11 +275,15 @@ def _make_mma_group(tile, chunk, place, strip=None, slot=None):
     fragment = _make_fragment(tile, chunk) if strip is None else _make_arrived(tile, slot)
     if tile.math == "tf32x3":
         return _make_split_group(tile, fragment, place, first, last)
-    octets = tile.octets
+    octets, keep_order = tile.octets, ptx.keep_order
+    # Of weights in registers and in shared memory those from there would come all at once, first: ptxas spilled some.
+    keeps = strip is None and tile.register_chunks and chunk >= tile.register_chunks
     mma = {"float16": ptx.mma_float16, "bfloat16": ptx.mma_bfloat16, "float32": ptx.mma_tf32}[tile.dtype]
     to_tf32, rounds = ptx.to_tf32, tile.math == "tf32"
 
     def multiply(fragments, sums, loaded, shared):
+        if keeps:
+            keep_order(np.int32(cuda.threadIdx.x))
         for half in range(2):
             for strip in range(first, last):
                 a = fragment(fragments, shared, strip, half)

@@ -6,11 +6,13 @@ made of, and the records that those are from, are in `numbarnn.schedules.calibra
 
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 from numbarnn.common.precision import itemsize
+from numbarnn.kernels.persistent.tile import Tile
 from numbarnn.schedules import calibration
 
-# By which tilings are compared (`tiling_us`). Clocks, as profiled on an H200: of a trip to the L2 cache, and of a
+# By which tilings are compared (`Chain`). Clocks, as profiled on an H200: of a trip to the L2 cache, and of a
 # turn's instructions besides loads and products; shares of the peak rate, by where weights come from.
 L2_CLOCKS, TURN_CLOCKS = 600, 1300
 FMA_EFFICIENCY = {"registers": 0.7, "shared": 0.25}
@@ -113,32 +115,56 @@ def _stream_us(profile, tile, blocks, turns, columns):
     return turns * (from_l2 if different <= profile.l2_bytes else max(from_l2, different / (profile.memory_gb_s * 1e3)))
 
 
-def tiling_us(problem, profile, tile, launched, columns):
-    """Microseconds of a launch by which tilings of a problem are compared.
+class Chain(NamedTuple):
+    """A step's chain by which the tilings of a problem are compared, as far as it is the same for all batches.
 
     The records have one tiling for each problem: what they were fitted to (`calibration`) says nothing about others. So
     the choice stays what it was when they were taken, by a model of a step's chain: a trip to the L2 cache for each
     group of chunks, the products, a turn's instructions, and an exchange that further turns hide.
 
-    Args:
-        launched: (blocks, slices, sequences of a block, layers).
+    Attributes:
+        tile: the tile of every block. columns: most that a block multiplies.
+        turn: microseconds of a turn: trips, products, sums and instructions.
+        own, together: microseconds that reading the columns of a sequence takes at least at a block's own rate, and
+            adds for each block at the L2's.
+        exchange: microseconds of the exchange.
     """
-    blocks, slices, sequences, layers = launched
-    clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
-    turns, groups = ceil(sequences / tile.sequences), tile.chunks // tile.gathered if columns else 0
-    read_bytes = sequences * columns * size
-    together = blocks * read_bytes / (profile.l2_gb_s * 1e3)
-    chain = turns * groups * L2_CLOCKS / clock + max(read_bytes / (64 * clock), together)
-    if tile.math == "fma":
-        rate = FMA_EFFICIENCY[_fma_place(tile)] * profile.fma_per_clock
-    else:
-        rate = profile.mma_per_clock / MMA_TIMES[tile.math]
-    rate *= profile.double_per_clock / profile.fma_per_clock if problem.dtype == "float64" else 1
-    chain += tile.rows * columns * turns * tile.sequences / rate / clock
-    if tile.shared_chunks and tile.math != "fma":
-        chain += turns * tile.rows * columns * size / 128 / clock * tile.shared_chunks / tile.chunks
-    chain += _stream_us(profile, tile, (blocks, slices), turns, columns)
-    sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps  # loads from shared memory, a clock each
-    chain += turns * (TURN_CLOCKS + sums) / clock
-    exchange = max(profile.exchange_us - (turns - 1) / turns * chain, 0.0) if problem.cell.num_recurrent else 0.0
-    return TILING_LAUNCH_US + steps_in_all(problem.steps, layers, problem.directions) * (exchange + chain)
+
+    tile: Tile
+    columns: int
+    turn: float
+    own: float
+    together: float
+    exchange: float
+
+    @classmethod
+    def of(cls, problem, profile, tile, columns):
+        """That of a tile, and of `columns` which each of its blocks multiplies; `problem` or its `tilings.Sizes`."""
+        clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
+        groups = tile.chunks // tile.gathered if columns else 0
+        if tile.math == "fma":
+            rate = FMA_EFFICIENCY[_fma_place(tile)] * profile.fma_per_clock
+        else:
+            rate = profile.mma_per_clock / MMA_TIMES[tile.math]
+        rate *= profile.double_per_clock / profile.fma_per_clock if problem.dtype == "float64" else 1
+        turn = groups * L2_CLOCKS / clock + tile.rows * columns * tile.sequences / rate / clock
+        if tile.shared_chunks and tile.math != "fma":
+            turn += tile.rows * columns * size / 128 / clock * tile.shared_chunks / tile.chunks
+        sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps  # loads from shared memory, a clock each
+        turn += (TURN_CLOCKS + sums) / clock
+        read = columns * size
+        exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
+        return cls(tile, columns, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange)
+
+    def step_us(self, profile, blocks, slices, sequences):
+        """Microseconds of a step in so many blocks, which cut the batch in slices of so many sequences."""
+        turns = -(-sequences // self.tile.sequences)
+        chain = turns * self.turn + sequences * max(self.own, blocks * self.together)
+        if self.tile.streamed_chunks:
+            chain += _stream_us(profile, self.tile, (blocks, slices), turns, self.columns)
+        return chain + max(self.exchange - (turns - 1) / turns * chain, 0.0)
+
+
+def tiling_us(step_us, steps, layers, directions):
+    """Microseconds of a launch by which it is compared with others, of those of its `Chain.step_us`."""
+    return TILING_LAUNCH_US + steps_in_all(steps, layers, directions) * step_us

@@ -6,7 +6,7 @@ from functools import cached_property
 from numbarnn.common.precision import compute_dtype, itemsize
 from numbarnn.kernels.persistent.tile import Tile
 from numbarnn.schedules import calibration
-from numbarnn.schedules.persistent.costs import Estimate, steps_in_all
+from numbarnn.schedules.persistent.costs import Estimate, steps_in_all, tiling_us
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Launch:
         steps: T.
         directions: D.
         backward: whether it is of the backward pass.
-        tiling_us: by which it is compared with other tilings: see `costs.tiling_us`.
+        chain_us: of one step, by which it is compared with other tilings: see `costs.Chain`.
     """
 
     first: int
@@ -38,7 +38,12 @@ class Launch:
     steps: int
     directions: int
     backward: bool
-    tiling_us: float
+    chain_us: float
+
+    @property
+    def tiling_us(self):
+        """By which it is compared with other launches."""
+        return tiling_us(self.chain_us, self.steps, self.last - self.first, self.directions)
 
     @property
     def microseconds(self):

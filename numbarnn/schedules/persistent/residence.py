@@ -1,19 +1,20 @@
 """Where the weights of a tile are during the steps: in registers, in shared memory, or read from the L2 cache.
 
     whole_tile(plain, room)       # all in one place
-    mixed_tiles(plain, room)      # as many as fit in registers, then in shared memory; the rest is read at each step
+    for way in ways(plain):       # as many as fit in registers, then in shared memory; the rest is read at each step
+        mixed_tile(way.streamed, room, way.most_shared_chunks(...))
 
-Both take a `tile.Tile` whose chunks are the fewest with which its warps share the work, and fill in how many are loaded
+They take a `tile.Tile` whose chunks are the fewest with which its warps share the work, and fill in how many are loaded
 at once and where they stay. By FMA nothing is kept in registers where there is not room for all of it, as a lane has
 other columns there than it has of shared memory.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
 
 from numbarnn.common.precision import compute_dtype, itemsize
-from numbarnn.kernels.persistent.tile import STRIP
+from numbarnn.kernels.persistent.tile import STRIP, Tile
 
 # Of a thread, in blocks of up to 8 warps and in larger ones: words that it loads at once, and registers that are not
 # weights, words or sums.
@@ -53,32 +54,65 @@ def whole_tile(plain, room):
     return _with_groups(replace(plain, shared_chunks=plain.chunks))
 
 
-def mixed_tiles(plain, room):
-    """Tiles with their weights in several places, by the sequences and the chunks that are multiplied at once; those
-    whose weights on their way find no registers are left out."""
+@dataclass(frozen=True, eq=False)
+class Way:
+    """A way to go through a tile's chunks whose weights are in several places: sequences and chunks at once.
+
+    Attributes:
+        streamed: the `tile.Tile` with all of them streamed.
+        bytes_with: of shared memory, besides states, with 0 and with 1 chunk there.
+        more_bytes: with each further one.
+    """
+
+    streamed: Tile
+    bytes_with: tuple[int, int]
+    more_bytes: int
+
+    def most_shared_chunks(self, free):
+        """Chunks for which there is room in so many bytes of shared memory beside states; -1: not even for what steps
+        need."""
+        none, one = self.bytes_with
+        if one > free:
+            return 0 if none <= free else -1
+        return min(1 + (free - one) // self.more_bytes, self.streamed.chunks)
+
+
+def ways(plain):
+    """Each `Way` of a tile, whose weights on their way may find no registers (`mixed_tile`)."""
     most = WORDS_ON_THE_WAY[plain.warps > 8] // 4
     for octets in range(plain.octets, 0, -1):
         for gathered in (8, 4, 2, 1):
             if gathered <= most // octets:
                 chunks = ceil(plain.chunks / gathered) * gathered
-                tile = _mixed(replace(plain, octets=octets, gathered=gathered, chunks=chunks), room)
-                if tile is not None:
-                    yield tile
+                tile = replace(plain, octets=octets, gathered=gathered, chunks=chunks)
+                yield _way(replace(tile, streamed_chunks=chunks))
 
 
-def _mixed(tile, room):
-    """A tile with its weights in registers, then in shared memory, the rest streamed, if there is one; else None."""
+def _way(streamed):
+    more = streamed.warps * streamed.rows * streamed.chunk_elements * itemsize(compute_dtype(streamed.dtype))
+    if streamed.math != "fma":
+        more = streamed.threads * (streamed.rows // STRIP) * 8 * 4
+    bytes_with = tuple(
+        replace(streamed, shared_chunks=count, streamed_chunks=streamed.chunks - count).shared_bytes(0, 0)
+        for count in (0, 1)
+    )
+    return Way(streamed, bytes_with, more)
+
+
+def mixed_tile(streamed, room, shared):
+    """The tile of a `Way` with its weights in registers, then in shared memory, which has room for `shared` chunks, the
+    rest streamed, if there is one; else None."""
+    tile = replace(streamed, streamed_chunks=0)
     chunks, gathered = tile.chunks, tile.gathered
-    streamed = replace(tile, streamed_chunks=chunks)
     if tile.math == "fma":
         in_registers, free = 0, _free_registers(streamed, room)
-        shared = min(_most_shared_chunks(streamed, room) // gathered * gathered, chunks)
+        shared = min(shared // gathered * gathered, chunks)
         words = streamed.fragment_words * itemsize(compute_dtype(tile.dtype)) // 4
         fits = shared == chunks or (words <= free and tile.rows * tile.sequences // 32 <= MOST_SUMS)
     else:
         words, free = tile.rows // STRIP * 8, _free_registers(tile, room) - REGISTERS_IF_MIXED  # words of a chunk
         in_registers = min(max(free, 0) // words, chunks)
-        shared = min(_most_shared_chunks(streamed, room), chunks - in_registers)
+        shared = min(shared, chunks - in_registers)
         fits = True
         if in_registers + shared < chunks:
             free -= streamed.pairs_on_the_way * 8 + REGISTERS_IF_STREAMED - REGISTERS_IF_MIXED
@@ -89,21 +123,6 @@ def _mixed(tile, room):
     kept = (in_registers + shared) // gathered * gathered if in_registers + shared < chunks else chunks
     in_registers = min(in_registers, kept)
     return replace(tile, shared_chunks=kept - in_registers, streamed_chunks=chunks - kept)
-
-
-def _most_shared_chunks(streamed, room):
-    """Chunks of a tile, all of them streamed so far, for which there is room in shared memory; -1: not even for what
-    steps need."""
-    needed = [
-        replace(streamed, shared_chunks=count, streamed_chunks=streamed.chunks - count)
-        .shared_bytes(room.sequences, room.num_states) for count in (0, 1)
-    ]  # fmt: skip
-    if needed[1] > room.shared_bytes:
-        return 0 if needed[0] <= room.shared_bytes else -1
-    more = streamed.warps * streamed.rows * streamed.chunk_elements * itemsize(compute_dtype(streamed.dtype))
-    if streamed.math != "fma":
-        more = streamed.threads * (streamed.rows // STRIP) * 8 * 4
-    return 1 + (room.shared_bytes - needed[1]) // more
 
 
 def _with_groups(tile):

@@ -31,7 +31,7 @@ class Source:
     head: int = 0
 
     def first_column(self, unit):
-        """The first column that the block multiplies whose first unit is that one."""
+        """The first column that the block multiplies whose first unit is that one; or of an array of those."""
         return self.start + (unit // self.head * self.head if self.head else 0)
 
 

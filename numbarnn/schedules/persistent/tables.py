@@ -118,9 +118,18 @@ def _rows(problem, launch, places, layer, direction):
     tile = launch.tile
     sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
     of_warps = shares.share(sources, tile.warps, tile)
-    blocks = list(_blocks(problem, launch, places[layer, direction], layer, direction, of_warps))
-    warps = [[make_warp(problem, launch, places, layer, block, share) for share in of_warps] for block in blocks]
-    return np.array(blocks, np.int64), np.array(warps, np.int64)
+    blocks = _blocks(problem, launch, places[layer, direction], layer, direction, of_warps)
+    warps = [make_warp(problem, launch, places, layer, blocks, share) for share in of_warps]
+    count = len(blocks.unit)
+    return _filled(blocks, count), np.stack([_filled(warp, count) for warp in warps], axis=1)
+
+
+def _filled(record, count):
+    """An array with a row for each of `count` blocks, of a record whose fields are one number for all or an array."""
+    rows = np.empty((count, len(record)), np.int64)
+    for column, value in enumerate(record):
+        rows[:, column] = value
+    return rows
 
 
 def forget():
@@ -131,48 +140,48 @@ def forget():
 
 
 def _blocks(problem, launch, place, layer, direction, of_warps):
-    """The rows of `blocks` of a layer and direction: one for each tile of its units."""
+    """The rows of `blocks` of a layer and direction, one for each tile of its units, as a `Block` of arrays."""
     cell, hidden, size = problem.cell, problem.hidden_sizes[layer], launch.tile.units
     gates = max(cell.num_saved, cell.num_gates) if problem.training else cell.num_gates
-    for unit in range(0, hidden, size):
-        yield Block(
-            layer=layer - launch.first,
-            direction=direction,
-            unit=unit,
-            units=min(size, hidden - unit),
-            hidden=hidden,
-            sequence=0,
-            end=0,
-            recurrent_warps=sum(1 for share in of_warps if share and share[0].kind == RECURRENT),
-            working_warps=sum(1 for share in of_warps if share),
-            gates_width=gates * hidden,
-            reads_gates=int(layer == (launch.last - 1 if launch.backward else launch.first)),
-            trouble=trouble.waited(layer, direction, launch.backward),
-            bias_w=place.b_w,
-            bias_r=place.b_r,
-            per_unit=place.per_unit,
-            mask=layer if problem.dropping and layer < launch.last - 1 else -1,
-            noise=layer * problem.directions + direction if problem.training and cell.noise else 0,
-        )
+    unit = np.arange(0, hidden, size)
+    return Block(
+        layer=layer - launch.first,
+        direction=direction,
+        unit=unit,
+        units=np.minimum(size, hidden - unit),
+        hidden=hidden,
+        sequence=0,
+        end=0,
+        recurrent_warps=sum(1 for share in of_warps if share and share[0].kind == RECURRENT),
+        working_warps=sum(1 for share in of_warps if share),
+        gates_width=gates * hidden,
+        reads_gates=int(layer == (launch.last - 1 if launch.backward else launch.first)),
+        trouble=trouble.waited(layer, direction, launch.backward),
+        bias_w=place.b_w,
+        bias_r=place.b_r,
+        per_unit=place.per_unit,
+        mask=layer if problem.dropping and layer < launch.last - 1 else -1,
+        noise=layer * problem.directions + direction if problem.training and cell.noise else 0,
+    )
 
 
-def _forward_warp(problem, launch, places, layer, block, share):
-    """The row of `warps` for a share of `shares.share`, forward. Exchanged are the h of all layers, then what is
-    dropped out of them."""
+def _forward_warp(problem, launch, places, layer, blocks, share):
+    """The rows of `warps` for a share of `shares.share`, forward, of all `blocks` (`_blocks`). Exchanged are the h of
+    all layers, then what is dropped out of them."""
     if share is None:
         return Warp()
     source, first, count = share
-    first += source.first_column(block.unit)
-    hidden, place, D = block.hidden, places[layer, block.direction], problem.directions
+    first = first + source.first_column(blocks.unit)
+    hidden, place, D = blocks.hidden, places[layer, blocks.direction], problem.directions
     if source.kind == RECURRENT:
         return Warp(
             kind=RECURRENT,
-            operand=block.layer,
-            shift=2 * block.direction,  # slot t is the state before time t, slot t + 2 the one after time t + 1
+            operand=blocks.layer,
+            shift=2 * blocks.direction,  # slot t is the state before time t, slot t + 2 the one after time t + 1
             width=D * hidden,
-            column=block.direction * hidden + first,
+            column=blocks.direction * hidden + first,
             columns=count,
-            weights=place.R + block.unit * hidden + first,
+            weights=place.R + blocks.unit * hidden + first,
             rows_per_unit=problem.cell.num_recurrent,
             gate_stride=hidden * hidden,
             unit_stride=hidden,
@@ -181,12 +190,12 @@ def _forward_warp(problem, launch, places, layer, block, share):
     inputs = source.width
     return Warp(
         kind=INPUT,
-        operand=block.layer - 1 + (len(launch.layer_range) if problem.dropping else 0),
+        operand=blocks.layer - 1 + (len(launch.layer_range) if problem.dropping else 0),
         shift=0 if problem.dropping else 1,  # what is dropped out has no slot for the initial state
         width=inputs,
         column=first,
         columns=count,
-        weights=place.W + block.unit * inputs + first,
+        weights=place.W + blocks.unit * inputs + first,
         rows_per_unit=problem.cell.num_gates,
         gate_stride=hidden * inputs,
         unit_stride=inputs,
@@ -194,23 +203,23 @@ def _forward_warp(problem, launch, places, layer, block, share):
     )
 
 
-def _backward_warp(problem, launch, places, layer, block, share):
-    """The row of `warps` for a share of `shares.share`, backward. Exchanged are the gradients of h Rᵀ of all layers
-    and directions, if there are any, then those of x Wᵀ, if they differ."""
+def _backward_warp(problem, launch, places, layer, blocks, share):
+    """The rows of `warps` for a share of `shares.share`, backward, likewise. Exchanged are the gradients of h Rᵀ of all
+    layers and directions, if there are any, then those of x Wᵀ, if they differ."""
     if share is None:
         return Warp()
     source, first, count = share
-    first += source.first_column(block.unit)
-    cell, hidden, D = problem.cell, block.hidden, problem.directions
+    first = first + source.first_column(blocks.unit)
+    cell, hidden, D = problem.cell, blocks.hidden, problem.directions
     if source.kind == RECURRENT:
         return Warp(
             kind=RECURRENT,
-            operand=block.layer * D + block.direction,
-            shift=1 if block.direction == 0 else -1,
+            operand=blocks.layer * D + blocks.direction,
+            shift=1 if blocks.direction == 0 else -1,
             width=source.width,
             column=first,
             columns=count,
-            weights=places[layer, block.direction].R + first * hidden + block.unit,
+            weights=places[layer, blocks.direction].R + first * hidden + blocks.unit,
             rows_per_unit=1,
             unit_stride=1,
             column_stride=hidden,
@@ -219,11 +228,11 @@ def _backward_warp(problem, launch, places, layer, block, share):
     inputs = D * hidden  # columns of the W above
     return Warp(
         kind=INPUT,
-        operand=recurrent + (block.layer + 1) * D + source.direction,
+        operand=recurrent + (blocks.layer + 1) * D + source.direction,
         width=source.width,
         column=first,
         columns=count,
-        weights=places[layer + 1, source.direction].W + first * inputs + block.direction * hidden + block.unit,
+        weights=places[layer + 1, source.direction].W + first * inputs + blocks.direction * hidden + blocks.unit,
         rows_per_unit=1,
         unit_stride=1,
         column_stride=inputs,

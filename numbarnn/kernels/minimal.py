@@ -1,0 +1,75 @@
+"""A persistent RNN to be read in one sitting, before `persistent`: all steps of one layer by one launch.
+
+    h_t = tanh(ax_t + R h_{t-1})        ax_t = W x_t + b: one product over all steps, before the launch
+
+A block owns some units, and keeps their rows of R in shared memory from the first step to the last: that is what makes
+it persistent. At each step it needs the whole state before, so blocks wait for each other, by nothing but the numbers:
+h begins as NaN, and what is none has been computed. `persistent` has besides: gates, backward, several layers, lengths;
+tensor cores, weights in registers, 16 bytes at once; and it tells "not there yet" from a NaN that was computed.
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+from numba import cuda
+
+from numbarnn.cuda import ptx
+
+UNITS, SEQUENCES = 4, 8  # of a block: units that it owns, and sequences at once, one thread for each pair of them
+THREADS = UNITS * SEQUENCES
+PATIENCE = 1 << 20  # how often a thread looks for a number
+
+
+@cuda.jit(device=True)
+def wait(h, index):
+    """h[index] as soon as it is there; NaN if that takes too long."""
+    value, looks = ptx.load(h, index), 0
+    while value != value and looks < PATIENCE:
+        ptx.sleep(np.uint32(20))
+        value, looks = ptx.load(h, index), looks + 1
+    return value
+
+
+@cache
+def make_rnn(hidden):
+    """The kernel for H = `hidden`, which must be compiled in, as shared memory has its size."""
+
+    @cuda.jit
+    def minimal_rnn_kernel(h, ax, R):
+        """All steps of one layer.
+
+        Writes   h (T+1, B, H), flat, slots 1 to T, which are full of NaN before
+        Reads    slot 0 of h: the state before the first step; ax (T, B, H); R (H, H); all float32
+        Launch   cooperative, ceil(H / UNITS) blocks of THREADS threads: all blocks must be there at once
+        """
+        rows = cuda.shared.array((UNITS, hidden), np.float32)  # of R
+        state = cuda.shared.array((SEQUENCES, hidden), np.float32)
+        missing = cuda.shared.array(1, np.int32)
+        thread, first, (steps, batch, _) = cuda.threadIdx.x, cuda.blockIdx.x * UNITS, ax.shape
+        unit, sequence = thread % UNITS, thread // UNITS
+        missing[0] = 0
+        for at in range(thread, min(UNITS, hidden - first) * hidden, THREADS):
+            rows[at // hidden, at % hidden] = R[first + at // hidden, at % hidden]
+        cuda.syncthreads()
+        for t in range(steps):
+            for b0 in range(0, batch, SEQUENCES):
+                # 1. The state before, of all units; a block that waits in vain leaves, and then so do all others.
+                for at in range(thread, min(SEQUENCES, batch - b0) * hidden, THREADS):
+                    value = wait(h, (t * batch + b0) * hidden + at)
+                    state[at // hidden, at % hidden] = value
+                    if value != value:
+                        missing[0] = 1
+                cuda.syncthreads()
+                if missing[0] != 0:
+                    return
+                # 2. The thread's unit of its sequence: the product, the cell, and everybody may have it.
+                b, j = b0 + sequence, first + unit
+                if b < batch and j < hidden:
+                    total = ax[t, b, j]
+                    for k in range(hidden):
+                        total += rows[unit, k] * state[sequence, k]
+                    ptx.store(h, ((t + 1) * batch + b) * hidden + j, math.tanh(total))
+                cuda.syncthreads()  # before the state is overwritten
+
+    return minimal_rnn_kernel

@@ -1,0 +1,306 @@
+"""How layers may be tiled over blocks in a launch, which tiling is taken to be the fastest, or why none fits.
+
+Tiles and their costs are remembered without the batch: a new one compares them, and makes few or none.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from numbarnn.cells import Cell
+from numbarnn.common.precision import compute_dtype, is_half, itemsize
+from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, Tile
+from numbarnn.schedules.persistent import shares
+from numbarnn.schedules.persistent.costs import Chain
+from numbarnn.schedules.persistent.launch import Launch
+from numbarnn.schedules.persistent.residence import Room, looking_ahead, mixed_tile, ways, whole_tile
+from numbarnn.schedules.persistent.shares import BlockSize
+
+UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
+SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
+# Whether weights are in several places, in this order: it is tried only where no place has room for all of them, as no
+# device has been asked how long it takes.
+MIXED = (False, True)
+MAX_PARAMETER_BYTES = 4096  # of a kernel launch
+STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
+# Where numbers are split in two, whose parts take registers too: most warps, most rows with 8 and with 16 sequences at
+# once. Found by compiling for sm_90, as nothing may be spilled.
+WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
+
+
+class DoesNotFit(RuntimeError):
+    """The problem cannot run as persistent kernels on this device; the message says why, with the numbers."""
+
+
+class Sizes(NamedTuple):
+    """What decides about a launch's tiling: of a `Problem`, see there. How long it takes grows with T by the same steps
+    in all, whatever the tiling, so that the best one is the best of each T."""
+
+    cell: Cell
+    dtype: str
+    hidden_sizes: tuple[int, ...]
+    directions: int
+    batch: int
+    allow_tf32: bool
+    splits_tf32: bool
+
+
+def sizes_of(problem):
+    return Sizes(*(getattr(problem, name) for name in Sizes._fields))
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A part of a problem that a launch may run, whatever its batch. There is one of each (`_part`).
+
+    Attributes:
+        sizes: with a batch of 0. profile: of the device.
+        first, last: layers [first, last). backward: of which pass.
+    """
+
+    sizes: Sizes
+    profile: Any
+    first: int
+    last: int
+    backward: bool
+
+    @property
+    def blocks_of(self):
+        """Units of a block -> blocks, for each slice of the batch."""
+        D, hidden = self.sizes.directions, self.sizes.hidden_sizes[self.first : self.last]
+        return {units: sum(D * ceil(width / units) for width in hidden) for units in UNITS}
+
+    @property
+    def shared_bytes(self):
+        """Of shared memory, what a block may ask for."""
+        return self.profile.shared_bytes - STATIC_SHARED_BYTES
+
+    def state_bytes(self, units, sequences):
+        """Of shared memory, what the states of a block's units take."""
+        return sequences * units * self.sizes.cell.num_states * itemsize(compute_dtype(self.sizes.dtype))
+
+
+_part = lru_cache(maxsize=1024)(_Part)
+
+
+def best_tiling(sizes, profile, first, last, backward):
+    """The `Launch` whose tiling is taken to be the fastest, for any T, and without an estimate."""
+    part, cuts = _part(sizes._replace(batch=0), profile, first, last, backward), _slices(sizes.batch)
+    for mixed in MIXED:
+        found = min(_fitting(part, cuts, mixed), key=itemgetter(0), default=None)
+        if found is not None:
+            us, tile, blocks, (slices, sequences) = found
+            shared_bytes = tile.shared_bytes(sequences, sizes.cell.num_states)
+            return Launch(
+                first, last, tile, blocks, slices, sequences, shared_bytes, None, 0, sizes.directions, backward, us
+            )
+    raise DoesNotFit(_refusal(sizes, part, _closest(part, cuts[0])))
+
+
+def _fitting(part, cuts, mixed):
+    """(microseconds of a step, tile, blocks, cut) of each launch that fits.
+
+    Args:
+        cuts: see `_slices`. mixed: whether weights may be in several places; else they are in one.
+    """
+    most, room, step_us = part.profile.multiprocessors, part.shared_bytes, Chain.step_us
+    for units, blocks_of_slice in part.blocks_of.items():
+        for warps in part.profile.warps:
+            for slices, sequences in cuts:
+                blocks = blocks_of_slice * slices
+                if blocks > most:
+                    break  # further cuts have more slices
+                found = _tiles(part, BlockSize(units, warps), sequences, mixed)
+                if isinstance(found, str):
+                    continue
+                free = room - part.state_bytes(units, sequences)
+                for chain, shared_bytes in found:
+                    if shared_bytes <= free:
+                        us = step_us(chain, part.profile, blocks, slices, sequences)
+                        yield us, chain.tile, blocks, (slices, sequences)
+
+
+@lru_cache(maxsize=1024)
+def columns_of(problem, first, last, backward, tile):
+    """Most columns that a block multiplies at each step; 0 where nothing is multiplied."""
+    return max(
+        sum(source.columns for source in shares.sources(problem, first, layer, last, backward, tile))
+        for layer in range(first, last)
+    )
+
+
+def _refusal(problem, part, closest):
+    """Why no tiling fits, as text, of which `closest` is the reason of the one that is the closest to fitting."""
+    hidden, profile = problem.hidden_sizes[part.first : part.last], part.profile
+    sizes = ", ".join(map(str, hidden))
+    kept = compute_dtype(problem.dtype) if _math(problem, profile) == "fma" else problem.dtype  # "fma" keeps no halves
+    total = sum(problem.directions * problem.cell.num_recurrent * size * size * itemsize(kept) for size in hidden)
+    room = profile.multiprocessors * profile.shared_bytes
+    weights = (
+        f"its recurrent weights take {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
+        f"{profile.shared_bytes / 1024:.0f} KiB of shared memory each hold {room / 2**20:.1f} MiB, besides what the "
+        f"steps need; "
+    )
+    return (
+        f"{problem.cell.name} with hidden size {sizes} in {problem.dtype}, batch {problem.batch}, does not fit on "
+        f"{profile.name}: {weights if total else ''}closest: {closest}. Use schedule='wavefront' or 'stepwise'"
+    )
+
+
+def _closest(part, cut):
+    """Why the smallest blocks that are few enough for the SMs, or if none are the largest, do not fit either."""
+    most, warps = part.profile.multiprocessors, part.profile.warps
+    few_enough = [units for units, blocks in part.blocks_of.items() if blocks <= most]
+    units, warps = (few_enough[0], warps[0]) if few_enough else (UNITS[-1], warps[-1])
+    slices, sequences = cut
+    blocks = part.blocks_of[units] * slices
+    if blocks > most:
+        return f"{units} units per block make {blocks} blocks, for {most} SMs"
+    found = _tiles(part, BlockSize(units, warps), sequences, MIXED[-1])
+    if isinstance(found, str):
+        return found
+    needed = min(shared_bytes for _, shared_bytes in found) + part.state_bytes(units, sequences)
+    return (
+        f"{blocks} blocks of {units} units with {warps} warps need {needed / 1024:.0f} KiB of shared memory each, of "
+        f"{part.profile.shared_bytes / 1024:.0f} KiB"
+    )
+
+
+def _math(problem, profile):
+    """How products are computed: "mma", "tf32" and "tf32x3" on the tensor cores, or "fma"."""
+    if is_half(problem.dtype) and profile.tensor_cores:
+        return "mma"
+    if problem.dtype == "float32" and problem.allow_tf32 and profile.tensor_cores:
+        return "tf32"
+    if problem.dtype == "float32" and problem.splits_tf32 and profile.tensor_cores:
+        return "tf32x3"
+    return "fma"
+
+
+def _slices(batch):
+    """Ways to cut a batch among blocks with the same units: (slices, most sequences of one)."""
+    lengths = [min(batch, ceil(ceil(batch / OCTET) / slices) * OCTET) for slices in SLICES]
+    return [(ceil(batch / sequences), sequences) for sequences in dict.fromkeys(lengths)]
+
+
+def _tiles(part, size, sequences, mixed):
+    """((`Chain`, bytes of shared memory besides states), ...) of the tiles of blocks of a `BlockSize` with so many
+    sequences, or why there is none, as text. A new batch finds here what others have had."""
+    octets = 1 if sequences <= OCTET else 2  # besides these it is shared memory alone that knows sequences
+    if not mixed:
+        return _whole(part, size, octets)
+    found = _ways(part, size, octets)
+    if isinstance(found, str):
+        return found
+    free = part.shared_bytes - part.state_bytes(size.units, sequences)
+    tiles = [_finished(part, way, way.most_shared_chunks(free)) for way in found]
+    return [one for one in tiles if one is not None] or (
+        f"{_rows(part) * size.units} rows of weights and {size.warps} warps leave too few registers to weights on "
+        f"their way"
+    )
+
+
+@lru_cache(maxsize=4096)
+def _whole(part, size, octets):
+    """`_tiles` whose weights are all in one place, of blocks with 8 sequences at most (1) or more (2)."""
+    plain = _plain_tile(part, size, octets)
+    return plain if isinstance(plain, str) else (_with_chain(part, whole_tile(plain, _room_beside(part))),)
+
+
+@lru_cache(maxsize=4096)
+def _ways(part, size, octets):
+    """The `residence.Way`s of `_tiles` whose weights may be in several places, likewise."""
+    plain = _plain_tile(part, size, octets)
+    return plain if isinstance(plain, str) else tuple(ways(plain))
+
+
+@lru_cache(maxsize=4096)
+def _finished(part, way, shared):
+    """One of `_tiles`, of a `Way`, if shared memory has room for so many chunks; None if registers lack."""
+    tile = mixed_tile(way.streamed, _room_beside(part), shared)
+    return None if tile is None else _with_chain(part, tile)
+
+
+def _with_chain(part, tile):
+    """One of `_tiles`."""
+    sizes, first, last, backward = part.sizes, part.first, part.last, part.backward
+    share = tile.chunks * tile.chunk_elements
+    every = [
+        source for layer in range(first, last) for source in shares.sources(sizes, first, layer, last, backward, tile)
+    ]
+    whole = all(source.columns % share == 0 for source in every)
+    tile = replace(looking_ahead(tile, _room_beside(part)), whole=whole)
+    chain = Chain.of(sizes, part.profile, tile, columns_of(sizes, first, last, backward, tile))
+    return chain, tile.shared_bytes(0, 0)
+
+
+def _room_beside(part):
+    """The `Room` of a block beside states."""
+    cell = part.sizes.cell
+    return room_of(part.profile, 0, cell.num_states, cell.num_per_unit)
+
+
+def _rows(part):
+    """Rows of weights per unit."""
+    cell = part.sizes.cell
+    return 1 if part.backward else max(1, cell.num_recurrent, cell.num_gates if part.last > part.first + 1 else 0)
+
+
+def _plain_tile(part, size, octets):
+    """The `Tile` with the fewest chunks, before it is known how many are loaded at once and where they stay; or why
+    there is none, as text."""
+    sizes, (units, warps), first, last, backward = part.sizes, size, part.first, part.last, part.backward
+    parameters = parameter_bytes(sizes, last - first, backward)
+    if parameters > MAX_PARAMETER_BYTES:
+        return (
+            f"the arrays of {last - first} layers are {parameters} bytes of parameters, at most {MAX_PARAMETER_BYTES}"
+        )
+    math, bytes_each = _math(sizes, part.profile), itemsize(sizes.dtype)
+    all_sources = [shares.sources(sizes, first, layer, last, backward, size) for layer in range(first, last)]
+    chunks = shares.chunks_per_warp(all_sources, warps, CHUNK_BYTES // bytes_each)
+    if chunks is None:
+        return f"{max(map(len, all_sources))} products for {warps} warps"
+    aligned = all(width * bytes_each % 16 == 0 for width in sizes.hidden_sizes) and units * bytes_each % 4 == 0
+    rows, biases = _rows(part), 0 if backward else sizes.cell.num_gates + sizes.cell.num_recurrent
+    octets = _octets(math, rows * units, warps, octets)
+    if octets == 0:
+        return (
+            f"{rows * units} rows of weights and {warps} warps leave too few registers to float32 numbers that are "
+            f"split in two: at most {ROWS_IF_SPLIT[0]} rows and {WARPS_IF_SPLIT} warps; with allow_tf32=False or True "
+            f"more fit"
+        )
+    return Tile(sizes.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases)
+
+
+def _octets(math, rows, warps, octets):
+    """Sets of 8 sequences that are multiplied at once, of so many; 0 where registers do not suffice for one."""
+    if math != "tf32x3":
+        return octets
+    return 0 if warps > WARPS_IF_SPLIT else sum(rows <= most for most in ROWS_IF_SPLIT[:octets])
+
+
+def parameter_bytes(problem, layers, backward):
+    """Bytes of a kernel's parameters, at most: each array is an address, its sizes and strides."""
+    places, cell = layers * problem.directions, problem.cell
+    if backward:
+        exchanged = places if cell.same_gradient else 2 * places
+        per_unit = places if cell.per_unit else 1
+        arrays = exchanged + 2 * layers + 3 * places + per_unit + 2
+    else:
+        arrays = 3 * layers - 1 + places + 1
+    # One-dimensional; then noise and masks, both tables, scale and sizes; settings, and two numbers of each random one.
+    numbers = max(1, len(cell.settings)) + max(1, 2 * len(cell.noise))
+    return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 2 + numbers)
+
+
+def room_of(profile, sequences, num_states, num_per_unit):
+    """The `Room` of a block on a device."""
+    return Room(profile.registers, profile.shared_bytes - STATIC_SHARED_BYTES, sequences, num_states, num_per_unit)
+
+
+def forget():
+    """Forget all that is remembered: what tilings are made of has changed."""
+    for remembered in (_part, _whole, _ways, _finished, columns_of, shares.sources_of):
+        remembered.cache_clear()
