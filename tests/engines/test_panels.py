@@ -74,12 +74,12 @@ def columns_of(width):
     return (1, width - 1, width, width + 1, 2 * width + 3, 4 * width, 5 * width + 1, 9 * width)
 
 
-def product(a, in_panels, out, columns, terms, add):
-    """out = a b, or +=, where b is in panels; a and out may stand apart."""
+def product(a, in_panels, out, columns, terms, add, transpose_a=False):
+    """out = a b, or +=, where b is in panels; a and out may stand apart. `transpose_a`: a is a view."""
     run(
         panels.panel_product, str(a.dtype), rows=a.shape[0], columns=columns, terms=terms, a=a.ctypes.data,
-        a_row=a.strides[0], b=in_panels.ctypes.data, b_row=in_panels.strides[0], out=out.ctypes.data,
-        out_row=out.strides[0], add=add,
+        a_row=a.strides[transpose_a], b=in_panels.ctypes.data, b_row=in_panels.strides[0], out=out.ctypes.data,
+        out_row=out.strides[0], add=add, transpose_a=transpose_a,
     )  # fmt: skip
 
 
@@ -177,6 +177,23 @@ def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, d
                 own = {"panels": np.s_[first:last], "columns": np.s_[:, mine], "rows": mine}[lie]
                 product(a[:3], weights[own], out, out.shape[1], terms, add)
                 np.testing.assert_array_equal(out, alone[:3, mine])
+
+
+@by_dtype
+@pytest.mark.parametrize("terms", (1, 256, 300))
+def test_a_transposed_changes_no_bit(terms, dtype):
+    """Tiles of one height, of two, and several blocks of them; what stands beside is neither read nor written."""
+    width, columns = vectors.panel_width(dtype), 2 * vectors.panel_width(dtype) + 3
+    in_panels = packed(normal(dtype, terms, columns, seed=1), width)
+    for rows in (4, vectors.MOST_ROWS, vectors.MOST_ROWS + 3, 2 * panels.BLOCK_ROWS + vectors.MOST_ROWS + 1):
+        a, start = normal(dtype, rows, terms), normal(dtype, rows, columns, seed=2)
+        _, transposed = among_nans(np.ascontiguousarray(a.T))
+        for add in (False, True):
+            expected, (memory, found) = start.copy(), among_nans(start)
+            product(a, in_panels, expected, columns, terms, add)
+            product(transposed.T, in_panels, found, columns, terms, add, transpose_a=True)
+            np.testing.assert_array_equal(found, expected)
+            assert untouched(memory, found)
 
 
 @by_dtype

@@ -60,14 +60,15 @@ def share(engine, monkeypatch):
 
 @pytest.fixture
 def loops_run(engine, monkeypatch):
-    """(threads, whether they share sequences, whether R is in panels) of each loop that was run, by itself."""
+    """(threads, whether they share sequences, whether R is in panels, whether each step multiplies its x) of each loop
+    that was run, by itself."""
     taken, run = [], engine.thread_pool.run
 
     def spy(item, function, threads, what, waits=True):
         names = {address: known.__name__ for (known, _), address in engine._functions.items()}
         if names[function].endswith("_steps"):
             call = Call.from_address(what)
-            taken.append((threads, bool(call.by_rows), bool(call.pack)))
+            taken.append((threads, bool(call.by_rows), bool(call.pack), bool(call.x_by_steps)))
         run(item, function, threads, what, waits)
 
     monkeypatch.setattr(engine.thread_pool, "run", spy)
@@ -266,6 +267,45 @@ def test_many_rows_of_x_in_panels(share, monkeypatch, way):
     assert_same_bits(found)
     monkeypatch.setattr(cpu, "PACKED_FROM", 10**9)
     assert_close(found[0][0], layer(x)[0])
+
+
+def padded_calls(layer, x, lengths):
+    """y of inference; y, dx and the gradients of all parameters, of sequences of these lengths."""
+    y, _, tape = layer.forward(x, lengths=lengths)
+    grads = layer.backward(tape, dy=normal("float32", *y.shape, seed=2))
+    return [layer(x, lengths=lengths)[0], layer(x)[0], y, grads.x, grads.weights]
+
+
+@pytest.mark.parametrize("cell", [*CELLS.values(), library.sru], ids=lambda cell: cell.name)
+def test_steps_that_multiply_their_own_x(share, loops_run, monkeypatch, cell):
+    """The same bits as all steps' x at once: in both directions, of two layers, on threads with several sequences
+    each, in memory that all steps share. One gate of sru is x itself."""
+    x, lengths = normal("float32", 9, 13, 70), np.arange(13, dtype=np.int32) % 9 + 1
+    for threads in (1, 2, 4):
+        found = []
+        for least in (10**9, 3):
+            monkeypatch.setattr(cpu, "ROWS_BY_STEPS", least)
+            share("sequences", threads)
+            layer = nr.RNN(cell, 70, 70, num_layers=2, bidirectional=True, device="cpu", seed=0)
+            found.append(padded_calls(layer, x, lengths))
+            assert {loop[3] for loop in loops_run} == {False, least == 3}  # of backward's loops none does
+            loops_run.clear()
+        assert_same_bits(found)
+
+
+def test_steps_of_large_products_leave_x_to_all_at_once(share, loops_run, monkeypatch):
+    """Where threads share units, and where a step's ax is larger than the cache."""
+    x, of_step = normal("float32", 9, 40, 40), 20 * 4 * 70 * 4
+    for way, room, expected in (
+        ("sequences", of_step, True),
+        ("sequences", of_step - 1, False),
+        ("units", 1 << 30, False),
+    ):
+        monkeypatch.setattr(cpu, "AX_BY_STEPS", room)
+        monkeypatch.setitem(WAYS, "units", 41)
+        share(way, 2)
+        nr.LSTM(40, 70, device="cpu", seed=0)(x)
+        assert loops_run.pop()[1::2] == (way == "sequences", expected)
 
 
 def test_threads_share_the_units_of_large_weights(share, loops_run, monkeypatch):

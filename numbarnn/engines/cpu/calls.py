@@ -118,6 +118,7 @@ def forward_call(call, buffers):
     call.ax, call.ax_row, call.ah, call.ah_row = (
         address(scratch.ax), row_bytes(scratch.ax), address(scratch.ah), row_bytes(scratch.ah),
     )  # fmt: skip
+    call.ax_slot = call.batch * call.ax_row
     call.saved, call.saved_row = address(saved.gates), row_bytes(saved.gates)
     call.v, call.v_row = address(saved.v), row_bytes(saved.v)
 

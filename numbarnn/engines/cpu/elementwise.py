@@ -12,8 +12,9 @@ from hashlib import sha256
 import numpy as np
 
 from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu.moves import transpose_square
 from numbarnn.engines.cpu.records import from_python
-from numbarnn.engines.cpu.vectors import VECTOR_BYTES, bytes_of, numbers_at, transpose_square
+from numbarnn.engines.cpu.vectors import VECTOR_BYTES, bytes_of, numbers_at
 
 FROM = 1 << 14  # numbers from which a matrix is worth a function of its own
 TILE = 32

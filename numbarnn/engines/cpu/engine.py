@@ -40,6 +40,9 @@ CHANCES = 256  # of problems that are remembered
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 # The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
 LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
+# Sequences of a thread from which each step multiplies its own x, and bytes of its ax up to which it does: these stay
+# in the second cache until the cell reads them. Fewer sequences read W too often.
+ROWS_BY_STEPS, AX_BY_STEPS = 16, 1 << 19
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):
@@ -268,6 +271,11 @@ class CpuEngine(HostEngine):
         else:
             by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
             call.product = self._function(by_lines, dtype)
+        rows = call.batch // threads
+        if call.x and call.by_rows and rows >= ROWS_BY_STEPS and rows * call.ax_row <= AX_BY_STEPS:
+            call.x_by_steps = True
+            if not call.save:  # else what the cell saves takes the place of ax
+                call.ax_slot = 0
         if call.sums_count:
             call.parts = scratch((-(-call.hidden // cell_steps.TILE), call.batch, call.sums_count))
             call.totals = scratch((threads, call.batch, call.sums_count))

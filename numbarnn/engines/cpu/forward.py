@@ -113,29 +113,41 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
 
 @plain
 def _input_products(zero, call, own):
-    """x Wᵀ of the steps' times and the thread's units, into ax, and x itself for the gates that it is; nothing where it
-    is there already."""
-    if call.x:
+    """x Wᵀ of the steps' times and the thread's units, into ax; nothing where it is there already, or each step does
+    it."""
+    if call.x and call.x_by_steps == 0:
         t0 = find_step_time(call.first, call.steps, call.direction, NO)[0]
         t1 = find_step_time(call.last - 1, call.steps, call.direction, NO)[0]
         row, end = min(t0, t1) * call.batch, (max(t0, t1) + 1) * call.batch
-        shape = ZERO, call.input_gates, call.hidden, call.inputs
         units = cut(call.hidden, PANEL_ROW // bytes_of(zero), own.part, own.parts)
-        x, ax = (call.x + row * call.x_row, call.x_row), (call.ax + row * call.ax_row, call.ax_row)
-        _multiply_gates(zero, call, (call.W, call.W_panels), shape, end - row, x, ax, units)
-        for g in range(call.input_gates, call.gates):
-            gate, (first, last) = g * call.hidden * bytes_of(zero), units
-            for i in range(row, end):
-                copy_units(
-                    zero, call.ax + i * call.ax_row + gate, call.x + i * call.x_row, ONE, call.hidden, first, last
-                )
+        _multiply_x(zero, call, (row, end - row), call.ax + row * call.ax_row, units)
+
+
+@plain
+def _multiply_x(zero, call, rows, ax, units):
+    """x Wᵀ of rows of x, and x itself for the gates that it is.
+
+    Args:
+        rows: (the first, how many). ax: address of the result's first row. units: (first, last).
+    """
+    (row, count), width = rows, call.hidden * bytes_of(zero)
+    x, shape = call.x + row * call.x_row, (ZERO, call.input_gates, call.hidden, call.inputs)
+    _multiply_gates(zero, call, (call.W, call.W_panels), shape, count, (x, call.x_row), (ax, call.ax_row), units)
+    for g in range(call.input_gates, call.gates):
+        for i in range(count):
+            out = ax + i * call.ax_row + g * width
+            copy_units(zero, out, x + i * call.x_row, ONE, call.hidden, units[0], units[1])
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
 @plain
 def _recurrent_products(zero, call, own, at, step):
-    """h Rᵀ; zero for the sequences that begin anew."""
+    """h Rᵀ; zero for the sequences that begin anew. And x Wᵀ, where each step does it."""
     t, before = at
+    if call.x_by_steps:
+        ax = call.ax + t * call.ax_slot + own.first_row * call.ax_row
+        rows = t * call.batch + own.first_row, own.last_row - own.first_row
+        _multiply_x(zero, call, rows, ax, (own.first, own.last))
     if step == 0 and call.from_zero:
         for b in range(own.first_row, own.last_row):
             clear_units(zero, call.ah + b * call.ah_row, call.recurrent, call.hidden, own.first, own.last)

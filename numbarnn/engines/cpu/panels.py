@@ -7,6 +7,7 @@ Packing reads and writes all weights once, so it is worth it from a few steps on
 import numpy as np
 
 from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu.moves import copy_tile_term, fetch, transpose_square
 from numbarnn.engines.cpu.records import by_address, product_at
 from numbarnn.engines.cpu.vectors import (
     FETCHED,
@@ -20,13 +21,13 @@ from numbarnn.engines.cpu.vectors import (
     packed_tile,
     panel_width,
     tile_product,
-    transpose_square,
 )
 
 PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
 CHAIN = 256  # terms added up one after another, and as much of a panel as stays in the first cache
-# Of a block of rows, CHAIN terms of each: it stays in the second cache, beside the panels' stream.
-BLOCK_BYTES = 48 << 10
+# Of a block of rows, CHAIN terms of each: it stays in the second cache, beside the panels' stream. The more rows, the
+# fewer times are panels read.
+BLOCK_BYTES = 64 << 10
 BLOCK_ROWS = BLOCK_BYTES // (CHAIN * 4)
 FEW_ROWS = 3  # that `multiply_few_rows` takes at most
 _one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
@@ -80,15 +81,15 @@ def pack_columns(zero, address):
 # ------------------------------------------------------------------------------------------ products
 @by_address
 def panel_product(zero, address):
-    """A `records.Product` whose b is in panels.
+    """A `records.Product` whose b is in panels; a may be transposed, if it has more than FEW_ROWS rows.
 
     Sums of CHAIN terms are added up, in the same order whatever the number of rows and panels.
     """
     at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * PANEL_ROW)
-    most = BLOCK_BYTES // (CHAIN * bytes_of(zero))
-    blocks = (at.rows + most - 1) // most
+    tiles, most = (at.rows + MOST_ROWS - 1) // MOST_ROWS, BLOCK_BYTES // (CHAIN * bytes_of(zero)) // MOST_ROWS
+    blocks = (tiles + most - 1) // most  # of whole tiles, all but the last
     for block in range(blocks):
-        first, last = at.rows * block // blocks, at.rows * (block + 1) // blocks
+        first, last = tiles * block // blocks * MOST_ROWS, min(at.rows, tiles * (block + 1) // blocks * MOST_ROWS)
         for start in range(0, max(1, at.terms), CHAIN):
             _multiply_block(zero, at, (first, last - first), (start, min(CHAIN, at.terms - start)), (own, own_out))
 
@@ -104,9 +105,14 @@ def _multiply_block(zero, at, rows, terms, own):
     (first, rows), (start, chain), (tiles, own_out), item = rows, terms, own, bytes_of(zero)
     add, whole = at.add != 0, at.columns // (PANEL_ROW // item)
     left, adds = at.columns - whole * (PANEL_ROW // item), add or start > 0
-    a = at.a + first * at.a_row + start * item
-    if rows > FEW_ROWS:
+    a = _of_a(at, item, first, start)
+    if at.transpose_a:
+        _copy_tiles(zero, rows, a, at.a_row, chain, tiles)
+    elif rows > FEW_ROWS:
         _pack_tiles(zero, rows, a, at.a_row, chain, tiles)
+    next_rows, next_start = first, start + chain
+    if next_start >= at.terms:
+        next_rows, next_start = first + rows, 0
     for number in range(at.more + 1):
         panel = at.b + start * PANEL_ROW + number * at.b_next
         out = at.out + first * at.out_row + number * at.out_next
@@ -114,6 +120,8 @@ def _multiply_block(zero, at, rows, terms, own):
         if rows > FEW_ROWS:
             for p in range(whole):
                 at_panel, into = panel + p * at.b_row, (out + p * PANEL_ROW, at.out_row)
+                if number == 0 and rows < at.rows:  # else a is small, and in the cache already
+                    _fetch_block(zero, at, (next_rows, rows), (next_start, chain), (p, whole))
                 _multiply_panel(zero, rows, tiles, at_panel, at.b_row, chain, into, adds)
             if left:
                 _multiply_panel(zero, rows, tiles, last, at.b_row, chain, (own_out, _ROW), _NEW)
@@ -123,6 +131,30 @@ def _multiply_block(zero, at, rows, terms, own):
                 multiply_few_rows(zero, rows, a, at.a_row, last, at.b_row, _ROW, _ONE, chain, own_out, _ROW, _NEW)
         if left:  # the last panel by way of memory of its own, as out has fewer columns
             _put_columns(zero, (rows, left), own_out, last_out, at.out_row, adds)
+
+
+@plain
+def _of_a(at, item, row, term):
+    """Where a row of a has a term."""
+    if at.transpose_a:
+        return at.a + term * at.a_row + row * item
+    return at.a + row * at.a_row + term * item
+
+
+@plain
+def _fetch_block(zero, at, rows, terms, part):
+    """Let the second cache get one part of several of the next block of a, which in memory is in many pieces.
+
+    Args:
+        rows, terms: (the first, how many), of which there may be fewer. part: (its number, of how many).
+    """
+    (first, rows), (start, terms), (number, parts), item = rows, terms, part, bytes_of(zero)
+    pieces, size = min(rows, at.rows - first), min(terms, at.terms - start) * item
+    if at.transpose_a:
+        pieces, size = size // item, pieces * item
+    for piece in range(pieces * number // parts, pieces * (number + 1) // parts):
+        for line in range(0, size, LINE):
+            fetch(zero, _of_a(at, item, first, start) + piece * at.a_row + line)
 
 
 @plain
@@ -162,6 +194,24 @@ def _pack_tiles(zero, rows, a, a_row, terms, tiles):
             row = numbers_at(zero, source + i * a_row)
             for k in range(whole, terms):
                 packed[k * count + i] = row[k]
+
+
+@plain
+def _copy_tiles(zero, rows, a, a_row, terms, tiles):
+    """The same of a transposed a (terms, rows), in which a tile's rows are side by side already."""
+    item = bytes_of(zero)
+    whole = rows // MOST_ROWS if rows % MOST_ROWS == 0 else 0
+    for k in range(terms):
+        for tile in range(whole):
+            first = tile * MOST_ROWS * item
+            copy_tile_term(zero, a + k * a_row + first, tiles + terms * first + k * MOST_ROWS * item)
+    for tile in range(0 if whole else (rows + MOST_ROWS - 1) // MOST_ROWS):
+        first, last = tile_of(rows, tile)
+        count, packed = last - first, numbers_at(zero, tiles + first * terms * item)
+        for k in range(terms):
+            row = numbers_at(zero, a + k * a_row + first * item)
+            for i in range(count):
+                packed[k * count + i] = row[i]
 
 
 @plain

@@ -24,10 +24,11 @@ _CALL = (
     "steps batch outputs inputs input_gates direction first last save backward from_zero pack by_rows pieces",
     # parameters; places for panels, and for the fingerprints of what is packed there, 0 where it is always packed anew
     "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels R_prints W_prints W_hr_prints",
-    # states; own_h is h as the cell computes it, ahead of a projection
+    # states; own_h is h as the cell computes it, ahead of a projection; `x_by_steps`: each step multiplies its own x;
+    # `ax_slot` is from one time to the next, 0 where all times have the same memory
     "h h_row h_slot own_h own_h_row own_h_slot c c_row c_slot c_slots zeros",
-    "x x_row ax ax_row ah ah_row saved saved_row v v_row all_sums lanes parts totals step_mask settings",
-    "noise noise_thresholds noise_values",
+    "x x_row x_by_steps ax ax_row ax_slot ah ah_row saved saved_row v v_row all_sums lanes parts totals step_mask",
+    "settings noise noise_thresholds noise_values",
     # gradients; own_dh is that of own_h
     "d_states d_states_row",
     "dh dh_row own_dh own_dh_row dc dc_row dax dax_row dah dah_row dy dy_row dht d_per_unit d_per_unit_row d_v d_v_row",

@@ -178,7 +178,8 @@ def set_rows(zero, call, own, rows, b, count, t, before):
         rows.dax, rows.dah = call.dax + place * call.dax_row, call.dah + place * call.dah_row
         rows.d_per_unit, rows.d_v = call.d_per_unit + place * call.d_per_unit_row, call.d_v + b * call.d_v_row
     else:
-        rows.sums, rows.ax, rows.ah = totals, call.ax + place * call.ax_row, call.ah + b * call.ah_row
+        rows.sums, rows.ah = totals, call.ah + b * call.ah_row
+        rows.ax = call.ax + t * call.ax_slot + b * call.ax_row
 
 
 @plain

@@ -22,7 +22,7 @@ from llvmlite import ir
 from numbarnn.compile import cgutils, types
 from numbarnn.compile.calls import intrinsic
 
-_INT = ir.IntType(64)
+INT = ir.IntType(64)
 
 
 def _vector_bytes():
@@ -58,7 +58,7 @@ def own_memory(builder, kind, count):
         return builder.alloca(ir.ArrayType(kind, count))
 
 
-class _Vectors:
+class Vectors:
     """Writes instructions on vectors of a dtype."""
 
     def __init__(self, context, builder, dtype):
@@ -73,7 +73,7 @@ class _Vectors:
     def moved(self, address, count, step):
         """The address, `count` (a number or a value) steps of so many bytes on."""
         builder = self.builder
-        count, step = (_INT(n) if isinstance(n, int) else n for n in (count, step))
+        count, step = (INT(n) if isinstance(n, int) else n for n in (count, step))
         return builder.add(address, builder.mul(count, step))
 
     def load(self, address):
@@ -86,7 +86,7 @@ class _Vectors:
 
     def load_first(self, address, count):
         """The first `count` numbers of a vector, zeros after them; nothing else is read."""
-        builder, places = self.builder, ir.VectorType(_INT, self.length)
+        builder, places = self.builder, ir.VectorType(INT, self.length)
         all_alike = ir.Constant(ir.VectorType(ir.IntType(32), self.length), None)
         counts = builder.insert_element(ir.Constant(places, ir.Undefined), count, ir.IntType(32)(0))
         counts = builder.shuffle_vector(counts, counts, all_alike)
@@ -119,12 +119,14 @@ class _Vectors:
         name = f"llvm.fmuladd.v{self.length}f{8 * self.bytes}"
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, of_all, name), [x, y, z])
 
-    def fetch(self, address):
-        """Let the second cache get the line at an address; nothing need be there."""
+    def fetch(self, address, to_write=False):
+        """Let the second cache get the line at an address, or the first one in order to write there; nothing need be
+        there."""
         builder, byte, flag = self.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(0), flag(2), flag(1)])
+        write, near = (1, 3) if to_write else (0, 2)
+        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(write), flag(near), flag(1)])
 
     def add_products(self, sums, factor, vectors):
         """sums += factor vectors, one by one; `sums` are variables."""
@@ -167,13 +169,13 @@ def packed_tile(least, most):
     """
 
     def generate(context, builder, signature, arguments):
-        v = _Vectors(context, builder, signature.args[0])
+        v = Vectors(context, builder, signature.args[0])
         _, rows, *given = arguments
         after = builder.append_basic_block("tile.done")
         cases = [builder.append_basic_block(f"tile.{count}") for count in range(least, most + 1)]
         choice = builder.switch(rows, cases[-1])
         for count, block in zip(range(least, most), cases, strict=False):
-            choice.add_case(_INT(count), block)
+            choice.add_case(INT(count), block)
         for count, block in zip(range(least, most + 1), cases, strict=True):
             builder.position_at_end(block)
             _write_tile(v, count, *given)
@@ -200,14 +202,17 @@ def _write_tile(v, rows, tile, panel, ahead, terms, out, out_row, add):
         for i in range(rows):
             v.add_products(sums[i], v.same(v.moved(factors, i, v.bytes)), b)
 
-    groups = builder.sdiv(terms, _INT(UNROLLED))
+    for i in range(rows):  # while the products are made; a store would wait for the line, and so would all after it
+        for j in range(2 * VECTOR_BYTES // LINE):
+            v.fetch(v.moved(v.moved(out, i, out_row), j, LINE), to_write=True)
+    groups = builder.sdiv(terms, INT(UNROLLED))
     with cgutils.for_range(builder, groups) as loop:
         for line in range(FETCHED):
             v.fetch(v.moved(v.moved(ahead, loop.index, FETCHED * LINE), line, LINE))
-        place = builder.mul(loop.index, _INT(UNROLLED))
+        place = builder.mul(loop.index, INT(UNROLLED))
         for number in range(UNROLLED):
             add_products(place, number)
-    done = builder.mul(groups, _INT(UNROLLED))
+    done = builder.mul(groups, INT(UNROLLED))
     with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
         add_products(builder.add(done, loop.index), 0)
     v.put_sums(sums, out, out_row, add)
@@ -225,7 +230,7 @@ def tile_product(rows, panels):
     """
 
     def generate(context, builder, signature, arguments):
-        v = _Vectors(context, builder, signature.args[0])
+        v = Vectors(context, builder, signature.args[0])
         _, a, a_row, panel, panel_bytes, term_bytes, terms, out, out_row, add = arguments
         sums = [[v.variable() for _ in range(2 * panels)] for _ in range(rows)]
         with cgutils.for_range(builder, terms) as loop:
@@ -255,7 +260,7 @@ def dot_tile(rows, columns):
     """
 
     def generate(context, builder, signature, arguments):
-        v = _Vectors(context, builder, signature.args[0])
+        v = Vectors(context, builder, signature.args[0])
         _, a, a_row, b, b_row, terms, out, out_row, add = arguments
         sums = [[v.variable() for _ in range(columns)] for _ in range(rows)]
 
@@ -266,10 +271,10 @@ def dot_tile(rows, columns):
                 for i in range(rows):
                     builder.store(v.multiply_add(of_a[i], of_b, builder.load(sums[i][j])), sums[i][j])
 
-        whole = builder.sdiv(terms, _INT(v.length))
+        whole = builder.sdiv(terms, INT(v.length))
         with cgutils.for_range(builder, whole) as loop:
-            add_products(builder.mul(loop.index, _INT(v.length)), v.load)
-        done = builder.mul(whole, _INT(v.length))
+            add_products(builder.mul(loop.index, INT(v.length)), v.load)
+        done = builder.mul(whole, INT(v.length))
         with builder.if_then(builder.icmp_signed("<", done, terms)):
             left = builder.sub(terms, done)
             add_products(done, lambda address: v.load_first(address, left))
@@ -286,46 +291,6 @@ def dot_tile(rows, columns):
         return types.void(zero, *[types.intp] * 7, types.boolean), generate
 
     return product
-
-
-@intrinsic
-def transpose_square(typing_context, zero, source, source_row, rows, out, out_row):
-    """out = source transposed, as many rows and columns as a vector has numbers; bytes between rows.
-
-    Only the first `rows` of the source are read: after them comes the last one, again and again.
-    """
-
-    def generate(context, builder, signature, arguments):
-        v = _Vectors(context, builder, signature.args[0])
-        _, source, source_row, count, out, out_row = arguments
-        last = builder.sub(count, _INT(1))
-        numbers = [builder.select(builder.icmp_signed("<", _INT(i), last), _INT(i), last) for i in range(v.length)]
-        rows = [v.load(v.moved(source, number, source_row)) for number in numbers]
-        width = v.length // 2
-        while width:  # swap halves of pairs of rows, quarters of pairs, and so on
-            for i in range(v.length):
-                if not i & width:
-                    rows[i], rows[i + width] = _swapped(builder, rows[i], rows[i + width], width)
-            width //= 2
-        for i, row in enumerate(rows):
-            v.store(row, v.moved(out, i, out_row))
-        return context.get_dummy_value()
-
-    return types.void(zero, *[types.intp] * 5), generate
-
-
-def _swapped(builder, first, second, width):
-    """Two rows, the odd pieces of the first exchanged with the even ones of the second."""
-    length = first.type.count
-    even = [i + j for i in range(0, length, 2 * width) for j in range(width)]
-    mask_type = ir.VectorType(ir.IntType(32), length)
-    results = []
-    for start in (0, width):
-        places = [0] * length
-        for i in even:
-            places[i], places[i + width] = i + start, length + i + start
-        results.append(builder.shuffle_vector(first, second, ir.Constant(mask_type, places)))
-    return results
 
 
 @intrinsic
@@ -356,7 +321,7 @@ def own_numbers(typing_context, zero, count):
 @intrinsic
 def bytes_of(typing_context, zero):
     """Bytes of a number."""
-    return types.intp(zero), lambda context, builder, signature, arguments: _INT(zero.bitwidth // 8)
+    return types.intp(zero), lambda context, builder, signature, arguments: INT(zero.bitwidth // 8)
 
 
 @intrinsic
@@ -365,6 +330,6 @@ def own_bytes(typing_context, count):
     size = count.literal_value
 
     def generate(context, builder, signature, arguments):
-        return builder.ptrtoint(own_memory(builder, ir.IntType(8), size), _INT)
+        return builder.ptrtoint(own_memory(builder, ir.IntType(8), size), INT)
 
     return types.intp(count), generate

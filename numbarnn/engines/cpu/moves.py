@@ -1,0 +1,80 @@
+"""Numbers moved by vector instructions, for compiled code that works on addresses: transposed, copied, fetched."""
+
+from llvmlite import ir
+
+from numbarnn.compile import types
+from numbarnn.compile.calls import intrinsic
+from numbarnn.engines.cpu.vectors import INT, MOST_ROWS, Vectors
+
+
+@intrinsic
+def transpose_square(typing_context, zero, source, source_row, rows, out, out_row):
+    """out = source transposed, as many rows and columns as a vector has numbers; bytes between rows.
+
+    Only the first `rows` of the source are read: after them comes the last one, again and again.
+    """
+
+    def generate(context, builder, signature, arguments):
+        v = Vectors(context, builder, signature.args[0])
+        _, source, source_row, count, out, out_row = arguments
+        last = builder.sub(count, INT(1))
+        numbers = [builder.select(builder.icmp_signed("<", INT(i), last), INT(i), last) for i in range(v.length)]
+        rows = [v.load(v.moved(source, number, source_row)) for number in numbers]
+        width = v.length // 2
+        while width:  # swap halves of pairs of rows, quarters of pairs, and so on
+            for i in range(v.length):
+                if not i & width:
+                    rows[i], rows[i + width] = _swapped(builder, rows[i], rows[i + width], width)
+            width //= 2
+        for i, row in enumerate(rows):
+            v.store(row, v.moved(out, i, out_row))
+        return context.get_dummy_value()
+
+    return types.void(zero, *[types.intp] * 5), generate
+
+
+def _swapped(builder, first, second, width):
+    """Two rows, the odd pieces of the first exchanged with the even ones of the second."""
+    length = first.type.count
+    even = [i + j for i in range(0, length, 2 * width) for j in range(width)]
+    mask_type = ir.VectorType(ir.IntType(32), length)
+    results = []
+    for start in (0, width):
+        places = [0] * length
+        for i in even:
+            places[i], places[i + width] = i + start, length + i + start
+        results.append(builder.shuffle_vector(first, second, ir.Constant(mask_type, places)))
+    return results
+
+
+def _copier(count_of):
+    """A function for compiled code: so many numbers, count_of(those of a vector), from one address to another."""
+
+    def generate(context, builder, signature, arguments):
+        v, (_, source, out) = Vectors(context, builder, signature.args[0]), arguments
+        kind = ir.VectorType(v.number, count_of(v.length))
+        numbers = builder.load(v.at(source, kind))
+        numbers.align = v.bytes
+        builder.store(numbers, v.at(out, kind)).align = v.bytes
+        return context.get_dummy_value()
+
+    @intrinsic
+    def copy(typing_context, zero, source, out):
+        return types.void(zero, types.intp, types.intp), generate
+
+    return copy
+
+
+copy_tile_term = _copier(lambda length: MOST_ROWS)  # of a tile of MOST_ROWS rows
+copy_panel_term = _copier(lambda length: 2 * length)
+
+
+@intrinsic
+def fetch(typing_context, zero, address):
+    """Let the second cache get the line at an address; nothing need be there."""
+
+    def generate(context, builder, signature, arguments):
+        Vectors(context, builder, signature.args[0]).fetch(arguments[1])
+        return context.get_dummy_value()
+
+    return types.void(zero, types.intp), generate
