@@ -23,7 +23,7 @@ ROWS = range(2 * vectors.MOST_ROWS + 2)  # up to two tiles and a row
 TERMS = (0, 1, 7, 256, 257, 600)  # none, no whole square to transpose, one CHAIN and more
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 by_terms = pytest.mark.parametrize("terms", TERMS)
-as_they_lie = pytest.mark.parametrize("lie", ("panels", "rows", "columns"))
+as_they_lie = pytest.mark.parametrize("lie", ("panels", "wide", "rows", "columns"))
 
 
 # ------------------------------------------------------------------------------------------ calls by address
@@ -64,6 +64,7 @@ def packed(weights, width, by_columns=False):
         run(
             panels.pack_columns if by_columns else panels.pack_rows, dtype, columns=min(width, columns - first),
             terms=terms, b=part.ctypes.data, b_row=source.strides[0], out=memory[panel + 1].ctypes.data,
+            out_row=width * memory.itemsize,
         )  # fmt: skip
     assert np.isnan(memory[0]).all() and np.isnan(memory[-1]).all()
     return memory[1:-1]
@@ -78,17 +79,24 @@ def product(a, in_panels, out, columns, terms, add, transpose_a=False):
     """out = a b, or +=, where b is in panels; a and out may stand apart. `transpose_a`: a is a view."""
     run(
         panels.panel_product, str(a.dtype), rows=a.shape[0], columns=columns, terms=terms, a=a.ctypes.data,
-        a_row=a.strides[transpose_a], b=in_panels.ctypes.data, b_row=in_panels.strides[0], out=out.ctypes.data,
-        out_row=out.strides[0], add=add, transpose_a=transpose_a,
+        a_row=a.strides[transpose_a], b=in_panels.ctypes.data, b_row=in_panels.strides[0],
+        panel_row=in_panels.shape[2] * a.itemsize, out=out.ctypes.data, out_row=out.strides[0], add=add,
+        transpose_a=transpose_a,
     )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ packing
+def width_of(dtype, lie):
+    """Columns of a panel, or of a wide one."""
+    return (panels.WIDE_ROW if lie == "wide" else panels.PANEL_ROW) // np.dtype(dtype).itemsize
+
+
 @by_dtype
 @by_terms
+@pytest.mark.parametrize("lie", ("panels", "wide"))
 @pytest.mark.parametrize("by_columns", (False, True), ids=("rows", "columns"))
-def test_packing(by_columns, terms, dtype):
-    width = vectors.panel_width(dtype)
+def test_packing(by_columns, lie, terms, dtype):
+    width = width_of(dtype, lie)
     for columns in columns_of(width):
         weights = normal(dtype, terms, columns, seed=columns)
         found = packed(weights, width, by_columns)
@@ -105,6 +113,9 @@ def test_room_for_panels(dtype):
     assert panels.panels_shape((3 * (width + 1), 7), width + 1, False, np.dtype(dtype)) == (6, 7, width)
     assert panels.panels_shape((3 * 5, width + 1), 5, True, np.dtype(dtype)) == (2, 15, width)
     assert panels.panels_shape((3, 70), 3, False, np.dtype(dtype)) == (1, 70, width)  # a projection to fewer than H
+    wide = width_of(dtype, "wide")
+    assert panels.panels_shape((3 * (wide + 1), 7), wide + 1, False, np.dtype(dtype), panels.WIDE_ROW) == (6, 7, wide)
+    assert panels.panels_shape((3 * 5, wide + 1), 5, True, np.dtype(dtype), panels.WIDE_ROW) == (2, 15, wide)
 
 
 def product_as_they_lie(by_columns, a, b, out, columns, terms, add):
@@ -118,20 +129,25 @@ def product_as_they_lie(by_columns, a, b, out, columns, terms, add):
 
 # ------------------------------------------------------------------------------------------ products
 def arranged(b, width, lie):
-    """(Weights as a product reads them, the product): in panels, as columns, or as rows."""
-    if lie == "panels":
+    """(Weights as a product reads them, the product): in panels of a width, as columns, or as rows."""
+    if lie in ("panels", "wide"):
         return packed(b, width), product
     _, apart = among_nans(b if lie == "columns" else np.ascontiguousarray(b.T))
     return apart, partial(product_as_they_lie, lie == "columns")
 
 
+def few_of(rows, lie):
+    """Those that are products with wide panels, or all."""
+    return [count for count in rows if lie != "wide" or count <= panels.FEW_ROWS]
+
+
 def check_product(dtype, terms, rows=ROWS, lie="panels"):
     """All numbers of rows and columns; set, and added to what stands there."""
-    width, eps = vectors.panel_width(dtype), np.finfo(dtype).eps
+    width, eps = width_of(dtype, lie), np.finfo(dtype).eps
     for columns in columns_of(width):
         b = normal(dtype, terms, columns, seed=1)
         weights, multiply = arranged(b, width, lie)
-        for count in rows:
+        for count in few_of(rows, lie):
             a = normal(dtype, count, terms)
             _, apart = among_nans(a)
             exact, size = a.astype(np.float64) @ b.astype(np.float64), np.abs(a) @ np.abs(b)
@@ -157,7 +173,7 @@ def test_product_is_numpys(lie, terms, dtype):
 @as_they_lie
 def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, dtype):
     """Threads that share sequences, or units, get those of one thread."""
-    width = vectors.panel_width(dtype)
+    width = width_of(dtype, lie)
     columns = 9 * width + 3
     weights, product = arranged(normal(dtype, terms, columns, seed=1), width, lie)
     a, last_panel = normal(dtype, max(ROWS), terms), -(-columns // width)
@@ -166,7 +182,7 @@ def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, d
         alone = start.copy()
         for row in range(max(ROWS)):
             product(a[row : row + 1], weights, alone[row : row + 1], columns, terms, add)
-        for rows in ROWS:
+        for rows in few_of(ROWS, lie):
             together = start[:rows].copy()
             product(a[:rows], weights, together, columns, terms, add)
             np.testing.assert_array_equal(together, alone[:rows])
@@ -174,7 +190,7 @@ def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, d
             for last in range(first + 1, last_panel + 1):
                 mine = slice(first * width, min(columns, last * width))
                 out = start[:3, mine].copy()
-                own = {"panels": np.s_[first:last], "columns": np.s_[:, mine], "rows": mine}[lie]
+                own = {"columns": np.s_[:, mine], "rows": mine}.get(lie, np.s_[first:last])
                 product(a[:3], weights[own], out, out.shape[1], terms, add)
                 np.testing.assert_array_equal(out, alone[:3, mine])
 
@@ -227,6 +243,7 @@ def test_vectors_of_other_machines(feature, width, tmp_path):
         import test_panels
         test_panels.check_product("float32", 257, (1, 2, 3, 6, 13))
         test_panels.check_product("float64", 7, (0, 1, 4, 5))
+        test_panels.check_product("float32", 27, (1, 2, 3), "wide")
         test_panels.check_product("float32", 27, (1, 2, 3, 4), "rows")
         test_panels.check_product("float64", 27, (1, 2, 3, 4), "columns")
     """, tmp_path)  # fmt: skip
@@ -245,6 +262,7 @@ def test_a_machine_without_avx(tmp_path):
         assert vectors.description() == "vectors of 128 bits"
         test_panels.check_product("float32", 257, (1, 2, 3, 4, 5, 6, 13))
         test_panels.check_product("float64", 27, (1, 4, 6), "rows")
+        test_panels.check_product("float64", 27, (1, 2, 3), "wide")
         x = np.random.default_rng(0).standard_normal((9, 5, 20))
         layers = [nr.LSTM(20, 33, device="cpu", seed=0, dtype=dtype) for dtype in ("float32", "float64")]
         layers[0].weights[...] = layers[1].weights

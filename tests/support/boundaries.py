@@ -6,11 +6,13 @@ one, by the engines' own constants: where a constant grows beyond the quick case
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from numbarnn import cells
 from numbarnn.bench.cases.cases import GATES, TRACED_CELLS, own_cell
 from numbarnn.engines.cpu import cell_steps, panels, products
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu.vectors import MOST_ROWS, panel_width
+from numbarnn.engines.cpu.vectors import MOST_ROWS
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.arrays import column_sums, dropout
 from numbarnn.kernels.persistent import tile
@@ -90,12 +92,13 @@ def _packed(layer):
 
 
 def _tiles_of(rows):
-    """A boundary of products with panels, of so many sequences on one thread: more than four panels, of which the last
-    is not whole, forward and backward."""
+    """A boundary of products with panels, of so many sequences on one thread: more than four panels, or more than
+    a wide one, of which the last is not whole, forward and backward."""
+    row, few = (panels.WIDE_ROW, 1) if max(rows) <= panels.FEW_ROWS else (panels.PANEL_ROW, 4)
 
     def crossed(layer):
-        width = panel_width(layer.case.dtype)
-        partial = layer.H > 4 * width and layer.H % width and layer.P == layer.H
+        width = row // np.dtype(layer.case.dtype).itemsize
+        partial = layer.H > few * width and layer.H % width and layer.P == layer.H
         return _packed(layer) and layer.alone and layer.case.B in rows and partial
 
     return crossed

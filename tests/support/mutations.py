@@ -194,9 +194,15 @@ MUTATIONS = {
     ),
     "cpu_packing_loses_the_last_column": Mutation(
         "numbarnn/engines/cpu/panels.py",
-        "panel[k * width + i] = row[k] if i < at.columns else zero",
-        "panel[k * width + i] = row[k] if i < at.columns - (at.columns < width) else zero",
+        "panel[i] = numbers_at(zero, b + i * at.b_row)[k] if i < columns else zero",
+        "panel[i] = numbers_at(zero, b + i * at.b_row)[k] if i < columns - (columns < width) else zero",
         "tests/engines/test_panels.py -k packing",
+    ),
+    "cpu_second_chain_of_a_wide_panel": Mutation(
+        "numbarnn/engines/cpu/panels.py",
+        "panel = at.b + start * at.panel_row + number",
+        "panel = at.b + start * PANEL_ROW + number",
+        "tests/engines/test_panels.py -k 'numpys and wide'",
     ),
     "cpu_skipped_step_loses_a_unit": Mutation(
         "numbarnn/engines/cpu/forward.py",

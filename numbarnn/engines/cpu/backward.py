@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.panels import PANEL_ROW
 from numbarnn.engines.cpu.records import (
     LARGEST,
     STAGE_BYTES,
@@ -54,12 +53,12 @@ def _pack(zero, call, own):
 def _pack_columns(zero, call, own, source, panels, terms, columns):
     """Weights (terms, columns) in panels (columns / width, terms, width)."""
     item, address = bytes_of(zero), new_product()
-    width, at = PANEL_ROW // item, product_at(address)
+    width, at = call.panel_row // item, product_at(address)
     first, last = cut(columns, width, own.part, own.parts)
-    at.terms, at.b_row = terms, columns * item
+    at.terms, at.b_row, at.out_row = terms, columns * item, call.panel_row
     for j in range(first, last, width):
         at.columns, at.b = min(width, columns - j), source + j * item
-        at.out = panels + j // width * terms * PANEL_ROW
+        at.out = panels + j // width * terms * call.panel_row
         run(zero, call.pack_panel, address)
 
 
@@ -86,8 +85,8 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
     at.a, at.a_row, at.out, at.out_row = a[0], a[1], out[0], out[1]
     if columns > 0 and terms[1] > 0:
         if call.pack:
-            at.b_row = weights.terms * PANEL_ROW
-            at.b = weights.panels + column // (PANEL_ROW // item) * at.b_row + terms[0] * PANEL_ROW
+            at.b_row, at.panel_row = weights.terms * call.panel_row, call.panel_row
+            at.b = weights.panels + column // (call.panel_row // item) * at.b_row + terms[0] * call.panel_row
         else:
             at.b_row = weights.columns * item
             at.b = weights.address + terms[0] * at.b_row + column * item

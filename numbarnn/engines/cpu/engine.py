@@ -264,7 +264,10 @@ class CpuEngine(HostEngine):
             call.settings = address(kept[-1])
         if buffers.options.chances is not None:
             call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
+        call.panel_row = panels.PANEL_ROW
         if buffers.of_segment or call.steps * call.batch >= PACKED_FROM:
+            if call.batch <= panels.FEW_ROWS:
+                call.panel_row = panels.WIDE_ROW
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)
             self._lend_panels(call, p, kept)
@@ -293,12 +296,13 @@ class CpuEngine(HostEngine):
             weights = getattr(parameters, name)
             if getattr(call, name) == 0:
                 continue
-            shape = panels.panels_shape(weights.shape, units, call.backward, weights.dtype)
+            panel_row = panels.PANEL_ROW if name == "W" else call.panel_row
+            shape = panels.panels_shape(weights.shape, units, call.backward, weights.dtype, panel_row)
             if call.save or call.backward:  # training changes all weights
                 kept.append(self._memory.empty(shape, weights.dtype))
                 setattr(call, f"{name}_panels", address(kept[-1]))
                 continue
-            key = address(weights), weights.shape, units, weights.dtype.char
+            key = address(weights), weights.shape, units, weights.dtype.char, panel_row
             kept.append(self._packed.lend(key, shape, weights.dtype))
             setattr(call, f"{name}_panels", address(kept[-1].panels))
             setattr(call, f"{name}_prints", address(kept[-1].prints))

@@ -3,6 +3,8 @@
 Compiled once for each dtype. It knows no cell: what a cell does in a step it calls by address (`cell_steps`).
 """
 
+import numpy as np
+
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.packed import NOTHING, PRINT_BYTES, fingerprint
@@ -41,36 +43,38 @@ from numbarnn.engines.cpu.sharing import (
 )
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
+_ROW = np.intp(PANEL_ROW)
+
 
 # ------------------------------------------------------------------------------------------ products
 @plain
 def _pack(zero, call, own):
     """R, W and W_hr in panels: the rows of the thread's units."""
     if call.pack:
-        first, last = cut(call.hidden, PANEL_ROW // bytes_of(zero), own.part, own.parts)
         if call.from_zero == 0 or call.steps > 1 or call.stages_count:
             shape = call.ah_gates, call.hidden, call.outputs
-            _pack_gates(zero, call, (call.R, call.R_panels, call.R_prints), shape, (first, last))
+            _pack_gates(zero, call, (call.R, call.R_panels, call.R_prints, call.panel_row), shape, own)
         if call.x:
             shape = call.input_gates, call.hidden, call.inputs
-            _pack_gates(zero, call, (call.W, call.W_panels, call.W_prints), shape, (first, last))
+            _pack_gates(zero, call, (call.W, call.W_panels, call.W_prints, _ROW), shape, own)
         if call.W_hr:
-            first, last = cut(call.outputs, PANEL_ROW // bytes_of(zero), own.part, own.parts)
             shape = ONE, call.outputs, call.hidden
-            _pack_gates(zero, call, (call.W_hr, call.W_hr_panels, call.W_hr_prints), shape, (first, last))
+            _pack_gates(zero, call, (call.W_hr, call.W_hr_panels, call.W_hr_prints, call.panel_row), shape, own)
 
 
 @plain
-def _pack_gates(zero, call, weights, shape, units):
-    """Rows [first, last) of H of each gate of weights (gates * H, terms), in panels of `width` of them.
+def _pack_gates(zero, call, weights, shape, own):
+    """The share's rows of H of each gate of weights (gates * H, terms), in panels of `width` of them.
 
     Args:
-        weights: addresses: the weights', the panels', and of the fingerprints of what is packed there, or 0.
+        weights: addresses: the weights', the panels', and of the fingerprints of what is packed there, or 0; bytes of
+            a panel's columns.
     """
-    (source, panels, prints), (gates, H, terms), (first, last), item = weights, shape, units, bytes_of(zero)
-    width, size, address = PANEL_ROW // item, terms * PANEL_ROW, new_product()
+    (source, panels, prints, panel_row), (gates, H, terms), item = weights, shape, bytes_of(zero)
+    width, size, address = panel_row // item, terms * panel_row, new_product()
+    first, last = cut(H, width, own.part, own.parts)
     at = product_at(address)
-    at.terms, at.b_row = terms, terms * item
+    at.terms, at.b_row, at.out_row = terms, terms * item, panel_row
     for g in range(gates):
         for j in range(first, last, width):
             at.columns, at.b = min(width, H - j), source + (g * H + j) * terms * item
@@ -91,16 +95,17 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
     """out = a weightsᵀ: of the rows, gates [first, end) and the units.
 
     Args:
-        weights: (address, that of its panels) of (gates * H, terms). shape: (first gate, end, H, terms).
+        weights: (address, that of its panels, bytes of a panel's columns) of (gates * H, terms).
+        shape: (first gate, end, H, terms).
         a, out: (address, bytes between rows). units: (first, last).
     """
-    (source, panels), (first_gate, end_gate, H, terms), (first, last), item = weights, shape, units, bytes_of(zero)
-    width, address = PANEL_ROW // item, new_product()
+    (source, panels, panel_row), (first_gate, end_gate, H, terms), item = weights, shape, bytes_of(zero)
+    (first, last), width, address = units, panel_row // item, new_product()
     at = product_at(address)
     at.rows, at.columns, at.terms, at.a, at.a_row, at.out_row = rows, last - first, terms, a[0], a[1], out[1]
     at.more, at.out_next, at.out = end_gate - first_gate - 1, H * item, out[0] + (first_gate * H + first) * item
     if call.pack:
-        at.b_row = terms * PANEL_ROW
+        at.b_row, at.panel_row = terms * panel_row, panel_row
         at.b_next = (H + width - 1) // width * at.b_row
         at.b = panels + first_gate * at.b_next + first // width * at.b_row
     else:
@@ -132,7 +137,7 @@ def _multiply_x(zero, call, rows, ax, units):
     """
     (row, count), width = rows, call.hidden * bytes_of(zero)
     x, shape = call.x + row * call.x_row, (ZERO, call.input_gates, call.hidden, call.inputs)
-    _multiply_gates(zero, call, (call.W, call.W_panels), shape, count, (x, call.x_row), (ax, call.ax_row), units)
+    _multiply_gates(zero, call, (call.W, call.W_panels, _ROW), shape, count, (x, call.x_row), (ax, call.ax_row), units)
     for g in range(call.input_gates, call.gates):
         for i in range(count):
             out = ax + i * call.ax_row + g * width
@@ -156,7 +161,8 @@ def _recurrent_products(zero, call, own, at, step):
     h = call.h + before * call.h_slot + b * call.h_row, call.h_row
     ah = call.ah + b * call.ah_row, call.ah_row
     shape = ZERO, call.recurrent, call.hidden, call.outputs
-    _multiply_gates(zero, call, (call.R, call.R_panels), shape, count, h, ah, (own.first, own.last))
+    weights = call.R, call.R_panels, call.panel_row
+    _multiply_gates(zero, call, weights, shape, count, h, ah, (own.first, own.last))
     if call.step_mask:
         for b in range(own.first_row, own.last_row):
             if mask_at(call, t + 1, b) == RESET:
@@ -185,10 +191,8 @@ def _stages(zero, call, own, address, at):
         run_rows(zero, call, own, address, at, stage.step, NO)
         meet(call, own)
         vectors, ah = (v + b * call.v_row, call.v_row), (call.ah + b * call.ah_row, call.ah_row)
-        shape = stage.first_gate, stage.end_gate, H, H
-        _multiply_gates(
-            zero, call, (call.R, call.R_panels), shape, own.last_row - b, vectors, ah, (own.first, own.last)
-        )
+        shape, weights = (stage.first_gate, stage.end_gate, H, H), (call.R, call.R_panels, call.panel_row)
+        _multiply_gates(zero, call, weights, shape, own.last_row - b, vectors, ah, (own.first, own.last))
 
 
 @plain
@@ -215,8 +219,8 @@ def _project(zero, call, own, at):
         h, columns = call.h + (t + 1) * call.h_slot, (own.first_out, own.last_out)
         m = call.own_h + (t + 1) * call.own_h_slot + b * call.own_h_row, call.own_h_row
         out = h + b * call.h_row, call.h_row
-        shape = ZERO, ONE, P, call.hidden
-        _multiply_gates(zero, call, (call.W_hr, call.W_hr_panels), shape, own.last_row - b, m, out, columns)
+        shape, weights = (ZERO, ONE, P, call.hidden), (call.W_hr, call.W_hr_panels, call.panel_row)
+        _multiply_gates(zero, call, weights, shape, own.last_row - b, m, out, columns)
         for b in range(own.first_row, own.last_row):
             if mask_at(call, t + 1, b) == SKIP:
                 h_before = call.h + before * call.h_slot + b * call.h_row

@@ -1,7 +1,8 @@
 """Products with weights that are stored as they are read: in panels.
 
 A panel has all terms of `width` columns, as many as two vectors of the machine have numbers, one term after the other.
-Packing reads and writes all weights once, so it is worth it from a few steps on; inference keeps them (`packed`).
+Wide panels, of a few of these side by side, are for products of few rows. Packing reads and writes all weights once, so
+it is worth it from a few steps on; inference keeps them (`packed`).
 """
 
 import numpy as np
@@ -19,28 +20,36 @@ from numbarnn.engines.cpu.vectors import (
     numbers_at,
     own_bytes,
     packed_tile,
-    panel_width,
     tile_product,
 )
 
 PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
+# The same of a wide one. A product of few rows takes as long as reading the panels does: one panel has too few sums to
+# read as fast as the second cache sends, and from several that lie apart it sends little more than half as much.
+WIDE_ROW = PANEL_ROW * (2 if VECTOR_BYTES == 64 else 4)
 CHAIN = 256  # terms added up one after another, and as much of a panel as stays in the first cache
 # Of a block of rows, CHAIN terms of each: it stays in the second cache, beside the panels' stream. The more rows, the
 # fewer times are panels read.
 BLOCK_BYTES = 64 << 10
 BLOCK_ROWS = BLOCK_BYTES // (CHAIN * 4)
-FEW_ROWS = 3  # that `multiply_few_rows` takes at most
+FEW_ROWS = 3  # that `multiply_few_rows` takes at most, and for which panels are wide
 _one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
 _packed = packed_tile(min(MOST_ROWS // 2, FEW_ROWS + 1), MOST_ROWS)  # `tile_of` makes no lower ones
 # For arguments that are always the same.
-_ONE, _ROW, _NEW = np.intp(1), np.intp(PANEL_ROW), np.bool_(False)
-_one_by_4, _two_by_2 = tile_product(1, 4), tile_product(2, 2)
+_ROW, _WIDE, _NEW = np.intp(PANEL_ROW), np.intp(WIDE_ROW), np.bool_(False)
+_one_by_4, _one_by_2, _two_by_2 = tile_product(1, 4), tile_product(1, 2), tile_product(2, 2)
+_three_by_2 = tile_product(3, 2)
+_MANY_REGISTERS = VECTOR_BYTES == 64  # 32, where others have 16
 
 
 # ------------------------------------------------------------------------------------------ packing
-def panels_shape(shape, H, transposed, dtype):
-    """The shape of weights (gates * H, terms) in panels of each gate's rows, or (terms, columns) of their columns."""
-    (rows, columns), width = shape, panel_width(dtype)
+def panels_shape(shape, H, transposed, dtype, panel_row=PANEL_ROW):
+    """The shape of weights (gates * H, terms) in panels of each gate's rows, or (terms, columns) of their columns.
+
+    Args:
+        panel_row: bytes of a panel's columns, PANEL_ROW or WIDE_ROW.
+    """
+    (rows, columns), width = shape, panel_row // dtype.itemsize
     if transposed:
         return -(-columns // width), rows, width
     return rows // max(1, H) * -(-H // width), columns, width
@@ -50,30 +59,31 @@ def panels_shape(shape, H, transposed, dtype):
 def pack_rows(zero, address):
     """A panel whose columns are rows of weights: `out` of a `records.Product` from b (columns, terms).
 
-    Fewer columns than `width` are filled up with zeros.
+    Fewer columns than `width` are filled up with zeros. `out_row` is what is between two terms.
     """
     at, item = product_at(address), bytes_of(zero)
-    square, width, done = VECTOR_BYTES // item, PANEL_ROW // item, 0
-    if at.columns == width:
-        done = at.terms // square * square
-        for k in range(0, done, square):
-            for half in range(2):
-                start = at.b + half * square * at.b_row + k * item
-                transpose_square(zero, start, at.b_row, square, at.out + k * PANEL_ROW + half * VECTOR_BYTES, PANEL_ROW)
-    panel = numbers_at(zero, at.out)
-    for i in range(width):
-        row = numbers_at(zero, at.b + i * at.b_row)
+    square, width = VECTOR_BYTES // item, PANEL_ROW // item
+    for first in range(0, at.out_row // item, width):  # of a wide panel several
+        columns, b, out, done = min(width, at.columns - first), at.b + first * at.b_row, at.out + first * item, 0
+        if columns == width:
+            done = at.terms // square * square
+            for k in range(0, done, square):
+                for half in range(2):
+                    start, into = b + half * square * at.b_row + k * item, out + k * at.out_row + half * VECTOR_BYTES
+                    transpose_square(zero, start, at.b_row, square, into, at.out_row)
         for k in range(done, at.terms):
-            panel[k * width + i] = row[k] if i < at.columns else zero
+            panel = numbers_at(zero, out + k * at.out_row)
+            for i in range(width):
+                panel[i] = numbers_at(zero, b + i * at.b_row)[k] if i < columns else zero
 
 
 @by_address
 def pack_columns(zero, address):
     """A panel whose columns are columns of weights: `out` of a `records.Product` from b (terms, columns); likewise."""
     at = product_at(address)
-    width = PANEL_ROW // bytes_of(zero)
+    width = at.out_row // bytes_of(zero)
     for k in range(at.terms):
-        row, panel = numbers_at(zero, at.b + k * at.b_row), numbers_at(zero, at.out + k * PANEL_ROW)
+        row, panel = numbers_at(zero, at.b + k * at.b_row), numbers_at(zero, at.out + k * at.out_row)
         for i in range(width):
             panel[i] = row[i] if i < at.columns else zero
 
@@ -85,7 +95,7 @@ def panel_product(zero, address):
 
     Sums of CHAIN terms are added up, in the same order whatever the number of rows and panels.
     """
-    at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * PANEL_ROW)
+    at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * WIDE_ROW)
     tiles, most = (at.rows + MOST_ROWS - 1) // MOST_ROWS, BLOCK_BYTES // (CHAIN * bytes_of(zero)) // MOST_ROWS
     blocks = (tiles + most - 1) // most  # of whole tiles, all but the last
     for block in range(blocks):
@@ -103,8 +113,8 @@ def _multiply_block(zero, at, rows, terms, own):
         own: addresses of memory for a block of rows, and for its product with one panel.
     """
     (first, rows), (start, chain), (tiles, own_out), item = rows, terms, own, bytes_of(zero)
-    add, whole = at.add != 0, at.columns // (PANEL_ROW // item)
-    left, adds = at.columns - whole * (PANEL_ROW // item), add or start > 0
+    add, width = at.add != 0, at.panel_row // item
+    whole, left, adds = at.columns // width, at.columns % width, add or start > 0
     a = _of_a(at, item, first, start)
     if at.transpose_a:
         _copy_tiles(zero, rows, a, at.a_row, chain, tiles)
@@ -114,9 +124,9 @@ def _multiply_block(zero, at, rows, terms, own):
     if next_start >= at.terms:
         next_rows, next_start = first + rows, 0
     for number in range(at.more + 1):
-        panel = at.b + start * PANEL_ROW + number * at.b_next
+        panel = at.b + start * at.panel_row + number * at.b_next
         out = at.out + first * at.out_row + number * at.out_next
-        last, last_out = panel + whole * at.b_row, out + whole * PANEL_ROW
+        last, last_out = panel + whole * at.b_row, out + whole * at.panel_row
         if rows > FEW_ROWS:
             for p in range(whole):
                 at_panel, into = panel + p * at.b_row, (out + p * PANEL_ROW, at.out_row)
@@ -124,11 +134,14 @@ def _multiply_block(zero, at, rows, terms, own):
                     _fetch_block(zero, at, (next_rows, rows), (next_start, chain), (p, whole))
                 _multiply_panel(zero, rows, tiles, at_panel, at.b_row, chain, into, adds)
             if left:
-                _multiply_panel(zero, rows, tiles, last, at.b_row, chain, (own_out, _ROW), _NEW)
+                _multiply_panel(zero, rows, tiles, last, at.b_row, chain, (own_out, _WIDE), _NEW)
         else:
-            multiply_few_rows(zero, rows, a, at.a_row, panel, at.b_row, _ROW, whole, chain, out, at.out_row, adds)
+            row, beside = at.panel_row, at.panel_row // PANEL_ROW
+            for p in range(whole):
+                at_panel, at_out = panel + p * at.b_row, out + p * row
+                multiply_few_rows(zero, rows, a, at.a_row, at_panel, _ROW, row, beside, chain, at_out, at.out_row, adds)
             if left:
-                multiply_few_rows(zero, rows, a, at.a_row, last, at.b_row, _ROW, _ONE, chain, own_out, _ROW, _NEW)
+                multiply_few_rows(zero, rows, a, at.a_row, last, _ROW, row, beside, chain, own_out, _WIDE, _NEW)
         if left:  # the last panel by way of memory of its own, as out has fewer columns
             _put_columns(zero, (rows, left), own_out, last_out, at.out_row, adds)
 
@@ -161,7 +174,7 @@ def _fetch_block(zero, at, rows, terms, part):
 def _put_columns(zero, shape, source, out, out_row, add):
     """out (rows, columns) = the first columns of a panel's product, or +=."""
     for i in range(shape[0]):
-        sums, row = numbers_at(zero, source + i * PANEL_ROW), numbers_at(zero, out + i * out_row)
+        sums, row = numbers_at(zero, source + i * WIDE_ROW), numbers_at(zero, out + i * out_row)
         for j in range(shape[1]):
             row[j] = row[j] + sums[j] if add else sums[j]
 
@@ -224,6 +237,9 @@ def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, ter
         if rows == 1 and left >= 4:
             _one_by_4(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
             p += 4
+        elif rows == 1 and left >= 2:
+            _one_by_2(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
+            p += 2
         elif rows == 1:
             _one(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
             p += 1
@@ -233,6 +249,9 @@ def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, ter
         elif rows == 2:
             _two(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
             p += 1
+        elif _MANY_REGISTERS and left >= 2:
+            _three_by_2(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
+            p += 2
         else:
             _three(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
             p += 1

@@ -22,8 +22,9 @@ _CALL = (
     "hidden gates recurrent ah_gates private per_unit_values sums_count same_gradient",
     # `input_gates`: those of x Wᵀ that are products, the others are x itself
     "steps batch outputs inputs input_gates direction first last save backward from_zero pack by_rows pieces",
-    # parameters; places for panels, and for the fingerprints of what is packed there, 0 where it is always packed anew
-    "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels R_prints W_prints W_hr_prints",
+    # parameters; places for panels, and for the fingerprints of what is packed there, 0 where it is always packed anew;
+    # `panel_row` is that of R's and W_hr's panels, those of W have PANEL_ROW
+    "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels R_prints W_prints W_hr_prints panel_row",
     # states; own_h is h as the cell computes it, ahead of a projection; `x_by_steps`: each step multiplies its own x;
     # `ax_slot` is from one time to the next, 0 where all times have the same memory
     "h h_row h_slot own_h own_h_row own_h_slot c c_row c_slot c_slots zeros",
@@ -62,11 +63,13 @@ Rows = _table(
     "out out_row",
 )
 
-# out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two. With panels and few rows
+# out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two, and `panel_row` between two
+# terms of one. With panels and few rows
 # (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R's of further gates, and as many parts of out;
 # `.._next` is what is between two.
 Product = _table(
-    "Product", "rows columns terms a a_row b b_row out out_row transpose_a transpose_b add more b_next out_next"
+    "Product",
+    "rows columns terms a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
 )
 
 # out (columns,) = the sums of the columns of x (rows, columns), or +=.

@@ -8,7 +8,6 @@ from numbarnn.common.order import RESET, SKIP, step_time
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.atomics import SLOTS, add_in_order, barrier, exchange_if, load_in_order, wait_until, wake
 from numbarnn.engines.cpu.cell_steps import TILE
-from numbarnn.engines.cpu.panels import PANEL_ROW
 from numbarnn.engines.cpu.records import LARGEST, rows_at, run
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
@@ -62,7 +61,7 @@ def share_of(zero, call, job, piece):
         b0, b1 = cut(call.batch, ONE, part, parts)
         return Share(job.thread, job.threads, job.counters, part, parts, b0, b1, 0, call.hidden, 0, call.outputs)
     # Sums over units are made of those of TILE units, so that they are the same for any number of threads.
-    width = TILE if call.sums_count else PANEL_ROW // bytes_of(zero)
+    width = TILE if call.sums_count else call.panel_row // bytes_of(zero)
     first, last = cut(call.hidden, width, part, parts)
     p0, p1 = (first, last) if call.W_hr == 0 else cut(call.outputs, width, part, parts)
     return Share(job.thread, job.threads, job.counters, part, parts, 0, call.batch, first, last, p0, p1)
