@@ -85,6 +85,8 @@ class CellBase(Computed, torch.nn.RNNCellBase):
             ValueError, RuntimeError, TypeError: as torch.nn's cells raise them.
         """
         kind, names = type(self).__name__, self._computation.states
+        if isinstance(input, torch.fx.Proxy):
+            return self._as_leaf(input, hx)
         if input.dim() not in (1, 2):
             raise ValueError(f"{kind}: Expected input to be 1D or 2D, got {input.dim()}D instead")
         batched = input.dim() == 2
