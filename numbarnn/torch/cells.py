@@ -93,6 +93,8 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         x = input.unsqueeze(0) if batched else input[None, None]
         state = None
         if hx is not None:
+            if len(names) > 1 and isinstance(hx, torch.Tensor):  # of which a tuple could be made
+                raise TypeError(f"{kind}: hx must be a tuple ({', '.join(names)}), not a {type(hx).__name__}")
             state = tuple(hx) if len(names) > 1 else (hx,)
             checks.cell_state(kind, state, names)
             state = tuple(one.unsqueeze(0) if batched else one[None, None] for one in state)
