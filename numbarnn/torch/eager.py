@@ -43,7 +43,8 @@ class Recurrence(torch.autograd.Function):
         x, reserve, _, *weights = ctx.saved_tensors
         network, prepared, seed = ctx.call
         _, _, needs_x, needs_hx, needs_cx, *needs_weights = ctx.needs_input_grad
-        need, given = _need(needs_x, any(needs_weights), graph_is_kept()), (dy, dhy, dcy, d_states)
+        need = _need(needs_x, any(needs_weights), graph_is_kept(), network.frozen(needs_weights))
+        given = dy, dhy, dcy, d_states
         if transformed.is_vmapped():
             tensors = given, x, weights, reserve
             dx, dhx, dcx, dw = transformed.backward(network, prepared.calls.shape, seed, tensors, need)
