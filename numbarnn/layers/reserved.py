@@ -120,7 +120,7 @@ class PlannedCalls:
         engine.require_no_trouble()
         with engine.activate():
             engine.require_no_capture()
-            how = None if self.has_checkpoints else self._how(need.x, need.weights)
+            how = None if self.has_checkpoints else self._how(need.x, need.weights, need.frozen)
             if how is not None and (not need.weights or space.size <= SMALL_WEIGHTS):
                 bound = self._bound(call, None, None, None)
                 if bound is not None:
@@ -144,13 +144,12 @@ class PlannedCalls:
         found, kind = self.stack.bound, (*self._kind, type(hx), type(cx))
         return found.find(kind, call.flat) or found.make(kind, call, self._forward_plan, (x, hx, cx), self.arrays)
 
-    def _how(self, *needs):
+    def _how(self, x, weights, frozen):
         """(plan, `Need`, whether gradients would accumulate) of a backward pass with or without the gradients of x, and
-        of the parameters. The `Need` is for `BoundForward.run_backward`: it may overwrite its tape, which has a copy of
-        the reserve."""
-        how = self._hows.get(needs)
+        of the parameters but the frozen ones. The `Need` is for `BoundForward.run_backward`: it may overwrite its tape,
+        which has a copy of the reserve."""
+        how = self._hows.get((x, weights, frozen))
         if how is None:
-            need = Need(*needs)
-            plan = self._schedule.plan_backward(self._problem, need.weights, need.x)
-            how = self._hows[needs] = plan, need, not need.weights
+            plan = self._schedule.plan_backward(self._problem, weights, x)
+            how = self._hows[x, weights, frozen] = plan, Need(x, weights, frozen=frozen), not weights
         return how

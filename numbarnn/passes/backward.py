@@ -19,11 +19,14 @@ class Need(NamedTuple):
         x, weights: the gradients of x and of the parameters: products over all steps that are left out otherwise.
         again: the tape is kept as it is, for further backward passes: gradients of pre-activations get memory of their
             own instead of that of what the cell saved.
+        frozen: (layer, direction) pairs whose parameters' gradients nobody reads: their products are left out, where
+            kernels read the parameters themselves, and what stands for them in dw is not specified.
     """
 
     x: bool = True
     weights: bool = True
     again: bool = False
+    frozen: frozenset = frozenset()
 
 
 ALL = Need()
@@ -217,6 +220,8 @@ class BackwardPass(Pass):
     def bind_weights(self, task):
         """The gradients of the parameters of one layer and direction."""
         tape, place, direction = self.tape, (task.layer, task.direction), task.direction
+        if place in self.need.frozen and tape.formed is None:
+            return partial(one_after_another, [])
         P, h, cell = self.problem.output_sizes[task.layer], tape.h[task.layer], self.problem.cell
         h_before, columns = h[2 * direction :][: tape.steps], slice(direction * P, (direction + 1) * P)
         dax = self._columns(self.dax[place], task.layer, cell.num_gates)

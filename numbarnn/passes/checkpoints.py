@@ -339,7 +339,8 @@ class CheckpointedBackward:
     def _run_segment(self, chain, number, given, dx):
         """Backward through one; returns the gradients of the states before it. Its arrays are gone afterwards."""
         tape = self.tape.segment(chain, number)
-        need = self.need._replace(x=dx is not None, again=False)  # this tape is made again for each pass
+        # this tape is made again for each pass; layers have other numbers in it
+        need = self.need._replace(x=dx is not None, again=False, frozen=frozenset())
         work = BackwardPass(tape, given, _Space(self.space, chain), self.dw, True, need)
         if self._d_formed is not None:
             work.borrow("d_formed", self._d_formed)

@@ -15,9 +15,10 @@ What differs from torch.nn's modules:
 - On a GPU other elements are dropped out than by cuDNN. A cell's own random numbers follow `torch.manual_seed`.
 - Parametrized weights are read once per call, by torch.nn's modules more often. Where every reading changes them, as
   with `spectral_norm` in training, results differ a little (in the sixth digit).
-- Second derivatives (`create_graph=True`) are refused when they are asked for. `torch.jit.script` and
-  `torch.jit.trace` cannot read the modules; `torch.compile` and `torch.export` can, and `restore` goes back to
-  torch.nn's.
+- Second derivatives (`create_graph=True`) are refused when they are asked for, as are derivatives in forward mode.
+- `torch.jit.script` cannot read the modules, and `torch.onnx.export` has no operator for them: `restore` goes back to
+  torch.nn's. `torch.jit.trace`, `torch.compile` and `torch.export` see a call as one operator; who loads such a
+  program imports `numbarnn.torch` before. A traced one keeps what backward reads, unless no parameter has gradients.
 - Devices are CPUs and NVIDIA GPUs; dtypes float64, float32, float16 and bfloat16.
 - Some mistakes are refused earlier, or refused that torch.nn lets pass: an unknown nonlinearity when a cell is made, hx
   that is no tuple of a module's states. A nonlinearity in the place of a cell's bias (`RNNCell(10, 20, "relu")`)

@@ -1,5 +1,7 @@
 """One call of a network on PyTorch's tensors, with gradients: `run`, on which the modules stand."""
 
+import warnings
+
 import torch
 
 from numbarnn.layers.private import split_steps
@@ -7,10 +9,19 @@ from numbarnn.passes.executor import with_each
 from numbarnn.torch import batching, core  # noqa: F401 - which registers torch.ops.numbarnn and its rules
 from numbarnn.torch.eager import recurrence
 from numbarnn.torch.operators import autocast_dtype
-from numbarnn.torch.transformed import Forward
+from numbarnn.torch.transformed import Forward, inmost
 
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 _MAX_SEED = 2**62
+
+
+def _ignore_warnings_of_traces():
+    """What `torch.jit.trace` says of sizes that are compared here: a graph depends on none of them. PyTorch does the
+    same for its own modules."""
+    warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"numbarnn\.torch")
+
+
+_ignore_warnings_of_traces()
 
 
 def run(network, x, hx, cx, weights, **about):
@@ -54,7 +65,7 @@ def _called(network, about, x, hx, cx, weights):
     """What `run` returns; states are one tensor each here."""
     if about.training and network.draws:
         about = about._replace(seed=torch.randint(_MAX_SEED, (1,)))
-    keep = torch.is_grad_enabled() and requires_grad(x, hx, cx, weights)
+    keep = backward_may_follow(x, hx, cx, weights)
     if goes_by_operators(x, weights):
         y, hy, cy, every = _by_operators(network, about, x, hx, cx, weights, keep)
     elif keep:
@@ -71,8 +82,18 @@ def _called(network, about, x, hx, cx, weights):
     return y, hy, cy
 
 
+def backward_may_follow(x, hx, cx, weights):
+    """Whether what backward reads has to be kept; of a program that `torch.jit.trace` writes, whose mode is not known
+    yet, whether parameters have gradients."""
+    if not torch.is_grad_enabled() and not torch.jit.is_tracing():
+        return False
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        x, hx, cx, *weights = (inmost(tensor) for tensor in (x, hx, cx, *weights))
+    return requires_grad(x, hx, cx, weights)
+
+
 def requires_grad(x, hx, cx, weights):
-    """Whether backward may follow."""
+    """Whether any of these has a gradient."""
     if weights[0].requires_grad or x.requires_grad:
         return True
     if (hx is not None and hx.requires_grad) or (cx is not None and cx.requires_grad):
@@ -86,6 +107,8 @@ def goes_by_operators(x, weights):
         return True
     if type(x) not in PLAIN or type(weights[0]) not in PLAIN or x.is_meta:
         return True
+    if torch._C._get_tracing_state() is not None:
+        return True
     return torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() > 0
 
 
@@ -95,6 +118,11 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
         one if one is None or isinstance(one, torch.Tensor) else torch.as_tensor(one)
         for one in (about.lengths, about.resets)
     )
+    if torch.onnx.is_in_onnx_export():
+        raise NotImplementedError(
+            "torch.onnx.export knows no operator for numbarnn's modules: let torch.nn compute them again with "
+            "numbarnn.torch.restore(model) before, which it can with those of LSTM, GRU and RNN"
+        )
     options = network.key, float(about.padding_value), about.batch_first, about.output_states
     if keep and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         return Forward.apply(lengths, resets, about.seed, *options, x, hx, cx, *weights)[:4]

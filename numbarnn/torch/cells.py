@@ -85,12 +85,16 @@ class CellBase(Computed, torch.nn.RNNCellBase):
             ValueError, RuntimeError, TypeError: as torch.nn's cells raise them.
         """
         kind, names = type(self).__name__, self._computation.states
+        if isinstance(input, torch.fx.Proxy):
+            return self._as_leaf(input, hx)
         if input.dim() not in (1, 2):
             raise ValueError(f"{kind}: Expected input to be 1D or 2D, got {input.dim()}D instead")
         batched = input.dim() == 2
         x = input.unsqueeze(0) if batched else input[None, None]
         state = None
         if hx is not None:
+            if len(names) > 1 and isinstance(hx, torch.Tensor):  # of which a tuple could be made
+                raise TypeError(f"{kind}: hx must be a tuple ({', '.join(names)}), not a {type(hx).__name__}")
             state = tuple(hx) if len(names) > 1 else (hx,)
             checks.cell_state(kind, state, names)
             state = tuple(one.unsqueeze(0) if batched else one[None, None] for one in state)

@@ -176,6 +176,17 @@ class Computed:
         if local_metadata.get("assign_to_params_buffers"):
             self.flatten_parameters()
 
+    def _as_leaf(self, input, *more, **options):
+        """The call as one node of a graph that `torch.fx` traces, as those of torch.nn's modules are."""
+        path = input.tracer.path_of_module(self)
+        return input.tracer.create_proxy("call_module", path, (input, *more), options)
+
+    def __prepare_scriptable__(self):  # torch.jit.script asks for it
+        raise NotImplementedError(
+            "torch.jit.script cannot read numbarnn's modules: use torch.jit.trace or torch.export.export, or let "
+            "torch.nn compute them again with numbarnn.torch.restore(model)"
+        )
+
     def __getstate__(self):
         return {name: value for name, value in vars(self).items() if name not in ("_computation", "_flat_weight_refs")}
 
@@ -238,4 +249,5 @@ def _layer_by_layer(networks, weights, given, about, drop):
     every = [y, *more]
     if batch_first:
         every = [with_each(one, lambda value: value.transpose(0, 1)) for one in every]
-    return [every[0], states.of_layers(final), *every[1:]]
+    equal = len({tuple(network.stack.state_widths[-1]) for network in networks}) == 1
+    return [every[0], states.of_layers(final, equal), *every[1:]]

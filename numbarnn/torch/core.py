@@ -18,6 +18,10 @@ NO_SECOND_ORDER = (
     "numbarnn computes first derivatives only: a gradient of these gradients (create_graph=True, and backward through "
     "them) is not there yet; where you need one, use torch.nn's module"
 )
+NO_FORWARD_MODE = (
+    "numbarnn has no derivatives in forward mode (torch.func.jvp, jacfwd and hessian, torch.autograd.forward_ad): take "
+    "those in reverse mode, as torch.func.jacrev does, or where it has them torch.nn's module"
+)
 
 
 class About(NamedTuple):

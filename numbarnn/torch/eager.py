@@ -5,7 +5,7 @@ from functools import cache
 import torch
 
 from numbarnn.passes.backward import Need
-from numbarnn.torch import core
+from numbarnn.torch import core, transformed
 from numbarnn.torch.arrays import gradients_of
 
 _need = cache(Need)  # of the same few, which takes less time than another one
@@ -25,11 +25,12 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, network, prepared, x, hx, cx, *weights):
+        seed = None
         if type(prepared) is core.About:
-            prepared = core.prepare(network, prepared, x, hx, weights, keep=True)
+            seed, prepared = prepared.seed, core.prepare(network, prepared, x, hx, weights, keep=True)
         y, hy, cy, states, reserve = core.forward(network, prepared, x, hx, cx)
         ctx.set_materialize_grads(False)
-        ctx.call, shape = (network, prepared), prepared.calls.shape
+        ctx.call, shape = (network, prepared, seed), prepared.calls.shape
         has_checkpoints = prepared.calls.has_checkpoints
         copied = shape.batch_major or shape.padded  # x into the reserve, and y out of it
         x = x if has_checkpoints or (not copied and any(ctx.needs_input_grad[5:])) else None
@@ -40,14 +41,25 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy, dhy, dcy, d_states):
         x, reserve, _, *weights = ctx.saved_tensors
-        network, prepared = ctx.call
+        network, prepared, seed = ctx.call
         _, _, needs_x, needs_hx, needs_cx, *needs_weights = ctx.needs_input_grad
-        need, given = _need(needs_x, any(needs_weights), graph_is_kept()), (dy, dhy, dcy, d_states)
+        need = _need(needs_x, any(needs_weights), graph_is_kept(), network.frozen(needs_weights))
+        given = dy, dhy, dcy, d_states
+        if transformed.is_vmapped():
+            tensors = given, x, weights, reserve
+            dx, dhx, dcx, dw = transformed.backward(network, prepared.calls.shape, seed, tensors, need)
+            dw = dw if need.weights else None
+            results = None, None, dx, dhx, dcx, *gradients_of(network, weights, dw)
+            return tuple(one if needed else None for one, needed in zip(results, ctx.needs_input_grad, strict=True))
         dx, dhx, dcx, dw = core.backward(network, prepared, x, weights, reserve, given, need, (needs_hx, needs_cx))
         gradients = dx, dhx, dcx, *gradients_of(network, weights, dw)
         if torch.is_grad_enabled():  # create_graph
             gradients = Once.apply(gradients, dy, dhy, dcy, d_states, x, *weights)
         return None, None, *gradients
+
+    @staticmethod
+    def jvp(ctx, *_):
+        raise NotImplementedError(core.NO_FORWARD_MODE)
 
 
 # Without what `apply` does for calls under functorch's transformations, which do not come here.

@@ -203,6 +203,9 @@ class Recurrent(Computed, torch.nn.RNNBase):
             form, found = self._computation.again(self, input, hx, self.batch_first)
             if found:
                 return found
+        if isinstance(input, torch.fx.Proxy):
+            options = {"padding_value": padding_value, "output_states": output_states}
+            return self._as_leaf(input, hx, lengths=lengths, resets=resets, **options)
         if output_states:
             keeps_states(self._computation.stack, flag(output_states, "output_states"))
         about = About(lengths, resets, padding_value, self.batch_first, output_states, self.training)

@@ -20,6 +20,7 @@ from numbarnn.torch.without_chance import without_chance
 _cells = {}  # name in keys -> Cell, of cells that are not built in; kept for good
 _networks = {}  # key -> Network
 
+_NOWHERE = frozenset()
 SHAPES = 256  # of calls, remembered by a network
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 HALVES = {torch.float16, torch.bfloat16}
@@ -87,6 +88,13 @@ class Network:
         self.key = json.dumps({"cell": known_cell(self._cell)} | self._arguments | hidden, sort_keys=True)
         self._quiet, self._stacks, self._planned = quiet, {}, {}
         self.last_weights = self.last_call = None  # see `arrays.weights_of`, `repeated`
+
+    def frozen(self, needed):
+        """The (layer, direction) pairs no parameter of which is needed; one bool for each parameter, or for all."""
+        if len(needed) < len(self.parts) or all(needed):
+            return _NOWHERE
+        places = [(part.layer, part.direction) for part in self.parts]
+        return frozenset(places) - {place for place, one in zip(places, needed, strict=True) if one}
 
     def _make(self, dtype, device, cell, **changes):
         return Stack(cell, **(self._arguments | changes), dtype=dtype, device=device)

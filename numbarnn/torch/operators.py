@@ -119,21 +119,22 @@ def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, 
 
 # ----------------------------------------------------------------------------------------------------------- autograd
 def _set_up(ctx, inputs, output):
-    x, hx, _, weights, lengths, resets, seed, network, _, batch_first, every_state, keep = inputs
+    x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep = inputs
     ctx.set_materialize_grads(False)
     shape = core.About(lengths, resets, batch_first=batch_first, output_states=every_state).shape_of(x, hx)
-    keeps_x = not (shape.batch_major or shape.padded) or Network.of_key(network).stack.checkpoint_every
-    ctx.network, ctx.shape = network, shape
-    ctx.needs, ctx.count, ctx.keep = ctx.needs_input_grad, len(weights), keep
-    ctx.save_for_backward(x if keeps_x else None, output[4], seed, *weights)
+    keeps_x = not (keep and (shape.batch_major or shape.padded)) or Network.of_key(network).stack.checkpoint_every
+    ctx.network, ctx.shape, ctx.keep, ctx.padding_value = network, shape, keep, padding_value
+    others = (None, None, None, None) if keep else (hx, cx, lengths, resets)
+    ctx.save_for_backward(x if keeps_x else None, output[4], seed, *others, *weights)
     ctx.mark_non_differentiable(output[4])
 
 
 def _backward(ctx, dy, dhy, dcy, d_states, _):
-    if not ctx.keep:
-        raise RuntimeError("this call of numbarnn::rnn_forward kept nothing for backward: pass keep=True")
-    x, reserve, seed, *weights = ctx.saved_tensors
+    x, reserve, seed, hx, cx, lengths, resets, *weights = ctx.saved_tensors
     network, shape = Network.of_key(ctx.network), ctx.shape
+    if not ctx.keep:  # within vmap, a compiled call does not see that what is batched has gradients: once more
+        options = ctx.network, ctx.padding_value, shape.batch_major, shape.keeps_states, True
+        reserve = torch.ops.numbarnn.rnn_forward(x, hx, cx, weights, lengths, resets, seed, *options)[4]
     dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
     needs_x, needs_hx, needs_cx, needs_weights = ctx.needs_input_grad[:4]
     need_weights = any(needs_weights) if isinstance(needs_weights, list | tuple) else needs_weights

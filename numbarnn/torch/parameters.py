@@ -42,6 +42,8 @@ def _can_be_views(own):
     first = own[0]
     if any(type(one) is not Parameter or one.dtype != first.dtype or one.device != first.device for one in own):
         return False
+    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, own)):  # made under a transformation
+        return False
     return not first.is_meta and len({one.data_ptr() for one in own}) == len(own)
 
 

@@ -107,7 +107,6 @@ def of_layer(state, layer, directions):
     return tuple(one[rows] if isinstance(one, Tensor) else one[layer] for one in state)
 
 
-def of_layers(found):
-    """The state of all layers, from one per layer."""
-    equal = len({state[-1].shape for state in found}) == 1
+def of_layers(found, equal):
+    """The state of all layers, from one per layer, which may be of equal sizes."""
     return tuple(torch.cat(one) if equal else list(one) for one in zip(*found, strict=True))

@@ -1,4 +1,5 @@
-"""Calls under `torch.func`'s transformations (grad, vjp, vmap): functions of the kind that these take apart.
+"""Calls under `torch.func`'s transformations (grad, vjp, vmap): functions of the kind that these take apart; and
+backward passes under vmap.
 
 Custom operators know vmap, but not gradients inside of it; `autograd.Function`s with `setup_context` know both. What
 they compute are the operators.
@@ -9,6 +10,56 @@ import torch
 from numbarnn.torch import core
 from numbarnn.torch.arrays import gradients_of
 from numbarnn.torch.networks import Network
+
+# Of the vmap that autograd itself has (`is_grads_batched=True`), which is not torch.func's.
+_VMAP_MODE, _BATCHED = map(torch._C._parse_dispatch_key, ("VmapMode", "Batched"))
+
+
+def inmost(tensor):
+    """The tensor within those of transformations that tells whether it has a gradient outside of them."""
+    while tensor is not None and not tensor.requires_grad and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def is_vmapped():
+    """Whether what stands for one tensor may be several."""
+    return torch._C._are_functorch_transforms_active() or torch._C._dispatch_tls_is_dispatch_key_included(_VMAP_MODE)
+
+
+def each(function, tensors):
+    """The tensors that a function returns of these, of which some may be None. Where autograd's vmap has several in
+    one, it is called for one after another; torch.func's is the function's own business."""
+    several = [one is not None and torch._C._dispatch_keys(one).has(_BATCHED) for one in tensors]
+    if not any(several):
+        return function(*tensors)
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    apart = [
+        torch._remove_batch_dim(one, level, -1, 0) if more else one for one, more in zip(tensors, several, strict=True)
+    ]
+    found = [
+        function(*(one[number] if more else one for one, more in zip(apart, several, strict=True)))
+        for number in range(len(apart[several.index(True)]))
+    ]
+    return [torch._add_batch_dim(torch.stack(results), 0, level) for results in zip(*found, strict=True)]
+
+
+def backward(network, shape, seed, tensors, need):
+    """dx, dhx, dcx and the flat dw where `is_vmapped` is true, by the operator.
+
+    Args:
+        shape: the `reserved.Shape`. seed: as `core.About` has it.
+        tensors: the gradients of the results, x, the parameters, the reserve.
+        need: a `Need`.
+    """
+    gradients, x, weights, reserve = tensors
+
+    def call(*gradients):
+        options = network.key, *shape, need.x, need.weights
+        return torch.ops.numbarnn.rnn_backward(*gradients, x, weights, reserve, seed, *options)
+
+    return each(call, gradients)
 
 
 class Forward(torch.autograd.Function):
@@ -43,6 +94,10 @@ class Forward(torch.autograd.Function):
         dx, dhx, dcx, dw = Backward.apply(ctx.network, shape, dy, dhy, dcy, d_states, x, reserve, seed, *weights)
         states = [one if given else None for one, given in zip((dhx, dcx), ctx.given, strict=True)]
         return *[None] * 7, dx, *states, *gradients_of(network, weights, dw)
+
+    @staticmethod
+    def jvp(ctx, *_):
+        raise NotImplementedError(core.NO_FORWARD_MODE)
 
 
 class Backward(torch.autograd.Function):

@@ -299,6 +299,9 @@ def test_dropout_of_one_layer_warns():
 def test_states_that_are_no_tuple():
     with pytest.raises(TypeError, match=r"hx must be a tuple \(h, c\), not a Tensor"):
         nrt.LSTM(3, 5)(torch.zeros(6, 4, 3), torch.zeros(1, 4, 5))
+    for module in pair("LSTMCell"):
+        with pytest.raises(TypeError, match=r"must be (a )?tuple"):
+            module(torch.zeros(4, 3), torch.zeros(2, 4, 5))  # two states in one tensor
 
 
 def test_lengths_of_a_packed_input():

@@ -1,5 +1,7 @@
 """Parameters as views of one flat buffer: theirs, their gradients', and when they came from elsewhere."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ import numbarnn as nr
 import numbarnn.torch as nrt
 import torch_modules
 from old_state_dicts import CELLS, recorded
+from running import bound_each_time, nan_filled
 
 
 def are_one_buffer(tensors):
@@ -54,6 +57,44 @@ def test_frozen_parameters():
     assert gradients[0] is None and all(one is not None for one in gradients[1:])
     y, _ = module.requires_grad_(False)(torch.randn(4, 2, 3))
     assert not y.requires_grad
+
+
+FROZEN = {
+    "lstm": lambda: nrt.LSTM(3, 5, 3, bidirectional=True),
+    "gru": lambda: nrt.GRU(3, 5, 3, bidirectional=True, batch_first=True),
+    "sums": lambda: nrt.Recurrent(nr.cells.library.layer_norm_gru, 3, 5, 3, bidirectional=True),
+    "formed": lambda: nrt.Recurrent(nr.cells.library.low_rank_rnn, 3, 5, 3, bidirectional=True),
+    "checkpoints": lambda: nrt.LSTM(3, 5, 3, bidirectional=True, checkpoint_every=3),
+}
+
+
+@pytest.mark.parametrize("binds", [nullcontext, bound_each_time], ids=["bound", "not_bound"])
+@pytest.mark.parametrize("name", FROZEN)
+def test_frozen_layers_cost_no_product(name, binds, monkeypatch):
+    """The other layers' gradients have the same bits, also where memory that nobody writes has NaN."""
+    with binds():
+        module, x, done = FROZEN[name](), torch.randn(4, 2, 3, requires_grad=True), []
+        engine, _ = module._computation.stack.engine, module(x)
+        with nan_filled(engine):
+            expected = gradients(module, x)
+            method = engine.weight_gradients
+            monkeypatch.setattr(engine, "weight_gradients", lambda *given: (done.append(0), method(*given)))
+            for frozen in (("_l0",), ("_l1", "_l2_reverse"), ("_l0", "_l1", "_l2")):
+                done.clear()
+                for own, one in module.named_parameters():
+                    one.requires_grad_(not own.endswith(frozen))
+                found = [gradients(module, x) for _ in range(2)][1]
+                for own, gradient in found.items():
+                    assert (gradient is None) == own.endswith(frozen)
+                    assert gradient is None or torch.equal(gradient, expected[own])
+                if name not in ("formed", "checkpoints"):  # which leave no product out
+                    assert len(done) == 2 * (6 - len(frozen))
+
+
+def gradients(module, x):
+    """Name -> the parameter's gradient."""
+    module.zero_grad()
+    return dict(zip(dict(module.named_parameters()), step(module, x), strict=True))
 
 
 def test_data_from_elsewhere():

@@ -1,0 +1,135 @@
+"""Several calls, or several backward passes, as one: what vmap does around modules that have gradients."""
+
+import pytest
+import torch
+
+import numbarnn.torch as nrt
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")  # PyTorch's own
+X = 4, 2, 3
+
+
+def gradients_one_by_one(modules, x, dy):
+    """Name -> the gradients of the modules' parameters, stacked."""
+    names, found = [name for name, _ in modules[0].named_parameters()], []
+    for module, own in zip(modules, dy, strict=True):
+        found.append(torch.autograd.grad(module(x)[0], list(module.parameters()), own))
+    return dict(zip(names, map(torch.stack, zip(*found, strict=True)), strict=True))
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_an_ensemble_is_trained(name, compiled):
+    """Stacked parameters have gradients outside of vmap, where the call within does not see it."""
+    modules, x = [getattr(nrt, name)(3, 5, 2, bidirectional=True) for _ in range(3)], torch.randn(X)
+    parameters, buffers = torch.func.stack_module_state(modules)
+    call = torch.func.vmap(lambda own: torch.func.functional_call(modules[0], (own, buffers), (x,))[0])
+    y = (torch.compile(call, backend="aot_eager", fullgraph=True) if compiled else call)(parameters)
+    torch.testing.assert_close(y, torch.stack([module(x)[0] for module in modules]))
+    dy = torch.randn_like(y)
+    y.backward(dy)
+    expected = gradients_one_by_one(modules, x, dy)
+    assert expected.keys() == parameters.keys()
+    for name, own in parameters.items():
+        torch.testing.assert_close(own.grad, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_an_ensemble_that_drops_out():
+    modules, x = [nrt.LSTM(3, 5, 2, dropout=0.5) for _ in range(2)], torch.randn(X)
+    parameters, buffers = torch.func.stack_module_state(modules)
+    call = torch.func.vmap(
+        lambda own: torch.func.functional_call(modules[0], (own, buffers), (x,))[0], randomness="different"
+    )
+    call(parameters).sum().backward()
+    assert all(own.grad.abs().sum() > 0 for own in parameters.values())
+
+
+@pytest.mark.parametrize("what", ["x", "state"])
+def test_what_is_batched_alone_has_gradients(what):
+    module = nrt.GRU(3, 5).requires_grad_(False)
+    x, h = torch.randn(3, *X), torch.randn(3, 1, 2, 5)
+    leaf = (x if what == "x" else h).requires_grad_()
+    y = torch.func.vmap(lambda *given: module(*given)[0])(x, h)
+    (found,) = torch.autograd.grad(y.square().sum(), leaf)
+    singly = torch.stack([module(*given)[0] for given in zip(x, h, strict=True)])
+    torch.testing.assert_close(found, *torch.autograd.grad(singly.square().sum(), leaf))
+
+
+def test_an_operator_that_was_told_to_keep_nothing_computes_once_more():
+    network = nrt.LSTM(3, 5)._computation._networks[0]
+    x, weights = torch.randn(X, requires_grad=True), [torch.randn(network.size, requires_grad=True)]
+    lengths, resets = torch.tensor([4, 2]), torch.rand(4, 2) < 0.3
+    states, found = [torch.randn(1, 2, 5, requires_grad=True) for _ in range(2)], []
+    for keep in (False, True):
+        options = lengths, resets, None, network.key, 0.5, False, True, keep
+        results = torch.ops.numbarnn.rnn_forward(x, *states, weights, *options)[:4]
+        found.append(torch.autograd.grad([one.square().sum() for one in results], [x, *states, *weights]))
+    torch.testing.assert_close(*found)
+
+
+# ------------------------------------------------------------------------------------------ several backward passes
+def several_by_autograd(module, x, dy, inputs):
+    return torch.autograd.grad(module(x)[0], inputs, dy, is_grads_batched=True)
+
+
+def several_by_func(module, x, dy, inputs):
+    y = module(x)[0]
+    return torch.func.vmap(lambda own: torch.autograd.grad(y, inputs, own, retain_graph=True))(dy)
+
+
+@pytest.mark.parametrize("several", [several_by_autograd, several_by_func])
+@pytest.mark.parametrize("make", [lambda: nrt.LSTM(3, 5, 2), lambda: nrt.GRU(3, 5, batch_first=True)])
+def test_several_backward_passes_at_once(make, several):
+    module, x = make(), torch.randn(X, requires_grad=True)
+    for _ in range(2):  # the second repeats the first
+        inputs = [x, *module.parameters()]
+        dy = torch.randn(3, *module(x)[0].shape)
+        singly = [torch.autograd.grad(module(x)[0], inputs, own) for own in dy]
+        found = several(module, x, dy, inputs)
+        for one, expected in zip(found, zip(*singly, strict=True), strict=True):
+            torch.testing.assert_close(one, torch.stack(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_several_passes_leave_out_what_has_no_gradient():
+    module, x = nrt.LSTM(3, 5), torch.randn(X)
+    module.weight_hh_l0.requires_grad_(False)
+    y, dy = module(x)[0], torch.randn(3, 4, 2, 5)
+    names = [name for name, one in module.named_parameters() if one.requires_grad]
+    found = torch.autograd.grad(y, [getattr(module, name) for name in names], dy, is_grads_batched=True)
+    assert [len(one) for one in found] == [3] * len(names)
+    random = nrt.LSTM(3, 5, 2, dropout=0.5)
+    y = random(x)[0]
+    (once,) = torch.autograd.grad(y, random.weight_ih_l0, dy[0], retain_graph=True)
+    (several,) = torch.autograd.grad(y, random.weight_ih_l0, dy, is_grads_batched=True)  # the same elements drop out
+    torch.testing.assert_close(several[0], once)
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_jacobians(vectorize):
+    theirs, ours = torch.nn.GRU(3, 2), nrt.GRU(3, 2)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(3, 1, 3)
+    expected = torch.autograd.functional.jacobian(lambda x: theirs(x)[0], x)
+    found = torch.autograd.functional.jacobian(lambda x: ours(x)[0], x, vectorize=vectorize)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.func.jacrev(lambda x: ours(x)[0])(x), expected)
+
+
+def test_a_module_that_is_made_under_a_transformation():
+    made = torch.func.jacrev(lambda x: nrt.GRU(3, 2)(x)[0])(torch.randn(3, 1, 3))
+    assert made.shape == (3, 1, 2, 3, 1, 3)
+
+
+def test_what_there_is_not_says_so():
+    module, x = nrt.GRU(3, 2), torch.randn(3, 1, 3)
+    dy = torch.randn(2, 3, 1, 2)
+    with pytest.raises(NotImplementedError, match="no derivatives in forward mode"):
+        torch.func.jvp(lambda x: module(x)[0], (x,), (x,))
+    with pytest.raises(NotImplementedError, match="no derivatives in forward mode"):
+        torch.func.hessian(lambda x: module(x)[0].sum())(x)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
+        module(torch.autograd.forward_ad.make_dual(x, x))
+    x.requires_grad_()
+    (dx,) = torch.autograd.grad(module(x)[0], x, dy, is_grads_batched=True, create_graph=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        dx.sum().backward()
