@@ -7,7 +7,7 @@ from cases import Case
 from comparing import assert_close, assert_same_bits
 from general_cells import GENERAL
 from numbarnn import cells, engines
-from philox_reference import dropout_mask
+from numbarnn.reference.philox import dropout_mask
 from problems import make_problem
 from running import on_engine, train
 from step_buffers import (
