@@ -37,6 +37,7 @@ RANKS = {
     "__main__": 11,
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
+FORMER = "numbarnn.cells imports numbarnn.compile.specialise"  # when its former name is asked for, with a warning
 
 
 def part_of(dotted):
@@ -51,7 +52,7 @@ def dotted_name(path):
 
 
 def imported(source, module, is_package):
-    """Dotted names that a module's source imports from the package, anywhere in it, also inside functions."""
+    """Dotted names that a module's source imports from the package, anywhere in it, in functions and by name too."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -61,6 +62,8 @@ def imported(source, module, is_package):
                 above = module.split(".")[: len(module.split(".")) - node.level + is_package]
                 base = ".".join([*above, *([node.module] if node.module else [])])
             names = [f"{base}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names = [one.value for one in node.args if isinstance(one, ast.Constant)]
         else:
             continue
         yield from (name for name in names if name.split(".")[0] == "numbarnn")
@@ -89,8 +92,8 @@ def violations(source, module, is_package=False):
 def test_imports_only_what_it_may(path):
     module = dotted_name(path)
     assert part_of(module) in {*RANKS, "reference", ""}, f"{module} has no rank: add its part to RANKS"
-    found = list(violations(path.read_text(encoding="utf-8"), module, path.name == "__init__.py"))
-    assert not found, found
+    found = set(violations(path.read_text(encoding="utf-8"), module, path.name == "__init__.py"))
+    assert found == ({FORMER} if module == "numbarnn.cells" else set())
 
 
 def circles(imports):
@@ -128,6 +131,7 @@ def test_no_modules_import_each_other_in_a_circle():
         ("numbarnn.cells.lstm", "from numbarnn.kernels import pointwise"),
         ("numbarnn.cuda.launch", "import numbarnn.compile.backend"),
         ("numbarnn.engines.cpu.engine", "def f():\n    from numbarnn import layers"),
+        ("numbarnn.kernels.catalog", "from importlib import import_module\nimport_module('numbarnn.engines')"),
         ("numbarnn.schedules.plan", "from .. import functional"),
         ("numbarnn.layers.stack", "from numbarnn.reference import loops"),
         ("numbarnn.layers.stack", "import numbarnn"),

@@ -1,4 +1,4 @@
-"""The CUDA kernels in Numba's simulator: the conformance matrix and tests/simulated, in processes of their own with
+"""The CUDA kernels in Numba's simulator: tests of every engine and tests/simulated, in processes of their own with
 NUMBA_ENABLE_CUDASIM=1 from the start."""
 
 import os
@@ -13,7 +13,8 @@ FOLDER = Path(__file__).parent / "simulated"
 PERSISTENT = sorted(FOLDER.glob("test_persistent_*.py"))
 OTHERS = [path for path in sorted(FOLDER.glob("test_*.py")) if path not in PERSISTENT]
 # name -> modules. Two processes, as imports take seconds in each, and two share the work of most machines well.
-RUNS = {"persistent": PERSISTENT, "all others": [FOLDER.parent / "test_conformance.py", *OTHERS]}
+ON_EVERY_ENGINE = [FOLDER.parent / "test_conformance.py", FOLDER.parent / "engines" / "test_rows.py"]
+RUNS = {"persistent": PERSISTENT, "all others": [*ON_EVERY_ENGINE, *OTHERS]}
 
 
 @pytest.mark.slow

@@ -41,7 +41,8 @@ def code_of(kind, detail=0):
 
 
 def waited(layer, direction, backward):
-    """What a block of a persistent kernel adds its step to, and OTHER_LAYER perhaps, to say where it waited."""
+    """The code of a block of a persistent kernel that waits in vain, but for where: the block adds its step, and
+    OTHER_LAYER if it waits for another layer."""
     return code_of(WAITED, (layer * 8 + backward * 4 + direction * 2) * STEPS)
 
 
@@ -108,7 +109,7 @@ def make_report():
 
 @cache
 def make_unnamed():
-    """A device function unnamed(): a code that says only which block has it, until it reports what is wrong."""
+    """A device function unnamed(): a code that says which block failed, and not yet why: the block reports that."""
 
     def unnamed():
         return np.int64(-1) - np.int64(cuda.blockIdx.x)

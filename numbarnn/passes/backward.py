@@ -17,8 +17,8 @@ class Need(NamedTuple):
 
     Attributes:
         x, weights: the gradients of x and of the parameters: products over all steps that are left out otherwise.
-        again: the tape is kept as it is, for further backward passes: gradients of pre-activations get memory of their
-            own instead of that of what the cell saved.
+        again: the tape is kept as it is, for further backward passes. Gradients of pre-activations get memory of their
+            own; otherwise they overwrite what the cell saved.
         frozen: (layer, direction) pairs whose parameters' gradients nobody reads: their products are left out, where
             kernels read the parameters themselves, and what stands for them in dw is not specified.
     """
@@ -247,7 +247,8 @@ class BackwardPass(Pass):
         return partial(one_after_another, work)
 
     def _rows_of_h(self, direction):
-        """Which rows of h before its steps may be other than zero."""
+        """Which rows of h before each step, (T * B, P), may be other than zero: without an initial h not those of the
+        direction's first step."""
         batch = self.problem.batch
         if not self.tape.from_zero:
             return EVERY_ROW

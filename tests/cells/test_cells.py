@@ -12,7 +12,7 @@ from numbarnn.common.philox import dropout_words, philox
 from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile import units
 from numbarnn.compile.specialise import backward_function, forward_function, specialise
-from philox_reference import philox4x32
+from numbarnn.reference.philox import philox4x32
 
 CLIPPED = {"clipped": lstm.clipped(True), "clipped_nan_too": lstm.clipped(False)}
 ALL_CELLS = cells.CELLS | CLIPPED | GENERAL

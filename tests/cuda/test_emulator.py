@@ -13,7 +13,8 @@ from numba import cuda, types
 
 from emulated_program import THREADS, ptx, run
 from emulator import machine
-from emulator.machine import BASE, DeviceError, Memory
+from emulator.machine import DeviceError
+from emulator.memory import BASE, Memory
 from numbarnn.cuda import compiler
 
 

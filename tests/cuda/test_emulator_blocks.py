@@ -5,7 +5,8 @@ import pytest
 
 from emulated_program import THREADS, ptx, run
 from emulator import machine
-from emulator.machine import DeviceError, Memory
+from emulator.machine import DeviceError
+from emulator.memory import Memory
 
 MESSAGE = """
     mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;

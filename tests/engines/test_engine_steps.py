@@ -1,74 +1,21 @@
-"""The CPU engine's steps of one direction, and what it does to rows: lengths, resets, projection, skip input."""
+"""The CPU engine's steps of one direction: in pieces, on threads, with lengths, resets and projection."""
 
 import numpy as np
 import pytest
 
 import numbarnn as nr
 from general_cells import GENERAL
-from numbarnn import cells, engines
-from numbarnn.common.order import RESET, SKIP
-from row_cases import (
-    SHAPES,
-    check_gather,
-    check_select,
-    check_spread,
-    check_step_mask,
-    check_sum_gates,
-)
+from numbarnn import cells
 from step_buffers import kinds_of_steps, normal, walk
 
 # One with a projection, one with a stage and vectors: each takes long to compile, and test_conformance.py has them all.
 FEW_CELLS = {"lstm": cells.LSTM, "blend": GENERAL["blend"]}
 by_threads = pytest.mark.parametrize("threads", (1, 2, 3))
-by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 
 
 @pytest.fixture
 def engine(cpu_on_threads):
     return cpu_on_threads
-
-
-# ------------------------------------------------------------------------------------------- rows, by code or number
-@pytest.mark.parametrize("with_resets", (False, True))
-@pytest.mark.parametrize("directions, steps, batch", [(1, 1, 1), (2, 1, 2), (2, 2, 3), (1, 5, 7), (2, 7, 9)])
-def test_fill_step_mask(engine, directions, steps, batch, with_resets):
-    check_step_mask(engine, directions, steps, batch, with_resets)
-
-
-def test_step_codes_written_out():
-    """Five times of three sequences of 5, 3 and 0 elements that begin anew at 0, 2 and 4; R resets, S is skipped."""
-    resets = np.zeros((5, 3), np.uint8)
-    resets[[0, 2, 4]] = 1
-    step_mask = np.full((2, 7, 3), 255, np.uint8)
-    engines.get("cpu").fill_step_mask(step_mask, np.int32([5, 3, 0]), resets)
-    words = {0: ".", RESET: "R", SKIP: "S"}
-    forward = ["".join(words[code] for code in sequence) for sequence in step_mask[0].T]
-    backward = ["".join(words[code] for code in sequence) for sequence in step_mask[1].T]
-    assert forward == [".R.R.R.", ".R.RSS.", ".SSSSS."]
-    assert backward == ["..R.R..", "..R.SS.", ".SSSSS."]
-
-
-@by_dtype
-@pytest.mark.parametrize("in_place, transposed", [(False, ()), (True, ()), (False, ("x",)), (False, ("out",))], ids=str)
-@pytest.mark.parametrize("dropped, fill", [(SKIP, -0.5), (RESET, 0.0), (RESET | SKIP, np.nan)])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_select(engine, shape, dropped, fill, in_place, transposed, dtype):
-    check_select(engine, dtype, shape, dropped, fill, in_place, transposed)
-
-
-@by_dtype
-@pytest.mark.parametrize("rows, columns, fill", [(1, 1, 0.0), (9, 5, -2.0), (3, 33, np.nan), (0, 4, 0.0)])
-def test_gather(engine, rows, columns, fill, dtype):
-    check_gather(engine, dtype, rows, columns, fill)
-
-
-@by_dtype
-@pytest.mark.parametrize("gates", (1, 3, 4))
-@pytest.mark.parametrize("rows, hidden", [(1, 1), (7, 5), (3, 33)])
-def test_spread_and_sum_gates(engine, rows, hidden, gates, dtype):
-    check_spread(engine, dtype, rows, hidden, gates)
-    for accumulate in (False, True):
-        check_sum_gates(engine, dtype, rows, hidden, gates, accumulate)
 
 
 # ------------------------------------------------------------------------------------------------------- time loops

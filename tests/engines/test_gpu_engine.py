@@ -7,18 +7,8 @@ from cases import Case
 from comparing import assert_close, assert_same_bits
 from general_cells import GENERAL
 from numbarnn import cells, engines
-from numbarnn.common.order import RESET, SKIP
-from numbarnn.common.precision import DTYPES
-from philox_reference import dropout_mask
+from numbarnn.reference.philox import dropout_mask
 from problems import make_problem
-from row_cases import (
-    SHAPES,
-    check_gather,
-    check_select,
-    check_spread,
-    check_step_mask,
-    check_sum_gates,
-)
 from running import on_engine, train
 from step_buffers import (
     backward_buffers,
@@ -33,7 +23,6 @@ from step_buffers import (
 
 pytestmark = pytest.mark.gpu
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
-by_every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def many_rows(*values):
@@ -99,36 +88,6 @@ def test_copy(cupy, engine, shape):
     engine.copy(out[:, :, ::2], engine.from_host(x).transpose(1, 0, 2))
     np.testing.assert_array_equal(engine.to_host(out[:, :, ::2]), x.transpose(1, 0, 2))
     assert cupy.isnan(out[:, :, 1::2]).all()
-
-
-# ------------------------------------------------------------------------------------------- rows, by code or number
-@pytest.mark.parametrize("with_resets", (False, True))
-@pytest.mark.parametrize("directions, steps, batch", [(1, 1, 1), (2, 7, 9), (2, 300, 130), many_rows(1, 70_000, 2)])
-def test_fill_step_mask(engine, directions, steps, batch, with_resets):
-    check_step_mask(engine, directions, steps, batch, with_resets)
-
-
-@by_every_dtype
-@pytest.mark.parametrize("in_place, transposed", [(False, ()), (True, ()), (False, ("x",)), (False, ("out",))], ids=str)
-@pytest.mark.parametrize("dropped, fill", [(SKIP, -0.5), (RESET | SKIP, np.nan)])
-@pytest.mark.parametrize("shape", [*SHAPES, (3, 20, 300)], ids=str)
-def test_select(engine, shape, dropped, fill, in_place, transposed, dtype):
-    check_select(engine, dtype, shape, dropped, fill, in_place, transposed)
-
-
-@by_every_dtype
-@pytest.mark.parametrize("rows, columns, fill", [(1, 1, 0.0), (9, 5, -2.0), (700, 300, np.nan), (0, 4, 0.0)])
-def test_gather(engine, rows, columns, fill, dtype):
-    check_gather(engine, dtype, rows, columns, fill)
-
-
-@by_every_dtype
-@pytest.mark.parametrize("gates", (1, 3, 4))
-@pytest.mark.parametrize("rows, hidden", [(1, 1), (7, 33), many_rows(70_000, 2), (50, 300)])
-def test_spread_and_sum_gates(engine, rows, hidden, gates, dtype):
-    check_spread(engine, dtype, rows, hidden, gates)
-    for accumulate in (False, True):
-        check_sum_gates(engine, dtype, rows, hidden, gates, accumulate)
 
 
 # ------------------------------------------------------------------------------------------------------- time loops

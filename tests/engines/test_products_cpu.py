@@ -7,7 +7,7 @@ import pytest
 
 from numbarnn import engines
 from numbarnn.engines.cpu import products, sharing
-from philox_reference import dropout_mask
+from numbarnn.reference.philox import dropout_mask
 from step_buffers import mask_words, nans, normal
 
 by_threads = pytest.mark.parametrize("threads", (1, 2, 3))

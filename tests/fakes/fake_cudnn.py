@@ -15,7 +15,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from emulator import cupy_module, machine
+from emulator import cupy_module
+from emulator.memory import BASE
 from numbarnn import reference
 from numbarnn.bench.peers.cudnn import CudnnError, Session, driver
 from numbarnn.bench.peers.cudnn.library import in_order
@@ -61,7 +62,7 @@ class Context(cupy_module.Device):
 
 def block(address, size):
     """The bytes at an address of the device, where exactly so many must have been allocated."""
-    start, memory = address - machine.BASE, cupy_module.device_memory
+    start, memory = address - BASE, cupy_module.device_memory
     assert memory.is_allocated[start : start + size].all() and not memory.is_allocated[start + max(size, 1)], size
     return memory.array(address, np.uint8, (size,))
 

@@ -10,7 +10,7 @@ import numbarnn as nr
 from cases import CELLS, Case
 from comparing import assert_close, assert_same_bits
 from numbarnn import engines
-from philox_reference import dropout_mask
+from numbarnn.reference.philox import dropout_mask
 from problems import make_problem
 from running import infer, named_gradients, named_outputs, nan_filled, train
 
@@ -222,7 +222,7 @@ def test_dropout_masks_have_the_right_values_and_rate(p):
 
 @pytest.mark.parametrize("seed", (0, 7, 2**33 + 1, 2**64 - 1))
 def test_dropout_masks_are_philoxs(seed):
-    """Word i of layer l in training call k, with the independent generator of philox_reference.py."""
+    """Word i of layer l in training call k, with the reference's independent generator."""
     layer = nr.GRU(4, [5, 3, 2], dropout=0.3, device="cpu", seed=seed)
     x = np.ones((7, 3, 4), np.float32)
     for call in range(2):

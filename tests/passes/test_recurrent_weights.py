@@ -14,7 +14,7 @@ from numbarnn import engines
 from numbarnn.cells import Cell, library
 from numbarnn.cells.definition import Noise
 from numbarnn.layers import Stack
-from philox_reference import philox4x32
+from numbarnn.reference.philox import philox4x32
 from problems import blocks, dense, make_problem
 from running import train_and_draw
 

@@ -14,7 +14,7 @@ from numbarnn import functional
 from numbarnn.common.precision import HALVES, numpy_dtype
 from numbarnn.compile import storage
 from numbarnn.kernels.arrays import column_sums, copies, dropout
-from philox_reference import dropout_mask
+from numbarnn.reference.philox import dropout_mask
 from problems import make_problem
 from running import train
 from step_buffers import mask_words

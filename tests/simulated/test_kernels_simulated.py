@@ -9,7 +9,7 @@ import pytest
 
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.arrays import column_sums, copies, dropout
-from philox_reference import dropout_mask
+from numbarnn.reference.philox import dropout_mask
 from step_buffers import mask_words, nans, normal
 
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))

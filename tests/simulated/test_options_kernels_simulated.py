@@ -16,16 +16,7 @@ from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.arrays import masks
 from numbarnn.kernels.step import projection
 from numbarnn.kernels.step.groups import Gradients, Options
-from row_cases import (
-    SHAPES,
-    check_gather,
-    check_select,
-    check_spread,
-    check_step_mask,
-    check_sum_gates,
-    integers,
-    random_step_mask,
-)
+from row_cases import integers, random_step_mask
 from step_buffers import kinds_of_steps, nans, normal, walk
 
 ALL_CELLS = cells.CELLS | {"lstm_clip": lstm.clipped()} | GENERAL
@@ -35,35 +26,6 @@ by_direction = pytest.mark.parametrize("direction", (0, 1))
 # -------------------------------------------------------------------------------------------- rows, by code or number
 ENGINE = engines.get("sim")
 by_every_dtype = pytest.mark.parametrize("dtype", DTYPES)
-
-
-@pytest.mark.parametrize("with_resets", (False, True))
-@pytest.mark.parametrize("directions, steps, batch", [(1, 1, 1), (2, 1, 2), (2, 2, 3), (1, 5, 7), (2, 7, 9)])
-def test_fill_step_mask(directions, steps, batch, with_resets):
-    check_step_mask(ENGINE, directions, steps, batch, with_resets)
-
-
-@by_every_dtype
-@pytest.mark.parametrize("in_place, transposed", [(False, ()), (True, ()), (False, ("x",)), (False, ("out",))], ids=str)
-@pytest.mark.parametrize("dropped, fill", [(SKIP, -0.5), (RESET | SKIP, np.nan)])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_select(shape, dropped, fill, in_place, transposed, dtype):
-    check_select(ENGINE, dtype, shape, dropped, fill, in_place, transposed)
-
-
-@by_every_dtype
-@pytest.mark.parametrize("rows, columns, fill", [(1, 1, 0.0), (9, 5, -2.0), (3, 33, np.nan), (0, 4, 0.0)])
-def test_gather(rows, columns, fill, dtype):
-    check_gather(ENGINE, dtype, rows, columns, fill)
-
-
-@by_every_dtype
-@pytest.mark.parametrize("gates", (1, 3))
-@pytest.mark.parametrize("rows, hidden", [(1, 1), (7, 5), (3, 9)])
-def test_spread_and_sum_gates(rows, hidden, gates, dtype):
-    check_spread(ENGINE, dtype, rows, hidden, gates)
-    for accumulate in (False, True):
-        check_sum_gates(ENGINE, dtype, rows, hidden, gates, accumulate)
 
 
 @pytest.mark.parametrize("blocks, threads", [(1, 1), ((1, 5), 16)])

@@ -3,7 +3,7 @@
 import numpy as np
 
 from emulator import machine
-from emulator.machine import Memory
+from emulator.memory import Memory
 
 THREADS = 64
 

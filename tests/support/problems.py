@@ -15,7 +15,7 @@ import numbarnn
 from cases import SEED
 from numbarnn import reference
 from numbarnn.common.precision import is_half
-from philox_reference import dropout_mask
+from numbarnn.reference.philox import dropout_mask
 
 STREAM, STREAMS = 1 << 30, 1 << 8  # of DropConnect's random words: the first, and how many each place has
 

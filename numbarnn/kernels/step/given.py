@@ -23,8 +23,7 @@ class Where(NamedTuple):
     """Which step of which sequence.
 
     Attributes:
-        code, code_after: from the step mask, of the step and of the one that comes after it in its direction; 0 in
-            calls without.
+        code, code_after: what the step mask says of the step, and of the next one in its direction; 0 without a mask.
         direction, t: of the step. b: the sequence.
     """
 
@@ -65,8 +64,8 @@ class BackwardRows(NamedTuple):
 
 @cache
 def make_where(masked):
-    """A device function where(options, direction, t, before, b): a `Where`; `before` is the slot of the state before
-    the step, on the other side of slot t + 1 than the step after."""
+    """A device function where(options, direction, t, before, b): a `Where`. `before` is the slot of the state before
+    the step: t, or in the second direction t + 2. The next step is then the other of these two slots."""
 
     def where(options, direction, t, before, b):
         code = options.step_mask[t + 1, b] if masked else 0

@@ -1,8 +1,9 @@
-"""Sums over the units of one sequence (`numbarnn.cells.definition.Stage`): before the kernel that reads them, in it.
+"""Sums over the units of one sequence (`numbarnn.cells.definition.Stage`): the kernel that reads them makes them first.
 
-One block has all units of a sequence. For each stage of sums in turn its threads add up the terms of their units, then,
-in a fixed order, what each of them found; the next stage sees the sums. All threads of the block take part. Where a
-stage wants the largest of the terms (`Stage.largest`), "adding" is to take the larger of two.
+One block has all units of a sequence. It goes through the stages that have sums: each thread adds up the terms of its
+own units, then the block adds up, in a fixed order, what its threads found, and the next stage sees the sums. All
+threads of the block take part. Where a stage wants the largest of the terms (`Stage.largest`), "adding" is to take the
+larger of two.
 """
 
 from functools import cache
@@ -36,22 +37,30 @@ def _shared_numbers(cell, stages, size):
 
 
 def make_forward_sums(cell, stages, dtype, masked, draws):
-    """A device function (rows, parameters, options, where, H) that fills in the row of sums, those of some stages
-    (their numbers) in turn; of no stages it does nothing. Arguments as of `given.make_given_forward`."""
+    """A device function (rows, parameters, options, where, H), arguments as of `given.make_given_forward`, that writes
+    the sums of some stages, one stage after the other, to the row of sums.
+
+    Args:
+        stages: their numbers; may be none.
+    """
     functions = tuple(cell.stages[stage].forward for stage in stages)
     return _make_sums(cell, stages, functions, make_given_forward(cell, dtype, masked, draws), dtype)
 
 
 def make_backward_sums(cell, stages, dtype, flags):
-    """A device function (rows, parameters, options, where, H) that fills in the row of d_sums likewise. Arguments as of
-    `given.make_given_backward`; flags: (masked, projected, with_states)."""
+    """The same of the gradients of sums: arguments as of `given.make_given_backward`, written to the row of d_sums.
+
+    Args:
+        flags: (masked, projected, with_states).
+    """
     functions = tuple(cell.stages[stage].backward for stage in stages)
     return _make_sums(cell, stages, functions, make_given_backward(cell, dtype, *flags), dtype)
 
 
 @cache
 def _make_sums(cell, stages, functions, given, dtype):
-    """Either of them. The last of `rows` is where the sums go: sums in `ForwardRows`, d_sums in `BackwardRows`."""
+    """What `make_forward_sums` and `make_backward_sums` return: it writes to the last of `rows`, which is sums in
+    `ForwardRows` and d_sums in `BackwardRows`."""
     if not stages:
         return jit(lambda rows, parameters, options, where, H: None, BACKEND)
     phases = tuple(_make_phase(cell, *each, given, dtype) for each in zip(stages, functions, strict=True))

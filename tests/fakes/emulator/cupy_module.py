@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from emulator.machine import Memory
+from emulator.memory import Memory
 
 ATTRIBUTES = {
     "MultiProcessorCount": 32,  # few, as every thread costs time
