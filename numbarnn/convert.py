@@ -200,7 +200,8 @@ def from_onnx(model: Any, node: Any = None, *, reverse_as_forward: bool = False,
             of those, layer 0 first. None: all of them, which have to be one stack.
         reverse_as_forward: take a node of direction "reverse" for a forward layer, to which x has to be passed reversed
             in time (each sequence from its own last element), and whose y is reversed likewise.
-        options: of the layer; batch_first is the nodes' `layout` if not given.
+        options: of the layer; batch_first, if not given, is True where the nodes' `layout` is 1, or where the first one
+            gets an input of the model transposed to time first, as `to_onnx` and PyTorch write it.
 
     A layer keeps weights only. What the model passes to its nodes besides x goes to the layer's calls:
 

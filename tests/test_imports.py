@@ -194,6 +194,22 @@ print(layer.backward(tape, y).x.shape, layer.device)
     assert ran.stdout.split() == ["(2,", "3,", "4)", "cpu"], ran.stderr
 
 
+def test_without_pytorch_tests_are_skipped_and_not_broken():
+    """One that imports it asks for it before, as the README's test command need not install it; tests/pytorch does so
+    for all that is in it."""
+    tests, asks = sorted(set((ROOT / "tests").rglob("test_*.py")) - set((ROOT / "tests/pytorch").iterdir())), []
+    for path in tests:
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            if "importorskip('torch')" in ast.unparse(statement):
+                asks.append(path)
+                break
+            names = [one.name for one in statement.names] if isinstance(statement, ast.Import) else []
+            names += [statement.module] if isinstance(statement, ast.ImportFrom) else []
+            needing = {name for name in names if f"{name}.".startswith(("torch.", "numbarnn.torch."))}
+            assert not needing, f"{path.name} imports {needing}: pytest.importorskip('torch') before it"
+    assert 10 < len(asks) < len(tests)
+
+
 def test_top_level_of_the_repository():
     """pyproject.toml, the package, tests, notebooks, README.md, LICENSE, and dot files; nothing else."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:

@@ -67,7 +67,7 @@ class Own:
 
 
 def read(model, node=None, reverse_as_forward=False):
-    """The `Network` of a model's nodes, or what is their `Own`, and the layer's option batch_first, from `layout`.
+    """The `Network` of a model's nodes, or what is their `Own`, and the option batch_first: how its x is laid out.
 
     Arguments and errors are those of `numbarnn.convert.from_onnx`.
     """
@@ -87,7 +87,7 @@ def read(model, node=None, reverse_as_forward=False):
     for below, above in pairwise(chosen):
         _check_fed(graph, below, above, nodes[0])
     parts = {(layer, d): part for layer, one in enumerate(nodes) for d, part in enumerate(one.arrays)}
-    found = {"batch_first": nodes[0].layout == 1}
+    found = {"batch_first": nodes[0].layout == 1 or _turns_input(graph, chosen[0])}
     if isinstance(nodes[0].cell, Kind):
         return _own(nodes[0], parts), found
     return infer(named(parts), nodes[0].cell, "the state dict made of the nodes' weights"), found
@@ -155,6 +155,14 @@ def _one(recurrent, wanted):
         if wanted in (number, node.name, *node.output) and wanted != "":
             return node
     raise ValueError(f"no LSTM, GRU or RNN node is called {wanted!r}; they are {[_label(node) for node in recurrent]}")
+
+
+def _turns_input(graph, node):
+    """Whether X of a node of time first is an input of the model with axes of batch and time exchanged."""
+    maker = next((one for one in graph.node if node.input[0] in one.output), None)
+    if maker is None or maker.op_type != "Transpose" or maker.input[0] not in {one.name for one in graph.input}:
+        return False
+    return [1, 0, 2] in [list(a.ints) for a in maker.attribute if a.name == "perm"]
 
 
 def _check_fed(graph, below, above, kind):

@@ -4,6 +4,9 @@ import pickle
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 import numbarnn as nr

@@ -65,6 +65,20 @@ def test_layers_of_different_sizes(cell):
     assert_same_layer(convert.from_onnx(model, device="cpu"), layer)
 
 
+@pytest.mark.parametrize("node", (None, 0))
+@pytest.mark.parametrize("cell, hidden, D", SIZES)
+def test_batch_first_there_and_back(cell, hidden, D, node):
+    """Read time first it would take x for another one of other numbers of steps and sequences, and not refuse it."""
+    layer = weights_helpers.make(cell, hidden, D, batch_first=True)
+    model = convert.to_onnx(layer)
+    assert convert.from_onnx(model, node, device="cpu").batch_first
+    assert_same_layer(convert.from_onnx(model, device="cpu"), layer)
+    assert not convert.from_onnx(model, device="cpu", batch_first=False).batch_first
+    (turn,) = [one for one in model.graph.node if one.op_type == "Transpose" and one.input[0] == "x"]
+    turn.attribute[0].ints[:] = [2, 1, 0]
+    assert not convert.from_onnx(model, device="cpu").batch_first
+
+
 @pytest.mark.parametrize("bias", (True, False))
 @pytest.mark.parametrize("dtype", ("float32", "float64"))
 @pytest.mark.parametrize("cell, hidden, D", SIZES)
@@ -182,7 +196,7 @@ def test_a_model_that_pytorch_exported(cell, hidden, D, batch_first, tmp_path):
     sizes = {"input_names": ["x"], "dynamic_axes": {"x": [0, 1]}}
     torch.onnx.export(model, (x,), tmp_path / "model.onnx", dynamo=False, **sizes)
     layer = convert.from_onnx(tmp_path / "model.onnx", device="cpu")
-    assert_same_layer(layer, convert.from_torch(model, device="cpu", batch_first=False))
+    assert_same_layer(layer, convert.from_torch(model, device="cpu"))
 
 
 def test_nodes_by_name_output_and_number():
