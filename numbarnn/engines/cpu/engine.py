@@ -10,6 +10,7 @@ from numbarnn.compile.types import from_dtype
 from numbarnn.engines.base import EVERY_ROW, HostEngine
 from numbarnn.engines.cpu import (
     backward,
+    blocks,
     cell_steps,
     elementwise,
     few_rows,
@@ -234,6 +235,12 @@ class CpuEngine(HostEngine):
             products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
             function=self._function(products.blas_product, dtype),
         )  # fmt: skip
+        if blocks.WINS and any(one.columns >= products.WIDE for one in given):
+            what.blocks = self._function(blocks.block_product, dtype)
+            what.panel_product = self._function(panels.panel_product, dtype)
+            what.pack_rows = self._function(panels.pack_rows, dtype)
+            scratch, what.scratch_bytes = self.empty((threads, blocks.PACKED_BYTES), np.uint8), blocks.PACKED_BYTES
+            what.scratch = address(scratch)
         self._share(products.multiply_and_add, threads, dtype, what)
 
     def _share(self, function, threads, dtype, what):
