@@ -56,10 +56,12 @@ def _product(out, a, b, transpose_a, transpose_b, add):
     )  # fmt: skip
 
 
-def _sums(out, x, add):
-    """A `records.Sums`: out (columns,) = the sums of the columns of x, or +=."""
-    columns = min(out.shape[0], x.shape[1])
-    return Sums(rows=x.shape[0], columns=columns, x=address(x), x_row=row_bytes(x), out=address(out), add=add)
+def _sums(out, x, add, also=None):
+    """A `records.Sums`: out (columns,) = the sums of the columns of x, or +=; likewise another array."""
+    rows, columns = x.shape[0], min(out.shape[0], x.shape[1])
+    return Sums(
+        rows=rows, columns=columns, x=address(x), x_row=row_bytes(x), out=address(out), also=address(also), add=add
+    )
 
 
 def _by_rows(batch, threads, R):
@@ -224,7 +226,10 @@ class CpuEngine(HostEngine):
         if "R" in dw:
             given.append((dw["R"], dah[rows_of_h], h_before[rows_of_h]))
         given = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in given]
-        sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
+        if "b_w" in dw and "b_r" in dw and address(dax) == address(dah) and dax.shape == dah.shape:  # of most cells
+            sums = [_sums(dw["b_w"], dax, accumulate, dw["b_r"])]
+        else:
+            sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
         rows = max(len(x), WRITING)
         self._work(self._threads(rows * weights, dax.shape[1]), dax.dtype, given, sums)
 

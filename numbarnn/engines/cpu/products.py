@@ -34,7 +34,7 @@ FEW_TERMS = 3  # up to which columns are multiplied by rows, as by `_few_terms`
 LARGE, WIDE = 64, 256  # rows and terms, and columns, from which `blocks` multiplies, where it is faster
 PIECED_ROWS = 40  # m up to which OpenBLAS gets a product in small pieces
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
-SUM_COLUMNS = 64  # columns added up together
+SUM_COLUMNS = 256  # columns added up together
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
 
 
@@ -166,9 +166,11 @@ def _add_column_sums(zero, address, thread, threads):
                 _move_sums(zero, many, few)
             if (m + 1) % SUM_ROWS**2 == 0 or m + 1 == at.rows:
                 _move_sums(zero, all_rows, many)
-        out = numbers_at(zero, at.out + start * item)
-        for j in range(n):
-            out[j] = out[j] + all_rows[j] if at.add else all_rows[j]
+        for place in (at.out, at.also):
+            if place:
+                out = numbers_at(zero, place + start * item)
+                for j in range(n):
+                    out[j] = out[j] + all_rows[j] if at.add else all_rows[j]
 
 
 @plain

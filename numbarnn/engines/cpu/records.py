@@ -71,8 +71,8 @@ Product = _table(
     "panel_product pack_rows scratch",
 )
 
-# out (columns,) = the sums of the columns of x (rows, columns), or +=.
-Sums = _table("Sums", "rows columns x x_row out add")
+# out (columns,) = the sums of the columns of x (rows, columns), or +=; and the same at `also`, unless it is 0.
+Sums = _table("Sums", "rows columns x x_row out also add")
 
 # Products and sums, so many of each, that follow each other in memory; `function` multiplies, `blocks` multiplies large
 # matrices, by the functions, and with as many bytes of memory for each thread (`blocks.block_product`); 0: it does not.
