@@ -99,7 +99,7 @@ def test_what_compiled_code_reads_stays_until_it_has_done(engine, monkeypatch):
 # ------------------------------------------------------------------------------------------- sums, dropout, copies
 @by_dtype
 @by_threads
-@pytest.mark.parametrize("rows, columns", [(1, 1), (7, 33), (130, 50), (300, 100)])
+@pytest.mark.parametrize("rows, columns", [(1, 1), (7, 33), (130, 50), (300, 100), (20, 2 * products.SUM_COLUMNS + 50)])
 def test_add_column_sums(engine, rows, columns, threads, dtype):
     engine.set_num_threads(threads)
     _, x = slice_of(normal(dtype, rows, columns))

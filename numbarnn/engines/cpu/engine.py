@@ -10,6 +10,7 @@ from numbarnn.compile.types import from_dtype
 from numbarnn.engines.base import EVERY_ROW, HostEngine
 from numbarnn.engines.cpu import (
     backward,
+    blocks,
     cell_steps,
     elementwise,
     few_rows,
@@ -55,10 +56,12 @@ def _product(out, a, b, transpose_a, transpose_b, add):
     )  # fmt: skip
 
 
-def _sums(out, x, add):
-    """A `records.Sums`: out (columns,) = the sums of the columns of x, or +=."""
-    columns = min(out.shape[0], x.shape[1])
-    return Sums(rows=x.shape[0], columns=columns, x=address(x), x_row=row_bytes(x), out=address(out), add=add)
+def _sums(out, x, add, also=None):
+    """A `records.Sums`: out (columns,) = the sums of the columns of x, or +=; likewise another array."""
+    rows, columns = x.shape[0], min(out.shape[0], x.shape[1])
+    return Sums(
+        rows=rows, columns=columns, x=address(x), x_row=row_bytes(x), out=address(out), also=address(also), add=add
+    )
 
 
 def _by_rows(batch, threads, R):
@@ -223,7 +226,10 @@ class CpuEngine(HostEngine):
         if "R" in dw:
             given.append((dw["R"], dah[rows_of_h], h_before[rows_of_h]))
         given = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in given]
-        sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
+        if "b_w" in dw and "b_r" in dw and address(dax) == address(dah) and dax.shape == dah.shape:  # of most cells
+            sums = [_sums(dw["b_w"], dax, accumulate, dw["b_r"])]
+        else:
+            sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
         rows = max(len(x), WRITING)
         self._work(self._threads(rows * weights, dax.shape[1]), dax.dtype, given, sums)
 
@@ -234,6 +240,12 @@ class CpuEngine(HostEngine):
             products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
             function=self._function(products.blas_product, dtype),
         )  # fmt: skip
+        if blocks.WINS and any(one.columns >= products.WIDE for one in given):
+            what.blocks = self._function(blocks.block_product, dtype)
+            what.panel_product = self._function(panels.panel_product, dtype)
+            what.pack_rows = self._function(panels.pack_rows, dtype)
+            scratch, what.scratch_bytes = self.empty((threads, blocks.PACKED_BYTES), np.uint8), blocks.PACKED_BYTES
+            what.scratch = address(scratch)
         self._share(products.multiply_and_add, threads, dtype, what)
 
     def _share(self, function, threads, dtype, what):

@@ -8,7 +8,7 @@ it is worth it from a few steps on; inference keeps them (`packed`).
 import numpy as np
 
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.moves import copy_tile_term, fetch, transpose_square
+from numbarnn.engines.cpu.moves import copy_panel_term, copy_tile_term, fetch, transpose_square
 from numbarnn.engines.cpu.records import by_address, product_at
 from numbarnn.engines.cpu.vectors import (
     FETCHED,
@@ -32,6 +32,7 @@ CHAIN = 256  # terms added up one after another, and as much of a panel as stays
 # fewer times are panels read.
 BLOCK_BYTES = 64 << 10
 BLOCK_ROWS = BLOCK_BYTES // (CHAIN * 4)
+AHEAD = 32  # terms by which columns are fetched before they are packed: these are pieces of rows far apart
 FEW_ROWS = 3  # that `multiply_few_rows` takes at most, and for which panels are wide
 _one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
 _packed = packed_tile(min(MOST_ROWS // 2, FEW_ROWS + 1), MOST_ROWS)  # `tile_of` makes no lower ones
@@ -82,6 +83,12 @@ def pack_columns(zero, address):
     """A panel whose columns are columns of weights: `out` of a `records.Product` from b (terms, columns); likewise."""
     at = product_at(address)
     width = at.out_row // bytes_of(zero)
+    if at.columns == width and at.out_row == PANEL_ROW:
+        for k in range(at.terms):
+            for line in range(0, PANEL_ROW, LINE):
+                fetch(zero, at.b + (k + AHEAD) * at.b_row + line)
+            copy_panel_term(zero, at.b + k * at.b_row, at.out + k * PANEL_ROW)
+        return
     for k in range(at.terms):
         row, panel = numbers_at(zero, at.b + k * at.b_row), numbers_at(zero, at.out + k * at.out_row)
         for i in range(width):

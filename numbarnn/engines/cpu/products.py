@@ -31,9 +31,10 @@ UNITS = 16  # slices of units start at multiples of this: one 64-byte line of fl
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
 CHAIN = 128  # terms that a product adds up one after another; of 384 dR errs up to 6 times as PyTorch's on AVX-512
 FEW_TERMS = 3  # up to which columns are multiplied by rows, as by `_few_terms`
+LARGE, WIDE = 64, 256  # rows and terms, and columns, from which `blocks` multiplies, where it is faster
 PIECED_ROWS = 40  # m up to which OpenBLAS gets a product in small pieces
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
-SUM_COLUMNS = 64  # columns added up together
+SUM_COLUMNS = 256  # columns added up together
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
 
 
@@ -117,8 +118,8 @@ def blas_product(zero, address):
 
 
 @plain
-def _multiply_share(zero, address, thread, threads, function):
-    """The thread's share of a product; the longer side of out is shared."""
+def _multiply_share(zero, address, thread, threads, work):
+    """The thread's share of a product of a `records.Work`; the longer side of out is shared."""
     whole, place, item = product_at(address), new_product(), bytes_of(zero)
     at, first, last = product_at(place), 0, whole.rows
     at.terms, at.a, at.a_row, at.b, at.b_row = whole.terms, whole.a, whole.a_row, whole.b, whole.b_row
@@ -134,8 +135,12 @@ def _multiply_share(zero, address, thread, threads, function):
         at.columns = last - first
         at.b += first * (whole.b_row if whole.transpose_b else item)
         at.out += first * item
-    if first < last:
-        run(zero, function, place)
+    if work.blocks and min(at.rows, at.terms) >= LARGE and at.columns >= WIDE:
+        at.panel_product, at.pack_rows = work.panel_product, work.pack_rows
+        at.scratch = work.scratch + thread * work.scratch_bytes
+        run(zero, work.blocks, place)
+    elif first < last:
+        run(zero, work.function, place)
 
 
 # ------------------------------------------------------------------------------------------ sums
@@ -161,9 +166,11 @@ def _add_column_sums(zero, address, thread, threads):
                 _move_sums(zero, many, few)
             if (m + 1) % SUM_ROWS**2 == 0 or m + 1 == at.rows:
                 _move_sums(zero, all_rows, many)
-        out = numbers_at(zero, at.out + start * item)
-        for j in range(n):
-            out[j] = out[j] + all_rows[j] if at.add else all_rows[j]
+        for place in (at.out, at.also):
+            if place:
+                out = numbers_at(zero, place + start * item)
+                for j in range(n):
+                    out[j] = out[j] + all_rows[j] if at.add else all_rows[j]
 
 
 @plain
@@ -180,7 +187,7 @@ def multiply_and_add(zero, address):
     job = job_at(address)
     work = work_at(job.what)
     for number in range(work.products_count):
-        _multiply_share(zero, work.products + number * PRODUCT_BYTES, job.thread, job.threads, work.function)
+        _multiply_share(zero, work.products + number * PRODUCT_BYTES, job.thread, job.threads, work)
     for number in range(work.sums_count):
         _add_column_sums(zero, work.sums + number * SUMS_BYTES, job.thread, job.threads)
 

@@ -64,19 +64,22 @@ Rows = _table(
 )
 
 # out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two, and `panel_row` between two
-# terms of one. With panels and few rows
-# (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R's of further gates, and as many parts of out;
-# `.._next` is what is between two.
+# terms of one. With panels and few rows (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R's of
+# further gates, and as many parts of out; `.._next` is what is between two. `blocks.block_product` needs functions of `panels`, and memory (PACKED_BYTES).
 Product = _table(
     "Product",
     "rows columns terms a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
+    "panel_product pack_rows scratch",
 )
 
-# out (columns,) = the sums of the columns of x (rows, columns), or +=.
-Sums = _table("Sums", "rows columns x x_row out add")
+# out (columns,) = the sums of the columns of x (rows, columns), or +=; and the same at `also`, unless it is 0.
+Sums = _table("Sums", "rows columns x x_row out also add")
 
-# Products and sums, so many of each, that follow each other in memory; `function` multiplies.
-Work = _table("Work", "products products_count sums sums_count function")
+# Products and sums, so many of each, that follow each other in memory; `function` multiplies, `blocks` multiplies large
+# matrices, by the functions, and with as many bytes of memory for each thread (`blocks.block_product`); 0: it does not.
+Work = _table(
+    "Work", "products products_count sums sums_count function blocks panel_product pack_rows scratch scratch_bytes"
+)
 
 # out = dropout of x, `size` numbers; see `Engine.dropout`. `scale` is the address of a number.
 Dropout = _table("Dropout", "out x size mask scale position")
