@@ -74,11 +74,11 @@ Product = _table(
 # out (columns,) = the sums of the columns of x (rows, columns), or +=.
 Sums = _table("Sums", "rows columns x x_row out add")
 
-# Products and sums, so many of each, that follow each other in memory; `function` multiplies.
-Work = _table("Work", "products products_count sums sums_count function")
+# Products and sums, so many of each, that follow each other in memory; `function` multiplies. Threads take `pieces`.
+Work = _table("Work", "products products_count sums sums_count function pieces")
 
-# out = dropout of x, `size` numbers; see `Engine.dropout`. `scale` is the address of a number.
-Dropout = _table("Dropout", "out x size mask scale position")
+# out = dropout of x, `size` numbers, in `pieces`; see `Engine.dropout`. `scale` is the address of a number.
+Dropout = _table("Dropout", "out x size mask scale position pieces")
 
 # out = x: rows of so many numbers.
 Copy = _table("Copy", "rows numbers out out_row x x_row")
