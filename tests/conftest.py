@@ -116,7 +116,7 @@ def cpu_on_threads(monkeypatch):
     from numbarnn.engines.cpu import joined
 
     monkeypatch.setattr(joined, "LATE", math.inf)  # no call goes on alone, however busy the machine is
-    for least in ("SERIAL_WORK", "SERIAL_STEPS", "SERIAL_STEP", "SERIAL_SHARE"):
+    for least in ("SERIAL_WORK", "SERIAL_STEPS", "SERIAL_STEP", "SERIAL_SHARE", "SERIAL_READ"):
         monkeypatch.setattr(cpu, least, 0)
     engine = engines.get("cpu")
     before = engine.num_threads

@@ -1,12 +1,13 @@
 """The CPU engine's products, sums, dropout, copies and arrays."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from numbarnn import engines
-from numbarnn.engines.cpu import products, sharing
+from numbarnn.engines.cpu import products, sharing, thread_pool
 from numbarnn.reference.philox import dropout_mask
 from step_buffers import mask_words, nans, normal
 
@@ -94,6 +95,37 @@ def test_what_compiled_code_reads_stays_until_it_has_done(engine, monkeypatch):
     engine.weight_gradients(dw, out, None, a, None, False)
     for found, expected in ((out, a @ b), (sums, a.sum(axis=0)), (dw["W"], out.T @ a), (dw["b_w"], out.sum(axis=0))):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@by_dtype
+@pytest.mark.parametrize("threads", (2, 3))
+def test_who_comes_does_not_count(engine, threads, dtype, monkeypatch):
+    """The bits depend on how many threads there are to be: the calling one does alone what others are late for."""
+    engine.set_num_threads(threads)
+    h, dax = normal(dtype, 70, 33), normal(dtype, 70, 90, seed=1)
+    mask, scale = mask_words(0.4, 1, 0, 0)
+
+    def results():
+        dw = {name: nans(dtype, *shape) for name, shape in {"W": (90, 33), "R": (90, 33), "b_w": (90,)}.items()}
+        dx, dropped = nans(dtype, 70, 33), nans(dtype, 70, 90)
+        engine.weight_gradients(dw, dax, dax, h, h, False)
+        engine.multiply(dx, dax, dw["W"])
+        engine.dropout(dropped, dax, mask, scale)
+        return [*dw.values(), dx, dropped]
+
+    together = results()
+    pool, asked = engine.thread_pool, []
+    monkeypatch.setattr(pool.pause, "end", math.inf)  # they were late before, and are not asked
+    with monkeypatch.context() as patch:
+        run = pool.run
+        patch.setattr(pool, "run", lambda *about: (asked.append(about[2]), run(*about)))
+        not_asked = results()
+    monkeypatch.setattr(pool.pause, "end", 0.0)
+    monkeypatch.setattr(pool, "run", lambda item, function, _, what, waits: thread_pool.run_alone(item, function, what))
+    assert set(asked) == {1}
+    for one, *others in zip(together, not_asked, results(), strict=True):
+        for other in others:
+            np.testing.assert_array_equal(one, other)
 
 
 # ------------------------------------------------------------------------------------------- sums, dropout, copies

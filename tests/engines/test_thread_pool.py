@@ -115,14 +115,14 @@ def take_pieces(zero, address):
     given = numbers_at(np.int64(0), job.what)
     call, counts = call_at(given[0]), numbers_at(np.int64(0), job.what + 16)
     for phase in range(given[1]):
-        piece = sharing.take(call, job, phase, sharing.NONE)
+        piece = sharing.take(call.pieces, job, phase, sharing.NONE)
         while piece != sharing.NONE:
             for k in range((phase - 1) * call.pieces, phase * call.pieces):
                 if k >= 0 and counts[k] != 1:
                     counts[phase * call.pieces + piece] += 100
             counts[phase * call.pieces + piece] += 1
-            piece = sharing.take(call, job, phase, piece)
-        sharing.end_phase(call, job, phase)
+            piece = sharing.take(call.pieces, job, phase, piece)
+        sharing.end_phase(call.pieces, job, phase)
 
 
 def count_pieces(workers, threads, pieces, phases=400):

@@ -218,17 +218,17 @@ def backward_steps(zero, address):
     """
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.what)
-    piece = take(call, job, ZERO, NONE)
+    piece = take(call.pieces, job, ZERO, NONE)
     while piece != NONE:
         if call.first == 0:
             _pack(zero, call, share_of(zero, call, job, piece))
-        piece = take(call, job, ZERO, piece)
-    end_phase(call, job, ZERO)
+        piece = take(call.pieces, job, ZERO, piece)
+    end_phase(call.pieces, job, ZERO)
     set_parameters(zero, call, rows_at(rows_address))
     steps = call.last - call.first + 1 if call.by_rows else 1  # of a phase
     for first in range(call.first, call.last + 1, steps):
         phase = first - call.first + 1
-        piece = take(call, job, phase, NONE)
+        piece = take(call.pieces, job, phase, NONE)
         while piece != NONE:
             own = share_of(zero, call, job, piece)
             for step in range(first, first + steps):
@@ -236,5 +236,5 @@ def backward_steps(zero, address):
                     _through_R(zero, call, own, step - 1)
                 if step < call.last:
                     _cell(zero, call, own, rows_address, step)
-            piece = take(call, job, phase, piece)
-        end_phase(call, job, phase)
+            piece = take(call.pieces, job, phase, piece)
+        end_phase(call.pieces, job, phase)

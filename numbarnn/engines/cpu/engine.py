@@ -30,12 +30,12 @@ from numbarnn.engines.cpu.thread_pool import ThreadPool
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
 # The same for steps whose threads take pieces, and do not wait for one that comes late; all steps, and one step.
-SERIAL_STEPS, SERIAL_STEP = 1_000_000, 180_000
+SERIAL_STEPS, SERIAL_STEP = 700_000, 180_000
+SERIAL_READ = 700_000  # the same for products of few rows, which take as long as reading so many numbers does
 # Multiply-adds per step below which threads do not share units where each waits for all others, several times per step:
 # beside other programs that takes long.
 SERIAL_SHARE = 800_000
 WRITING = 8  # multiply-adds that take as long as writing a number of a large matrix
-PIECES_OF_THREAD = 2  # of the units of a step
 PACKED_FROM = 8  # rows of all steps from which weights are packed
 CHANCES = 256  # of problems that are remembered
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
@@ -122,7 +122,7 @@ class CpuEngine(HostEngine):
 
     def _threads(self, work, parts, enough=None):
         """Threads for `work` multiply-adds that can be cut into `parts`, if it is enough: at least SERIAL_WORK."""
-        if work < (SERIAL_WORK if enough is None else enough):
+        if work < (SERIAL_WORK if enough is None else enough) or self.thread_pool.in_job():
             return 1
         return max(1, min(self.thread_pool.available(), parts // products.UNITS))
 
@@ -144,12 +144,10 @@ class CpuEngine(HostEngine):
             threads = self._threads(work, R.shape[1], SERIAL_STEPS)
         if not call.by_rows and step < (SERIAL_SHARE if meets else SERIAL_STEP):
             threads = 1
-        if call.by_rows and threads <= sharing.MOST_PIECES:
-            call.pieces = threads
-        elif not call.by_rows and not meets:
+        if not call.by_rows and not meets:
             threads = min(threads, sharing.MOST_PIECES)
-            pieces = PIECES_OF_THREAD * threads
-            call.pieces = pieces if pieces <= sharing.MOST_PIECES else threads
+        if threads <= sharing.MOST_PIECES and (call.by_rows or not meets):
+            call.pieces = threads
         return threads
 
     def empty(self, shape, dtype):
@@ -164,9 +162,10 @@ class CpuEngine(HostEngine):
     def dropout(self, out, x, mask, scale, position=0):
         scale, position = np.array(scale, x.dtype), position + int(mask[5])
         what = Dropout(
-            out=address(out), x=address(x), size=x.size, mask=address(mask), scale=address(scale), position=position
-        )
-        self._share(products.dropout, self._threads(20 * x.size, x.size), x.dtype, what)
+            out=address(out), x=address(x), size=x.size, mask=address(mask), scale=address(scale), position=position,
+            pieces=min(self._threads(20 * x.size, x.size), sharing.MOST_PIECES),
+        )  # fmt: skip
+        self._share(products.dropout, x.dtype, what)
 
     def fill_step_mask(self, step_mask, lengths, resets):
         directions, times, batch = step_mask.shape
@@ -213,9 +212,13 @@ class CpuEngine(HostEngine):
 
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         m, n = out.shape
-        threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
+        enough, function = None, products.blas_product
+        if m <= panels.FEW_ROWS and not transpose_a:  # OpenBLAS's take a third longer
+            enough = SERIAL_READ * m
+            function = few_rows.multiply_by_rows if transpose_b else few_rows.multiply_by_columns
+        threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n), enough)
         product = _product(out, a, b, transpose_a, transpose_b, accumulate)
-        self._work(threads, out.dtype, [product], [])
+        self._work(threads, out.dtype, [product], [], function)
 
     def add_column_sums(self, out, x):
         self._work(self._threads(x.size, x.shape[1]), x.dtype, [], [_sums(out, x, True)])
@@ -233,24 +236,27 @@ class CpuEngine(HostEngine):
         rows = max(len(x), WRITING)
         self._work(self._threads(rows * weights, dax.shape[1]), dax.dtype, given, sums)
 
-    def _work(self, threads, dtype, given, sums):
-        """Some `records.Product`s and `records.Sums`."""
+    def _work(self, threads, dtype, given, sums, function=products.blas_product):
+        """Some `records.Product`s, by a compiled function, and `records.Sums`."""
         given, sums = (Product * len(given))(*given), (Sums * len(sums))(*sums)
         what = Work(
             products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
-            function=self._function(products.blas_product, dtype),
+            function=self._function(function, dtype), pieces=min(threads, sharing.MOST_PIECES),
         )  # fmt: skip
         if blocks.WINS and any(one.columns >= products.WIDE for one in given):
             what.blocks = self._function(blocks.block_product, dtype)
             what.panel_product = self._function(panels.panel_product, dtype)
             what.pack_rows = self._function(panels.pack_rows, dtype)
-            scratch, what.scratch_bytes = self.empty((threads, blocks.PACKED_BYTES), np.uint8), blocks.PACKED_BYTES
+            scratch, what.scratch_bytes = self.empty((what.pieces, blocks.PACKED_BYTES), np.uint8), blocks.PACKED_BYTES
             what.scratch = address(scratch)
-        self._share(products.multiply_and_add, threads, dtype, what)
+        self._share(products.multiply_and_add, dtype, what)
 
-    def _share(self, function, threads, dtype, what):
-        """Let threads do what a record says together, by a compiled function."""
-        self.thread_pool.run(dtype.itemsize, self._function(function, dtype), threads, addressof(what))
+    def _share(self, function, dtype, what):
+        """Let threads do what a record says together, by a compiled function: as many as it has pieces."""
+        pool, threads = self.thread_pool, what.pieces
+        if threads > 1 and pool.pause.lasts():
+            threads = 1
+        pool.run(dtype.itemsize, self._function(function, dtype), threads, addressof(what), False)  # waits for none
 
     def forward_steps(self, buffers):
         call = self._compiled(buffers).new_call("train" if buffers.save else "infer")

@@ -1,6 +1,7 @@
 """The CPU engine's compiled code that knows no cell: products by OpenBLAS, sums, dropout, each on several threads.
 
-Of arrays they get the addresses, in `records`; what threads do together is a function of a `records.Job`.
+Of arrays they get the addresses, in `records`; what threads do together is a function of a `records.Job`, cut into
+pieces that they take one after another (`sharing.take_any`).
 """
 
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from numbarnn.engines.cpu.records import (
     sums_at,
     work_at,
 )
+from numbarnn.engines.cpu.sharing import NONE, take_any
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
@@ -61,10 +63,10 @@ def _blas(zero, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c
 
 
 @plain
-def share(size, thread, threads):
-    """[first, last) of the thread's share of `size` units, cut at multiples of UNITS."""
+def share(size, piece, pieces):
+    """[first, last) of a piece of `size` units, cut at multiples of UNITS."""
     blocks = (size + UNITS - 1) // UNITS
-    return min(size, blocks * thread // threads * UNITS), min(size, blocks * (thread + 1) // threads * UNITS)
+    return min(size, blocks * piece // pieces * UNITS), min(size, blocks * (piece + 1) // pieces * UNITS)
 
 
 @plain
@@ -118,26 +120,26 @@ def blas_product(zero, address):
 
 
 @plain
-def _multiply_share(zero, address, thread, threads, work):
-    """The thread's share of a product of a `records.Work`; the longer side of out is shared."""
+def _multiply_piece(zero, address, piece, pieces, work):
+    """A piece of a product of a `records.Work`; the longer side of out is cut."""
     whole, place, item = product_at(address), new_product(), bytes_of(zero)
     at, first, last = product_at(place), 0, whole.rows
     at.terms, at.a, at.a_row, at.b, at.b_row = whole.terms, whole.a, whole.a_row, whole.b, whole.b_row
     at.out, at.out_row, at.rows, at.columns = whole.out, whole.out_row, whole.rows, whole.columns
     at.transpose_a, at.transpose_b, at.add = whole.transpose_a, whole.transpose_b, whole.add
     if whole.rows >= whole.columns:
-        first, last = share(whole.rows, thread, threads)
+        first, last = share(whole.rows, piece, pieces)
         at.rows = last - first
         at.a += first * (item if whole.transpose_a else whole.a_row)
         at.out += first * whole.out_row
     else:
-        first, last = share(whole.columns, thread, threads)
+        first, last = share(whole.columns, piece, pieces)
         at.columns = last - first
         at.b += first * (whole.b_row if whole.transpose_b else item)
         at.out += first * item
     if work.blocks and min(at.rows, at.terms) >= LARGE and at.columns >= WIDE:
         at.panel_product, at.pack_rows = work.panel_product, work.pack_rows
-        at.scratch = work.scratch + thread * work.scratch_bytes
+        at.scratch = work.scratch + piece * work.scratch_bytes
         run(zero, work.blocks, place)
     elif first < last:
         run(zero, work.function, place)
@@ -145,14 +147,14 @@ def _multiply_share(zero, address, thread, threads, work):
 
 # ------------------------------------------------------------------------------------------ sums
 @plain
-def _add_column_sums(zero, address, thread, threads):
-    """The thread's share of a `records.SUMS`.
+def _add_column_sums(zero, address, piece, pieces):
+    """A piece of a `records.Sums`.
 
     In three levels, so that the rounding error hardly grows with the number of rows: sums of SUM_ROWS rows, sums of so
     many of these, and the sum of those.
     """
     at, item = sums_at(address), bytes_of(zero)
-    n0, n1 = share(at.columns, thread, threads)
+    n0, n1 = share(at.columns, piece, pieces)
     few, many, all_rows = own_numbers(zero, SUM_COLUMNS), own_numbers(zero, SUM_COLUMNS), own_numbers(zero, SUM_COLUMNS)
     for start in range(n0, n1, SUM_COLUMNS):
         n = min(SUM_COLUMNS, n1 - start)
@@ -183,13 +185,16 @@ def _move_sums(zero, total, part):
 
 @by_address
 def multiply_and_add(zero, address):
-    """The thread's share of a `records.Work`."""
+    """A thread's part in a `records.Work`."""
     job = job_at(address)
     work = work_at(job.what)
-    for number in range(work.products_count):
-        _multiply_share(zero, work.products + number * PRODUCT_BYTES, job.thread, job.threads, work)
-    for number in range(work.sums_count):
-        _add_column_sums(zero, work.sums + number * SUMS_BYTES, job.thread, job.threads)
+    pieces, piece = work.pieces, take_any(work.pieces, job, NONE)
+    while piece != NONE:
+        for number in range(work.products_count):
+            _multiply_piece(zero, work.products + number * PRODUCT_BYTES, piece, pieces, work)
+        for number in range(work.sums_count):
+            _add_column_sums(zero, work.sums + number * SUMS_BYTES, piece, pieces)
+        piece = take_any(pieces, job, piece)
 
 
 # ------------------------------------------------------------------------------------------ masks
@@ -235,10 +240,19 @@ def fill_step_mask(step_mask, directions, times, batch, lengths, resets):
 
 @by_address
 def dropout(zero, address):
-    """The thread's share of a `records.Dropout`, element by element as `kernels.arrays.dropout` does it."""
+    """A thread's part in a `records.Dropout`, element by element as `kernels.arrays.dropout` does it."""
     job = job_at(address)
     at = dropout_at(job.what)
-    first, last = share(at.size, job.thread, job.threads)
+    piece = take_any(at.pieces, job, NONE)
+    while piece != NONE:
+        _drop_piece(zero, at, share(at.size, piece, at.pieces))
+        piece = take_any(at.pieces, job, piece)
+
+
+@plain
+def _drop_piece(zero, at, elements):
+    """Dropout of elements [first, last)."""
+    (first, last) = elements
     mask, scale = numbers_at(np.uint64(0), at.mask), numbers_at(zero, at.scale)[0]
     out, x, position = numbers_at(zero, at.out), numbers_at(zero, at.x), at.position
     words = own_numbers(np.uint64(0), 4)

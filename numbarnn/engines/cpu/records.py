@@ -65,7 +65,8 @@ Rows = _table(
 
 # out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two, and `panel_row` between two
 # terms of one. With panels and few rows (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R's of
-# further gates, and as many parts of out; `.._next` is what is between two. `blocks.block_product` needs functions of `panels`, and memory (PACKED_BYTES).
+# further gates, and as many parts of out; `.._next` is what is between two. `blocks.block_product` needs functions of
+# `panels`, and memory (PACKED_BYTES).
 Product = _table(
     "Product",
     "rows columns terms a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
@@ -76,13 +77,15 @@ Product = _table(
 Sums = _table("Sums", "rows columns x x_row out also add")
 
 # Products and sums, so many of each, that follow each other in memory; `function` multiplies, `blocks` multiplies large
-# matrices, by the functions, and with as many bytes of memory for each thread (`blocks.block_product`); 0: it does not.
+# matrices, by the functions, and with as many bytes of memory for each piece (`blocks.block_product`); 0: it does not.
+# Threads take `pieces`.
 Work = _table(
-    "Work", "products products_count sums sums_count function blocks panel_product pack_rows scratch scratch_bytes"
+    "Work",
+    "products products_count sums sums_count function blocks panel_product pack_rows scratch scratch_bytes pieces",
 )
 
-# out = dropout of x, `size` numbers; see `Engine.dropout`. `scale` is the address of a number.
-Dropout = _table("Dropout", "out x size mask scale position")
+# out = dropout of x, `size` numbers, in `pieces`; see `Engine.dropout`. `scale` is the address of a number.
+Dropout = _table("Dropout", "out x size mask scale position pieces")
 
 # out = x: rows of so many numbers.
 Copy = _table("Copy", "rows numbers out out_row x x_row")

@@ -76,16 +76,17 @@ def share_of(zero, call, job, piece):
 # Cells with sums, stages or a projection wait for each other within a step too. Where their threads share units, each
 # has one share that is its own, and they meet.
 @plain
-def take(call, job, phase, before):
+def take(pieces, job, phase, before):
     """The next piece of a phase for the thread to do, `NONE` if all are taken.
 
     Each thread begins with a piece of its own, so that most of the time it has the same part of R in its cache.
 
     Args:
+        pieces: of a phase; where there are none, or but one thread, it has one share of the phase, `ZERO`.
         phase: 0 is the first. The one before must be done, see `end_phase`.
         before: what the thread took before in this phase, and has done; `NONE` at first.
     """
-    if job.threads == 1 or call.pieces == 0:
+    if job.threads == 1 or pieces == 0:
         return ZERO if before == NONE else NONE
     taken_at, done_at = job.counters, job.counters + _DONE
     if before != NONE:
@@ -95,22 +96,34 @@ def take(call, job, phase, before):
     while True:
         word = load_in_order(taken_at)  # the phase, and a bit for each piece
         taken = word & 0xFFFFFFFF if word >> 32 == phase else 0
-        piece = call.pieces * job.thread // job.threads
-        if word >> 32 > phase or taken == (1 << call.pieces) - 1:
+        piece = pieces * job.thread // job.threads
+        if word >> 32 > phase or taken == (1 << pieces) - 1:
             piece = NONE
             break
         while taken >> piece & 1 != 0:
-            piece = (piece + 1) % call.pieces
+            piece = (piece + 1) % pieces
         if exchange_if(taken_at, word, phase << 32 | taken | 1 << piece):
             break
     return piece
 
 
 @plain
-def end_phase(call, job, phase):
+def take_any(pieces, job, before):
+    """The next piece of something that has but one phase; one thread takes all of them, too. So its results are the
+    same however many threads come: where they depend on how it is cut, as OpenBLAS's do, on the number of pieces.
+
+    Args: as those of `take`.
+    """
+    if job.threads > 1:
+        return take(pieces, job, ZERO, before)
+    return before + 1 if before + 1 < pieces else NONE
+
+
+@plain
+def end_phase(pieces, job, phase):
     """Wait until all pieces of a phase are done; or where threads take none, until all have come here."""
-    if job.threads > 1 and call.pieces:
-        wait_until(job.counters + _DONE, (phase + 1) * call.pieces)
+    if job.threads > 1 and pieces:
+        wait_until(job.counters + _DONE, (phase + 1) * pieces)
     elif job.threads > 1:
         barrier(job.counters, job.thread, job.threads)
 

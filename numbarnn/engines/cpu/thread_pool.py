@@ -5,6 +5,7 @@ import os
 import threading
 import weakref
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 
@@ -258,6 +259,10 @@ class Pause:
     def __init__(self):
         self.end, self._seconds = 0.0, 0.0
 
+    def lasts(self):
+        """Whether it has not ended yet."""
+        return monotonic() < self.end
+
     def after(self, begin, end, late):
         """Tell of a call on several threads, which was late or not."""
         if late:
@@ -313,6 +318,10 @@ class ThreadPool:
             return self.threads
         return min(self.threads, self.openmp.size())
 
+    def in_job(self):
+        """Whether this Python thread does one of `run_jobs`' jobs."""
+        return getattr(self._local, "in_job", False)
+
     def run(self, item, function, threads, what, waits=True):
         """Let `threads` threads (at most this thread pool's) do something together, and return when it is done; inside
         a job of `run_jobs` the calling thread does it alone.
@@ -326,7 +335,7 @@ class ThreadPool:
                 must then find what is left to do, and this one do all if none comes.
         """
         threads = 1 if threads == 1 else min(threads, self.available())
-        if threads == 1 or getattr(self._local, "in_job", False):
+        if threads == 1 or self.in_job():
             run_alone(item, function, what)
             return
         if not self._busy.acquire(blocking=waits):
@@ -353,7 +362,7 @@ class ThreadPool:
         What a job computes does not depend on which thread does it or on when, so results are the same every time.
         """
         queue, threads = _JobQueue(jobs), min(self.available(), len(jobs))
-        if threads == 1 or getattr(self._local, "in_job", False):
+        if threads == 1 or self.in_job():
             self._work_off(queue)
             return
         with self._busy:
@@ -376,7 +385,7 @@ class ThreadPool:
 
     def _work_off(self, queue):
         """A thread's part in `run_jobs`."""
-        before, self._local.in_job = getattr(self._local, "in_job", False), True
+        before, self._local.in_job = self.in_job(), True
         try:
             queue.work()
         finally:
