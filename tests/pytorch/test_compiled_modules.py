@@ -124,3 +124,26 @@ def test_exported_for_any_length():
     program = torch.export.export(model, (torch.randn(6, 4, 3),), dynamic_shapes=(sizes,))
     x = torch.randn(9, 2, 3)
     torch.testing.assert_close(program.module()(x), model(x))
+
+
+class Packing(nn.Module):
+    """Packs and unpacks around a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.rnn = nn.Linear(3, 3), nrt.LSTM(3, 5)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(self.linear(x), lengths, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0])[0]
+
+
+def test_a_packed_input_ends_the_graph():
+    """As with torch.nn's modules: the sizes of what follows stand in tensors."""
+    torch._dynamo.reset()
+    model, x, lengths = Packing(), torch.randn(6, 3, 3), torch.tensor([4, 6, 1])
+    found = []
+    for call in (model, torch.compile(model, backend="aot_eager")):
+        y = call(x, lengths)
+        found.append((y, *torch.autograd.grad(y.square().sum(), list(model.parameters()))))
+    torch.testing.assert_close(*found)
