@@ -93,12 +93,13 @@ def scaled(factors):
 def as_recorded():
     """The numbers that the records were fitted with, and as many turns: estimates of the kernels of that time."""
     factors = {name: one.fitted / one.value for name, one in calibration.numbers().items() if one.fitted is not None}
-    most, planner.MOST_OCTETS = planner.MOST_OCTETS, 2
+    before = planner.MOST_OCTETS, planner.LEAST_GAIN
+    planner.MOST_OCTETS, planner.LEAST_GAIN = 2, 1.0  # nor did blocks multiply the input themselves
     try:
         with scaled(factors):
             yield
     finally:
-        planner.MOST_OCTETS = most
+        planner.MOST_OCTETS, planner.LEAST_GAIN = before
         _forget()
 
 

@@ -95,7 +95,8 @@ def persistent_kernel(problem, launch):
     else:
         kernel = forward.make_forward(cell, launch.tile, problem.training, *options)
         keeps = problem.training and cell.num_saved
-        dropped, gates = (numbers,) * (layers - 1 if options[1] else 0), (numbers,) * (places if keeps else D)
+        dropped = (numbers,) * ((layers - 1 if options[1] else 0) + launch.tile.given)
+        gates = (numbers,) * (places if keeps else 0 if launch.tile.given else D)
         arrays = (numbers,) * layers, dropped, c, gates
     words = np.zeros(1, np.uint8), np.zeros((1, 4), np.uint64), np.zeros((1, 5), np.uint64), 0  # and the scale
     blocks = np.zeros((1, len(Block._fields)), np.int64)

@@ -7,6 +7,7 @@ import numpy as np
 from numbarnn.compile.storage import stored
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.persistent import backward, forward
+from numbarnn.kernels.persistent.tile import PIECE_BYTES
 from numbarnn.schedules.persistent.planner import variant
 from numbarnn.schedules.persistent.tables import Place, make_options, make_tables
 
@@ -20,10 +21,11 @@ def bind_forward(work, launch):
     kinds = several, drops, _ = variant(problem, launch)
     keeps = problem.training and cell.num_saved > 0
     dropped = [work.input(layer) for layer in layers[1:]] if several and drops else []
-    ax = [work.ax[layers[0], direction] for direction in range(problem.directions)]
+    given = [work.input(layers[0])] if launch.tile.given else []
+    ax = [work.ax[layers[0], direction] for direction in range(0 if given else problem.directions)]
     arrays = (
         [work.h[layer] for layer in layers],
-        dropped,
+        dropped + given,
         [work.c[layer] for layer in layers if cell.num_private],
         [work.gates[place] for place in launch.places] if keeps else ax,
     )
@@ -31,6 +33,8 @@ def bind_forward(work, launch):
     def make_kernel(tile):
         return forward.make_forward(cell, tile, problem.training, *kinds)
 
+    aligned = all(work.engine.address(x) % PIECE_BYTES == 0 for x in given)
+    launch = launch if aligned else replace(launch, tile=replace(launch.tile, aligned=False))
     return _bound(work, work, launch, make_kernel, [*map(work.output, layers), *dropped], arrays)
 
 

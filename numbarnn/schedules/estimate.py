@@ -6,10 +6,9 @@ A pass is its products over all steps, and its steps: launches of persistent ker
 a product by cuBLAS and a kernel. The numbers behind it are those of `calibration`. Dropout and copies are left out.
 """
 
-from numbarnn.common.precision import is_half
 from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.schedule import SCHEDULE as PERSISTENT
-from numbarnn.schedules.plan import BOTH
+from numbarnn.schedules.products import product_us, rate_of
 from numbarnn.schedules.stepwise import SCHEDULE as STEPWISE
 
 
@@ -34,20 +33,6 @@ def _products_us(problem, schedule, backward):
     return sum(product_us(task, problem) for task in plan.tasks)
 
 
-def product_us(task, problem):
-    """Microseconds of a plan's task that is a product over its steps; 0 for dropout, which is small beside it."""
-    if task.kind not in ("input", "weights"):
-        return 0.0
-    hidden, D, gates = problem.hidden_sizes[task.layer], problem.directions, problem.cell.num_gates
-    inputs = D * problem.hidden_sizes[task.layer - 1] if task.layer else problem.input_size
-    columns = inputs + hidden if task.kind == "weights" else inputs
-    directions = D if task.direction == BOTH else 1
-    count = (task.last - task.first) * problem.batch * gates * hidden * columns * directions
-    products = directions * (2 if task.kind == "weights" else 1)
-    kind, per_us = _rate(problem)
-    return products * calibration.PRODUCT_US.value + count / per_us / calibration.PRODUCT_SHARE[kind].value
-
-
 def steps_us(problem, backward, overlapping):
     """Microseconds of all steps by a product of cuBLAS and a kernel each.
 
@@ -55,7 +40,7 @@ def steps_us(problem, backward, overlapping):
         overlapping: whether layers of one direction run side by side, in part; their products do not.
     """
     cell, D = problem.cell, problem.directions
-    kind, per_us = _rate(problem)
+    kind, per_us = rate_of(problem)
     start, of_column = (table[kind, backward].value for table in (calibration.STEP_US, calibration.STEP_COLUMN_US))
     recurrent = cell.num_recurrent
     in_turn, work = [], 0.0
@@ -65,11 +50,3 @@ def steps_us(problem, backward, overlapping):
         work += D * problem.batch * recurrent * hidden**2 / per_us / calibration.STEP_SHARE[kind].value
     share = calibration.LAYER_SHARE.value if overlapping and D == 1 else 1
     return problem.steps * (in_turn[0] + share * sum(in_turn[1:]) + work)
-
-
-def _rate(problem):
-    """(kind of number in the calibration's tables, multiply-adds per microsecond of the device)."""
-    profile, half = problem.profile, is_half(problem.dtype) and problem.profile.tensor_cores
-    per_clock = profile.double_per_clock if problem.dtype == "float64" else profile.fma_per_clock
-    per_clock = profile.mma_per_clock if half else per_clock
-    return "half" if half else "float32", per_clock * profile.multiprocessors * profile.clock_ghz * 1e3

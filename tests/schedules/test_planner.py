@@ -99,7 +99,7 @@ def check_tables(problem, launch):
     for (layer, _), place in places.items():
         if layer in layers:
             expected[place.R : place.R + place.R_size] = launch.slices * not_zero(problem, launch, layer).reshape(-1)
-            if layer > launch.first:  # W of the launch's first layer is a product over all steps
+            if layer > launch.first or launch.tile.given:  # else W of the first layer is a product over all steps
                 expected[place.W : place.W + place.W_size] = launch.slices
     assert np.array_equal(used, expected)
 

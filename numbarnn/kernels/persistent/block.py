@@ -17,7 +17,7 @@ from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit, specialise
 from numbarnn.cuda import ptx
-from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
+from numbarnn.kernels.persistent.columns import BLOCK, GIVEN, RECURRENT, WARP
 
 PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps ahead
 
@@ -45,10 +45,12 @@ class Share(NamedTuple):
 
     Attributes:
         recurrent: whether with its own layer's step before, not with another layer's numbers.
+        given: whether with what was there before the launch, for which nobody waits.
         shift, width, column, columns: as there.
     """
 
     recurrent: Any
+    given: Any
     shift: Any
     width: Any
     column: Any
@@ -82,8 +84,9 @@ def make_decode():
         blocks, warps = tables
         own, part = blocks[cuda.blockIdx.x], warps[cuda.blockIdx.x, cuda.threadIdx.x // 32]
         owned = Owned(own[BLOCK.unit], own[BLOCK.units], own[BLOCK.hidden], own[BLOCK.sequence], own[BLOCK.end], batch)
-        recurrent, columns = part[WARP.kind] == RECURRENT, np.int32(part[WARP.columns])
-        share = Share(recurrent, part[WARP.shift], part[WARP.width], part[WARP.column], columns)
+        recurrent, given = part[WARP.kind] == RECURRENT, part[WARP.kind] == GIVEN
+        columns = np.int32(part[WARP.columns])
+        share = Share(recurrent, given, part[WARP.shift], part[WARP.width], part[WARP.column], columns)
         split, working = np.int32(own[BLOCK.recurrent_warps]), np.int32(own[BLOCK.working_warps])
         return own, part, owned, share, split, working
 

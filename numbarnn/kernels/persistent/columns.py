@@ -7,7 +7,8 @@ parts of it, in one place.
 
 from typing import Any, NamedTuple
 
-RECURRENT, INPUT = 0, 1  # kinds of products: with the own layer's previous step, with another layer's same time
+# Kinds of products: with the own layer's previous step, with another layer's same time, with what was there before.
+RECURRENT, INPUT, GIVEN = 0, 1, 2
 
 
 class Options(NamedTuple):
@@ -41,7 +42,8 @@ class Block(NamedTuple):
         recurrent_warps: the first warps multiply the state before, the next ones the layer's input.
         working_warps: both together; the others idle.
         gates_width: elements of a row of `gates`.
-        reads_gates: whether, forward, x Wᵀ stands in `gates`; backward, dy in `dy`.
+        reads_gates: whether, forward, x Wᵀ stands in `gates`, as in the first layer without `Tile.given`; backward, dy
+            in `dy`.
         trouble: `trouble.waited` of the block.
         bias_w, bias_r: where its layer's biases begin in `weights`; -1: there are none.
         per_unit: where the cell's parameters per unit begin in `weights`, if it has any.
@@ -72,7 +74,7 @@ class Warp(NamedTuple):
     """A row of `warps` (blocks, warps, columns) int64: what a warp multiplies. The defaults: nothing.
 
     Attributes:
-        kind: `RECURRENT` or `INPUT`.
+        kind: `RECURRENT`, `INPUT` or `GIVEN`.
         operand: number of the exchanged array that it multiplies.
         shift: the step at time t reads slot t + shift.
         width: elements of a row of that array.

@@ -46,13 +46,15 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         cell: any `Cell` without stages.
         tile: the `Tile` of all blocks.
         save: training: keep all private states, and what the cell saves.
-        inputs: whether some layers multiply their input themselves (all but the first of the launch).
+        inputs: whether some layers multiply their input themselves: all but the first of the launch, or with
+            `Tile.given` all.
         drops: whether there is dropout between layers.
         masked: whether some steps are not ordinary (`numbarnn.common.order`).
     """
     dtype, number = tile.dtype, np.dtype(compute_dtype(tile.dtype)).type
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
+    reads, inputs = not tile.given, inputs or tile.given  # reads: the first layer x Wᵀ, which was there before
     multiplies, keeps = inputs or A > 0, save and K > 0
     BIASES, PARTIALS, ROW_STRIDE, STATES = tile.biases, tile.partials, tile.row_stride, tile.states  # in shared memory
     BETWEEN_WARPS = tile.between_warps
@@ -82,7 +84,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         """All steps of some layers forward.
 
         Writes   h[l] (T+2, B, D*H), layer l's output, slots 1 to T; dropped[l] (T, B, D*H), the same dropped out, of
-                 all layers but the last, if there is dropout; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and
+                 all layers but the last, if there is dropout, and then the first layer's input, with
+                 `Tile.given`; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and
                  only the last; what the cell saves to gates[l D + d] (T, B, width) with `save`; trouble (1,) if it
                  waited in vain
         Reads    gates[d] of the first layer = x Wᵀ; initial states in h[l] and c[l]; weights;
@@ -110,7 +113,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         # Rows of h, of private states and of gates, and what the block's warp multiplies
         h_rows = Rows(h[layer], directions * hidden, direction * hidden + unit0)
         c_rows = Rows(c[layer] if has_c else (), directions * N * hidden, direction * N * hidden + unit0)
-        gate_rows = Rows(gates[layer * directions + direction if keeps else direction], own[BLOCK.gates_width], unit0)
+        gates_of = gates[layer * directions + direction if keeps else direction] if keeps or reads else ()
+        gate_rows = Rows(gates_of, own[BLOCK.gates_width], unit0)
         exchanged = (h + dropped)[part[WARP.operand]]
 
         if thread == 0:
@@ -139,7 +143,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 store_state(shared, STATES + pair * (1 + N), 1, state)
         own_parameters(per_unit, weights, own[BLOCK.per_unit], owned)
         t = 0 if direction == 0 else steps - 1
-        if reads_gates:
+        if reads and reads_gates:
             fetch(now, gate_rows, t, begin, owned)
         cuda.syncthreads()
 
@@ -154,7 +158,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 if multiplies and share.columns > 0:
                     slot = t + share.shift
                     what = Operand(exchanged, slot, b0, end, batch, share.width, share.column, share.columns)
-                    patience = Patience(0 if share.recurrent and step == 0 else 1, limit, trouble)
+                    there = (not reads and share.given) or (share.recurrent and step == 0)
+                    patience = Patience(0 if there else 1, limit, trouble)
                     partial = PARTIALS + warp * BETWEEN_WARPS
                     if not multiply(fragments, loaded, shared, partial, what, patience):
                         report(trouble, own[BLOCK.trouble] + step + (0 if share.recurrent else OTHER_LAYER))
@@ -200,7 +205,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                             at = (slot * batch + b) * c_rows.width + c_rows.column + unit
                             store_private(c_rows.array, at, hidden, new_state[1:])
                 # 3. What the cell will need next besides products
-                if reads_gates:
+                if reads and reads_gates:
                     last = b0 + SEQUENCES >= end
                     next_step, next_b0 = (step + 1, begin) if last else (step, b0 + SEQUENCES)
                     if next_step < steps:

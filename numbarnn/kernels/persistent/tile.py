@@ -46,6 +46,8 @@ class Tile:
         unit_biases: biases per unit: forward the gates of W x and of R h, 0 backward.
         weights_aligned: where `aligned`, the weights' rows start at multiples of 16 bytes too.
         groups_ahead: groups of chunks that a warp looks for before it waits for a group and multiplies it: 0 or 1.
+        given: forward, whether blocks of the launch's first layer multiply its input themselves, which is given; else
+            its product with W is.
     """
 
     dtype: str
@@ -63,6 +65,7 @@ class Tile:
     unit_biases: int = 0
     weights_aligned: bool = True
     groups_ahead: int = 0
+    given: bool = False
 
     @property
     def backward(self):

@@ -16,10 +16,15 @@ from numbarnn.schedules.persistent import tilings
 from numbarnn.schedules.persistent.costs import estimate_of, tiling_us
 from numbarnn.schedules.persistent.residence import with_octets
 from numbarnn.schedules.persistent.tilings import DoesNotFit, best_tiling, columns_of, room_of, sizes_of
+from numbarnn.schedules.plan import Task
+from numbarnn.schedules.products import product_us
 
 # Most sets of 8 sequences at once backward, where the tensor cores' weights stand in shared memory: each turn loads all
 # of them. Forward, where a unit has several rows, their sums leave no room: compiled for sm_90, registers are spilled.
 MOST_OCTETS = 4
+# Of the time of a launch and the product of its first layer's input, what must be spared if blocks are to multiply the
+# input themselves: no device has been asked.
+LEAST_GAIN = 0.05
 
 
 def variant(problem, launch):
@@ -55,7 +60,8 @@ def plan_launches(problem, profile, backward):
             spent += us(own)
             if us(together) < spent:
                 taken, spent = last, us(together)
-        plan.append(_best_launch(problem, profile, first, taken, backward))
+        best = _best_launch(problem, profile, first, taken, backward)
+        plan.append(best if backward else _with_input(problem, profile, best))
         first = taken
     return tuple(reversed(plan)) if backward else tuple(plan)
 
@@ -72,17 +78,46 @@ def _alike(problem, first, last):
     return (0, last - first) if len(set(problem.hidden_sizes)) == 1 else (first, last)
 
 
+def _with_input(problem, profile, launch):
+    """The Launch, or where that is estimated to be faster by `LEAST_GAIN` one whose first layer multiplies its input
+    itself: the product before it is spared, but each block of the layer then reads the input at every step. Not by
+    TF32, of whose products before a launch no time is known."""
+    products = [Task("input", launch.first, direction, 0, problem.steps) for direction in range(problem.directions)]
+    on_device = problem if problem.profile is profile else replace(problem, profile=profile)
+    spared = sum(product_us(task, on_device) for task in products)
+    limit = (1 - LEAST_GAIN) * (launch.microseconds + spared)
+    by_tf32 = launch.tile.math in ("tf32", "tf32x3")
+    if by_tf32 or launch.microseconds > limit or not _may_multiply_input(problem, launch.first):
+        return launch
+    sizes = sizes_of(problem)._replace(input_size=problem.input_size)
+    try:
+        found = _estimated(sizes, profile, False, launch.first, launch.last, given=True)
+    except DoesNotFit:
+        return launch
+    other = replace(found, steps=problem.steps)
+    return other if other.microseconds < limit and not other.tile.streamed_chunks else launch
+
+
+def _may_multiply_input(problem, layer):
+    """Whether blocks of a launch's first layer may do so: on a GPU, as elsewhere no time is known; where all of the
+    input's product is one with W; and not in segments, whose bits are those of all steps at once."""
+    whole = layer > 0 or problem.input_mode == "linear"
+    segments = problem.is_segment or problem.has_checkpoints
+    return problem.engine == "cuda" and whole and not problem.copied_gates[layer] and not segments
+
+
 @lru_cache(maxsize=1024)
-def _estimated(sizes, profile, backward, first, last):
-    """`_best_launch` of any T."""
-    found = _tiling(sizes, profile, backward, first, last)
+def _estimated(sizes, profile, backward, first, last, given=False):
+    """`_best_launch` of any T; given: see `Tile`."""
+    found = _tiling(sizes, profile, backward, first, last, given)
     columns, launch = columns_of(sizes, first, last, backward, found.tile), _with_fewer_turns(sizes, profile, found)
     return replace(launch, estimate=estimate_of(sizes, profile, launch, columns))
 
 
-def _tiling(sizes, profile, backward, first, last):
+def _tiling(sizes, profile, backward, first, last, given=False):
     """`best_tiling`, which is remembered."""
-    found = _tiling_or_refusal(sizes, profile, *_alike(sizes, first, last), backward)
+    layers = (first, last) if given else _alike(sizes, first, last)
+    found = _tiling_or_refusal(sizes, profile, *layers, backward, given)
     if isinstance(found, DoesNotFit):
         raise DoesNotFit(*found.args)
     return found
@@ -109,10 +144,10 @@ def _with_fewer_turns(problem, profile, launch):
 
 
 @lru_cache(maxsize=1024)
-def _tiling_or_refusal(sizes, profile, first, last, backward):
+def _tiling_or_refusal(sizes, profile, first, last, backward, given):
     """`best_tiling`, or the DoesNotFit that it raised."""
     try:
-        return best_tiling(sizes, profile, first, last, backward)
+        return best_tiling(sizes, profile, first, last, backward, given)
     except DoesNotFit as refusal:
         return refusal
 

@@ -86,14 +86,15 @@ SCHEDULE = Persistent()
 # ------------------------------------------------------------------------------------------------------------ plans
 @lru_cache(maxsize=256)
 def _plan_forward(problem, launches):
-    """The forward plan: each launch after the input products of its first layer."""
+    """The forward plan: each launch after the input products of its first layer, where blocks do not make them."""
     tasks, below = [], ()
     for launch in launches:
         if problem.dropping and launch.first:
             tasks.append(Task("dropout", launch.first, BOTH, 0, problem.steps, below))
             below = (tasks[-1],)
-        products = [Task("input", launch.first, d, 0, problem.steps, below) for d in range(problem.directions)]
-        below = (_launch_task(launch, products),)
+        directions = () if launch.tile.given else range(problem.directions)
+        products = [Task("input", launch.first, d, 0, problem.steps, below) for d in directions]
+        below = (_launch_task(launch, products or below),)
         tasks += [*products, *below]
     return Plan(NAME, False, _reason(launches), tuple(tasks), concurrent=True)
 

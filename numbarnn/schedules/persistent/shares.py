@@ -6,7 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 from numbarnn.common.precision import itemsize
-from numbarnn.kernels.persistent.columns import INPUT, RECURRENT
+from numbarnn.kernels.persistent.columns import GIVEN, INPUT, RECURRENT
 from numbarnn.kernels.persistent.tile import PIECE_BYTES
 
 
@@ -15,7 +15,7 @@ class Source:
     """A matrix, and what it is multiplied with at each step.
 
     Attributes:
-        kind: `RECURRENT` or `INPUT`.
+        kind: `RECURRENT`, `INPUT` or `GIVEN`.
         direction: of the layer above whose input it was, backward; else 0.
         columns: that a block multiplies.
         width: columns of the matrix.
@@ -36,10 +36,11 @@ class Source:
 
 
 class BlockSize(NamedTuple):
-    """How many units and warps a block has, before its `Tile` is made."""
+    """How many units and warps a block has, before its `Tile` is made; given: as there."""
 
     units: int
     warps: int
+    given: bool = False
 
 
 def sources(problem, first, layer, last, backward, tile):
@@ -48,14 +49,15 @@ def sources(problem, first, layer, last, backward, tile):
     Args:
         tile: for its units and warps, a `Tile` or a `BlockSize`.
     """
-    return sources_of(problem, first, layer, last, backward, BlockSize(tile.units, tile.warps))
+    return sources_of(problem, first, layer, last, backward, BlockSize(tile.units, tile.warps, tile.given))
 
 
 @lru_cache(maxsize=1024)  # each tiling of some layers asks for the same ones
 def sources_of(problem, first, layer, last, backward, size):
     hidden, D, others = problem.hidden_sizes, problem.directions, []
-    if not backward and layer > first:
-        others = [Source(INPUT, 0, D * hidden[layer - 1], D * hidden[layer - 1])]
+    if not backward and (layer > first or size.given):
+        columns = D * hidden[layer - 1] if layer else problem.input_size
+        others = [Source(INPUT if layer > first else GIVEN, 0, columns, columns)]
     elif backward and layer + 1 < last:
         columns = problem.cell.num_gates * hidden[layer + 1]
         others = [Source(INPUT, direction, columns, columns) for direction in range(D)]

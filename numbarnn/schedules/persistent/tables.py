@@ -14,7 +14,7 @@ import numpy as np
 from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import trouble
-from numbarnn.kernels.persistent.columns import BLOCK, INPUT, RECURRENT, Block, Options, Warp
+from numbarnn.kernels.persistent.columns import BLOCK, GIVEN, INPUT, RECURRENT, Block, Options, Warp
 from numbarnn.kernels.persistent.tile import Tile
 from numbarnn.schedules.persistent import planner, shares
 
@@ -62,6 +62,7 @@ class Decisive(NamedTuple):
 
     cell: Cell
     dtype: str
+    input_size: int
     hidden_sizes: tuple[int, ...]
     directions: int
     training: bool
@@ -155,7 +156,7 @@ def _blocks(problem, launch, place, layer, direction, of_warps):
         recurrent_warps=sum(1 for share in of_warps if share and share[0].kind == RECURRENT),
         working_warps=sum(1 for share in of_warps if share),
         gates_width=gates * hidden,
-        reads_gates=int(layer == (launch.last - 1 if launch.backward else launch.first)),
+        reads_gates=int(layer == (launch.last - 1 if launch.backward else launch.first) and not launch.tile.given),
         trouble=trouble.waited(layer, direction, launch.backward),
         bias_w=place.b_w,
         bias_r=place.b_r,
@@ -167,7 +168,7 @@ def _blocks(problem, launch, place, layer, direction, of_warps):
 
 def _forward_warp(problem, launch, places, layer, blocks, share):
     """The rows of `warps` for a share of `shares.share`, forward, of all `blocks` (`_blocks`). Exchanged are the h of
-    all layers, then what is dropped out of them."""
+    all layers, then what is dropped out of them, then the first layer's input."""
     if share is None:
         return Warp()
     source, first, count = share
@@ -187,11 +188,13 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
             unit_stride=hidden,
             column_stride=1,
         )
-    inputs = source.width
+    inputs, layers = source.width, len(launch.layer_range)
+    given = layers + (layers - 1 if problem.dropping else 0)
     return Warp(
-        kind=INPUT,
-        operand=blocks.layer - 1 + (len(launch.layer_range) if problem.dropping else 0),
-        shift=0 if problem.dropping else 1,  # what is dropped out has no slot for the initial state
+        kind=source.kind,
+        operand=given if source.kind == GIVEN else blocks.layer - 1 + (layers if problem.dropping else 0),
+        # What is dropped out or given has no slot for the initial state.
+        shift=0 if problem.dropping or source.kind == GIVEN else 1,
         width=inputs,
         column=first,
         columns=count,

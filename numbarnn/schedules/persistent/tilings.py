@@ -40,6 +40,7 @@ class Sizes(NamedTuple):
 
     cell: Cell
     dtype: str
+    input_size: int
     hidden_sizes: tuple[int, ...]
     directions: int
     batch: int
@@ -48,7 +49,8 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(problem):
-    return Sizes(*(getattr(problem, name) for name in Sizes._fields))
+    """Of a problem whose input's width does not matter, as no block multiplies it."""
+    return Sizes(*(getattr(problem, name) for name in Sizes._fields))._replace(input_size=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +59,7 @@ class _Part:
 
     Attributes:
         sizes: with a batch of 0. profile: of the device.
-        first, last: layers [first, last). backward: of which pass.
+        first, last: layers [first, last). backward: of which pass. given: see `Tile`.
     """
 
     sizes: Sizes
@@ -65,6 +67,7 @@ class _Part:
     first: int
     last: int
     backward: bool
+    given: bool
 
     @property
     def blocks_of(self):
@@ -85,9 +88,10 @@ class _Part:
 _part = lru_cache(maxsize=1024)(_Part)
 
 
-def best_tiling(sizes, profile, first, last, backward):
+def best_tiling(sizes, profile, first, last, backward, given=False):
     """The `Launch` whose tiling is taken to be the fastest, for any T, and without an estimate."""
-    part, cuts = _part(sizes._replace(batch=0), profile, first, last, backward), _slices(sizes.batch)
+    part = _part(sizes._replace(batch=0), profile, first, last, backward, given)
+    cuts = _slices(sizes.batch)
     for mixed in MIXED:
         found = min(_fitting(part, cuts, mixed), key=itemgetter(0), default=None)
         if found is not None:
@@ -112,7 +116,7 @@ def _fitting(part, cuts, mixed):
                 blocks = blocks_of_slice * slices
                 if blocks > most:
                     break  # further cuts have more slices
-                found = _tiles(part, BlockSize(units, warps), sequences, mixed)
+                found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed)
                 if isinstance(found, str):
                     continue
                 free = room - part.state_bytes(units, sequences)
@@ -158,7 +162,7 @@ def _closest(part, cut):
     blocks = part.blocks_of[units] * slices
     if blocks > most:
         return f"{units} units per block make {blocks} blocks, for {most} SMs"
-    found = _tiles(part, BlockSize(units, warps), sequences, MIXED[-1])
+    found = _tiles(part, BlockSize(units, warps, part.given), sequences, MIXED[-1])
     if isinstance(found, str):
         return found
     needed = min(shared_bytes for _, shared_bytes in found) + part.state_bytes(units, sequences)
@@ -244,14 +248,14 @@ def _room_beside(part):
 
 def _rows(part):
     """Rows of weights per unit."""
-    cell = part.sizes.cell
-    return 1 if part.backward else max(1, cell.num_recurrent, cell.num_gates if part.last > part.first + 1 else 0)
+    cell, multiplies_input = part.sizes.cell, part.given or part.last > part.first + 1
+    return 1 if part.backward else max(1, cell.num_recurrent, cell.num_gates if multiplies_input else 0)
 
 
 def _plain_tile(part, size, octets):
     """The `Tile` with the fewest chunks, before it is known how many are loaded at once and where they stay; or why
     there is none, as text."""
-    sizes, (units, warps), first, last, backward = part.sizes, size, part.first, part.last, part.backward
+    sizes, (units, warps, given), first, last, backward = part.sizes, size, part.first, part.last, part.backward
     parameters = parameter_bytes(sizes, last - first, backward)
     if parameters > MAX_PARAMETER_BYTES:
         return (
@@ -262,7 +266,8 @@ def _plain_tile(part, size, octets):
     chunks = shares.chunks_per_warp(all_sources, warps, CHUNK_BYTES // bytes_each)
     if chunks is None:
         return f"{max(map(len, all_sources))} products for {warps} warps"
-    aligned = all(width * bytes_each % 16 == 0 for width in sizes.hidden_sizes) and units * bytes_each % 4 == 0
+    widths = (*sizes.hidden_sizes, sizes.input_size) if given and first == 0 else sizes.hidden_sizes
+    aligned = all(width * bytes_each % 16 == 0 for width in widths) and units * bytes_each % 4 == 0
     rows, biases = _rows(part), 0 if backward else sizes.cell.num_gates + sizes.cell.num_recurrent
     octets = _octets(math, rows * units, warps, octets)
     if octets == 0:
@@ -271,7 +276,7 @@ def _plain_tile(part, size, octets):
             f"split in two: at most {ROWS_IF_SPLIT[0]} rows and {WARPS_IF_SPLIT} warps; with allow_tf32=False or True "
             f"more fit"
         )
-    return Tile(sizes.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases)
+    return Tile(sizes.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases, given=given)
 
 
 def _octets(math, rows, warps, octets):
@@ -289,7 +294,7 @@ def parameter_bytes(problem, layers, backward):
         per_unit = places if cell.per_unit else 1
         arrays = exchanged + 2 * layers + 3 * places + per_unit + 2
     else:
-        arrays = 3 * layers - 1 + places + 1
+        arrays = 3 * layers + places + 1  # the input of the first layer among them
     # One-dimensional; then noise and masks, both tables, scale and sizes; settings, and two numbers of each random one.
     numbers = max(1, len(cell.settings)) + max(1, 2 * len(cell.noise))
     return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 2 + numbers)

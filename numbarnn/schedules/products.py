@@ -1,0 +1,27 @@
+"""Estimated times of products over all steps; the numbers behind them are those of `calibration`."""
+
+from numbarnn.common.precision import is_half
+from numbarnn.schedules import calibration
+from numbarnn.schedules.plan import BOTH
+
+
+def product_us(task, problem):
+    """Microseconds of a plan's task that is a product over its steps; 0 for dropout, which is small beside it."""
+    if task.kind not in ("input", "weights"):
+        return 0.0
+    hidden, D, gates = problem.hidden_sizes[task.layer], problem.directions, problem.cell.num_gates
+    inputs = D * problem.hidden_sizes[task.layer - 1] if task.layer else problem.input_size
+    columns = inputs + hidden if task.kind == "weights" else inputs
+    directions = D if task.direction == BOTH else 1
+    count = (task.last - task.first) * problem.batch * gates * hidden * columns * directions
+    products = directions * (2 if task.kind == "weights" else 1)
+    kind, per_us = rate_of(problem)
+    return products * calibration.PRODUCT_US.value + count / per_us / calibration.PRODUCT_SHARE[kind].value
+
+
+def rate_of(problem):
+    """(kind of number in the calibration's tables, multiply-adds per microsecond of the device)."""
+    profile, half = problem.profile, is_half(problem.dtype) and problem.profile.tensor_cores
+    per_clock = profile.double_per_clock if problem.dtype == "float64" else profile.fma_per_clock
+    per_clock = profile.mma_per_clock if half else per_clock
+    return "half" if half else "float32", per_clock * profile.multiprocessors * profile.clock_ghz * 1e3
