@@ -198,6 +198,18 @@ MUTATIONS = {
         "add",
         "tests/engines/test_panels.py -k numpys",
     ),
+    "cpu_second_chain_of_b_overwrites": Mutation(
+        "numbarnn/engines/cpu/blocks.py",
+        "at.add != 0 or start > 0",
+        "at.add != 0",
+        "tests/engines/test_blocks.py -k numpys",
+    ),
+    "cpu_steps_multiply_the_first_x": Mutation(
+        "numbarnn/engines/cpu/forward.py",
+        "rows = t * call.batch + own.first_row, own.last_row - own.first_row",
+        "rows = own.first_row, own.last_row - own.first_row",
+        "tests/engines/test_sharing_cpu.py -k own_x",
+    ),
     "cpu_packing_loses_the_last_column": Mutation(
         "numbarnn/engines/cpu/panels.py",
         "panel[i] = numbers_at(zero, b + i * at.b_row)[k] if i < columns else zero",

@@ -137,7 +137,8 @@ def _multiply_piece(zero, address, piece, pieces, work):
         at.columns = last - first
         at.b += first * (whole.b_row if whole.transpose_b else item)
         at.out += first * item
-    if work.blocks and min(at.rows, at.terms) >= LARGE and at.columns >= WIDE:
+    # By the whole product, not the piece, so that the number of pieces changes no bit.
+    if work.blocks and min(whole.rows, whole.terms) >= LARGE and whole.columns >= WIDE and at.rows >= UNITS:
         at.panel_product, at.pack_rows = work.panel_product, work.pack_rows
         at.scratch = work.scratch + piece * work.scratch_bytes
         run(zero, work.blocks, place)
