@@ -17,6 +17,9 @@ from numbarnn.passes.bound import NUMPY
 from numbarnn.torch.arrays import TENSORS
 from numbarnn.torch.without_chance import without_chance
 
+# A number in keys that rises when the operators' arguments change: torch.compile keeps on disk what it made of a graph,
+# by the keys in it, and after an upgrade its backward would call the operator as it was.
+OPERATORS = 2
 _cells = {}  # name in keys -> Cell, of cells that are not built in; kept for good
 _networks = {}  # key -> Network
 
@@ -85,7 +88,8 @@ class Network:
         self.private, self.uneven = self.stack.cell.num_private, not self.stack.equal_widths
         self.remembers = not (self.draws or self.uneven or self.private > 1)
         hidden = {"num_layers": None, "hidden_size": list(self.stack.hidden_sizes)}
-        self.key = json.dumps({"cell": known_cell(self._cell)} | self._arguments | hidden, sort_keys=True)
+        known = {"cell": known_cell(self._cell), "operators": OPERATORS}
+        self.key = json.dumps(known | self._arguments | hidden, sort_keys=True)
         self._quiet, self._stacks, self._planned = quiet, {}, {}
         self.last_weights = self.last_call = None  # see `arrays.weights_of`, `repeated`
 
@@ -121,7 +125,7 @@ class Network:
         found = _networks.get(key)
         if found is None:
             arguments = json.loads(key)
-            name = arguments.pop("cell")
+            name, _ = arguments.pop("cell"), arguments.pop("operators", None)
             cell = _cells.get(name) or cells.CELLS.get(name)
             if cell is None:
                 raise ValueError(

@@ -92,7 +92,7 @@ def test_only_lanes_that_multiply_have_work_space(gpu, handles):
 def test_work_space_is_freed_with_the_buffer_pool(gpu, handles):
     """With the graphs that hold its address: calls after that begin anew."""
     engine, _, cupy = gpu
-    layer, x, _ = layer_and_input(cupy)
+    layer, x, _ = layer_and_input(cupy, schedule="wavefront")
     for _ in range(3):
         layer(x)
     before = [handle for made in handles.values() for handle in made]

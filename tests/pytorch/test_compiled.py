@@ -11,7 +11,7 @@ import torch._dynamo.testing as dynamo_testing  # noqa: E402
 
 import numbarnn as nr  # noqa: E402
 from numbarnn.torch.calls import run  # noqa: E402
-from numbarnn.torch.networks import Network  # noqa: E402
+from numbarnn.torch.networks import OPERATORS, Network  # noqa: E402
 from running import nan_filled  # noqa: E402
 from torch_networks import Setup, assert_near, leaf  # noqa: E402
 
@@ -313,3 +313,15 @@ def test_networks_are_values():
 
     own = Network(lstm, 5, 8)
     assert '"lstm#2"' in own.key and Network.of_key(own.key).stack.cell is lstm
+
+
+def test_whoever_changes_an_operators_arguments_changes_the_networks_keys():
+    """Or torch.compile takes a graph's backward from its cache on disk, as an earlier version called the operator."""
+    operators = torch.ops.numbarnn.rnn_forward, torch.ops.numbarnn.rnn_backward
+    arguments = [[one.name for one in operator.default._schema.arguments] for operator in operators]
+    given = "lengths resets seed network padding_value batch_first every_state keep"
+    of_call = "steps batch padded resets batch_first every_state from_zero need_x need_weights"
+    assert (OPERATORS, *map(" ".join, arguments)) == (
+        2, f"x hx cx weights {given}", f"dy dhy dcy d_states x weights reserve seed network {of_call}",
+    )  # fmt: skip
+    assert f'"operators": {OPERATORS}' in Network("gru", 5, 8).key
