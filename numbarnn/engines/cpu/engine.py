@@ -26,6 +26,7 @@ from numbarnn.engines.cpu.memory import MemoryPool
 from numbarnn.engines.cpu.packed import PackedWeights
 from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work
 from numbarnn.engines.cpu.thread_pool import ThreadPool
+from numbarnn.engines.cpu.vectors import VECTOR_BYTES
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
@@ -42,8 +43,9 @@ ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequenc
 # The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
 LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
 # Sequences of a thread from which each step multiplies its own x, and bytes of its ax up to which it does: these stay
-# in the second cache until the cell reads them. Fewer sequences read W too often.
-ROWS_BY_STEPS, AX_BY_STEPS = 16, 1 << 19
+# in the second cache until the cell reads them. Fewer sequences read W too often; with AVX2 tiles of 6 rows, of which
+# 16 make 3 low ones, lose more than memory gives.
+ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 1 << 19
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):
