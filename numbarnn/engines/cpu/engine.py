@@ -231,7 +231,7 @@ class CpuEngine(HostEngine):
         if "R" in dw:
             given.append((dw["R"], dah[rows_of_h], h_before[rows_of_h]))
         given = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in given]
-        if "b_w" in dw and "b_r" in dw and address(dax) == address(dah) and dax.shape == dah.shape:  # of most cells
+        if "b_w" in dw and "b_r" in dw and self._are_one(dax, dah):  # of most cells
             sums = [_sums(dw["b_w"], dax, accumulate, dw["b_r"])]
         else:
             sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
