@@ -43,7 +43,10 @@ by_steps = pytest.mark.parametrize("cell, options", list(steps()))
 def engine(cpu_on_threads, monkeypatch):
     """Whose memory for panels and sums is NaN until somebody writes there."""
 
-    monkeypatch.setattr(cpu_on_threads._memory, "empty", lambda shape, dtype: np.full(shape, np.nan, dtype))
+    def empty(shape, dtype):
+        return np.full(shape, 255 if dtype == np.uint8 else np.nan, dtype)  # bytes 255 are NaN of any dtype
+
+    monkeypatch.setattr(cpu_on_threads._memory, "empty", empty)
     return cpu_on_threads
 
 
