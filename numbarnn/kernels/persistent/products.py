@@ -64,8 +64,8 @@ def make_sums(tile, count, ranges):
 
 
 def _make_index(tile):
-    """A device function index(number): a place in shared memory. Where weights are streamed registers are short, and it
-    is known not to count from the end: all places are then one address and constants."""
-    if tile.streamed_chunks:
+    """A device function index(number): a place in shared memory. Where weights are streamed, or the cell has stages,
+    registers are short, and it is known not to count from the end: all places are then one address and constants."""
+    if tile.streamed_chunks or tile.for_stages:
         return jit(lambda number: np.uint64(number), BACKEND)
     return jit(lambda number: number, BACKEND)

@@ -33,6 +33,8 @@ class Estimate:
         add: adding the warps' partial sums and the cell.
         stream_bytes: of weights that do not stay on the chip, by one block.
         stream: reading these, from the L2 cache, or from memory where all blocks' together are larger than the cache.
+        rounds: how often blocks exchange something within the step, for the cell's stages.
+        within: doing that, all turns together.
     """
 
     exchange: float
@@ -42,16 +44,18 @@ class Estimate:
     add: float
     stream_bytes: int = 0
     stream: float = 0.0
+    rounds: int = 0
+    within: float = 0.0
 
     @property
     def step(self):
         """All together: they follow each other."""
-        return self.exchange + self.read + self.multiply + self.add + self.stream
+        return self.exchange + self.within + self.read + self.multiply + self.add + self.stream
 
     @property
     def bound(self):
         """What takes the most time."""
-        return max(("exchange", "read", "multiply", "add", "stream"), key=lambda part: getattr(self, part))
+        return max(("exchange", "within", "read", "multiply", "add", "stream"), key=lambda part: getattr(self, part))
 
 
 def steps_in_all(steps, layers, directions):
@@ -85,7 +89,29 @@ def estimate_of(problem, profile, launch, columns):
     exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
     stream_bytes = turns * _streamed_bytes(tile, columns)
     stream = calibration.STREAM_SHARE.value * _stream_us(profile, tile, (blocks, launch.slices), turns, columns)
-    return Estimate(exchange, read_bytes, read, multiply, add, stream_bytes, stream)
+    rounds, layers = _rounds(problem.cell, tile), launch.last - launch.first
+    within = calibration.WITHIN_SHARE.value * turns * rounds * profile.exchange_us
+    words = _words_us(problem, profile, sequences, (blocks, launch.slices, layers))
+    within += calibration.L2_SHARE.value * words
+    return Estimate(exchange, read_bytes, read, multiply, add, stream_bytes, stream, rounds, within)
+
+
+def _rounds(cell, tile):
+    """How often blocks exchange something within a step: once for each of the cell's stages, but that nothing flows
+    back through the largest of terms."""
+    return sum(1 for stage in cell.stages if not (tile.backward and stage.largest))
+
+
+def _words_us(problem, profile, sequences, blocks):
+    """Microseconds of a step in which each block reads the words of all sums over units of its sequences
+    (`kernels.persistent.across`), from all blocks of its layer, at the full rate of the L2 cache.
+
+    Args:
+        sequences: of a block. blocks: (blocks, slices of the batch, layers).
+    """
+    blocks, slices, layers = blocks
+    of_layer = blocks / (slices * layers * problem.directions)
+    return blocks * problem.cell.num_sums * sequences * of_layer * 8 / (profile.l2_gb_s * 1e3)
 
 
 def _fma_place(tile):
@@ -138,6 +164,8 @@ def tiling_us(problem, profile, tile, launched, columns):
     if tile.shared_chunks and tile.math != "fma":
         chain += turns * tile.rows * columns * size / 128 / clock * tile.shared_chunks / tile.chunks
     chain += _stream_us(profile, tile, (blocks, slices), turns, columns)
+    chain += turns * _rounds(problem.cell, tile) * profile.exchange_us
+    chain += _words_us(problem, profile, sequences, (blocks, slices, layers))
     sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps  # loads from shared memory, a clock each
     chain += turns * (TURN_CLOCKS + sums) / clock
     exchange = max(profile.exchange_us - (turns - 1) / turns * chain, 0.0) if problem.cell.num_recurrent else 0.0

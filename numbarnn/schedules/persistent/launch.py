@@ -97,10 +97,14 @@ class Launch:
                 f"stream {estimate.stream:.2f} for {estimate.stream_bytes / 1024:.3g} KiB of weights (not timed on any "
                 f"device), "
             )
+        within = ""
+        if estimate.rounds:
+            times = "once" if estimate.rounds == 1 else f"{estimate.rounds} times"
+            within = f"exchange {times} within it {estimate.within:.2f} (not timed on any device), "
         return (
             f"{self.blocks} blocks of {tile.threads} threads, each {tile.units} units of {self.sequences} sequences, "
             f"by {tile.math}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; "
-            f"a step: exchange {estimate.exchange:.2f} µs, read {estimate.read:.2f} for "
+            f"a step: exchange {estimate.exchange:.2f} µs, {within}read {estimate.read:.2f} for "
             f"{estimate.read_bytes / 1024:.3g} KiB, {stream}multiply {estimate.multiply:.2f}{untimed}, "
             f"add {estimate.add:.2f}; "
             f"{self.microseconds:.0f} µs in all"

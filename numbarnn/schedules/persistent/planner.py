@@ -35,6 +35,9 @@ MOST_OCTETS = 4
 # once. Found by compiling for sm_90, as nothing may be spilled.
 WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
 
+# Of a thread, for the exchanges of a cell's stages, and most warps of a block then, likewise.
+REGISTERS_IF_STAGED, WARPS_IF_STAGED = 64, 8
+
 
 class DoesNotFit(RuntimeError):
     """The problem cannot run as persistent kernels on this device; the message says why, with the numbers."""
@@ -120,16 +123,17 @@ def _with_fewer_turns(problem, profile, launch):
     if not launch.backward or tile.math != "mma" or tile.resident != "shared" or octets <= tile.octets:
         return launch
     of_pair = cell.num_per_unit + cell.num_saved + 2 * cell.num_states  # a thread has more pairs, too
-    room = _room(profile, launch.sequences, cell.num_states, of_pair)
+    room = _room(profile, launch.sequences, cell.num_states, of_pair, bool(cell.stages))
     more = with_octets(tile, octets, room)
     if more is None:
         return launch
     return replace(launch, tile=more, shared_bytes=more.shared_bytes(launch.sequences, cell.num_states))
 
 
-def _room(profile, sequences, num_states, num_per_unit):
+def _room(profile, sequences, num_states, num_per_unit, staged):
     """The `Room` of a block on a device."""
-    return Room(profile.registers, profile.shared_bytes - STATIC_SHARED_BYTES, sequences, num_states, num_per_unit)
+    shared_bytes, for_stages = profile.shared_bytes - STATIC_SHARED_BYTES, REGISTERS_IF_STAGED if staged else 0
+    return Room(profile.registers, shared_bytes, sequences, num_states, num_per_unit, for_stages)
 
 
 @lru_cache(maxsize=1024)
@@ -250,7 +254,7 @@ def _tiles(kept, profile, part, size_of_block, sequences, mixed):
     """((tile, most columns that a block multiplies), ...) of blocks of that many sequences, or why there is none, as
     text; arguments as of `_launch`. A new batch finds the tiles of those before it here."""
     (first, last, backward), (units, warps) = part, size_of_block
-    parameters = _parameter_bytes(kept, last - first, backward)
+    parameters, staged = _parameter_bytes(kept, last - first, backward), len(kept.cell.stages) > 0
     if parameters > MAX_PARAMETER_BYTES:
         return (
             f"the arrays of {last - first} layers are {parameters} bytes of parameters, at most {MAX_PARAMETER_BYTES}"
@@ -259,6 +263,8 @@ def _tiles(kept, profile, part, size_of_block, sequences, mixed):
     all_sources = [shares.sources(kept, first, layer, last, backward, size_of_block) for layer in range(first, last)]
     size = itemsize(kept.dtype)
     chunk_elements = CHUNK_BYTES // size
+    if staged and warps > WARPS_IF_STAGED:
+        return f"a cell with stages leaves {warps} warps too few registers: at most {WARPS_IF_STAGED}"
     chunks = shares.chunks_per_warp(all_sources, warps, chunk_elements)
     if chunks is None:
         return f"{max(map(len, all_sources))} products for {warps} warps"
@@ -273,8 +279,12 @@ def _tiles(kept, profile, part, size_of_block, sequences, mixed):
             f"split in two: at most {ROWS_IF_SPLIT[0]} rows and {WARPS_IF_SPLIT} warps; with allow_tf32=False or True "
             f"more fit"
         )
-    plain = Tile(kept.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases)
-    room = _room(profile, sequences, kept.cell.num_states, kept.cell.num_per_unit)
+    plain = Tile(
+        kept.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases,
+        for_stages=_numbers_for_stages(kept.cell, units),
+        unit_parameters=kept.cell.num_per_unit if staged else 0,
+    )  # fmt: skip
+    room = _room(profile, sequences, kept.cell.num_states, 0 if staged else kept.cell.num_per_unit, staged)
     found = []
     for tile in mixed_tiles(plain, room) if mixed else (whole_tile(plain, room),):
         share_of_warp = tile.chunks * chunk_elements
@@ -285,6 +295,11 @@ def _tiles(kept, profile, part, size_of_block, sequences, mixed):
         tuple(found)
         or f"{rows * units} rows of weights and {warps} warps leave too few registers to weights on their way"
     )
+
+
+def _numbers_for_stages(cell, units):
+    """What stages of sums add up, of each sequence: the totals, and of one stage the terms of a block's units."""
+    return cell.num_sums + max((len(stage.sums) for stage in cell.stages), default=0) * units
 
 
 def _octets(math, rows, warps, sequences):
@@ -304,6 +319,7 @@ def _parameter_bytes(problem, layers, backward):
         arrays = exchanged + 2 * layers + 3 * places + per_unit + 2
     else:
         arrays = 3 * layers - 1 + places + 1
+    arrays += 2 * places * (cell.num_sums > 0)
     # One-dimensional; then noise and masks, both tables, scale and sizes; settings, and two numbers of each random one.
     numbers = max(1, len(cell.settings)) + max(1, 2 * len(cell.noise))
     return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 2 + numbers)
