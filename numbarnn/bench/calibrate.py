@@ -5,9 +5,9 @@
 It prints what to write into that module; nothing is changed. Estimates are sums of parts that are each proportional to
 one number (or to its reciprocal, where it is a share of a rate), so that the numbers are found by least squares of
 relative errors, none below zero; squares are divided by how far an estimate may be off, so that long sequences weigh
-more. Three stay as they are: `LAYER_SHARE` is a factor of others; no records: `STREAM_SHARE`, `WITHIN_SHARE`. Records of
-other kernels than today's are met by today's numbers but for those that the change was about; `as_recorded` has them as
-they were.
+more. Three stay as they are: `LAYER_SHARE` is a factor of others; of `STREAM_SHARE` and `WITHIN_SHARE` there are no
+records. Records of other kernels than today's are met by today's numbers but for those that the change was about;
+`as_recorded` has them as they were.
 """
 
 import argparse
