@@ -78,3 +78,15 @@ def test_engine_takes_them_for_large_products(cpu_on_threads, monkeypatch, wins,
     assert wins == any(function is blocks.block_product for function, _ in engine._functions)
     if wins:
         np.testing.assert_array_equal(*taken)
+
+
+@pytest.mark.parametrize("M, K", [(2, products.LARGE), (products.LARGE - 1, products.LARGE), (products.LARGE, 40)])
+def test_products_that_are_not_large_have_no_memory_for_them(cpu_on_threads, monkeypatch, M, K):
+    """Such as those of few rows: small calls would allocate it, and compile what they never call."""
+    monkeypatch.setattr(blocks, "WINS", True)
+    monkeypatch.setattr(cpu_on_threads, "_functions", {})
+    a, b = normal("float32", M, K), normal("float32", K, products.WIDE, seed=1)
+    out = nans("float32", M, products.WIDE)
+    cpu_on_threads.multiply(out, a, b)
+    np.testing.assert_allclose(out, a @ b, rtol=0, atol=K * np.finfo("float32").eps * 10)
+    assert blocks.block_product not in [function for function, _ in cpu_on_threads._functions]

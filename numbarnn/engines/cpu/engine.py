@@ -245,7 +245,7 @@ class CpuEngine(HostEngine):
             products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
             function=self._function(function, dtype), pieces=min(threads, sharing.MOST_PIECES),
         )  # fmt: skip
-        if blocks.WINS and any(one.columns >= products.WIDE for one in given):
+        if blocks.WINS and any(map(products.is_large.py_func, given)):
             what.blocks = self._function(blocks.block_product, dtype)
             what.panel_product = self._function(panels.panel_product, dtype)
             what.pack_rows = self._function(panels.pack_rows, dtype)

@@ -120,6 +120,12 @@ def blas_product(zero, address):
 
 
 @plain
+def is_large(product):
+    """Whether `blocks` multiplies a `records.Product`, where it is faster than OpenBLAS."""
+    return product.rows >= LARGE and product.terms >= LARGE and product.columns >= WIDE
+
+
+@plain
 def _multiply_piece(zero, address, piece, pieces, work):
     """A piece of a product of a `records.Work`; the longer side of out is cut."""
     whole, place, item = product_at(address), new_product(), bytes_of(zero)
@@ -137,8 +143,9 @@ def _multiply_piece(zero, address, piece, pieces, work):
         at.columns = last - first
         at.b += first * (whole.b_row if whole.transpose_b else item)
         at.out += first * item
-    # By the whole product, not the piece, so that the number of pieces changes no bit.
-    if work.blocks and min(whole.rows, whole.terms) >= LARGE and whole.columns >= WIDE and at.rows >= UNITS:
+    # By the whole product, not the piece, so that the number of pieces changes no bit; but `blocks` takes no few rows,
+    # which a last piece may have where threads are as many as UNITS.
+    if work.blocks and is_large(whole) and at.rows >= UNITS:
         at.panel_product, at.pack_rows = work.panel_product, work.pack_rows
         at.scratch = work.scratch + piece * work.scratch_bytes
         run(zero, work.blocks, place)
