@@ -8,9 +8,26 @@ Calls that were bound before keep their kernels.
 
 from contextlib import contextmanager
 
-from numbarnn.kernels.persistent import backward, block, exchange, fma, forward, mma, products, warp_parts, weights
+from numbarnn.kernels.persistent import (
+    across,
+    backward,
+    block,
+    exchange,
+    fma,
+    forward,
+    mma,
+    products,
+    warp_parts,
+    weights,
+    within,
+    within_backward,
+    within_forward,
+)
 
-MODULES = (exchange, warp_parts, weights, fma, mma, products, block, forward, backward)
+MODULES = (
+    exchange, warp_parts, weights, fma, mma, products, block, across, within, within_forward, within_backward,
+    forward, backward,
+)  # fmt: skip
 
 
 @contextmanager

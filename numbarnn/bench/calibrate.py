@@ -5,9 +5,9 @@
 It prints what to write into that module; nothing is changed. Estimates are sums of parts that are each proportional to
 one number (or to its reciprocal, where it is a share of a rate), so that the numbers are found by least squares of
 relative errors, none below zero; squares are divided by how far an estimate may be off, so that long sequences weigh
-more. Two stay as they are: `LAYER_SHARE` is a factor of others, and of `STREAM_SHARE` there are no records. Records of
-other kernels than today's are met by today's numbers but for those that the change was about; `as_recorded` has them as
-they were.
+more. Three stay as they are: `LAYER_SHARE` is a factor of others; of `STREAM_SHARE` and `WITHIN_SHARE` there are no
+records. Records of other kernels than today's are met by today's numbers but for those that the change was about;
+`as_recorded` has them as they were.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.problem import Problem
 
 LONG, LIMIT, LIMIT_OF_SHORT = 100, 0.15, 0.25  # steps; shares of the recorded time that an estimate may be off
-FIXED = ("LAYER_SHARE", "STREAM_SHARE")
+FIXED = ("LAYER_SHARE", "STREAM_SHARE", "WITHIN_SHARE")
 ROUNDS = 1000  # of the search for numbers, at most
 
 

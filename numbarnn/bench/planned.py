@@ -17,6 +17,7 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import minimal
 from numbarnn.kernels.catalog import ShippedKernel, zeros
 from numbarnn.kernels.persistent import backward, forward
+from numbarnn.kernels.persistent.block import WithinStep
 from numbarnn.kernels.persistent.columns import Block, Warp
 from numbarnn.schedules import Problem
 from numbarnn.schedules.persistent import planner
@@ -86,24 +87,26 @@ def persistent_kernel(problem, launch):
     places, options = layers * D, planner.variant(problem, launch)
     numbers, sums = zeros(dtype, 1), zeros(compute_dtype(dtype), 1)
     c = (sums,) * layers if cell.num_private else ()
+    words = (np.zeros(1, np.int64),) * (places if cell.num_sums else 0)
+    within = WithinStep(words, (sums,) * (places if cell.num_sums and problem.training else 0))
     if launch.backward:
         kernel = backward.make_backward(cell, launch.tile, *options)
         dah = (numbers,) * (places if cell.num_recurrent else 0)
         dax = (numbers,) * (0 if cell.same_gradient else places)
         saved, d_per_unit = ((numbers,) * (places if there else 0) for there in (cell.num_saved, cell.per_unit))
         gradients = numbers, (sums,) * places, (sums,) * (places if cell.num_private else 0), d_per_unit
-        arrays = dah, dax, ((numbers,) * layers, c), saved, gradients
+        arrays = dah, dax, ((numbers,) * layers, c), saved, gradients, within
     else:
         kernel = forward.make_forward(cell, launch.tile, problem.training, *options)
         keeps = problem.training and cell.num_saved
         dropped = (numbers,) * ((layers - 1 if options[1] else 0) + launch.tile.given)
         gates = (numbers,) * (places if keeps else 0 if launch.tile.given else D)
-        arrays = (numbers,) * layers, dropped, c, gates
-    words = np.zeros(1, np.uint8), np.zeros((1, 4), np.uint64), np.zeros((1, 5), np.uint64), 0  # and the scale
+        arrays = (numbers,) * layers, dropped, c, gates, within
+    drawn = np.zeros(1, np.uint8), np.zeros((1, 4), np.uint64), np.zeros((1, 5), np.uint64), 0  # and the scale
     blocks = np.zeros((1, len(Block._fields)), np.int64)
     warps = np.zeros((1, launch.tile.warps, len(Warp._fields)), np.int64)
     arguments = (
-        *arrays, numbers, make_options(problem, launch, *words), (blocks, warps), (np.int32(0),) * 4,
+        *arrays, numbers, make_options(problem, launch, *drawn), (blocks, warps), (np.int32(0),) * 4,
         np.zeros(1, np.int64),
     )  # fmt: skip
     return ShippedKernel(kernel, dtype, _words(problem, launch), launch.tile.threads, arguments, launch.shared_bytes)

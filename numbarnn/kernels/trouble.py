@@ -29,7 +29,8 @@ CALLERS = 1 << 12
 WAITED = 1  # a block of a persistent kernel waited in vain; detail: place * STEPS + step
 CHANGED = 2  # what backward reads again was changed after forward; detail: 0 the weights, 1 y
 STEPS = 1 << 32
-OTHER_LAYER = STEPS  # added where it waited for another layer, not for blocks of its own
+# Added where it waited for another layer, not for blocks of its own; or for what these exchange within a step.
+OTHER_LAYER, WITHIN = STEPS, 2 * STEPS
 
 RESULTS = 4  # arrays that one launch of `spoil` takes
 THREADS_PER_BLOCK, BLOCKS = 256, 8
@@ -42,14 +43,16 @@ def code_of(kind, detail=0):
 
 def waited(layer, direction, backward):
     """The code of a block of a persistent kernel that waits in vain, but for where: the block adds its step, and
-    OTHER_LAYER if it waits for another layer."""
-    return code_of(WAITED, (layer * 8 + backward * 4 + direction * 2) * STEPS)
+    OTHER_LAYER or WITHIN if it waits for another layer, or within the step."""
+    return code_of(WAITED, (layer * 16 + backward * 8 + direction * 4) * STEPS)
 
 
 def _explain_waited(detail):
     place, step = divmod(detail, STEPS)
-    layer, backward, direction, other = place // 8, place // 4 % 2, place // 2 % 2, place % 2
-    if other:
+    layer, backward, direction, within, other = place // 16, place // 8 % 2, place // 4 % 2, place // 2 % 2, place % 2
+    if within:
+        missing = "what other blocks of the layer compute in this very step"
+    elif other:
         missing = f"the gradient from layer {layer + 1}" if backward else f"the output of layer {layer - 1}"
     else:
         missing = f"the {'gradient of the ' if backward else ''}state that other blocks of the layer compute"

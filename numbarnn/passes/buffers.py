@@ -59,6 +59,18 @@ SAVES = "p.training and cell.num_saved"
 RECURRENT = "cell.num_ah and (cell.heads > 1 or p.training and any(cell.drop_connect))"
 DROPS = "cell.num_ah and p.training and any(cell.drop_connect)"
 
+# Of blocks of 4 units or more; those of float64 are two.
+WORDS = Row(
+    "words",
+    "place",
+    "2, Q, B, -(-H // 4), 1 + (p.state_dtype == 'float64')",
+    "int64",
+    "launch",
+    "call",
+    "of blocks' parts of sums over units, `kernels.persistent.across`",
+    "cell.num_sums",
+)
+
 FORWARD = (
     Row("x", "call", "T, B, I", "storage", "caller", "tape", "x as tasks read it: the caller's, or a copy"),
     Row("x_given", "call", "B, T, I", "storage", "caller", "call", "x before it is copied to x_copy"),
@@ -108,7 +120,8 @@ FORWARD = (
     Row("ax", "place", "T, B, G * H", "storage", "input steps", "steps", "x Wᵀ", f"not ({SAVES})"),
     Row("ah", "place", "B, A * H", "state", "steps", "steps", "h Rᵀ of one step"),
     Row("v", "place", "M, B, S * H", "storage", "steps", "tape", "what further products multiply", "cell.num_products"),
-    Row("sums", "place", "M, B, Q", "state", "steps", "tape", "over units", "cell.num_sums"),
+    Row("sums", "place", "M, B, Q", "state", "steps launch", "tape", "over units", "cell.num_sums"),
+    WORDS,
 )  # fmt: skip
 
 BACKWARD = (
@@ -140,6 +153,7 @@ BACKWARD = (
     Row("dht", "place", "T, B, P", "storage", "steps", "tape", "all of the gradient of h", "p.projection"),
     Row("dm", "place", "B, H", "state", "steps", "steps", "of m of one step", "p.projection"),
     Row("d_v", "place", "B, S * H", "state", "steps", "steps", "of v of one step", "cell.num_products"),
+    WORDS,
     Row("d_sums", "place", "B, Q", "state", "steps", "steps", "of the sums of one step", "cell.num_sums"),
     Row("h_before", "place", "T, B, P", "storage", "weights", "tape", "h before each step, zero where one begins anew",
         "p.resets"),

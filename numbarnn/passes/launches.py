@@ -7,6 +7,7 @@ import numpy as np
 from numbarnn.compile.storage import stored
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.persistent import backward, forward
+from numbarnn.kernels.persistent.block import WithinStep
 from numbarnn.kernels.persistent.tile import PIECE_BYTES
 from numbarnn.schedules.persistent.planner import variant
 from numbarnn.schedules.persistent.tables import Place, make_options, make_tables
@@ -28,6 +29,7 @@ def bind_forward(work, launch):
         dropped + given,
         [work.c[layer] for layer in layers if cell.num_private],
         [work.gates[place] for place in launch.places] if keeps else ax,
+        _within(work, launch, work.sums if problem.training else {}),
     )
 
     def make_kernel(tile):
@@ -35,7 +37,8 @@ def bind_forward(work, launch):
 
     aligned = all(work.engine.address(x) % PIECE_BYTES == 0 for x in given)
     launch = launch if aligned else replace(launch, tile=replace(launch.tile, aligned=False))
-    return _bound(work, work, launch, make_kernel, [*map(work.output, layers), *dropped], arrays)
+    exchanged = [*map(work.output, layers), *dropped, *_words(work, launch)]
+    return _bound(work, work, launch, make_kernel, exchanged, arrays)
 
 
 def bind_backward(work, launch):
@@ -56,12 +59,23 @@ def bind_backward(work, launch):
             dc if cell.num_private else [],
             [work.d_per_unit[place] for place in places if cell.per_unit],
         ),
+        _within(work, launch, tape.sums),
     )
 
     def make_kernel(tile):
         return backward.make_backward(cell, tile, *variant(work.problem, launch))
 
-    return _bound(work, tape, launch, make_kernel, [*dah, *dax], arrays)
+    return _bound(work, tape, launch, make_kernel, [*dah, *dax, *_words(work, launch)], arrays)
+
+
+def _words(work, launch):
+    """The words of a launch's sums over units, by place."""
+    return [work.words[place] for place in launch.places if work.problem.cell.num_sums]
+
+
+def _within(work, launch, sums):
+    """The `WithinStep` of a launch; sums: place -> those that are kept, or to be kept."""
+    return WithinStep(_words(work, launch), [sums[place] for place in launch.places if place in sums])
 
 
 def _bound(work, tape, launch, make_kernel, exchanged, arrays):
@@ -96,6 +110,8 @@ def _flat(array):
     """An array as kernels take it, one-dimensional, halves as their bits; lists and tuples of arrays as tuples."""
     if array is None:
         return None
+    if isinstance(array, WithinStep):
+        return WithinStep(*map(_flat, array))
     return tuple(map(_flat, array)) if isinstance(array, list | tuple) else stored(array.reshape(-1))
 
 

@@ -67,6 +67,11 @@ STREAM_SHARE = Number(
     "where they are larger than the L2",
     NOT_TIMED,
 )
+WITHIN_SHARE = Number(
+    1.0,
+    "time of an exchange within a step, for sums over units, in that of the exchange of h",
+    "not timed: no device has run kernels that exchange something within a step",
+)
 SUM_CLOCKS = Number(4.87, "clocks for each partial sum that the warps of a block read, one after another", FITTED)
 CELL_BACKWARD_US = Number(0.884, "µs for each (unit, sequence) of a thread: the cell's backward", FITTED)
 # ---- a product over all steps

@@ -22,7 +22,7 @@ from numbarnn import engines
 from numbarnn.bench.altered import altered
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels.persistent import backward, exchange, fma, forward, mma
+from numbarnn.kernels.persistent import backward, exchange, fma, forward, mma, within_backward, within_forward
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, WARP
 from numbarnn.passes import launches
 from problems import make_problem
@@ -154,10 +154,6 @@ KERNEL_MUTANTS = {
     "without the barrier after the products": without_barrier(0),
     "without the barrier after the cell": lambda source: without_barrier(1)(slow(source)),
     "without the barrier before the loop": lambda source: without_barrier_before_the_loop(slow_start(source)),
-    "all warps' sums belong to the state before": replaced(
-        "sums(shared, at, 0, split)", "sums(shared, at, 0, working)"
-    ),
-    "the last warp's sum forgotten": replaced("sums(shared, at, 0, split)", "sums(shared, at, 0, split - 1)"),
 }
 
 
@@ -165,6 +161,20 @@ KERNEL_MUTANTS = {
 @BOTH_KERNELS
 def test_a_wrong_kernel_is_found(module, factory, edit):
     with mutant(module, factory, written_anew(module, factory, edit)):
+        assert_found(TWO_LAYERS, WRONG)
+
+
+SUM_MUTANTS = {"all warps' sums belong to the state before": "working)", "the last warp's sum forgotten": "split - 1)"}
+
+
+@pytest.mark.parametrize("end", SUM_MUTANTS.values(), ids=SUM_MUTANTS)
+@pytest.mark.parametrize(
+    "module, factory",
+    [(within_forward, "make_gates"), (within_backward, "_make_carried")],
+    ids=("forward", "backward"),
+)
+def test_wrong_sums_of_warps_are_found(module, factory, end):
+    with mutant(module, factory, written_anew(module, factory, replaced(" 0, about.split)", f" 0, about.{end}"))):
         assert_found(TWO_LAYERS, WRONG)
 
 
@@ -199,18 +209,21 @@ def test_a_wrong_forward_kernel_is_found(cell, shows, edit):
 
 
 BACKWARD_MUTANTS = {
-    "carries no gradient to the initial state": replaced("range(steps + 1)", "range(steps)"),
-    "no gradient from above": replaced("output = sums(shared, at, split, working)[0]", "output = number(0)"),
-    "no dropout of the gradient": replaced(
-        "output *= dropout_factor(position, options.masks, mask, options.scale)", "pass"
+    "carries no gradient to the initial state": (
+        backward, "make_backward", replaced("range(steps + 1)", "range(steps)")
     ),
-    "publishes the other gradient": replaced("hidden, d_ah, valid", "hidden, d_ax, valid"),
-}
+    "publishes the other gradient": (backward, "make_backward", replaced("hidden, d_ah, valid", "hidden, d_ax, valid")),
+    "no gradient from above": (
+        within_backward, "_make_output",
+        replaced("        if inputs and not", "        output = 0\n        if False and not")
+    ),
+    "no dropout of the gradient": (within_backward, "_make_output", replaced("if drops and", "if False and")),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("edit", BACKWARD_MUTANTS.values(), ids=BACKWARD_MUTANTS)
-def test_a_wrong_backward_kernel_is_found(edit):
-    with mutant(backward, "make_backward", written_anew(backward, "make_backward", edit)):
+@pytest.mark.parametrize("module, factory, edit", BACKWARD_MUTANTS.values(), ids=BACKWARD_MUTANTS)
+def test_a_wrong_backward_kernel_is_found(module, factory, edit):
+    with mutant(module, factory, written_anew(module, factory, edit)):
         assert_found(Case("gru", T=3, B=2, hidden=(5, 5), dropout=0.5), WRONG)
 
 

@@ -219,7 +219,7 @@ def written_points(engine, full):
             case = Case(name, **options, bias=bias, dtype=dtype)
             schedules = SCHEDULES[engine] if full else [SCHEDULES[engine][(number + turn) % len(SCHEDULES[engine])]]
             for schedule in schedules:
-                usual = "stepwise" if schedule == "persistent" and case.definition.stages else schedule
+                usual = "stepwise" if schedule == "persistent" and case.definition.num_products else schedule
                 yield Point(case, usual, 3 if engine == "cpu" and turn % 2 else 1)
 
 
@@ -238,7 +238,7 @@ def library_points(engine, full):
                 options = options | {"heads": 2, "hidden": tuple(size + size % 2 for size in options["hidden"])}
             case = Case(name, **options, dtype=dtypes[number % len(dtypes)])
             schedule = SCHEDULES[engine][turn % len(SCHEDULES[engine])]
-            one_product = not (case.definition.stages or case.definition.projected)
+            one_product = not (case.definition.num_products or case.definition.projected)
             if has_kinks(name):  # few and no halves: see above
                 case = replace(case, dtype=dtypes[(turn if "phased" in name else number) % 2])
             yield Point(case, schedule if schedule != "persistent" or one_product else "stepwise")

@@ -349,9 +349,9 @@ MUTATIONS = {
         "tests/simulated/test_persistent_simulated.py -k 'several_groups and fma'",
     ),
     "persistent_bwd_reset_state": Mutation(
-        "numbarnn/kernels/persistent/backward.py",
-        "                            if masked and code_of[i] == RESET:\n                                state = no_state()\n                            d_state",
-        "                            d_state",
+        "numbarnn/kernels/persistent/within_backward.py",
+        "        if masked and own.code_of[i] == RESET:\n            state = no_state()\n",
+        "",
         "tests/simulated/test_persistent_simulated.py -k 'own_cells or masked'",
     ),
     "persistent_bwd_code_after": Mutation(

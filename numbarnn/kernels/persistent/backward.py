@@ -5,55 +5,39 @@ of its units' state stays in shared memory from step to step.
 """
 
 from functools import cache
-from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
 
-from numbarnn.cells.definition import Given
-from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.order import SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import backward_function, jit
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.persistent import block, exchange, products
+from numbarnn.kernels.persistent import block, exchange, products, within_backward
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
 from numbarnn.kernels.persistent.weights import Fragments, make_matrix
-from numbarnn.kernels.step.given import make_draw, make_settings_of
+from numbarnn.kernels.persistent.within import Exchanged, Turn
+from numbarnn.kernels.persistent.within_backward import About, Own, PairsOfStep
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
 
-class PairsOfStep(NamedTuple):
-    """What a step needs of forward and from above, of the thread's pairs: local arrays, and where they come from.
-
-    Attributes:
-        saved: what the cell saved. h_before, h_after, c_before, c_after: states before and after the step.
-        dy: the gradient of the layer's output, if it stands in an array.
-    """
-
-    saved: Any
-    h_before: Any
-    h_after: Any
-    c_before: Any
-    c_after: Any
-    dy: Any
-
-
 @cache
-def _make_fetch_step(tile, K, N):
+def _make_fetch_step(tile, K, N, Q):
     """A device function fetch_step(pairs, rows, t, direction, b0, owned, reads_dy).
 
     Args of fetch_step:
         pairs: `PairsOfStep`, written.
-        rows: `Rows` of what the cell saved, of h, c and dy.
+        rows: `Rows` of what the cell saved, of h, c and dy; sums over units (T, B, Q), flat.
     """
     fetch_saved, fetch_h, fetch_c = (block.make_fetch(tile, count) for count in (K, 1, N))
+    fetch_sums, has_sums = block.make_fetch_sums(tile, Q), Q > 0
 
     def fetch_step(pairs, rows, t, direction, b0, owned, reads_dy):
-        saved, h, c, dy = rows
+        saved, h, c, dy, sums = rows
         slot = t + 2 * direction  # of the states before the step; those after it are in slot t + 1
         fetch_saved(pairs.saved, saved, t, b0, owned)
         fetch_h(pairs.h_before, h, slot, b0, owned)
@@ -62,6 +46,8 @@ def _make_fetch_step(tile, K, N):
         fetch_c(pairs.c_after, c, t + 1, b0, owned)
         if reads_dy:
             fetch_h(pairs.dy, dy, t, b0, owned)
+        if has_sums:
+            fetch_sums(pairs.sums, sums, t, b0, owned)
 
     return jit(fetch_step, BACKEND)
 
@@ -72,44 +58,51 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
+    Q, staged, has_sums = cell.num_sums, len(cell.stages) > 0, cell.num_sums > 0
+    in_shared = tile.unit_parameters > 0
     multiplies, separate = inputs or A > 0, not cell.same_gradient
-    PARTIALS, ROW_STRIDE, STATES = tile.partials, tile.row_stride, tile.states  # in shared memory
+    PARTIALS, STATES = tile.partials, tile.states  # in shared memory
     BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
     fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
-    PK, PN, PV = max(1, P * K), max(1, P * N), max(1, P * V)
+    PK, PN, PV, PQ, P_CAME = max(1, P * K), max(1, P * N), max(1, P * V), P * Q, P * (2 + N)
 
-    product, sums, report = products.make_product(tile), products.make_sums(tile, 1, inputs), make_report()
+    product, report = products.make_product(tile), make_report()
     load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
-    dropout_factor = block.make_dropout_factor(dtype)
     publish_ax, publish_ah = (exchange.make_publish_all(dtype, tile.aligned, count) for count in (G, A))
 
-    backward, draw = backward_function(cell, dtype, BACKEND), make_draw(cell.noise, dtype, True)
-    widen, narrow, of_state = storage.widen(dtype), storage.narrow(dtype), block.make_states(cell, dtype)
-    store_state, whole, no_state = of_state.store, of_state.whole, of_state.zero
-    load_private, store_private = of_state.load_private, of_state.store_private
-    no_gates, no_recurrent, no_private, no_per_unit = (
-        units.zeros(count, BACKEND, math_dtype) for count in (G, A, N, V)
+    backward, kinds = backward_function(cell, dtype, BACKEND), (inputs, drops, masked)
+    d_state_of, gather = (
+        make(cell, tile, *kinds) for make in (within_backward.make_d_state, within_backward.make_gather)
     )
-    load_saved, load_per_unit = units.loader(K, BACKEND, widen), units.loader(V, BACKEND)
+    within, arguments_of = (
+        make(cell, tile, *kinds) for make in (within_backward.make_within, within_backward.make_arguments)
+    )
+    narrow, of_state = storage.narrow(dtype), block.make_states(cell, dtype)
+    store_state, whole, load_private, store_private = (
+        of_state.store, of_state.whole, of_state.load_private, of_state.store_private
+    )  # fmt: skip
+    no_gates, no_recurrent, no_per_unit = (units.zeros(count, BACKEND, math_dtype) for count in (G, A, V))
     store_per_unit, own_parameters = units.storer(V, BACKEND, narrow), block.make_own_parameters(cell, tile)
     decode, pair_of, look_up = block.make_decode(), block.make_pair(tile), block.make_look_up(tile)
-    fetch_step, prefetch = _make_fetch_step(tile, K, N), block.make_prefetch(tile, K)
+    fetch_step, prefetch = _make_fetch_step(tile, K, N, Q), block.make_prefetch(tile, K)
     has_c, has_saved, draws, has_ah, has_per_unit = N > 0, K > 0, len(cell.noise) > 0, A > 0, V > 0
-    settings_of = make_settings_of(len(cell.settings) > 0)
 
     @kernel(launch_bounds=(THREADS, 1))
-    def persistent_backward_kernel(dah, dax, states, gates, gradients, weights, options, tables, sizes, trouble):
+    def persistent_backward_kernel(
+        dah, dax, states, gates, gradients, within_step, weights, options, tables, sizes, trouble
+    ):
         """All steps of some layers backward.
 
         Writes   dah[l D + d] (T, B, A*H), the gradient of h Rᵀ; dax[l D + d] (T, B, G*H), that of x Wᵀ, if the cell's
                  two differ; of gradients dh[l D + d] (B, H) and dc[l D + d] (B, N*H), first the gradient of the final
-                 state, then of the initial one, and d_per_unit[l D + d] (T, B, V*H); trouble (1,) if it waited in vain
-        Reads    dy (T, B, D*H) of the last layer; what forward left in states, h[l] and c[l], and in gates[l D + d];
-                 weights; options, tables, sizes: as of the forward kernel
-        Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; dah and dax full of
-                 UNWRITTEN
+                 state, then of the initial one, and d_per_unit[l D + d] (T, B, V*H); of within_step, a
+                 `block.WithinStep`, what stages exchange; trouble (1,) if it waited in vain
+        Reads    dy (T, B, D*H) of the last layer; what forward left in states, h[l] and c[l], in gates[l D + d] and in
+                 within_step; weights; options, tables, sizes: as of the forward kernel
+        Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; dah, dax and what stages
+                 exchange full of UNWRITTEN
         """
         h, c = states
         dy, dh, dc, d_per_unit = gradients
@@ -120,9 +113,11 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         pairs = PairsOfStep(
             cuda.local.array(PK, stored_number), cuda.local.array(P, stored_number), cuda.local.array(P, stored_number),
             cuda.local.array(PN, number), cuda.local.array(PN, number), cuda.local.array(P, stored_number),
+            cuda.local.array(PQ, number) if has_sums else (),
         )  # fmt: skip
         code_of, code_after = cuda.local.array(P, np.uint8), cuda.local.array(P, np.uint8)  # of this step, of the next
         per_unit = cuda.local.array(PV, number)
+        came = cuda.local.array(P_CAME, number) if staged else ()
 
         thread = cuda.threadIdx.x
         warp = thread // 32
@@ -136,9 +131,14 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         saved_rows = Rows(gates[place] if has_saved else (), own[BLOCK.gates_width], unit0)
         h_rows = Rows(h[layer], width, direction * hidden + unit0)
         c_rows = Rows(c[layer] if has_c else (), N * width, direction * N * hidden + unit0)
-        rows = (saved_rows, h_rows, c_rows, Rows(dy, width, h_rows.column))
+        sums = within_step.sums[place] if has_sums else ()
+        rows = (saved_rows, h_rows, c_rows, Rows(dy, width, h_rows.column), sums)
         own_dh, own_dc = dh[place], dc[place] if has_c else ()
         exchanged = (dah + dax)[part[WARP.operand]]
+        of_thread = Own(shared, failed, pairs, code_of, code_after, per_unit, came)
+        about = About(owned, split, working, reads_dy, mask, rows[3], options, noise_row, own[BLOCK.trouble])
+        words = within_step.words[place] if has_sums else ()
+        of_stages = Exchanged(words, sums, Patience(1, limit, trouble)) if staged else ()
 
         if thread == 0:
             failed[0] = 0
@@ -153,7 +153,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                 private = load_private(own_dc, b * N * hidden + unit0 + unit, hidden)
                 d_state = whole(own_dh[b * hidden + unit0 + unit], private)
                 store_state(shared, STATES + pair * (1 + N), 1, d_state)
-        own_parameters(per_unit, weights, own[BLOCK.per_unit], owned)
+        own_parameters(shared if in_shared else per_unit, weights, own[BLOCK.per_unit], owned)
         t = 0 if direction == 1 else steps - 1
         fetch_step(pairs, rows, t, direction, begin, owned, reads_dy)
         cuda.syncthreads()
@@ -180,42 +180,24 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                 cuda.syncthreads()
                 if failed[0] != 0:
                     return
+                turn = Turn(step, t, b0)
+                if staged:
+                    gather(of_thread, about, turn)
+                    if step < steps:
+                        within(of_thread, about, turn, of_stages)
+                        if failed[0] != 0:
+                            return
                 # 2. The cell, for the block's units
                 for i in range(P):
                     pair, unit, b, valid = pair_of(i, b0, owned)
                     d_ax, d_ah = no_gates(), no_recurrent()
                     at_state = STATES + ((b0 - begin) * U + pair) * (1 + N)
-                    at = PARTIALS + pair // U * ROW_STRIDE + unit
                     if valid:
-                        d_h = shared[at_state]
-                        if A > 0 and step > 0:
-                            d_h += sums(shared, at, 0, split)[0]
-                        private = load_private(shared, at_state + 1, 1)
-                        if masked and code_after[i] == RESET:  # nothing comes from the step after
-                            d_h, private = number(0), no_private()
-                        shared[at_state] = d_h
+                        d_state = d_state_of(of_thread, about, turn, i)
                         if step < steps:
-                            output = widen(pairs.dy[i])
-                            if inputs and not reads_dy:
-                                output = sums(shared, at, split, working)[0]
-                                if drops and mask >= 0:
-                                    position = (t * batch + b) * width + h_rows.column + unit
-                                    output *= dropout_factor(position, options.masks, mask, options.scale)
-                            state = whole(widen(pairs.h_before[i]), load_private(pairs.c_before, i * N, 1))
-                            new_state = whole(widen(pairs.h_after[i]), load_private(pairs.c_after, i * N, 1))
-                            if masked and code_of[i] == RESET:
-                                state = no_state()
-                            d_state = whole(d_h + output, private)
-                            element = np.uint64(b * hidden + unit0 + unit)
-                            random = draw(options.chances, noise_row, element, np.uint64(t))
-                            given = Given(load_per_unit(per_unit, i * V, 1), (), random, settings_of(options))
-                            d_ax, d_ah, d_before, d_own = backward(
-                                load_saved(pairs.saved, i * K, 1), state, new_state, d_state, (), (), given
-                            )
+                            d_ax, d_ah, d_before, d_own = backward(*arguments_of(of_thread, about, turn, i, d_state))
                             if masked and code_of[i] == SKIP:
-                                d_ax, d_ah, d_before, d_own = (
-                                    no_gates(), no_recurrent(), whole(d_h, private), no_per_unit(),
-                                )  # fmt: skip
+                                d_ax, d_ah, d_before, d_own = no_gates(), no_recurrent(), d_state, no_per_unit()
                             if has_per_unit:
                                 at = (t * batch + b) * V * hidden + unit0 + unit
                                 store_per_unit(d_per_unit[place], at, hidden, d_own)

@@ -57,6 +57,19 @@ class Share(NamedTuple):
     columns: Any
 
 
+class WithinStep(NamedTuple):
+    """What blocks exchange within a step, and what of it is kept: tuples of flat arrays, one for each layer and
+    direction; empty where the cell has none.
+
+    Attributes:
+        words: of sums over units, `across.Words.array`.
+        sums: (T, B, Q) in the dtype of sums, which forward writes in training and backward reads.
+    """
+
+    words: Any = ()
+    sums: Any = ()
+
+
 class Rows(NamedTuple):
     """An array with a row for each time or slot and each sequence.
 
@@ -161,6 +174,21 @@ def make_fetch(tile, count):
 
 
 @cache
+def make_fetch_sums(tile, count):
+    """A device function fetch(into, sums, t, b0, owned), as `make_fetch`'s: `count` sums over units, which are the same
+    for all units of a sequence, of sums (T, B, count), flat."""
+    load, store, pair_of, P = units.loader(count, BACKEND), units.storer(count, BACKEND), make_pair(tile), tile.pairs
+
+    def fetch(into, sums, t, b0, owned):
+        for i in range(P):
+            _, _, b, valid = pair_of(i, b0, owned)
+            if valid:
+                store(into, i * count, 1, load(sums, (t * owned.batch + b) * count, 1))
+
+    return jit(fetch, BACKEND)
+
+
+@cache
 def make_prefetch(tile, count):
     """A device function prefetch(rows, t, b0, owned), that brings the numbers of `make_fetch` to the L2 cache."""
     if count == 0:
@@ -197,9 +225,18 @@ def make_look_up(tile):
 @cache
 def make_own_parameters(cell, tile):
     """A device function own_parameters(into, weights, start, owned): the cell's parameters per unit, which begin at
-    `start` of weights, for the thread's pairs: they are the same in every step."""
+    `start` of weights, for the thread's pairs: they are the same in every step. With `Tile.unit_parameters` `into` is
+    shared memory, and gets those of the block's units."""
     dtype, U, P, THREADS, V = tile.dtype, tile.units, tile.pairs, tile.threads, cell.num_per_unit
     load, store = units.loader(V, BACKEND, storage.widen(dtype)), units.storer(V, BACKEND)
+    PARAMETERS, in_shared = tile.parameters, tile.unit_parameters > 0
+
+    def share_parameters(into, weights, start, owned):
+        for unit in range(cuda.threadIdx.x, owned.units, THREADS):
+            store(into, PARAMETERS + unit, U, load(weights, start + owned.unit + unit, owned.hidden))
+
+    if in_shared:
+        return jit(share_parameters, BACKEND)
 
     def own_parameters(into, weights, start, owned):
         for i in range(P):
@@ -208,6 +245,17 @@ def make_own_parameters(cell, tile):
                 store(into, i * V, 1, load(weights, start + owned.unit + unit, owned.hidden))
 
     return jit(own_parameters, BACKEND)
+
+
+@cache
+def make_load_parameters(cell, tile):
+    """A device function load(own, unit, i): those of the thread's i-th pair, of a unit of the block; own: has `shared`
+    and `per_unit`, where `make_own_parameters`' function has left them."""
+    V, U, PARAMETERS = cell.num_per_unit, tile.units, tile.parameters
+    load = units.loader(V, BACKEND)
+    if tile.unit_parameters:
+        return jit(lambda own, unit, i: load(own.shared, PARAMETERS + unit, U), BACKEND)
+    return jit(lambda own, unit, i: load(own.per_unit, i * V, 1), BACKEND)
 
 
 @cache

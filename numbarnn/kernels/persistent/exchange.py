@@ -126,7 +126,7 @@ def make_load(dtype, aligned, whole):
             return first, second, pair(array, index + 4, left - 4), pair(array, index + 6, left - 6)
 
     elif dtype == "float64":
-        low_word, high_word = _words_of_float64()
+        low_word, high_word = words_of_float64()
 
         def load(array, index, left, valid):
             first = load_element(array, index) if left > 0 else 0.0
@@ -148,7 +148,7 @@ def make_load(dtype, aligned, whole):
     return jit(load, BACKEND)
 
 
-def _words_of_float64():
+def words_of_float64():
     """Device functions: the lower and the upper word of a float64."""
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
 

@@ -5,13 +5,14 @@ Every block owns some units of one layer and direction, keeps their weights on t
     loads what its own units need besides products                     (not waiting for anybody)
     waits for the state before the step, and for the layer's input     `gather`
     multiplies them with its weights                                   `multiply`
+    exchanges what the cell's stages need of all units, if it has any  `within_forward`
     runs the cell's equations for its units                            `specialise(cell.forward)`
     publishes its units' part of the new state                         `publish`
 
 Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`), so layer l + 1 follows one
 step behind layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
-cooperative. A cell without stages (`numbarnn.cells`) has A gates of h Rᵀ and G of x Wᵀ; where A is 0, blocks of a layer
-do not wait for each other.
+cooperative. A cell (`numbarnn.cells`) has A gates of h Rᵀ and G of x Wᵀ; where A is 0 and there are no stages, blocks
+of a layer do not wait for each other.
 
 Which block does what stands in two tables (`columns`). A block that waits in vain reports where (`trouble`) and leaves,
 and so do all others as soon as they wait. What a cell or a call does not have is an empty tuple in place of its arrays.
@@ -22,19 +23,19 @@ from functools import cache
 import numpy as np
 from numba import cuda
 
-from numbarnn.cells.definition import Given
-from numbarnn.common.order import RESET, SKIP
+from numbarnn.common.order import SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import forward_function
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.persistent import block, exchange, products
+from numbarnn.kernels.persistent import block, exchange, products, within_forward
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
 from numbarnn.kernels.persistent.weights import Fragments, make_matrix
-from numbarnn.kernels.step.given import make_draw, make_settings_of
+from numbarnn.kernels.persistent.within import Exchanged, Turn
+from numbarnn.kernels.persistent.within_forward import About, Own
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
 
@@ -43,7 +44,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     """The forward kernel.
 
     Args:
-        cell: any `Cell` without stages.
+        cell: any `Cell` whose stages are sums.
         tile: the `Tile` of all blocks.
         save: training: keep all private states, and what the cell saves.
         inputs: whether some layers multiply their input themselves: all but the first of the launch, or with
@@ -56,44 +57,47 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
     reads, inputs = not tile.given, inputs or tile.given  # reads: the first layer x Wᵀ, which was there before
     multiplies, keeps = inputs or A > 0, save and K > 0
-    BIASES, PARTIALS, ROW_STRIDE, STATES = tile.biases, tile.partials, tile.row_stride, tile.states  # in shared memory
+    BIASES, PARTIALS, STATES = tile.biases, tile.partials, tile.states  # in shared memory
     BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
     fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
-    PG, PV = P * G, max(1, P * V)
+    PG, PV, staged, has_sums = P * G, max(1, P * V), len(cell.stages) > 0, cell.num_sums > 0
+    PRE, keeps_sums = P * (G + cell.num_ah), save and has_sums
+    in_shared = tile.unit_parameters > 0
 
     product, report = products.make_product(tile), make_report()
     load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
-    recurrent_sums, input_sums = products.make_sums(tile, A, inputs), products.make_sums(tile, G, inputs)
-    (_, add_biases_w), (load_biases_r, add_biases_r) = block.make_biases(tile, G), block.make_biases(tile, A)
     publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
 
-    forward, draw = forward_function(cell, dtype, BACKEND), make_draw(cell.noise, dtype, save)
+    has_c, draws = N > 0, save and len(cell.noise) > 0
+    forward, within = (
+        forward_function(cell, dtype, BACKEND),
+        within_forward.make_within(cell, tile, save, inputs, masked),
+    )
+    arguments_of = within_forward.make_arguments(cell, tile, inputs, masked, draws)
     widen, narrow, of_state = storage.widen(dtype), storage.narrow(dtype), block.make_states(cell, dtype)
-    load_state, store_state, no_state, whole = of_state.load, of_state.store, of_state.zero, of_state.whole
+    store_state, whole = of_state.store, of_state.whole
     load_private, store_private = of_state.load_private, of_state.store_private
-    load_x, load_per_unit = units.loader(G, BACKEND, widen), units.loader(V, BACKEND)
     store_saved, own_parameters = units.storer(K, BACKEND, narrow), block.make_own_parameters(cell, tile)
     decode, pair_of, look_up = block.make_decode(), block.make_pair(tile), block.make_look_up(tile)
     fetch, prefetch = block.make_fetch(tile, G), block.make_prefetch(tile, G)
-    has_c, draws, settings_of = N > 0, save and len(cell.noise) > 0, make_settings_of(len(cell.settings) > 0)
 
     @kernel(launch_bounds=(THREADS, 1))
-    def persistent_forward_kernel(h, dropped, c, gates, weights, options, tables, sizes, trouble):
+    def persistent_forward_kernel(h, dropped, c, gates, within_step, weights, options, tables, sizes, trouble):
         """All steps of some layers forward.
 
         Writes   h[l] (T+2, B, D*H), layer l's output, slots 1 to T; dropped[l] (T, B, D*H), the same dropped out, of
                  all layers but the last, if there is dropout, and then the first layer's input, with
                  `Tile.given`; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and
-                 only the last; what the cell saves to gates[l D + d] (T, B, width) with `save`; trouble (1,) if it
-                 waited in vain
+                 only the last; what the cell saves to gates[l D + d] (T, B, width) with `save`; of within_step, a
+                 `block.WithinStep`, what stages exchange; trouble (1,) if it waited in vain
         Reads    gates[d] of the first layer = x Wᵀ; initial states in h[l] and c[l]; weights;
                  options: `columns.Options`
                  tables: blocks (blocks, columns) and warps (blocks, warps, columns), see `columns`
                  sizes: D, T, B, and how often to look for what is missing, int32
         Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; h, but for initial states,
-                 and dropped full of UNWRITTEN
+                 dropped, and what stages exchange full of UNWRITTEN
         """
         directions, steps, batch, limit = sizes
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
@@ -102,6 +106,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         now = cuda.local.array(PG, stored_number)  # x Wᵀ of the thread's pairs
         code_of = cuda.local.array(P, np.uint8)  # likewise
         per_unit = cuda.local.array(PV, number)
+        pre_activations = cuda.local.array(PRE, number) if staged else ()
 
         thread = cuda.threadIdx.x
         warp = thread // 32
@@ -109,13 +114,17 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         layer, direction, hidden, unit0 = own[BLOCK.layer], own[BLOCK.direction], owned.hidden, owned.unit
         begin, end = owned.begin, owned.end
         reads_gates, mask = own[BLOCK.reads_gates] != 0, own[BLOCK.mask]
-        noise_row = options.noise[own[BLOCK.noise]] if draws else ()
+        noise_row, place = options.noise[own[BLOCK.noise]] if draws else (), layer * directions + direction
         # Rows of h, of private states and of gates, and what the block's warp multiplies
         h_rows = Rows(h[layer], directions * hidden, direction * hidden + unit0)
         c_rows = Rows(c[layer] if has_c else (), directions * N * hidden, direction * N * hidden + unit0)
-        gates_of = gates[layer * directions + direction if keeps else direction] if keeps or reads else ()
+        gates_of = gates[place if keeps else direction] if keeps or reads else ()
         gate_rows = Rows(gates_of, own[BLOCK.gates_width], unit0)
         exchanged = (h + dropped)[part[WARP.operand]]
+        of_thread = Own(shared, failed, now, code_of, per_unit, pre_activations)
+        about = About(owned, split, working, reads_gates, options, noise_row, own[BLOCK.trouble])
+        words, sums = within_step.words[place] if has_sums else (), within_step.sums[place] if keeps_sums else ()
+        of_stages = Exchanged(words, sums, Patience(1, limit, trouble)) if staged else ()
 
         if thread == 0:
             failed[0] = 0
@@ -141,7 +150,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 at = (initial_c * batch + b) * c_rows.width + c_rows.column + unit
                 state = whole(first_h, load_private(c_rows.array, at, hidden))
                 store_state(shared, STATES + pair * (1 + N), 1, state)
-        own_parameters(per_unit, weights, own[BLOCK.per_unit], owned)
+        own_parameters(shared if in_shared else per_unit, weights, own[BLOCK.per_unit], owned)
         t = 0 if direction == 0 else steps - 1
         if reads and reads_gates:
             fetch(now, gate_rows, t, begin, owned)
@@ -167,28 +176,21 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 cuda.syncthreads()
                 if failed[0] != 0:
                     return
+                turn = Turn(step, t, b0)
+                if staged:
+                    within(of_thread, about, turn, of_stages)
+                    if failed[0] != 0:
+                        return
                 # 2. The cell, for the block's units
                 for i in range(P):
                     pair, unit, b, valid = pair_of(i, b0, owned)
                     new_h, position = number(0), np.int64(0)
                     at_state = STATES + ((b0 - begin) * U + pair) * (1 + N)
                     if valid:
-                        at, bias_w = PARTIALS + pair // U * ROW_STRIDE + unit, BIASES + unit
-                        bias_r = bias_w + G * U
-                        ah = add_biases_r(recurrent_sums(shared, at, 0, split), shared, bias_r)
-                        ax = load_x(now, i * G, 1)
-                        if inputs and not reads_gates:
-                            ax = input_sums(shared, at, split, working)
-                        ax = add_biases_w(ax, shared, bias_w)
-                        state = load_state(shared, at_state, 1)
-                        if masked and code_of[i] == RESET:
-                            state, ah = no_state(), load_biases_r(shared, bias_r)
-                        element = np.uint64(b * hidden + unit0 + unit)
-                        random = draw(options.chances, noise_row, element, np.uint64(t))
-                        given = Given(load_per_unit(per_unit, i * V, 1), (), random, settings_of(options))
-                        new_state, kept = forward(ax, ah, state, given)
+                        arguments = arguments_of(of_thread, about, turn, i)
+                        new_state, kept = forward(*arguments)
                         if masked and code_of[i] == SKIP:
-                            new_state = state
+                            new_state = arguments[2]
                         new_h, position = new_state[0], (t * batch + b) * h_rows.width + h_rows.column + unit
                     stored = narrow(new_h)
                     publish(h_rows.array, position + batch * h_rows.width, stored, valid)

@@ -51,7 +51,8 @@ def make_sums(tile, count, ranges):
     if count == 0:
         return jit(lambda shared, at, begin, end: (), BACKEND)
     rest, warps, units, between = make_sums(tile, count - 1, ranges), tile.warps, tile.units, tile.between_warps
-    zero, index = np.dtype(compute_dtype(tile.dtype)).type(0), _make_index(tile)
+    zero = np.dtype(compute_dtype(tile.dtype)).type(0)
+    index = make_index(bool(tile.streamed_chunks or tile.for_stages))
 
     def sums(shared, at, begin, end):
         total = zero
@@ -63,9 +64,8 @@ def make_sums(tile, count, ranges):
     return jit(sums, BACKEND)
 
 
-def _make_index(tile):
-    """A device function index(number): a place in shared memory. Where weights are streamed registers are short, and it
-    is known not to count from the end: all places are then one address and constants."""
-    if tile.streamed_chunks:
-        return jit(lambda number: np.uint64(number), BACKEND)
-    return jit(lambda number: number, BACKEND)
+@cache
+def make_index(short):
+    """A device function index(number): a place in memory. Where registers are short, as where weights are streamed or
+    the cell has stages, it is known not to count from the end: all places are then one address and constants."""
+    return jit((lambda number: np.uint64(number)) if short else (lambda number: number), BACKEND)

@@ -45,6 +45,8 @@ class Tile:
         streamed_chunks: the last of the chunks, which are read from memory at every step; a multiple of `gathered`.
         unit_biases: biases per unit: forward the gates of W x and of R h, 0 backward.
         weights_aligned: where `aligned`, the weights' rows start at multiples of 16 bytes too.
+        for_stages: numbers of shared memory for each sequence, in which what the cell's stages exchange is added up.
+        unit_parameters: of cells with stages, parameters per unit, which stay in shared memory; others' in registers.
         groups_ahead: groups of chunks that a warp looks for before it waits for a group and multiplies it: 0 or 1.
         given: forward, whether blocks of the launch's first layer multiply its input themselves, which is given; else
             its product with W is.
@@ -65,6 +67,8 @@ class Tile:
     unit_biases: int = 0
     weights_aligned: bool = True
     groups_ahead: int = 0
+    for_stages: int = 0
+    unit_parameters: int = 0
     given: bool = False
 
     @property
@@ -214,9 +218,14 @@ class Tile:
         return self.weight_elements + self.staged_elements
 
     @property
+    def parameters(self):
+        """Where the units' parameters begin, if they stay in shared memory: the first of all units, then the next."""
+        return self.biases + self.unit_biases * self.units
+
+    @property
     def partials(self):
         """Where the partial sums begin: of warp 0, the first sequence, the first row."""
-        return self.biases + self.unit_biases * self.units
+        return self.parameters + self.unit_parameters * self.units
 
     @property
     def between_warps(self):
@@ -224,13 +233,18 @@ class Tile:
         return self.sequences * self.row_stride
 
     @property
-    def states(self):
-        """Where the states of the block's units begin: of sequence 0 unit 0, unit 1, ..., then the next sequence."""
+    def stages(self):
+        """Where what the cell's stages add up begins: a number for each sequence, then the next one, and so on."""
         return self.partials + self.warps * self.between_warps
 
+    @property
+    def states(self):
+        """Where the states of the block's units begin: of sequence 0 unit 0, unit 1, ..., then the next sequence."""
+        return self.stages + self.sequences * self.for_stages
+
     def shared_elements(self, batch, states):
-        """Elements (of the dtype of sums) of dynamic shared memory: weights, what is multiplied, biases, partial sums,
-        states, in this order.
+        """Elements (of the dtype of sums) of dynamic shared memory: weights, what is multiplied, biases and
+        parameters, partial sums, what stages add up, states, in this order.
 
         Args:
             batch: sequences of the block.

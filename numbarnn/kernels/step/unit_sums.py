@@ -98,7 +98,7 @@ def _make_add_across(count, dtype, largest):
     """A device function add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k], or
     the largest. Ends with a barrier, after which all threads see them."""
     none, store = np.dtype(dtype).type(-np.inf if largest else 0), units.storer(count, BACKEND)
-    add = jit(_larger if largest else _sum, BACKEND)
+    add = jit(larger if largest else plus, BACKEND)
 
     def add_across(out, first, shared, terms):
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
@@ -120,9 +120,9 @@ def _make_add_across(count, dtype, largest):
     return jit(add_across, BACKEND)
 
 
-def _sum(a, b):
+def plus(a, b):
     return a + b
 
 
-def _larger(a, b):
+def larger(a, b):
     return a if a > b or a != a else b

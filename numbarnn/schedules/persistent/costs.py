@@ -35,6 +35,8 @@ class Estimate:
         add: adding the warps' partial sums and the cell.
         stream_bytes: of weights that do not stay on the chip, by one block.
         stream: reading these, from the L2 cache, or from memory where all blocks' together are larger than the cache.
+        rounds: how often blocks exchange something within the step, for the cell's stages.
+        within: doing that, all turns together.
     """
 
     exchange: float
@@ -44,16 +46,18 @@ class Estimate:
     add: float
     stream_bytes: int = 0
     stream: float = 0.0
+    rounds: int = 0
+    within: float = 0.0
 
     @property
     def step(self):
         """All together: they follow each other."""
-        return self.exchange + self.read + self.multiply + self.add + self.stream
+        return self.exchange + self.within + self.read + self.multiply + self.add + self.stream
 
     @property
     def bound(self):
         """What takes the most time."""
-        return max(("exchange", "read", "multiply", "add", "stream"), key=lambda part: getattr(self, part))
+        return max(("exchange", "within", "read", "multiply", "add", "stream"), key=lambda part: getattr(self, part))
 
 
 def steps_in_all(steps, layers, directions):
@@ -87,7 +91,28 @@ def estimate_of(problem, profile, launch, columns):
     exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
     stream_bytes = turns * _streamed_bytes(tile, columns)
     stream = calibration.STREAM_SHARE.value * _stream_us(profile, tile, (blocks, launch.slices), turns, columns)
-    return Estimate(exchange, read_bytes, read, multiply, add, stream_bytes, stream)
+    rounds, places = _rounds(problem.cell, tile), (launch.last - launch.first) * launch.directions
+    within = calibration.WITHIN_SHARE.value * turns * rounds * profile.exchange_us
+    words = sequences * blocks * blocks / launch.slices * _words_us(problem.cell, profile, places)
+    within += calibration.L2_SHARE.value * words
+    return Estimate(exchange, read_bytes, read, multiply, add, stream_bytes, stream, rounds, within)
+
+
+def _rounds(cell, tile):
+    """How often blocks exchange something within a step: once for each of the cell's stages, but that nothing flows
+    back through the largest of terms."""
+    return sum(1 for stage in cell.stages if not (tile.backward and stage.largest))
+
+
+def _words_us(cell, profile, places):
+    """Microseconds in which words of all sums over units come at the full rate of the L2 cache, to be multiplied by
+    blocks² / slices and the sequences of a block: it reads those of its sequences (`kernels.persistent.across`) from
+    all blocks of its layer, direction and slice.
+
+    Args:
+        places: layers and directions of the launch, among which its blocks are shared out.
+    """
+    return cell.num_sums * 8 / (profile.l2_gb_s * 1e3) / places
 
 
 def _fma_place(tile):
@@ -124,10 +149,11 @@ class Chain(NamedTuple):
 
     Attributes:
         tile: the tile of every block. columns: most that a block multiplies.
-        turn: microseconds of a turn: trips, products, sums and instructions.
+        turn: microseconds of a turn: trips, products, sums, instructions, and exchanges within it.
         own, together: microseconds that reading the columns of a sequence takes at least at a block's own rate, and
             adds for each block at the L2's.
         exchange: microseconds of the exchange.
+        words: see `_words_us`.
     """
 
     tile: Tile
@@ -136,10 +162,12 @@ class Chain(NamedTuple):
     own: float
     together: float
     exchange: float
+    words: float
 
     @classmethod
-    def of(cls, problem, profile, tile, columns):
-        """That of a tile, and of `columns` which each of its blocks multiplies; `problem` or its `tilings.Sizes`."""
+    def of(cls, problem, profile, tile, columns, places):
+        """That of a tile, and of `columns` which each of its blocks multiplies, those of so many `places` (layers and
+        directions); `problem` or its `tilings.Sizes`."""
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
         groups = tile.chunks // tile.gathered if columns else 0
         if tile.math == "fma":
@@ -151,10 +179,10 @@ class Chain(NamedTuple):
         if tile.shared_chunks and tile.math != "fma":
             turn += tile.rows * columns * size / 128 / clock * tile.shared_chunks / tile.chunks
         sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps  # loads from shared memory, a clock each
-        turn += (TURN_CLOCKS + sums) / clock
-        read = columns * size
+        turn += (TURN_CLOCKS + sums) / clock + _rounds(problem.cell, tile) * profile.exchange_us
+        read, words = columns * size, _words_us(problem.cell, profile, places)
         exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
-        return cls(tile, columns, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange)
+        return cls(tile, columns, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange, words)
 
     def step_us(self, profile, blocks, slices, sequences):
         """Microseconds of a step in so many blocks, which cut the batch in slices of so many sequences."""
@@ -162,6 +190,8 @@ class Chain(NamedTuple):
         chain = turns * self.turn + sequences * max(self.own, blocks * self.together)
         if self.tile.streamed_chunks:
             chain += _stream_us(profile, self.tile, (blocks, slices), turns, self.columns)
+        if self.words:
+            chain += sequences * blocks * blocks / slices * self.words
         return chain + max(self.exchange - (turns - 1) / turns * chain, 0.0)
 
 

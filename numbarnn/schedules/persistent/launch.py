@@ -96,17 +96,21 @@ class Launch:
         """How it is tiled and what a step is expected to take, as text."""
         tile, estimate = self.tile, self.estimate
         untimed = " (a rate that no device has been asked for)" if tile.math == "tf32x3" else ""
-        within = f", with the input's product of layer {self.first} within the steps" if tile.given else ""
+        given = f", with the input's product of layer {self.first} within the steps" if tile.given else ""
         stream = ""
         if tile.streamed_chunks:
             stream = (
                 f"stream {estimate.stream:.2f} for {estimate.stream_bytes / 1024:.3g} KiB of weights (not timed on any "
                 f"device), "
             )
+        within = ""
+        if estimate.rounds:
+            times = "once" if estimate.rounds == 1 else f"{estimate.rounds} times"
+            within = f"exchange {times} within it {estimate.within:.2f} (not timed on any device), "
         return (
             f"{self.blocks} blocks of {tile.threads} threads, each {tile.units} units of {self.sequences} sequences, "
-            f"by {tile.math}{within}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per "
-            f"block; a step: exchange {estimate.exchange:.2f} µs, read {estimate.read:.2f} for "
+            f"by {tile.math}{given}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per "
+            f"block; a step: exchange {estimate.exchange:.2f} µs, {within}read {estimate.read:.2f} for "
             f"{estimate.read_bytes / 1024:.3g} KiB, {stream}multiply {estimate.multiply:.2f}{untimed}, "
             f"add {estimate.add:.2f}; "
             f"{self.microseconds:.0f} µs in all"

@@ -100,8 +100,9 @@ def _with_input(problem, profile, launch):
 
 def _may_multiply_input(problem, layer):
     """Whether blocks of a launch's first layer may do so: on a GPU, as elsewhere no time is known; where all of the
-    input's product is one with W; and not in segments, whose bits are those of all steps at once."""
-    whole = layer > 0 or problem.input_mode == "linear"
+    input's product is one with W; not in segments, whose bits are those of all steps at once; and not of cells with
+    stages, whose sums over units take registers from the weights already: nobody has compiled that for a device."""
+    whole = (layer > 0 or problem.input_mode == "linear") and not problem.cell.stages
     segments = problem.is_segment or problem.has_checkpoints
     return problem.engine == "cuda" and whole and not problem.copied_gates[layer] and not segments
 
@@ -136,7 +137,7 @@ def _with_fewer_turns(problem, profile, launch):
     if not launch.backward or tile.math != "mma" or tile.resident != "shared" or octets <= tile.octets:
         return launch
     of_pair = cell.num_per_unit + cell.num_saved + 2 * cell.num_states  # a thread has more pairs, too
-    room = room_of(profile, launch.sequences, cell.num_states, of_pair)
+    room = room_of(profile, launch.sequences, cell.num_states, of_pair, len(cell.stages) > 0)
     more = with_octets(tile, octets, room)
     if more is None:
         return launch

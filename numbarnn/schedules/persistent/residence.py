@@ -16,8 +16,8 @@ from typing import NamedTuple
 from numbarnn.common.precision import compute_dtype, itemsize
 from numbarnn.kernels.persistent.tile import STRIP, Tile
 
-# Of a thread, in blocks of up to 8 warps and in larger ones: words that it loads at once, and registers that are not
-# weights, words or sums.
+# Of a thread, in blocks of up to 8 warps and in larger ones: words that it loads at once (few, too, where the cell has
+# stages), and registers that are not weights, words or sums.
 WORDS_ON_THE_WAY = (32, 16)
 OTHER_REGISTERS = (104, 60)
 # Besides these in mixed tiles: where fragments come from shared memory while others stay, and where they are streamed.
@@ -37,6 +37,7 @@ class Room(NamedTuple):
         shared_bytes: of shared memory.
         sequences: most of the block.
         num_states, num_per_unit: of the cell: numbers that a unit keeps from step to step, and parameters per unit.
+        for_stages: registers that a thread needs for the cell's stages.
     """
 
     registers: int
@@ -44,6 +45,7 @@ class Room(NamedTuple):
     sequences: int
     num_states: int
     num_per_unit: int
+    for_stages: int = 0
 
 
 def whole_tile(plain, room):
@@ -129,7 +131,7 @@ def _with_groups(tile):
     """The Tile with its chunks rounded up, and loaded at once as many as registers allow: what is on its way takes
     registers, what is not takes another trip to the L2 cache."""
     chunks = ceil(tile.chunks / tile.whole_chunks) * tile.whole_chunks
-    most = WORDS_ON_THE_WAY[tile.warps > 8] // (4 * tile.octets)
+    most = WORDS_ON_THE_WAY[tile.warps > 8 or tile.for_stages > 0] // (4 * tile.octets)
     while True:
         gathered = max(number for number in range(1, most + 1) if chunks % number == 0)
         if gathered * 2 > most or gathered == chunks:  # few trips
@@ -164,4 +166,4 @@ def _free_registers(tile, room):
         numbers = tile.rows // tile.row_lanes * own_batch + own_batch * 4
         sums = numbers * itemsize(compute_dtype(tile.dtype)) // 4
     sums += tile.octets * REGISTERS_IF_SPLIT if tile.math == "tf32x3" else 0
-    return most - words - sums - tile.pairs * room.num_per_unit - OTHER_REGISTERS[tile.warps > 8]
+    return most - words - sums - tile.pairs * room.num_per_unit - room.for_stages - OTHER_REGISTERS[tile.warps > 8]

@@ -28,7 +28,7 @@ def profile_of(problem):
         raise planner.DoesNotFit(
             "schedule 'persistent' runs kernels on a GPU (device='cuda'), not on the CPU: use schedule='auto'"
         )
-    if problem.projection or problem.cell.stages:
+    if problem.projection or problem.cell.num_products:
         raise planner.DoesNotFit(
             f"schedule 'persistent' has one product of h per step and then the cell, but this one, "
             f"{problem.cell.name!r}, has {_waits_within(problem)}: use schedule='wavefront' or 'stepwise'"
@@ -46,8 +46,6 @@ def profile_of(problem):
 def _waits_within(problem):
     """For what blocks would wait within a step, as text."""
     cell, found = problem.cell, []
-    if cell.num_sums:
-        found.append("sums over units (such as layer norm)")
     if cell.num_products:
         products = cell.num_products + (cell.num_recurrent > 0)
         found.append(f"{products} products per step" if products > 1 else "a product of what a step computes first")

@@ -28,6 +28,8 @@ STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9
 # Where numbers are split in two, whose parts take registers too: most warps, most rows with 8 and with 16 sequences at
 # once. Found by compiling for sm_90, as nothing may be spilled.
 WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
+# Of a thread, for the exchanges of a cell's stages, and most warps of a block then, likewise.
+REGISTERS_IF_STAGED, WARPS_IF_STAGED = 64, 8
 
 
 class DoesNotFit(RuntimeError):
@@ -230,20 +232,21 @@ def _finished(part, way, shared):
 def _with_chain(part, tile):
     """One of `_tiles`."""
     sizes, first, last, backward = part.sizes, part.first, part.last, part.backward
-    share = tile.chunks * tile.chunk_elements
+    share, places = tile.chunks * tile.chunk_elements, (last - first) * sizes.directions
     every = [
         source for layer in range(first, last) for source in shares.sources(sizes, first, layer, last, backward, tile)
     ]
     whole = all(source.columns % share == 0 for source in every)
     tile = replace(looking_ahead(tile, _room_beside(part)), whole=whole)
-    chain = Chain.of(sizes, part.profile, tile, columns_of(sizes, first, last, backward, tile))
+    chain = Chain.of(sizes, part.profile, tile, columns_of(sizes, first, last, backward, tile), places)
     return chain, tile.shared_bytes(0, 0)
 
 
 def _room_beside(part):
     """The `Room` of a block beside states."""
     cell = part.sizes.cell
-    return room_of(part.profile, 0, cell.num_states, cell.num_per_unit)
+    staged = len(cell.stages) > 0
+    return room_of(part.profile, 0, cell.num_states, 0 if staged else cell.num_per_unit, staged)
 
 
 def _rows(part):
@@ -261,7 +264,9 @@ def _plain_tile(part, size, octets):
         return (
             f"the arrays of {last - first} layers are {parameters} bytes of parameters, at most {MAX_PARAMETER_BYTES}"
         )
-    math, bytes_each = _math(sizes, part.profile), itemsize(sizes.dtype)
+    math, bytes_each, staged = _math(sizes, part.profile), itemsize(sizes.dtype), len(sizes.cell.stages) > 0
+    if staged and warps > WARPS_IF_STAGED:
+        return f"a cell with stages leaves {warps} warps too few registers: at most {WARPS_IF_STAGED}"
     all_sources = [shares.sources(sizes, first, layer, last, backward, size) for layer in range(first, last)]
     chunks = shares.chunks_per_warp(all_sources, warps, CHUNK_BYTES // bytes_each)
     if chunks is None:
@@ -276,7 +281,16 @@ def _plain_tile(part, size, octets):
             f"split in two: at most {ROWS_IF_SPLIT[0]} rows and {WARPS_IF_SPLIT} warps; with allow_tf32=False or True "
             f"more fit"
         )
-    return Tile(sizes.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases, given=given)
+    return Tile(
+        sizes.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases, given=given,
+        for_stages=_numbers_for_stages(sizes.cell, units),
+        unit_parameters=sizes.cell.num_per_unit if staged else 0,
+    )  # fmt: skip
+
+
+def _numbers_for_stages(cell, units):
+    """What stages of sums add up, of each sequence: the totals, and of one stage the terms of a block's units."""
+    return cell.num_sums + max((len(stage.sums) for stage in cell.stages), default=0) * units
 
 
 def _octets(math, rows, warps, octets):
@@ -295,14 +309,16 @@ def parameter_bytes(problem, layers, backward):
         arrays = exchanged + 2 * layers + 3 * places + per_unit + 2
     else:
         arrays = 3 * layers + places + 1  # the input of the first layer among them
+    arrays += 2 * places * (cell.num_sums > 0)
     # One-dimensional; then noise and masks, both tables, scale and sizes; settings, and two numbers of each random one.
     numbers = max(1, len(cell.settings)) + max(1, 2 * len(cell.noise))
     return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 2 + numbers)
 
 
-def room_of(profile, sequences, num_states, num_per_unit):
-    """The `Room` of a block on a device."""
-    return Room(profile.registers, profile.shared_bytes - STATIC_SHARED_BYTES, sequences, num_states, num_per_unit)
+def room_of(profile, sequences, num_states, num_per_unit, staged):
+    """The `Room` of a block on a device; staged: whether the cell has stages."""
+    shared_bytes, for_stages = profile.shared_bytes - STATIC_SHARED_BYTES, REGISTERS_IF_STAGED if staged else 0
+    return Room(profile.registers, shared_bytes, sequences, num_states, num_per_unit, for_stages)
 
 
 def forget():

@@ -1,0 +1,195 @@
+"""What a step forward does between its products and the cell: the stages of a cell (`numbarnn.cells.definition.Stage`).
+
+    arguments_of = make_arguments(...)     # what the cell's functions, and those of its stages, get of a pair
+    within = make_within(...)              # all stages in turn; of a cell without any there is none
+
+A step is then a row of stages, and between two of them blocks exchange something: for sums over units each block's part
+of the sums (`across`). Pre-activations are gathered once per step and stay in registers until the cell has used them.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from numbarnn.cells.definition import Given
+from numbarnn.common.order import RESET
+from numbarnn.common.precision import compute_dtype
+from numbarnn.compile import storage, units
+from numbarnn.compile.backend import BACKEND
+from numbarnn.compile.specialise import jit, specialise
+from numbarnn.kernels.persistent import block, products
+from numbarnn.kernels.persistent.within import make_sums
+from numbarnn.kernels.step.given import make_draw, make_settings_of
+
+
+class Own(NamedTuple):
+    """Arrays of a block, and local ones of a thread.
+
+    Attributes:
+        shared: shared memory, laid out as `Tile` says.
+        failed: shared (1,), whether a thread of the block has waited in vain.
+        now: x Wᵀ of the thread's pairs, as stored. code_of: their step mask. per_unit: their parameters.
+        gates: cells with stages: pre-activations with biases, those of ax and then those of ah, of each pair.
+    """
+
+    shared: Any
+    failed: Any
+    now: Any
+    code_of: Any
+    per_unit: Any
+    gates: Any
+
+
+class About(NamedTuple):
+    """What does not change from step to step.
+
+    Attributes:
+        owned: `block.Owned`. split, working: see `block.make_decode`.
+        reads_gates: whether x Wᵀ stands in `Own.now`.
+        options: `columns.Options`. noise: the row of random words, where the cell draws.
+        trouble: what the block adds a step to, to report it.
+    """
+
+    owned: Any
+    split: Any
+    working: Any
+    reads_gates: Any
+    options: Any
+    noise: Any
+    trouble: Any
+
+
+@cache
+def make_gates(cell, tile, inputs, masked):
+    """A device function gates_of(own, about, number, i) -> (ax, ah): the pre-activations of the thread's i-th pair, the
+    block's `number`-th, with biases; of ah those that multiply h."""
+    G, A, U = cell.num_gates, cell.num_recurrent, tile.units
+    PARTIALS, ROW_STRIDE, BIASES = tile.partials, tile.row_stride, tile.biases
+    recurrent_sums, input_sums = products.make_sums(tile, A, inputs), products.make_sums(tile, G, inputs)
+    (_, add_biases_w), (load_biases_r, add_biases_r) = block.make_biases(tile, G), block.make_biases(tile, A)
+    load_x, index = units.loader(G, BACKEND, storage.widen(tile.dtype)), products.make_index(bool(cell.stages))
+
+    def gates_of(own, about, number, i):
+        shared, unit = own.shared, number % U
+        at, bias_w = PARTIALS + number // U * ROW_STRIDE + unit, BIASES + unit
+        bias_w, bias_r = index(bias_w), index(bias_w + G * U)
+        ah = add_biases_r(recurrent_sums(shared, at, 0, about.split), shared, bias_r)
+        ax = load_x(own.now, i * G, 1)
+        if inputs and not about.reads_gates:
+            ax = input_sums(shared, at, about.split, about.working)
+        ax = add_biases_w(ax, shared, bias_w)
+        if masked and own.code_of[i] == RESET:
+            ah = load_biases_r(shared, bias_r)
+        return ax, ah
+
+    return jit(gates_of, BACKEND)
+
+
+@cache
+def make_arguments(cell, tile, inputs, masked, draws):
+    """A device function arguments_of(own, about, turn, i): the arguments of the cell's forward for the thread's i-th
+    pair, a valid one, and of those of its stages. Of a cell with stages they take the gates that `make_within` has
+    gathered.
+
+    Args:
+        inputs, masked: as of `forward.make_forward`. draws: noise is drawn.
+    """
+    dtype, U, N, Q = tile.dtype, tile.units, cell.num_private, cell.num_sums
+    STATES, TOTALS = tile.states, tile.stages
+    number_of, of_state = np.dtype(compute_dtype(dtype)).type, block.make_states(cell, dtype)
+    load_state, no_state, whole = of_state.load, of_state.zero, of_state.whole
+    draw, settings_of = make_draw(cell.noise, dtype, draws), make_settings_of(len(cell.settings) > 0)
+    load_sums, pair_of = units.loader(Q, BACKEND), block.make_pair(tile)
+    load_per_unit, index = block.make_load_parameters(cell, tile), products.make_index(bool(cell.stages))
+    SEQUENCES, ONE = (np.uint64(n) if cell.stages else n for n in (tile.sequences, 1))
+    gates_of, has_sums = make_gates(cell, tile, inputs, masked), Q > 0
+    if cell.stages:
+        gates_of = _make_gathered(cell)
+
+    def arguments_of(own, about, turn, i):
+        owned = about.owned
+        number, unit, b, _ = pair_of(i, turn.b0, owned)
+        ax, ah = gates_of(own, about, number, i)
+        state = load_state(own.shared, index(STATES + ((turn.b0 - owned.begin) * U + number) * (1 + N)), ONE)
+        if masked and own.code_of[i] == RESET:
+            state = no_state()
+        element = np.uint64(b * owned.hidden + owned.unit + unit)
+        random = draw(about.options.chances, about.noise, element, np.uint64(turn.t))
+        sums = ()
+        if has_sums:
+            sums = whole(number_of(owned.hidden), load_sums(own.shared, index(TOTALS + number // U), SEQUENCES))
+        given = Given(load_per_unit(own, unit, i), sums, random, settings_of(about.options))
+        return ax, ah, state, given
+
+    return jit(arguments_of, BACKEND)
+
+
+def _make_gathered(cell):
+    """`make_gates`, of what has been gathered; of ah all gates, of which those of later stages are not there yet."""
+    G, A = cell.num_gates, cell.num_ah
+    load_ax, load_ah = units.loader(G, BACKEND), units.loader(A, BACKEND)
+
+    def gathered(own, about, number, i):
+        return load_ax(own.gates, i * (G + A), 1), load_ah(own.gates, i * (G + A) + G, 1)
+
+    return jit(gathered, BACKEND)
+
+
+@cache
+def make_within(cell, tile, save, inputs, masked):
+    """A device function within(own, about, turn, exchanged): all stages of a step, in turn; of a cell without any it
+    does nothing.
+
+    All threads of the block call it together, after a barrier behind the products; it ends with a barrier, after which
+    `own.failed` says whether one of them has waited in vain.
+
+    Args:
+        save, inputs, masked: as of `forward.make_forward`.
+    """
+    if not cell.stages:
+        return jit(lambda own, about, turn, exchanged: None, BACKEND)
+    arguments_of = make_arguments(cell, tile, inputs, masked, save and len(cell.noise) > 0)
+    stages = tuple(range(len(cell.stages)))
+    run = make_sums(cell, tile, stages, tuple(_make_terms(cell, tile, stage, arguments_of) for stage in stages))
+    G, A, P, keeps = cell.num_gates, cell.num_ah, tile.pairs, save and cell.num_sums > 0
+    gates_of, pair_of, keep = make_gates(cell, tile, inputs, masked), block.make_pair(tile), _make_keep(cell, tile)
+    store_ax, store_ah = units.storer(G, BACKEND), units.storer(cell.num_recurrent, BACKEND)
+
+    def within(own, about, turn, exchanged):
+        for i in range(P):
+            number, _, _, valid = pair_of(i, turn.b0, about.owned)
+            if valid:
+                ax, ah = gates_of(own, about, number, i)
+                store_ax(own.gates, i * (G + A), 1, ax)
+                store_ah(own.gates, i * (G + A) + G, 1, ah)
+        run(own, about, turn, exchanged)
+        if keeps:
+            keep(own, about, turn, exchanged)
+
+    return jit(within, BACKEND)
+
+
+@cache
+def _make_terms(cell, tile, stage, arguments_of):
+    """A device function terms(own, about, turn, i): a stage's terms of the sums, of the thread's i-th pair."""
+    terms_of = specialise(cell.stages[stage].forward, tile.dtype, BACKEND)
+    return jit(lambda own, about, turn, i: terms_of(*arguments_of(own, about, turn, i)), BACKEND)
+
+
+def _make_keep(cell, tile):
+    """A device function of `make_within`'s arguments: the layer's first block keeps the step's sums for backward."""
+    Q, SEQUENCES, THREADS, TOTALS = cell.num_sums, tile.sequences, tile.threads, tile.stages
+    index = products.make_index(bool(cell.stages))
+
+    def keep(own, about, turn, exchanged):
+        owned = about.owned
+        if owned.unit == 0:
+            for item in range(cuda.threadIdx.x, Q * SEQUENCES, THREADS):
+                b = turn.b0 + item % SEQUENCES
+                if b < owned.end:
+                    at = (turn.t * owned.batch + b) * Q + item // SEQUENCES
+                    exchanged.sums[index(at)] = own.shared[index(TOTALS + item)]
+
+    return jit(keep, BACKEND)

@@ -1,0 +1,154 @@
+"""Cells with sums over units in the persistent schedule: what blocks exchange within a step, in the simulator. All
+cells with all options: test_conformance.py. What a wrong exchange looks like is tested here, too.
+"""
+
+import inspect
+
+import numpy as np
+import pytest
+from numba import cuda
+from persistent_setup import few_threads
+from test_persistent_mutants import LIVELOCK, OUTSIDE, RIGHT, WRONG, replaced, symptom_of, written_anew
+from test_persistent_simulated import check
+
+from cases import Case
+from comparing import assert_close
+from grouped_tiles import launches_of
+from kernel_mutants import mutant
+from numbarnn import engines
+from numbarnn.cuda import ptx, simulator
+from numbarnn.kernels.persistent import across, within, within_backward, within_forward
+from numbarnn.kernels.trouble import WITHIN, explain, waited
+from numbarnn.passes import launches
+from problems import make_problem
+from running import infer
+
+full = pytest.mark.full
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    return few_threads(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def order(monkeypatch):
+    import test_persistent_mutants
+
+    monkeypatch.setitem(test_persistent_mutants.ORDER, "seed", 0)
+
+
+CASES = [
+    Case("normed", T=4, B=3, hidden=(9, 5), directions=2, dropout=0.4),  # one stage needs the other's sums
+    Case("normed", T=3, B=17, hidden=(9,)),  # more sequences than are multiplied at once: turns
+    Case("layer_norm_lstm", T=3, B=3, hidden=(8,), lengths=(2, 0, 3), resets=True, dtype="float16"),
+    pytest.param(Case("softmax_lstm", T=3, B=2, hidden=(9,), dtype="float64"), marks=full),  # the largest of all terms
+    pytest.param(Case("layer_norm_gru", T=3, B=9, hidden=(8, 8), dtype="bfloat16"), marks=full),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_sums_over_units_agree_with_float64(case):
+    """With the same bits whoever comes first; of float64 each number is two words."""
+    check(case, orders=2)
+
+
+def test_sums_of_slices_of_the_batch_agree_with_float64(small):
+    """Blocks add up with those that have the same sequences."""
+    small(multiprocessors=6, SLICES=(2,))
+    case = Case("normed", T=3, B=10, hidden=(9,))
+    assert {launch.slices for launch in launches_of(case)} == {2}
+    check(case)
+
+
+def test_more_blocks_than_lanes_add_up():
+    """A lane has the words of several blocks, the last of them of none."""
+    source = inspect.getsource(inspect.unwrap(across.make_across))
+    few = source.replace("range(lane, words.blocks, 32 * looks)", "range(lane % 2, words.blocks, 2 * looks)")
+    few = few.replace("n * 32", "n * 2").replace("range(5)", "range(1)").replace("16 >> k", "1")
+    assert few.count("% 2, words.blocks, 2 *") == 1
+    with mutant(across, "make_across", written_anew(across, "make_across", lambda _: few)):
+        check(Case("centred", T=3, B=2, hidden=(21,)))
+
+
+# ------------------------------------------------------------------------------------------------------ wrong kernels
+NORMED = Case("normed", T=4, B=2, hidden=(9,))
+SLOW = "        for _ in range(60 * (cuda.blockIdx.x == 0)):\n            ptx.sleep(0)\n"
+GATHERS = "        warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32\n"
+LATE = "            for _ in range(60 * (cuda.threadIdx.x // 32 == 1)):\n                ptx.sleep(0)\n"
+MUTANTS = {
+    "a block that is slow to read": (across, "make_across", RIGHT, replaced(GATHERS, SLOW + GATHERS)),
+    "the own part not published": (
+        across, "make_across", LIVELOCK, replaced("        publish_sums(shared, at[0], part, words, units)\n", "")
+    ),
+    "published as of the step before": (
+        across, "make_across", LIVELOCK, replaced("total, words.step)", "total, words.step - 1)")
+    ),
+    "what stands there taken for this step's": (
+        across, "_make_wait", WRONG, replaced("not is_of(found, n, step)", "False")
+    ),
+    "the step before taken for this one": (
+        across, "_make_wait", WRONG, replaced("not is_of(found, n, step)", "not (is_of(found, n, step) or step > 1)")
+    ),
+    "the last unit's term left out": (across, "make_across", WRONG, replaced("range(units)", "range(units - 1)")),
+    "the next sum's words": (
+        across, "make_across", OUTSIDE, replaced("part.first + k)", "part.first + k + 1)")
+    ),
+    "terms read before all are there": (within, "make_sums", WRONG, replaced(
+        "            cuda.syncthreads()\n            words", "            words"
+    )),
+    "totals read before all are there": (within, "make_sums", WRONG, lambda source: replaced(
+        "            words = words_of", LATE + "            words = words_of"
+    )(replaced("own.failed[0] = 1\n            cuda.syncthreads()\n", "own.failed[0] = 1\n")(source))),
+    "the first stage's terms for all": (within, "_make_put", WRONG, replaced("which == number", "which >= number")),
+    "sums kept at the first time": (
+        within_forward, "_make_keep", WRONG, replaced("(turn.t * owned.batch", "(0 * owned.batch")
+    ),
+    "gradients of sums taken for those of others": (
+        within_backward, "make_arguments", WRONG, replaced("D_SUMS + pair // U", "D_SUMS")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module, factory, shows, edit", MUTANTS.values(), ids=MUTANTS)
+def test_a_wrong_exchange_is_found(module, factory, shows, edit):
+    with mutant(module, factory, written_anew(module, factory, edit)):
+        assert str(symptom_of(NORMED)) == str(shows)
+
+
+def test_words_of_an_earlier_call_are_found(monkeypatch):
+    """Where they are not marked: the steps have the same numbers."""
+    engine, layer, problem = engines.get("sim"), NORMED.layer("sim", schedule="persistent"), make_problem(NORMED)
+    mark = engine.mark_unwritten
+    first = infer(layer, problem)
+    left = lambda array: mark(array) if array.dtype != np.int64 else array.__setitem__(..., 0)  # noqa: E731
+    monkeypatch.setattr(engine, "mark_unwritten", left, raising=False)
+    with simulator.schedule(0), pytest.raises(AssertionError):
+        assert_close(NORMED, infer(layer, problem), first, "inference")
+
+
+@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
+def test_a_block_that_never_publishes_its_sums_is_reported(monkeypatch, backward):
+    problem, layer, silent_step = make_problem(NORMED), NORMED.layer("sim", schedule="persistent"), 2
+    ptx_store = ptx.store
+
+    def store(array, index, value):
+        if array.dtype != np.int64 or len(array) == 1 or cuda.blockIdx.x != 1 or int(value) >> 32 != silent_step:
+            ptx_store(array, index, value)
+
+    monkeypatch.setattr(launches, "POLLS", 400)
+    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
+    message = rf"layer 0, direction 0, .* in this very step .* at step {silent_step} of the "
+    tape = layer.forward(problem.x)[2] if backward else None
+    with simulator.schedule(0, 1000), mutant(ptx, "store", store):
+        if backward:
+            with pytest.raises(RuntimeError, match=message + "backward pass"):
+                layer.backward(tape, problem.dy)
+        else:
+            with pytest.raises(RuntimeError, match=message + "forward pass"):
+                layer.forward(problem.x)
+    assert_close(NORMED, infer(layer, problem), infer(NORMED.layer("sim", schedule="stepwise"), problem))
+
+
+def test_trouble_tells_what_it_waited_for():
+    assert "compute in this very step" in explain(waited(3, 1, True) + WITHIN + 7, "LSTM(4, 5)")
