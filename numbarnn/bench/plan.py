@@ -183,6 +183,7 @@ def print_launches(problem, launches):
     ]  # fmt: skip
     report.print_table("Weights and where they are", columns, rows, right=columns[:7])
     parts = ("exchange", "read", "multiply", "add")
+    parts += ("within",) if any(launch.estimate.rounds for launch in launches) else ()
     parts += ("stream",) if any(launch.tile.streamed_chunks for launch in launches) else ()
     columns = ["launch", "a step", "most of it", *parts, "KiB read per block", "steps"]
     rows = [

@@ -18,16 +18,16 @@ def _pick(problem):
     other = wavefront.SCHEDULE if several else stepwise.SCHEDULE
     passes = (False, True) if problem.training else (False,)
     try:
-        for backward in passes:
-            persistent.SCHEDULE.launches(problem, backward)
+        launches = [launch for backward in passes for launch in persistent.SCHEDULE.launches(problem, backward)]
     except planner.DoesNotFit as reason:
         return other, f"persistent cannot run it: {reason}"
     ours, theirs = (
         sum(estimate.pass_us(problem, name, backward) for backward in passes) for name in (persistent.NAME, other.name)
     )
+    untimed = next((f"; no device has timed its {launch.untimed}" for launch in launches if launch.untimed), "")
     if ours > theirs:
-        return other, f"persistent would take {ours:.0f} µs in all, {other.name} {theirs:.0f} µs"
-    return persistent.SCHEDULE, f"{ours:.0f} µs in all, with {other.name} {theirs:.0f} µs"
+        return other, f"persistent would take {ours:.0f} µs in all, {other.name} {theirs:.0f} µs{untimed}"
+    return persistent.SCHEDULE, f"{ours:.0f} µs in all, with {other.name} {theirs:.0f} µs{untimed}"
 
 
 class Auto(Schedule):

@@ -274,7 +274,7 @@ def test_quick_shows_every_cell_and_option_of_every_schedule_in_the_simulator():
     backward = [(case, name) for case, name in done if case.T > 1 and not case.forward_only]
     lstm_only = {"proj_size", "cell_clip", "clip_propagate_nan"}
     for schedule in schedules:
-        lacking = {"gru_reset_before", "layer_norm_rnn"} if schedule == "persistent" else set()
+        lacking = {"gru_reset_before"} if schedule == "persistent" else set()
         for seen in (
             {(case.cell, case.D) for case, name in backward if name == schedule},
             {(case.cell, 1 + (case.L > 1)) for case, name in backward if name == schedule},

@@ -114,6 +114,21 @@ def test_weights_that_are_streamed_have_a_column_of_their_own(capsys):
         assert ("stream" in said) == streams and "Weights and where they are" in said
 
 
+def test_exchanges_within_a_step_have_a_column_of_their_own(answer, capsys):
+    """Only where there are any; what of that no device has timed is told where it decides."""
+    sizes = "--hidden 512 --batch 16 --steps 10 --dtype float16 --profile h200"
+    for cell, rounds in (("layer_norm_lstm", 4), ("lstm", 0)):
+        (one,) = answer(f"plan --cell {cell} --inference {sizes}")["passes"]
+        (launch,) = one["launches"]
+        estimate = launch["estimate"]
+        parts = ("exchange", "within", "read", "multiply", "add", "stream")
+        assert launch["step_us"] == pytest.approx(sum(estimate[part] for part in parts))
+        assert estimate["rounds"] == rounds and (estimate["within"] > estimate["exchange"]) == (rounds > 1)
+        said = capsys.readouterr().out
+        assert (" within " in said) == ("no device has timed its exchanges within a step" in said) == (rounds > 0)
+        assert ("most of it exchanges within it" in said) == (launch["bound"] == "within") == (rounds > 0)
+
+
 def test_profile_of_a_machine_without_gpu_says_what_helps(monkeypatch, cannot):
     monkeypatch.setattr("numbarnn.engines.why_not", lambda name: f"no {name} today")
     said = cannot(*"plan --hidden 8 --batch 1 --steps 1".split())
@@ -146,27 +161,30 @@ def test_bad_arguments_name_what_came_and_what_was_expected(words, expected, ref
 
 
 def test_cells_of_the_library_and_of_files(answer, refused, tmp_path, capsys):
-    """By the names that `numbarnn cells` takes; what has sums or projects is not for one persistent launch."""
+    """By the names that `numbarnn cells` takes; what multiplies twice or projects is not for one persistent launch."""
     file = tmp_path / "mine.py"
     file.write_text(
         "import numbarnn as nr\n\n@nr.cell\ndef shares(x, h, p):\n"
-        "    return nr.softmax(p.W.a @ x + p.R.a @ h)\n\ndef plain(x, h, p):\n    return h\n"
+        "    return nr.softmax(p.W.a @ x + p.R.a @ h)\n\n@nr.cell\ndef twice(x, h, p):\n"
+        "    return nr.tanh(p.W.a @ x + p.R.b @ nr.tanh(p.R.a @ h))\n\ndef plain(x, h, p):\n    return h\n"
     )
     rest = "--hidden 64 --batch 4 --steps 9 --profile h200"
     found = answer(f"plan --cell peephole_lstm --schedule persistent {rest}")
     assert (found["problem"]["cell"], found["passes"][0]["schedule"]) == ("peephole_lstm", "persistent")
-    found = answer(f"plan --cell {file}:shares {rest}")
-    assert found["problem"]["cell"] == "shares" and found["passes"][0]["schedule"] != "persistent"
+    found = answer(f"plan --cell {file}:shares --schedule persistent {rest}")
+    assert (found["problem"]["cell"], found["passes"][0]["schedule"]) == ("shares", "persistent")
+    found = answer(f"plan --cell {file}:twice {rest}")
+    assert found["problem"]["cell"] == "twice" and found["passes"][0]["schedule"] != "persistent"
     found = answer(f"plan --cell projected_lstm --proj-size 32 {rest}")
     assert found["passes"][0]["schedule"] != "persistent" and "P=32" in capsys.readouterr().out
     said = refused("plan", "--cell", f"{file}:plain", *rest.split())
-    assert "put @numbarnn.cell above its equations; Cells there: shares" in said
+    assert "put @numbarnn.cell above its equations; Cells there: shares, twice" in said
     capsys.readouterr()
     found = answer(f"plan --cell tgru --input-size 65 {rest}")
     assert found["problem"]["hidden_sizes"] == [65]
     assert "layer 0: kernels have 65 units, as many as its largest state; h has 64" in capsys.readouterr().out
     said = refused("plan", "--cell", f"{file}:other", *rest.split())
-    assert "is not there; Cells there: shares" in said
+    assert "is not there; Cells there: shares, twice" in said
     assert cli.main(f"plan --cell gru --proj-size 32 {rest}".split()) == 1
     assert "proj_size is for the LSTM, a gru has no projection" in capsys.readouterr().err
 

@@ -9,8 +9,8 @@ from formed_cells import CELLS
 from formed_loops import assert_close, computed, expected, layer_of, problem
 from grouped_tiles import tiles_made
 
-PERSISTENT = {  # those with one product of h per step, and no sums
-    name for name, (cell, *_) in CELLS.items() if not cell.stages and not cell.projected
+PERSISTENT = {  # those with one product of h per step
+    name for name, (cell, *_) in CELLS.items() if not cell.num_products and not cell.projected
 }
 POINTS = [(name, "stepwise") for name in CELLS] + [(name, "persistent") for name in sorted(PERSISTENT)]
 POINTS += [(name, "wavefront") for name in ("learned_diffusion", "sak_lstm")]

@@ -207,8 +207,8 @@ PERSISTENT_WORK = 10  # how much longer those take there than a step's kernels
 
 
 def refuses(schedule, case):
-    """Whether a schedule is known to refuse a case: the cells that multiply the state twice in a step."""
-    return schedule == "persistent" and (case.proj_size > 0 or case.cell in ("gru_reset_before", "layer_norm_rnn"))
+    """Whether a schedule is known to refuse a case: those with a second product in a step."""
+    return schedule == "persistent" and (case.proj_size > 0 or case.cell == "gru_reset_before")
 
 
 def shown(case, schedule):

@@ -92,6 +92,16 @@ class Launch:
         return steps_in_all(self.steps, self.last - self.first, self.directions)
 
     @property
+    def untimed(self):
+        """What its estimate has of which no device has been timed, as text; empty: nothing."""
+        parts = {
+            "exchanges within a step": self.estimate.rounds,
+            "weights that are read at each step": self.tile.streamed_chunks,
+            "products of split float32 numbers": self.tile.math == "tf32x3",
+        }
+        return " and ".join(part for part, there in parts.items() if there)
+
+    @property
     def details(self):
         """How it is tiled and what a step is expected to take, as text."""
         tile, estimate = self.tile, self.estimate
@@ -117,7 +127,8 @@ class Launch:
         )
 
     def __str__(self):
+        bound = "exchanges within it" if self.estimate.bound == "within" else self.estimate.bound
         return (
             f"{self.layers} in {self.blocks} blocks of {self.tile.units} units and {self.sequences} sequences, "
-            f"{self.estimate.step:.2f} µs per step, most of it {self.estimate.bound}"
+            f"{self.estimate.step:.2f} µs per step, most of it {bound}"
         )
