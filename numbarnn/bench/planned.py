@@ -1,8 +1,9 @@
 """The kernels that are tiled for a problem and a device: those that `numbarnn kernels` and the tests compile.
 
 There are as many persistent kernels as there are tiles. These are those of a few problems, which between them have
-every dtype, every way to multiply, every built-in cell, cells with fewer gates of ah than of ax or none, one layer and
-several, one direction and two, aligned rows and others. And the one that is there to be read.
+every dtype, every way to multiply, every built-in cell, cells with fewer gates of ah than of ax or none, cells with
+sums over units, one layer and several, one direction and two, aligned rows and others. And the one that is there to be
+read.
 """
 
 from functools import cache
@@ -10,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn import cells
-from numbarnn.cells.library import additive_network, peephole_lstm, sru
+from numbarnn.cells.library import additive_network, layer_norm_gru, layer_norm_lstm, peephole_lstm, sru
 from numbarnn.common.precision import compute_dtype
 from numbarnn.cuda.launch import Kernel
 from numbarnn.engines.gpu import profiles
@@ -52,6 +53,9 @@ PROBLEMS = (
     problem("lstm", "float16", (2048,), 16, training=False),
     problem("gru", "bfloat16", (3072,), 64),
     problem("lstm", "float32", (2048,), 64),
+    # Blocks exchange sums over units: the one that leaves fewest registers, and two layers in a launch.
+    problem(layer_norm_lstm, "float32", (512,), 64),
+    problem(layer_norm_gru, "float16", (512, 512), 16),
 )
 SM_90_PROBLEMS = (problem("rnn_tanh", "float16", (4096,), 64),)  # of 32 MiB, which an A100 does not hold
 

@@ -8,6 +8,7 @@ import inspect
 import re
 
 from emulator.program import Program, registers_of
+from numbarnn.kernels.persistent.block import WithinStep
 
 # Bits of a number, as it is exchanged one by one.
 _LETTERS = {"float16": "u16", "bfloat16": "u16", "float32": "f32", "float64": "f64"}
@@ -87,6 +88,20 @@ def require_exchange(text, shipped):
     ordered = set(re.findall(r"\b(?:ld|st|atom|red)\.(?:volatile|relaxed|acquire|release)[\w.]*", text))
     others = ordered - promised - about_word
     assert not others, f"{others}: blocks exchange numbers by {promised} only"
+    sums = set(accesses(program, _words_of_sums(program, shipped)))
+    assert sums == (WORD if constants["has_sums"] else set()), f"words of sums over units are accessed by {sums}"
+
+
+def _words_of_sums(program, shipped):
+    """Names of the parameters that are addresses of words of sums over units: `block.WithinStep.words`."""
+    place = next(n for n, argument in enumerate(shipped.arguments) if isinstance(argument, WithinStep))
+    before, words = _arrays(shipped.arguments[:place]), len(shipped.arguments[place].words)
+    return {name for name, _ in program.parameters[7 * before + 4 : 7 * (before + words) : 7]}
+
+
+def _arrays(argument):
+    """Flat arrays in a kernel's argument."""
+    return sum(map(_arrays, argument)) if isinstance(argument, tuple) else 1
 
 
 def require_aligned_shared_memory(text):

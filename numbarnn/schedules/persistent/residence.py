@@ -27,6 +27,8 @@ MOST_SUMS = 32  # of a lane by FMA where weights are streamed, likewise
 MOST_PAIRS = 8  # (strip, chunk) pairs of a streamed group, likewise: the addresses of all are taken at once
 # For each 8 sequences beside weights where float32 numbers are split in two.
 REGISTERS_IF_SPLIT = 32
+# Of those that a cell's stages leave, what must be free beside numbers looked for ahead of time, likewise.
+REGISTERS_IF_AHEAD = 8
 
 
 class Room(NamedTuple):
@@ -152,6 +154,7 @@ def looking_ahead(tile, room):
     where weights are streamed, nor with more than 8 warps, where compiling for sm_100 has spilled some."""
     ahead = replace(tile, groups_ahead=1)
     free = _free_registers(ahead, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
+    free -= REGISTERS_IF_AHEAD if room.for_stages else 0
     few = tile.groups > 1 and tile.warps <= 8 and not tile.streamed_chunks
     return ahead if few and ahead.fragment_words <= free else tile
 
