@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+import kinks
 from cudnn_problem import weight_space
 from numbarnn import reference
 from numbarnn.bench.cases import cases
@@ -119,28 +120,8 @@ def draw(name, cell, *, T=4, B=3, input_size=2, hidden_size=3, state=True, gradi
 
 def kink_distance(recording):
     """How near a ReLU's argument comes to 0, and a cell state to a bound of the clip."""
-    bounds = recording.layout.clip_bounds
-    result = forward(recording)
-    if recording.cell == "rnn_relu":
-        return min(np.min(np.abs(a)) for a in saved(result.tape, "a"))
-    if bounds is None:
-        return np.inf
-    # c before the clip, so that those that were clipped do not count as being at a bound
-    raw = [s["f"] * s["c_prev"] + s["i"] * s["g"] for s in saved_steps(result.tape)]
-    return min(np.min(np.abs(c - bound)) for c in raw for bound in bounds)
-
-
-def saved_steps(value):
-    """The dicts that the reference's steps saved, wherever they are in its tape."""
-    if isinstance(value, dict) and "saved" in value:
-        return [value["saved"]]
-    parts = value.walks if hasattr(value, "walks") else value if isinstance(value, list | tuple) else []
-    return [found for part in parts for found in saved_steps(part)]
-
-
-def saved(tape, name):
-    """One saved quantity of every step; those without elements are left out."""
-    return [step[name] for step in saved_steps(tape) if step[name].size]
+    found = kinks.sides(recording.cell, recording.layout.clip_bounds, forward(recording))
+    return np.inf if found is None else np.min(np.abs(found))
 
 
 # ------------------------------------------------------------------------------------------------------- the reference
