@@ -77,6 +77,14 @@ def weight_space(o):
     )
 
 
+def case_of(o, T, B, **options):
+    """The `Case` of `cudnn.Options`, and of what these do not say."""
+    return Case(
+        o.cell, T, B, o.input_size, (o.hidden_size,) * o.num_layers, o.directions, o.bias_mode, o.input_mode,
+        o.proj_size, o.clip_bounds, o.clip_propagate_nan, **options,
+    )  # fmt: skip
+
+
 class Problem(problems.Problem):
     """A network of `cudnn.Options`, with the random arrays of a `Case` like it.
 
@@ -94,11 +102,9 @@ class Problem(problems.Problem):
         if lengths is None and o.layout == "seq_major_packed":
             lengths = (T,) * B
         self.lengths, self.padding_value = lengths, padding_value
-        super().__init__(Case(
-            cell, T, B, input_size, (hidden_size,) * num_layers, o.directions, o.bias_mode, o.input_mode, o.proj_size,
-            o.clip_bounds, o.clip_propagate_nan, lengths, padding_value=padding_value, state=states,
-            given=("dy", "dhy", "dcy") if gradients else ("dy",), dtype=o.dtype,
-        ))  # fmt: skip
+        given = ("dy", "dhy", "dcy") if gradients else ("dy",)
+        options = dict(lengths=lengths, padding_value=padding_value, state=states, given=given, dtype=o.dtype)
+        super().__init__(case_of(o, T, B, **options))
         self.x[self.padding] = self.dy[self.padding] = 3
 
     def expected(self):
