@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from child import in_child
 from numbarnn import cli
 from numbarnn.bench import info, report
 from numbarnn.common import install
@@ -15,8 +16,7 @@ from stub_layer import use_stub
 
 def test_import_is_quick_and_lazy():
     code = "import sys, numbarnn.cli; print(*{'numba', 'numpy', 'torch', 'rich'}.intersection(sys.modules))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.split() == []
+    assert in_child(code).split() == []
 
 
 def test_python_dash_m():
