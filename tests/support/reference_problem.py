@@ -27,7 +27,7 @@ class Problem:
         input_mode, dropout = "skip" if skip else "linear", 0.4 if masks else 0.0
         case = Case(cell, T, B, I, H, D, bias, input_mode, proj, dropout=dropout, dtype="float64")
         drawn = problems.Problem(case, SEEDS.get(cell, 0))
-        self.cell, self.H, self.D, self.bias, self.proj, self.options = cell, H, D, bias, proj, options
+        self.cell, self.H, self.options = cell, H, options
         self.parameters, self.x, self.masks = drawn.parameters, drawn.x, drawn.masks if masks else None
         # the loss is linear in the outputs: sum(dy * y) + sum(dhy * hy) + sum(dcy * cy)
         self.dy, (self.h0, *c0), (self.dhy, *dcy) = drawn.dy, drawn.states, drawn.d_states
