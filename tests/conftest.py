@@ -103,6 +103,21 @@ def toolchain(toolchain_installed, tmp_path_factory):
 
 
 @pytest.fixture
+def refused(capsys):
+    """A function that runs a command with wrong arguments: what it says to them."""
+
+    from numbarnn import cli
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*map(str, arguments)])
+        assert stop.value.code == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
 def cupy():
     return pytest.importorskip("cupy")
 

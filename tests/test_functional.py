@@ -7,6 +7,7 @@ from cases import CELLS, Case
 from comparing import assert_same_bits
 from numbarnn import functional as F
 from problems import make_problem
+from rejecting import raises
 from running import nan_filled, train
 
 by_cell = pytest.mark.parametrize("cell", CELLS)
@@ -165,10 +166,6 @@ def setup():
 
 def zeros(*shape, dtype=np.float32):
     return np.zeros(shape, dtype)
-
-
-def raises(error, *words):
-    return pytest.raises(error, match="(?s)" + ".*".join(words))
 
 
 BAD_FORWARD = {

@@ -119,11 +119,6 @@ class Layout:
         """The names of the parameters per unit."""
         return tuple(name for name, shape in self.own.items() if shape == ("H",))
 
-    @property
-    def scalars(self):
-        """The names of the parameters of which there is one number."""
-        return tuple(name for name, shape in self.own.items() if shape == ())
-
     def shapes(self, width="H", heads=1):
         """Name -> shape of every parameter, in letters. `width`: of h, "P" with a projection."""
         columns = f"{width}/{heads}" if heads > 1 else width

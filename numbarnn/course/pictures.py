@@ -29,15 +29,13 @@ def _box(axis, place, text, colour, size=10, at=(0.5, 0.5)):
     axis.text(x + width * at[0], y + height * at[1], text, ha="center", va="center", fontsize=size)
 
 
-def _node(axis, x, y, text, radius=0.24):
-    axis.add_patch(Circle((x, y), radius, fc="white", ec=LINE, lw=1, zorder=3))
+def _node(axis, x, y, text):
+    axis.add_patch(Circle((x, y), 0.24, fc="white", ec=LINE, lw=1, zorder=3))
     axis.text(x, y, text, ha="center", va="center", fontsize=11, zorder=4)
 
 
-def _arrow(axis, start, end, colour=LINE, curve=0.0, width=1.4):
+def _arrow(axis, start, end, colour=LINE, width=1.4):
     way = {"arrowstyle": "-|>", "color": colour, "lw": width, "shrinkA": 0, "shrinkB": 0}
-    if curve:
-        way["connectionstyle"] = f"arc3,rad={curve}"
     axis.annotate("", end, start, arrowprops=way)
 
 

@@ -84,22 +84,8 @@ def gradcheck(
     values = _values(layer, steps, batch, random)
     draws = bool(layer.stack.cell.noise or layer.stack.cell.drop_connect or layer.dropout)
 
-    def run(training):
-        layer.training_calls = 0  # the same random numbers
-        layer.load_state_dict({name: values[name] for name in layer.parameters})
-        states = tuple(with_each(_state(values, name), engine.from_host) for name in layer.stack.cell.states)
-        x = engine.from_host(values["x"])
-        return (layer.forward if training else layer)(x, states if len(states) > 1 else states[0])
-
-    def outputs(result):
-        y, state = result[:2]
-        return [y, *(state if isinstance(state, tuple) else (state,))]
-
-    def parts(results):
-        return [array for one in results for array in state_arrays(one)]
-
-    *result, tape = run(training=True)
-    weights_of = with_each(outputs(result), lambda output: random.standard_normal(output.shape))
+    outputs, tape = _run(layer, values, training=True)
+    weights_of = with_each(outputs, lambda output: random.standard_normal(output.shape))
     dy, *d_state = with_each(weights_of, engine.from_host)
     gradients = layer.backward(tape, dy, tuple(d_state) if len(d_state) > 1 else d_state[0])
     states = gradients.state if isinstance(gradients.state, tuple) else (gradients.state,)
@@ -108,7 +94,8 @@ def gradcheck(
         found |= _by_layer(name, state)
 
     def loss():
-        pairs = zip(parts(outputs(run(training=draws))), parts(weights_of), strict=True)
+        outputs = _run(layer, values, training=draws)[0]
+        pairs = zip(_arrays(outputs), _arrays(weights_of), strict=True)
         return sum(float(np.sum(engine.to_host(output) * weight)) for output, weight in pairs)
 
     errors = {name: _error(engine.to_host(gradient), values[name], loss) for name, gradient in found.items()}
@@ -116,6 +103,23 @@ def gradcheck(
     if not check.ok:
         raise ValueError(f"the backward of cell {layer.stack.cell.name!r} is wrong; {check}")
     return check
+
+
+def _run(layer, values, training):
+    """([y and the final states] of a call with these values, its tape), always with the same random numbers; without a
+    tape in inference."""
+    engine, names = layer.engine, layer.stack.cell.states
+    layer.training_calls = 0
+    layer.load_state_dict({name: values[name] for name in layer.parameters})
+    states = tuple(with_each(_state(values, name), engine.from_host) for name in names)
+    call = layer.forward if training else layer
+    y, state, *tape = call(engine.from_host(values["x"]), states if len(states) > 1 else states[0])
+    return [y, *(state if isinstance(state, tuple) else (state,))], *tape
+
+
+def _arrays(results):
+    """All arrays of results, of which states may be one for each layer."""
+    return [array for one in results for array in state_arrays(one)]
 
 
 def _require_gradients_of_values(cell):

@@ -310,7 +310,9 @@ class Buffers:
             return None
         if type(array) is list:
             return [self.take((name, layer), part) for layer, part in enumerate(array)]
-        self._made[name] = array = self.engine.settled(self._allocate, name, array, own)
+        if self.engine.records_jobs:
+            array = self.engine.settled(self._allocate, name, array, own)
+        self._made[name] = array
         return array
 
     def borrow(self, name, array):

@@ -17,11 +17,11 @@ def mulhilo32(a, b):
     return (product >> np.uint64(32)).astype(np.uint32), product.astype(np.uint32)
 
 
-def philox4x32(counter, key, rounds=10):
+def philox4x32(counter, key):
     """(..., 4) uint32 words of a counter (..., 4) and a key (2,) of words."""
     counter = np.asarray(counter, np.uint32)
     key = [int(word) for word in key]
-    for _ in range(rounds):
+    for _ in range(10):
         hi0, lo0 = mulhilo32(0xD2511F53, counter[..., 0])
         hi1, lo1 = mulhilo32(0xCD9E8D57, counter[..., 2])
         k0, k1 = np.uint32(key[0]), np.uint32(key[1])

@@ -73,19 +73,6 @@ def page(tmp_path):
 
 
 @pytest.fixture
-def refused(capsys):
-    """A function that runs a command with wrong arguments: what it says to them."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            cli.main([*arguments])
-        assert stop.value.code == 2
-        return capsys.readouterr().err
-
-    return run
-
-
-@pytest.fixture
 def cannot(capsys):
     """A function that runs a command which cannot do what it is asked: what it says."""
 

@@ -11,7 +11,6 @@ import formed_loops
 import numbarnn as nr
 from cases import Case
 from equations import LIBRARY
-from numbarnn import cli
 from numbarnn.bench import own_cells
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.speed import command as speed
@@ -207,11 +206,11 @@ def test_a_cell_that_is_not_there(text, words, tmp_path, refused):
     assert all(word in said for word in words)
 
 
-def test_sizes_that_a_cell_cannot_have(tmp_path, capsys):
+def test_sizes_that_a_cell_cannot_have(tmp_path, cannot):
     file = tmp_path / "headed.py"
     file.write_text("import numbarnn as nr\n\nfour = nr.cell(nr.cells.library.slstm, heads=4)\n")
-    assert cli.main(["cells", "--cell", f"{file}:four", "--shape", "2,1,3,6,1", "--device", "cpu"]) == 1
-    assert "four cannot have the sizes 2,1,3,6,1" in capsys.readouterr().err
+    said = cannot("cells", "--cell", f"{file}:four", "--shape", "2,1,3,6,1", "--device", "cpu")
+    assert "four cannot have the sizes 2,1,3,6,1" in said
 
 
 SMALL = "cells --device cpu --shape 3,2,4,5,2 --rounds 1 --threads 1".split()

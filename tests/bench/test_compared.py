@@ -105,18 +105,15 @@ def test_results_without_a_common_problem_are_refused(tmp_path, cannot):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"results": [{"saved_bytes": 1}]}', '{"results": []}'])
-def test_another_file_is_refused(content, tmp_path, capsys):
+def test_another_file_is_refused(content, tmp_path, cannot):
     path = tmp_path / "other.json"
     path.write_text(content)
-    assert cli.main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 1
-    assert "other.json is no result of numbarnn bench" in capsys.readouterr().err
+    assert "other.json is no result of numbarnn bench" in cannot("report", path, "--html", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["report", str(tmp_path / "none.json")])
-    assert ended.value.code == 2 and "not a file" in capsys.readouterr().err
+def test_a_file_that_is_not_there_is_refused(tmp_path, refused):
+    assert "not a file" in refused("report", tmp_path / "none.json")
 
 
 # ------------------------------------------------------------------------------------------------------ the ceilings

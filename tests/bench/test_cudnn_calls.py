@@ -13,7 +13,7 @@ import gc
 import numpy as np
 import pytest
 
-from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, STANDARD, Problem, as_id, as_weight_space, pack, unpack
+from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, STANDARD, Problem, as_id, as_weight_space
 from emulator import cupy_module
 from emulator.cupy_module import device_memory
 from numbarnn.bench.peers import cudnn
@@ -103,7 +103,7 @@ def test_layouts_agree_bit_for_bit(either):
     runs = [Problem("lstm", 3, 5, layout=layout, **kinds) for layout in options.LAYOUTS]
     first, *others = [problem.run(either) for problem in runs]
     for name, value in ((name, value) for other in others for name, value in other.items()):
-        mask = runs[0].valid if name in ("y", "dx") else ...
+        mask = ~runs[0].padding if name in ("y", "dx") else ...
         np.testing.assert_array_equal(value[mask], first[name][mask], err_msg=name)
 
 
@@ -115,7 +115,7 @@ def test_two_runs_give_the_same_bits(either):
 
 def test_inference_equals_training_and_keeps_no_reserve(either):
     problem = Problem("lstm", 3, 5, 2, dtype="float64")
-    rnn, arguments = problem.rnn(either), (problem.x, problem.hx, problem.cx, problem.parameters)
+    rnn, arguments = problem.rnn(either), (problem.x, problem.h, problem.c, problem.parameters)
     training, inference = rnn.forward(*arguments)[:3], rnn.forward(*arguments, training=False)
     assert inference[3] is None
     for one, other in zip(training, inference, strict=False):
@@ -125,7 +125,7 @@ def test_inference_equals_training_and_keeps_no_reserve(either):
 def test_dw_is_added_to_and_left_alone(either):
     problem = Problem("lstm", 3, 5, dtype="float64")
     rnn = problem.rnn(either)
-    reserve = rnn.forward(problem.x, problem.hx, problem.cx, problem.parameters)[3]
+    reserve = rnn.forward(problem.x, problem.h, problem.c, problem.parameters)[3]
     rnn.backward_data(reserve, problem.dy)
     once = rnn.backward_weights(reserve)
     start = np.ones_like(once)
@@ -137,7 +137,7 @@ def test_dw_is_added_to_and_left_alone(either):
 def test_dropout_is_between_layers_and_only_in_training(real):
     """Its masks are cuDNN's own: one seed gives one y, another seed another y, and inference has none."""
     problem = Problem("gru", 3, 33, 2, dtype="float64")
-    arguments = (problem.x, problem.hx, None, problem.parameters)
+    arguments = (problem.x, problem.h, None, problem.parameters)
     first, same, other = (cudnn.Rnn("gru", 3, 33, 2, dropout=0.5, seed=seed, dtype="float64") for seed in (1, 1, 2))
     ys = [rnn.forward(*arguments)[0] for rnn in (first, same, other)]
     np.testing.assert_array_equal(ys[0], ys[1])
@@ -168,14 +168,6 @@ def test_padding_that_cudnn_does_not_fill_shows(session):
     assert np.isnan(rnn.forward(*arguments, padding_value=None)[0][2:, 0]).all()
 
 
-def test_packing_helpers_of_the_tests():
-    padded = np.arange(24.0).reshape(4, 3, 2)
-    packed = pack(padded, (4, 2, 1))
-    np.testing.assert_array_equal(packed[:, 0], [0, 2, 4, 6, 8, 12, 18])
-    restored = unpack(packed, (4, 2, 1), 4)
-    np.testing.assert_array_equal(pack(restored, (4, 2, 1)), packed)
-
-
 @pytest.mark.parametrize("chosen", LAYOUTS_OF_WEIGHTS, ids=as_id)
 def test_the_weight_space_is_cudnns_and_split_is_the_reverse_of_join(either, chosen):
     rnn = cudnn.Rnn(**chosen, session=either)
@@ -191,7 +183,7 @@ def prepared(problem, session, training=True):
     """A `Prepared` of a problem, and its network."""
     rnn = problem.rnn(session)
     gradients = {"dy": problem.dy, "dhy": problem.dhy, "dcy": problem.dcy} if training else {}
-    return rnn.prepare(problem.x, problem.hx, problem.cx, problem.parameters, **gradients), rnn
+    return rnn.prepare(problem.x, problem.h, problem.c, problem.parameters, **gradients), rnn
 
 
 @pytest.mark.parametrize("name", ("lstm", "gru-bfloat16", "lstm-projection", "gru-persist_dynamic", "rnn_tanh-small_h"))
@@ -199,8 +191,7 @@ def prepared(problem, session, training=True):
 def test_a_prepared_call_gives_the_same_again_and_again(session, name, recorded):
     """The gradients of weights among them, which cuDNN adds to what is there; with a graph and without."""
     session.library.not_recorded = () if recorded else range(4)
-    problem = Problem(**OPTIONS[name])
-    problem.padding_value = 0.0
+    problem = Problem(**OPTIONS[name], padding_value=0.0)
     call, rnn = prepared(problem, session)
     calls, runs = len(session.library.calls), session.library.runs
     for _ in range(3):
@@ -219,8 +210,7 @@ def test_a_prepared_call_gives_the_same_again_and_again(session, name, recorded)
 @pytest.mark.parametrize("algorithm", options.ALGORITHMS)
 def test_prepared_calls_give_what_calls_give(real, algorithm, record_property):
     """Again and again, as one CUDA graph where cuDNN can be recorded; which that is, is recorded."""
-    problem = Problem("lstm", 64, 64, T=5, B=8, algorithm=algorithm)
-    problem.padding_value = 0.0
+    problem = Problem("lstm", 64, 64, T=5, B=8, algorithm=algorithm, padding_value=0.0)
     try:
         call, rnn = prepared(problem, real)
     except cudnn.CudnnError as error:
@@ -260,7 +250,7 @@ def test_a_prepared_inference_does_no_more_than_forward(session):
     assert set(call.results()) == {"y", "hy"}
     assert session.library.calls.count("cudnnRNNForward") == 2, "once to begin with, once recorded"
     assert "cudnnRNNBackwardData_v8" not in session.library.calls
-    np.testing.assert_array_equal(call.results()["y"], problem.rnn(session).forward(problem.x, problem.hx, None,
+    np.testing.assert_array_equal(call.results()["y"], problem.rnn(session).forward(problem.x, problem.h, None,
                                   problem.parameters, training=False)[0])  # fmt: skip
 
 
@@ -279,7 +269,7 @@ def test_nothing_is_left_behind(session):
     used = device_memory.used
     problem = Problem("lstm", 3, 5, 2, dropout=0.5)
     rnn = problem.rnn(session)
-    reserve = rnn.forward(problem.x, problem.hx, problem.cx, problem.parameters)[3]
+    reserve = rnn.forward(problem.x, problem.h, problem.c, problem.parameters)[3]
     rnn.backward_data(reserve, problem.dy)
     rnn.backward_weights(reserve)
     call = prepared(Problem("lstm", 3, 5, 2), session)[0]
@@ -306,7 +296,7 @@ def test_a_failed_call_leaves_nothing_behind(session, monkeypatch):
         monkeypatch.setattr(device_memory, "allocate", lambda size, left=left: allocate(size) if next(left, None)
                             is not None else no_room(size))  # fmt: skip
         try:
-            rnn.forward(problem.x, problem.hx, problem.cx, problem.parameters)
+            rnn.forward(problem.x, problem.h, problem.c, problem.parameters)
         except RuntimeError as error:
             assert "no room" in str(error)
         else:

@@ -13,6 +13,7 @@ from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile import units
 from numbarnn.compile.specialise import backward_function, forward_function, specialise
 from numbarnn.reference.philox import philox4x32
+from reference_problem import central_differences
 
 CLIPPED = {"clipped": lstm.clipped(True), "clipped_nan_too": lstm.clipped(False)}
 ALL_CELLS = cells.CELLS | CLIPPED | GENERAL
@@ -84,15 +85,10 @@ def test_backward_is_the_derivative_of_forward(cell, seed):
     if cell.name == "rnn_relu":
         assert abs(point[0] + point[1]) > 10 * step  # not at the kink
 
-    def loss(point):
+    def loss():
         return sum(d * value for d, value in zip(d_state, step_forward(cell, *parts_of(cell, point))[0], strict=True))
 
-    numeric = []
-    for k in range(len(point)):
-        above, below = point.copy(), point.copy()
-        above[k] += step
-        below[k] -= step
-        numeric.append((loss(above) - loss(below)) / (2 * step))
+    numeric = central_differences(loss, point, step)
     ax, ah, state, per_unit = parts_of(cell, point)
     new_state, saved = step_forward(cell, ax, ah, state, per_unit)
     d_ax, d_ah, d_before, d_per_unit = step_backward(cell, saved, state, new_state, tuple(d_state), per_unit)

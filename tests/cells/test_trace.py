@@ -1,13 +1,11 @@
 """What equations become: gates, products, vectors, biases, saved values, source; and `show`."""
 
 import inspect
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from child import in_child
 from numbarnn import cells
 from numbarnn.cells import Cell, library
 from numbarnn.cells.definition import Given
@@ -165,19 +163,13 @@ def test_variables_do_not_hide_functions():
 def test_the_same_text_in_every_process():
     """Caches of compiled code are keyed by it."""
     program = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parents[1] / "support")!r})
-from trace_cases import FUNCTIONS
-from numbarnn.cells.tracing import cell
-print("".join(cell(function, save=save).source for function in FUNCTIONS.values() for save in ("gates", "minimal")))
-"""
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        ).stdout
-        for seed in ("1", "2")
-    }  # fmt: skip
+        import sys
+        sys.path.insert(0, {str(Path(__file__).parents[1] / "support")!r})
+        from trace_cases import FUNCTIONS
+        from numbarnn.cells.tracing import cell
+        print("".join(cell(one, save=save).source for one in FUNCTIONS.values() for save in ("gates", "minimal")))
+    """
+    texts = {in_child(program, PYTHONHASHSEED=seed) for seed in ("1", "2")}
     assert len(texts) == 1 and len(texts.pop()) > 1000
 
 

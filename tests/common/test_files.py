@@ -201,25 +201,21 @@ def test_outputs_are_all_that_commands_have():
 
 
 @pytest.mark.parametrize("name, option", OUTPUTS)
-def test_unwritable_files_are_refused_before_the_work(name, option, folder, monkeypatch, capsys):
+def test_unwritable_files_are_refused_before_the_work(name, option, folder, monkeypatch, refused):
     (folder / "file").write_text("in the way")
     (folder / "folder.png").mkdir()
     refusals = {"none/x.png": "directory that exists", "folder.png": "the directory", "file/x.png": "that exists"}
     before = names(folder)
     for path, words in refusals.items():
-        with pytest.raises(SystemExit) as stop:
-            cli.main([*COMMANDS[name], option, path])
-        said = capsys.readouterr().err
-        assert stop.value.code == 2 and f"argument {option}: " in said and repr(path) in said and words in said
+        said = refused(*COMMANDS[name], option, path)
+        assert f"argument {option}: " in said and repr(path) in said and words in said
 
     def refuse(self):
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "touch", refuse)  # as a folder does for anybody but root
-    with pytest.raises(SystemExit) as stop:
-        cli.main([*COMMANDS[name], option, "x.png"])
-    said = capsys.readouterr().err
-    assert stop.value.code == 2 and f"argument {option}: expected a file that can be written, got 'x.png'" in said
+    said = refused(*COMMANDS[name], option, "x.png")
+    assert f"argument {option}: expected a file that can be written, got 'x.png'" in said
     assert "Permission denied" in said
     assert names(folder) == before
 
@@ -269,10 +265,8 @@ def test_results_are_shown_although_the_disk_is_full(name, option, folder, quick
     assert set(names(folder)) - {"proof"} == {"results.png", "words.txt"}
 
 
-def test_two_results_in_one_file(folder, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main([*CHECK, "--json", "x", "--html", "./x"])
-    assert stop.value.code == 2 and "--json and --html name the same file, 'x'" in capsys.readouterr().err
+def test_two_results_in_one_file(folder, refused):
+    assert "--json and --html name the same file, 'x'" in refused(*CHECK, "--json", "x", "--html", "./x")
 
 
 def test_memory_and_files_that_end_a_command(monkeypatch, capsys):

@@ -1,16 +1,13 @@
 """Kernel.bind without a GPU: what the driver is called with, errors; the simulator. test_arguments.py: packing."""
 
 import ctypes
-import os
-import subprocess
-import sys
-import textwrap
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numba import cuda
 
+from child import in_child
 from numbarnn.cuda import driver
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
@@ -286,21 +283,13 @@ print("simulated")
 
 
 def test_simulator_runs_the_kernel_on_numpy_arrays():
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(IN_SIMULATOR)],
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.stdout.strip() == "simulated", ran.stderr
+    assert in_child(IN_SIMULATOR, NUMBA_ENABLE_CUDASIM="1") == "simulated\n"
 
 
 def test_import_needs_neither_cupy_nor_a_driver():
-    program = """
+    in_child("""
         import sys
         sys.modules["cupy"] = None
         import numbarnn.cuda.launch
         assert "cuda.bindings.driver" not in sys.modules
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=120)
+    """)

@@ -6,13 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from gpu_stand_in import B, H, Memory, Pointer, T, layer_and_input, make_engine, steady
+from gpu_stand_in import B, H, Memory, Pointer, T, layer_and_input, steady
 from numbarnn.engines.gpu import buffer_pool
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    return make_engine(monkeypatch)
 
 
 def test_other_streams_wait_for_the_call_before(gpu):

@@ -4,16 +4,11 @@ import random
 
 import pytest
 
-from gpu_stand_in import B, H, T, layer_and_input, make_engine, steady
+from gpu_stand_in import B, H, T, layer_and_input, steady
 from numbarnn.engines.gpu import engine as device
 from numbarnn.engines.gpu import graphs
 
 BATCHES = 200
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    return make_engine(monkeypatch)
 
 
 def many(cupy, *shape):

@@ -10,7 +10,7 @@ import pytest
 import numbarnn
 from equations import weighted
 from general_cells import GENERAL, UNEVEN
-from gpu_stand_in import B, H, T, calls_name_their_memory, make_engine, steady
+from gpu_stand_in import B, H, T, calls_name_their_memory, steady
 from numbarnn.cells import Cell, library
 from numbarnn.common import code_cache
 from numbarnn.cuda import launch
@@ -59,11 +59,6 @@ def cases():
 
 
 CASES = list(cases())
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    return make_engine(monkeypatch)
 
 
 def layer_and_calls(cupy, cell, schedule, options, given):

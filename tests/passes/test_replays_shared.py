@@ -6,13 +6,8 @@ import threading
 import pytest
 
 import numbarnn
-from gpu_stand_in import Array, H, layer_and_input, make_engine
+from gpu_stand_in import Array, H, layer_and_input
 from numbarnn.cuda import cublas, gemm
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    return make_engine(monkeypatch)
 
 
 def test_a_call_in_a_capture_of_the_callers_is_refused(gpu, monkeypatch):

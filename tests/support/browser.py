@@ -7,7 +7,6 @@
 It speaks over two pipes (--remote-debugging-pipe): messages are JSON, each ended by a zero byte. No driver, no port.
 """
 
-import base64
 import fcntl
 import json
 import os
@@ -153,10 +152,6 @@ class Page:
         """Let the system's theme be "light" or "dark"."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.evaluate(f"new Promise(done => {TWO_FRAMES})")  # the page is told with the next frame
-
-    def picture(self, whole=True):
-        """The page as PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"])
 
 
 @contextmanager

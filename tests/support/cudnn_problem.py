@@ -4,10 +4,12 @@ from itertools import product
 
 import numpy as np
 
+import problems
+from cases import Case
 from numbarnn import reference
+from numbarnn.bench.cases import sequences
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn.options import BIAS_MODES, CELLS
-from numbarnn.common.precision import numpy_dtype
 from numbarnn.weights import WeightSpace
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -75,70 +77,40 @@ def weight_space(o):
     )
 
 
-def pack(padded, lengths):
-    """(T, B, n) -> (sum of lengths, n): time after time, the sequences that are not over; lengths descend."""
-    return padded[np.arange(len(padded))[:, None] < np.asarray(lengths)]
+def case_of(o, T, B, **options):
+    """The `Case` of `cudnn.Options`, and of what these do not say."""
+    return Case(
+        o.cell, T, B, o.input_size, (o.hidden_size,) * o.num_layers, o.directions, o.bias_mode, o.input_mode,
+        o.proj_size, o.clip_bounds, o.clip_propagate_nan, **options,
+    )  # fmt: skip
 
 
-def unpack(packed, lengths, T):
-    """The reverse of `pack`, with NaN in the padding."""
-    padded = np.full((T, len(lengths), packed.shape[1]), np.nan, packed.dtype)
-    padded[np.arange(T)[:, None] < np.asarray(lengths)] = packed
-    return padded
-
-
-class Problem:
-    """A network of `cudnn.Options`, with random arrays of its dtype: weights of ±1/√H, the rest normal.
+class Problem(problems.Problem):
+    """A network of `cudnn.Options`, with the random arrays of a `Case` like it.
 
     Attributes:
-        parameters: name -> array.
-        x, dy: (T, B, ...), whatever the layout. hx, cx, dhy, dcy: (L*D, B, ...) or None.
+        x, dy: (T, B, ...), whatever the layout; 3 in padding.
+        h, c, dhy, dcy: (L*D, B, ...) or None.
         lengths: B ints, or None.
     """
 
     def __init__(
-        self, cell, input_size, hidden_size, num_layers=1, *, T=4, B=3, lengths=None, padding_value=0.5, seed=0,
-        states=True, gradients=True, **chosen,
+        self, cell, input_size, hidden_size, num_layers=1, *, T=4, B=3, lengths=None, padding_value=0.5, states=True,
+        gradients=True, **chosen,
     ):  # fmt: skip
-        self.options = cudnn.Options(cell, input_size, hidden_size, num_layers, **chosen)
-        if lengths is None and self.options.layout == "seq_major_packed":
+        self.options = o = cudnn.Options(cell, input_size, hidden_size, num_layers, **chosen)
+        if lengths is None and o.layout == "seq_major_packed":
             lengths = (T,) * B
-        self.T, self.B, self.lengths, self.padding_value = T, B, lengths, padding_value
-        o, dtype, rng = self.options, numpy_dtype(self.options.dtype), np.random.default_rng(seed)
-        self.dtype = dtype
+        self.lengths, self.padding_value = lengths, padding_value
+        given = ("dy", "dhy", "dcy") if gradients else ("dy",)
+        options = dict(lengths=lengths, padding_value=padding_value, state=states, given=given, dtype=o.dtype)
+        super().__init__(case_of(o, T, B, **options))
+        self.x[self.padding] = self.dy[self.padding] = 3
 
-        def normal(*shape):
-            return rng.standard_normal(shape).astype(dtype)
-
-        self.parameters = {
-            name: (rng.uniform(-1, 1, shape) / hidden_size**0.5).astype(dtype)
-            for name, shape in weight_space(o).shapes.items()
-        }
-        parts, width = num_layers * o.directions, o.output_size
-        self.x, self.dy = normal(T, B, input_size), normal(T, B, width)
-        h, c = (parts, B, o.state_size), (parts, B, hidden_size)
-        self.hx, self.cx = (normal(*h) if states else None), (normal(*c) if states and o.has_c else None)
-        self.dhy, self.dcy = (normal(*h) if gradients else None), (normal(*c) if gradients and o.has_c else None)
-
-    @property
-    def valid(self):
-        """(T, B) of bool: what is no padding."""
-        lengths = [self.T] * self.B if self.lengths is None else self.lengths
-        return np.arange(self.T)[:, None] < np.asarray(lengths)
-
-    def expected(self, parameters=None, **changed):
-        """Name -> what the reference computes, in the shapes of cuDNN's results; `changed` are other parameters."""
-        o, wide = self.options, {}
-        parameters = self.parameters if parameters is None else parameters
-        for name, value in {**parameters, "x": self.x, "hx": self.hx, "cx": self.cx, "dy": self.dy}.items():
-            wide[name] = None if value is None else value.astype(np.float64)
-        x, hx, cx, dy = (wide.pop(name) for name in ("x", "hx", "cx", "dy"))
-        result = reference.forward(
-            o.cell, x, wide, hx, cx, lengths=self.lengths, cell_clip=o.clip_bounds,
-            clip_propagate_nan=o.clip_propagate_nan, padding_value=self.padding_value,
-        )  # fmt: skip
-        dstate = [None if value is None else value.astype(np.float64) for value in (self.dhy, self.dcy)]
-        gradients = reference.backward(result, dy, *dstate)
+    def expected(self):
+        """Name -> what the reference computes, in the shapes of cuDNN's results."""
+        result = self.reference()
+        gradients = reference.backward(result, self.dy, self.dhy, self.dcy)
         states = {"hy": result.hy, "cy": result.cy, "dhx": gradients.dhx, "dcx": gradients.dcx}
         values = {"y": result.y, "dx": gradients.dx, **gradients.params}
         return values | {name: np.concatenate(value) for name, value in states.items() if value is not None}
@@ -146,13 +118,13 @@ class Problem:
     def laid_out(self, array):
         """A (T, B, n) array in the options' layout."""
         if self.options.layout == "seq_major_packed":
-            return pack(array, self.lengths)
+            return sequences.pack(array, np.array(self.lengths))
         return array.swapaxes(0, 1) if self.options.layout == "batch_major_unpacked" else array
 
     def padded(self, array):
         """The reverse of `laid_out`."""
         if self.options.layout == "seq_major_packed":
-            return unpack(array, self.lengths, self.T)
+            return sequences.unpack(array, np.array(self.lengths), self.case.T, np.nan)
         return array.swapaxes(0, 1) if self.options.layout == "batch_major_unpacked" else array
 
     def rnn(self, session=None):
@@ -164,7 +136,7 @@ class Problem:
         """Name -> what cuDNN computes, sequences as (T, B, n)."""
         rnn = self.rnn(session)
         y, hy, cy, reserve = rnn.forward(
-            self.laid_out(self.x), self.hx, self.cx, self.parameters, self.lengths, self.padding_value
+            self.laid_out(self.x), self.h, self.c, self.parameters, self.lengths, self.padding_value
         )
         dx, dhx, dcx = rnn.backward_data(reserve, self.laid_out(self.dy), self.dhy, self.dcy)
         gradients = {name: view.copy() for name, view in rnn.split(rnn.backward_weights(reserve)).items()}
@@ -177,7 +149,7 @@ class Problem:
         """The largest error that passes: ROUNDINGS and the longest sum's, as in cases.py; halves round more."""
         o, eps = self.options, EPS[self.options.dtype]
         widest = max(o.input_size, o.output_size) + o.hidden_size
-        limit = eps * (ROUNDINGS + max(widest, self.T * self.B) ** 0.5)
+        limit = eps * (ROUNDINGS + max(widest, self.case.T * self.case.B) ** 0.5)
         if o.math in ("default", "tensor_op_allow_conversion") and o.dtype == "float32":
             limit *= EPS["float16"] / eps  # TF32 and float16 have 10 bits of a fraction
         return limit
@@ -189,10 +161,10 @@ class Problem:
         packed = self.options.layout == "seq_major_packed"
         for name, value in values.items():
             if name == "dx" or (name == "y" and packed):
-                value, wanted = value[self.valid], expected[name][self.valid]
+                value, wanted = value[~self.padding], expected[name][~self.padding]
             else:
                 wanted = expected[name]
-            assert value.dtype == self.dtype and value.shape == wanted.shape, f"{what} {name}"
+            assert value.dtype == self.x.dtype and value.shape == wanted.shape, f"{what} {name}"
             found = np.max(np.abs(value.astype(np.float64) - wanted)) / max(1.0, np.max(np.abs(wanted)))
             if not found <= self.limit:  # so that NaN fails
                 problems.append(f"{name} {found:.2e}")

@@ -11,6 +11,7 @@ from itertools import count
 import numpy as np
 
 import equations
+import kinks
 import numbarnn
 from cases import SEED
 from numbarnn import reference
@@ -272,16 +273,11 @@ def _head_of_rows(rows, gates, heads):
 
 def side_distance(case, result):
     """How near a ReLU comes to its kink, or a cell state to a bound; what is exactly 0 everywhere has inputs of 0."""
-    if case.cell != "rnn_relu" and case.cell_clip is None:
+    found = kinks.sides(case.cell, case.cell_clip, result)
+    if found is None:
         return np.inf
-    walks = [walk for layer in result.tape.walks for pieces in layer for walk in pieces]
-    steps = [step["saved"] for walk in walks for step in walk]
-    if case.cell_clip is None:
-        a = np.concatenate([np.abs(step["a"]).ravel() for step in steps])
-        return np.min(a[a > 0], initial=np.inf)
-    bounds = case.cell_clip if isinstance(case.cell_clip, tuple) else (-case.cell_clip, case.cell_clip)
-    c = np.concatenate([step["unclipped"].ravel() for step in steps])
-    return min(np.min(np.abs(c[np.isfinite(c)] - bound), initial=np.inf) for bound in bounds)
+    there = np.isfinite(found) if case.cell_clip else found != 0
+    return np.min(np.abs(found[there]), initial=np.inf)
 
 
 @lru_cache(maxsize=64)

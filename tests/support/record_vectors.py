@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+import torch_peer
 import vectors
 from numbarnn.bench.peers import cudnn
 from numbarnn.common.precision import HALVES, numpy_dtype
@@ -38,33 +39,8 @@ def run_torch(recording, dtype):
     """Quantity -> what torch.nn's layer computes on the CPU."""
     import torch
 
-    inputs, parameters = recording.cast(dtype)
-    o = recording.layout
-    options = {"nonlinearity": o.cell.removeprefix("rnn_")} if o.cell.startswith("rnn_") else {}
-    options |= {"proj_size": o.proj_size} if o.proj_size else {}
-    make = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(o.cell, torch.nn.RNN)
-    layer = make(
-        o.input_size, o.hidden_size, o.num_layers, bias=o.bias_mode == "double", bidirectional=o.bidirectional,
-        dtype=getattr(torch, dtype), **options,
-    )  # fmt: skip
-    layer.load_state_dict({name: torch.from_numpy(array) for name, array in parameters.items()})
-    leaves = {name: torch.from_numpy(inputs[name]).requires_grad_() for name in ("x", "hx", "cx") if name in
-              recording.inputs}  # fmt: skip
-    x, state = leaves["x"], tuple(leaves[name] for name in ("hx", "cx") if name in leaves)
-    if recording.lengths:
-        x = torch.nn.utils.rnn.pack_padded_sequence(x, list(recording.lengths), enforce_sorted=False)
-    y, final = layer(x, (state if o.has_c else state[0]) if state else None)
-    if recording.lengths:
-        padded = torch.nn.utils.rnn.pad_packed_sequence
-        y = padded(y, padding_value=recording.padding_value, total_length=len(inputs["x"]))[0]
-    outputs = dict(zip(vectors.OUTPUTS, (y, *(final if o.has_c else (final,))), strict=False))
-    given = {"y": "dy", "hy": "dhy", "cy": "dcy"}
-    pairs = [(outputs[name], inputs[d]) for name, d in given.items() if d in recording.inputs]
-    torch.autograd.backward([output for output, _ in pairs], [torch.from_numpy(d) for _, d in pairs])
-    values = {name: output.detach() for name, output in outputs.items()}
-    values |= {f"d{name}": leaf.grad for name, leaf in leaves.items()}
-    values |= {name: parameter.grad for name, parameter in layer.named_parameters()}
-    return {name: value.numpy() for name, value in values.items()}
+    problem = vectors.Problem(recording, dtype)
+    return problem.by_quantity(torch_peer.values(torch, problem))
 
 
 def torch_source():

@@ -2,61 +2,36 @@
 
 import numpy as np
 
+import kinks
+import problems
+from cases import Case
 from numbarnn import reference
 
 GATES = {"lstm": 4, "gru": 3, "gru_reset_before": 3, "rnn_tanh": 1, "rnn_relu": 1}
 CELLS = list(GATES)
-BIASES = {"double": ("bias_ih", "bias_hh"), "input": ("bias_ih",), "recurrent": ("bias_hh",), "none": ()}
+# For the ReLU: a seed with which no unit comes near its kink and no gradient is all zero (both are asserted).
+SEEDS = {"rnn_relu": 9}
 
 
 class Problem:
     """A cell with random parameters, input, states, masks and output gradients, all float64.
 
-    Options as in `reference.forward`, with skip, proj and bias (a name in BIASES) for what parameters there are. Any of
+    Options as in `reference.forward`, with skip, proj and bias (as `Case` has it) for what parameters there are. Any of
     them can be changed afterwards: they are what `forward` passes on.
     """
 
     def __init__(
-        self,
-        cell,
-        T=3,
-        B=2,
-        I=3,  # noqa: E741 - the legend's letter
-        H=(4, 3),
-        D=1,
-        bias="double",
-        masks=False,
-        skip=False,
-        proj=0,
-        seed=0,
+        self, cell, T=3, B=2, I=3, H=(4, 3), D=1, bias="double", masks=False, skip=False, proj=0,  # noqa: E741
         **options,
-    ):
-        rng = np.random.default_rng(seed)
-        self.cell, self.H, self.D, self.bias, self.proj, self.options = cell, H, D, bias, proj, options
-        outputs = [proj or size for size in H]
-        I = H[0] if skip else I  # noqa: E741
-        self.parameters = {}
-        for layer, size in enumerate(H):
-            rows = GATES[cell] * size
-            shapes = {"weight_ih": (rows, I if layer == 0 else D * outputs[layer - 1])}
-            if layer == 0 and skip:
-                shapes = {}
-            shapes |= {"weight_hh": (rows, outputs[layer])} | {kind: (rows,) for kind in BIASES[bias]}
-            if proj:
-                shapes |= {"weight_hr": (proj, size)}
-            for suffix in ("", "_reverse")[:D]:
-                for kind, shape in shapes.items():
-                    self.parameters[f"{kind}_l{layer}{suffix}"] = rng.uniform(-0.8, 0.8, shape)
-        self.x = rng.normal(size=(T, B, I))
-        self.h0 = [rng.normal(size=(D, B, size)) for size in outputs]
-        self.c0 = [rng.normal(size=(D, B, size)) for size in H] if cell == "lstm" else None
-        self.masks = None
-        if masks:  # dropout with p = 0.4
-            self.masks = [rng.choice([0.0, 1 / 0.6], p=[0.4, 0.6], size=(T, B, D * size)) for size in outputs[:-1]]
+    ):  # fmt: skip
+        input_mode, dropout = "skip" if skip else "linear", 0.4 if masks else 0.0
+        case = Case(cell, T, B, I, H, D, bias, input_mode, proj, dropout=dropout, dtype="float64")
+        drawn = problems.Problem(case, SEEDS.get(cell, 0))
+        self.cell, self.H, self.options = cell, H, options
+        self.parameters, self.x, self.masks = drawn.parameters, drawn.x, drawn.masks if masks else None
         # the loss is linear in the outputs: sum(dy * y) + sum(dhy * hy) + sum(dcy * cy)
-        self.dy = rng.normal(size=(T, B, D * outputs[-1]))
-        self.dhy = [rng.normal(size=h.shape) for h in self.h0]
-        self.dcy = [rng.normal(size=c.shape) for c in self.c0] if cell == "lstm" else None
+        self.dy, (self.h0, *c0), (self.dhy, *dcy) = drawn.dy, drawn.states, drawn.d_states
+        self.c0, self.dcy = (c0[0], dcy[0]) if case.has_c else (None, None)
 
     def forward(self):
         arguments = (self.cell, self.x, self.parameters, self.h0, self.c0)
@@ -173,16 +148,11 @@ DIRECTIONS = 4  # of two elements whose errors are opposite, one in 16 is not se
 
 def assert_away_from_kinks(problem, result):
     """No ReLU and no clipped cell state may change side within a step of a difference; both sides must occur."""
-    steps = [step for layer in result.tape.walks for pieces in layer for walk in pieces for step in walk]
-    clip = problem.options.get("cell_clip")
-    if problem.cell == "rnn_relu":
-        sides = np.concatenate([step["saved"]["a"].ravel() for step in steps])
-    elif clip is not None:
-        c = np.concatenate([step["saved"]["unclipped"].ravel() for step in steps])
-        lower, upper = clip if np.ndim(clip) else (-clip, clip)
-        assert np.any(c < lower) and np.any(c > upper)
-        sides = np.minimum(c - lower, upper - c)
-    else:
+    sides = kinks.sides(problem.cell, problem.options.get("cell_clip"), result)
+    if sides is None:
         return
     assert np.min(np.abs(sides)) > 100 * STEP
     assert np.any(sides > 0) and np.any(sides < 0)
+    if problem.cell == "lstm":  # at either bound
+        c = kinks.saved(result, "unclipped")[sides < 0]
+        assert np.any(c < 0) and np.any(c > 0)

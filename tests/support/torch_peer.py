@@ -36,8 +36,8 @@ def tensor(torch, array, case, device):
 
 
 def values(torch, problem, device="cpu"):
-    """What PyTorch computes, name -> NumPy array, as `running.train` returns it; sizes are equal, everything is given.
-    Sequences of different lengths, of 1 or more, are packed for it; y and dx are padded with zeros."""
+    """What PyTorch computes, name -> NumPy array, as `running.train` returns it; sizes are equal, dy is given.
+    Sequences of different lengths, of 1 or more, are packed for it; dx is padded with zeros."""
     case, rnn = problem.case, torch.nn.utils.rnn
     model, has_c = layer(torch, problem, device), case.has_c
     x, *state = (
@@ -47,12 +47,13 @@ def values(torch, problem, device="cpu"):
     given = x
     if case.lengths is not None:
         given = rnn.pack_padded_sequence(x, torch.tensor(case.lengths), enforce_sorted=False)
-    y, final = model(given, tuple(state) if has_c else state[0])
+    y, final = model(given, (tuple(state) if has_c else state[0]) if state else None)
     if case.lengths is not None:
-        y, _ = rnn.pad_packed_sequence(y, total_length=case.T)
+        y, _ = rnn.pad_packed_sequence(y, padding_value=case.padding_value, total_length=case.T)
     outputs = [y, *(final if has_c else [final])]
-    gradients = [problem.sequences(problem.dy), problem.dhy, problem.dcy][: len(outputs)]
-    torch.autograd.backward(outputs, [tensor(torch, gradient, case, device) for gradient in gradients])
+    pairs = zip(outputs, [problem.sequences(problem.dy), problem.dhy, problem.dcy], strict=False)
+    given = [(output, tensor(torch, d, case, device)) for output, d in pairs if d is not None]
+    torch.autograd.backward(*zip(*given, strict=True))
     found = dict(zip(("y", "hy", "cy"), [output.detach() for output in outputs], strict=False))
     found |= dict(zip(("dx", "dhx", "dcx"), [one.grad for one in (x, *state)], strict=False))
     found |= {f"d{name}": parameter.grad for name, parameter in model.named_parameters()}

@@ -20,17 +20,19 @@ from pathlib import Path
 
 import numpy as np
 
-from cudnn_problem import weight_space
-from numbarnn import reference
+import kinks
+import problems
+from cudnn_problem import case_of, weight_space
 from numbarnn.bench.cases import cases
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.peers.cudnn import Options
 from numbarnn.common.precision import numpy_dtype
+from running import train
 
 FOLDER = Path(__file__).parents[1] / "data"
 STEP, LARGEST = 1 / 64, 127 / 64
 KINK = 1e-3  # how near a ReLU's argument may come to 0, or a cell state to a bound of the clip
-OUTPUTS, STATE_GRADIENTS = ("y", "hy", "cy"), ("dx", "dhx", "dcx")
+OUTPUTS = ("y", "hy", "cy")
 INPUTS = ("x", "hx", "cx", "dy", "dhy", "dcy")
 LAYER_OPTIONS = ("num_layers", "bidirectional", "bias", "input_mode", "proj_size", "cell_clip", "clip_propagate_nan")
 
@@ -119,49 +121,35 @@ def draw(name, cell, *, T=4, B=3, input_size=2, hidden_size=3, state=True, gradi
 
 def kink_distance(recording):
     """How near a ReLU's argument comes to 0, and a cell state to a bound of the clip."""
-    bounds = recording.layout.clip_bounds
-    result = forward(recording)
-    if recording.cell == "rnn_relu":
-        return min(np.min(np.abs(a)) for a in saved(result.tape, "a"))
-    if bounds is None:
-        return np.inf
-    # c before the clip, so that those that were clipped do not count as being at a bound
-    raw = [s["f"] * s["c_prev"] + s["i"] * s["g"] for s in saved_steps(result.tape)]
-    return min(np.min(np.abs(c - bound)) for c in raw for bound in bounds)
-
-
-def saved_steps(value):
-    """The dicts that the reference's steps saved, wherever they are in its tape."""
-    if isinstance(value, dict) and "saved" in value:
-        return [value["saved"]]
-    parts = value.walks if hasattr(value, "walks") else value if isinstance(value, list | tuple) else []
-    return [found for part in parts for found in saved_steps(part)]
-
-
-def saved(tape, name):
-    """One saved quantity of every step; those without elements are left out."""
-    return [step[name] for step in saved_steps(tape) if step[name].size]
+    found = kinks.sides(recording.cell, recording.layout.clip_bounds, Problem(recording).reference())
+    return np.inf if found is None else np.min(np.abs(found))
 
 
 # ------------------------------------------------------------------------------------------------------- the reference
-def forward(recording):
-    """The reference's forward result."""
-    inputs, o = recording.inputs, recording.layout
-    return reference.forward(
-        recording.cell, inputs["x"], recording.parameters, inputs.get("hx"), inputs.get("cx"),
-        lengths=recording.lengths, cell_clip=o.clip_bounds, clip_propagate_nan=o.clip_propagate_nan,
-        padding_value=recording.padding_value,
-    )  # fmt: skip
+class Problem(problems.Problem):
+    """The problem of a Recording in a dtype."""
+
+    def __init__(self, recording, dtype="float64"):
+        (inputs, parameters), L = recording.cast(dtype), recording.layout.num_layers
+        given = tuple(name for name in ("dy", "dhy", "dcy") if inputs[name] is not None)
+        options = dict(lengths=recording.lengths, padding_value=recording.padding_value, given=given, dtype=dtype)
+        state = inputs["hx"] is not None
+        super().__init__(case_of(recording.layout, *inputs["x"].shape[:2], state=state, **options))
+        self.parameters, self.x, self.dy = parameters, inputs["x"], inputs["dy"]
+        self.states, self.d_states = (
+            [None if inputs[name] is None else np.split(inputs[name], L) for name in names[: len(self.case.states)]]
+            for names in (("hx", "cx"), ("dhy", "dcy"))
+        )
+
+    def by_quantity(self, values):
+        """What has the names of `expected`, by those of a recording."""
+        return {name[1:] if name[1:] in self.parameters else name: value for name, value in values.items()}
 
 
 def expected(recording):
     """Quantity -> what the float64 reference computes."""
-    result, inputs = forward(recording), recording.inputs
-    gradients = reference.backward(result, inputs["dy"], inputs.get("dhy"), inputs.get("dcy"))
-    values = {"y": result.y, "hy": result.hy, "cy": result.cy}
-    values |= {"dx": gradients.dx, "dhx": gradients.dhx, "dcx": gradients.dcx}
-    values = {name: np.concatenate(v) if isinstance(v, list) else v for name, v in values.items() if v is not None}
-    return values | gradients.params
+    problem = Problem(recording)
+    return problem.by_quantity(problem.expected())
 
 
 # ----------------------------------------------------------------------------------------------------------- the files
@@ -213,31 +201,8 @@ def read_all(folder=FOLDER):
 # ------------------------------------------------------------------------------------------------------------ numbarnn
 def layer_values(recording, dtype, device, schedule="auto"):
     """Quantity -> what a layer of numbarnn computes, in the shapes of the recording."""
-    import numbarnn
-
-    inputs, parameters = recording.cast(dtype)
-    options, o = dict(recording.options), recording.layout
-    padding_value = options.pop("padding_value", 0.0)
-    make = {"lstm": numbarnn.LSTM, "gru": numbarnn.GRU}.get(recording.cell, numbarnn.RNN)
-    if recording.cell.startswith("rnn_"):
-        options["nonlinearity"] = recording.cell.removeprefix("rnn_")
-    layer = make(o.input_size, o.hidden_size, dtype=dtype, device=device, schedule=schedule, **options)
-    layer.load_state_dict(parameters)
-
-    def pair(h, c):
-        if h is None:
-            return None
-        h, c = (None if a is None else layer.engine.from_host(a) for a in (h, c))
-        return (h, c) if o.has_c else h
-
-    x, dy = (layer.engine.from_host(inputs[name]) for name in ("x", "dy"))
-    state, dstate = pair(inputs["hx"], inputs["cx"]), pair(inputs["dhy"], inputs["dcy"])
-    y, final, tape = layer.forward(x, state, lengths=recording.lengths, padding_value=padding_value)
-    gradients = layer.backward(tape, dy, dstate)
-    finals, starts = (s if o.has_c else (s,) for s in (final, gradients.state))
-    values = dict(zip(OUTPUTS, (y, *finals), strict=False))
-    values |= dict(zip(STATE_GRADIENTS, (gradients.x, *starts), strict=False)) | dict(gradients.params)
-    return {name: layer.engine.to_host(value) for name, value in values.items()}
+    problem = Problem(recording, dtype)
+    return problem.by_quantity(train(problem.layer(device, schedule=schedule), problem)[0])
 
 
 def assert_as_exact(recording, dtype, values, what):

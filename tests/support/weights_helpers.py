@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-import numbarnn
+from cases import Case
 from numbarnn import cells
 from numbarnn.weights import WeightSpace
 from numbarnn.weights.network import infer
@@ -31,12 +31,7 @@ def network(cell, hidden=(5,), D=1, bias="double", input_mode="linear", proj_siz
 
 def make(cell, hidden=(5,), D=1, dtype="float32", I=4, **options):  # noqa: E741
     """A layer on the CPU."""
-    kind = {"lstm": numbarnn.LSTM, "gru": numbarnn.GRU, "gru_reset_before": numbarnn.GRU}.get(cell, numbarnn.RNN)
-    if cell.startswith("rnn_"):
-        options["nonlinearity"] = cell.removeprefix("rnn_")
-    if cell == "gru_reset_before":
-        options["reset_after"] = False
-    return kind(I, list(hidden), bidirectional=D == 2, dtype=dtype, device="cpu", seed=5, **options)
+    return Case(cell, I=I, hidden=hidden, directions=D, dtype=dtype).layer(seed=5, **options)
 
 
 def problem(layer, T=7, B=3):

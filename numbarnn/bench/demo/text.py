@@ -150,21 +150,21 @@ class Corpus:
         )
 
 
-def repeated_share(seen: np.ndarray, unseen: np.ndarray, length: int = REPEAT_LENGTH) -> float:
-    """Share of the passages of `length` characters in `unseen` that occur in `seen` as well.
+def repeated_share(seen: np.ndarray, unseen: np.ndarray) -> float:
+    """Share of the passages of REPEAT_LENGTH characters in `unseen` that occur in `seen` as well.
 
     Documentation repeats itself, and a held-out part with passages from the training part flatters a model:
     this figure says how far to trust its loss. Compares 64-bit hashes.
     """
-    if min(seen.size, unseen.size) < length:
+    if min(seen.size, unseen.size) < REPEAT_LENGTH:
         return 0.0
-    return float(np.isin(_passage_hashes(unseen, length), _passage_hashes(seen, length)).mean())
+    return float(np.isin(_passage_hashes(unseen), _passage_hashes(seen)).mean())
 
 
-def _passage_hashes(numbers: np.ndarray, length: int) -> np.ndarray:
-    """A polynomial hash, modulo 2^64, of every passage of `length` (a power of two): by doubling its span."""
+def _passage_hashes(numbers: np.ndarray) -> np.ndarray:
+    """A polynomial hash, modulo 2^64, of every passage of REPEAT_LENGTH: by doubling its span."""
     hashes, factor, span = numbers.astype(np.uint64), np.uint64(0x9E3779B97F4A7C15), 1
-    while span < length:
+    while span < REPEAT_LENGTH:
         hashes = hashes[:-span] * factor + hashes[span:]
         with np.errstate(over="ignore"):  # wrapping is meant
             factor = factor * factor

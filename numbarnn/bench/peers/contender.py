@@ -20,14 +20,14 @@ class Contender:
     again: Callable | None = None  # makes the same contender anew; None: a further call of this one is as a first one
 
 
-class LazyModule:
-    """A package that may be missing, or takes seconds to import: imported when something of it is asked for."""
-
-    def __init__(self, name):
-        self._name = name
+class _Torch:
+    """PyTorch, which may be missing and takes seconds to import: imported when something of it is asked for."""
 
     def __getattr__(self, attribute):
-        return getattr(importlib.import_module(self._name), attribute)
+        return getattr(importlib.import_module("torch"), attribute)
+
+
+torch = _Torch()
 
 
 def made_again(make):

@@ -9,10 +9,8 @@ and its compile time does not depend on the number of steps.
 import time
 from dataclasses import replace
 
-from numbarnn.bench.peers.contender import LazyModule
+from numbarnn.bench.peers.contender import torch
 from numbarnn.bench.peers.torch_peer import contender_of, numpy_to_torch, torch_module
-
-torch = LazyModule("torch")
 
 NAME = "torch.compile"
 

@@ -9,15 +9,13 @@ import operator
 
 import numpy as np
 
-from numbarnn.bench.peers.contender import LazyModule
+from numbarnn.bench.peers.contender import torch
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_to_numpy
 from numbarnn.cells.layout import STACKED
 from numbarnn.cells.tracing.graph import reachable
 from numbarnn.weights import WeightSpace, parameter_name
 from numbarnn.weights.formed import Values
 from numbarnn.weights.space import named
-
-torch = LazyModule("torch")
 
 _OF_PYTHON = {"add": "add", "sub": "sub", "mul": "mul", "neg": "neg", "divide": "truediv", "power": "pow"}
 _OF_PYTHON |= {name: name for name in ("gt", "ge", "lt", "le", "eq", "ne")}

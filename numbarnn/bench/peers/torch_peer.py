@@ -12,12 +12,10 @@ import numpy as np
 
 from numbarnn.bench.cases import sequences
 from numbarnn.bench.cases.cases import layer_of, pack_states, renamed, unpack_states
-from numbarnn.bench.peers.contender import Contender, LazyModule, installed
+from numbarnn.bench.peers.contender import Contender, installed, torch
 from numbarnn.common import precision
 from numbarnn.weights.network import infer
 from numbarnn.weights.torch import write as state_dict_of
-
-torch = LazyModule("torch")
 
 LACKS = ("cell_clip", "resets")  # options of a case that PyTorch does not have
 

@@ -18,7 +18,7 @@ from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
 from numbarnn.bench.cases.passes import FORWARD, TRAINING, USUAL, WHOLE
 from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, Shape, parse_shape, parse_sizes
 from numbarnn.bench.peers import peers
-from numbarnn.bench.peers.contender import LazyModule, made_again
+from numbarnn.bench.peers.contender import made_again, torch
 from numbarnn.bench.peers.torch_peer import torch_tf32
 from numbarnn.bench.speed import speed_table, stream, timing, usage
 from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up, said
@@ -27,8 +27,6 @@ from numbarnn.bench.speed.speed_table import milliseconds
 from numbarnn.bench.speed.trust import Load, machine_doubt
 from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
-
-torch = LazyModule("torch")
 
 ROUNDS = {"cpu": 7, "cuda": 5}
 QUICK, QUICK_ROUNDS = "quick", 5

@@ -15,10 +15,8 @@ import gc
 import re
 from pathlib import Path
 
-from numbarnn.bench.peers.contender import LazyModule
+from numbarnn.bench.peers.contender import torch
 from numbarnn.cuda import driver
-
-torch = LazyModule("torch")
 
 METHOD = {
     "cpu": "rise of the resident size (VmHWM, set back by /proc/self/clear_refs) during the first call of a contender "

@@ -17,12 +17,10 @@ import numpy as np
 import numbarnn
 from numbarnn.bench import info
 from numbarnn.bench.peers import cudnn
-from numbarnn.bench.peers.contender import LazyModule
+from numbarnn.bench.peers.contender import torch
 from numbarnn.bench.speed import timing, trust, usage
 from numbarnn.bench.speed.lineup import TORCH, is_cudnn
 from numbarnn.bench.speed.peak import cpu_bandwidth, cpu_peak
-
-torch = LazyModule("torch")
 
 # What runs during a call, by device: parts of the package.
 TIMED = {"cpu": ("cells", "common", "compile", "engines", "passes", "schedules")}

@@ -17,15 +17,13 @@ from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.cases.passes import STEP
 from numbarnn.bench.cases.shapes import SETS
 from numbarnn.bench.peers import peers, streams
-from numbarnn.bench.peers.contender import Contender, LazyModule
+from numbarnn.bench.peers.contender import Contender, torch
 from numbarnn.bench.peers.torch_cells import NAME as COMPILED
 from numbarnn.bench.peers.torch_peer import torch_tf32
 from numbarnn.bench.speed import timing
 from numbarnn.bench.speed.lineup import TORCH, attempt, compare, largest_trusted, said
 from numbarnn.bench.speed.record import Row, ratios
 from numbarnn.bench.speed.speed_table import about, outcome, quotient, say_compile_times, say_left_out, say_verdict
-
-torch = LazyModule("torch")
 
 CALLS = 2000  # of each contender, at least
 STEPS = 8  # compared; timed calls take the same x again and again

@@ -23,9 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.bench.peers.contender import LazyModule
-
-torch = LazyModule("torch")
+from numbarnn.bench.peers.contender import torch
 
 GAP_S = 0.06  # after this, the threads of the other libraries have stopped spinning: onnxruntime's take 50 ms
 WARM_S = 0.004  # calls before a turn's timed ones, so that threads, caches and clocks are awake again

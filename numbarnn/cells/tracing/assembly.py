@@ -92,10 +92,15 @@ def assemble(name, states, structure, save, hyperparameters, statements):
         function(called, "backward", title, parts)
     function(made.backward, "backward", "One step of one unit backward, but for what goes through W and R.",
              d_ax, d_ah, d_before, d_per_unit)  # fmt: skip
-    constants = [f"{constant} = {value!r}" if isfinite(value) else f'{constant} = float("{value}")'
-                 for value, constant in names.constants.items()]  # fmt: skip
-    made.source = "\n\n".join((["\n".join(constants) + "\n"] if constants else []) + texts)
+    made.source = "\n\n".join([*_constants(names), *texts])
     return made
+
+
+def _constants(names):
+    """The text that defines all constants, if there are any."""
+    lines = [f"{constant} = {value!r}" if isfinite(value) else f'{constant} = float("{value}")'
+             for value, constant in names.constants.items()]  # fmt: skip
+    return ["\n".join(lines) + "\n"] if lines else []
 
 
 def _arguments(structure, state_nodes, kept):

@@ -176,22 +176,11 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
     layout = layout_of(structure, source_lines.last_return)  # after `assemble`, which may put gates into another order
     functions = _compiled(name, generated.source)
-    stages = tuple(
-        Stage(
-            tuple(stage.gates) if isinstance(stage, Product) else (),
-            functions[forward],
-            functions[backward],
-            sums,
-            not isinstance(stage, Product) and stage.largest,
-        )
-        for stage, (forward, backward), sums in zip(
-            structure.stages, generated.stage_functions, generated.sums, strict=True
-        )
-    )
     return TracedCell(
         name, tuple(structure.gates), states, generated.saved, functions[generated.forward],
         functions[generated.backward], same_gradient=generated.same_gradient, recurrent=tuple(structure.recurrent),
-        stages=stages, per_unit=tuple(structure.per_unit), noise=tuple(node.data[1] for node in structure.noise),
+        stages=_stages(structure, generated, functions), per_unit=tuple(structure.per_unit),
+        noise=tuple(node.data[1] for node in structure.noise),
         heads=structure.heads, drop_connect=structure.drop_connect, initial=_initial(layout, structure),
         projected=structure.projection is not None,
         bias=structure.bias, general=True, source=generated.source, layout=layout,
@@ -247,6 +236,16 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     _set_options(structure, trace.options, source_lines)
     structure.initial, structure.sizes = trace.initial, trace.sizes
     return structure
+
+
+def _stages(structure, generated, functions):
+    """The `Stage`s of a cell."""
+    found = []
+    parts = zip(structure.stages, generated.stage_functions, generated.sums, strict=True)
+    for stage, (forward, backward), sums in parts:
+        own = {"gates": tuple(stage.gates)} if isinstance(stage, Product) else {"gates": (), "largest": stage.largest}
+        found.append(Stage(forward=functions[forward], backward=functions[backward], sums=sums, **own))
+    return tuple(found)
 
 
 def _initial(layout, structure):
