@@ -5,6 +5,7 @@ it is the one that was asked for.
 """
 
 import argparse
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -47,6 +48,7 @@ def build_parser(command=None):
 def main(argv=None):
     """Runs one subcommand; returns its exit code: 0 success, 1 failure. Bad arguments exit with 2."""
     argv = sys.argv[1:] if argv is None else list(argv)
+    _take_any_text()
     command = next((argument for argument in argv if not argument.startswith("-")), None)
     try:  # around the command's modules, too, whose import takes a second
         parser, run = build_parser(command)
@@ -64,9 +66,22 @@ def _run(command, run, args):
 
     try:
         return run(args)
+    except BrokenPipeError:  # `| head` has read enough: nothing more to say, nor to flush at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (CannotRun, OSError, MemoryError) as reason:
         print(f"numbarnn {command}: {in_one_line(reason)}", file=sys.stderr)
         return 1
+
+
+def _take_any_text():
+    """Let output streams take all text: "?" for letters that their encoding lacks; one that is closed takes it too."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))
+        elif getattr(stream, "errors", None) == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def refuse_one_file_for_two(args, parser):

@@ -131,3 +131,25 @@ def test_json_has_no_nan(tmp_path):
     report.write_json(path, {"a": [float("nan"), float("inf"), 1.5], "b": (1, None)})
     assert json.loads(path.read_text()) == {"a": [None, None, 1.5], "b": [1, None]}
     assert list(tmp_path.iterdir()) == [path]
+
+
+PLAN = [sys.executable, "-m", "numbarnn", "plan", "--hidden", "8", "--batch", "1", "--steps", "2", "--profile", "h100"]
+
+
+def test_a_pipe_that_is_closed_ends_a_command_without_a_word():
+    """As `| head` does."""
+    with subprocess.Popen(PLAN, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+def test_letters_that_a_terminal_lacks_are_question_marks():
+    ran = subprocess.run(PLAN, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True)
+    assert b"? " in ran.stdout and not ran.stderr
+
+
+def test_a_command_runs_without_an_output_stream(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(PLAN[3:]) == 0
+    sys.stdout.close()

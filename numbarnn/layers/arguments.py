@@ -74,11 +74,11 @@ def checked_state(engine, value, name, sizes, outer, dtype):
     if len(set(sizes)) == 1 and not isinstance(value, list | tuple):
         return checks.array(engine, value, name, (len(sizes) * D, batch, sizes[0]), dtype)
     if not isinstance(value, list | tuple) or len(value) != len(sizes):
-        came = f"{len(value)} arrays" if isinstance(value, list | tuple) else f"a {type(value).__qualname__}"
-        raise ValueError(
-            f"{name} must be a list with one array (D, B, H) per layer, as the layers' sizes {sizes} differ, but is "
-            f"{came}"
-        )
+        came = f"{len(value)} items" if isinstance(value, list | tuple) else f"a {type(value).__qualname__}"
+        differ = len(set(sizes)) > 1
+        wanted = "a list with" if differ else f"one array {(len(sizes) * D, batch, sizes[0])}, or a list with"
+        why = f", as the layers' sizes {sizes} differ" if differ else ""
+        raise ValueError(f"{name} must be {wanted} one array (D, B, H) per layer{why}, but is {came}")
     return [
         checks.array(engine, part, f"{name}[{layer}]", (D, batch, size), dtype)
         for layer, (part, size) in enumerate(zip(value, sizes, strict=True))

@@ -145,7 +145,8 @@ class Problem:
     @cached_property
     def settings_of_kernels(self):
         """The settings as kernels take them: a tuple of NumPy numbers; None where the cell has none."""
-        return tuple(map(np.dtype(self.state_dtype).type, self.settings)) or None
+        with np.errstate(over="ignore"):  # a clip beyond the dtype's range clips nothing
+            return tuple(map(np.dtype(self.state_dtype).type, self.settings)) or None
 
     @cached_property
     def chances(self):

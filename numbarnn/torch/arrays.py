@@ -118,8 +118,8 @@ def check_weights(network, weights):
         raise ValueError(f"weights must be {names}, or one flat tensor ({network.size},), but have shapes {shapes}")
 
 
-def gradients_of(network, weights, dw):
-    """The flat gradient as a list of gradients of these weights: views of it; None for each if it is None."""
-    if dw is None or is_flat(network, weights):
-        return [dw] * len(weights)
-    return [dw.as_strided(*place) for place in network.places]
+def gradients_of(network, weights, dw, needed):
+    """The flat gradient as a list of gradients of these weights: views of it, None for those that are not needed."""
+    if is_flat(network, weights):
+        return [dw if needed[0] else None]
+    return [dw.as_strided(*place) if one else None for one, place in zip(needed, network.places, strict=True)]

@@ -48,11 +48,10 @@ class Recurrence(torch.autograd.Function):
         if transformed.is_vmapped():
             tensors = given, x, weights, reserve
             dx, dhx, dcx, dw = transformed.backward(network, prepared.calls.shape, seed, tensors, need)
-            dw = dw if need.weights else None
-            results = None, None, dx, dhx, dcx, *gradients_of(network, weights, dw)
+            results = None, None, dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
             return tuple(one if needed else None for one, needed in zip(results, ctx.needs_input_grad, strict=True))
         dx, dhx, dcx, dw = core.backward(network, prepared, x, weights, reserve, given, need, (needs_hx, needs_cx))
-        gradients = dx, dhx, dcx, *gradients_of(network, weights, dw)
+        gradients = dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
         if torch.is_grad_enabled():  # create_graph
             gradients = Once.apply(gradients, dy, dhy, dcy, d_states, x, *weights)
         return None, None, *gradients

@@ -19,7 +19,7 @@ from numbarnn.torch.without_chance import without_chance
 
 # A number in keys that rises when the operators' arguments change: torch.compile keeps on disk what it made of a graph,
 # by the keys in it, and after an upgrade its backward would call the operator as it was.
-OPERATORS = 2
+OPERATORS = 3
 _cells = {}  # name in keys -> Cell, of cells that are not built in; kept for good
 _networks = {}  # key -> Network
 

@@ -90,12 +90,13 @@ def rnn_backward(
     every_state: bool,
     from_zero: bool,
     need_x: bool,
-    need_weights: bool,
+    need_weights: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dx, dhx, dcx and the flat dw of a forward call; x is needed for dw, and for all with checkpoints. The reserve
-    stays what it is."""
+    stays what it is. need_weights: of each of the weights, whether its gradient is read: see `Need.frozen`."""
     shape = reserved.Shape(steps, batch, padded, resets, batch_first, every_state, from_zero)
-    found, need = Network.of_key(network), Need(need_x, need_weights, again=True)
+    found = Network.of_key(network)
+    need = Need(need_x, any(need_weights), again=True, frozen=found.frozen(need_weights))
     every = found.stack.checkpoint_every
     if x is None and every and every < steps:
         raise ValueError(
@@ -113,7 +114,7 @@ def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, 
     found, like = Network.of_key(network), weights[0]
     outer = (batch, steps) if batch_first else (steps, batch)
     of_h, of_c = core.state_shapes(found, batch)
-    dx, dw = (*outer, found.stack.input_size) if need_x else 0, found.size if need_weights else 0
+    dx, dw = (*outer, found.stack.input_size) if need_x else 0, found.size if any(need_weights) else 0
     return tuple(map(like.new_empty, (dx, of_h, of_c if found.private else 0, dw)))
 
 
@@ -137,11 +138,12 @@ def _backward(ctx, dy, dhy, dcy, d_states, _):
         reserve = torch.ops.numbarnn.rnn_forward(x, hx, cx, weights, lengths, resets, seed, *options)[4]
     dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
     needs_x, needs_hx, needs_cx, needs_weights = ctx.needs_input_grad[:4]
-    need_weights = any(needs_weights) if isinstance(needs_weights, list | tuple) else needs_weights
-    reads_x = need_weights or network.stack.checkpoint_every
-    x, of_call = x if reads_x else None, (ctx.network, *shape, needs_x, need_weights)
+    if not isinstance(needs_weights, list | tuple):  # of weights that are none of them to have gradients
+        needs_weights = [needs_weights] * len(weights)
+    reads_x = any(needs_weights) or network.stack.checkpoint_every
+    x, of_call = x if reads_x else None, (ctx.network, *shape, needs_x, list(needs_weights))
     dx, dhx, dcx, dw = torch.ops.numbarnn.rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, *of_call)
-    dw = gradients_of(network, weights, dw) if need_weights else [None] * len(weights)
+    dw = gradients_of(network, weights, dw, needs_weights)
     states = dhx if needs_hx else None, dcx if needs_cx else None
     return dx if needs_x else None, *states, dw, *[None] * 8
 

@@ -1,7 +1,5 @@
 """Packed sequences: padded for the engines, which take sequences of any length, and packed again."""
 
-from functools import cache
-
 import torch
 from torch import _VF
 from torch.nn.utils.rnn import PackedSequence
@@ -21,7 +19,7 @@ def forward(module, sequence, hx, about):
         RuntimeError, ValueError, TypeError: as torch.nn's modules raise them.
     """
     if torch.compiler.is_compiling():  # sizes are in tensors: as with torch.nn's modules the graph ends here
-        return _without_compiler()(module, sequence, hx, about)
+        return torch.compiler.disable(forward)(module, sequence, hx, about)
     data, batch_sizes, order, ranks = sequence
     if about.lengths is not None:
         raise ValueError("lengths must be None with a packed input, which has lengths of its own")
@@ -52,9 +50,3 @@ def forward(module, sequence, hx, about):
         with_each(one, lambda padded: PackedSequence(pack(padded), batch_sizes, order, ranks)) for one in (y, *more)
     )
     return (y, state, *more)
-
-
-@cache
-def _without_compiler():
-    """`forward`, into which TorchDynamo does not look; made when it is there, as its import takes long."""
-    return torch.compiler.disable(forward)

@@ -56,7 +56,7 @@ def backward(network, shape, seed, tensors, need):
     gradients, x, weights, reserve = tensors
 
     def call(*gradients):
-        options = network.key, *shape, need.x, need.weights
+        options = network.key, *shape, need.x, [need.weights] * len(weights)
         return torch.ops.numbarnn.rnn_backward(*gradients, x, weights, reserve, seed, *options)
 
     return each(call, gradients)
@@ -93,7 +93,7 @@ class Forward(torch.autograd.Function):
         dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
         dx, dhx, dcx, dw = Backward.apply(ctx.network, shape, dy, dhy, dcy, d_states, x, reserve, seed, *weights)
         states = [one if given else None for one, given in zip((dhx, dcx), ctx.given, strict=True)]
-        return *[None] * 7, dx, *states, *gradients_of(network, weights, dw)
+        return *[None] * 7, dx, *states, *gradients_of(network, weights, dw, [True] * len(weights))
 
     @staticmethod
     def jvp(ctx, *_):
@@ -111,9 +111,8 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def forward(network, shape, dy, dhy, dcy, d_states, x, reserve, seed, *weights):
-        return torch.ops.numbarnn.rnn_backward(
-            dy, dhy, dcy, d_states, x, list(weights), reserve, seed, network, *shape, True, True
-        )
+        options = network, *shape, True, [True] * len(weights)
+        return torch.ops.numbarnn.rnn_backward(dy, dhy, dcy, d_states, x, list(weights), reserve, seed, *options)
 
     @staticmethod
     def setup_context(ctx, inputs, output):

@@ -85,7 +85,7 @@ BAD_H = {
     "float64": (TypeError, ones(*H, dtype=np.float64), ("float64", "float32", r"pass d?state(\[\d\])?\.astype")),
     "masked": (TypeError, np.ma.masked_less(ones(*H), 2), ("masked", r"pass d?state(\[\d\])?\.filled")),
     "a number": (TypeError, 0.0, ("NumPy array", "float")),
-    "list too long": (ValueError, [ones(2, 3, 5)] * 3, ("per layer", "3 arrays")),
+    "list too long": (ValueError, [ones(2, 3, 5)] * 3, (r"one array \(4, 3, 5\), or a list", "layer, but is 3 items$")),
     "list of wrong shapes": (ValueError, [ones(2, 3, 5), ones(4, 3, 5)], (r"\[1\]", r"\(2, 3, 5\)", r"\(4, 3, 5\)")),
 }
 

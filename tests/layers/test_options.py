@@ -201,6 +201,14 @@ def test_no_number_in_a_cell_state_reaches_the_gradients():
     np.testing.assert_array_equal(np.isnan(found["dcx"]), np.isnan(expected.dcx[0]))
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_clip_beyond_the_dtypes_range_clips_nothing():
+    x = np.ones((3, 2, 4), np.float32)
+    wide = numbarnn.LSTM(4, 5, cell_clip=1e300, device="cpu", seed=1)
+    without = numbarnn.LSTM(4, 5, device="cpu", seed=1)
+    np.testing.assert_array_equal(wide(x)[0], without(x)[0])
+
+
 # ------------------------------------------------------------------------------------------------ what layers say of it
 def test_attributes_and_parameters():
     lstm = numbarnn.LSTM(4, 4, 2, bias="input", proj_size=3, input_mode="skip", cell_clip=1.5, bidirectional=True)

@@ -101,6 +101,7 @@ def test_backward_is_as_operators_must_be(call, need):
         y, hy, _, states, reserve = torch.ops.numbarnn.rnn_forward(*given)
     about = key, 6, 4, lengths is not None, resets is not None, batch_first, every_state, hx is None
     weights, d_states = [weight.detach() for weight in weights], states if every_state else None
+    need = need[0], [need[1]] * len(weights)
     torch.library.opcheck(
         torch.ops.numbarnn.rnn_backward, (y, hy, None, d_states, x.detach(), weights, reserve, seed, *about, *need)
     )
@@ -322,6 +323,6 @@ def test_whoever_changes_an_operators_arguments_changes_the_networks_keys():
     given = "lengths resets seed network padding_value batch_first every_state keep"
     of_call = "steps batch padded resets batch_first every_state from_zero need_x need_weights"
     assert (OPERATORS, *map(" ".join, arguments)) == (
-        2, f"x hx cx weights {given}", f"dy dhy dcy d_states x weights reserve seed network {of_call}",
+        3, f"x hx cx weights {given}", f"dy dhy dcy d_states x weights reserve seed network {of_call}",
     )  # fmt: skip
     assert f'"operators": {OPERATORS}' in Network("gru", 5, 8).key

@@ -138,6 +138,7 @@ class Packing(nn.Module):
         return nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0])[0]
 
 
+@pytest.mark.filterwarnings("error:Dynamo detected a call to a `functools.lru_cache`")
 def test_a_packed_input_ends_the_graph():
     """As with torch.nn's modules: the sizes of what follows stand in tensors."""
     torch._dynamo.reset()

@@ -139,7 +139,7 @@ def test_the_operator_without_x_says_what_is_missing(steps, needed):
 
     def backward():
         about = network.key, steps, B, False, False, False, False, True
-        return torch.ops.numbarnn.rnn_backward(y, None, None, None, None, weights, reserve, None, *about, True, False)
+        return torch.ops.numbarnn.rnn_backward(y, None, None, None, None, weights, reserve, None, *about, True, [False])
 
     if needed:
         with pytest.raises(ValueError, match=f"got x=None for a network with checkpoint_every={K} and {T} steps"):

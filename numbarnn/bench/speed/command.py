@@ -208,8 +208,9 @@ def choose_device(wanted):
     """The device to time on: "cpu" or "cuda". On CUDA, PyTorch must have it too."""
     ours, theirs = "cuda" in engines.available(), torch.cuda.is_available()
     if wanted == "cuda" and not (ours and theirs):
-        lacking = "numbarnn's CUDA engine does not run here (see numbarnn info)" if not ours else ""
-        raise report.CannotRun(lacking or f"PyTorch {torch.__version__} does not reach the GPU: install its CUDA build")
+        if not ours:
+            raise report.CannotRun(f"device 'cuda' cannot be used: {engines.why_not('cuda')}")
+        raise report.CannotRun(f"PyTorch {torch.__version__} does not reach the GPU: install its CUDA build")
     return "cuda" if wanted != "cpu" and ours and theirs else "cpu"
 
 
