@@ -5,9 +5,10 @@
 It prints what to write into that module; nothing is changed. Estimates are sums of parts that are each proportional to
 one number (or to its reciprocal, where it is a share of a rate), so that the numbers are found by least squares of
 relative errors, none below zero; squares are divided by how far an estimate may be off, so that long sequences weigh
-more. Three stay as they are: `LAYER_SHARE` is a factor of others; of `STREAM_SHARE` and `WITHIN_SHARE` there are no
-records. Records of other kernels than today's are met by today's numbers but for those that the change was about;
-`as_recorded` has them as they were.
+more. Two stay as they are: `LAYER_SHARE` is a factor of others; of `WITHIN_SHARE` there are no records, which are of
+built-in cells. Launches are those of the record, as far as numbers decide about them (`launches_of`). Records of other
+kernels than today's are met by today's numbers but for those that the change was about; `as_recorded` has them as they
+were.
 """
 
 import argparse
@@ -24,10 +25,11 @@ from numbarnn.cells import CELLS
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import SCHEDULES, auto, calibration, estimate
 from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent.launch import GIVEN
 from numbarnn.schedules.problem import Problem
 
 LONG, LIMIT, LIMIT_OF_SHORT = 100, 0.15, 0.25  # steps; shares of the recorded time that an estimate may be off
-FIXED = ("LAYER_SHARE", "STREAM_SHARE", "WITHIN_SHARE")
+FIXED = ("LAYER_SHARE", "WITHIN_SHARE")
 ROUNDS = 1000  # of the search for numbers, at most
 
 
@@ -54,7 +56,21 @@ def recorded_us(row):
 def estimated_us(row, profile):
     problem = problem_of(row, profile)
     passes = (False, True) if problem.training else (False,)
+    if row["schedule"] == "persistent":
+        return sum(estimate.launches_us(problem, launches_of(row, problem, backward), backward) for backward in passes)
     return sum(estimate.pass_us(problem, row["schedule"], backward) for backward in passes)
+
+
+def launches_of(row, problem, backward):
+    """The launches of a pass, where the record says so with the product of their first layer's input: whether it is one
+    of its own is planned by the numbers that are fitted, and would change with them."""
+    return tuple(
+        planner._best_launch(
+            problem, problem.profile, launch.first, launch.last, backward,
+            given=not backward and GIVEN.format(launch.first) in row["plan"],
+        )
+        for launch in planner.plan_launches(problem, problem.profile, backward)
+    )  # fmt: skip
 
 
 def limit_of(row):

@@ -38,14 +38,14 @@ class Steps:
 
     Attributes:
         loop: the outermost loop in which blocks publish.
-        waiting: instructions of the loops in it that look for what is missing.
+        waiting: the instructions of the loops in it that look for what is missing, a set.
         looks: the loads of 16 bytes that others wrote, but for those in the loops that look again.
         products: name -> number of the instructions that multiply and add, in the innermost loop that has most of them.
         instructions: of that loop, without those that wait.
     """
 
     loop: Loop
-    waiting: int
+    waiting: frozenset
     looks: tuple
     products: dict
     instructions: int
@@ -102,7 +102,7 @@ def steps(code):
         return None
     loop = max(outer, key=lambda one: len(one.instructions))
     inner = [one for one in code.loops if set(one.instructions) <= set(loop.instructions)]
-    polls = {one for each in inner if _waits(each) for one in each.instructions}
+    polls = frozenset(one for each in inner if _waits(each) for one in each.instructions)
     # The innermost loop that has most of the instructions that multiply.
     number = {each: sum(_products(each.instructions).values()) for each in inner}
     with_most = [each for each in inner if 2 * number[each] >= max(number.values())]
@@ -110,7 +110,7 @@ def steps(code):
     products, working = _products(most.instructions), set(most.instructions) - polls
     loads = (one for one in loop.instructions if one.name == "LDG" and one.exchanges and one.bits == 128)
     looks = tuple(one for one in loads if one not in polls)
-    return Steps(loop, len(polls), looks, products, len(working))
+    return Steps(loop, polls, looks, products, len(working))
 
 
 def _waits(loop):
@@ -132,14 +132,15 @@ def describe(code):
     if looped:
         products = ", ".join(f"{number} {name}" for name, number in looped.products.items()) or "none"
         each = f", {looped.per_multiply_add:.2f} instructions per multiply-add" if looped.products else ""
+        loop, waiting = looped.loop.instructions, looped.waiting
         lines += [
-            f"the loop over the steps: {len(looped.loop.instructions)} instructions, of which {looped.waiting} wait",
+            f"the loop over the steps: {len(loop)} instructions, of which {len(waiting)} wait",
             f"products: {products} in a loop of {looped.instructions} instructions{each}, of one lane",
         ]
         for what, loads, stores in (
             ("exchanged by blocks", looped.accesses("LDG", True), looped.accesses("STG", True)),
             ("other accesses", looped.accesses("LDG", False), looped.accesses("STG", False)),
-            ("of shared memory", *(widths(looped.loop.instructions, name) for name in ("LDS", "STS"))),
+            ("of shared memory", *(widths(loop, name) for name in ("LDS", "STS"))),
         ):
             lines.append(f"{what} in a step: {_sizes(loads, 'load')}; {_sizes(stores, 'store')}")
     for loop in code.loops:

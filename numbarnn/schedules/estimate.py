@@ -22,14 +22,19 @@ def pass_us(problem, schedule, backward):
         RuntimeError: the schedule cannot run the problem.
     """
     if schedule == "persistent":
-        launches = sum(launch.microseconds for launch in PERSISTENT.launches(problem, backward))
-        return launches + _products_us(problem, PERSISTENT, backward)
-    return steps_us(problem, backward, schedule == "wavefront") + _products_us(problem, STEPWISE, backward)
+        return launches_us(problem, PERSISTENT.launches(problem, backward), backward)
+    plan = STEPWISE.plan_backward(problem) if backward else STEPWISE.plan_forward(problem)
+    return steps_us(problem, backward, schedule == "wavefront") + _products_us(problem, plan)
 
 
-def _products_us(problem, schedule, backward):
-    """Microseconds of the products over all steps in a schedule's plan of a pass."""
-    plan = schedule.plan_backward(problem) if backward else schedule.plan_forward(problem)
+def launches_us(problem, launches, backward):
+    """Microseconds of a pass by these `persistent.launch.Launch`es."""
+    plan = PERSISTENT.plan_of(problem, launches, backward)
+    return sum(launch.microseconds for launch in launches) + _products_us(problem, plan)
+
+
+def _products_us(problem, plan):
+    """Microseconds of the products over all steps in the plan of a pass."""
     return sum(product_us(task, problem) for task in plan.tasks)
 
 

@@ -88,9 +88,9 @@ def test_counts():
     code = MachineCode(TEXT)
     loaded, steps = machine_code.weights(code), machine_code.steps(code)
     assert (loaded.loads, loaded.words, loaded.instructions, loaded.per_word) == ({128: 2}, 8, 2, 0.25)
-    assert steps.loop == code.loops[0] and steps.waiting == 3
+    assert steps.loop == code.loops[0] and len(steps.waiting) == 3
     assert (steps.products, steps.instructions, steps.per_multiply_add) == ({"HMMA.16816": 2}, 15, 15 / 128)
-    assert [one.address for one in steps.looks] == [0x30] and checks.looks_before(steps, "HMMA") == 1
+    assert [one.address for one in steps.looks] == [0x30] and checks.asked_for_before_use(steps) == [1]
     assert steps.accesses("LDG", True) == {128: 2} and steps.accesses("LDG", False) == {}
     assert steps.accesses("STG", True) == {32: 1} and steps.accesses("STG", False) == {16: 1}
     assert (checks.parted(steps), machine_code.spills(code)) == (0, 0)
@@ -104,6 +104,10 @@ def test_counts_of_other_texts():
     rolled = TEXT.replace("LDG.E.128.CONSTANT", "MOV").replace("LDS.64", "LDG.E.U16.CONSTANT")
     rolled = machine_code.weights(MachineCode(rolled))
     assert (rolled.loads, rolled.words, rolled.instructions, rolled.per_word) == ({16: 1}, 0.5, 18, 36)
+    for register, asked in (("R8", [2, 2]), ("R16", [1, 2])):  # R16: the address of the other load
+        load = f"LDG.E.128.STRONG.GPU {register}, desc[UR8][R20.64]"
+        two = machine_code.steps(MachineCode(TEXT.replace("IADD3 R0, R0, 0x1, RZ", load)))
+        assert checks.asked_for_before_use(two) == asked
 
 
 def test_described():
@@ -225,6 +229,15 @@ def weak_words():
     )
 
 
+def words_awaited():
+    """Loads each of which is waited for before the next one is made."""
+    text = (
+        "{ .reg .pred p; ld.relaxed.gpu.global.v4.u32 {$0, $1, $2, $3}, [$4]; "
+        "setp.eq.u32 p, $0, 1; @p nanosleep.u32 1; }"
+    )
+    return ptx._memory_instruction("load_words", {ptx.types.uint16: (text, [ptx.WORD] * 4)})
+
+
 def weak_store():
     return ptx._memory_instruction(
         "store_word", {ptx.types.uint16: ("st.global.u32 [$0], $1;", [], [ptx.WORD])}, values=1
@@ -243,6 +256,7 @@ def test_more_instructions_are_found(forward):
 MUTANTS = {
     "weak loads": (lambda: (ptx, "load_words", weak_words()), "0 loads of 16 bytes that others wrote"),
     "weak stores": (lambda: (ptx, "store_word", weak_store()), "0 stores of a word that others see"),
+    "loads one by one": (lambda: (ptx, "load_words", words_awaited()), r"each is used: \[1, 2, 3\], \[3, 3, 3\]"),
     "weights one by one": (
         lambda: (mma, "make_pieces_of_two_rows", by_elements),
         r"\d+ instructions move spilled|weights are loaded by \{16: 192\}",
@@ -259,6 +273,17 @@ def test_machine_code_of_wrong_kernels_is_found(disassembler_installed, toolchai
         found = code_of("lstm-float16", backward=False)
     with pytest.raises(AssertionError, match=message):
         checks.require(*found)
+
+
+@full
+@pytest.mark.parametrize("name", ["lstm-float16", "lstm-float32"])
+def test_that_nothing_is_looked_for_ahead_of_time_is_found(disassembler_installed, toolchain, name):
+    problem, launch = launch_of(name, backward=True)
+    assert launch.tile.groups_ahead == 1
+    later = replace(launch, tile=replace(launch.tile, groups_ahead=0))
+    code = read(planned.persistent_kernel(problem, later).compile((9, 0)))
+    with pytest.raises(AssertionError, match=r"before each is used: \[(6, 6|8, 8), .*, \[(12, 12|16, 16), "):
+        checks.require(problem, launch, code, RECORDED[name][-1])
 
 
 @full

@@ -1,5 +1,6 @@
 """What the machine code of a persistent kernel must be like; what its PTX must be like is in `ptx_checks`."""
 
+import re
 from math import gcd
 
 from numbarnn.bench import machine_code
@@ -13,6 +14,7 @@ from numbarnn.schedules.persistent.planner import variant
 # planned kernels on 2026-11-23, 3 to 12, and far below the loop's that it was before, 49 to 208.
 PER_WORD = 16
 LANES_MAY_PART = ("BRA", "BRX", "BSYNC", "CALL", "EXIT", "RET")  # after these not all lanes need be there
+REGISTER = re.compile(r"\bR(\d+)\b")
 OTHER_LOADS = 20  # of 32 bits, that a step backward has besides those of weights
 
 
@@ -66,12 +68,13 @@ def require_exchange(tile, steps, published):
     """Assert that what blocks exchange is seen by all of them: 16 bytes at once are loaded, those of the next group
     before anything is done with this one's, and a word is stored for each of the `published` numbers of a unit, or two.
     """
-    others = steps.accesses("LDG", False)
+    others, of_group = steps.accesses("LDG", False), tile.octets * tile.gathered
     found, promised = len(steps.looks), tile.octets * tile.chunks
     assert found == promised, f"{found} loads of 16 bytes that others wrote, {promised} expected"
-    found = looks_before(steps, "STS" if tile.math == "fma" else "HMMA")  # the first that something is done with
-    promised = tile.octets * tile.chunks_on_the_way
-    assert found == promised, f"{found} loads of 16 bytes are on their way together, {promised} expected"
+    asked = [of_group * min(tile.groups, group + 1 + tile.groups_ahead) for group in range(tile.groups)]
+    promised = [number for number in asked for _ in range(of_group)]
+    found = sorted(asked_for_before_use(steps))
+    assert found == promised, f"loads of 16 bytes before each is used: {found}, {promised} expected"
     again = steps.accesses("LDG", True)[128] - len(steps.looks)
     promised = tile.octets * sum(
         tile.gathered * (1 + min(tile.groups_ahead, tile.groups - 1 - group)) for group in range(tile.groups)
@@ -122,8 +125,19 @@ def parted(steps):
     return count
 
 
-def looks_before(steps, name):
-    """How many of `looks` stand before the first instruction of that name that comes after any of them."""
-    addresses = [one.address for one in steps.loop.instructions if one.name == name]
-    first = min(address for address in addresses if address > steps.looks[0].address)
-    return sum(one.address < first for one in steps.looks)
+def asked_for_before_use(steps):
+    """For each of `looks`, how many of them stand before the first instruction that does something with what it loads;
+    what waits and looks again does not count."""
+    working = [one for one in steps.loop.instructions if one not in steps.waiting]
+    uses = [_first_use(working, one) for one in steps.looks]
+    return [sum(one.address < use for one in steps.looks) for use in uses]
+
+
+def _first_use(instructions, load):
+    """The address of the first instruction after a load of 16 bytes that names one of its four registers."""
+    first = int(REGISTER.search(load.operands).group(1))
+    for one in instructions:
+        named = map(int, REGISTER.findall(one.operands))
+        if one.address > load.address and any(first <= number < first + 4 for number in named):
+            return one.address
+    raise AssertionError(f"nothing is done with what {load} loads")

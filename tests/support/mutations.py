@@ -42,6 +42,12 @@ class Mutation(NamedTuple):
 
 
 MUTATIONS = {
+    "calibrated_by_other_launches": Mutation(
+        "numbarnn/bench/calibrate.py",
+        'given=not backward and GIVEN.format(launch.first) in row["plan"],',
+        "given=launch.tile.given,",
+        "tests/schedules/test_calibration.py -k new_records",
+    ),
     "gru_candidate_gradient": Mutation(
         "numbarnn/cells/gru.py",
         "return (dr, dz, dn), (dr, dz, dq), (dh * z,)",

@@ -8,6 +8,9 @@ from numbarnn.kernels.persistent.tile import Tile
 from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.costs import Estimate, steps_in_all, tiling_us
 
+# What is said of a launch whose blocks multiply the input of its first layer, the number of which is left open.
+GIVEN = "with the input's product of layer {} within the steps"
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -102,11 +105,15 @@ class Launch:
         return " and ".join(part for part, there in parts.items() if there)
 
     @property
+    def _given(self):
+        """Whether its blocks multiply the input of its first layer, as text."""
+        return f", {GIVEN.format(self.first)}" if self.tile.given else ""
+
+    @property
     def details(self):
         """How it is tiled and what a step is expected to take, as text."""
         tile, estimate = self.tile, self.estimate
         untimed = " (a rate that no device has been asked for)" if tile.math == "tf32x3" else ""
-        given = f", with the input's product of layer {self.first} within the steps" if tile.given else ""
         stream = ""
         if tile.streamed_chunks:
             stream = (
@@ -119,8 +126,8 @@ class Launch:
             within = f"exchange {times} within it {estimate.within:.2f} (not timed on any device), "
         return (
             f"{self.blocks} blocks of {tile.threads} threads, each {tile.units} units of {self.sequences} sequences, "
-            f"by {tile.math}{given}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per "
-            f"block; a step: exchange {estimate.exchange:.2f} µs, {within}read {estimate.read:.2f} for "
+            f"by {tile.math}{self._given}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory "
+            f"per block; a step: exchange {estimate.exchange:.2f} µs, {within}read {estimate.read:.2f} for "
             f"{estimate.read_bytes / 1024:.3g} KiB, {stream}multiply {estimate.multiply:.2f}{untimed}, "
             f"add {estimate.add:.2f}; "
             f"{self.microseconds:.0f} µs in all"
@@ -129,6 +136,6 @@ class Launch:
     def __str__(self):
         bound = "exchanges within it" if self.estimate.bound == "within" else self.estimate.bound
         return (
-            f"{self.layers} in {self.blocks} blocks of {self.tile.units} units and {self.sequences} sequences, "
-            f"{self.estimate.step:.2f} µs per step, most of it {bound}"
+            f"{self.layers} in {self.blocks} blocks of {self.tile.units} units and {self.sequences} sequences"
+            f"{self._given}, {self.estimate.step:.2f} µs per step, most of it {bound}"
         )

@@ -67,9 +67,15 @@ def plan_launches(problem, profile, backward):
 
 
 @lru_cache(maxsize=1024)
-def _best_launch(problem, profile, first, last, backward):
-    """The launch of the layers [first, last) whose tiling is taken to be the fastest, with its estimate."""
-    launch = _estimated(sizes_of(problem), profile, backward, *_alike(problem, first, last))
+def _best_launch(problem, profile, first, last, backward, given=False):
+    """The launch of the layers [first, last) whose tiling is taken to be the fastest, with its estimate; given: see
+    `Tile`."""
+    sizes, layers = sizes_of(problem), (first, last)
+    if given:
+        sizes = sizes._replace(input_size=problem.input_size)
+    else:
+        layers = _alike(problem, first, last)
+    launch = _estimated(sizes, profile, backward, *layers, given)
     return replace(launch, first=first, last=last, steps=problem.steps)
 
 
@@ -89,12 +95,10 @@ def _with_input(problem, profile, launch):
     by_tf32 = launch.tile.math in ("tf32", "tf32x3")
     if by_tf32 or launch.microseconds > limit or not _may_multiply_input(problem, launch.first):
         return launch
-    sizes = sizes_of(problem)._replace(input_size=problem.input_size)
     try:
-        found = _estimated(sizes, profile, False, launch.first, launch.last, given=True)
+        other = _best_launch(problem, profile, launch.first, launch.last, False, given=True)
     except DoesNotFit:
         return launch
-    other = replace(found, steps=problem.steps)
     return other if other.microseconds < limit and not other.tile.streamed_chunks else launch
 
 
@@ -108,8 +112,8 @@ def _may_multiply_input(problem, layer):
 
 
 @lru_cache(maxsize=1024)
-def _estimated(sizes, profile, backward, first, last, given=False):
-    """`_best_launch` of any T; given: see `Tile`."""
+def _estimated(sizes, profile, backward, first, last, given):
+    """`_best_launch` of any T."""
     found = _tiling(sizes, profile, backward, first, last, given)
     columns, launch = columns_of(sizes, first, last, backward, found.tile), _with_fewer_turns(sizes, profile, found)
     return replace(launch, estimate=estimate_of(sizes, profile, launch, columns))

@@ -67,8 +67,12 @@ class Persistent(Schedule):
         """
         return planner.plan_launches(problem, profile_of(problem), backward)
 
+    def plan_of(self, problem, launches, backward):
+        """The plan of a pass by these launches."""
+        return _plan_backward(problem, launches, True, True) if backward else _plan_forward(problem, launches)
+
     def plan_forward(self, problem):
-        return _plan_forward(problem, self.launches(problem, False))
+        return self.plan_of(problem, self.launches(problem, False), False)
 
     def plan_backward(self, problem, weights=True, input_gradient=True):
         return _plan_backward(problem, self.launches(problem, True), weights, input_gradient)
