@@ -39,7 +39,7 @@ def _products_us(problem, plan):
 
 
 def steps_us(problem, backward, overlapping):
-    """Microseconds of all steps by a product of cuBLAS and a kernel each.
+    """Microseconds of all steps by a product of cuBLAS and a kernel each, and as much for each further product.
 
     Args:
         overlapping: whether layers of one direction run side by side, in part; their products do not.
@@ -47,11 +47,13 @@ def steps_us(problem, backward, overlapping):
     cell, D = problem.cell, problem.directions
     kind, per_us = rate_of(problem)
     start, of_column = (table[kind, backward].value for table in (calibration.STEP_US, calibration.STEP_COLUMN_US))
-    recurrent = cell.num_recurrent
+    of_stages = [len(cell.stages[stage].gates) for stage in cell.product_stages]
+    products = [cell.num_recurrent] * (cell.num_recurrent > 0) + of_stages  # gates of each
     in_turn, work = [], 0.0
     for hidden in problem.hidden_sizes:
         # Without a product it is one kernel.
-        in_turn.append(start + of_column * hidden * (recurrent if backward else 1) if recurrent else start / 2)
-        work += D * problem.batch * recurrent * hidden**2 / per_us / calibration.STEP_SHARE[kind].value
+        columns = [hidden * (gates if backward else 1) for gates in products]
+        in_turn.append(sum(start + of_column * width for width in columns) if products else start / 2)
+        work += D * problem.batch * cell.num_ah * hidden**2 / per_us / calibration.STEP_SHARE[kind].value
     share = calibration.LAYER_SHARE.value if overlapping and D == 1 else 1
     return problem.steps * (in_turn[0] + share * sum(in_turn[1:]) + work)

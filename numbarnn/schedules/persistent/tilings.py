@@ -28,8 +28,9 @@ STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9
 # Where numbers are split in two, whose parts take registers too: most warps, most rows with 8 and with 16 sequences at
 # once. Found by compiling for sm_90, as nothing may be spilled.
 WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
-# Of a thread, for the exchanges of a cell's stages, and most warps of a block then, likewise.
-REGISTERS_IF_STAGED, WARPS_IF_STAGED = 64, 8
+# Of a thread, for the exchanges of a cell's stages, and more where some are products; most warps of a block then,
+# likewise.
+REGISTERS_IF_STAGED, REGISTERS_IF_MULTIPLIED, WARPS_IF_STAGED = 64, 16, 8
 
 
 class DoesNotFit(RuntimeError):
@@ -142,7 +143,7 @@ def _refusal(problem, part, closest):
     hidden, profile = problem.hidden_sizes[part.first : part.last], part.profile
     sizes = ", ".join(map(str, hidden))
     kept = compute_dtype(problem.dtype) if _math(problem, profile) == "fma" else problem.dtype  # "fma" keeps no halves
-    total = sum(problem.directions * problem.cell.num_recurrent * size * size * itemsize(kept) for size in hidden)
+    total = sum(problem.directions * problem.cell.num_ah * size * size * itemsize(kept) for size in hidden)
     room = profile.multiprocessors * profile.shared_bytes
     weights = (
         f"its recurrent weights take {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
@@ -246,13 +247,14 @@ def _room_beside(part):
     """The `Room` of a block beside states."""
     cell = part.sizes.cell
     staged = len(cell.stages) > 0
-    return room_of(part.profile, 0, cell.num_states, 0 if staged else cell.num_per_unit, staged)
+    return room_of(part.profile, 0, cell, 0 if staged else cell.num_per_unit)
 
 
 def _rows(part):
     """Rows of weights per unit."""
     cell, multiplies_input = part.sizes.cell, part.given or part.last > part.first + 1
-    return 1 if part.backward else max(1, cell.num_recurrent, cell.num_gates if multiplies_input else 0)
+    of_stages = [len(stage.gates) for stage in cell.stages]
+    return 1 if part.backward else max(1, cell.num_recurrent, *of_stages, cell.num_gates if multiplies_input else 0)
 
 
 def _plain_tile(part, size, octets):
@@ -273,7 +275,7 @@ def _plain_tile(part, size, octets):
         return f"{max(map(len, all_sources))} products for {warps} warps"
     widths = (*sizes.hidden_sizes, sizes.input_size) if given and first == 0 else sizes.hidden_sizes
     aligned = all(width * bytes_each % 16 == 0 for width in widths) and units * bytes_each % 4 == 0
-    rows, biases = _rows(part), 0 if backward else sizes.cell.num_gates + sizes.cell.num_recurrent
+    rows, biases = _rows(part), 0 if backward else sizes.cell.num_gates + sizes.cell.num_ah
     octets = _octets(math, rows * units, warps, octets)
     if octets == 0:
         return (
@@ -309,16 +311,18 @@ def parameter_bytes(problem, layers, backward):
         arrays = exchanged + 2 * layers + 3 * places + per_unit + 2
     else:
         arrays = 3 * layers + places + 1  # the input of the first layer among them
+        arrays += places * (cell.num_products > 0)
     arrays += 2 * places * (cell.num_sums > 0)
     # One-dimensional; then noise and masks, both tables, scale and sizes; settings, and two numbers of each random one.
     numbers = max(1, len(cell.settings)) + max(1, 2 * len(cell.noise))
     return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 2 + numbers)
 
 
-def room_of(profile, sequences, num_states, num_per_unit, staged):
-    """The `Room` of a block on a device; staged: whether the cell has stages."""
-    shared_bytes, for_stages = profile.shared_bytes - STATIC_SHARED_BYTES, REGISTERS_IF_STAGED if staged else 0
-    return Room(profile.registers, shared_bytes, sequences, num_states, num_per_unit, for_stages)
+def room_of(profile, sequences, cell, num_per_unit):
+    """The `Room` of a block on a device."""
+    for_stages = REGISTERS_IF_STAGED * (len(cell.stages) > 0) + REGISTERS_IF_MULTIPLIED * (cell.num_products > 0)
+    shared_bytes = profile.shared_bytes - STATIC_SHARED_BYTES
+    return Room(profile.registers, shared_bytes, sequences, cell.num_states, num_per_unit, for_stages)
 
 
 def forget():
