@@ -77,7 +77,7 @@ def _code(key, symbol, name, what, write):
     """The object file of a function, see `address_of`."""
     known = code_cache.read(key, ".o")
     if known is None:
-        with notice.compiling(what, "a few seconds", code_cache.directory_if_any()):
+        with notice.compiling(what, "three seconds", code_cache.directory_if_any()):
             module, others = write(symbol)
             code = compiled(module, others)
         code_cache.write(key, {"name": name, "with_numba": bool(others)}, code, ".o")

@@ -12,8 +12,9 @@ import torch
 
 import numbarnn as nr
 import numbarnn.torch as nrt
+from comparing import all_arrays
 from formed_cells import CELLS
-from formed_loops import INPUTS, H, layer_of, parts_of, problem
+from formed_loops import INPUTS, H, layer_of, problem
 from numbarnn import functional
 from numbarnn.cells import library
 
@@ -47,7 +48,7 @@ def test_states_from_call_to_call(name):
     step = layer.stepper(3)
     for x_t, y_t in zip(x, y, strict=True):
         np.testing.assert_allclose(step(x_t), y_t, atol=1e-14)
-    for one, other, own in zip(parts_of(state), parts_of(finals), parts_of(step.state), strict=True):
+    for one, other, own in zip(all_arrays(state), all_arrays(finals), all_arrays(step.state), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-14)
         np.testing.assert_allclose(own, other, atol=1e-14)
     for of_all, final in zip(every, finals[1:], strict=True):
@@ -56,7 +57,7 @@ def test_states_from_call_to_call(name):
     resets[3, 0] = True
     y, finals = layer(x, lengths=lengths, resets=resets)
     np.testing.assert_allclose(y[3:, :1], layer(x[3:, :1])[0], atol=1e-14)
-    for one, other in zip(parts_of(finals), parts_of(layer(x[:4, 1:2])[1]), strict=True):
+    for one, other in zip(all_arrays(finals), all_arrays(layer(x[:4, 1:2])[1]), strict=True):
         np.testing.assert_allclose(one[..., 1:2, :], other, atol=1e-14)
 
 
@@ -97,7 +98,7 @@ def test_gradients_of_sequences_of_different_lengths(name):
         _, _, tape = layer.forward(x[n : n + 1, :length], tuple(of_one))
         grads = layer.backward(tape, dy[n : n + 1, :length], tuple(d_one), dw=apart)
         np.testing.assert_allclose(together.x[n, :length], grads.x[0], atol=1e-12)
-        for one, other in zip(parts_of(together.state), parts_of(grads.state), strict=True):
+        for one, other in zip(all_arrays(together.state), all_arrays(grads.state), strict=True):
             np.testing.assert_allclose(one[:, n], other[:, 0], atol=1e-12)
     np.testing.assert_allclose(together.weights, apart, atol=1e-12)
 
@@ -189,12 +190,12 @@ def test_in_pytorch(name):
     for one in (module, by_layer):
         found_y, found, found_every = one(torch.tensor(x), tensors, output_states=True)
         np.testing.assert_allclose(found_y.detach(), y, atol=1e-14)
-        for a, b in zip(parts_of(found), parts_of(finals), strict=True):
+        for a, b in zip(all_arrays(found), all_arrays(finals), strict=True):
             np.testing.assert_allclose(a.detach(), b, atol=1e-14)
         for a, b in zip(found_every, every, strict=True):
             np.testing.assert_allclose(a.detach(), b, atol=1e-14)
     nothing, (h, *_) = module(torch.zeros(2, 0, layer.input_size, dtype=torch.float64))
-    assert nothing.shape == (2, 0, y.shape[2]) and parts_of([h])[0].shape[1] == 0
+    assert nothing.shape == (2, 0, y.shape[2]) and all_arrays([h])[0].shape[1] == 0
     if name != COMPILED:
         return
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)

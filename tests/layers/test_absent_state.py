@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
+from comparing import all_arrays
 from numbarnn.cells import library
 
 INPUT, HIDDEN = 5, 24
@@ -24,11 +25,6 @@ by_steps = pytest.mark.parametrize("steps", [1, 2, 9])
 by_batch = pytest.mark.parametrize("batch", [1, 2, 12], ids="B{}".format)  # R as it lies, and in panels
 
 
-def parts(state):
-    """The arrays of a state, in whatever form."""
-    return [state] if isinstance(state, np.ndarray) else [array for part in state for array in parts(part)]
-
-
 def zeros_like(state):
     if isinstance(state, np.ndarray):
         return np.zeros_like(state)
@@ -44,7 +40,7 @@ def trained(layer, x, dy, state, **options):
     written = layer.backward(layer.forward(x, state, **options)[2], dy).weights
     found = {"y": y, "dx": gradients.x, "dw": dw, "written": written}
     for name, state in {"hy": last, "dhx": gradients.state}.items():
-        found |= {f"{name}{number}": part for number, part in enumerate(parts(state))}
+        found |= {f"{name}{number}": part for number, part in enumerate(all_arrays(state))}
     return found
 
 

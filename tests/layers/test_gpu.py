@@ -5,7 +5,6 @@
 Without a GPU these skip themselves (conftest.py); the same kernels run in the simulator (tests/simulated).
 """
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 import numbarnn as nr
 import torch_peer
 from cases import CELLS, Case
-from comparing import CALLS, assert_close, assert_same_bits, check, refusal
+from comparing import CALLS, all_arrays, assert_close, assert_same_bits, check, refusal
 from numbarnn import engines
 from numbarnn.schedules import SCHEDULES
 from problems import make_problem
@@ -106,13 +105,6 @@ def test_state_carries_from_call_to_call(cell):
 
 
 # ------------------------------------------------------------------------------------------------- arrays in and out
-def all_arrays(value):
-    """Every array in nested tuples, lists and dicts."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [array for part in value for array in all_arrays(part)] if isinstance(value, tuple | list) else [value]
-
-
 @by_cell
 def test_cupy_in_cupy_out(cupy, cell):
     problem = make_problem(Case(cell, hidden=(33, 5), directions=2))

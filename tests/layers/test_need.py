@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
+from comparing import all_arrays
 from numbarnn.cells import library
 from numbarnn.layers import arguments, reserved
 from numbarnn.layers.sequences import EVERY_STEP, Sequences
@@ -35,13 +36,8 @@ def inputs(layer, seed=0):
     return tuple(rng.normal(0, 1, (*outer, size)).astype(layer.dtype) for size in (layer.input_size, width))
 
 
-def parts(state):
-    """The arrays of a state, in whatever form."""
-    return [state] if isinstance(state, np.ndarray) else [array for part in state for array in parts(part)]
-
-
 def same(one, other):
-    for a, b in zip(parts(one), parts(other), strict=True):
+    for a, b in zip(all_arrays(one), all_arrays(other), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

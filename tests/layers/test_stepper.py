@@ -8,6 +8,7 @@ import pytest
 
 import numbarnn as nr
 from cases import Case
+from comparing import all_arrays
 from numbarnn.cells import library
 from problems import make_problem
 
@@ -17,15 +18,8 @@ CASES = (
 )  # fmt: skip
 
 
-def parts(state):
-    """All arrays of a state."""
-    if isinstance(state, list | tuple):
-        return [array for part in state for array in parts(part)]
-    return [state]
-
-
 def assert_state(found, expected, rtol=1e-5):
-    for one, other in zip(parts(found), parts(expected), strict=True):
+    for one, other in zip(all_arrays(found), all_arrays(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-6)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import numbarnn as nr
 from cases import Case
-from comparing import assert_close, assert_same_bits, check_checkpoints
-from formed_loops import layer_of, parts_of
+from comparing import all_arrays, assert_close, assert_same_bits, check_checkpoints
+from formed_loops import layer_of
 from formed_loops import problem as of_call
 from needs import LAYERS, RANDOM, check_needs
 from numbarnn import functional as F
@@ -79,7 +79,7 @@ def test_states_of_other_sizes_than_h(name, directions):
         x, states, dy, d_states = of_call(name, layer)
         y, finals, tape = layer.forward(x, tuple(states), lengths=[5, 2, 4])
         grads = layer.backward(tape, dy, tuple(d_states))
-        found.append([*parts_of((y, *finals, *grads.state)), grads.x, grads.weights])
+        found.append([*all_arrays((y, *finals, *grads.state)), grads.x, grads.weights])
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
 

@@ -7,6 +7,8 @@ compares y, the final states, dx, the initial states' gradients and the gradient
 error that its `cases.Case` allows. Dimensions as in `numbarnn`.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from numbarnn.engines.cpu.engine import PACKED_FROM
@@ -28,6 +30,13 @@ def flat(value):
     """An array, or a list of arrays, as one vector, float64 or longdouble."""
     parts = value if isinstance(value, list) else [value]
     return np.concatenate([np.asarray(part, np.result_type(part, np.float64)).ravel() for part in parts])
+
+
+def all_arrays(value):
+    """Every array in nested tuples, lists and dicts."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [array for part in value for array in all_arrays(part)] if isinstance(value, tuple | list) else [value]
 
 
 def shapes(value):

@@ -5,6 +5,7 @@ layer computes, by the same names.
 import numpy as np
 
 import numbarnn as nr
+from comparing import all_arrays
 from formed_cells import CELLS
 
 T, B, INPUTS, H = 5, 3, 3, 5
@@ -77,10 +78,10 @@ def expected(name, layer, given):
     x, states, dy, d_states = given
     leaves = {key: torch.tensor(np.float64(layer.engine.to_host(v))) for key, v in full_names(layer).items()}
     x, states = torch.tensor(x), each(torch.tensor, states)
-    for leaf in (x, *parts_of(states), *leaves.values()):
+    for leaf in (x, *all_arrays(states), *leaves.values()):
         leaf.requires_grad_()
     y, finals = loop(name, layer, leaves, x.unbind(), states)
-    pairs = zip(parts_of(finals), parts_of(d_states), strict=True)
+    pairs = zip(all_arrays(finals), all_arrays(d_states), strict=True)
     loss = (y * torch.tensor(dy)).sum() + sum((a * torch.tensor(b)).sum() for a, b in pairs)
     loss.backward()
 
@@ -98,11 +99,6 @@ def expected(name, layer, given):
 def each(function, states):
     """The function of every array of states, which may be lists."""
     return [list(map(function, one)) if isinstance(one, list) else function(one) for one in states]
-
-
-def parts_of(states):
-    """All arrays of states."""
-    return [part for one in states for part in (one if isinstance(one, list) else [one])]
 
 
 def by_number(what, states):
