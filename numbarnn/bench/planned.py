@@ -2,8 +2,8 @@
 
 There are as many persistent kernels as there are tiles. These are those of a few problems, which between them have
 every dtype, every way to multiply, every built-in cell, cells with fewer gates of ah than of ax or none, cells with
-sums over units, one layer and several, one direction and two, aligned rows and others. And the one that is there to be
-read.
+sums over units or further products, one layer and several, one direction and two, aligned rows and others. And the one
+that is there to be read.
 """
 
 from functools import cache
@@ -56,6 +56,7 @@ PROBLEMS = (
     # Blocks exchange sums over units: the one that leaves fewest registers, and two layers in a launch.
     problem(layer_norm_lstm, "float32", (512,), 64),
     problem(layer_norm_gru, "float16", (512, 512), 16),
+    problem("gru_reset_before", "float16", (512,), 16),  # and what a further product multiplies
 )
 SM_90_PROBLEMS = (problem("rnn_tanh", "float16", (4096,), 64),)  # of 32 MiB, which an A100 does not hold
 
@@ -92,10 +93,11 @@ def persistent_kernel(problem, launch):
     numbers, sums = zeros(dtype, 1), zeros(compute_dtype(dtype), 1)
     c = (sums,) * layers if cell.num_private else ()
     words = (np.zeros(1, np.int64),) * (places if cell.num_sums else 0)
-    within = WithinStep(words, (sums,) * (places if cell.num_sums and problem.training else 0))
+    vectors = (numbers,) * (places if cell.num_products and not launch.backward else 0)
+    within = WithinStep(words, (sums,) * (places if cell.num_sums and problem.training else 0), vectors)
     if launch.backward:
         kernel = backward.make_backward(cell, launch.tile, *options)
-        dah = (numbers,) * (places if cell.num_recurrent else 0)
+        dah = (numbers,) * (places if cell.num_ah else 0)
         dax = (numbers,) * (0 if cell.same_gradient else places)
         saved, d_per_unit = ((numbers,) * (places if there else 0) for there in (cell.num_saved, cell.per_unit))
         gradients = numbers, (sums,) * places, (sums,) * (places if cell.num_private else 0), d_per_unit

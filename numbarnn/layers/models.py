@@ -71,8 +71,8 @@ _CLIP = """
 
 _RESET_AFTER = """
         reset_after: the reset gate is applied after the product R_n h, as in cuDNN and PyTorch; else before it, as Cho
-            et al. had it (Keras' reset_after=False, ONNX' linear_before_reset=0), which is slower: not for schedule
-            "persistent"."""
+            et al. had it (Keras' reset_after=False, ONNX' linear_before_reset=0), which is slower: two products per
+            step."""
 
 
 _RNN = """The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h.

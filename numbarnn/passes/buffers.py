@@ -120,6 +120,7 @@ FORWARD = (
     Row("ax", "place", "T, B, G * H", "storage", "input steps", "steps", "x Wᵀ", f"not ({SAVES})"),
     Row("ah", "place", "B, A * H", "state", "steps", "steps", "h Rᵀ of one step"),
     Row("v", "place", "M, B, S * H", "storage", "steps", "tape", "what further products multiply", "cell.num_products"),
+    Row("v", "place", "T, B, S * H", "storage", "launch", "tape", "likewise", "cell.num_products"),
     Row("sums", "place", "M, B, Q", "state", "steps launch", "tape", "over units", "cell.num_sums"),
     WORDS,
 )  # fmt: skip

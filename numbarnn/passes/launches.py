@@ -29,7 +29,7 @@ def bind_forward(work, launch):
         dropped + given,
         [work.c[layer] for layer in layers if cell.num_private],
         [work.gates[place] for place in launch.places] if keeps else ax,
-        _within(work, launch, work.sums if problem.training else {}),
+        _within(work, launch, work.sums if problem.training else {}, _vectors(work, launch)),
     )
 
     def make_kernel(tile):
@@ -37,7 +37,7 @@ def bind_forward(work, launch):
 
     aligned = all(work.engine.address(x) % PIECE_BYTES == 0 for x in given)
     launch = launch if aligned else replace(launch, tile=replace(launch.tile, aligned=False))
-    exchanged = [*map(work.output, layers), *dropped, *_words(work, launch)]
+    exchanged = [*map(work.output, layers), *dropped, *_words(work, launch), *_vectors(work, launch)]
     return _bound(work, work, launch, make_kernel, exchanged, arrays)
 
 
@@ -45,7 +45,7 @@ def bind_backward(work, launch):
     """A function without arguments that runs a `planner.Launch` of a `BackwardPass`."""
     tape, cell, layers, places = work.tape, work.problem.cell, launch.layer_range, launch.places
     # Without those of a cell that has no ah; where both are the same, once.
-    dah = [work.dah[place] for place in places if cell.num_recurrent]
+    dah = [work.dah[place] for place in places if cell.num_ah]
     dax = [work.dax[place] for place in places if not cell.same_gradient]
     dh, dc = (list(parts) for parts in zip(*(work.state_gradients(*place) for place in places), strict=True))
     arrays = (
@@ -73,9 +73,14 @@ def _words(work, launch):
     return [work.words[place] for place in launch.places if work.problem.cell.num_sums]
 
 
-def _within(work, launch, sums):
+def _vectors(work, launch):
+    """What product stages of a launch multiply forward, by place."""
+    return [work.v[place] for place in launch.places if work.problem.cell.num_products]
+
+
+def _within(work, launch, sums, vectors=()):
     """The `WithinStep` of a launch; sums: place -> those that are kept, or to be kept."""
-    return WithinStep(_words(work, launch), [sums[place] for place in launch.places if place in sums])
+    return WithinStep(_words(work, launch), [sums[place] for place in launch.places if place in sums], vectors)
 
 
 def _bound(work, tape, launch, make_kernel, exchanged, arrays):

@@ -161,7 +161,7 @@ def test_bad_arguments_name_what_came_and_what_was_expected(words, expected, ref
 
 
 def test_cells_of_the_library_and_of_files(answer, refused, tmp_path, capsys):
-    """By the names that `numbarnn cells` takes; what multiplies twice or projects is not for one persistent launch."""
+    """By the names that `numbarnn cells` takes; what projects is not for one persistent launch."""
     file = tmp_path / "mine.py"
     file.write_text(
         "import numbarnn as nr\n\n@nr.cell\ndef shares(x, h, p):\n"
@@ -173,8 +173,8 @@ def test_cells_of_the_library_and_of_files(answer, refused, tmp_path, capsys):
     assert (found["problem"]["cell"], found["passes"][0]["schedule"]) == ("peephole_lstm", "persistent")
     found = answer(f"plan --cell {file}:shares --schedule persistent {rest}")
     assert (found["problem"]["cell"], found["passes"][0]["schedule"]) == ("shares", "persistent")
-    found = answer(f"plan --cell {file}:twice {rest}")
-    assert found["problem"]["cell"] == "twice" and found["passes"][0]["schedule"] != "persistent"
+    found = answer(f"plan --cell {file}:twice --schedule persistent {rest}")
+    assert (found["problem"]["cell"], found["passes"][0]["schedule"]) == ("twice", "persistent")
     found = answer(f"plan --cell projected_lstm --proj-size 32 {rest}")
     assert found["passes"][0]["schedule"] != "persistent" and "P=32" in capsys.readouterr().out
     said = refused("plan", "--cell", f"{file}:plain", *rest.split())

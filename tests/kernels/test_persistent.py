@@ -16,6 +16,7 @@ from general_cells import GENERAL, UNEVEN
 from grouped_tiles import CHEAP, MIXED_TILES, TWO_LAYERS
 from numbarnn import cells, engines
 from numbarnn.bench import planned
+from numbarnn.cells.library import recurrent_highway
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
 from numbarnn.passes import launches
@@ -67,21 +68,19 @@ def test_refusals_name_numbers(hidden, profile, words, backward):
 @pytest.mark.parametrize(
     "cell, options, has",
     [
-        (GENERAL["blend"], {}, "'blend', has 2 products per step: "),
-        ("gru_reset_before", {}, "'gru_reset_before', has 2 products per step: "),
-        (SUM_CELLS["ladder"], {}, "'ladder', has 3 products per step: "),
-        ("lstm", {"projection": 64}, "'lstm', has a projection: "),
+        ("lstm", {"projection": 64}, "no projections, and 'lstm' has one here: use schedule='wavefront' or 'stepwise'"),
+        (recurrent_highway(9), {}, "closest: 9 products for 8 warps. Use schedule='wavefront' or 'stepwise'"),
     ],
-    ids=("product", "reset_before", "sums and products", "projection"),
+    ids=("projection", "many products"),
 )
-def test_refuses_what_waits_within_a_step(cell, options, has):
+def test_refuses_projections_and_many_products(cell, options, has):
     problem = Problem(
         "cuda", cells.get(cell), "float32", 128, (128,), 1, 10, 16, True, profile=profiles.get("h200"), **options
     )
     for plan in (schedule.SCHEDULE.plan_forward, schedule.SCHEDULE.plan_backward):
         with pytest.raises(planner.DoesNotFit) as refusal:
             plan(problem)
-        assert has in str(refusal.value) and str(refusal.value).endswith("use schedule='wavefront' or 'stepwise'")
+        assert str(refusal.value).endswith(has)
 
 
 OWN = {
@@ -90,6 +89,8 @@ OWN = {
     "fewer gates of ah": (UNEVEN["fewer"], "float32", (256, 256), 2, False),
     "more gates of ah": (UNEVEN["more"], "float16", (768, 768), 1, True),
     "sums over units": (SUM_CELLS["normed"], "float16", (512, 512), 1, False),
+    "a product within the step": ("gru_reset_before", "float16", (512,), 1, True),
+    "sums and products within the step": (SUM_CELLS["ladder"], "float32", (512, 512), 1, False),
     "noise": (NOISE_CELLS["noisy"], "float32", (512, 512), 1, True),
     "noise, no R": (NOISE_CELLS["drawn"], "float16", (512,), 1, False),
 }

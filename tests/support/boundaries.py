@@ -213,7 +213,7 @@ _CUDA = _KERNELS | {
 
 def _launches(case, backward):
     """The persistent launches of a case in the simulator; none where the schedule refuses it."""
-    if case.proj_size or case.cell == "gru_reset_before":
+    if case.proj_size:
         return ()
     cell = own_cell(case.cell) if case.cell in TRACED_CELLS else cells.get(case.cell)
     masks = {"padded": case.lengths is not None, "resets": case.resets}

@@ -16,6 +16,7 @@ import numpy as np
 import equations
 from cases import BUILT_IN, CELLS, Case
 from numbarnn.common.precision import is_half
+from numbarnn.engines.gpu.profiles import SIMULATOR
 
 ENGINES = ("cpu", "sim", "cuda")
 SIZES = {  # (T, B, sizes of layers, lengths, lengths of packed sequences, which are in no order and none is 0)
@@ -37,7 +38,6 @@ EXCLUDED = (  # values that do not go together: layers or schedules do not have 
     (NO_PARTS, {"cell": ("gru", "rnn_relu")}),  # the library's have other parameters or nothing of their own
     (NO_PARTS, {"clip": ("one", "two")}),
     (NO_PARTS, {"bias": ("double", "recurrent", "none")}),  # their equations say which they have
-    ({"schedule": ("persistent",)}, {"cell": ("gru_reset_before",)}),
     ({"schedule": ("persistent",)}, {"projection": (True,)}),
     ({"cell": ("rnn_relu",)}, {"dtype": ("float16", "bfloat16")}),  # many numbers of 16 bits are never all off its kink
 )
@@ -219,7 +219,7 @@ def written_points(engine, full):
             case = Case(name, **options, bias=bias, dtype=dtype)
             schedules = SCHEDULES[engine] if full else [SCHEDULES[engine][(number + turn) % len(SCHEDULES[engine])]]
             for schedule in schedules:
-                usual = "stepwise" if schedule == "persistent" and case.definition.num_products else schedule
+                usual = "stepwise" if schedule == "persistent" and too_many_products(engine, case) else schedule
                 yield Point(case, usual, 3 if engine == "cpu" and turn % 2 else 1)
 
 
@@ -238,10 +238,16 @@ def library_points(engine, full):
                 options = options | {"heads": 2, "hidden": tuple(size + size % 2 for size in options["hidden"])}
             case = Case(name, **options, dtype=dtypes[number % len(dtypes)])
             schedule = SCHEDULES[engine][turn % len(SCHEDULES[engine])]
-            one_product = not (case.definition.num_products or case.definition.projected)
+            runs = not (too_many_products(engine, case) or case.definition.projected)
             if has_kinks(name):  # few and no halves: see above
                 case = replace(case, dtype=dtypes[(turn if "phased" in name else number) % 2])
-            yield Point(case, schedule if schedule != "persistent" or one_product else "stepwise")
+            yield Point(case, schedule if schedule != "persistent" or runs else "stepwise")
+
+
+def too_many_products(engine, case):
+    """Whether persistent blocks of the simulator have fewer warps than a step has products; on a GPU they have more."""
+    products = case.definition.num_products + (case.definition.num_recurrent > 0)
+    return engine == "sim" and products > max(SIMULATOR.warps)
 
 
 def has_kinks(name):

@@ -68,12 +68,12 @@ def require_exchange(text, shipped):
 
     Args:
         text: its PTX.
-        shipped: the ShippedKernel; its first two arguments are tuples of exchanged arrays, the last one is the word:
-            each of them is 7 parameters, the fifth of which is the address.
+        shipped: the ShippedKernel; its first two arguments are tuples of exchanged arrays, as is `block.WithinStep.v`;
+            the last one is the word: each of them is 7 parameters, the fifth of which is the address.
     """
     program, constants = Program(text), inspect.getclosurevars(shipped.function).nonlocals
     exchanged = len(shipped.arguments[0]) + len(shipped.arguments[1])
-    parameters = {name for name, _ in program.parameters[4 : 7 * exchanged : 7]}
+    parameters = {name for name, _ in program.parameters[4 : 7 * exchanged : 7]} | _within(program, shipped, "v")
     aligned = re.search(r"\baligned=True", shipped.kernel.source_key) is not None  # not weights_aligned
     loads, stores = promised_accesses(shipped.dtype, aligned)
     found = accesses(program, parameters)
@@ -88,15 +88,15 @@ def require_exchange(text, shipped):
     ordered = set(re.findall(r"\b(?:ld|st|atom|red)\.(?:volatile|relaxed|acquire|release)[\w.]*", text))
     others = ordered - promised - about_word
     assert not others, f"{others}: blocks exchange numbers by {promised} only"
-    sums = set(accesses(program, _words_of_sums(program, shipped)))
+    sums = set(accesses(program, _within(program, shipped, "words")))
     assert sums == (WORD if constants["has_sums"] else set()), f"words of sums over units are accessed by {sums}"
 
 
-def _words_of_sums(program, shipped):
-    """Names of the parameters that are addresses of words of sums over units: `block.WithinStep.words`."""
-    place = next(n for n, argument in enumerate(shipped.arguments) if isinstance(argument, WithinStep))
-    before, words = _arrays(shipped.arguments[:place]), len(shipped.arguments[place].words)
-    return {name for name, _ in program.parameters[7 * before + 4 : 7 * (before + words) : 7]}
+def _within(program, shipped, field):
+    """Names of the parameters that are addresses of arrays of a field of `block.WithinStep`."""
+    place, within = next(one for one in enumerate(shipped.arguments) if isinstance(one[1], WithinStep))
+    before = _arrays(shipped.arguments[:place]) + _arrays(within[: within._fields.index(field)])
+    return {name for name, _ in program.parameters[7 * before + 4 : 7 * (before + len(getattr(within, field))) : 7]}
 
 
 def _arrays(argument):

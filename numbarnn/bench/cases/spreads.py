@@ -207,8 +207,8 @@ PERSISTENT_WORK = 10  # how much longer those take there than a step's kernels
 
 
 def refuses(schedule, case):
-    """Whether a schedule is known to refuse a case: those with a second product in a step."""
-    return schedule == "persistent" and (case.proj_size > 0 or case.cell == "gru_reset_before")
+    """Whether a schedule is known to refuse a case: those with a projection."""
+    return schedule == "persistent" and case.proj_size > 0
 
 
 def shown(case, schedule):

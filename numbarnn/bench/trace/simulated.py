@@ -10,6 +10,7 @@ step that gives
     first store ... last store        it runs the cell's equations and publishes
 
 These do not overlap: by barriers a block's threads look only when all have stored, and store only when all have looked.
+What blocks exchange within a step, for the cell's stages, is not looked at: it is part of running the equations.
 """
 
 import inspect
@@ -22,7 +23,7 @@ import numbarnn
 from numbarnn.bench.trace.record import Block, Event, Record, Step
 from numbarnn.common.order import step_time
 from numbarnn.cuda import simulator, watching
-from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, WARP
+from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, STAGE, WARP
 from numbarnn.schedules.persistent.schedule import SCHEDULE
 
 KERNELS = ("persistent_forward_kernel", "persistent_backward_kernel")
@@ -123,9 +124,12 @@ class Recorder(watching.Watcher):
         if place is None:
             return
         block, warp = self._who()
+        kind = self._warps[block, warp, WARP.kind]
+        if kind >= STAGE:
+            return
         source, t = self._source(place, index)
         direction = int(self._rows[block, BLOCK.direction])
-        recurrent = self._warps[block, warp, WARP.kind] == RECURRENT
+        recurrent = kind == RECURRENT
         step = source.step + 1 if recurrent else self._step_of(t, direction)
         phase = self._phase(block, step, begins=lambda phase: phase.stored)
         phase.looked = self._launch.turns

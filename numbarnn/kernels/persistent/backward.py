@@ -20,7 +20,7 @@ from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
 from numbarnn.kernels.persistent.weights import Fragments, make_matrix
-from numbarnn.kernels.persistent.within import Exchanged, Turn
+from numbarnn.kernels.persistent.within import Exchanged, OfWarp, Turn
 from numbarnn.kernels.persistent.within_backward import About, Own, PairsOfStep
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
@@ -57,8 +57,8 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     """The backward kernel. Arguments as for `forward.make_forward`."""
     dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
-    G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
-    Q, staged, has_sums = cell.num_sums, len(cell.stages) > 0, cell.num_sums > 0
+    G, A, N, K, V = cell.num_gates, cell.num_ah, cell.num_private, cell.num_saved, cell.num_per_unit
+    Q, staged, has_sums, has_products = cell.num_sums, len(cell.stages) > 0, cell.num_sums > 0, cell.num_products > 0
     in_shared = tile.unit_parameters > 0
     multiplies, separate = inputs or A > 0, not cell.same_gradient
     PARTIALS, STATES = tile.partials, tile.states  # in shared memory
@@ -67,10 +67,11 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
     PK, PN, PV, PQ, P_CAME = max(1, P * K), max(1, P * N), max(1, P * V), P * Q, P * (2 + N)
+    PS, of_h = P * cell.num_products, cell.num_recurrent  # gates of ah that are not a stage's
 
     product, report = products.make_product(tile), make_report()
     load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
-    publish_ax, publish_ah = (exchange.make_publish_all(dtype, tile.aligned, count) for count in (G, A))
+    publish_ax, publish_ah = (exchange.make_publish_all(dtype, tile.aligned, count) for count in (G, of_h))
 
     backward, kinds = backward_function(cell, dtype, BACKEND), (inputs, drops, masked)
     d_state_of, gather = (
@@ -83,11 +84,11 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     store_state, whole, load_private, store_private = (
         of_state.store, of_state.whole, of_state.load_private, of_state.store_private
     )  # fmt: skip
-    no_gates, no_recurrent, no_per_unit = (units.zeros(count, BACKEND, math_dtype) for count in (G, A, V))
+    no_gates, no_recurrent, no_per_unit = (units.zeros(count, BACKEND, math_dtype) for count in (G, of_h, V))
     store_per_unit, own_parameters = units.storer(V, BACKEND, narrow), block.make_own_parameters(cell, tile)
     decode, pair_of, look_up = block.make_decode(), block.make_pair(tile), block.make_look_up(tile)
     fetch_step, prefetch = _make_fetch_step(tile, K, N, Q), block.make_prefetch(tile, K)
-    has_c, has_saved, draws, has_ah, has_per_unit = N > 0, K > 0, len(cell.noise) > 0, A > 0, V > 0
+    has_c, has_saved, draws, has_ah, has_per_unit = N > 0, K > 0, len(cell.noise) > 0, of_h > 0, V > 0
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_backward_kernel(
@@ -118,6 +119,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         code_of, code_after = cuda.local.array(P, np.uint8), cuda.local.array(P, np.uint8)  # of this step, of the next
         per_unit = cuda.local.array(PV, number)
         came = cuda.local.array(P_CAME, number) if staged else ()
+        d_v = cuda.local.array(PS, number) if has_products else ()
 
         thread = cuda.threadIdx.x
         warp = thread // 32
@@ -135,14 +137,18 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         rows = (saved_rows, h_rows, c_rows, Rows(dy, width, h_rows.column), sums)
         own_dh, own_dc = dh[place], dc[place] if has_c else ()
         exchanged = (dah + dax)[part[WARP.operand]]
-        of_thread = Own(shared, failed, pairs, code_of, code_after, per_unit, came)
-        about = About(owned, split, working, reads_dy, mask, rows[3], options, noise_row, own[BLOCK.trouble])
-        words = within_step.words[place] if has_sums else ()
-        of_stages = Exchanged(words, sums, Patience(1, limit, trouble)) if staged else ()
+        of_thread = Own(shared, failed, pairs, code_of, code_after, per_unit, came, d_v)
+        about = About(
+            owned, split, working, own[BLOCK.stage_warps], reads_dy, mask, rows[3], options, noise_row,
+            own[BLOCK.trouble],
+        )  # fmt: skip
+        words, own_dah = within_step.words[place] if has_sums else (), dah[place] if has_products else ()
+        fragments = Fragments(registers, weights, matrix_of(part, owned.units))
+        of_warp = OfWarp(fragments, loaded, share, exchanged) if has_products else ()
+        of_stages = Exchanged(words, sums, own_dah, of_warp, Patience(1, limit, trouble)) if staged else ()
 
         if thread == 0:
             failed[0] = 0
-        fragments = Fragments(registers, weights, matrix_of(part, owned.units))
         if multiplies:
             load_weights(fragments, shared)
         for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):
@@ -169,7 +175,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                     look_up(code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)
                 # 1. The products, each warp its part: none from later steps at first, none from above at last
                 recurrent = share.recurrent
-                works = multiplies and share.columns > 0
+                works = multiplies and share.columns > 0 and not (has_products and share.stage >= 0)
                 if works and ((recurrent and step > 0) or (not recurrent and step < steps)):
                     slot = t + share.shift
                     what = Operand(exchanged, slot, b0, end, batch, share.width, share.column, share.columns)

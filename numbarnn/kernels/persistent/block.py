@@ -17,7 +17,7 @@ from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit, specialise
 from numbarnn.cuda import ptx
-from numbarnn.kernels.persistent.columns import BLOCK, GIVEN, RECURRENT, WARP
+from numbarnn.kernels.persistent.columns import BLOCK, GIVEN, RECURRENT, STAGE, WARP
 
 PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps ahead
 
@@ -46,11 +46,13 @@ class Share(NamedTuple):
     Attributes:
         recurrent: whether with its own layer's step before, not with another layer's numbers.
         given: whether with what was there before the launch, for which nobody waits.
+        stage: the number of the product stage for which it does; less than 0 of other products.
         shift, width, column, columns: as there.
     """
 
     recurrent: Any
     given: Any
+    stage: Any
     shift: Any
     width: Any
     column: Any
@@ -64,10 +66,12 @@ class WithinStep(NamedTuple):
     Attributes:
         words: of sums over units, `across.Words.array`.
         sums: (T, B, Q) in the dtype of sums, which forward writes in training and backward reads.
+        v: (T, B, S*H), forward: what rows of R of the S product stages multiply.
     """
 
     words: Any = ()
     sums: Any = ()
+    v: Any = ()
 
 
 class Rows(NamedTuple):
@@ -98,8 +102,8 @@ def make_decode():
         own, part = blocks[cuda.blockIdx.x], warps[cuda.blockIdx.x, cuda.threadIdx.x // 32]
         owned = Owned(own[BLOCK.unit], own[BLOCK.units], own[BLOCK.hidden], own[BLOCK.sequence], own[BLOCK.end], batch)
         recurrent, given = part[WARP.kind] == RECURRENT, part[WARP.kind] == GIVEN
-        columns = np.int32(part[WARP.columns])
-        share = Share(recurrent, given, part[WARP.shift], part[WARP.width], part[WARP.column], columns)
+        columns, stage = np.int32(part[WARP.columns]), np.int32(part[WARP.kind]) - np.int32(STAGE)
+        share = Share(recurrent, given, stage, part[WARP.shift], part[WARP.width], part[WARP.column], columns)
         split, working = np.int32(own[BLOCK.recurrent_warps]), np.int32(own[BLOCK.working_warps])
         return own, part, owned, share, split, working
 

@@ -7,8 +7,10 @@ parts of it, in one place.
 
 from typing import Any, NamedTuple
 
-# Kinds of products: with the own layer's previous step, with another layer's same time, with what was there before.
-RECURRENT, INPUT, GIVEN = 0, 1, 2
+# Kinds of products: with the own layer's previous step, with another layer's same time, with what was there before, and
+# for the cell's p-th product stage (STAGE + p) with what blocks of the layer exchange within the step.
+RECURRENT, INPUT, GIVEN, STAGE = 0, 1, 2, 3
+STAGE_BITS = 8  # of `Block.stage_warps` for each product stage
 
 
 class Options(NamedTuple):
@@ -40,7 +42,7 @@ class Block(NamedTuple):
         hidden: H of the layer.
         sequence, end: the block's sequences [sequence, end) of the batch.
         recurrent_warps: the first warps multiply the state before, the next ones the layer's input.
-        working_warps: both together; the others idle.
+        working_warps: both together; those of product stages follow, then come some that idle.
         gates_width: elements of a row of `gates`.
         reads_gates: whether, forward, x Wᵀ stands in `gates`, as in the first layer without `Tile.given`; backward, dy
             in `dy`.
@@ -49,6 +51,8 @@ class Block(NamedTuple):
         per_unit: where the cell's parameters per unit begin in `weights`, if it has any.
         mask: row of the masks for dropout between the layer and the next of this launch; -1: none.
         noise: row of `noise`, if there is any.
+        stage_warps: for each product stage, the first one's in the lowest `STAGE_BITS` bits, the end of its warps,
+            which begin where those of the stage before it end.
     """
 
     layer: int
@@ -68,13 +72,14 @@ class Block(NamedTuple):
     per_unit: int = -1
     mask: int = -1
     noise: int = 0
+    stage_warps: int = 0
 
 
 class Warp(NamedTuple):
     """A row of `warps` (blocks, warps, columns) int64: what a warp multiplies. The defaults: nothing.
 
     Attributes:
-        kind: `RECURRENT`, `INPUT` or `GIVEN`.
+        kind: `RECURRENT`, `INPUT`, `GIVEN` or `STAGE` + p.
         operand: number of the exchanged array that it multiplies.
         shift: the step at time t reads slot t + shift.
         width: elements of a row of that array.

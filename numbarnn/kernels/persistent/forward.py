@@ -11,8 +11,8 @@ Every block owns some units of one layer and direction, keeps their weights on t
 
 Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`), so layer l + 1 follows one
 step behind layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
-cooperative. A cell (`numbarnn.cells`) has A gates of h Rᵀ and G of x Wᵀ; where A is 0 and there are no stages, blocks
-of a layer do not wait for each other.
+cooperative. A cell (`numbarnn.cells`) has A gates of ah, those of its stages among them, and G of ax; where A is 0 and
+there are no stages, blocks of a layer do not wait for each other.
 
 Which block does what stands in two tables (`columns`). A block that waits in vain reports where (`trouble`) and leaves,
 and so do all others as soon as they wait. What a cell or a call does not have is an empty tuple in place of its arrays.
@@ -34,7 +34,7 @@ from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
 from numbarnn.kernels.persistent.weights import Fragments, make_matrix
-from numbarnn.kernels.persistent.within import Exchanged, Turn
+from numbarnn.kernels.persistent.within import Exchanged, OfWarp, Turn
 from numbarnn.kernels.persistent.within_forward import About, Own
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
@@ -44,7 +44,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     """The forward kernel.
 
     Args:
-        cell: any `Cell` whose stages are sums.
+        cell: any `Cell`, but for one whose h is a projection.
         tile: the `Tile` of all blocks.
         save: training: keep all private states, and what the cell saves.
         inputs: whether some layers multiply their input themselves: all but the first of the launch, or with
@@ -54,7 +54,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     """
     dtype, number = tile.dtype, np.dtype(compute_dtype(tile.dtype)).type
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
-    G, A, N, K, V = cell.num_gates, cell.num_recurrent, cell.num_private, cell.num_saved, cell.num_per_unit
+    G, A, N, K, V = cell.num_gates, cell.num_ah, cell.num_private, cell.num_saved, cell.num_per_unit
     reads, inputs = not tile.given, inputs or tile.given  # reads: the first layer x Wᵀ, which was there before
     multiplies, keeps = inputs or A > 0, save and K > 0
     BIASES, PARTIALS, STATES = tile.biases, tile.partials, tile.states  # in shared memory
@@ -63,7 +63,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
     PG, PV, staged, has_sums = P * G, max(1, P * V), len(cell.stages) > 0, cell.num_sums > 0
-    PRE, keeps_sums = P * (G + cell.num_ah), save and has_sums
+    PRE, keeps_sums, has_products = P * (G + A), save and has_sums, cell.num_products > 0
     in_shared = tile.unit_parameters > 0
 
     product, report = products.make_product(tile), make_report()
@@ -120,15 +120,19 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         c_rows = Rows(c[layer] if has_c else (), directions * N * hidden, direction * N * hidden + unit0)
         gates_of = gates[place if keeps else direction] if keeps or reads else ()
         gate_rows = Rows(gates_of, own[BLOCK.gates_width], unit0)
-        exchanged = (h + dropped)[part[WARP.operand]]
+        exchanged = (h + dropped + within_step.v)[part[WARP.operand]]
         of_thread = Own(shared, failed, now, code_of, per_unit, pre_activations)
-        about = About(owned, split, working, reads_gates, options, noise_row, own[BLOCK.trouble])
+        about = About(
+            owned, split, working, own[BLOCK.stage_warps], reads_gates, options, noise_row, own[BLOCK.trouble]
+        )  # fmt: skip
         words, sums = within_step.words[place] if has_sums else (), within_step.sums[place] if keeps_sums else ()
-        of_stages = Exchanged(words, sums, Patience(1, limit, trouble)) if staged else ()
+        fragments = Fragments(registers, weights, matrix_of(part, owned.units))
+        v = within_step.v[place] if has_products else ()
+        of_warp = OfWarp(fragments, loaded, share, exchanged) if has_products else ()
+        of_stages = Exchanged(words, sums, v, of_warp, Patience(1, limit, trouble)) if staged else ()
 
         if thread == 0:
             failed[0] = 0
-        fragments = Fragments(registers, weights, matrix_of(part, owned.units))
         if multiplies:
             load_weights(fragments, shared)
         for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):
@@ -164,7 +168,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 if masked:
                     look_up(code_of, options.step_mask, (direction * (steps + 2) + t + 1) * batch, b0, end)
                 # 1. The products, each warp its part
-                if multiplies and share.columns > 0:
+                if multiplies and share.columns > 0 and not (has_products and share.stage >= 0):
                     slot = t + share.shift
                     what = Operand(exchanged, slot, b0, end, batch, share.width, share.column, share.columns)
                     there = (not reads and share.given) or (share.recurrent and step == 0)

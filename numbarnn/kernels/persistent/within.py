@@ -1,10 +1,16 @@
-"""What steps forward and backward do alike between their products and the cell: stages of sums over units, in turn.
+"""What steps forward and backward do alike between their products and the cell: the cell's stages, in turn.
 
-They are a loop, not one after another in the code: adding up across blocks is long, and what is prepared for each copy
-of it takes registers from the weights.
+    make_in_turn(...)     # all of them
+    make_sums(...)        # stages of sums over units that follow each other
+    make_multiply(...)    # the product of a stage, after its vector has been published
+
+Stages of sums are a loop, not one after another in the code: adding up across blocks is long, and what is prepared for
+each copy of it takes registers from the weights. Products of stages are multiplied by warps of their own, as weights
+stay in registers.
 """
 
 from functools import cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +20,11 @@ from numbarnn.compile import units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
-from numbarnn.kernels.persistent import block
+from numbarnn.kernels.persistent import block, products
 from numbarnn.kernels.persistent.across import Part, Words, make_across
+from numbarnn.kernels.persistent.columns import STAGE_BITS
+from numbarnn.kernels.persistent.exchange import Operand
+from numbarnn.kernels.persistent.warp_parts import in_turn
 from numbarnn.kernels.trouble import WITHIN, make_report
 
 
@@ -27,18 +36,92 @@ class Turn(NamedTuple):
     b0: Any
 
 
+class OfWarp(NamedTuple):
+    """What a warp multiplies: fragments, `weights.Fragments`; loaded, see `exchange.make_look`; share, `block.Share`;
+    array, the exchanged array of its operand."""
+
+    fragments: Any
+    loaded: Any
+    share: Any
+    array: Any
+
+
 class Exchanged(NamedTuple):
-    """What stages of a layer and direction exchange.
+    """What stages of a layer and direction exchange; () is what the cell does not have.
 
     Attributes:
         words: of sums over units, `across.Words.array`.
         sums: (T, B, Q), where they are kept for backward.
+        published: of product stages, where blocks publish what is multiplied: forward (T, B, S*H), backward dah.
+        of_warp: of product stages, the `OfWarp`.
         patience: `exchange.Patience`.
     """
 
     words: Any
     sums: Any
+    published: Any
+    of_warp: Any
     patience: Any
+
+
+def make_in_turn(cell, stages, sums_of, product_of):
+    """A device function of (own, about, turn, exchanged): stages in turn.
+
+    Args:
+        stages: their numbers, in the order in which they come.
+        sums_of: numbers of stages of sums that follow each other -> the device function; product_of: number of a
+            product stage -> likewise.
+    """
+    functions = []
+    for multiplies, numbers in groupby(stages, lambda stage: len(cell.stages[stage].gates) > 0):
+        row = tuple(numbers)
+        functions += map(product_of, row) if multiplies else [sums_of(row)]
+    return in_turn(tuple(functions))
+
+
+@cache
+def make_multiply(tile, product):
+    """A device function multiply(own, about, turn, exchanged) -> True: the warps of a product stage wait for its vector
+    and multiply it. All threads of the block call it together; it ends with a barrier.
+
+    product: its number among the product stages.
+    """
+    step, report = products.make_product(tile).step, make_report()
+    PARTIALS, BETWEEN_WARPS = tile.partials, tile.between_warps
+
+    def multiply(own, about, turn, exchanged):
+        (fragments, loaded, share, array), owned = exchanged.of_warp, about.owned
+        if share.stage == product:
+            slot, partial = turn.t + share.shift, PARTIALS + cuda.threadIdx.x // 32 * BETWEEN_WARPS
+            what = Operand(array, slot, turn.b0, owned.end, owned.batch, share.width, share.column, share.columns)
+            if not step(fragments, loaded, own.shared, partial, what, exchanged.patience):
+                report(exchanged.patience.trouble, about.trouble + turn.step + WITHIN)
+                own.failed[0] = 1
+        cuda.syncthreads()
+        return True
+
+    return jit(multiply, BACKEND)
+
+
+@cache
+def make_stage_sums(tile, product, count):
+    """A device function sums(own, about, number): what that product gives the block's `number`-th pair, `count`
+    numbers."""
+    add_up, U, PARTIALS, ROW_STRIDE = products.make_sums(tile, count, True), tile.units, tile.partials, tile.row_stride
+    end_of, index = _make_end(product), products.make_index(True)
+    begin_of = _make_end(product - 1) if product > 0 else jit(lambda about: about.working, BACKEND)
+
+    def sums(own, about, number):
+        begin, end = begin_of(about), end_of(about)
+        return add_up(own.shared, index(PARTIALS + number // U * ROW_STRIDE + number % U), begin, end)
+
+    return jit(sums, BACKEND)
+
+
+def _make_end(product):
+    """A device function end(about): behind the warps of a product stage, from `columns.Block.stage_warps`."""
+    skipped, bits, short = np.int64(STAGE_BITS * product), np.int64((1 << STAGE_BITS) - 1), np.int32
+    return jit(lambda about: short((about.stage_warps >> skipped) & bits), BACKEND)
 
 
 @cache

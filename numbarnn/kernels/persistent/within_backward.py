@@ -1,7 +1,8 @@
 """What a step backward does between its products and the cell: the gradients of the cell's stages, the last one first.
 
-As `within_forward` in reverse: for sums over units blocks exchange their parts of the sums' gradients (`across`). What
-reaches a pair from later steps and from above is gathered once per step and stays in registers.
+As `within_forward` in reverse: for sums over units blocks exchange their parts of the sums' gradients (`across`), for a
+product the gradients of its gates (`exchange`). What reaches a pair from later steps and from above is gathered once
+per step and stays in registers, and so do the gradients of what later products multiplied.
 """
 
 from functools import cache
@@ -10,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbarnn.cells.definition import Given
-from numbarnn.common.order import RESET
+from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit, specialise
-from numbarnn.kernels.persistent import block, products
-from numbarnn.kernels.persistent.within import make_sums
+from numbarnn.kernels.persistent import block, exchange, products
+from numbarnn.kernels.persistent.within import make_in_turn, make_multiply, make_stage_sums, make_sums
 from numbarnn.kernels.step.given import make_draw, make_settings_of
 
 
@@ -48,6 +49,7 @@ class Own(NamedTuple):
             parameters.
         came: cells with stages: of each pair the gradient of the output, then those of h and of the private states that
             come from later steps.
+        d_v: product stages: of each pair the gradients of what they multiply.
     """
 
     shared: Any
@@ -57,6 +59,7 @@ class Own(NamedTuple):
     code_after: Any
     per_unit: Any
     came: Any
+    d_v: Any
 
 
 class About(NamedTuple):
@@ -70,6 +73,7 @@ class About(NamedTuple):
     owned: Any
     split: Any
     working: Any
+    stage_warps: Any
     reads_dy: Any
     mask: Any
     outputs: Any
@@ -85,7 +89,8 @@ def _make_carried(cell, tile, inputs, masked):
     A, N, U, STATES, PARTIALS, ROW_STRIDE = (
         cell.num_recurrent, cell.num_private, tile.units, tile.states, tile.partials, tile.row_stride
     )  # fmt: skip
-    number, sums = np.dtype(compute_dtype(tile.dtype)).type, products.make_sums(tile, 1, inputs)
+    number = np.dtype(compute_dtype(tile.dtype)).type
+    sums = products.make_sums(tile, 1, inputs or cell.num_products > 0)
     pair_of, of_state = block.make_pair(tile), block.make_states(cell, tile.dtype)
     load_private, whole, no_private = of_state.load_private, of_state.whole, units.zeros(N, BACKEND, number.__name__)
 
@@ -181,6 +186,7 @@ def make_arguments(cell, tile, inputs, drops, masked):
     draw, settings_of = make_draw(cell.noise, dtype, True), make_settings_of(len(cell.settings) > 0)
     load_saved, load_per_unit = units.loader(K, BACKEND, widen), block.make_load_parameters(cell, tile)
     load_sums, pair_of, has_sums, U = units.loader(Q, BACKEND), block.make_pair(tile), Q > 0, tile.units
+    load_d_v, S = units.loader(cell.num_products, BACKEND), cell.num_products
     output_of = _make_output(tile, inputs, drops)
     if cell.stages:
         output_of = jit(lambda own, about, turn, i: own.came[i * M], BACKEND)
@@ -201,7 +207,7 @@ def make_arguments(cell, tile, inputs, drops, masked):
             d_sums = load_sums(own.shared, np.uint64(D_SUMS + pair // U), SEQUENCES)
         given = Given(load_per_unit(own, unit, i), sums, random, settings_of(about.options))
         d_all = whole(d_state[0] + output, d_state[1:])
-        return load_saved(pairs.saved, i * K, 1), state, new_state, d_all, (), d_sums, given
+        return load_saved(pairs.saved, i * K, 1), state, new_state, d_all, load_d_v(own.d_v, i * S, 1), d_sums, given
 
     return jit(arguments_of, BACKEND)
 
@@ -214,16 +220,50 @@ def make_within(cell, tile, inputs, drops, masked):
     if not stages:
         return jit(lambda own, about, turn, exchanged: None, BACKEND)
     arguments_of = make_arguments(cell, tile, inputs, drops, masked)
-    return make_sums(cell, tile, stages, tuple(_make_terms(cell, tile, stage, arguments_of) for stage in stages))
+
+    def sums_of(numbers):
+        return make_sums(cell, tile, numbers, tuple(_make_terms(cell, tile, stage, arguments_of) for stage in numbers))
+
+    def product_of(stage):
+        return _make_product(cell, tile, stage, _make_terms(cell, tile, stage, arguments_of), masked)
+
+    return make_in_turn(cell, stages, sums_of, product_of)
 
 
 @cache
 def _make_terms(cell, tile, stage, arguments_of):
-    """A device function terms(own, about, turn, i): a stage's terms of the sums' gradients, of the thread's i-th
-    pair."""
+    """A device function terms(own, about, turn, i): a stage's terms of the sums' gradients, or the gradients of its
+    gates, of the thread's i-th pair."""
     terms_of, d_state_of = specialise(cell.stages[stage].backward, tile.dtype, BACKEND), _make_gathered(cell)
 
     def terms(own, about, turn, i):
         return terms_of(*arguments_of(own, about, turn, i, d_state_of(own, about, turn, i)))
 
     return jit(terms, BACKEND)
+
+
+def _make_product(cell, tile, stage, gradients_of, masked):
+    """A device function of `make_within`'s arguments: a product stage. The gradients of its gates are published as
+    those of the others; what their product with R gives is that of what was multiplied forward."""
+    dtype, P, S, product = tile.dtype, tile.pairs, cell.num_products, cell.product_number(stage)
+    A, first_gate, count = cell.num_ah, cell.first_of_stage(stage), len(cell.stages[stage].gates)
+    no_gates = units.zeros(count, BACKEND, compute_dtype(dtype))
+    publish, pair_of = exchange.make_publish_all(dtype, tile.aligned, count), block.make_pair(tile)
+    multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
+
+    def run(own, about, turn, exchanged):
+        owned = about.owned
+        for i in range(P):
+            _, unit, b, valid = pair_of(i, turn.b0, owned)
+            gates, row = no_gates(), (turn.t * owned.batch + b) * A + first_gate
+            if valid and not (masked and own.code_of[i] == SKIP):
+                gates = gradients_of(own, about, turn, i)
+            publish(exchanged.published, row * owned.hidden + owned.unit + unit, owned.hidden, gates, valid)
+        multiply(own, about, turn, exchanged)
+        for i in range(P):
+            number, _, _, valid = pair_of(i, turn.b0, owned)
+            if valid:
+                own.d_v[i * S + product] = sums(own, about, number)[0]
+        return True
+
+    return jit(run, BACKEND)

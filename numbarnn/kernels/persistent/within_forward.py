@@ -4,7 +4,9 @@
     within = make_within(...)              # all stages in turn; of a cell without any there is none
 
 A step is then a row of stages, and between two of them blocks exchange something: for sums over units each block's part
-of the sums (`across`). Pre-activations are gathered once per step and stay in registers until the cell has used them.
+of the sums (`across`), for a product the block's part of the vector that its rows of R multiply (`exchange`).
+Pre-activations are gathered once per step, those of later products as they come, and stay in registers until the cell
+has used them.
 """
 
 from functools import cache
@@ -19,8 +21,8 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit, specialise
-from numbarnn.kernels.persistent import block, products
-from numbarnn.kernels.persistent.within import make_sums
+from numbarnn.kernels.persistent import block, exchange, products
+from numbarnn.kernels.persistent.within import make_in_turn, make_multiply, make_stage_sums, make_sums
 from numbarnn.kernels.step.given import make_draw, make_settings_of
 
 
@@ -46,7 +48,7 @@ class About(NamedTuple):
     """What does not change from step to step.
 
     Attributes:
-        owned: `block.Owned`. split, working: see `block.make_decode`.
+        owned: `block.Owned`. split, working: see `block.make_decode`. stage_warps: see `columns.Block`.
         reads_gates: whether x Wᵀ stands in `Own.now`.
         options: `columns.Options`. noise: the row of random words, where the cell draws.
         trouble: what the block adds a step to, to report it.
@@ -55,6 +57,7 @@ class About(NamedTuple):
     owned: Any
     split: Any
     working: Any
+    stage_warps: Any
     reads_gates: Any
     options: Any
     noise: Any
@@ -67,7 +70,8 @@ def make_gates(cell, tile, inputs, masked):
     block's `number`-th, with biases; of ah those that multiply h."""
     G, A, U = cell.num_gates, cell.num_recurrent, tile.units
     PARTIALS, ROW_STRIDE, BIASES = tile.partials, tile.row_stride, tile.biases
-    recurrent_sums, input_sums = products.make_sums(tile, A, inputs), products.make_sums(tile, G, inputs)
+    recurrent_sums = products.make_sums(tile, A, inputs or cell.num_products > 0)
+    input_sums = products.make_sums(tile, G, inputs)
     (_, add_biases_w), (load_biases_r, add_biases_r) = block.make_biases(tile, G), block.make_biases(tile, A)
     load_x, index = units.loader(G, BACKEND, storage.widen(tile.dtype)), products.make_index(bool(cell.stages))
 
@@ -151,8 +155,14 @@ def make_within(cell, tile, save, inputs, masked):
     if not cell.stages:
         return jit(lambda own, about, turn, exchanged: None, BACKEND)
     arguments_of = make_arguments(cell, tile, inputs, masked, save and len(cell.noise) > 0)
-    stages = tuple(range(len(cell.stages)))
-    run = make_sums(cell, tile, stages, tuple(_make_terms(cell, tile, stage, arguments_of) for stage in stages))
+
+    def sums_of(stages):
+        return make_sums(cell, tile, stages, tuple(_make_terms(cell, tile, stage, arguments_of) for stage in stages))
+
+    def product_of(stage):
+        return _make_product(cell, tile, stage, arguments_of)
+
+    run = make_in_turn(cell, range(len(cell.stages)), sums_of, product_of)
     G, A, P, keeps = cell.num_gates, cell.num_ah, tile.pairs, save and cell.num_sums > 0
     gates_of, pair_of, keep = make_gates(cell, tile, inputs, masked), block.make_pair(tile), _make_keep(cell, tile)
     store_ax, store_ah = units.storer(G, BACKEND), units.storer(cell.num_recurrent, BACKEND)
@@ -176,6 +186,39 @@ def _make_terms(cell, tile, stage, arguments_of):
     """A device function terms(own, about, turn, i): a stage's terms of the sums, of the thread's i-th pair."""
     terms_of = specialise(cell.stages[stage].forward, tile.dtype, BACKEND)
     return jit(lambda own, about, turn, i: terms_of(*arguments_of(own, about, turn, i)), BACKEND)
+
+
+def _make_product(cell, tile, stage, arguments_of):
+    """A device function of `make_within`'s arguments: a product stage. Its vector is published as h is; what comes of
+    it joins the pre-activations."""
+    dtype, P, U, S, product = tile.dtype, tile.pairs, tile.units, cell.num_products, cell.product_number(stage)
+    number, count, first_gate = (
+        np.dtype(compute_dtype(dtype)).type, len(cell.stages[stage].gates), cell.first_of_stage(stage)
+    )  # fmt: skip
+    vector_of, narrow = specialise(cell.stages[stage].forward, dtype, BACKEND), storage.narrow(dtype)
+    publish, pair_of = exchange.make_publish(dtype, tile.aligned), block.make_pair(tile)
+    multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, count)
+    _, add_biases = block.make_biases(tile, count)
+    store, index = units.storer(count, BACKEND), products.make_index(bool(cell.stages))
+    PRE, GATE, BIASES = cell.num_gates + cell.num_ah, cell.num_gates + first_gate, tile.biases
+
+    def run(own, about, turn, exchanged):
+        owned = about.owned
+        for i in range(P):
+            _, unit, b, valid = pair_of(i, turn.b0, owned)
+            vector, row = number(0), (turn.t * owned.batch + b) * S + product
+            if valid:
+                vector = vector_of(*arguments_of(own, about, turn, i))
+            publish(exchanged.published, row * owned.hidden + owned.unit + unit, narrow(vector), valid)
+        multiply(own, about, turn, exchanged)
+        for i in range(P):
+            pair, unit, _, valid = pair_of(i, turn.b0, owned)
+            if valid:
+                ah = add_biases(sums(own, about, pair), own.shared, index(BIASES + GATE * U + unit))
+                store(own.gates, i * PRE + GATE, 1, ah)
+        return True
+
+    return jit(run, BACKEND)
 
 
 def _make_keep(cell, tile):

@@ -169,7 +169,7 @@ class Chain(NamedTuple):
         """That of a tile, and of `columns` which each of its blocks multiplies, those of so many `places` (layers and
         directions); `problem` or its `tilings.Sizes`."""
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
-        groups = tile.chunks // tile.gathered if columns else 0
+        groups = tile.chunks // tile.gathered * (1 + problem.cell.num_products) if columns else 0
         if tile.math == "fma":
             rate = FMA_EFFICIENCY[_fma_place(tile)] * profile.fma_per_clock
         else:

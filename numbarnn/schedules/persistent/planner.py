@@ -136,8 +136,9 @@ def _with_fewer_turns(problem, profile, launch):
     octets, tile, cell = min(MOST_OCTETS, ceil(launch.sequences / OCTET)), launch.tile, problem.cell
     if not launch.backward or tile.math != "mma" or tile.resident != "shared" or octets <= tile.octets:
         return launch
-    of_pair = cell.num_per_unit + cell.num_saved + 2 * cell.num_states  # a thread has more pairs, too
-    room = room_of(profile, launch.sequences, cell.num_states, of_pair, len(cell.stages) > 0)
+    # A thread has more pairs, too.
+    of_pair = cell.num_per_unit + cell.num_saved + 2 * cell.num_states + cell.num_products
+    room = room_of(profile, launch.sequences, cell, of_pair)
     more = with_octets(tile, octets, room)
     if more is None:
         return launch

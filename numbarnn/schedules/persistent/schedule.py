@@ -21,17 +21,17 @@ def profile_of(problem):
     """The DeviceProfile to plan for.
 
     Raises:
-        planner.DoesNotFit: the engine has no kernels, nothing is known of its device, a step has to wait within,
-            or all states are asked for.
+        planner.DoesNotFit: the engine has no kernels, nothing is known of its device, it has projections, or
+            all states are asked for.
     """
     if problem.engine == "cpu":
         raise planner.DoesNotFit(
             "schedule 'persistent' runs kernels on a GPU (device='cuda'), not on the CPU: use schedule='auto'"
         )
-    if problem.projection or problem.cell.num_products:
+    if problem.projection:
         raise planner.DoesNotFit(
-            f"schedule 'persistent' has one product of h per step and then the cell, but this one, "
-            f"{problem.cell.name!r}, has {_waits_within(problem)}: use schedule='wavefront' or 'stepwise'"
+            f"schedule 'persistent' has no projections, and {problem.cell.name!r} has one here: use "
+            f"schedule='wavefront' or 'stepwise'"
         )
     if problem.keeps_states:
         raise planner.DoesNotFit(
@@ -41,17 +41,6 @@ def profile_of(problem):
     if problem.profile is None:
         raise planner.DoesNotFit("nothing is known of the device: the problem has no profile")
     return problem.profile
-
-
-def _waits_within(problem):
-    """For what blocks would wait within a step, as text."""
-    cell, found = problem.cell, []
-    if cell.num_products:
-        products = cell.num_products + (cell.num_recurrent > 0)
-        found.append(f"{products} products per step" if products > 1 else "a product of what a step computes first")
-    if problem.projection:
-        found.append("a projection")
-    return " and ".join(found)
 
 
 class Persistent(Schedule):

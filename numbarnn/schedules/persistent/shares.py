@@ -6,7 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 from numbarnn.common.precision import itemsize
-from numbarnn.kernels.persistent.columns import GIVEN, INPUT, RECURRENT
+from numbarnn.kernels.persistent.columns import GIVEN, INPUT, RECURRENT, STAGE
 from numbarnn.kernels.persistent.tile import PIECE_BYTES
 
 
@@ -15,7 +15,7 @@ class Source:
     """A matrix, and what it is multiplied with at each step.
 
     Attributes:
-        kind: `RECURRENT`, `INPUT` or `GIVEN`.
+        kind: `RECURRENT`, `INPUT`, `GIVEN` or `STAGE` + p.
         direction: of the layer above whose input it was, backward; else 0.
         columns: that a block multiplies.
         width: columns of the matrix.
@@ -61,25 +61,36 @@ def sources_of(problem, first, layer, last, backward, size):
     elif backward and layer + 1 < last:
         columns = problem.cell.num_gates * hidden[layer + 1]
         others = [Source(INPUT, direction, columns, columns) for direction in range(D)]
-    own = _sources_of_head(problem, hidden[layer], backward, size.units)
-    if not own or len(own + others) > size.warps:
-        columns = problem.cell.num_recurrent * hidden[layer] if backward else hidden[layer]
-        own = [Source(RECURRENT, 0, columns, columns)] * (problem.cell.num_recurrent > 0)
-    return own + others
+    own = [_sources_of_head(problem, hidden[layer], backward, size.units, *part) for part in _parts(problem.cell)]
+    if not all(own) or sum(map(len, own)) + len(others) > size.warps:
+        own = [_whole_source(hidden[layer], backward, *part) for part in _parts(problem.cell)]
+    of_stages = [source for part in own for source in part if source.kind >= STAGE]
+    return [source for part in own for source in part if source.kind == RECURRENT] + others + of_stages
 
 
-def _sources_of_head(problem, hidden, backward, units):
-    """The sources of R's product where R has blocks on the diagonal (`Cell.heads`), and what a block of the grid owns
-    are units of one of them: that head's columns, backward of each gate. None where it cannot be so.
+def _parts(cell):
+    """(kind, gates) of each product with rows of R."""
+    stages = [len(cell.stages[stage].gates) for stage in cell.product_stages]
+    return [(RECURRENT, cell.num_recurrent)] * (cell.num_recurrent > 0) + [*enumerate(stages, STAGE)]
+
+
+def _whole_source(hidden, backward, kind, gates):
+    columns = gates * hidden if backward else hidden
+    return [Source(kind, 0, columns, columns)]
+
+
+def _sources_of_head(problem, hidden, backward, units, kind, gates):
+    """The sources of one of R's products where R has blocks on the diagonal (`Cell.heads`), and what a block of the
+    grid owns are units of one of them: that head's columns, backward of each gate. None where it cannot be so.
 
     All other columns are zero. A dense product would multiply them, and wait for them; it would also carry an infinite
     number of another head here, as 0 * inf is NaN.
     """
-    gates, head = problem.cell.num_recurrent, hidden // problem.cell.heads
+    head = hidden // problem.cell.heads
     if head == hidden or head % units or head * itemsize(problem.dtype) % PIECE_BYTES:
         return []
     width = gates * hidden if backward else hidden
-    return [Source(RECURRENT, 0, head, width, start, head) for start in range(0, width, hidden)] if gates else []
+    return [Source(kind, 0, head, width, start, head) for start in range(0, width, hidden)]
 
 
 def share(sources, warps, tile):

@@ -14,7 +14,7 @@ import numpy as np
 from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import trouble
-from numbarnn.kernels.persistent.columns import BLOCK, GIVEN, INPUT, RECURRENT, Block, Options, Warp
+from numbarnn.kernels.persistent.columns import BLOCK, GIVEN, INPUT, RECURRENT, STAGE, STAGE_BITS, Block, Options, Warp
 from numbarnn.kernels.persistent.tile import Tile
 from numbarnn.schedules.persistent import planner, shares
 
@@ -154,7 +154,7 @@ def _blocks(problem, launch, place, layer, direction, of_warps):
         sequence=0,
         end=0,
         recurrent_warps=sum(1 for share in of_warps if share and share[0].kind == RECURRENT),
-        working_warps=sum(1 for share in of_warps if share),
+        working_warps=sum(1 for share in of_warps if share and share[0].kind < STAGE),
         gates_width=gates * hidden,
         reads_gates=int(layer == (launch.last - 1 if launch.backward else launch.first) and not launch.tile.given),
         trouble=trouble.waited(layer, direction, launch.backward),
@@ -163,12 +163,20 @@ def _blocks(problem, launch, place, layer, direction, of_warps):
         per_unit=place.per_unit,
         mask=layer if problem.dropping and layer < launch.last - 1 else -1,
         noise=layer * problem.directions + direction if problem.training and cell.noise else 0,
+        stage_warps=_stage_warps(of_warps),
     )
+
+
+def _stage_warps(of_warps):
+    """`Block.stage_warps`."""
+    ends = {share[0].kind - STAGE: end for end, share in enumerate(of_warps, 1) if share}
+    return sum(end << STAGE_BITS * product for product, end in ends.items() if product >= 0)
 
 
 def _forward_warp(problem, launch, places, layer, blocks, share):
     """The rows of `warps` for a share of `shares.share`, forward, of all `blocks` (`_blocks`). Exchanged are the h of
-    all layers, then what is dropped out of them, then the first layer's input."""
+    all layers, then what is dropped out of them, then the first layer's input, then the v of all layers and directions.
+    """
     if share is None:
         return Warp()
     source, first, count = share
@@ -190,6 +198,21 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
         )
     inputs, layers = source.width, len(launch.layer_range)
     given = layers + (layers - 1 if problem.dropping else 0)
+    if source.kind >= STAGE:
+        cell, product = problem.cell, source.kind - STAGE
+        stage = cell.product_stages[product]
+        return Warp(
+            kind=source.kind,
+            operand=given + launch.tile.given + blocks.layer * D + blocks.direction,
+            width=cell.num_products * hidden,
+            column=product * hidden + first,
+            columns=count,
+            weights=place.R + (cell.first_of_stage(stage) * hidden + blocks.unit) * hidden + first,
+            rows_per_unit=len(cell.stages[stage].gates),
+            gate_stride=hidden * hidden,
+            unit_stride=hidden,
+            column_stride=1,
+        )
     return Warp(
         kind=source.kind,
         operand=given if source.kind == GIVEN else blocks.layer - 1 + (layers if problem.dropping else 0),
@@ -214,12 +237,16 @@ def _backward_warp(problem, launch, places, layer, blocks, share):
     source, first, count = share
     first = first + source.first_column(blocks.unit)
     cell, hidden, D = problem.cell, blocks.hidden, problem.directions
-    if source.kind == RECURRENT:
+    if source.kind != INPUT:
+        if source.kind >= STAGE:  # of the same step
+            first, shift = first + cell.first_of_stage(cell.product_stages[source.kind - STAGE]) * hidden, 0
+        else:
+            shift = 1 if blocks.direction == 0 else -1
         return Warp(
-            kind=RECURRENT,
+            kind=source.kind,
             operand=blocks.layer * D + blocks.direction,
-            shift=1 if blocks.direction == 0 else -1,
-            width=source.width,
+            shift=shift,
+            width=cell.num_ah * hidden,
             column=first,
             columns=count,
             weights=places[layer, blocks.direction].R + first * hidden + blocks.unit,
@@ -227,7 +254,7 @@ def _backward_warp(problem, launch, places, layer, blocks, share):
             unit_stride=1,
             column_stride=hidden,
         )
-    recurrent = len(launch.layer_range) * D if cell.num_recurrent and not cell.same_gradient else 0
+    recurrent = len(launch.layer_range) * D if cell.num_ah and not cell.same_gradient else 0
     inputs = D * hidden  # columns of the W above
     return Warp(
         kind=INPUT,

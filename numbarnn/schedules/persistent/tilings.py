@@ -142,7 +142,7 @@ def _refusal(problem, part, closest):
     hidden, profile = problem.hidden_sizes[part.first : part.last], part.profile
     sizes = ", ".join(map(str, hidden))
     kept = compute_dtype(problem.dtype) if _math(problem, profile) == "fma" else problem.dtype  # "fma" keeps no halves
-    total = sum(problem.directions * problem.cell.num_recurrent * size * size * itemsize(kept) for size in hidden)
+    total = sum(problem.directions * problem.cell.num_ah * size * size * itemsize(kept) for size in hidden)
     room = profile.multiprocessors * profile.shared_bytes
     weights = (
         f"its recurrent weights take {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
@@ -219,7 +219,7 @@ def _whole(part, size, octets):
 def _ways(part, size, octets):
     """The `residence.Way`s of `_tiles` whose weights may be in several places, likewise."""
     plain = _plain_tile(part, size, octets)
-    return plain if isinstance(plain, str) else tuple(ways(plain))
+    return plain if isinstance(plain, str) else tuple(ways(plain, part.sizes.cell.num_products > 0))
 
 
 @lru_cache(maxsize=4096)
@@ -246,13 +246,14 @@ def _room_beside(part):
     """The `Room` of a block beside states."""
     cell = part.sizes.cell
     staged = len(cell.stages) > 0
-    return room_of(part.profile, 0, cell.num_states, 0 if staged else cell.num_per_unit, staged)
+    return room_of(part.profile, 0, cell, 0 if staged else cell.num_per_unit)
 
 
 def _rows(part):
     """Rows of weights per unit."""
     cell, multiplies_input = part.sizes.cell, part.given or part.last > part.first + 1
-    return 1 if part.backward else max(1, cell.num_recurrent, cell.num_gates if multiplies_input else 0)
+    of_stages = [len(stage.gates) for stage in cell.stages]
+    return 1 if part.backward else max(1, cell.num_recurrent, *of_stages, cell.num_gates if multiplies_input else 0)
 
 
 def _plain_tile(part, size, octets):
@@ -273,7 +274,7 @@ def _plain_tile(part, size, octets):
         return f"{max(map(len, all_sources))} products for {warps} warps"
     widths = (*sizes.hidden_sizes, sizes.input_size) if given and first == 0 else sizes.hidden_sizes
     aligned = all(width * bytes_each % 16 == 0 for width in widths) and units * bytes_each % 4 == 0
-    rows, biases = _rows(part), 0 if backward else sizes.cell.num_gates + sizes.cell.num_recurrent
+    rows, biases = _rows(part), 0 if backward else sizes.cell.num_gates + sizes.cell.num_ah
     octets = _octets(math, rows * units, warps, octets)
     if octets == 0:
         return (
@@ -309,16 +310,17 @@ def parameter_bytes(problem, layers, backward):
         arrays = exchanged + 2 * layers + 3 * places + per_unit + 2
     else:
         arrays = 3 * layers + places + 1  # the input of the first layer among them
+        arrays += places * (cell.num_products > 0)
     arrays += 2 * places * (cell.num_sums > 0)
     # One-dimensional; then noise and masks, both tables, scale and sizes; settings, and two numbers of each random one.
     numbers = max(1, len(cell.settings)) + max(1, 2 * len(cell.noise))
     return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 2 + numbers)
 
 
-def room_of(profile, sequences, num_states, num_per_unit, staged):
-    """The `Room` of a block on a device; staged: whether the cell has stages."""
-    shared_bytes, for_stages = profile.shared_bytes - STATIC_SHARED_BYTES, REGISTERS_IF_STAGED if staged else 0
-    return Room(profile.registers, shared_bytes, sequences, num_states, num_per_unit, for_stages)
+def room_of(profile, sequences, cell, num_per_unit):
+    """The `Room` of a block on a device."""
+    shared_bytes, for_stages = profile.shared_bytes - STATIC_SHARED_BYTES, REGISTERS_IF_STAGED if cell.stages else 0
+    return Room(profile.registers, shared_bytes, sequences, cell.num_states, num_per_unit, for_stages)
 
 
 def forget():

@@ -1,0 +1,198 @@
+"""Cells with further products in the persistent schedule: what blocks publish and multiply within a step, in the
+simulator. All cells with all options: test_conformance.py. What a wrong exchange looks like is tested here, too.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from numba import cuda
+from persistent_setup import few_threads
+from test_persistent_mutants import LIVELOCK, RIGHT, WRONG, replaced, symptom_of, written_anew
+from test_persistent_simulated import check
+
+from cases import Case
+from comparing import assert_close
+from grouped_tiles import launches_of
+from kernel_mutants import mutant
+from numbarnn import engines
+from numbarnn.cuda import ptx, simulator
+from numbarnn.kernels.persistent import within, within_backward, within_forward
+from numbarnn.kernels.persistent.columns import STAGE, WARP
+from numbarnn.passes import launches
+from problems import make_problem
+from running import infer
+
+full = pytest.mark.full
+
+
+@pytest.fixture(autouse=True)
+def change(monkeypatch):
+    return few_threads(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def order(monkeypatch):
+    import test_persistent_mutants
+
+    monkeypatch.setitem(test_persistent_mutants.ORDER, "seed", 0)
+
+
+RESET = partial(Case, "gru_reset_before")
+CASES = [  # and how many warps a block has: at least one for each product
+    (RESET(T=3, B=2, hidden=(5, 6), directions=2, dropout=0.4), 2),
+    (RESET(T=2, B=17, hidden=(5,), dtype="float64"), 2),  # more sequences than are multiplied at once: turns
+    (RESET(T=3, B=3, hidden=(8,), lengths=(2, 0, 3), resets=True, dtype="float16"), 2),
+    (RESET(T=2, B=2, hidden=(8, 8), dropout=0.4), 4),  # two layers in a launch
+    (Case("chain", T=3, B=2, hidden=(9,)), 4),  # two stages
+    (Case("ladder", T=3, B=2, hidden=(9,)), 4),  # sums and products
+    pytest.param(RESET(T=3, B=2, hidden=(24,)), 4, marks=full),  # two warps share a product
+    pytest.param(Case("blend", T=3, B=3, hidden=(8, 8), resets=True, dtype="bfloat16"), 4, marks=full),
+    pytest.param(Case("multiplicative_lstm", T=3, B=9, hidden=(9,)), 2, marks=full),
+]
+
+
+@pytest.mark.parametrize("case, warps", CASES, ids=str)
+def test_products_within_a_step_agree_with_float64(change, case, warps):
+    """With the same bits whoever comes first."""
+    change(warps=(warps,))
+    if warps == 4:
+        assert {len(launch.layer_range) for launch in launches_of(case)} == {len(case.hidden)}
+    check(case, orders=2)
+
+
+def test_products_of_slices_of_the_batch_agree_with_float64(change):
+    """Blocks wait for those that have the same sequences."""
+    change(multiprocessors=6, SLICES=(2,))
+    case = RESET(T=3, B=10, hidden=(9,))
+    assert {launch.slices for launch in launches_of(case)} == {2}
+    check(case)
+
+
+def test_blocks_multiply_their_own_head_in_each_product(change):
+    change(warps=(4,))
+    case = RESET(T=3, B=2, hidden=(16,), heads=2)
+    columns = {launch.backward: launch.estimate.read_bytes // (case.B * 4) for launch in launches_of(case)}
+    assert columns == {False: 2 * 8, True: 3 * 8}
+    check(case)
+
+
+# ------------------------------------------------------------------------------------------------------ wrong kernels
+ONE, TWO = RESET(T=4, B=2, hidden=(9,)), Case("chain", T=4, B=2, hidden=(9,))
+SKIPS = RESET(T=4, B=2, hidden=(9,), lengths=(2, 4))
+BARRIER = "        cuda.syncthreads()\n        return True"
+LATE = "        for _ in range(60 * (share.stage == product)):\n            ptx.sleep(0)\n"
+MULTIPLIES = "        if share.stage == product:\n"
+PUBLISHED = "exchanged.published, row * owned.hidden + owned.unit + unit"
+MUTANTS = {
+    "warps of a stage that are late": (ONE, within, "make_multiply", RIGHT, replaced(MULTIPLIES, LATE + MULTIPLIES)),
+    "what they give added before it is there": (ONE, within, "make_multiply", WRONG, lambda source: replaced(
+        BARRIER, "        return True"
+    )(replaced(MULTIPLIES, LATE + MULTIPLIES)(source))),
+    "what they multiply not waited for": (
+        ONE, within, "make_multiply", WRONG,
+        replaced("what, exchanged.patience)", "what, exchanged.patience._replace(wait=0))")
+    ),
+    "all warps of the first stage": (
+        TWO, within, "make_multiply", LIVELOCK, replaced("share.stage == product", "share.stage >= 0")
+    ),
+    "sums of other warps": (
+        ONE, within, "make_stage_sums", WRONG, replaced("begin, end = begin_of(about)", "begin, end = 0")
+    ),
+    "the last warp's sum forgotten": (
+        ONE, within, "make_stage_sums", WRONG, replaced("end_of(about)", "end_of(about) - 1")
+    ),
+    "the first stage's sums for all": (
+        replace(TWO, T=2), within, "make_stage_sums", WRONG, replaced("product > 0", "False")
+    ),
+    "not published": (ONE, within_forward, "_make_product", LIVELOCK, replaced("unit, narrow(vector), valid)",
+                                                                              "unit, narrow(vector), False)")),
+    "published at the next time": (
+        ONE, within_forward, "_make_product", LIVELOCK, replaced("(turn.t * owned", "((turn.t + 1) % 4 * owned")
+    ),
+    "the biases of the gates before": (
+        ONE, within_forward, "_make_product", WRONG, replaced("BIASES + GATE * U", "BIASES + (GATE - 1) * U")
+    ),
+    "the first stage's gates for all": (
+        TWO, within_forward, "_make_product", WRONG, replaced("i * PRE + GATE", "i * PRE + cell.num_gates + 1")
+    ),
+    "gradients not published": (
+        ONE, within_backward, "_make_product", LIVELOCK, replaced("gates, valid)", "gates, False)")
+    ),
+    "gradients of skipped steps": (
+        SKIPS, within_backward, "_make_product", WRONG, replaced("not (masked and", "not (False and")
+    ),
+    "the gradient of the first stage's vector for all": (
+        TWO, within_backward, "_make_product", WRONG, replaced("own.d_v[i * S + product]", "own.d_v[i * S]")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case, module, factory, shows, edit", MUTANTS.values(), ids=MUTANTS)
+def test_a_wrong_product_within_a_step_is_found(change, case, module, factory, shows, edit):
+    change(warps=(4,))
+    with mutant(module, factory, written_anew(module, factory, edit)):
+        assert str(symptom_of(case)) == str(shows)
+
+
+@pytest.mark.parametrize(
+    "column, by, shows",
+    [
+        ("shift", 1, LIVELOCK),
+        ("column", 1, LIVELOCK),
+        ("columns", -1, WRONG),
+        ("weights", 1, WRONG),
+        ("kind", -STAGE, LIVELOCK),
+    ],
+    ids=str,
+)
+def test_a_wrong_table_is_found(monkeypatch, column, by, shows):
+    make_tables = launches.make_tables
+
+    def wrong(*arguments):
+        blocks, warps = (table.copy() for table in make_tables(*arguments))
+        warps[..., getattr(WARP, column)][(warps[..., WARP.kind] >= STAGE)] += by
+        return blocks, warps
+
+    monkeypatch.setattr(launches, "make_tables", wrong)
+    assert str(symptom_of(ONE)) == str(shows)
+
+
+def test_what_an_earlier_call_multiplied_is_found(monkeypatch):
+    """Where it is not marked."""
+    engine, layer, problem = engines.get("sim"), ONE.layer("sim", schedule="persistent"), make_problem(ONE)
+    mark, first = engine.mark_unwritten, infer(layer, problem)
+
+    def left(array):
+        of_h = array.base is not None  # a part of a larger one
+        mark(array) if of_h or array.shape != (ONE.T, ONE.B, 9) else array.fill(0.5)
+
+    monkeypatch.setattr(engine, "mark_unwritten", left, raising=False)
+    with simulator.schedule(0), pytest.raises(AssertionError):
+        assert_close(ONE, infer(layer, problem), first, "inference")
+
+
+@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
+def test_a_block_that_never_publishes_what_is_multiplied_is_reported(monkeypatch, backward):
+    problem, layer, silent_step = make_problem(ONE), ONE.layer("sim", schedule="persistent"), 2
+    ptx_store, H, gates = ptx.store, 9, 3 if backward else 1  # of a row, of which the last is the stage's
+    time = ONE.T - 1 - silent_step if backward else silent_step
+
+    def store(array, index, value):
+        row, gate = index // (gates * H), index % (gates * H) // H
+        silent = cuda.blockIdx.x == 1 and row // ONE.B == time and gate == gates - 1
+        if not silent or len(array) != ONE.T * ONE.B * gates * H:
+            ptx_store(array, index, value)
+
+    monkeypatch.setattr(launches, "POLLS", 400)
+    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
+    message = rf"layer 0, direction 0, .* in this very step .* at step {silent_step} of the "
+    tape = layer.forward(problem.x)[2] if backward else None
+    with simulator.schedule(0, 1000), mutant(ptx, "store", store):
+        if backward:
+            with pytest.raises(RuntimeError, match=message + "backward pass"):
+                layer.backward(tape, problem.dy)
+        else:
+            with pytest.raises(RuntimeError, match=message + "forward pass"):
+                layer.forward(problem.x)
+    assert_close(ONE, infer(layer, problem), infer(ONE.layer("sim", schedule="stepwise"), problem))
