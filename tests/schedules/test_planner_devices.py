@@ -11,7 +11,7 @@ from numbarnn.bench import planned
 from numbarnn.bench.plan import profile_of
 from numbarnn.bench.speed.command import SETS
 from numbarnn.cells.definition import Noise
-from numbarnn.cells.library import peephole_lstm
+from numbarnn.cells.library import layer_norm_lstm, peephole_lstm
 from numbarnn.cuda import arguments
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import choose
@@ -180,10 +180,11 @@ def parameter_bytes(shipped):
 
 
 RANDOM = replace(peephole_lstm, noise=(Noise(0.5), Noise(0.25, 1 / 0.75), Noise(0.1)))
+CELLS = {"lstm": "lstm", "rnn": "rnn_tanh", "per unit": peephole_lstm, "random": RANDOM, "sums": layer_norm_lstm}
 
 
 @pytest.mark.parametrize("backward", BOTH_PASSES)
-@pytest.mark.parametrize("cell", ("lstm", "rnn_tanh", peephole_lstm, RANDOM), ids=("lstm", "rnn", "per unit", "random"))
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 def test_parameters_of_kernels_are_counted(cell, backward):
     """All of them: a kernel with more than there is room for would not compile."""
     for layers, directions in ((1, 1), (9, 1), (3, 2)):

@@ -1,6 +1,7 @@
 """`numbarnn trace` in the simulator: the record of a persistent kernel is what its plan says, and shows who stalls."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from numbarnn.cells import CELLS
 from numbarnn.cells.library import sru
 from numbarnn.cuda import ptx, simulator, watching
 from numbarnn.cuda.launch import Kernel, LaunchConfig
+from sum_cells import SUM_CELLS
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +63,25 @@ def test_a_cell_without_recurrent_products_waits_for_other_layers_only():
     waits = [event for event in made.events if event.kind == "wait"]
     assert waits and all(source.layer == event.layer - 1 for event in waits for source in event.waits_for)
     assert len(traces.computed(made)) == 8
+
+
+@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
+def test_sums_over_units_are_exchanged_between_products_and_the_cell(backward):
+    """Of 17 sequences, a step goes through them in two turns."""
+    T, L = 2, 1
+    made = recorded(SUM_CELLS["normed"], (T, 17, 3, 5, L), backward)
+    exchanges = [event for event in made.events if event.kind == "exchange"]
+    assert {event.place for event in exchanges} == {(layer, 0, step) for layer in range(L) for step in range(T)}
+    assert len(exchanges) == 2 * len(made.blocks) * T
+    traces.require_order(made)
+    for block in range(len(made.blocks)):
+        events = sorted((event for event in made.events if event.block == block), key=lambda event: event.start)
+        assert all(one.end <= other.start for one, other in pairwise(events))
+        for one, other in pairwise(events):
+            assert (one.kind == "exchange") == (other.kind == "publish") and one.start < one.end
+    of_blocks = ([event for event in exchanges if event.block == block] for block in range(2))
+    for one, other in zip(*of_blocks, strict=True):  # neither has all sums before the other has published its part
+        assert max(one.start, other.start) < min(one.end, other.end)
 
 
 def test_several_launches_follow_each_other(small):

@@ -49,7 +49,7 @@ const cells = new Map(), published = events.some((event) => event.kind === "publ
 const ends = (event) => (published ? event.kind === "publish" : event.kind !== "wait");
 const keyOf = ({ layer, direction, step }) => `${layer} ${direction} ${step}`;
 for (const event of events) {
-  if (!["wait", "multiply", "publish"].includes(event.kind) || event.step === undefined || event.step >= steps) continue;
+  if (!["wait", "multiply", "exchange", "publish"].includes(event.kind) || event.step === undefined || event.step >= steps) continue;
   if (!cells.has(keyOf(event))) cells.set(keyOf(event), { events: [], done: new Map() });
   const cell = cells.get(keyOf(event));
   cell.events.push(event);
@@ -87,7 +87,7 @@ function sentence(event, time) {
   const several = event.steps > 1 ? ` to ${event.step + event.steps - 1}` : "";
   const what = event.step === undefined ? "" : event.step === steps ? "the initial state" : place(event) + several;
   const words = { load: "loads its weights", multiply: `multiplies for ${what}`, publish: `publishes its part of ${what}`,
-    product: `computes a product for ${what}`, other: `works on ${what}` };
+    exchange: `adds up sums over all units for ${what}`, product: `computes a product for ${what}`, other: `works on ${what}` };
   if (event.kind !== "wait") return words[event.kind];
   const whom = listed(lacks(event, time)), long = event.open ? "which never comes" : `${span(event.end - event.start)} long`;
   return `waits: for ${what} it ${whom ? `needs ${whom}` : "has now been given all, and not looked yet"}; ${long}`;
@@ -375,7 +375,7 @@ dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"))
 el("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
 
 const MEANINGS = { load: "loads weights", "wait-own": "waits for its own layer", "wait-other": "waits for another layer",
-  multiply: "multiplies", publish: "cell's equations, publishes", product: "product over many steps", other: "other" };
+  multiply: "multiplies", exchange: "adds up over all units", publish: "cell's equations, publishes", product: "product over many steps", other: "other" };
 const kinds = new Set(events.map(kindOf));
 for (const [kind, meaning] of Object.entries(MEANINGS).filter(([kind]) => kinds.has(kind))) {
   const item = document.createElement("li"), swatch = document.createElement("i");

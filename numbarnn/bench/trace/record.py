@@ -41,6 +41,7 @@ KINDS = {
     "load": "loads its weights and the first state; happens once",
     "wait": "looks again and again for numbers that another block has not published yet",
     "multiply": "multiplies what it waited for with its part of the weights",
+    "exchange": "adds up sums over all units, its part with the other blocks' of its layer, and waits for these",
     "publish": "the cell's equations for its units, and stores the new state where all others see it",
     "product": "a product over many steps at once, such as W x of a whole layer",
     "other": "anything else",

@@ -9,8 +9,11 @@ step that gives
     last look ... first store         it multiplies
     first store ... last store        it runs the cell's equations and publishes
 
+Where the cell has sums over units, it multiplies until it stores the first word of its part of them, and adds them up
+with the other blocks from there to its first store of the state; for whom it waits then is not told. Nor is it where the
+cell has further products: waiting for what they multiply, and multiplying it, is part of what comes before publishing.
+
 These do not overlap: by barriers a block's threads look only when all have stored, and store only when all have looked.
-What blocks exchange within a step, for the cell's stages, is not looked at: it is part of running the equations.
 """
 
 import inspect
@@ -39,6 +42,7 @@ class Phase:
         missed: Step -> (array, index) of a number of it that was missing; the step that was missed last stands
             last.
         reads: the steps that the block looked at. stored: turns of the first and the last store so far.
+        within: turns of the first and the last access to words of sums over units (`kernels.persistent.across`).
     """
 
     step: int
@@ -47,6 +51,7 @@ class Phase:
     missed: dict = field(default_factory=dict)
     reads: set = field(default_factory=set)
     stored: tuple[int, int] | None = None
+    within: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Recorder(watching.Watcher):
     def __init__(self, launches, stalled=None):
         self.blocks, self.events = [], []
         self._launches, self._stalled = iter(launches), stalled
-        self._arrays, self._turns_before = {}, 0
+        self._arrays, self._words, self._turns_before = {}, set(), 0
 
     # -- of a launch
     def launched(self, launch, function, arguments):
@@ -96,6 +101,7 @@ class Recorder(watching.Watcher):
             self.blocks.append(Block(self._name(number, row, layer, direction)))
         exchanged = self._exchanged_backward if self._planned.backward else self._exchanged_forward
         self._arrays = {id(array): place for array, place in exchanged(given)}
+        self._words = {id(array) for array in given["within_step"].words}
 
     def _name(self, number, row, layer, direction):
         """What a lane is called."""
@@ -120,6 +126,8 @@ class Recorder(watching.Watcher):
 
     # -- of a load or store
     def loaded(self, array, index, count):
+        if id(array) in self._words and (phases := self._phases[self._who()[0]]) and phases[-1].within:
+            phases[-1].within = phases[-1].within[0], self._launch.turns
         place = self._arrays.get(id(array))
         if place is None:
             return
@@ -142,6 +150,9 @@ class Recorder(watching.Watcher):
                 phase.missed[missing] = array, at
 
     def stored(self, array, index, count):
+        if id(array) in self._words:
+            phase = self._phase(self._who()[0], int(array[index]) >> 32, begins=lambda phase: phase.stored)
+            phase.within = phase.within[0] if phase.within else self._launch.turns, self._launch.turns
         place = self._arrays.get(id(array))
         if place is None:
             return
@@ -204,8 +215,12 @@ class Recorder(watching.Watcher):
         if phase.looked is not None:
             # Backward's last product, for the initial state, is followed by no store.
             done = phase.stored[0] if phase.stored else phase.looked + 1
+            done = phase.within[0] if phase.within else done
             reads = tuple(sorted(phase.reads, key=lambda step: step.place))
             self._add(block, "multiply", begin, done, about, reads=reads)
+        if phase.within:
+            done = phase.stored[0] if phase.stored else phase.within[1] + 1
+            self._add(block, "exchange", phase.within[0], done, about)
         if phase.stored:
             self._add(block, "publish", phase.stored[0], phase.stored[1] + 1, about)
 

@@ -9,8 +9,9 @@ The kernels are the ones that calls run, with each warp's product (`products.mak
     END       the clock after its last product
     NS        the device's common clock at BEGIN, nanoseconds
 
-What is left of a step between the END of one and the BEGIN of the next are barriers, the cell, publishing, and fetching
-ahead. Stamps stand in the launch's word for trouble, made longer, so that the kernels' arguments stay what they are.
+What is left of a step between the END of one and the BEGIN of the next are barriers, the cell, exchanging sums over
+units where it has any, publishing, and fetching ahead. Stamps stand in the launch's word for trouble, made
+longer, so that the kernels' arguments stay what they are.
 """
 
 from contextlib import contextmanager
