@@ -9,7 +9,7 @@ from general_cells import GENERAL
 from numbarnn import cells
 from numbarnn.cells.library import multiplicative_lstm, recurrent_highway
 from numbarnn.kernels.persistent.columns import BLOCK, INPUT, RECURRENT, STAGE, STAGE_BITS, WARP
-from numbarnn.schedules import calibration, estimate
+from numbarnn.schedules import calibration, estimate, explain
 from numbarnn.schedules.persistent import tilings
 from numbarnn.schedules.persistent.tables import Place, make_tables
 from numbarnn.schedules.products import rate_of
@@ -37,6 +37,8 @@ def test_estimates_have_all_products_and_the_exchanges_before_them(cell, backwar
         assert step.within == pytest.approx(
             calibration.WITHIN_SHARE.value * turns * step.rounds * problem.profile.exchange_us
         )
+        units, (slices,) = launch.tile.units, explain.residences(problem, launch)
+        assert slices.R == ((units, columns) if backward else (sum(GATES[cell]) * units, hidden)) and slices.W is None
         assert launch.tile.warps <= tilings.WARPS_IF_STAGED and not launch.tile.given
 
 
