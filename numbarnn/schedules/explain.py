@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.common.precision import compute_dtype, numpy_dtype
-from numbarnn.kernels.persistent.columns import RECURRENT
+from numbarnn.kernels.persistent.columns import GIVEN, INPUT
 from numbarnn.schedules import SCHEDULES
 from numbarnn.schedules.persistent import shares
 from numbarnn.schedules.plan import Plan
@@ -125,20 +125,29 @@ def residences(problem, launch):
     stored = np.dtype(compute_dtype(tile.dtype)) if tile.math == "fma" else numpy_dtype(tile.dtype)
     for layer in range(launch.first, launch.last):
         sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
-        columns = [sum(source.columns for source in sources if (source.kind == RECURRENT) == own) for own in (1, 0)]
-        rows, hidden = tile.rows_per_unit * tile.units, problem.hidden_sizes[layer]
-        gates = (1, 1) if launch.backward else (problem.cell.num_recurrent, problem.cell.num_gates)
-        R, W = ((g * tile.units, count) if count else None for g, count in zip(gates, columns, strict=True))
+        of_R = [source.columns for source in sources if source.kind not in (INPUT, GIVEN)]
+        of_W = [source.columns for source in sources if source.kind in (INPUT, GIVEN)]
+        rows, columns, hidden = tile.rows_per_unit * tile.units, sum(of_R + of_W), problem.hidden_sizes[layer]
+        R, W = _slice(launch, problem.cell.num_ah, of_R), _slice(launch, problem.cell.num_gates, of_W)
         blocks = -(-hidden // tile.units) * launch.slices
         found.append(
             Residence(
                 layer, blocks, tile.units, R, W,
-                rows * sum(columns) * stored.itemsize,
-                problem.directions * launch.slices * rows // tile.units * hidden * sum(columns) * stored.itemsize,
+                rows * columns * stored.itemsize,
+                problem.directions * launch.slices * rows // tile.units * hidden * columns * stored.itemsize,
                 launch.home,
             )
         )  # fmt: skip
     return found
+
+
+def _slice(launch, gates, columns):
+    """`Residence.R` or `.W`, of the columns of each product with it: forward each has rows of its own of all gates, of
+    the same columns; backward columns of its own."""
+    if not columns:
+        return None
+    units = launch.tile.units
+    return (units, sum(columns)) if launch.backward else (gates * units, columns[0])
 
 
 def task_lines(plan):

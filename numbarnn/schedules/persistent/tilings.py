@@ -28,9 +28,8 @@ STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9
 # Where numbers are split in two, whose parts take registers too: most warps, most rows with 8 and with 16 sequences at
 # once. Found by compiling for sm_90, as nothing may be spilled.
 WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
-# Of a thread, for the exchanges of a cell's stages, and more where some are products; most warps of a block then,
-# likewise.
-REGISTERS_IF_STAGED, REGISTERS_IF_MULTIPLIED, WARPS_IF_STAGED = 64, 16, 8
+# Of a thread, for the exchanges of a cell's stages, and most warps of a block then, likewise.
+REGISTERS_IF_STAGED, WARPS_IF_STAGED = 64, 8
 
 
 class DoesNotFit(RuntimeError):
@@ -220,7 +219,7 @@ def _whole(part, size, octets):
 def _ways(part, size, octets):
     """The `residence.Way`s of `_tiles` whose weights may be in several places, likewise."""
     plain = _plain_tile(part, size, octets)
-    return plain if isinstance(plain, str) else tuple(ways(plain))
+    return plain if isinstance(plain, str) else tuple(ways(plain, part.sizes.cell.num_products > 0))
 
 
 @lru_cache(maxsize=4096)
@@ -320,8 +319,7 @@ def parameter_bytes(problem, layers, backward):
 
 def room_of(profile, sequences, cell, num_per_unit):
     """The `Room` of a block on a device."""
-    for_stages = REGISTERS_IF_STAGED * (len(cell.stages) > 0) + REGISTERS_IF_MULTIPLIED * (cell.num_products > 0)
-    shared_bytes = profile.shared_bytes - STATIC_SHARED_BYTES
+    shared_bytes, for_stages = profile.shared_bytes - STATIC_SHARED_BYTES, REGISTERS_IF_STAGED if cell.stages else 0
     return Room(profile.registers, shared_bytes, sequences, cell.num_states, num_per_unit, for_stages)
 
 
