@@ -64,12 +64,12 @@ Rows = _table(
 )
 
 # out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two, and `panel_row` between two
-# terms of one. With panels and few rows (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R's of
-# further gates, and as many parts of out; `.._next` is what is between two. `blocks.block_product` needs functions of
-# `panels`, and memory (PACKED_BYTES).
+# terms of one; sums of `chain` terms are added up. With panels and few rows (`few_rows.multiply_by_rows`) there may be
+# `more` matrices b, such as R's of further gates, and as many parts of out; `.._next` is what is between two.
+# `blocks.block_product` needs functions of `panels`, and memory (PACKED_BYTES).
 Product = _table(
     "Product",
-    "rows columns terms a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
+    "rows columns terms chain a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
     "panel_product pack_rows scratch",
 )
 
