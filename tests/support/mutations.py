@@ -198,6 +198,12 @@ MUTATIONS = {
         "add",
         "tests/engines/test_panels.py -k numpys",
     ),
+    "cpu_fingerprints_of_pieces_lose_a_line": Mutation(
+        "numbarnn/engines/cpu/fingerprints.py",
+        "number * (piece + 1) // pieces",
+        "number * (piece + 1) // pieces - (piece > 0)",
+        "tests/layers/test_layers_unchanged.py -k whoever",
+    ),
     "cpu_second_block_of_terms_overwrites": Mutation(
         "numbarnn/engines/cpu/panels.py",
         "PANEL_ROW // item, at.add != 0 or start > 0",

@@ -87,6 +87,10 @@ Work = _table(
 # out = dropout of x, `size` numbers, in `pieces`; see `Engine.dropout`. `scale` is the address of a number.
 Dropout = _table("Dropout", "out x size mask scale position pieces")
 
+# Fingerprints of `count` arrays: at `arrays` stand the arguments of `fingerprints._of_words` of each; `out` is (pieces,
+# count).
+Prints = _table("Prints", "out arrays count pieces")
+
 # out = x: rows of so many numbers.
 Copy = _table("Copy", "rows numbers out out_row x x_row")
 
@@ -156,6 +160,7 @@ def _maker(kind):
 
 call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (Call, Stage, Rows, Product, Sums))
 work_at, dropout_at, copy_at, step_at, job_at, region_at = map(_viewer, (Work, Dropout, Copy, Step, Job, Region))
+prints_at = _viewer(Prints)
 new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
 
 
