@@ -57,6 +57,9 @@ def test_memory_of_an_earlier_problem_makes_room(monkeypatch):
     again = [pool.empty((size // 2,), "uint8") for _ in range(6)]
     assert sorted(map(place, again)) == places
     assert pool._kept == size, "of four, what there is room for"
+    del again
+    pool.empty((5 * size,), "uint8")
+    assert pool._kept == 4 * size, "what is too large to be kept takes no room"
 
 
 def test_threads_may_make_and_leave_arrays_at_once():

@@ -64,6 +64,8 @@ class MemoryPool:
     def _take_back(self, raw):
         """Keep memory; where that is too much, less of the size that nobody has asked for the longest: an earlier
         problem's."""
+        if raw.nbytes > MOST_KEPT:
+            return
         with self._lock:
             self._free.setdefault(raw.nbytes, []).append(raw)
             self._kept += raw.nbytes
