@@ -80,8 +80,8 @@ def product(a, in_panels, out, columns, terms, add, transpose_a=False):
     run(
         panels.panel_product, str(a.dtype), rows=a.shape[0], columns=columns, terms=terms, a=a.ctypes.data,
         a_row=a.strides[transpose_a], b=in_panels.ctypes.data, b_row=in_panels.strides[0],
-        panel_row=in_panels.shape[2] * a.itemsize, out=out.ctypes.data, out_row=out.strides[0], add=add,
-        transpose_a=transpose_a,
+        panel_row=in_panels.shape[2] * a.itemsize, chain=panels.CHAIN, out=out.ctypes.data, out_row=out.strides[0],
+        add=add, transpose_a=transpose_a,
     )  # fmt: skip
 
 
@@ -193,6 +193,23 @@ def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, d
                 own = {"columns": np.s_[:, mine], "rows": mine}.get(lie, np.s_[first:last])
                 product(a[:3], weights[own], out, out.shape[1], terms, add)
                 np.testing.assert_array_equal(out, alone[:3, mine])
+
+
+@by_dtype
+@pytest.mark.parametrize("transpose_a", (False, True))
+def test_several_blocks_of_terms_change_no_bit(transpose_a, dtype):
+    """As many rows as a block has: more terms than there is memory for are multiplied block by block."""
+    rows, terms = panels.BLOCK_ROWS // vectors.MOST_ROWS * vectors.MOST_ROWS, 2 * panels.BLOCK_ROW // 4 + 5
+    columns = vectors.panel_width(dtype) + 3
+    a, start = normal(dtype, rows, terms), normal(dtype, rows, columns, seed=2)
+    in_panels = packed(normal(dtype, terms, columns, seed=1), vectors.panel_width(dtype))
+    for add in (False, True):
+        expected, found = start.copy(), start.copy()
+        for row in range(rows):
+            product(a[row : row + 1], in_panels, expected[row : row + 1], columns, terms, add)
+        given = np.ascontiguousarray(a.T).T if transpose_a else a
+        product(given, in_panels, found, columns, terms, add, transpose_a=transpose_a)
+        np.testing.assert_array_equal(found, expected)
 
 
 @by_dtype

@@ -36,6 +36,7 @@ SERIAL_READ = 700_000  # the same for products of few rows, which take as long a
 # Multiply-adds per step below which threads do not share units where each waits for all others, several times per step:
 # beside other programs that takes long.
 SERIAL_SHARE = 800_000
+WATCHED_BY_ALL = 1 << 14  # lines from which several threads take fingerprints: each comes from memory
 WRITING = 8  # multiply-adds that take as long as writing a number of a large matrix
 PACKED_FROM = 8  # rows of all steps from which weights are packed
 CHANCES = 256  # of problems that are remembered
@@ -259,6 +260,19 @@ class CpuEngine(HostEngine):
         if threads > 1 and pool.pause.lasts():
             threads = 1
         pool.run(dtype.itemsize, self._function(function, dtype), threads, addressof(what), False)  # waits for none
+
+    def watch(self, arrays, places):
+        from numbarnn.engines.cpu import fingerprints  # compiled code, which inference does without
+
+        pieces = 1 if sum(map(len, places)) < WATCHED_BY_ALL else self.thread_pool.available()
+        if pieces == 1:
+            return fingerprints.watch(arrays, places)
+        pieces, dtype = min(pieces, sharing.MOST_PIECES), arrays[0].dtype
+
+        def run(function, what):
+            self.thread_pool.run(dtype.itemsize, self._function(function, dtype), pieces, what, False)
+
+        return fingerprints.watch_by_all(arrays, places, run, pieces)
 
     def forward_steps(self, buffers):
         call = self._compiled(buffers).new_call("train" if buffers.save else "infer")

@@ -8,7 +8,7 @@ import numpy as np
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.packed import NOTHING, PRINT_BYTES, fingerprint
-from numbarnn.engines.cpu.panels import PANEL_ROW
+from numbarnn.engines.cpu.panels import CHAIN, PANEL_ROW
 from numbarnn.engines.cpu.records import (
     STAGE_BYTES,
     by_address,
@@ -105,7 +105,7 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
     at.rows, at.columns, at.terms, at.a, at.a_row, at.out_row = rows, last - first, terms, a[0], a[1], out[1]
     at.more, at.out_next, at.out = end_gate - first_gate - 1, H * item, out[0] + (first_gate * H + first) * item
     if call.pack:
-        at.b_row, at.panel_row = terms * panel_row, panel_row
+        at.b_row, at.panel_row, at.chain = terms * panel_row, panel_row, CHAIN
         at.b_next = (H + width - 1) // width * at.b_row
         at.b = panels + first_gate * at.b_next + first // width * at.b_row
     else:

@@ -45,7 +45,7 @@ class MemoryPool:
         step = 1 << (size.bit_length() - 3)  # sizes are rounded up, by at most a quarter
         size = -(-size // step) * step
         with self._lock:
-            free = self._free.get(size)
+            free = self._free[size] = self._free.pop(size, [])  # the last of the dict
             raw = free.pop() if free else None
             if raw is not None:
                 self._kept -= size
@@ -62,8 +62,14 @@ class MemoryPool:
         free.clear()
 
     def _take_back(self, raw):
-        """Keep memory, unless there is too much."""
+        """Keep memory; where that is too much, less of the size that nobody has asked for the longest: an earlier
+        problem's."""
+        if raw.nbytes > MOST_KEPT:
+            return
         with self._lock:
-            if self._kept + raw.nbytes <= MOST_KEPT:
-                self._kept += raw.nbytes
-                self._free.setdefault(raw.nbytes, []).append(raw)
+            self._free.setdefault(raw.nbytes, []).append(raw)
+            self._kept += raw.nbytes
+            while self._kept > MOST_KEPT:
+                size = next(size for size, free in self._free.items() if free)
+                self._free[size].pop()
+                self._kept -= size

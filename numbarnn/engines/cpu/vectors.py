@@ -33,11 +33,12 @@ def _vector_bytes():
 
 VECTOR_BYTES = _vector_bytes()
 LINE = 64  # bytes of a line of the caches
-UNROLLED = 4  # terms of a packed tile that are multiplied one after another, without a branch between
+# Terms of a packed tile that are multiplied one after another, without a branch between, while one line of the next
+# panel is fetched.
+UNROLLED = 2 if VECTOR_BYTES == 64 else 4
 # Of a tile: 6 x 2 sums, 2 vectors of the panel and a factor are 15 registers, of 16. AVX-512 has 32,
 # but 12 rows are no faster there than 8, and take longer to compile.
 MOST_ROWS = 8 if VECTOR_BYTES == 64 else 6
-FETCHED = max(1, VECTOR_BYTES // 32)  # lines of the next panel that are fetched for each UNROLLED terms
 
 
 def panel_width(dtype):
@@ -119,33 +120,40 @@ class Vectors:
         name = f"llvm.fmuladd.v{self.length}f{8 * self.bytes}"
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, of_all, name), [x, y, z])
 
-    def fetch(self, address, to_write=False):
-        """Let the second cache get the line at an address, or the first one in order to write there; nothing need be
-        there."""
+    def fetch(self, address):
+        """Let the second cache get the line at an address; nothing need be there."""
         builder, byte, flag = self.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        write, near = (1, 3) if to_write else (0, 2)
-        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(write), flag(near), flag(1)])
+        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(0), flag(2), flag(1)])
 
     def add_products(self, sums, factor, vectors):
         """sums += factor vectors, one by one; `sums` are variables."""
         for place, vector in zip(sums, vectors, strict=True):
             self.builder.store(self.multiply_add(factor, vector, self.builder.load(place)), place)
 
-    def put_sums(self, sums, out, out_row, add):
-        """out = sums, rows of variables, or += with `add`."""
+    def put_sums(self, sums, out, add, other=None):
+        """out = sums, rows of variables, or with `add` out = other + sums.
+
+        Args:
+            out, other: (address, bytes between rows); other: None: out itself.
+        """
         builder = self.builder
-        places = [
-            (place, self.moved(self.moved(out, i, out_row), j, VECTOR_BYTES))
-            for i, row in enumerate(sums)
+        with builder.if_then(builder.icmp_signed("!=", add, add.type(0))):
+            for place, address in self._places(sums, other or out):
+                builder.store(builder.fadd(self.load(address), builder.load(place)), place)
+        for place, address in self._places(sums, out):
+            self.store(builder.load(place), address)
+
+    def _places(self, sums, matrix):
+        """(Variable, where it stands in a matrix) of each of the sums."""
+        first, row_bytes = matrix
+        rows = [self.moved(first, i, row_bytes) for i in range(len(sums))]
+        return [
+            (place, self.moved(first, j, VECTOR_BYTES))
+            for row, first in zip(sums, rows, strict=True)
             for j, place in enumerate(row)
         ]
-        with builder.if_then(builder.icmp_signed("!=", add, add.type(0))):
-            for place, address in places:
-                builder.store(builder.fadd(self.load(address), builder.load(place)), place)
-        for place, address in places:
-            self.store(builder.load(place), address)
 
     def variable(self):
         """A vector that changes; registers, in the end. Zero now."""
@@ -162,10 +170,11 @@ def packed_tile(least, most):
         rows: how many.
         tile: address of the rows, all of them at each term: (terms, rows), see `pack_tile`.
         panel: address of the panel (terms, `panel_width`).
-        ahead: address of what is fetched meanwhile: FETCHED lines of the caches for each UNROLLED terms. The machine
-            does not see which panel is next, and large weights are in the third cache.
-        terms: that are added up. out, out_row: address of the result, and bytes between its rows.
-        add: add to out. Each call adds up its terms before, which keeps rounding errors small.
+        ahead: address of what is fetched meanwhile: a line of the caches for each UNROLLED terms. The machine does not
+            see which panel is next, and large weights are in the third cache.
+        terms, chain: how many, and of how many a sum is made; these are added up, which keeps rounding errors small.
+        out, out_row: address of the result, and bytes between its rows. add: add to out, to which the sums are added
+            one after another.
     """
 
     def generate(context, builder, signature, arguments):
@@ -184,16 +193,47 @@ def packed_tile(least, most):
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, rows, tile, panel, ahead, terms, out, out_row, add):
-        return types.void(zero, *[types.intp] * 7, types.boolean), generate
+    def product(typing_context, zero, rows, tile, panel, ahead, terms, chain, out, out_row, add):
+        return types.void(zero, *[types.intp] * 8, types.boolean), generate
 
     return product
 
 
-def _write_tile(v, rows, tile, panel, ahead, terms, out, out_row, add):
-    """Write what `packed_tile` does with so many rows."""
+def _write_tile(v, rows, tile, panel, ahead, terms, chain, out, out_row, add):
+    """Write what `packed_tile` does with so many rows.
+
+    Between two chains their sum is in memory of the function's own: the first cache has it, where rows of out, some KB
+    apart, get into each other's way.
+    """
     builder = v.builder
     sums = [[v.variable() for _ in range(2)] for _ in range(rows)]
+    total = builder.ptrtoint(own_memory(builder, v.type, 2 * rows), INT), INT(2 * VECTOR_BYTES)
+    last = builder.sdiv(builder.sub(terms, INT(1)), chain)  # 0, too, where there are no terms
+    with cgutils.for_range(builder, builder.add(last, INT(1))) as loop:
+        begins, ends = (builder.icmp_signed("==", loop.index, number) for number in (INT(0), last))
+        start = builder.mul(loop.index, chain)
+        left = builder.sub(terms, start)
+        count = builder.select(builder.icmp_signed("<", left, chain), left, chain)
+        with builder.if_then(ends):  # a store would wait for a line far away, and so would all after it
+            for i in range(rows):
+                for j in range(2 * VECTOR_BYTES // LINE):
+                    v.fetch(v.moved(v.moved(out, i, out_row), j, LINE))
+        at = v.moved(tile, start, rows * v.bytes), v.moved(panel, start, 2 * VECTOR_BYTES)
+        _add_chain(v, sums, at, v.moved(ahead, builder.sdiv(start, INT(UNROLLED)), LINE), count)
+        before, after = (
+            [builder.select(of_out, one, other) for one, other in zip((out, out_row), total, strict=True)]
+            for of_out in (begins, ends)
+        )
+        v.put_sums(sums, after, builder.or_(add, builder.not_(begins)), before)
+
+
+def _add_chain(v, sums, at, ahead, terms):
+    """sums = the products of so many terms: rows of a tile times a panel, which begin at two addresses."""
+    builder, rows = v.builder, len(sums)
+    (tile, panel), zero = at, ir.Constant(v.type, None)
+    for row in sums:
+        for place in row:
+            builder.store(zero, place)
 
     def add_products(place, number):  # of the term so many after that at `place`
         first = v.moved(v.moved(panel, place, 2 * VECTOR_BYTES), number, 2 * VECTOR_BYTES)
@@ -202,20 +242,15 @@ def _write_tile(v, rows, tile, panel, ahead, terms, out, out_row, add):
         for i in range(rows):
             v.add_products(sums[i], v.same(v.moved(factors, i, v.bytes)), b)
 
-    for i in range(rows):  # while the products are made; a store would wait for the line, and so would all after it
-        for j in range(2 * VECTOR_BYTES // LINE):
-            v.fetch(v.moved(v.moved(out, i, out_row), j, LINE), to_write=True)
     groups = builder.sdiv(terms, INT(UNROLLED))
     with cgutils.for_range(builder, groups) as loop:
-        for line in range(FETCHED):
-            v.fetch(v.moved(v.moved(ahead, loop.index, FETCHED * LINE), line, LINE))
+        v.fetch(v.moved(ahead, loop.index, LINE))
         place = builder.mul(loop.index, INT(UNROLLED))
         for number in range(UNROLLED):
             add_products(place, number)
     done = builder.mul(groups, INT(UNROLLED))
     with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
         add_products(builder.add(done, loop.index), 0)
-    v.put_sums(sums, out, out_row, add)
 
 
 def tile_product(rows, panels):
@@ -240,7 +275,7 @@ def tile_product(rows, panels):
                 b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
             for i in range(rows):
                 v.add_products(sums[i], v.same(v.moved(v.moved(a, i, a_row), loop.index, v.bytes)), b)
-        v.put_sums(sums, out, out_row, add)
+        v.put_sums(sums, (out, out_row), add)
         return context.get_dummy_value()
 
     @intrinsic
