@@ -284,8 +284,8 @@ MUTATIONS = {
     ),
     "cpu_few_rows_lose_the_last_column": Mutation(
         "numbarnn/engines/cpu/few_rows.py",
-        "                    for k in range(columns):\n",
-        "                    for k in range(columns - 1):\n",
+        "tiles, left = columns // COLUMNS, columns % COLUMNS",
+        "tiles, left = columns // COLUMNS, columns % COLUMNS - 1",
         "tests/engines/test_panels.py",
     ),
     "cpu_joined_copies_lose_a_row": Mutation(
