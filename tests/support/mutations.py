@@ -170,8 +170,8 @@ MUTATIONS = {
     ),
     "cpu_barrier_after_packing": Mutation(
         "numbarnn/engines/cpu/forward.py",
-        "    end_phase(call.pieces, job, ZERO)\n",
-        "",
+        "        end_phase(call.pieces, job, ZERO)\n",
+        "        pass\n",
         "tests/engines/test_sharing_cpu.py -k all_weights",
     ),
     "cpu_helper_with_a_piece_is_left_behind": Mutation(
