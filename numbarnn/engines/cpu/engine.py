@@ -22,7 +22,7 @@ from numbarnn.engines.cpu import (
     sharing,
 )
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call, row_bytes
-from numbarnn.engines.cpu.memory import MemoryPool
+from numbarnn.engines.cpu.memory import MemoryPool, copied
 from numbarnn.engines.cpu.packed import PackedWeights
 from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work
 from numbarnn.engines.cpu.thread_pool import ThreadPool
@@ -155,6 +155,7 @@ class CpuEngine(HostEngine):
     def empty(self, shape, dtype):
         return self._memory.empty(shape, dtype)
 
+    from_host = staticmethod(copied)
     copy, zero = staticmethod(np.copyto), staticmethod(joined.zero)
 
     def give_back_memory(self):
