@@ -13,7 +13,7 @@ from numbarnn.engines.cpu.vectors import bytes_of, dot_tiles, numbers_at
 
 COLUMNS = 4  # rows of b multiplied together
 MANY_BYTES = 1 << 18  # of a thread's part of b, from which all of it, of further gates too, is in the third cache
-_PANEL = np.intp(PANEL_ROW)
+_PANEL, ZERO = np.intp(PANEL_ROW), np.intp(0)
 
 
 def _by_rows_of_b(columns):
@@ -42,10 +42,13 @@ _multiply, _multiply_last = _by_rows_of_b(COLUMNS), _by_rows_of_b(1)
 def multiply_by_rows(zero, address):
     """A `records.Product` a bᵀ: terms of a and of b (columns, terms) are side by side."""
     at, item = product_at(address), bytes_of(zero)
-    width, add = at.columns if at.rows <= FEW_ROWS else COLUMNS, at.add != 0  # b is read once, by all rows
-    for number in range(at.more + 1):
-        for j in range(0, at.columns, max(1, width)):
-            b, columns = at.b + number * at.b_next + j * at.b_row, min(width, at.columns - j)
+    all_columns, more, add = at.columns, at.more, at.add != 0
+    if at.b_next == at.columns * at.b_row and at.out_next == at.columns * item:  # one matrix, in fact
+        all_columns, more = at.columns * (more + 1), ZERO
+    width = all_columns if at.rows <= FEW_ROWS else COLUMNS  # b is read once, by all rows
+    for number in range(more + 1):
+        for j in range(0, all_columns, max(1, width)):
+            b, columns = at.b + number * at.b_next + j * at.b_row, min(width, all_columns - j)
             tiles, left = columns // COLUMNS, columns % COLUMNS
             last_b, done = b + tiles * COLUMNS * at.b_row, tiles * COLUMNS * item
             for i in range(0, at.rows, FEW_ROWS):

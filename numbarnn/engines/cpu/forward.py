@@ -6,7 +6,7 @@ Compiled once for each dtype. It knows no cell: what a cell does in a step it ca
 import numpy as np
 
 from numbarnn.common.order import RESET, SKIP
-from numbarnn.compile.plain import plain
+from numbarnn.compile.plain import inlined, plain
 from numbarnn.engines.cpu.packed import NOTHING, PRINT_BYTES, fingerprint
 from numbarnn.engines.cpu.panels import PANEL_ROW
 from numbarnn.engines.cpu.records import (
@@ -145,7 +145,7 @@ def _multiply_x(zero, call, rows, ax, units):
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
-@plain
+@inlined
 def _recurrent_products(zero, call, own, at, step):
     """h Rᵀ; zero for the sequences that begin anew. And x Wᵀ, where each step does it."""
     t, before = at
@@ -169,7 +169,7 @@ def _recurrent_products(zero, call, own, at, step):
                 clear_units(zero, call.ah + b * call.ah_row, call.recurrent, call.hidden, own.first, own.last)
 
 
-@plain
+@inlined
 def _stages(zero, call, own, address, at):
     """The cell's stages: sums over all units, or a vector of all units and its product with the stage's rows of R."""
     (t, _), item, H, b = at, bytes_of(zero), call.hidden, own.first_row
@@ -195,7 +195,7 @@ def _stages(zero, call, own, address, at):
         _multiply_gates(zero, call, weights, shape, own.last_row - b, vectors, ah, (own.first, own.last))
 
 
-@plain
+@inlined
 def _carry(zero, call, own, at):
     """The state of sequences whose step is skipped stays."""
     if call.step_mask:
@@ -210,7 +210,7 @@ def _carry(zero, call, own, at):
                 copy_units(zero, c, c_before, call.private, H, own.first, own.last)
 
 
-@plain
+@inlined
 def _project(zero, call, own, at):
     """h = m W_hrᵀ after a step, the thread's columns; those of skipped steps are carried through."""
     if call.W_hr:
@@ -227,7 +227,7 @@ def _project(zero, call, own, at):
                 copy_units(zero, h + b * call.h_row, h_before, ONE, P, own.first_out, own.last_out)
 
 
-@plain
+@inlined
 def _step(zero, call, own, address, step):
     """The thread's share of a step."""
     at = find_step_time(step, call.steps, call.direction, NO)
