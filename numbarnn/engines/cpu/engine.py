@@ -11,6 +11,7 @@ from numbarnn.engines.base import EVERY_ROW, HostEngine
 from numbarnn.engines.cpu import (
     backward,
     blocks,
+    callers,
     cell_steps,
     elementwise,
     few_rows,
@@ -344,6 +345,9 @@ class CpuEngine(HostEngine):
 
     def mover(self, functions, array):
         return joined.mover(functions, array)
+
+    def taker(self, functions, arrays, copies):
+        return joined.taker(functions, arrays, copies) if callers.LAID_OUT else None
 
     def run_jobs(self, make_jobs, key, arrays):
         self.thread_pool.run_jobs(make_jobs())
