@@ -133,7 +133,8 @@ class CpuEngine(HostEngine):
         """Threads for a call's steps, which multiply its batch with R and W_hr, and before, where they have x, with W;
         the call is told how they share them.
 
-        Like all numbers of threads it depends on sizes alone.
+        Like all numbers of threads it depends on sizes alone; but it is one in a job of `run_jobs`, whose threads do
+        other jobs (`_threads`).
         """
         R, W_hr, batch = parameters.R, parameters.W_hr, call.batch
         recurrent = R.size if W_hr is None else R.size + W_hr.size

@@ -23,13 +23,14 @@ from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
 from numbarnn.compile.calls import intrinsic
+from numbarnn.compile.native import host_features
 
 INT = ir.IntType(64)
 
 
 def _vector_bytes():
     """Bytes in a vector register."""
-    features = llvm.get_host_cpu_features()
+    features = host_features()
     return 64 if features.get("avx512f") else 32 if features.get("avx") else 16
 
 
@@ -49,8 +50,10 @@ def panel_width(dtype):
 
 def description():
     """What products are compiled for, for people."""
-    fused = llvm.get_host_cpu_features().get("fma") or "aarch64" in llvm.get_default_triple()
-    return f"vectors of {8 * VECTOR_BYTES} bits" + (", fused multiply-add" if fused else "")
+    features = host_features()
+    fused = features.get("fma") or "aarch64" in llvm.get_default_triple()
+    unknown = "" if features else ", as LLVM does not know what this processor has"
+    return f"vectors of {8 * VECTOR_BYTES} bits" + (", fused multiply-add" if fused else "") + unknown
 
 
 def own_memory(builder, kind, count):
