@@ -73,7 +73,7 @@ def _is_laid_out():
     return True
 
 
-LAID_OUT = sizeof(c_int64) == object.__basicsize__ - 8 * (_BODY - 1) and _is_laid_out()
+LAID_OUT = object.__basicsize__ % 8 == 0 and _is_laid_out()
 
 
 def taker(arrays, places):
