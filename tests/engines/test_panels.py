@@ -267,16 +267,25 @@ def test_vectors_of_other_machines(feature, width, tmp_path):
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="of x86-64, which this machine runs too")
-def test_a_machine_without_avx(tmp_path):
-    """Nor fused multiply-add: all is compiled for what every x86-64 has, products and cells."""
-    run_elsewhere("""
+@pytest.mark.parametrize("known", (True, False), ids=("known", "unknown"))
+def test_a_machine_without_avx(known, tmp_path):
+    """Nor fused multiply-add, or one that LLVM does not know: all is compiled for what every x86-64 has, products and
+    cells."""
+    run_elsewhere(f"""
         import llvmlite.binding as llvm
-        llvm.get_host_cpu_name, llvm.get_host_cpu_features = (lambda: "x86-64"), llvm.FeatureMap
+
+        def features():
+            if not {known}:
+                raise RuntimeError("failed to get host cpu features.")
+            return llvm.FeatureMap(sse2=True, avx=False)
+
+        llvm.get_host_cpu_name, llvm.get_host_cpu_features = (lambda: "x86-64" if {known} else "generic"), features
         import numpy as np
         import numbarnn as nr
         import test_panels
         from numbarnn.engines.cpu import vectors
-        assert vectors.description() == "vectors of 128 bits"
+        assert vectors.description().startswith("vectors of 128 bits")
+        assert ("LLVM does not know" in vectors.description()) != {known}
         test_panels.check_product("float32", 257, (1, 2, 3, 4, 5, 6, 13))
         test_panels.check_product("float64", 27, (1, 4, 6), "rows")
         test_panels.check_product("float64", 27, (1, 2, 3), "wide")

@@ -176,8 +176,8 @@ MUTATIONS = {
     ),
     "cpu_barrier_after_packing": Mutation(
         "numbarnn/engines/cpu/forward.py",
-        "    end_phase(call.pieces, job, ZERO)\n",
-        "",
+        "        end_phase(call.pieces, job, ZERO)\n",
+        "        pass\n",
         "tests/engines/test_sharing_cpu.py -k all_weights",
     ),
     "cpu_helper_with_a_piece_is_left_behind": Mutation(
@@ -302,15 +302,27 @@ MUTATIONS = {
     ),
     "formed_once_for_bound_calls": Mutation(
         "numbarnn/passes/bound.py",
-        "        self.work.form_weights()\n",
-        "",
+        "            self.work.form_weights()\n",
+        "            pass\n",
         "tests/cells/test_formed.py",
     ),
     "cpu_few_rows_lose_the_last_column": Mutation(
         "numbarnn/engines/cpu/few_rows.py",
-        "                    for k in range(columns):\n",
-        "                    for k in range(columns - 1):\n",
+        "tiles, left = columns // COLUMNS, columns % COLUMNS",
+        "tiles, left = columns // COLUMNS, columns % COLUMNS - 1",
         "tests/engines/test_panels.py",
+    ),
+    "cpu_last_axis_of_callers_arrays_unchecked": Mutation(
+        "numbarnn/engines/cpu/callers.py",
+        "for axis in range(given.axes):",
+        "for axis in range(given.axes - 1):",
+        "tests/engines/test_callers.py",
+    ),
+    "cpu_own_arrays_not_read_again_after_callers": Mutation(
+        "numbarnn/passes/bound.py",
+        "            self._take(*self._own)\n",
+        "            pass\n",
+        "tests/layers/test_repeated_calls.py",
     ),
     "cpu_joined_copies_lose_a_row": Mutation(
         "numbarnn/engines/cpu/joined.py",

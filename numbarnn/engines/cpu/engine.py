@@ -11,6 +11,7 @@ from numbarnn.engines.base import EVERY_ROW, HostEngine
 from numbarnn.engines.cpu import (
     backward,
     blocks,
+    callers,
     cell_steps,
     elementwise,
     few_rows,
@@ -22,7 +23,7 @@ from numbarnn.engines.cpu import (
     sharing,
 )
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call, row_bytes
-from numbarnn.engines.cpu.memory import MemoryPool
+from numbarnn.engines.cpu.memory import MemoryPool, copied
 from numbarnn.engines.cpu.packed import PackedWeights
 from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work
 from numbarnn.engines.cpu.thread_pool import ThreadPool
@@ -133,7 +134,8 @@ class CpuEngine(HostEngine):
         """Threads for a call's steps, which multiply its batch with R and W_hr, and before, where they have x, with W;
         the call is told how they share them.
 
-        Like all numbers of threads it depends on sizes alone.
+        Like all numbers of threads it depends on sizes alone; but it is one in a job of `run_jobs`, whose threads do
+        other jobs (`_threads`).
         """
         R, W_hr, batch = parameters.R, parameters.W_hr, call.batch
         recurrent = R.size if W_hr is None else R.size + W_hr.size
@@ -156,6 +158,7 @@ class CpuEngine(HostEngine):
     def empty(self, shape, dtype):
         return self._memory.empty(shape, dtype)
 
+    from_host = staticmethod(copied)
     copy, zero = staticmethod(np.copyto), staticmethod(joined.zero)
 
     def give_back_memory(self):
@@ -357,6 +360,9 @@ class CpuEngine(HostEngine):
 
     def mover(self, functions, array):
         return joined.mover(functions, array)
+
+    def taker(self, functions, arrays, copies):
+        return joined.taker(functions, arrays, copies) if callers.LAID_OUT else None
 
     def run_jobs(self, make_jobs, key, arrays):
         self.thread_pool.run_jobs(make_jobs())

@@ -94,8 +94,13 @@ Prints = _table("Prints", "out arrays count pieces")
 # out = x: rows of so many numbers.
 Copy = _table("Copy", "rows numbers out out_row x x_row")
 
-# One of several things to do after another: a function of (zero, address of a Job), and what it does.
-Step = _table("Step", "function what")
+# What an array of a caller's must be like: its type, dtype (0: it is None), axes and shape; and pairs, so many, of a
+# place for its address, and what to add to it (`callers`).
+Given = _table("Given", "type dtype axes shape places places_count")
+
+# One of several things to do after another: a function of (zero, address of a Job), what it does, and on how many
+# threads.
+Step = _table("Step", "function what threads")
 
 # A thread's part of something that threads do together: a function of (zero, address of its Job) does `what`.
 Job = _table("Job", "thread threads counters what")
@@ -118,6 +123,11 @@ def by_address(function):
 def from_python(function):
     """A plain function of integers that Python calls."""
     return FromPython(function, _WHAT)
+
+
+def from_objects(count):
+    """The same of a function whose last arguments, so many, are the addresses of Python's objects."""
+    return lambda function: FromPython(function, _WHAT, count)
 
 
 def of_cell(function):
@@ -159,8 +169,9 @@ def _maker(kind):
 
 
 call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (Call, Stage, Rows, Product, Sums))
-work_at, dropout_at, copy_at, step_at, job_at, region_at = map(_viewer, (Work, Dropout, Copy, Step, Job, Region))
-prints_at = _viewer(Prints)
+work_at, dropout_at, copy_at, step_at, job_at, region_at, given_at, prints_at = map(
+    _viewer, (Work, Dropout, Copy, Step, Job, Region, Given, Prints)
+)
 new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
 
 

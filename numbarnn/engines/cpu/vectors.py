@@ -15,19 +15,22 @@ dtypes. The main one is `tile_product`, whose idea is this, with v numbers to a 
 Addresses are in bytes. A first argument `zero` of the dtype says what is there.
 """
 
+from itertools import chain
+
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
 from numbarnn.compile.calls import intrinsic
+from numbarnn.compile.native import host_features
 
 INT = ir.IntType(64)
 
 
 def _vector_bytes():
     """Bytes in a vector register."""
-    features = llvm.get_host_cpu_features()
+    features = host_features()
     return 64 if features.get("avx512f") else 32 if features.get("avx") else 16
 
 
@@ -48,8 +51,10 @@ def panel_width(dtype):
 
 def description():
     """What products are compiled for, for people."""
-    fused = llvm.get_host_cpu_features().get("fma") or "aarch64" in llvm.get_default_triple()
-    return f"vectors of {8 * VECTOR_BYTES} bits" + (", fused multiply-add" if fused else "")
+    features = host_features()
+    fused = features.get("fma") or "aarch64" in llvm.get_default_triple()
+    unknown = "" if features else ", as LLVM does not know what this processor has"
+    return f"vectors of {8 * VECTOR_BYTES} bits" + (", fused multiply-add" if fused else "") + unknown
 
 
 def own_memory(builder, kind, count):
@@ -97,15 +102,33 @@ class Vectors:
         load = cgutils.get_or_insert_function(builder.module, kind, name)
         return builder.call(load, [self.at(address), ir.IntType(32)(self.bytes), mask, ir.Constant(self.type, None)])
 
-    def sum(self, vector):
-        """The sum of a vector's numbers: of its halves, of their halves, and so on."""
-        width = self.length
+    def sums(self, vectors):
+        """The sum of each vector's numbers: of its halves, of their halves, and so on.
+
+        Args:
+            vectors: a power of two.
+
+        Returns:
+            vectors with the sums in order, side by side. What is left of two vectors goes into one before it is halved,
+            so that several sums take little longer than one.
+        """
+        add, width, starts = self.builder.fadd, self.length, [0]  # of what is left of each, and where it begins
         while width > 1:
             width //= 2
-            low, high = (ir.Constant(ir.VectorType(ir.IntType(32), width), [first + i for i in range(width)])
-                         for first in (0, width))  # fmt: skip
-            vector = self.builder.fadd(*(self.builder.shuffle_vector(vector, vector, half) for half in (low, high)))
-        return self.builder.extract_element(vector, ir.IntType(32)(0))
+            if len(vectors) > 1:
+                low = [other * self.length + start + i for other in (0, 1) for start in starts for i in range(width)]
+                high, pairs = [place + width for place in low], zip(vectors[::2], vectors[1::2], strict=True)
+                vectors = [add(self._picked(*pair, low), self._picked(*pair, high)) for pair in pairs]
+                starts = range(0, self.length, width)
+            else:
+                high = [(i + width) % self.length for i in range(self.length)]
+                vectors = [add(vectors[0], self._picked(vectors[0], vectors[0], high))]
+        return [self._picked(vector, vector, list(starts)) for vector in vectors]
+
+    def _picked(self, one, other, places):
+        """The numbers in some places of two vectors, of which the second's come after the first's."""
+        places = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
+        return self.builder.shuffle_vector(one, other, places)
 
     def same(self, address):
         """The number at an address, in all places of a vector."""
@@ -120,12 +143,12 @@ class Vectors:
         name = f"llvm.fmuladd.v{self.length}f{8 * self.bytes}"
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, of_all, name), [x, y, z])
 
-    def fetch(self, address):
-        """Let the second cache get the line at an address; nothing need be there."""
+    def fetch(self, address, soon=False):
+        """Let the second cache get the line at an address, or the first one, to read it soon; nothing need be there."""
         builder, byte, flag = self.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(0), flag(2), flag(1)])
+        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(0), flag(3 if soon else 2), flag(1)])
 
     def add_products(self, sums, factor, vectors):
         """sums += factor vectors, one by one; `sums` are variables."""
@@ -154,6 +177,17 @@ class Vectors:
             for row, first in zip(sums, rows, strict=True)
             for j, place in enumerate(row)
         ]
+
+    def put_totals(self, vectors, out, adds):
+        """out = the vectors' numbers, side by side, or += where `adds` is true."""
+        builder = self.builder
+        for vector in vectors:
+            place = self.at(out, vector.type)
+            before = builder.load(place)
+            before.align = self.bytes
+            vector = builder.fadd(vector, builder.select(adds, before, ir.Constant(vector.type, None)))
+            builder.store(vector, place).align = self.bytes
+            out = self.moved(out, vector.type.count, self.bytes)
 
     def variable(self):
         """A vector that changes; registers, in the end. Zero now."""
@@ -285,45 +319,55 @@ def tile_product(rows, panels):
     return product
 
 
-def dot_tile(rows, columns):
-    """A function for compiled code: out (rows, columns) = a bᵀ, or +=, where both have their terms side by side.
+def dot_tiles(rows, columns, fetches=False):
+    """A function for compiled code: out (rows, count * columns) = a bᵀ, or +=, where both have their terms side by
+    side.
 
-    Each product of two rows adds up as many sums as a vector has numbers, which are added up in the end.
+    Each product of two rows adds up as many sums as a vector has numbers, which are added up in the end: those of a row
+    of a and so many columns together.
+
+    Args:
+        fetches: the next tile's rows of b, as these come from the third cache: a tenth faster there, elsewhere slower.
 
     Args of the function:
-        a, a_row; b, b_row; out, out_row: addresses, and bytes between rows. terms: of a row. add: add to out.
+        a, a_row; b, b_row; out, out_row: addresses, and bytes between rows. count: of tiles, so many `columns` each.
+        terms: of a row. add: add to out.
     """
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
-        _, a, a_row, b, b_row, terms, out, out_row, add = arguments
+        _, a, a_row, b, b_row, count, terms, out, out_row, add = arguments
         sums = [[v.variable() for _ in range(columns)] for _ in range(rows)]
+        adds, whole = builder.icmp_signed("!=", add, add.type(0)), builder.sdiv(terms, INT(v.length))
+        done, tile_bytes = builder.mul(whole, INT(v.length)), builder.mul(b_row, INT(columns))
 
-        def add_products(at, load):
+        def add_products(tile, at, load):
             of_a = [load(v.moved(v.moved(a, i, a_row), at, v.bytes)) for i in range(rows)]
             for j in range(columns):
-                of_b = load(v.moved(v.moved(b, j, b_row), at, v.bytes))
+                place = v.moved(v.moved(tile, j, b_row), at, v.bytes)
+                of_b = load(place)
+                if fetches:
+                    v.fetch(builder.add(place, tile_bytes), soon=True)
                 for i in range(rows):
                     builder.store(v.multiply_add(of_a[i], of_b, builder.load(sums[i][j])), sums[i][j])
 
-        whole = builder.sdiv(terms, INT(v.length))
-        with cgutils.for_range(builder, whole) as loop:
-            add_products(builder.mul(loop.index, INT(v.length)), v.load)
-        done = builder.mul(whole, INT(v.length))
-        with builder.if_then(builder.icmp_signed("<", done, terms)):
-            left = builder.sub(terms, done)
-            add_products(done, lambda address: v.load_first(address, left))
-        for i in range(rows):
-            for j in range(columns):
-                place = v.at(v.moved(v.moved(out, i, out_row), j, v.bytes), v.number)
-                total = v.sum(builder.load(sums[i][j]))
-                before = builder.select(builder.icmp_signed("!=", add, add.type(0)), builder.load(place), v.number(0))
-                builder.store(builder.fadd(total, before), place)
+        with cgutils.for_range(builder, count) as loop:
+            tile = v.moved(b, loop.index, tile_bytes)
+            for place in chain(*sums):
+                builder.store(ir.Constant(v.type, None), place)
+            with cgutils.for_range(builder, whole) as vectors:
+                add_products(tile, builder.mul(vectors.index, INT(v.length)), v.load)
+            with builder.if_then(builder.icmp_signed("<", done, terms)):
+                left = builder.sub(terms, done)
+                add_products(tile, done, lambda address: v.load_first(address, left))
+            for i in range(rows):
+                first = v.moved(v.moved(out, i, out_row), loop.index, columns * v.bytes)
+                v.put_totals(v.sums([builder.load(place) for place in sums[i]]), first, adds)
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, a, a_row, b, b_row, terms, out, out_row, add):
-        return types.void(zero, *[types.intp] * 7, types.boolean), generate
+    def product(typing_context, zero, a, a_row, b, b_row, count, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 8, types.boolean), generate
 
     return product
 
