@@ -69,12 +69,13 @@ def sources_of(problem, first, layer, last, backward, size):
 
 
 def _parts(cell):
-    """(kind, gates) of each product with rows of R."""
+    """(kind, gates) of each product with rows of R: that with h, then those of stages."""
     stages = [len(cell.stages[stage].gates) for stage in cell.product_stages]
     return [(RECURRENT, cell.num_recurrent)] * (cell.num_recurrent > 0) + [*enumerate(stages, STAGE)]
 
 
 def _whole_source(hidden, backward, kind, gates):
+    """The one source of one of them: all units' columns, backward of each gate."""
     columns = gates * hidden if backward else hidden
     return [Source(kind, 0, columns, columns)]
 
