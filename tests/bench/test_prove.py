@@ -163,9 +163,11 @@ def test_results_of_other_code_are_moved_aside(trial, monkeypatch, capsys):
     assert f"kernels {before['kernels']}, now another code" in said and aside.name in said
 
 
-def test_answers_stay_where_the_command_itself_is_killed(trial):
-    """As a lease is that ends: SIGKILL, while a question is asked."""
-    code = "import sys, trial_part; trial_part.install(); from numbarnn.bench.prove import command\n"
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
+def test_answers_stay_where_the_command_itself_is_ended(trial, ended_by):
+    """As a lease is that ends, SIGKILL, or by Ctrl-C, while a question is asked, for which it does not wait."""
+    code = "import signal, sys, trial_part; trial_part.install(); from numbarnn.bench.prove import command\n"
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells' background jobs ignore\n"
     code += "command.PARTS = (trial_part.PART,); from numbarnn import cli; sys.exit(cli.main(sys.argv[1:]))"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *f"prove --device sim --part trial --out {trial.out}".split()]
@@ -176,8 +178,8 @@ def test_answers_stay_where_the_command_itself_is_killed(trial):
         with suppress(FileNotFoundError):
             if (hanging := (trial.out / "hanging.txt").read_text().split())[1:]:
                 break
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(ended_by)
+    assert process.wait(timeout=30) == (130 if ended_by == signal.SIGINT else -signal.SIGKILL)
     assert all(ends_soon(int(number)) for number in hanging)  # nothing that it has started lives on
     data = json.loads((trial.out / "trial.json").read_text())
     assert data["outcome"] == "cut off" and outcomes(data)["right"] == "ok"
