@@ -84,3 +84,12 @@ def test_warps_look_ahead_where_registers_are_left():
         for hidden, units in ((512, 16), (768, 12))
     }
     assert ahead == {16: 0, 12: 1}
+
+
+def test_some_of_many_chunks_stay_in_registers():
+    """Found by compiling: with all 24 in shared memory 144 bytes were spilled."""
+    kept = {
+        hidden: check_launches(problem_of(layer_norm_gru, "float16", (hidden,), 16), True)[0].tile.resident
+        for hidden in (1536, 2048)
+    }
+    assert kept == {1536: "shared", 2048: "registers+shared"}

@@ -31,6 +31,7 @@ STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9
 WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
 # Of a thread, for the exchanges of a cell's stages, and most warps of a block then, likewise.
 REGISTERS_IF_STAGED, WARPS_IF_STAGED = 64, 8
+CHUNKS_IF_STAGED = 20  # of the tensor cores' weights, most that may all be in shared memory, likewise
 
 
 class DoesNotFit(RuntimeError):
@@ -226,7 +227,12 @@ def _tiles(part, size, sequences, mixed):
 def _whole(part, size, octets):
     """`_tiles` whose weights are all in one place, of blocks with 8 sequences at most (1) or more (2)."""
     plain = _plain_tile(part, size, octets)
-    return plain if isinstance(plain, str) else (_with_chain(part, whole_tile(plain, _room_beside(part))),)
+    if isinstance(plain, str):
+        return plain
+    tile = whole_tile(plain, _room_beside(part))
+    if tile.for_stages and tile.math != "fma" and tile.shared_chunks > CHUNKS_IF_STAGED:
+        return f"{tile.shared_chunks} chunks of weights in shared memory leave a cell with stages too few registers"
+    return (_with_chain(part, tile),)
 
 
 @lru_cache(maxsize=4096)
