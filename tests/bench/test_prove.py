@@ -178,7 +178,8 @@ def test_answers_stay_where_the_command_itself_is_ended(trial, ended_by):
     while time.monotonic() < until:
         time.sleep(0.05)
         with suppress(FileNotFoundError):
-            if (hanging := (trial.out / "hanging.txt").read_text().split())[1:]:
+            hanging = (trial.out / "hanging.txt").read_text().split()
+            if hanging[1:] and asked(trial).count("hangs") == min(2, conduct.info.core_count()):
                 break
     process.send_signal(ended_by)
     assert process.wait(timeout=30) == (130 if ended_by == signal.SIGINT else -signal.SIGKILL)
