@@ -144,6 +144,8 @@ class Conductor:
                 if child is None:
                     child = Child(part, self.asked, cores)
                     self._children.add(child)
+                    if self._given_up:  # meanwhile
+                        return
                 answer, alive = self._ask(child, question, until, part.question_s * self.scale)
                 if self._given_up:
                     return
