@@ -51,21 +51,14 @@ def make_sums(tile, count, ranges):
     if count == 0:
         return jit(lambda shared, at, begin, end: (), BACKEND)
     rest, warps, units, between = make_sums(tile, count - 1, ranges), tile.warps, tile.units, tile.between_warps
-    zero, index = np.dtype(compute_dtype(tile.dtype)).type(0), _make_index(tile)
+    zero = np.dtype(compute_dtype(tile.dtype)).type(0)
 
     def sums(shared, at, begin, end):
         total = zero
         for warp in range(warps):
             if not ranges or (begin <= warp and warp < end):
-                total += shared[index(at + warp * between)]
+                # Known not to count from the end, all places are one address and constants: fewer registers.
+                total += shared[np.uint64(at + warp * between)]
         return (total, *rest(shared, at + units, begin, end))
 
     return jit(sums, BACKEND)
-
-
-def _make_index(tile):
-    """A device function index(number): a place in shared memory. Where weights are streamed registers are short, and it
-    is known not to count from the end: all places are then one address and constants."""
-    if tile.streamed_chunks:
-        return jit(lambda number: np.uint64(number), BACKEND)
-    return jit(lambda number: number, BACKEND)
