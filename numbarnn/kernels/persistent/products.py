@@ -66,6 +66,6 @@ def make_sums(tile, count, ranges):
 
 @cache
 def make_index(short):
-    """A device function index(number): a place in memory. Where registers are short, as where the cell has stages, it is
-    known not to count from the end: all places are then one address and constants."""
+    """A device function index(number): a place in memory. Where registers are short, as where the cell has stages, it
+    is known not to count from the end: all places are then one address and constants."""
     return jit((lambda number: np.uint64(number)) if short else (lambda number: number), BACKEND)
