@@ -51,14 +51,15 @@ def make_sums(tile, count, ranges):
     if count == 0:
         return jit(lambda shared, at, begin, end: (), BACKEND)
     rest, warps, units, between = make_sums(tile, count - 1, ranges), tile.warps, tile.units, tile.between_warps
-    zero = np.dtype(compute_dtype(tile.dtype)).type(0)
+    zero, in_two_places = np.dtype(compute_dtype(tile.dtype)).type(0), tile.register_chunks and tile.shared_chunks
+    # One address and constants are fewer registers, but not where weights stand in two places (found by compiling).
+    index = make_index(bool(tile.streamed_chunks or tile.for_stages or not in_two_places))
 
     def sums(shared, at, begin, end):
         total = zero
         for warp in range(warps):
             if not ranges or (begin <= warp and warp < end):
-                # Known not to count from the end, all places are one address and constants: fewer registers.
-                total += shared[np.uint64(at + warp * between)]
+                total += shared[index(at + warp * between)]
         return (total, *rest(shared, at + units, begin, end))
 
     return jit(sums, BACKEND)
@@ -66,6 +67,6 @@ def make_sums(tile, count, ranges):
 
 @cache
 def make_index(short):
-    """A device function index(number): a place in memory. Where registers are short, as where the cell has stages, it
-    is known not to count from the end: all places are then one address and constants."""
+    """A device function index(number): a place in memory. Where registers are short it is known not to count from the
+    end: all places are then one address and constants."""
     return jit((lambda number: np.uint64(number)) if short else (lambda number: number), BACKEND)
