@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from child import in_child
 from numbarnn.compile.types import from_dtype
 from numbarnn.engines.cpu import few_rows, panels, vectors
 from numbarnn.engines.cpu.calls import address
@@ -309,3 +310,23 @@ def run_elsewhere(program, folder):
     command = [sys.executable, "-c", textwrap.dedent(program)]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_thread_with_a_small_stack_is_enough():
+    """As servers with many threads have them; a block of rows is on the stack, of the engine's own threads too."""
+    program = """
+        import threading
+        import numpy as np
+        import numbarnn as nr
+
+        def train():
+            layer = nr.LSTM(64, 64, device="cpu")
+            y, _, tape = layer.forward(np.ones((8, 16, 64), np.float32))
+            print(np.isfinite(layer.backward(tape, y).x).all())
+
+        threading.stack_size(256 << 10)
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+    """
+    assert in_child(program) == "True\n"

@@ -77,14 +77,25 @@ class MemoryPool:
         free.clear()
 
     def _take_back(self, raw):
-        """Keep memory; where that is too much, less of the size that nobody has asked for the longest: an earlier
-        problem's."""
+        """Keep memory, if it is not too much alone."""
         if raw.nbytes > MOST_KEPT:
             return
         with self._lock:
             self._free.setdefault(raw.nbytes, []).append(raw)
             self._kept += raw.nbytes
-            while self._kept > MOST_KEPT:
-                size = next(size for size, free in self._free.items() if free)
-                self._free[size].pop()
-                self._kept -= size
+            if self._kept > MOST_KEPT:
+                self._make_room()
+
+    def _make_room(self):
+        """Keep less of the sizes that nobody has asked for the longest: an earlier problem's.
+
+        What is kept is counted anew: an interrupt, or arrays that Python collects meanwhile, may have come between
+        memory and its count.
+        """
+        sizes = list(self._free.items())
+        kept = sum(size * len(free) for size, free in sizes)
+        for size, free in sizes:
+            while free and kept > MOST_KEPT:
+                free.pop()
+                kept -= size
+        self._kept = kept

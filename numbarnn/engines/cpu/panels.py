@@ -28,8 +28,9 @@ PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
 WIDE_ROW = PANEL_ROW * (2 if VECTOR_BYTES == 64 else 4)
 CHAIN = 256  # terms added up one after another
 # Of a block of rows, so many bytes of each: it stays in the second cache, beside the panels' stream. The more terms,
-# the fewer times are sums written, and the more rows, the fewer times are panels read.
-BLOCK_ROWS, BLOCK_ROW = 64, 1 << 12
+# the fewer times are sums written, and the more rows, the fewer times are panels read. But it is on the stack, of which
+# some programs give their threads no more than 256 KB.
+BLOCK_ROWS, BLOCK_ROW = 64, 1 << 11
 BLOCK_BYTES = BLOCK_ROWS * BLOCK_ROW  # of fewer rows more terms
 AHEAD = 32  # terms by which columns are fetched before they are packed: these are pieces of rows far apart
 FEW_ROWS = 3  # that `multiply_few_rows` takes at most, and for which panels are wide
