@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.common.precision import compute_dtype, numpy_dtype
-from numbarnn.kernels.persistent.columns import RECURRENT
+from numbarnn.kernels.persistent.columns import GIVEN, INPUT, RECURRENT, STAGE
 from numbarnn.schedules import SCHEDULES
 from numbarnn.schedules.persistent import shares
 from numbarnn.schedules.plan import Plan
@@ -97,6 +97,7 @@ class Residence(NamedTuple):
     R, W       (rows, columns) of a block's slice of the recurrent weights; of the input's, forward its own, backward
                those of the layer above; None where it multiplies none: they do not exist, or a product over all steps
                takes their place
+    within     likewise (rows, columns) of each product within the step: of the cell's stages, of a projection
     block_bytes, total_bytes     of one block, and of all blocks of the layer; with the rows of zeros of the smaller one
     home       where they are: "registers", "shared memory", or several places with how much is in each
     """
@@ -106,12 +107,14 @@ class Residence(NamedTuple):
     units: int
     R: tuple[int, int] | None
     W: tuple[int, int] | None
+    within: tuple[tuple[int, int], ...]
     block_bytes: int
     total_bytes: int
     home: str
 
     def __str__(self):
         slices = [f"{shape[0]} x {shape[1]} of {name}" for name, shape in (("R", self.R), ("W", self.W)) if shape]
+        slices += [f"{rows} x {columns} within the step" for rows, columns in self.within]
         return (
             f"layer {self.layer}: {self.blocks} blocks per direction, {self.units} units each; "
             f"{' and '.join(slices) or 'no weights'}, "
@@ -121,20 +124,28 @@ class Residence(NamedTuple):
 
 def residences(problem, launch):
     """A `Residence` for each layer of a launch, in order."""
-    tile, found = launch.tile, []
+    tile, cell, found = launch.tile, problem.cell, []
     stored = np.dtype(compute_dtype(tile.dtype)) if tile.math == "fma" else numpy_dtype(tile.dtype)
     for layer in range(launch.first, launch.last):
         sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
-        columns = [sum(source.columns for source in sources if (source.kind == RECURRENT) == own) for own in (1, 0)]
+        columns = dict.fromkeys((RECURRENT, INPUT), 0)  # of each kind; what is given stands for an input
+        for source in sources:
+            kind = INPUT if source.kind == GIVEN else source.kind
+            columns[kind] = columns.get(kind, 0) + source.columns
         rows, hidden = tile.rows_per_unit * tile.units, problem.hidden_sizes[layer]
-        gates = (1, 1) if launch.backward else (problem.cell.num_recurrent, problem.cell.num_gates)
-        R, W = ((g * tile.units, count) if count else None for g, count in zip(gates, columns, strict=True))
-        blocks = -(-hidden // tile.units) * launch.slices
+        gates = (1, 1) if launch.backward else (cell.num_recurrent, cell.num_gates)
+        of_stages = [1 if launch.backward else len(cell.stages[stage].gates) for stage in cell.product_stages]
+        of_stages += [1] * (problem.projection > 0)
+        within = tuple((g * tile.units, columns[kind]) for kind, g in enumerate(of_stages, STAGE))
+        R, W = (
+            (g * tile.units, columns[kind]) if columns[kind] else None
+            for g, kind in zip(gates, (RECURRENT, INPUT), strict=True)
+        )
+        blocks, row_bytes = -(-hidden // tile.units) * launch.slices, sum(columns.values()) * stored.itemsize
         found.append(
             Residence(
-                layer, blocks, tile.units, R, W,
-                rows * sum(columns) * stored.itemsize,
-                problem.directions * launch.slices * rows // tile.units * hidden * sum(columns) * stored.itemsize,
+                layer, blocks, tile.units, R, W, within,
+                rows * row_bytes, problem.directions * launch.slices * rows // tile.units * hidden * row_bytes,
                 launch.home,
             )
         )  # fmt: skip
