@@ -135,6 +135,6 @@ def cpu_on_threads(monkeypatch):
         monkeypatch.setattr(cpu, least, 0)
     engine = engines.get("cpu")
     before = engine.num_threads
-    monkeypatch.setattr(engine.thread_pool, "run", awake_threads.running_awake(engine.thread_pool))
+    awake_threads.stay_awake(engine.thread_pool, monkeypatch)
     yield engine
     engine.set_num_threads(before)

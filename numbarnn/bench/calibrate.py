@@ -24,7 +24,7 @@ from numbarnn.bench.speed import record
 from numbarnn.cells import CELLS
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import SCHEDULES, auto, calibration, estimate
-from numbarnn.schedules.persistent import planner
+from numbarnn.schedules.persistent import planner, tilings
 from numbarnn.schedules.persistent.launch import GIVEN
 from numbarnn.schedules.problem import Problem
 
@@ -109,13 +109,14 @@ def scaled(factors):
 def as_recorded():
     """The numbers that the records were fitted with, and as many turns: estimates of the kernels of that time."""
     factors = {name: one.fitted / one.value for name, one in calibration.numbers().items() if one.fitted is not None}
-    before = planner.MOST_OCTETS, planner.LEAST_GAIN
-    planner.MOST_OCTETS, planner.LEAST_GAIN = 2, 1.0  # nor did blocks multiply the input themselves
+    before = planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN
+    # Nor did blocks multiply the input themselves, or have weights in two places.
+    planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN = 2, 1.0, 1.0
     try:
         with scaled(factors):
             yield
     finally:
-        planner.MOST_OCTETS, planner.LEAST_GAIN = before
+        planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN = before
         _forget()
 
 

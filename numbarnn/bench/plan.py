@@ -174,13 +174,13 @@ def print_launches(problem, launches):
     ]  # fmt: skip
     report.print_table("Launches", columns, rows, right={*columns} - {"launch", "by"})
     homes = [one for launch in launches for one in residences(problem, launch)]
-    within = ["slices within a step"] if any(one.within for one in homes) else []
-    columns = ["layer", "blocks per direction", "units", "slice of R", "slice of W", *within]
+    of_hr = ["slice of W_hr"] if problem.projection else []
+    columns = ["layer", "blocks per direction", "units", "slice of R", "slice of W", *of_hr]
     columns += ["KiB per block", "MiB", "in"]
     rows = [
         [
             one.layer, one.blocks, one.units, _shape(one.R), _shape(one.W),
-            *[", ".join(map(_shape, one.within)) or "-"] * len(within), f"{one.block_bytes / 1024:.1f}",
+            *[_shape(one.W_hr)] * len(of_hr), f"{one.block_bytes / 1024:.1f}",
             f"{one.total_bytes / 2**20:.2f}", one.home,
         ]
         for one in homes

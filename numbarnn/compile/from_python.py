@@ -32,13 +32,26 @@ class _MethodDef(ctypes.Structure):
 
 
 class FromPython(Entry):
-    """An entry that Python calls, with integers, while its other threads may run. It returns 0."""
+    """An entry that Python calls, with integers; it returns an integer, 0 if the function returns nothing.
+
+    Args:
+        function, what: as of an `Entry`.
+        objects: how many of the last arguments are objects, which the function knows by their addresses. Then it keeps
+            Python's lock, as others might change them; else Python's other threads may run meanwhile.
+
+    Attributes:
+        compiled: the same function for those who call it often; this object is one in Python.
+    """
+
+    def __init__(self, function, what, objects=0):
+        super().__init__(function, what)
+        self.objects = objects
 
     def __call__(self, *numbers):
-        return self._compiled(*numbers)
+        return self.compiled(*numbers)
 
     @cached_property
-    def _compiled(self):
+    def compiled(self):
         for name in _OF_PYTHON:
             llvm.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
         self._method = _MethodDef(self.__name__.encode(), self.address(), _FASTCALL, None)
@@ -58,10 +71,13 @@ class FromPython(Entry):
         with builder.if_then(builder.icmp_signed("!=", number, _INT(count))):
             builder.call(of_python["PyErr_BadArgument"], [])
             builder.ret(ir.Constant(BYTES, None))
-        places = [builder.gep(given, [_INT(k)]) for k in range(count)]
-        numbers = [builder.call(of_python["PyLong_AsLongLong"], [builder.load(place)]) for place in places]
-        state = builder.call(of_python["PyEval_SaveThread"], [])
-        call(Plain(self.py_func), [Value(types.int64, one) for one in numbers], builder)
-        builder.call(of_python["PyEval_RestoreThread"], [state])
-        builder.ret(builder.call(of_python["PyLong_FromLongLong"], [_INT(0)]))
+        given, integers = [builder.load(builder.gep(given, [_INT(k)])) for k in range(count)], count - self.objects
+        numbers = [builder.call(of_python["PyLong_AsLongLong"], [one]) for one in given[:integers]]
+        numbers += [builder.ptrtoint(one, _INT) for one in given[integers:]]
+        state = None if self.objects else builder.call(of_python["PyEval_SaveThread"], [])
+        result = call(Plain(self.py_func), [Value(types.int64, one) for one in numbers], builder)
+        if state is not None:
+            builder.call(of_python["PyEval_RestoreThread"], [state])
+        number = _INT(0) if result is None else result.llvm
+        builder.ret(builder.call(of_python["PyLong_FromLongLong"], [number]))
         return finished(module)

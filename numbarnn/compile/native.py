@@ -37,13 +37,19 @@ def _machine():
     return machine, llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
+def host_features():
+    """What this CPU has, as LLVM says: name -> whether it does; nothing where LLVM does not know such a CPU, for which
+    it then compiles what all of the architecture have."""
+    try:
+        return llvm.get_host_cpu_features()
+    except RuntimeError:
+        return llvm.FeatureMap()
+
+
 @cache
 def _cpu():
     """(name, features) of this CPU."""
-    try:
-        return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-    except RuntimeError:  # LLVM does not know the features of such a CPU
-        return llvm.get_host_cpu_name(), ""
+    return llvm.get_host_cpu_name(), host_features().flatten()
 
 
 @cache

@@ -213,6 +213,19 @@ class Engine(ABC):
         place of this one; None where they cannot."""
         return None
 
+    def taker(self, functions, arrays, copies):
+        """A function f(x, h, c), after which functions of `joined` work on these in place of three arrays; None if
+        there is none here.
+
+        It returns false, and does nothing, unless they are NumPy's own arrays, contiguous, and of the shape and dtype
+        of those, and None where those are None.
+
+        Args:
+            arrays: three, each an array or None. copies: of each the function that copies another into it, which is
+                used where functions cannot work on another.
+        """
+        return None
+
     @abstractmethod
     def copy(self, out, x):
         """out = x, arrays of one shape with up to 3 axes, any strides."""

@@ -69,26 +69,30 @@ NUMPY = CallersArrays(lambda array: array, lambda own: partial(np.copyto, own))
 
 
 class _Bound:
-    """A pass with arrays of its own. The tasks in `_late` are bound in each call, after all others.
+    """A pass with arrays of its own.
 
     Args:
         given: arrays, states, or None, of the shapes and dtypes that every call will give.
-        arrays: the `CallersArrays` that they are.
+        arrays: the `CallersArrays` that they are. formed: the call's `forward.Call.formed`.
     """
 
-    _late = ()
-
-    def __init__(self, given, arrays):
+    def __init__(self, given, arrays, formed):
         def like(one):
             array = one if type(one) is np.ndarray else arrays.array(one)
             return np.empty(array.shape, array.dtype)
 
         self._arrays, self._own = arrays, tuple(with_each(one, like) for one in given)
         self._into = [_into(own, arrays.into) for own in self._own]
+        self._has_formed = formed is not None
 
     def _bind(self, plan, without=None):
         """Let `self.work` become functions; `without` as `Pass.bound` has it."""
-        self._functions, self._results = self.work.bound(plan, without), self.work.results()
+        self._functions = self.work.bound(plan, without)
+        self._return(*self.work.results())
+
+    def _return(self, *results):
+        """Let copies of these be what callers get."""
+        self._results, self._copiers = results, list(map(_copier, results))
 
     def _fill(self, given):
         """Copy what the caller gave into its own arrays."""
@@ -97,21 +101,25 @@ class _Bound:
                 copy(other)
 
     def _run(self):
-        self.work.form_weights()
+        if self._has_formed:
+            self.work.form_weights()
         for function in self._functions:
             function()
-        for task in self._late:
-            self.work.bind(task)()
-        self.work.pull_back()
 
     def _copies(self):
         """Copies of the results."""
-        return tuple([_copy(one) for one in self._results])
+        return tuple([copy() for copy in self._copiers])
 
 
-def _copy(result):
-    """A copy of an array or a state."""
-    return result.copy() if type(result) is np.ndarray else with_each(result, np.ndarray.copy)
+def _copier(result):
+    """A function without arguments: a copy of an array or a state; None of None."""
+    if result is None:
+        return _none
+    return result.copy if type(result) is np.ndarray else partial(with_each, result, np.ndarray.copy)
+
+
+def _none():
+    return None
 
 
 def _into(own, into):
@@ -142,23 +150,30 @@ class BoundForward(_Bound):
     """
 
     def __init__(self, call, plan, x, hx, cx, free=None, arrays=NUMPY, in_place=False):
-        super().__init__((x, hx, cx), arrays)
+        super().__init__((x, hx, cx), arrays, call.formed)
         self.work, self._backward = ForwardPass(call, *self._own), {}
         self._free = None if free is None else ref(free)
         self._bind(plan)
+        self._taken = False  # what the functions read are not its own arrays, but those of the last call
+        self._take = None
+        if arrays is NUMPY and not call.problem.training and not any(isinstance(one, list) for one in self._own):
+            self._take = call.engine.taker(self._functions, self._own, self._into)
         if in_place:
             self._last = self.work.h[self.work.problem.layers - 1]
             self._movers = [call.engine.mover(self._functions, array) for array in (self._own[0], self._last)]
             in_place = None not in self._movers
         self.in_place = in_place
         if call.reserves:
-            self._results = *self._results, self.work.reserve
+            self._return(*self._results, self.work.reserve)
             self._into_reserve = arrays.into(self.work.reserve)
             self.work.remade = True  # for backward: it gets the reserve of any call
 
     def run(self, number, *arrays):
         """(y, hy, cy) of x, hx and cx, and the reserve if the call has one; `number` is that of a training call."""
         self.work.call = number
+        if self._taken:
+            self._take(*self._own)
+            self._taken = False
         if self.in_place:
             return self._run_in_place(*arrays)
         self._fill(arrays)
@@ -170,11 +185,32 @@ class BoundForward(_Bound):
         for copy, other in zip(self._into[1:], state, strict=True):
             if copy is not None:
                 copy(other)
+        self._movers[0](x)
+        return self._run_into_new()
+
+    def _run_into_new(self):
+        """(y, hy, cy) of what the functions read now, y in such an array."""
         h = self.work.engine.empty(self._last.shape, self._last.dtype)
-        for move, array in zip(self._movers, (x, h), strict=True):
-            move(array)
+        self._movers[1](h)
         self._run()
-        return h[1:-1], *[_copy(one) for one in self._results[1:]]
+        return h[1:-1], *[copy() for copy in self._copiers[1:]]
+
+    @property
+    def repeats(self):
+        """Whether there is `repeat`."""
+        return self._take is not None
+
+    def repeat(self, x, h, c):
+        """The same as `run` of an inference call, if these arrays are like its own; else None. It asks, and tells the
+        functions where they are, in less time than Python takes for one such question."""
+        if not self._take(x, h, c):
+            return None
+        self._taken = True
+        if self.in_place:
+            return self._run_into_new()
+        self._run()
+        copy_y, copy_h, copy_c = self._copiers
+        return copy_y(), copy_h(), copy_c()
 
     def step(self, x):
         """y (B, D*H) of one step with x (B, I), from the state that the last one left."""
@@ -203,8 +239,8 @@ class BoundForward(_Bound):
     def give_back(self):
         """Let others use it, if there is still a stack of layers that can."""
         free = self._free()
-        if free is not None and len(free) < KEPT:
-            free.append(self)
+        if free is not None:
+            free.put(self)
 
     def remake(self, x, reserve):
         """Be the tape of a call with this x, which may be None as in `ForwardPass.of_reserve`, and this reserve."""
@@ -222,22 +258,25 @@ class BoundForward(_Bound):
 
 
 class BoundBackward(_Bound):
-    """The backward pass of a `BoundForward`, with arrays of its own too.
+    """The backward pass of a `BoundForward`, with arrays of its own too. The tasks in `_late` are bound in each call,
+    after all others.
 
     Args:
         tape: the `ForwardPass`. how: (plan, `Need`, whether gradients would accumulate if they were asked for).
         space, given: as `BackwardPass` takes them. arrays: the `CallersArrays` that are given.
     """
 
+    _late = ()
+
     def __init__(self, tape, how, space, given, arrays):
         plan, need, accumulate = how
-        super().__init__(given, arrays)
+        super().__init__(given, arrays, tape.formed)
         self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
         if self.work.dw is not None and space.size > SMALL_WEIGHTS:
             self._late = [task for task in plan.tasks if task.kind == "weights"]
         self._bind(plan, "weights" if self._late else None)
         if not self._late:
-            self._results = *self._results, self.work.dw
+            self._return(*self._results, self.work.dw)
 
     def run(self, given):
         """(dx, dhx, dcx, dw)."""
@@ -249,6 +288,13 @@ class BoundBackward(_Bound):
         self._run()
         return *self._copies(), self.work.take_dw()
 
+    def _run(self):
+        super()._run()
+        for task in self._late:
+            self.work.bind(task)()
+        if self._has_formed:
+            self.work.pull_back()
+
 
 class Free(list):
     """The bound passes of a kind that nobody uses now. They refer to it weakly: there is no circle, so that a layer's
@@ -256,13 +302,18 @@ class Free(list):
 
     __slots__ = ("__weakref__",)
 
+    def take(self, weights):
+        """One with these weights, or None; at once, so that two threads do not get the same."""
+        try:
+            bound = self.pop()
+        except IndexError:
+            return None
+        return bound if bound.work.flat is weights else None
 
-def _pop(free):
-    """The last one of a list, or None; taken at once, so that two threads do not get the same."""
-    try:
-        return free.pop()
-    except IndexError:
-        return None
+    def put(self, bound):
+        """Give one back."""
+        if len(self) < KEPT:
+            self.append(bound)
 
 
 class BoundPasses:
@@ -281,12 +332,16 @@ class BoundPasses:
 
     def find(self, kind, weights):
         """A `BoundForward` with these weights that was given back after a call of this kind, or None."""
+        free = self.free(kind)
+        return free.take(weights) if free else None
+
+    def free(self, kind):
+        """The `Free` of calls of this kind with as many threads as the engine has now; None if such are not bound, or
+        NEVER."""
         if not self._engine.binds_calls:
             return None
         key = kind, self._engine.num_threads
-        free = self._free.get(key) or self._large.get(key)
-        bound = _pop(free) if free else None
-        return bound if bound is not None and bound.work.flat is weights else None
+        return self._free.get(key) or self._large.get(key)
 
     def make(self, kind, call, plan, given, arrays=NUMPY):
         """A new `BoundForward` for a call of a kind, to be given back; None if such calls are not bound.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.common.precision import compute_dtype, numpy_dtype
-from numbarnn.kernels.persistent.columns import GIVEN, INPUT, RECURRENT, STAGE
+from numbarnn.kernels.persistent.columns import GIVEN, INPUT
 from numbarnn.schedules import SCHEDULES
 from numbarnn.schedules.persistent import shares
 from numbarnn.schedules.plan import Plan
@@ -97,7 +97,7 @@ class Residence(NamedTuple):
     R, W       (rows, columns) of a block's slice of the recurrent weights; of the input's, forward its own, backward
                those of the layer above; None where it multiplies none: they do not exist, or a product over all steps
                takes their place
-    within     likewise (rows, columns) of each product within the step: of the cell's stages, of a projection
+    W_hr       likewise of a projection's, of a block that has outputs
     block_bytes, total_bytes     of one block, and of all blocks of the layer; with the rows of zeros of the smaller one
     home       where they are: "registers", "shared memory", or several places with how much is in each
     """
@@ -107,14 +107,14 @@ class Residence(NamedTuple):
     units: int
     R: tuple[int, int] | None
     W: tuple[int, int] | None
-    within: tuple[tuple[int, int], ...]
+    W_hr: tuple[int, int] | None
     block_bytes: int
     total_bytes: int
     home: str
 
     def __str__(self):
-        slices = [f"{shape[0]} x {shape[1]} of {name}" for name, shape in (("R", self.R), ("W", self.W)) if shape]
-        slices += [f"{rows} x {columns} within the step" for rows, columns in self.within]
+        matrices = ("R", self.R), ("W", self.W), ("W_hr", self.W_hr)
+        slices = [f"{shape[0]} x {shape[1]} of {name}" for name, shape in matrices if shape]
         return (
             f"layer {self.layer}: {self.blocks} blocks per direction, {self.units} units each; "
             f"{' and '.join(slices) or 'no weights'}, "
@@ -124,32 +124,36 @@ class Residence(NamedTuple):
 
 def residences(problem, launch):
     """A `Residence` for each layer of a launch, in order."""
-    tile, cell, found = launch.tile, problem.cell, []
+    tile, cell, found, projects = launch.tile, problem.cell, [], shares.projection_kind(problem.cell)
     stored = np.dtype(compute_dtype(tile.dtype)) if tile.math == "fma" else numpy_dtype(tile.dtype)
     for layer in range(launch.first, launch.last):
         sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
-        columns = dict.fromkeys((RECURRENT, INPUT), 0)  # of each kind; what is given stands for an input
-        for source in sources:
-            kind = INPUT if source.kind == GIVEN else source.kind
-            columns[kind] = columns.get(kind, 0) + source.columns
+        of_hr = [source.columns for source in sources if problem.projection and source.kind == projects]
+        of_W = [source.columns for source in sources if source.kind in (INPUT, GIVEN)]
+        of_R = [source.columns for source in sources if source.kind not in (INPUT, GIVEN)][: -1 if of_hr else None]
         rows, hidden = tile.rows_per_unit * tile.units, problem.hidden_sizes[layer]
-        gates = (1, 1) if launch.backward else (cell.num_recurrent, cell.num_gates)
-        of_stages = [1 if launch.backward else len(cell.stages[stage].gates) for stage in cell.product_stages]
-        of_stages += [1] * (problem.projection > 0)
-        within = tuple((g * tile.units, columns[kind]) for kind, g in enumerate(of_stages, STAGE))
-        R, W = (
-            (g * tile.units, columns[kind]) if columns[kind] else None
-            for g, kind in zip(gates, (RECURRENT, INPUT), strict=True)
+        R, W, W_hr = (
+            _slice(launch, gates, columns)
+            for gates, columns in ((cell.num_ah, of_R), (cell.num_gates, of_W), (1, of_hr))
         )
-        blocks, row_bytes = -(-hidden // tile.units) * launch.slices, sum(columns.values()) * stored.itemsize
+        blocks, row_bytes = -(-hidden // tile.units) * launch.slices, sum(of_R + of_W + of_hr) * stored.itemsize
         found.append(
             Residence(
-                layer, blocks, tile.units, R, W, within,
+                layer, blocks, tile.units, R, W, W_hr,
                 rows * row_bytes, problem.directions * launch.slices * rows // tile.units * hidden * row_bytes,
                 launch.home,
             )
         )  # fmt: skip
     return found
+
+
+def _slice(launch, gates, columns):
+    """`Residence.R`, `.W` or `.W_hr`, of the columns of each product with it: forward each has rows of its own of all
+    gates, of the same columns; backward columns of its own."""
+    if not columns:
+        return None
+    units = launch.tile.units
+    return (units, sum(columns)) if launch.backward else (gates * units, columns[0])
 
 
 def task_lines(plan):

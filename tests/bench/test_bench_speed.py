@@ -273,7 +273,7 @@ def test_commit_is_that_of_numbarnns_own_tree(tmp_path, monkeypatch):
 
 
 def test_cuda_is_refused_where_it_is_missing(stub, cannot):
-    assert "CUDA" in cannot(*SMALL, "--device", "cuda")
+    assert "'cuda' cannot be used" in cannot(*SMALL, "--device", "cuda")
 
 
 def test_the_cpu_engine_agrees(command, capsys):

@@ -178,10 +178,10 @@ def test_cells_of_the_library_and_of_files(answer, refused, tmp_path, capsys):
     found = answer(f"plan --cell projected_lstm --proj-size 32 {rest}")
     (launch,) = found["passes"][0]["launches"]
     assert (found["passes"][0]["schedule"], launch["estimate"]["rounds"]) == ("persistent", 1)
-    assert launch["weights"][0]["within"] == [[launch["cut"]["units"], 64]]
+    assert launch["weights"][0]["W_hr"] == [launch["cut"]["units"], 64]
     said = capsys.readouterr().out
     assert all(
-        words in said for words in ("P=32", " slices within a step ", "no device has timed its exchanges within a step")
+        words in said for words in ("P=32", " slice of W_hr ", "no device has timed its exchanges within a step")
     )
     said = refused("plan", "--cell", f"{file}:plain", *rest.split())
     assert "put @numbarnn.cell above its equations; Cells there: shares, twice" in said

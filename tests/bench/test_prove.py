@@ -163,10 +163,14 @@ def test_results_of_other_code_are_moved_aside(trial, monkeypatch, capsys):
     assert f"kernels {before['kernels']}, now another code" in said and aside.name in said
 
 
-def test_answers_stay_where_the_command_itself_is_killed(trial):
-    """As a lease is that ends: SIGKILL, while a question is asked."""
-    code = "import sys, trial_part; trial_part.install(); from numbarnn.bench.prove import command\n"
-    code += "command.PARTS = (trial_part.PART,); from numbarnn import cli; sys.exit(cli.main(sys.argv[1:]))"
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
+def test_answers_stay_where_the_command_itself_is_ended(trial, ended_by):
+    """As a lease is that ends, SIGKILL, or by Ctrl-C, while two questions are asked, for which it does not wait."""
+    code = "import signal, sys, trial_part; trial_part.install(); from numbarnn.bench.prove import command\n"
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells' background jobs ignore\n"
+    code += "two = {'together': 2, 'more': {'names': ('right', 'hangs', 'hangs')}}; from dataclasses import replace\n"
+    code += "command.PARTS = (replace(trial_part.PART, **two),)\n"
+    code += "from numbarnn import cli; sys.exit(cli.main(sys.argv[1:]))"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *f"prove --device sim --part trial --out {trial.out}".split()]
     )
@@ -174,10 +178,11 @@ def test_answers_stay_where_the_command_itself_is_killed(trial):
     while time.monotonic() < until:
         time.sleep(0.05)
         with suppress(FileNotFoundError):
-            if (hanging := (trial.out / "hanging.txt").read_text().split())[1:]:
+            hanging = (trial.out / "hanging.txt").read_text().split()
+            if hanging[1:] and asked(trial).count("hangs") == min(2, conduct.info.core_count()):
                 break
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(ended_by)
+    assert process.wait(timeout=30) == (130 if ended_by == signal.SIGINT else -signal.SIGKILL)
     assert all(ends_soon(int(number)) for number in hanging)  # nothing that it has started lives on
     data = json.loads((trial.out / "trial.json").read_text())
     assert data["outcome"] == "cut off" and outcomes(data)["right"] == "ok"

@@ -13,7 +13,8 @@ by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 SHAPES = {  # M, N, K
     "tiles": (8 * vectors.MOST_ROWS, 64, products.CHAIN),
     "nothing whole": (2 * panels.BLOCK_ROWS + vectors.MOST_ROWS + 1, 75, 2 * products.CHAIN + 5),
-    "several pieces of b": (64, blocks.PACKED_BYTES // products.CHAIN // 4 + 3, 70),
+    "several pieces of b": (64, blocks.PACKED_BYTES // 70 // 4 + 3, 70),
+    "terms of several": (64, 40, panels.BLOCK_ROW // 4 + products.CHAIN + 5),
 }
 
 

@@ -44,6 +44,24 @@ def test_small_arrays_are_numpys_and_many_are_not_kept(monkeypatch):
     assert 0 < pool._kept <= 1 << 20
 
 
+def test_memory_of_an_earlier_problem_makes_room(monkeypatch):
+    """Else a process whose first problem filled what is kept gets new pages for all arrays of others, in each call."""
+    pool, size = memory.MemoryPool(), 1 << 18
+    monkeypatch.setattr(memory, "MOST_KEPT", 4 * size)
+    first = [pool.empty((size,), "uint8") for _ in range(4)]
+    del first
+    for _ in range(2):
+        others = [pool.empty((size // 2,), "uint8") for _ in range(6)]
+        places = sorted(map(place, others))
+        del others
+    again = [pool.empty((size // 2,), "uint8") for _ in range(6)]
+    assert sorted(map(place, again)) == places
+    assert pool._kept == size, "of four, what there is room for"
+    del again
+    pool.empty((5 * size,), "uint8")
+    assert pool._kept == 4 * size, "what is too large to be kept takes no room"
+
+
 def test_threads_may_make_and_leave_arrays_at_once():
     pool, wrong = memory.MemoryPool(), []
 

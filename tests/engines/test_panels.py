@@ -80,8 +80,8 @@ def product(a, in_panels, out, columns, terms, add, transpose_a=False):
     run(
         panels.panel_product, str(a.dtype), rows=a.shape[0], columns=columns, terms=terms, a=a.ctypes.data,
         a_row=a.strides[transpose_a], b=in_panels.ctypes.data, b_row=in_panels.strides[0],
-        panel_row=in_panels.shape[2] * a.itemsize, out=out.ctypes.data, out_row=out.strides[0], add=add,
-        transpose_a=transpose_a,
+        panel_row=in_panels.shape[2] * a.itemsize, chain=panels.CHAIN, out=out.ctypes.data, out_row=out.strides[0],
+        add=add, transpose_a=transpose_a,
     )  # fmt: skip
 
 
@@ -196,6 +196,23 @@ def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, d
 
 
 @by_dtype
+@pytest.mark.parametrize("transpose_a", (False, True))
+def test_several_blocks_of_terms_change_no_bit(transpose_a, dtype):
+    """As many rows as a block has: more terms than there is memory for are multiplied block by block."""
+    rows, terms = panels.BLOCK_ROWS // vectors.MOST_ROWS * vectors.MOST_ROWS, 2 * panels.BLOCK_ROW // 4 + 5
+    columns = vectors.panel_width(dtype) + 3
+    a, start = normal(dtype, rows, terms), normal(dtype, rows, columns, seed=2)
+    in_panels = packed(normal(dtype, terms, columns, seed=1), vectors.panel_width(dtype))
+    for add in (False, True):
+        expected, found = start.copy(), start.copy()
+        for row in range(rows):
+            product(a[row : row + 1], in_panels, expected[row : row + 1], columns, terms, add)
+        given = np.ascontiguousarray(a.T).T if transpose_a else a
+        product(given, in_panels, found, columns, terms, add, transpose_a=transpose_a)
+        np.testing.assert_array_equal(found, expected)
+
+
+@by_dtype
 @pytest.mark.parametrize("terms", (1, 256, 300))
 def test_a_transposed_changes_no_bit(terms, dtype):
     """Tiles of one height, of two, and several blocks of them; what stands beside is neither read nor written."""
@@ -250,16 +267,25 @@ def test_vectors_of_other_machines(feature, width, tmp_path):
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="of x86-64, which this machine runs too")
-def test_a_machine_without_avx(tmp_path):
-    """Nor fused multiply-add: all is compiled for what every x86-64 has, products and cells."""
-    run_elsewhere("""
+@pytest.mark.parametrize("known", (True, False), ids=("known", "unknown"))
+def test_a_machine_without_avx(known, tmp_path):
+    """Nor fused multiply-add, or one that LLVM does not know: all is compiled for what every x86-64 has, products and
+    cells."""
+    run_elsewhere(f"""
         import llvmlite.binding as llvm
-        llvm.get_host_cpu_name, llvm.get_host_cpu_features = (lambda: "x86-64"), llvm.FeatureMap
+
+        def features():
+            if not {known}:
+                raise RuntimeError("failed to get host cpu features.")
+            return llvm.FeatureMap(sse2=True, avx=False)
+
+        llvm.get_host_cpu_name, llvm.get_host_cpu_features = (lambda: "x86-64" if {known} else "generic"), features
         import numpy as np
         import numbarnn as nr
         import test_panels
         from numbarnn.engines.cpu import vectors
-        assert vectors.description() == "vectors of 128 bits"
+        assert vectors.description().startswith("vectors of 128 bits")
+        assert ("LLVM does not know" in vectors.description()) != {known}
         test_panels.check_product("float32", 257, (1, 2, 3, 4, 5, 6, 13))
         test_panels.check_product("float64", 27, (1, 4, 6), "rows")
         test_panels.check_product("float64", 27, (1, 2, 3), "wide")

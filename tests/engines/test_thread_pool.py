@@ -13,8 +13,8 @@ import pytest
 
 from numbarnn.compile import types
 from numbarnn.engines.base import Job
-from numbarnn.engines.cpu import atomics, joined, sharing, thread_pool
-from numbarnn.engines.cpu.records import Call, by_address, call_at, job_at
+from numbarnn.engines.cpu import atomics, helpers, joined, sharing, thread_pool
+from numbarnn.engines.cpu.records import Call, Step, by_address, call_at, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 
@@ -144,8 +144,8 @@ def test_each_piece_of_a_phase_is_taken_once(threads, pieces):
 def test_threads_that_do_not_come_are_not_waited_for(monkeypatch):
     """The calling one takes all pieces. A thread that comes when a call is over has no part in it."""
     begin = threading.Event()
-    late, help_ = [], thread_pool.help_forever
-    monkeypatch.setattr(thread_pool, "help_forever", lambda slot: (begin.wait(), late.append(slot), help_(slot)))
+    late, help_ = [], helpers.help_forever
+    monkeypatch.setattr(helpers, "help_forever", lambda slot: (begin.wait(), late.append(slot), help_(slot)))
     workers = thread_pool.ThreadPool(2)
     for _ in range(3):
         assert (count_pieces(workers, 2, 4) == 1).all()
@@ -161,8 +161,29 @@ def test_calls_of_other_python_threads_go_on_alone(monkeypatch):
     """Where threads take pieces, a call need not wait for those of another."""
     workers = thread_pool.ThreadPool(2)
     monkeypatch.setattr(thread_pool, "run_together", lambda *_: pytest.fail("on several threads"))
+    monkeypatch.setattr(thread_pool, "run_all", lambda *_: pytest.fail("on several threads"))
     with workers._busy:
         assert (count_pieces(workers, 2, 1) == 1).all()
+        assert count_one_after_another(workers, 2).tolist() == [[1] * 3] * 3
+
+
+def count_one_after_another(workers, threads):
+    """How often each of three phases was done, of three things on 1, `threads` and 3 threads at most."""
+    call, counts = Call(pieces=1), np.zeros((3, 5), np.int64)
+    counts[:, 0], counts[:, 1] = ctypes.addressof(call), 3
+    steps = (Step * 3)(
+        *(Step(function=take_pieces.address(types.float64), what=own.ctypes.data, threads=count)
+          for own, count in zip(counts, (1, threads, 3), strict=True))
+    )  # fmt: skip
+    workers.run_all(8, ctypes.addressof(steps), 3, threads)
+    return counts[:, 2:]
+
+
+@pytest.mark.parametrize("threads", (1, 2, 3, 4))
+def test_several_things_one_after_another(threads):
+    workers = thread_pool.ThreadPool(4)
+    for _ in range(50):
+        assert count_one_after_another(workers, threads).tolist() == [[1] * 3] * 3
 
 
 @pytest.mark.parametrize("left", (1, 2))

@@ -231,7 +231,8 @@ def test_planned_kernels_cover_what_there_is(cc):
     names, words = [shipped.kernel.name for shipped in found], [shipped.layouts for shipped in found]
     assert len(set(map(str, found))) == len(found)
     assert {name.split("_persistent_")[0] for name in names} == {
-        "lstm", "gru", "rnn_relu", "rnn_tanh", "peephole_lstm", "additive_network", "sru",
+        "lstm", "gru", "rnn_relu", "rnn_tanh", "peephole_lstm", "additive_network", "sru", "layer_norm_lstm",
+        "layer_norm_gru", "gru_reset_before",
     }  # fmt: skip
     assert {name.split("_persistent_")[1] for name in names} == {"forward_training", "forward_inference", "backward"}
     assert {shipped.dtype for shipped in found} == set(catalog.DTYPES)

@@ -10,6 +10,7 @@ import numbarnn as nr
 from cases import Case
 from comparing import assert_same_bits
 from numbarnn import functional as F
+from numbarnn.engines.cpu import engine, fingerprints
 from numbarnn.kernels.arrays import samples
 from problems import make_problem
 from running import infer, named_gradients
@@ -138,8 +139,6 @@ def test_functional_notices_changes_too(what):
 
 # ------------------------------------------------------------------------------------------------------ what is read
 def test_every_word_has_a_part_in_the_fingerprint():
-    from numbarnn.engines.cpu import fingerprints
-
     words = np.random.default_rng(0).standard_normal(75).astype(np.float32)
     fingerprint = fingerprints.watch((words,), (samples.places([(0, 40, 1), (40, 35, 1)]),))
     before = fingerprint()
@@ -149,6 +148,19 @@ def test_every_word_has_a_part_in_the_fingerprint():
         seen.add(fingerprint())
         words[i] = -words[i]
     assert len(seen) == 1 + words.size and fingerprint() == before
+
+
+def test_fingerprints_are_the_same_whoever_takes_them(cpu_on_threads, monkeypatch):
+    """Of any number of threads: what one notes, several compare with."""
+    arrays = tuple(np.random.default_rng(seed).standard_normal(9_000).astype(np.float32) for seed in range(2))
+    places = tuple(samples.places([(0, 9_000, stride)]) for stride in (1, 3))
+    for lines in (1, 1 << 30):
+        monkeypatch.setattr(engine, "WATCHED_BY_ALL", lines)
+        found = []
+        for threads in (1, 2, 3, 4):
+            cpu_on_threads.set_num_threads(threads)
+            found.append(cpu_on_threads.watch(arrays, places)())
+        assert found == [fingerprints.watch(arrays, places)()] * 4 and len(set(found[0])) == 2
 
 
 @pytest.mark.parametrize("H, T, B", [(64, 20, 1), (512, 1, 1), (512, 25, 16)])

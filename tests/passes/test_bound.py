@@ -225,3 +225,28 @@ def test_x_that_is_overwritten_is_refused_as_in_large_calls(cell, schedule):
         layer.backward(tape)
     x[3] -= 1
     layer.backward(tape)
+
+
+@pytest.mark.parametrize("options", ({}, {"num_layers": 2, "bidirectional": True}, {"proj_size": 5}), ids=str)
+def test_steps_on_several_threads_are_one_call_with_the_copies_around_them(cpu_on_threads, monkeypatch, options):
+    """After one was late, one does all. Projections' threads meet in a step, so that they must all have begun: these
+    loops are run by themselves."""
+    layer, other = (nr.LSTM(8, 70, device="cpu", seed=0, **options) for _ in range(2))
+    x = np.random.default_rng(0).standard_normal((5, 2, 8)).astype("float32")
+    pool, used = cpu_on_threads.thread_pool, []
+    run_all = pool.run_all
+    monkeypatch.setattr(pool, "run_all", lambda *given: (used.append(given[2:]), run_all(*given)))
+    with bound_each_time():
+        state = other(x)[1]
+        expected = other(x, state)
+    for threads in (1, 2, 3):
+        cpu_on_threads.set_num_threads(threads)
+        found = [layer(x, state) for _ in range(3)]
+        monkeypatch.setattr(pool.pause, "end", np.inf)
+        found.append(layer(x, state))
+        monkeypatch.setattr(pool.pause, "end", 0.0)
+        for y, (h, c) in found:
+            assert_same_bits({"y": y, "h": h, "c": c}, {"y": expected[0], "h": expected[1][0], "c": expected[1][1]})
+    assert {threads for _, threads in used} == (set() if "proj_size" in options else {1, 2, 3})
+    layers = options.get("num_layers", 1)
+    assert all(count == 4 * (1 + (layers > 1)) * layers + layers * (1 + (layers > 1)) for count, _ in used)

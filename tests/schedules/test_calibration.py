@@ -62,6 +62,7 @@ def test_recorded_times_are_estimated(schedule):
     assert not wrong
 
 
+@pytest.mark.usefixtures("as_recorded")
 def test_estimates_are_of_the_launches_that_were_recorded():
     """Else they would be compared with times of something else."""
     for row in rows():

@@ -17,7 +17,7 @@ from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent.columns import RECURRENT, Block, Warp
 from numbarnn.schedules import choose, estimate
 from numbarnn.schedules.explain import residences
-from numbarnn.schedules.persistent import planner, shares
+from numbarnn.schedules.persistent import planner, shares, tilings
 from numbarnn.schedules.persistent.tables import make_tables
 from plan_orders import problem_of
 from planned_launches import Sized, check_launches
@@ -158,6 +158,7 @@ def test_heads_take_less_than_a_dense_R(changed):
 def test_fewer_turns_where_weights_are_in_shared_memory(changed):
     """The tiling stays what it is; backward weights are loaded once for 32 sequences, not twice."""
     launches = {}
+    changed.setattr(tilings, "MIXED_GAIN", 1.0)
     for most, backward in product((2, 4), BOTH_PASSES):
         changed.setattr(planner, "MOST_OCTETS", most)
         planner.forget()

@@ -11,6 +11,7 @@ from persistent_setup import few_threads
 from test_persistent_mutants import LIVELOCK, OUTSIDE, RIGHT, WRONG, replaced, symptom_of, written_anew
 from test_persistent_simulated import check
 
+import numbarnn
 from cases import Case
 from comparing import assert_close
 from grouped_tiles import launches_of
@@ -116,6 +117,36 @@ def test_a_wrong_exchange_is_found(module, factory, shows, edit):
         assert str(symptom_of(NORMED)) == str(shows)
 
 
+# ------------------------------------------------------------------------------------ nobody waits for h
+@numbarnn.cell
+def shares(x, h, p):
+    """Without a product of h: blocks meet in the sums alone, and may be a step apart."""
+    return numbarnn.softmax(p.W.a @ x + h)
+
+
+def results(device, schedule):
+    layer = numbarnn.RNN(shares, 3, 8, device=device, schedule=schedule, dtype="float64", seed=0)
+    x, dy = (np.random.default_rng(size).standard_normal((4, 1, size)) for size in (3, 8))
+    y, state, tape = layer.forward(x)
+    return [y, state, layer.backward(tape, dy).x]
+
+
+@pytest.mark.parametrize("places", (2, 1))
+def test_even_and_odd_steps_have_places_of_their_own(places):
+    """The first block is slow to read: one place for all steps it would find overwritten, and wait in vain."""
+    in_one_place = replaced("(words.step & 1) * of_all", "0 * of_all")
+    late = replaced(GATHERS, SLOW + GATHERS)
+    slow = written_anew(across, "make_across", late if places == 2 else lambda source: in_one_place(late(source)))
+    with mutant(across, "make_across", slow), simulator.schedule(0):
+        if places == 1:
+            with pytest.raises(RuntimeError, match="livelock"):
+                results("sim", "persistent")
+            return
+        found = results("sim", "persistent")
+    for one, expected in zip(found, results("cpu", "stepwise"), strict=True):
+        np.testing.assert_allclose(one, expected, rtol=0, atol=1e-14)
+
+
 def test_words_of_an_earlier_call_are_found(monkeypatch):
     """Where they are not marked: the steps have the same numbers."""
     engine, layer, problem = engines.get("sim"), NORMED.layer("sim", schedule="persistent"), make_problem(NORMED)
@@ -130,9 +161,11 @@ def test_words_of_an_earlier_call_are_found(monkeypatch):
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
 def test_a_block_that_never_publishes_its_sums_is_reported(monkeypatch, backward):
     problem, layer, silent_step = make_problem(NORMED), NORMED.layer("sim", schedule="persistent"), 2
-    ptx_store = ptx.store
+    ptx_store, steps = ptx.store, set()
 
     def store(array, index, value):
+        if array.dtype == np.int64 and len(array) > 1:
+            steps.add(int(value) >> 32)
         if array.dtype != np.int64 or len(array) == 1 or cuda.blockIdx.x != 1 or int(value) >> 32 != silent_step:
             ptx_store(array, index, value)
 
@@ -147,6 +180,7 @@ def test_a_block_that_never_publishes_its_sums_is_reported(monkeypatch, backward
         else:
             with pytest.raises(RuntimeError, match=message + "forward pass"):
                 layer.forward(problem.x)
+    assert max(steps) == silent_step, "the others go on"
     assert_close(NORMED, infer(layer, problem), infer(NORMED.layer("sim", schedule="stepwise"), problem))
 
 

@@ -12,13 +12,18 @@ def come(zero, address):
     barrier(job.counters, job.thread, job.threads)
 
 
-def running_awake(pool):
-    """`pool.run`, ahead of which all threads have come where it would not wait for them."""
-    run = pool.run
+def stay_awake(pool, monkeypatch):
+    """Let all threads come ahead of what would not wait for them."""
+    run, run_all = pool.run, pool.run_all
 
     def run_awake(item, function, threads, what, waits=True):
         if not waits:
             run(8, come.address(types.float64), threads, 0)
         run(item, function, threads, what, waits)
 
-    return run_awake
+    def run_all_awake(item, steps, count, threads):
+        run(8, come.address(types.float64), threads, 0)
+        run_all(item, steps, count, threads)
+
+    monkeypatch.setattr(pool, "run", run_awake)
+    monkeypatch.setattr(pool, "run_all", run_all_awake)

@@ -176,8 +176,8 @@ MUTATIONS = {
     ),
     "cpu_barrier_after_packing": Mutation(
         "numbarnn/engines/cpu/forward.py",
-        "    end_phase(call.pieces, job, ZERO)\n",
-        "",
+        "        end_phase(call.pieces, job, ZERO)\n",
+        "        pass\n",
         "tests/engines/test_sharing_cpu.py -k all_weights",
     ),
     "cpu_helper_with_a_piece_is_left_behind": Mutation(
@@ -199,9 +199,27 @@ MUTATIONS = {
         "tests/engines/test_panels.py -k numpys",
     ),
     "cpu_second_chain_overwrites": Mutation(
-        "numbarnn/engines/cpu/panels.py",
-        "add or start > 0",
+        "numbarnn/engines/cpu/vectors.py",
+        "builder.or_(add, builder.not_(begins))",
         "add",
+        "tests/engines/test_panels.py -k numpys",
+    ),
+    "cpu_fingerprints_of_pieces_lose_a_line": Mutation(
+        "numbarnn/engines/cpu/fingerprints.py",
+        "number * (piece + 1) // pieces",
+        "number * (piece + 1) // pieces - (piece > 0)",
+        "tests/layers/test_layers_unchanged.py -k whoever",
+    ),
+    "cpu_second_block_of_terms_overwrites": Mutation(
+        "numbarnn/engines/cpu/panels.py",
+        "PANEL_ROW // item, at.add != 0 or start > 0",
+        "PANEL_ROW // item, at.add != 0",
+        "tests/engines/test_panels.py -k several_blocks",
+    ),
+    "cpu_last_panel_adds_to_what_is_in_memory": Mutation(
+        "numbarnn/engines/cpu/panels.py",
+        "_copy_columns(zero, (rows, left), rest, own)\n            _multiply_panel",
+        "_copy_columns(zero, (rows, left - 1), rest, own)\n            _multiply_panel",
         "tests/engines/test_panels.py -k numpys",
     ),
     "cpu_second_chain_of_b_overwrites": Mutation(
@@ -224,8 +242,8 @@ MUTATIONS = {
     ),
     "cpu_second_chain_of_a_wide_panel": Mutation(
         "numbarnn/engines/cpu/panels.py",
-        "panel = at.b + start * at.panel_row + number",
-        "panel = at.b + start * PANEL_ROW + number",
+        "panel, out = at.b + start * row + number",
+        "panel, out = at.b + start * PANEL_ROW + number",
         "tests/engines/test_panels.py -k 'numpys and wide'",
     ),
     "cpu_skipped_step_loses_a_unit": Mutation(
@@ -284,15 +302,27 @@ MUTATIONS = {
     ),
     "formed_once_for_bound_calls": Mutation(
         "numbarnn/passes/bound.py",
-        "        self.work.form_weights()\n",
-        "",
+        "            self.work.form_weights()\n",
+        "            pass\n",
         "tests/cells/test_formed.py",
     ),
     "cpu_few_rows_lose_the_last_column": Mutation(
         "numbarnn/engines/cpu/few_rows.py",
-        "                    for k in range(columns):\n",
-        "                    for k in range(columns - 1):\n",
+        "tiles, left = columns // COLUMNS, columns % COLUMNS",
+        "tiles, left = columns // COLUMNS, columns % COLUMNS - 1",
         "tests/engines/test_panels.py",
+    ),
+    "cpu_last_axis_of_callers_arrays_unchecked": Mutation(
+        "numbarnn/engines/cpu/callers.py",
+        "for axis in range(given.axes):",
+        "for axis in range(given.axes - 1):",
+        "tests/engines/test_callers.py",
+    ),
+    "cpu_own_arrays_not_read_again_after_callers": Mutation(
+        "numbarnn/passes/bound.py",
+        "            self._take(*self._own)\n",
+        "            pass\n",
+        "tests/layers/test_repeated_calls.py",
     ),
     "cpu_joined_copies_lose_a_row": Mutation(
         "numbarnn/engines/cpu/joined.py",

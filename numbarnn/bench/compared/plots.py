@@ -5,7 +5,7 @@ import numpy as np
 from numbarnn.bench import pages, report
 from numbarnn.bench.cases.passes import TRAINING
 
-PURPOSE = "the pictures of numbarnn report"
+PURPOSE = "the page of numbarnn report"
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:red")
 MARKERS = {"PyTorch": "o", "onnxruntime": "D", "cuDNN": "s"}
 ROW_INCHES, WIDTH_INCHES = 0.23, 9.5

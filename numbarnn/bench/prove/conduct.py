@@ -75,10 +75,14 @@ class Child:
         self._said.seek(max(0, size - LETTERS_KEPT))
         return self._said.read().decode(errors="replace")
 
-    def end(self):
+    def kill(self):
         """Kills it, and whatever it has started."""
         with suppress(ProcessLookupError):  # it has ended by itself, with all that it had started
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self):
+        """Kills it, and frees what belongs to it."""
+        self.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._said):
             with suppress(BrokenPipeError):  # what it was asked, and did not read any more
@@ -93,6 +97,7 @@ class Conductor:
         self.asked, self.until, self.scale, self.written = asked, until, scale, written
         self._lock = threading.Lock()
         self._cores = info.core_count()
+        self._given_up, self._children = False, set()
 
     def left(self):
         return max(0.0, self.until - time.monotonic())
@@ -113,8 +118,14 @@ class Conductor:
         threads = [threading.Thread(target=self._ask_all, args=given) for _ in range(count)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:  # Ctrl-C; the questions that are asked now have no answer, and are asked again next time
+            self._given_up = True
+            for child in list(self._children):
+                child.kill()
+            raise
         left_over = todo or any(answer["outcome"] == results.CUT for answer in kept.answers.values())
         kept.head["outcome"] = results.CUT if left_over else results.DONE
         kept.head["left"] = len(todo)
@@ -125,22 +136,32 @@ class Conductor:
         """What one thread does: asks a process of its own, and another one where that did not survive."""
         child = None
         try:
-            while time.monotonic() < until:
+            while time.monotonic() < until and not self._given_up:
                 try:
                     question = todo.popleft()
                 except IndexError:
                     return
-                child = child or Child(part, self.asked, cores)
+                if child is None:
+                    child = Child(part, self.asked, cores)
+                    self._children.add(child)
+                    if self._given_up:  # meanwhile
+                        return
                 answer, alive = self._ask(child, question, until, part.question_s * self.scale)
+                if self._given_up:
+                    return
                 if not alive:
-                    child.end()
+                    self._end(child)
                     child = None
                 with self._lock:
                     kept.answers[question] = answer
                     self._write(kept)
         finally:
             if child is not None:
-                child.end()
+                self._end(child)
+
+    def _end(self, child):
+        self._children.discard(child)
+        child.end()
 
     @staticmethod
     def _ask(child, question, until, question_s):

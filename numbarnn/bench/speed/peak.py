@@ -32,7 +32,7 @@ def _tiles(zero, job_address):
     what = product_at(job.what)
     out, row = what.out + job.thread * MOST_ROWS * what.out_row, what.out_row
     for _ in range(what.rows):
-        _tile(zero, _ROWS, what.a, what.b, what.b, what.terms, out, row, False)
+        _tile(zero, _ROWS, what.a, what.b, what.b, what.terms, what.terms, out, row, False)
 
 
 def cpu_peak(threads, dtype="float32"):

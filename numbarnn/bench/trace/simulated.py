@@ -10,7 +10,9 @@ step that gives
     first store ... last store        it runs the cell's equations and publishes
 
 Where the cell has sums over units, it multiplies until it stores the first word of its part of them, and adds them up
-with the other blocks from there to its first store of the state; for whom it waits then is not told.
+with the other blocks from there to its first store of the state; for whom it waits then is not told. Nor is it where
+the cell has further products: waiting for what they multiply, and multiplying it, is part of what comes before
+publishing.
 
 These do not overlap: by barriers a block's threads look only when all have stored, and store only when all have looked.
 What blocks exchange within a step, for the cell's stages, is not looked at: it is part of running the equations.

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu.panels import CHAIN
 from numbarnn.engines.cpu.records import (
     LARGEST,
     STAGE_BYTES,
@@ -25,7 +26,7 @@ from numbarnn.engines.cpu.sharing import (
     YES,
     ZERO,
     clear_units,
-    cut,
+    columns_before,
     end_phase,
     find_step_time,
     mask_at,
@@ -35,6 +36,7 @@ from numbarnn.engines.cpu.sharing import (
     share_of,
     sum_units,
     take,
+    units_before,
 )
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
@@ -43,18 +45,23 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 @plain
 def _pack(zero, call, own):
     """R and W_hr in panels of their columns: the thread's share."""
-    if call.pack:
-        _pack_columns(zero, call, own, call.R, call.R_panels, call.ah_gates * call.hidden, call.outputs)
+    if call.pack and call.first == 0:
+        own_columns = columns_before(zero, call, own)
+        _pack_columns(zero, call, (call.R, call.R_panels), call.ah_gates * call.hidden, call.outputs, own_columns)
         if call.W_hr:
-            _pack_columns(zero, call, own, call.W_hr, call.W_hr_panels, call.outputs, call.hidden)
+            own_units = units_before(zero, call, own, call.panel_row)
+            _pack_columns(zero, call, (call.W_hr, call.W_hr_panels), call.outputs, call.hidden, own_units)
 
 
 @plain
-def _pack_columns(zero, call, own, source, panels, terms, columns):
-    """Weights (terms, columns) in panels (columns / width, terms, width)."""
-    item, address = bytes_of(zero), new_product()
+def _pack_columns(zero, call, weights, terms, columns, own):
+    """Some columns of weights (terms, columns) in panels (columns / width, terms, width).
+
+    Args:
+        weights: addresses: theirs, and the panels'. own: [first, last).
+    """
+    (source, panels), (first, last), item, address = weights, own, bytes_of(zero), new_product()
     width, at = call.panel_row // item, product_at(address)
-    first, last = cut(columns, width, own.part, own.parts)
     at.terms, at.b_row, at.out_row = terms, columns * item, call.panel_row
     for j in range(first, last, width):
         at.columns, at.b = min(width, columns - j), source + j * item
@@ -85,7 +92,7 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
     at.a, at.a_row, at.out, at.out_row = a[0], a[1], out[0], out[1]
     if columns > 0 and terms[1] > 0:
         if call.pack:
-            at.b_row, at.panel_row = weights.terms * call.panel_row, call.panel_row
+            at.b_row, at.panel_row, at.chain = weights.terms * call.panel_row, call.panel_row, CHAIN
             at.b = weights.panels + column // (call.panel_row // item) * at.b_row + terms[0] * call.panel_row
         else:
             at.b_row = weights.columns * item
@@ -218,19 +225,21 @@ def backward_steps(zero, address):
     """
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.what)
-    piece = take(call.pieces, job, ZERO, NONE)
+    piece = take(call.pieces, job, ZERO, NONE) if call.by_rows else NONE
     while piece != NONE:
-        if call.first == 0:
-            _pack(zero, call, share_of(zero, call, job, piece))
+        _pack(zero, call, share_of(zero, call, job, piece))
         piece = take(call.pieces, job, ZERO, piece)
-    end_phase(call.pieces, job, ZERO)
+    if call.by_rows:
+        end_phase(call.pieces, job, ZERO)
     set_parameters(zero, call, rows_at(rows_address))
     steps = call.last - call.first + 1 if call.by_rows else 1  # of a phase
     for first in range(call.first, call.last + 1, steps):
-        phase = first - call.first + 1
+        phase = first - call.first + call.by_rows
         piece = take(call.pieces, job, phase, NONE)
         while piece != NONE:
             own = share_of(zero, call, job, piece)
+            if phase == 0:
+                _pack(zero, call, own)
             for step in range(first, first + steps):
                 if step > call.first:
                     _through_R(zero, call, own, step - 1)

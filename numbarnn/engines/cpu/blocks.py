@@ -1,18 +1,18 @@
 """Products of large matrices as they are, in the panels' tiles: OpenBLAS's work, where these are faster.
 
-CHAIN terms of b at a time are packed in panels, which stay in the second cache while they multiply all rows of a.
-Sums of CHAIN terms are added up, as in `products.blas_product`.
+Some terms of b at a time are packed in panels, which multiply all rows of a; the more terms, the fewer times are sums
+written. Sums of CHAIN terms are added up, as in `products.blas_product`.
 """
 
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.moves import copy_panel_term
-from numbarnn.engines.cpu.panels import PANEL_ROW
+from numbarnn.engines.cpu.panels import BLOCK_ROW, PANEL_ROW
 from numbarnn.engines.cpu.products import CHAIN
 from numbarnn.engines.cpu.records import by_address, new_product, product_at, run
 from numbarnn.engines.cpu.vectors import VECTOR_BYTES, bytes_of, numbers_at
 
 WINS = VECTOR_BYTES == 64  # by 2 to 7 %; with AVX2 OpenBLAS is as much faster
-PACKED_BYTES = 1 << 19  # of b at a time
+PACKED_BYTES = 1 << 21  # of b at a time: the third cache has them
 
 
 @plain
@@ -55,13 +55,15 @@ def _pack(zero, at, columns, terms, part):
 def block_product(zero, address):
     """A `records.Product` of matrices as they are; of more rows than `panels.FEW_ROWS`."""
     at, place, panel, item = product_at(address), new_product(), new_product(), bytes_of(zero)
-    part, most = product_at(place), PACKED_BYTES // (CHAIN * item)  # columns
+    part, width = product_at(place), PANEL_ROW // item
+    terms = min(at.terms, BLOCK_ROW // item)
+    most = PACKED_BYTES // (terms * PANEL_ROW) * width  # columns
     part.rows, part.a_row, part.out_row, part.transpose_a = at.rows, at.a_row, at.out_row, at.transpose_a
-    part.b, part.panel_row = at.scratch, PANEL_ROW
+    part.b, part.panel_row, part.chain = at.scratch, PANEL_ROW, CHAIN
     for first in range(0, at.columns, most):
         part.columns, part.out = min(most, at.columns - first), at.out + first * item
-        for start in range(0, at.terms, CHAIN):
-            part.terms, part.add = min(CHAIN, at.terms - start), at.add != 0 or start > 0
+        for start in range(0, at.terms, terms):
+            part.terms, part.add = min(terms, at.terms - start), at.add != 0 or start > 0
             _pack(zero, at, (first, part.columns), (start, part.terms), panel)
             part.a, part.b_row = at.a + start * (at.a_row if at.transpose_a else item), part.terms * PANEL_ROW
             run(zero, at.panel_product, place)

@@ -11,6 +11,7 @@ from numbarnn.engines.base import EVERY_ROW, HostEngine
 from numbarnn.engines.cpu import (
     backward,
     blocks,
+    callers,
     cell_steps,
     elementwise,
     few_rows,
@@ -22,7 +23,7 @@ from numbarnn.engines.cpu import (
     sharing,
 )
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call, row_bytes
-from numbarnn.engines.cpu.memory import MemoryPool
+from numbarnn.engines.cpu.memory import MemoryPool, copied
 from numbarnn.engines.cpu.packed import PackedWeights
 from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work
 from numbarnn.engines.cpu.thread_pool import ThreadPool
@@ -36,6 +37,7 @@ SERIAL_READ = 700_000  # the same for products of few rows, which take as long a
 # Multiply-adds per step below which threads do not share units where each waits for all others, several times per step:
 # beside other programs that takes long.
 SERIAL_SHARE = 800_000
+WATCHED_BY_ALL = 1 << 14  # lines from which several threads take fingerprints: each comes from memory
 WRITING = 8  # multiply-adds that take as long as writing a number of a large matrix
 PACKED_FROM = 8  # rows of all steps from which weights are packed
 CHANCES = 256  # of problems that are remembered
@@ -132,7 +134,8 @@ class CpuEngine(HostEngine):
         """Threads for a call's steps, which multiply its batch with R and W_hr, and before, where they have x, with W;
         the call is told how they share them.
 
-        Like all numbers of threads it depends on sizes alone.
+        Like all numbers of threads it depends on sizes alone; but it is one in a job of `run_jobs`, whose threads do
+        other jobs (`_threads`).
         """
         R, W_hr, batch = parameters.R, parameters.W_hr, call.batch
         recurrent = R.size if W_hr is None else R.size + W_hr.size
@@ -155,6 +158,7 @@ class CpuEngine(HostEngine):
     def empty(self, shape, dtype):
         return self._memory.empty(shape, dtype)
 
+    from_host = staticmethod(copied)
     copy, zero = staticmethod(np.copyto), staticmethod(joined.zero)
 
     def give_back_memory(self):
@@ -260,6 +264,19 @@ class CpuEngine(HostEngine):
             threads = 1
         pool.run(dtype.itemsize, self._function(function, dtype), threads, addressof(what), False)  # waits for none
 
+    def watch(self, arrays, places):
+        from numbarnn.engines.cpu import fingerprints  # compiled code, which inference does without
+
+        pieces = 1 if sum(map(len, places)) < WATCHED_BY_ALL else self.thread_pool.available()
+        if pieces == 1:
+            return fingerprints.watch(arrays, places)
+        pieces, dtype = min(pieces, sharing.MOST_PIECES), arrays[0].dtype
+
+        def run(function, what):
+            self.thread_pool.run(dtype.itemsize, self._function(function, dtype), pieces, what, False)
+
+        return fingerprints.watch_by_all(arrays, places, run, pieces)
+
     def forward_steps(self, buffers):
         call = self._compiled(buffers).new_call("train" if buffers.save else "infer")
         forward_call(call, buffers)
@@ -343,6 +360,9 @@ class CpuEngine(HostEngine):
 
     def mover(self, functions, array):
         return joined.mover(functions, array)
+
+    def taker(self, functions, arrays, copies):
+        return joined.taker(functions, arrays, copies) if callers.LAID_OUT else None
 
     def run_jobs(self, make_jobs, key, arrays):
         self.thread_pool.run_jobs(make_jobs())

@@ -9,24 +9,28 @@ import numpy as np
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.panels import CHAIN, FEW_ROWS, PANEL_ROW, multiply_few_rows
 from numbarnn.engines.cpu.records import by_address, product_at
-from numbarnn.engines.cpu.vectors import bytes_of, dot_tile, numbers_at
+from numbarnn.engines.cpu.vectors import bytes_of, dot_tiles, numbers_at
 
 COLUMNS = 4  # rows of b multiplied together
-_PANEL = np.intp(PANEL_ROW)
+MANY_BYTES = 1 << 18  # of a thread's part of b, from which all of it, of further gates too, is in the third cache
+_PANEL, ZERO = np.intp(PANEL_ROW), np.intp(0)
 
 
 def _by_rows_of_b(columns):
-    """A product of at most FEW_ROWS rows of a and so many of b."""
-    one, two, three = (dot_tile(rows, columns) for rows in range(1, FEW_ROWS + 1))
+    """A product of at most FEW_ROWS rows of a and `count` times so many of b."""
+    one, two, three = (dot_tiles(rows, columns) for rows in range(1, FEW_ROWS + 1))
+    one_of_many = dot_tiles(1, columns, fetches=columns > 1)
 
     @plain
-    def multiply(zero, rows, a, a_row, b, b_row, terms, out, out_row, add):
-        if rows == 1:
-            one(zero, a, a_row, b, b_row, terms, out, out_row, add)
+    def multiply(zero, rows, a, a_row, b, b_row, count, terms, out, out_row, add):
+        if rows == 1 and count * columns * b_row > MANY_BYTES:
+            one_of_many(zero, a, a_row, b, b_row, count, terms, out, out_row, add)
+        elif rows == 1:
+            one(zero, a, a_row, b, b_row, count, terms, out, out_row, add)
         elif rows == 2:
-            two(zero, a, a_row, b, b_row, terms, out, out_row, add)
+            two(zero, a, a_row, b, b_row, count, terms, out, out_row, add)
         else:
-            three(zero, a, a_row, b, b_row, terms, out, out_row, add)
+            three(zero, a, a_row, b, b_row, count, terms, out, out_row, add)
 
     return multiply
 
@@ -38,18 +42,20 @@ _multiply, _multiply_last = _by_rows_of_b(COLUMNS), _by_rows_of_b(1)
 def multiply_by_rows(zero, address):
     """A `records.Product` a bᵀ: terms of a and of b (columns, terms) are side by side."""
     at, item = product_at(address), bytes_of(zero)
-    for number in range(at.more + 1):
-        for j in range(0, at.columns, COLUMNS):
-            b, columns = at.b + number * at.b_next + j * at.b_row, min(COLUMNS, at.columns - j)
+    all_columns, more, add = at.columns, at.more, at.add != 0
+    if at.b_next == at.columns * at.b_row and at.out_next == at.columns * item:  # one matrix, in fact
+        all_columns, more = at.columns * (more + 1), ZERO
+    width = all_columns if at.rows <= FEW_ROWS else COLUMNS  # b is read once, by all rows
+    for number in range(more + 1):
+        for j in range(0, all_columns, max(1, width)):
+            b, columns = at.b + number * at.b_next + j * at.b_row, min(width, all_columns - j)
+            tiles, left = columns // COLUMNS, columns % COLUMNS
+            last_b, done = b + tiles * COLUMNS * at.b_row, tiles * COLUMNS * item
             for i in range(0, at.rows, FEW_ROWS):
                 a, rows = at.a + i * at.a_row, min(FEW_ROWS, at.rows - i)
-                out, add = at.out + number * at.out_next + i * at.out_row + j * item, at.add != 0
-                if columns == COLUMNS:
-                    _multiply(zero, rows, a, at.a_row, b, at.b_row, at.terms, out, at.out_row, add)
-                else:
-                    for k in range(columns):
-                        own_b, own_out = b + k * at.b_row, out + k * item
-                        _multiply_last(zero, rows, a, at.a_row, own_b, at.b_row, at.terms, own_out, at.out_row, add)
+                out = at.out + number * at.out_next + i * at.out_row + j * item
+                _multiply(zero, rows, a, at.a_row, b, at.b_row, tiles, at.terms, out, at.out_row, add)
+                _multiply_last(zero, rows, a, at.a_row, last_b, at.b_row, left, at.terms, out + done, at.out_row, add)
 
 
 @by_address

@@ -6,9 +6,9 @@ Compiled once for each dtype. It knows no cell: what a cell does in a step it ca
 import numpy as np
 
 from numbarnn.common.order import RESET, SKIP
-from numbarnn.compile.plain import plain
+from numbarnn.compile.plain import inlined, plain
 from numbarnn.engines.cpu.packed import NOTHING, PRINT_BYTES, fingerprint
-from numbarnn.engines.cpu.panels import PANEL_ROW
+from numbarnn.engines.cpu.panels import CHAIN, PANEL_ROW
 from numbarnn.engines.cpu.records import (
     STAGE_BYTES,
     by_address,
@@ -29,8 +29,8 @@ from numbarnn.engines.cpu.sharing import (
     ZERO,
     c_slot,
     clear_units,
+    columns_before,
     copy_units,
-    cut,
     end_phase,
     find_step_time,
     mask_at,
@@ -40,6 +40,7 @@ from numbarnn.engines.cpu.sharing import (
     share_of,
     sum_units,
     take,
+    units_before,
 )
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
@@ -52,27 +53,26 @@ def _pack(zero, call, own):
     """R, W and W_hr in panels: the rows of the thread's units."""
     if call.pack:
         if call.from_zero == 0 or call.steps > 1 or call.stages_count:
-            shape = call.ah_gates, call.hidden, call.outputs
-            _pack_gates(zero, call, (call.R, call.R_panels, call.R_prints, call.panel_row), shape, own)
+            shape, units = (call.ah_gates, call.hidden, call.outputs), units_before(zero, call, own, call.panel_row)
+            _pack_gates(zero, call, (call.R, call.R_panels, call.R_prints, call.panel_row), shape, units)
         if call.x:
-            shape = call.input_gates, call.hidden, call.inputs
-            _pack_gates(zero, call, (call.W, call.W_panels, call.W_prints, _ROW), shape, own)
+            shape, units = (call.input_gates, call.hidden, call.inputs), units_before(zero, call, own, _ROW)
+            _pack_gates(zero, call, (call.W, call.W_panels, call.W_prints, _ROW), shape, units)
         if call.W_hr:
-            shape = ONE, call.outputs, call.hidden
-            _pack_gates(zero, call, (call.W_hr, call.W_hr_panels, call.W_hr_prints, call.panel_row), shape, own)
+            shape, columns = (ONE, call.outputs, call.hidden), columns_before(zero, call, own)
+            _pack_gates(zero, call, (call.W_hr, call.W_hr_panels, call.W_hr_prints, call.panel_row), shape, columns)
 
 
 @plain
-def _pack_gates(zero, call, weights, shape, own):
-    """The share's rows of H of each gate of weights (gates * H, terms), in panels of `width` of them.
+def _pack_gates(zero, call, weights, shape, units):
+    """Some rows of H of each gate of weights (gates * H, terms), in panels of `width` of them.
 
     Args:
         weights: addresses: the weights', the panels', and of the fingerprints of what is packed there, or 0; bytes of
             a panel's columns.
     """
     (source, panels, prints, panel_row), (gates, H, terms), item = weights, shape, bytes_of(zero)
-    width, size, address = panel_row // item, terms * panel_row, new_product()
-    first, last = cut(H, width, own.part, own.parts)
+    width, size, address, (first, last) = panel_row // item, terms * panel_row, new_product(), units
     at = product_at(address)
     at.terms, at.b_row, at.out_row = terms, terms * item, panel_row
     for g in range(gates):
@@ -105,7 +105,7 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
     at.rows, at.columns, at.terms, at.a, at.a_row, at.out_row = rows, last - first, terms, a[0], a[1], out[1]
     at.more, at.out_next, at.out = end_gate - first_gate - 1, H * item, out[0] + (first_gate * H + first) * item
     if call.pack:
-        at.b_row, at.panel_row = terms * panel_row, panel_row
+        at.b_row, at.panel_row, at.chain = terms * panel_row, panel_row, CHAIN
         at.b_next = (H + width - 1) // width * at.b_row
         at.b = panels + first_gate * at.b_next + first // width * at.b_row
     else:
@@ -124,7 +124,7 @@ def _input_products(zero, call, own):
         t0 = find_step_time(call.first, call.steps, call.direction, NO)[0]
         t1 = find_step_time(call.last - 1, call.steps, call.direction, NO)[0]
         row, end = min(t0, t1) * call.batch, (max(t0, t1) + 1) * call.batch
-        units = cut(call.hidden, PANEL_ROW // bytes_of(zero), own.part, own.parts)
+        units = units_before(zero, call, own, _ROW)
         _multiply_x(zero, call, (row, end - row), call.ax + row * call.ax_row, units)
 
 
@@ -145,7 +145,7 @@ def _multiply_x(zero, call, rows, ax, units):
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
-@plain
+@inlined
 def _recurrent_products(zero, call, own, at, step):
     """h Rᵀ; zero for the sequences that begin anew. And x Wᵀ, where each step does it."""
     t, before = at
@@ -169,7 +169,7 @@ def _recurrent_products(zero, call, own, at, step):
                 clear_units(zero, call.ah + b * call.ah_row, call.recurrent, call.hidden, own.first, own.last)
 
 
-@plain
+@inlined
 def _stages(zero, call, own, address, at):
     """The cell's stages: sums over all units, or a vector of all units and its product with the stage's rows of R."""
     (t, _), item, H, b = at, bytes_of(zero), call.hidden, own.first_row
@@ -195,7 +195,7 @@ def _stages(zero, call, own, address, at):
         _multiply_gates(zero, call, weights, shape, own.last_row - b, vectors, ah, (own.first, own.last))
 
 
-@plain
+@inlined
 def _carry(zero, call, own, at):
     """The state of sequences whose step is skipped stays."""
     if call.step_mask:
@@ -210,7 +210,7 @@ def _carry(zero, call, own, at):
                 copy_units(zero, c, c_before, call.private, H, own.first, own.last)
 
 
-@plain
+@inlined
 def _project(zero, call, own, at):
     """h = m W_hrᵀ after a step, the thread's columns; those of skipped steps are carried through."""
     if call.W_hr:
@@ -227,7 +227,7 @@ def _project(zero, call, own, at):
                 copy_units(zero, h + b * call.h_row, h_before, ONE, P, own.first_out, own.last_out)
 
 
-@plain
+@inlined
 def _step(zero, call, own, address, step):
     """The thread's share of a step."""
     at = find_step_time(step, call.steps, call.direction, NO)
@@ -239,6 +239,14 @@ def _step(zero, call, own, address, step):
 
 
 # ------------------------------------------------------------------------------------------ the loop
+@plain
+def _prepare(zero, call, own):
+    """What comes before all steps."""
+    if call.first == 0:
+        _pack(zero, call, own)
+    _input_products(zero, call, own)
+
+
 @by_address
 def forward_steps(zero, address):
     """Steps of one direction: its products and its cell.
@@ -249,21 +257,21 @@ def forward_steps(zero, address):
     """
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.what)
-    piece = take(call.pieces, job, ZERO, NONE)
+    piece = take(call.pieces, job, ZERO, NONE) if call.by_rows else NONE
     while piece != NONE:
-        own = share_of(zero, call, job, piece)
-        if call.first == 0:
-            _pack(zero, call, own)
-        _input_products(zero, call, own)
+        _prepare(zero, call, share_of(zero, call, job, piece))
         piece = take(call.pieces, job, ZERO, piece)
-    end_phase(call.pieces, job, ZERO)
+    if call.by_rows:
+        end_phase(call.pieces, job, ZERO)
     set_parameters(zero, call, rows_at(rows_address))
     steps = call.last - call.first if call.by_rows else 1  # of a phase
     for first in range(call.first, call.last, steps):
-        phase = first - call.first + 1
+        phase = first - call.first + call.by_rows
         piece = take(call.pieces, job, phase, NONE)
         while piece != NONE:
             own = share_of(zero, call, job, piece)
+            if phase == 0:
+                _prepare(zero, call, own)
             for step in range(first, first + steps):
                 _step(zero, call, own, rows_address, step)
             piece = take(call.pieces, job, phase, piece)

@@ -4,20 +4,39 @@ Python takes a microsecond or two for each call, which of a short pass is most o
 microseconds, the copies of its states less than one.
 """
 
-from ctypes import addressof
+from ctypes import addressof, c_int64
 from functools import partial
 from math import inf
 from time import monotonic
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from numbarnn.engines.cpu import callers
 from numbarnn.engines.cpu.calls import address, row_bytes
+from numbarnn.engines.cpu.helpers import run_all_alone
 from numbarnn.engines.cpu.records import Call, Copy, Step, by_address, copy_at, job_at
-from numbarnn.engines.cpu.thread_pool import run_all_alone
 from numbarnn.engines.cpu.vectors import numbers_at
 
 LATE = 0.001  # seconds by which a call is late that had to wait for a thread with a piece, but without a processor
 LONGER = 1.02  # times as long at most becomes with a call what is the best time, as machines become slower too
+
+
+class _Pace:
+    """Calls whose threads take pieces, on fewer threads while one of these would come late (`thread_pool.Pause`)."""
+
+    def __init__(self, pause):
+        self._pause, self._best = pause, inf  # seconds for a step
+
+    def run(self, run, threads, steps):
+        """Call run(threads), or run(1), which does so many steps."""
+        if (begin := monotonic()) < self._pause.end:
+            run(1)
+            return
+        run(threads)
+        end = monotonic()
+        self._best = min(self._best * LONGER, (end - begin) / steps)
+        self._pause.after(begin, end, end - begin > 1.5 * self._best * steps + LATE)
 
 
 class Steps:
@@ -29,44 +48,84 @@ class Steps:
     """
 
     def __init__(self, thread_pool, item, function, threads, call, kept):
-        self._thread_pool, self.item, self.function, self.threads = thread_pool, item, function, threads
+        self.thread_pool, self.item, self.function, self.threads = thread_pool, item, function, threads
         self.call, self.kept = call, kept
-        self._best = inf  # seconds for a step
+        self._pace = _Pace(thread_pool.pause)
+
+    @property
+    def is_paced(self):
+        """Whether threads wait for those that come late."""
+        return self.threads > 1 and not self.call.by_rows and self.call.pieces > 0
 
     def __call__(self, first, last):
-        call, pool = self.call, self._thread_pool
+        call = self.call
         call.first, call.last = first, last
-        run = partial(pool.run, self.item, self.function, what=addressof(call), waits=call.pieces == 0)
-        if self.threads == 1 or call.by_rows or call.pieces == 0:
-            run(self.threads)
-        elif (begin := monotonic()) < pool.pause.end:
-            run(1)
+        waits = call.pieces == 0
+        run = partial(self.thread_pool.run, self.item, self.function, what=addressof(call), waits=waits)
+        if self.is_paced:
+            self._pace.run(run, self.threads, max(1, last - first))
         else:
             run(self.threads)
-            end, steps = monotonic(), max(1, last - first)
-            self._best = min(self._best * LONGER, (end - begin) / steps)
-            pool.pause.after(begin, end, end - begin > 1.5 * self._best * steps + LATE)
 
 
-class _Joined:
-    """Does what several functions do.
-
-    Args:
-        item: bytes of a number.
-        parts: of each function (address of the compiled one, its record, the function itself, which keeps its arrays).
+class _Part(NamedTuple):
+    """What one of several functions becomes.
 
     Attributes:
-        records: theirs.
+        item: bytes of a number. function, what: the compiled function's address, its record. threads: for it.
+        kept: the function itself, which keeps its arrays.
     """
 
-    def __init__(self, item, parts):
-        self._item, self._count, self._kept = item, len(parts), parts
-        self.records = [what for _, what, _ in parts]
-        self._steps = (Step * len(parts))(*(Step(function=f, what=addressof(what)) for f, what, _ in parts))
-        self._address = addressof(self._steps)
+    item: int
+    function: int
+    what: Any
+    threads: int
+    kept: Any
+
+
+def _steps_of(parts):
+    """These as `records.Step`s."""
+    steps = (Step(function=one.function, what=addressof(one.what), threads=one.threads) for one in parts)
+    return (Step * len(parts))(*steps)
+
+
+class _Alone(partial):
+    """Does what several functions do on this thread, with no more of Python than a call of compiled code.
+
+    Attributes:
+        records: theirs. kept: what must live as long.
+    """
+
+    @classmethod
+    def of(cls, parts):
+        """Of some `_Part`s."""
+        steps = _steps_of(parts)
+        self = cls(run_all_alone.compiled, parts[0].item, addressof(steps), len(parts))
+        self.records, self.kept = [one.what for one in parts], (steps, parts)
+        return self
+
+
+class _Together:
+    """The same on several threads."""
+
+    def __init__(self, parts):
+        self._steps, self._kept, self.records = _steps_of(parts), parts, [one.what for one in parts]
+        loops = [one.kept.func for one in parts if isinstance(one.kept.func, Steps)]
+        pool, self._threads = loops[0].thread_pool, max(one.threads for one in parts)
+        self._run = partial(pool.run_all, parts[0].item, addressof(self._steps), len(parts))
+        self._count = sum(max(1, one.what.last - one.what.first) for one in parts if isinstance(one.what, Call))
+        self._pace = _Pace(pool.pause) if any(loop.is_paced for loop in loops) else None
 
     def __call__(self):
-        run_all_alone(self._item, self._address, self._count)
+        if self._pace is None:
+            self._run(self._threads)
+        else:
+            self._pace.run(self._run, self._threads, self._count)
+
+
+def _joined(parts):
+    """The function without arguments that does what these do."""
+    return _Together(parts) if any(one.threads > 1 for one in parts) else _Alone.of(parts)
 
 
 def zero(out):
@@ -90,29 +149,28 @@ def join(functions, function_of_copies):
     Args:
         functions: without arguments. function_of_copies: f(dtype), the address of `copy_rows`.
     """
-    joined, parts, item = [], [], None  # parts: of the last functions, which are not in `joined` yet
+    joined, parts = [], []  # parts: of the last functions, which are not in `joined` yet
     for function in functions:
         part = _part(function, function_of_copies)
-        if parts and (part is None or part[0] != item):
-            joined.append(_Joined(item, parts))
+        if parts and (part is None or part.item != parts[0].item):
+            joined.append(_joined(parts))
             parts = []
         if part is None:
             joined.append(function)
         else:
-            item = part[0]
-            parts.append((*part[1:], function))
-    return [*joined, _Joined(item, parts)] if parts else joined
+            parts.append(part)
+    return [*joined, _joined(parts)] if parts else joined
 
 
 def _part(function, function_of_copies):
-    """(Bytes of a number, address, record) of the compiled function that does the same on one thread, or None."""
+    """The `_Part` that does the same, or None."""
     if not isinstance(function, partial):
         return None
     does, given = function.func, function.args
-    if isinstance(does, Steps) and does.threads == 1:
+    if isinstance(does, Steps) and (does.threads == 1 or does.call.pieces):
         call = Call.from_buffer_copy(does.call)
         call.first, call.last = given
-        return does.item, does.function, call
+        return _Part(does.item, does.function, call, does.threads, function)
     if does in (np.copyto, zero) and all(_has_rows(array, given[0]) for array in given):
         out, *x = given
         rows, numbers = out.shape
@@ -122,30 +180,63 @@ def _part(function, function_of_copies):
         else:  # one row of zeros, again and again
             copy.zeros = np.zeros(numbers, out.dtype)
             copy.x = address(copy.zeros)
-        return out.itemsize, function_of_copies(out.dtype), copy
+        return _Part(out.itemsize, function_of_copies(out.dtype), copy, 1, function)
     return None
+
+
+def places_of(functions, array):
+    """Where an array's address is in the records of functions that `join` returned: [(address of the number, what is
+    added to the array's own address)]; None if some of them read it otherwise."""
+    records, places, start, end = [], [], address(array), address(array) + array.nbytes
+    for function in functions:
+        if isinstance(function, (_Alone, _Together)):
+            records += function.records
+        elif isinstance(function, partial) and isinstance(function.func, Steps):
+            records.append(function.func.call)
+        elif not isinstance(function, partial) or any(_overlaps(one, array) for one in function.args):
+            return None
+    for record in records:
+        fields = [(getattr(type(record), name).offset, getattr(record, name)) for name, _ in record._fields_]
+        places += [(addressof(record) + offset, value - start) for offset, value in fields if start <= value < end]
+    return places
+
+
+def _overlaps(one, array):
+    """Whether an argument of a function may be a part of an array, or have one."""
+    return not isinstance(one, (int, float)) and (not isinstance(one, np.ndarray) or np.may_share_memory(one, array))
 
 
 def mover(functions, array):
     """A function f(other), after which functions that `join` returned work on another array of the same shape and
-    strides in place of this one; None if some of them are no compiled code, whose records tell what it reads."""
-    records, start, end = [], address(array), address(array) + array.nbytes
-    for function in functions:
-        if isinstance(function, _Joined):
-            records += function.records
-        elif isinstance(function, partial) and isinstance(function.func, Steps):
-            records.append(function.func.call)
-        else:
-            return None
-    fields = [(record, name, getattr(record, name)) for record in records for name, _ in record._fields_]
-    places = [(record, name, value - start) for record, name, value in fields if start <= value < end]
+    strides in place of this one; None if some of them are no compiled code that reads it."""
+    places = places_of(functions, array)
+    if places is None:
+        return None
+    words = [(c_int64.from_address(place), offset) for place, offset in places]
 
     def move(other):
+        assert functions  # whose records these are
         first = address(other)
-        for record, name, offset in places:
-            setattr(record, name, first + offset)
+        for word, offset in words:
+            word.value = first + offset
 
     return move
+
+
+def taker(functions, arrays, copies):
+    """See `numbarnn.engines.base.Engine.taker`."""
+    places = [[] if one is None else places_of(functions, one) for one in arrays]
+    take = callers.taker(arrays, [own or [] for own in places])
+    left = [(number, copies[number]) for number, own in enumerate(places) if own is None]
+
+    def take_or_copy(*others):
+        taken = take(*others)
+        if taken:
+            for number, copy in left:
+                copy(others[number])
+        return taken
+
+    return take_or_copy if left else take
 
 
 def _has_rows(array, like):

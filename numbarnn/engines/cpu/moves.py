@@ -4,7 +4,7 @@ from llvmlite import ir
 
 from numbarnn.compile import types
 from numbarnn.compile.calls import intrinsic
-from numbarnn.engines.cpu.vectors import INT, MOST_ROWS, Vectors
+from numbarnn.engines.cpu.vectors import INT, MOST_ROWS, VECTOR_BYTES, Vectors
 
 
 @intrinsic
@@ -20,17 +20,41 @@ def transpose_square(typing_context, zero, source, source_row, rows, out, out_ro
         last = builder.sub(count, INT(1))
         numbers = [builder.select(builder.icmp_signed("<", INT(i), last), INT(i), last) for i in range(v.length)]
         rows = [v.load(v.moved(source, number, source_row)) for number in numbers]
-        width = v.length // 2
-        while width:  # swap halves of pairs of rows, quarters of pairs, and so on
-            for i in range(v.length):
-                if not i & width:
-                    rows[i], rows[i + width] = _swapped(builder, rows[i], rows[i + width], width)
-            width //= 2
+        _exchange(builder, rows)
         for i, row in enumerate(rows):
             v.store(row, v.moved(out, i, out_row))
         return context.get_dummy_value()
 
     return types.void(zero, *[types.intp] * 5), generate
+
+
+@intrinsic
+def transpose_half(typing_context, zero, source, source_row, out):
+    """out = source transposed, as many columns as a vector has numbers, and half as many rows: two columns of these are
+    a vector. Rows of out follow each other."""
+
+    def generate(context, builder, signature, arguments):
+        v = Vectors(context, builder, signature.args[0])
+        _, source, source_row, out = arguments
+        rows = [v.load(v.moved(source, i, source_row)) for i in range(v.length // 2)]
+        _exchange(builder, rows)
+        beside = [i + column for column in range(2) for i in range(0, v.length, 2)]
+        beside = ir.Constant(ir.VectorType(ir.IntType(32), v.length), beside)
+        for i, row in enumerate(rows):
+            v.store(builder.shuffle_vector(row, row, beside), v.moved(out, i, VECTOR_BYTES))
+        return context.get_dummy_value()
+
+    return types.void(zero, *[types.intp] * 3), generate
+
+
+def _exchange(builder, rows):
+    """Let the number of a row and the higher part of a number's place in it change places; the lower part stays."""
+    width, beside = len(rows) // 2, rows[0].type.count // len(rows)
+    while width:  # swap halves of pairs of rows, quarters of pairs, and so on
+        for i in range(len(rows)):
+            if not i & width:
+                rows[i], rows[i + width] = _swapped(builder, rows[i], rows[i + width], width * beside)
+        width //= 2
 
 
 def _swapped(builder, first, second, width):

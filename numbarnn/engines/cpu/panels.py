@@ -8,10 +8,9 @@ it is worth it from a few steps on; inference keeps them (`packed`).
 import numpy as np
 
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.moves import copy_panel_term, copy_tile_term, fetch, transpose_square
+from numbarnn.engines.cpu.moves import copy_panel_term, copy_tile_term, fetch, transpose_half, transpose_square
 from numbarnn.engines.cpu.records import by_address, product_at
 from numbarnn.engines.cpu.vectors import (
-    FETCHED,
     LINE,
     MOST_ROWS,
     UNROLLED,
@@ -27,17 +26,16 @@ PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
 # The same of a wide one. A product of few rows takes as long as reading the panels does: one panel has too few sums to
 # read as fast as the second cache sends, and from several that lie apart it sends little more than half as much.
 WIDE_ROW = PANEL_ROW * (2 if VECTOR_BYTES == 64 else 4)
-CHAIN = 256  # terms added up one after another, and as much of a panel as stays in the first cache
-# Of a block of rows, CHAIN terms of each: it stays in the second cache, beside the panels' stream. The more rows, the
-# fewer times are panels read.
-BLOCK_BYTES = 64 << 10
-BLOCK_ROWS = BLOCK_BYTES // (CHAIN * 4)
+CHAIN = 256  # terms added up one after another
+# Of a block of rows, so many bytes of each: it stays in the second cache, beside the panels' stream. The more terms,
+# the fewer times are sums written, and the more rows, the fewer times are panels read.
+BLOCK_ROWS, BLOCK_ROW = 64, 1 << 12
+BLOCK_BYTES = BLOCK_ROWS * BLOCK_ROW  # of fewer rows more terms
 AHEAD = 32  # terms by which columns are fetched before they are packed: these are pieces of rows far apart
 FEW_ROWS = 3  # that `multiply_few_rows` takes at most, and for which panels are wide
 _one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
 _packed = packed_tile(min(MOST_ROWS // 2, FEW_ROWS + 1), MOST_ROWS)  # `tile_of` makes no lower ones
-# For arguments that are always the same.
-_ROW, _WIDE, _NEW = np.intp(PANEL_ROW), np.intp(WIDE_ROW), np.bool_(False)
+_ROW, _WIDE = np.intp(PANEL_ROW), np.intp(WIDE_ROW)
 _one_by_4, _one_by_2, _two_by_2 = tile_product(1, 4), tile_product(1, 2), tile_product(2, 2)
 _three_by_2 = tile_product(3, 2)
 _MANY_REGISTERS = VECTOR_BYTES == 64  # 32, where others have 16
@@ -100,57 +98,77 @@ def pack_columns(zero, address):
 def panel_product(zero, address):
     """A `records.Product` whose b is in panels; a may be transposed, if it has more than FEW_ROWS rows.
 
-    Sums of CHAIN terms are added up, in the same order whatever the number of rows and panels.
+    Sums of `chain` terms are added up, in the same order whatever the number of rows and panels.
     """
     at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * WIDE_ROW)
-    tiles, most = (at.rows + MOST_ROWS - 1) // MOST_ROWS, BLOCK_BYTES // (CHAIN * bytes_of(zero)) // MOST_ROWS
-    blocks = (tiles + most - 1) // most  # of whole tiles, all but the last
+    if 0 < at.rows <= FEW_ROWS:
+        for start in range(0, max(1, at.terms), at.chain):
+            _multiply_chain(zero, at, (start, min(at.chain, at.terms - start)), own_out)
+        return
+    tiles, of_block = (at.rows + MOST_ROWS - 1) // MOST_ROWS, BLOCK_ROWS // MOST_ROWS
+    blocks = (tiles + of_block - 1) // of_block  # of whole tiles, all but the last
     for block in range(blocks):
         first, last = tiles * block // blocks * MOST_ROWS, min(at.rows, tiles * (block + 1) // blocks * MOST_ROWS)
-        for start in range(0, max(1, at.terms), CHAIN):
-            _multiply_block(zero, at, (first, last - first), (start, min(CHAIN, at.terms - start)), (own, own_out))
+        most = BLOCK_BYTES // (max(1, last - first) * bytes_of(zero) * at.chain) * at.chain
+        for start in range(0, max(1, at.terms), most):
+            _multiply_block(zero, at, (first, last - first), (start, min(most, at.terms - start)), (own, own_out))
+
+
+@plain
+def _multiply_chain(zero, at, terms, own_out):
+    """Some terms of at most FEW_ROWS rows.
+
+    Args:
+        at: the `records.Product`. terms: (the first, how many). own_out: memory for the product with one panel.
+    """
+    (start, chain), rows, row, item = terms, at.rows, at.panel_row, bytes_of(zero)
+    whole, left, beside = at.columns // (row // item), at.columns % (row // item), row // PANEL_ROW
+    a, adds = at.a + start * item, at.add != 0 or start > 0
+    for number in range(at.more + 1):
+        panel, out = at.b + start * row + number * at.b_next, at.out + number * at.out_next
+        for p in range(whole):
+            at_panel, into = panel + p * at.b_row, out + p * row
+            multiply_few_rows(zero, rows, a, at.a_row, at_panel, _ROW, row, beside, chain, into, at.out_row, adds)
+        if left:
+            last, own, rest = panel + whole * at.b_row, (own_out, _WIDE), (out + whole * row, at.out_row)
+            if adds:
+                _copy_columns(zero, (rows, left), rest, own)
+            multiply_few_rows(zero, rows, a, at.a_row, last, _ROW, row, beside, chain, own_out, _WIDE, adds)
+            _copy_columns(zero, (rows, left), own, rest)
 
 
 @plain
 def _multiply_block(zero, at, rows, terms, own):
-    """At most CHAIN terms of some rows; these are copied first, to where each panel finds them side by side.
+    """Some terms of some rows; these are copied first, to where each panel finds them side by side.
 
     Args:
         at: the `records.Product`. rows, terms: (the first, how many).
         own: addresses of memory for a block of rows, and for its product with one panel.
     """
-    (first, rows), (start, chain), (tiles, own_out), item = rows, terms, own, bytes_of(zero)
-    add, width = at.add != 0, at.panel_row // item
-    whole, left, adds = at.columns // width, at.columns % width, add or start > 0
+    (first, rows), (start, terms), (tiles, own_out), item = rows, terms, own, bytes_of(zero)
+    width, adds = PANEL_ROW // item, at.add != 0 or start > 0
+    whole, left = at.columns // width, at.columns % width
     a = _of_a(at, item, first, start)
     if at.transpose_a:
-        _copy_tiles(zero, rows, a, at.a_row, chain, tiles)
-    elif rows > FEW_ROWS:
-        _pack_tiles(zero, rows, a, at.a_row, chain, tiles)
-    next_rows, next_start = first, start + chain
+        _copy_tiles(zero, rows, a, at.a_row, terms, tiles)
+    else:
+        _pack_tiles(zero, rows, a, at.a_row, terms, tiles)
+    next_rows, next_start = first, start + terms
     if next_start >= at.terms:
         next_rows, next_start = first + rows, 0
     for number in range(at.more + 1):
-        panel = at.b + start * at.panel_row + number * at.b_next
+        panel = at.b + start * PANEL_ROW + number * at.b_next
         out = at.out + first * at.out_row + number * at.out_next
-        last, last_out = panel + whole * at.b_row, out + whole * at.panel_row
-        if rows > FEW_ROWS:
-            for p in range(whole):
-                at_panel, into = panel + p * at.b_row, (out + p * PANEL_ROW, at.out_row)
-                if number == 0 and rows < at.rows:  # else a is small, and in the cache already
-                    _fetch_block(zero, at, (next_rows, rows), (next_start, chain), (p, whole))
-                _multiply_panel(zero, rows, tiles, at_panel, at.b_row, chain, into, adds)
-            if left:
-                _multiply_panel(zero, rows, tiles, last, at.b_row, chain, (own_out, _WIDE), _NEW)
-        else:
-            row, beside = at.panel_row, at.panel_row // PANEL_ROW
-            for p in range(whole):
-                at_panel, at_out = panel + p * at.b_row, out + p * row
-                multiply_few_rows(zero, rows, a, at.a_row, at_panel, _ROW, row, beside, chain, at_out, at.out_row, adds)
-            if left:
-                multiply_few_rows(zero, rows, a, at.a_row, last, _ROW, row, beside, chain, own_out, _WIDE, _NEW)
+        for p in range(whole):
+            if number == 0 and rows < at.rows:  # else a is small, and in the cache already
+                _fetch_block(zero, at, (next_rows, rows), (next_start, terms), (p, whole))
+            _multiply_panel(zero, at, rows, tiles, panel + p * at.b_row, terms, (out + p * PANEL_ROW, at.out_row), adds)
         if left:  # the last panel by way of memory of its own, as out has fewer columns
-            _put_columns(zero, (rows, left), own_out, last_out, at.out_row, adds)
+            own, rest = (own_out, _WIDE), (out + whole * PANEL_ROW, at.out_row)
+            if adds:
+                _copy_columns(zero, (rows, left), rest, own)
+            _multiply_panel(zero, at, rows, tiles, panel + whole * at.b_row, terms, own, adds)
+            _copy_columns(zero, (rows, left), own, rest)
 
 
 @plain
@@ -178,12 +196,12 @@ def _fetch_block(zero, at, rows, terms, part):
 
 
 @plain
-def _put_columns(zero, shape, source, out, out_row, add):
-    """out (rows, columns) = the first columns of a panel's product, or +=."""
+def _copy_columns(zero, shape, source, out):
+    """out (rows, columns) = source; both: (address, bytes between rows)."""
     for i in range(shape[0]):
-        sums, row = numbers_at(zero, source + i * WIDE_ROW), numbers_at(zero, out + i * out_row)
+        row, other = numbers_at(zero, out[0] + i * out[1]), numbers_at(zero, source[0] + i * source[1])
         for j in range(shape[1]):
-            row[j] = row[j] + sums[j] if add else sums[j]
+            row[j] = other[j]
 
 
 @plain
@@ -205,6 +223,9 @@ def _pack_tiles(zero, rows, a, a_row, terms, tiles):
         first, last = tile_of(rows, tile)
         count, source, out = last - first, a + first * a_row, tiles + first * terms * item
         for k in range(0, whole, square):
+            if 2 * count == square:
+                transpose_half(zero, source + k * item, a_row, out + k * count * item)
+                continue
             for part in range((count - 1) // square, -1, -1):  # what is written beyond the last row, the next overwrite
                 i = part * square
                 at, into = source + i * a_row + k * item, out + (k * count + i) * item
@@ -265,15 +286,15 @@ def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, ter
 
 
 @plain
-def _multiply_panel(zero, rows, packed, panel, ahead, terms, out, add):
+def _multiply_panel(zero, at, rows, packed, panel, terms, out, add):
     """More than FEW_ROWS rows, which are packed in tiles, and one panel, whose columns out has.
 
     Args:
-        packed: address of the tiles. ahead: bytes to the next panel. out: (address, bytes between rows).
+        at: the `records.Product`. packed: address of the tiles. out: (address, bytes between rows).
     """
-    (out, out_row), fetched = out, panel + ahead
+    (out, out_row), fetched = out, panel + at.b_row
     for tile in range((rows + MOST_ROWS - 1) // MOST_ROWS):
         first, last = tile_of(rows, tile)
         own, own_out = packed + first * terms * bytes_of(zero), out + first * out_row
-        _packed(zero, last - first, own, panel, fetched, terms, own_out, out_row, add)
-        fetched += terms // UNROLLED * FETCHED * LINE  # each tile fetches a part of the next panel
+        _packed(zero, last - first, own, panel, fetched, terms, at.chain, own_out, out_row, add)
+        fetched += terms // UNROLLED * LINE  # each tile fetches a part of the next panel

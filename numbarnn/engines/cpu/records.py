@@ -64,12 +64,12 @@ Rows = _table(
 )
 
 # out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two, and `panel_row` between two
-# terms of one. With panels and few rows (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R's of
-# further gates, and as many parts of out; `.._next` is what is between two. `blocks.block_product` needs functions of
-# `panels`, and memory (PACKED_BYTES).
+# terms of one; sums of `chain` terms are added up. With panels and few rows (`few_rows.multiply_by_rows`) there may be
+# `more` matrices b, such as R's of further gates, and as many parts of out; `.._next` is what is between two.
+# `blocks.block_product` needs functions of `panels`, and memory (PACKED_BYTES).
 Product = _table(
     "Product",
-    "rows columns terms a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
+    "rows columns terms chain a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
     "panel_product pack_rows scratch",
 )
 
@@ -87,11 +87,20 @@ Work = _table(
 # out = dropout of x, `size` numbers, in `pieces`; see `Engine.dropout`. `scale` is the address of a number.
 Dropout = _table("Dropout", "out x size mask scale position pieces")
 
+# Fingerprints of `count` arrays: at `arrays` stand the arguments of `fingerprints._of_words` of each; `out` is (pieces,
+# count).
+Prints = _table("Prints", "out arrays count pieces")
+
 # out = x: rows of so many numbers.
 Copy = _table("Copy", "rows numbers out out_row x x_row")
 
-# One of several things to do after another: a function of (zero, address of a Job), and what it does.
-Step = _table("Step", "function what")
+# What an array of a caller's must be like: its type, dtype (0: it is None), axes and shape; and pairs, so many, of a
+# place for its address, and what to add to it (`callers`).
+Given = _table("Given", "type dtype axes shape places places_count")
+
+# One of several things to do after another: a function of (zero, address of a Job), what it does, and on how many
+# threads.
+Step = _table("Step", "function what threads")
 
 # A thread's part of something that threads do together: a function of (zero, address of its Job) does `what`.
 Job = _table("Job", "thread threads counters what")
@@ -114,6 +123,11 @@ def by_address(function):
 def from_python(function):
     """A plain function of integers that Python calls."""
     return FromPython(function, _WHAT)
+
+
+def from_objects(count):
+    """The same of a function whose last arguments, so many, are the addresses of Python's objects."""
+    return lambda function: FromPython(function, _WHAT, count)
 
 
 def of_cell(function):
@@ -155,7 +169,9 @@ def _maker(kind):
 
 
 call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (Call, Stage, Rows, Product, Sums))
-work_at, dropout_at, copy_at, step_at, job_at, region_at = map(_viewer, (Work, Dropout, Copy, Step, Job, Region))
+work_at, dropout_at, copy_at, step_at, job_at, region_at, given_at, prints_at = map(
+    _viewer, (Work, Dropout, Copy, Step, Job, Region, Given, Prints)
+)
 new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
 
 

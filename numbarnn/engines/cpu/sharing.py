@@ -67,9 +67,31 @@ def share_of(zero, call, job, piece):
     return Share(job.thread, job.threads, job.counters, part, parts, 0, call.batch, first, last, p0, p1)
 
 
+@plain
+def units_before(zero, call, own, panel_row):
+    """[first, last) of the units whose weights a share packs, and multiplies by x, before its first step: its own, or
+    where each needs all of them, a part.
+
+    Args:
+        panel_row: bytes of the weights' panels, to which it is cut.
+    """
+    if call.by_rows:
+        return cut(call.hidden, panel_row // bytes_of(zero), own.part, own.parts)
+    return own.first, own.last
+
+
+@plain
+def columns_before(zero, call, own):
+    """The same of columns of h, where they are not units."""
+    if call.by_rows:
+        return cut(call.outputs, call.panel_row // bytes_of(zero), own.part, own.parts)
+    return own.first_out, own.last_out
+
+
 # ------------------------------------------------------------------------------------------ threads and each other
-# A call has phases, of which each needs all of the one before: packing; then all steps, where threads have sequences of
-# their own; else each step, as its product with R needs all of h. A phase is cut into pieces, and a thread takes one
+# A call has phases, of which each needs all of the one before. Where threads have sequences of their own: packing, then
+# all steps. Else each step, as its product with R needs all of h; the first one with packing, as a thread's units need
+# but their own weights. A phase is cut into pieces, and a thread takes one
 # after another. So one that wakes up late, or that gets no processor, as other programs have them, is waited for only
 # if it has a piece that is not done. The results are those of one thread, whoever does a piece.
 #

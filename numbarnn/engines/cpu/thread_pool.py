@@ -7,12 +7,9 @@ import weakref
 from pathlib import Path
 from time import monotonic
 
-import numpy as np
-
 from numbarnn.engines.cpu import openmp
-from numbarnn.engines.cpu.atomics import SLOTS, announce, exchange_if, load_in_order, store_in_order, wait_until
-from numbarnn.engines.cpu.records import JOB_BYTES, STEP_BYTES, from_python, job_at, new_job, run_job, step_at
-from numbarnn.engines.cpu.vectors import numbers_at
+from numbarnn.engines.cpu.helpers import Helpers, run_all, run_all_alone, run_alone, run_together
+from numbarnn.engines.cpu.records import Step
 
 VARIABLE = "NUMBARNN_NUM_THREADS"
 _CGROUP = Path("/sys/fs/cgroup")
@@ -134,116 +131,6 @@ class _JobQueue:
             self._changed.notify_all()
 
 
-# ------------------------------------------------------------------------------------------ compiled functions
-# A helper waits for turns at the address of its slot. Places of a slot: turn and sleepers; then in a line of the cache
-# of its own the turns that are done, and sleepers; then what is to do, and the turn once more, as a ticket: the helper
-# takes it to have part in the turn, or the caller, who then does not wait for it.
-_DONE, _FUNCTION, _ITEM, _JOB, _TICKET, _SLOT = 64, 128, 136, 144, 152, 192
-
-
-@from_python
-def help_forever(slot):
-    """What a helping thread does; a turn without a function ends it."""
-    words, turn = numbers_at(np.int64(0), slot), 0
-    while True:
-        wait_until(slot, turn + 1)
-        turn = load_in_order(slot)
-        if exchange_if(slot + _TICKET, turn, 0):
-            if words[_FUNCTION // 8] == 0:
-                break
-            run_job(words[_ITEM // 8], words[_FUNCTION // 8], words[_JOB // 8])
-            announce(slot + _DONE, turn)
-
-
-@from_python
-def run_alone(item, function, what):
-    """Do something on this thread."""
-    address = new_job()
-    job = job_at(address)
-    job.threads, job.what = 1, what
-    run_job(item, function, address)
-
-
-@from_python
-def run_all_alone(item, steps, count):
-    """Do several things on this thread, one after another.
-
-    Args:
-        item: bytes of a number of the dtype. steps: address of `records.Step`s.
-    """
-    address = new_job()
-    job = job_at(address)
-    job.threads = 1
-    for number in range(count):
-        step = step_at(steps + number * STEP_BYTES)
-        job.what = step.what
-        run_job(item, step.function, address)
-
-
-@from_python
-def run_together(item, function, what, threads, slots, jobs, counters, waits):
-    """Do something on this thread and the helpers of the first slots.
-
-    Args:
-        item: bytes of a number of the dtype. function, what: addresses, see `records.Job`.
-        slots, jobs, counters: addresses of memory for as many threads.
-        waits: for all helpers; else only for those that have begun when this thread is done, as nothing is left to do.
-    """
-    words = numbers_at(np.int64(0), counters)
-    for k in range(threads * SLOTS):
-        words[k] = 0
-    for thread in range(threads - 1, -1, -1):
-        address = jobs + thread * JOB_BYTES
-        job = job_at(address)
-        job.thread, job.threads, job.counters, job.what = thread, threads, counters, what
-        if thread > 0:
-            slot = slots + (thread - 1) * _SLOT
-            words = numbers_at(np.int64(0), slot)
-            words[_FUNCTION // 8], words[_ITEM // 8], words[_JOB // 8] = function, item, address
-            store_in_order(slot + _TICKET, words[0] + 1)
-            announce(slot, words[0] + 1)
-        else:
-            run_job(item, function, address)
-    for thread in range(1, threads):
-        slot = slots + (thread - 1) * _SLOT
-        turn = load_in_order(slot)
-        if waits or not exchange_if(slot + _TICKET, turn, 0):
-            wait_until(slot + _DONE, turn)
-
-
-class _Helpers:
-    """Threads that wait in compiled code: without Python's lock, which they would hand to each other."""
-
-    def __init__(self, count):
-        self._memory = np.zeros((count + 1) * (_SLOT // 8 + JOB_BYTES // 8 + SLOTS), np.int64)
-        self.slots = self._memory.ctypes.data
-        self.jobs = self.slots + (count + 1) * _SLOT
-        self.counters = self.jobs + (count + 1) * JOB_BYTES
-        self.count = count
-        for number in range(count):
-            slot = self.slots + number * _SLOT
-            thread = threading.Thread(target=self._help, args=(slot,), name=f"numbarnn-{number + 1}", daemon=True)
-            thread.start()
-
-    def _help(self, slot):
-        help_forever(slot)  # `self` keeps the memory
-
-    def end(self):
-        """Let the threads end, which have nothing to do."""
-        for number in range(self.count):
-            words = self._memory[number * _SLOT // 8 :]
-            words[_FUNCTION // 8] = 0
-            tell(self.slots + number * _SLOT)
-
-
-@from_python
-def tell(slot):
-    """A turn of a slot whose words are written."""
-    turn = load_in_order(slot) + 1
-    store_in_order(slot + _TICKET, turn)
-    announce(slot, turn)
-
-
 # ------------------------------------------------------------------------------------------ the pool
 class Pause:
     """When no other thread is asked to take pieces: after a call that had to wait for one, as the next would too.
@@ -350,11 +237,31 @@ class ThreadPool:
                 self.openmp.run(item, function, threads, what)
                 return
             if self._helpers is None:
-                self._helpers = _Helpers(self.threads - 1)
+                self._helpers = Helpers(self.threads - 1)
             at = self._helpers
             run_together(item, function, what, threads, at.slots, at.jobs, at.counters, waits)
         finally:
             self._busy.release()
+
+    def run_all(self, item, steps, count, threads):
+        """The same of several things one after another, which wait for no thread that has not begun.
+
+        Args:
+            steps: address of so many `records.Step`s. threads: at most, for each.
+        """
+        threads = 1 if threads == 1 or self.in_job() else min(threads, self.available())
+        if threads > 1 and self.openmp is not None:
+            for step in (Step * count).from_address(steps):
+                self.run(item, step.function, min(step.threads, threads), step.what, False)
+        elif threads > 1 and self._busy.acquire(blocking=False):
+            try:
+                at = self._helpers = self._helpers or Helpers(self.threads - 1)
+                # there may be fewer threads since it was asked
+                run_all(item, steps, count, min(threads, self.threads), at.slots, at.jobs, at.counters)
+            finally:
+                self._busy.release()
+        else:
+            run_all_alone(item, steps, count)
 
     def run_jobs(self, jobs):
         """Do jobs (`base.Job`), each on one thread; a thread takes the first that is ready. Lanes do not matter here.

@@ -15,29 +15,33 @@ dtypes. The main one is `tile_product`, whose idea is this, with v numbers to a 
 Addresses are in bytes. A first argument `zero` of the dtype says what is there.
 """
 
+from itertools import chain
+
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
 from numbarnn.compile.calls import intrinsic
+from numbarnn.compile.native import host_features
 
 INT = ir.IntType(64)
 
 
 def _vector_bytes():
     """Bytes in a vector register."""
-    features = llvm.get_host_cpu_features()
+    features = host_features()
     return 64 if features.get("avx512f") else 32 if features.get("avx") else 16
 
 
 VECTOR_BYTES = _vector_bytes()
 LINE = 64  # bytes of a line of the caches
-UNROLLED = 4  # terms of a packed tile that are multiplied one after another, without a branch between
+# Terms of a packed tile that are multiplied one after another, without a branch between, while one line of the next
+# panel is fetched.
+UNROLLED = 2 if VECTOR_BYTES == 64 else 4
 # Of a tile: 6 x 2 sums, 2 vectors of the panel and a factor are 15 registers, of 16. AVX-512 has 32,
 # but 12 rows are no faster there than 8, and take longer to compile.
 MOST_ROWS = 8 if VECTOR_BYTES == 64 else 6
-FETCHED = max(1, VECTOR_BYTES // 32)  # lines of the next panel that are fetched for each UNROLLED terms
 
 
 def panel_width(dtype):
@@ -47,8 +51,10 @@ def panel_width(dtype):
 
 def description():
     """What products are compiled for, for people."""
-    fused = llvm.get_host_cpu_features().get("fma") or "aarch64" in llvm.get_default_triple()
-    return f"vectors of {8 * VECTOR_BYTES} bits" + (", fused multiply-add" if fused else "")
+    features = host_features()
+    fused = features.get("fma") or "aarch64" in llvm.get_default_triple()
+    unknown = "" if features else ", as LLVM does not know what this processor has"
+    return f"vectors of {8 * VECTOR_BYTES} bits" + (", fused multiply-add" if fused else "") + unknown
 
 
 def own_memory(builder, kind, count):
@@ -96,15 +102,33 @@ class Vectors:
         load = cgutils.get_or_insert_function(builder.module, kind, name)
         return builder.call(load, [self.at(address), ir.IntType(32)(self.bytes), mask, ir.Constant(self.type, None)])
 
-    def sum(self, vector):
-        """The sum of a vector's numbers: of its halves, of their halves, and so on."""
-        width = self.length
+    def sums(self, vectors):
+        """The sum of each vector's numbers: of its halves, of their halves, and so on.
+
+        Args:
+            vectors: a power of two.
+
+        Returns:
+            vectors with the sums in order, side by side. What is left of two vectors goes into one before it is halved,
+            so that several sums take little longer than one.
+        """
+        add, width, starts = self.builder.fadd, self.length, [0]  # of what is left of each, and where it begins
         while width > 1:
             width //= 2
-            low, high = (ir.Constant(ir.VectorType(ir.IntType(32), width), [first + i for i in range(width)])
-                         for first in (0, width))  # fmt: skip
-            vector = self.builder.fadd(*(self.builder.shuffle_vector(vector, vector, half) for half in (low, high)))
-        return self.builder.extract_element(vector, ir.IntType(32)(0))
+            if len(vectors) > 1:
+                low = [other * self.length + start + i for other in (0, 1) for start in starts for i in range(width)]
+                high, pairs = [place + width for place in low], zip(vectors[::2], vectors[1::2], strict=True)
+                vectors = [add(self._picked(*pair, low), self._picked(*pair, high)) for pair in pairs]
+                starts = range(0, self.length, width)
+            else:
+                high = [(i + width) % self.length for i in range(self.length)]
+                vectors = [add(vectors[0], self._picked(vectors[0], vectors[0], high))]
+        return [self._picked(vector, vector, list(starts)) for vector in vectors]
+
+    def _picked(self, one, other, places):
+        """The numbers in some places of two vectors, of which the second's come after the first's."""
+        places = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
+        return self.builder.shuffle_vector(one, other, places)
 
     def same(self, address):
         """The number at an address, in all places of a vector."""
@@ -119,33 +143,51 @@ class Vectors:
         name = f"llvm.fmuladd.v{self.length}f{8 * self.bytes}"
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, of_all, name), [x, y, z])
 
-    def fetch(self, address, to_write=False):
-        """Let the second cache get the line at an address, or the first one in order to write there; nothing need be
-        there."""
+    def fetch(self, address, soon=False):
+        """Let the second cache get the line at an address, or the first one, to read it soon; nothing need be there."""
         builder, byte, flag = self.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        write, near = (1, 3) if to_write else (0, 2)
-        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(write), flag(near), flag(1)])
+        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(0), flag(3 if soon else 2), flag(1)])
 
     def add_products(self, sums, factor, vectors):
         """sums += factor vectors, one by one; `sums` are variables."""
         for place, vector in zip(sums, vectors, strict=True):
             self.builder.store(self.multiply_add(factor, vector, self.builder.load(place)), place)
 
-    def put_sums(self, sums, out, out_row, add):
-        """out = sums, rows of variables, or += with `add`."""
+    def put_sums(self, sums, out, add, other=None):
+        """out = sums, rows of variables, or with `add` out = other + sums.
+
+        Args:
+            out, other: (address, bytes between rows); other: None: out itself.
+        """
         builder = self.builder
-        places = [
-            (place, self.moved(self.moved(out, i, out_row), j, VECTOR_BYTES))
-            for i, row in enumerate(sums)
+        with builder.if_then(builder.icmp_signed("!=", add, add.type(0))):
+            for place, address in self._places(sums, other or out):
+                builder.store(builder.fadd(self.load(address), builder.load(place)), place)
+        for place, address in self._places(sums, out):
+            self.store(builder.load(place), address)
+
+    def _places(self, sums, matrix):
+        """(Variable, where it stands in a matrix) of each of the sums."""
+        first, row_bytes = matrix
+        rows = [self.moved(first, i, row_bytes) for i in range(len(sums))]
+        return [
+            (place, self.moved(first, j, VECTOR_BYTES))
+            for row, first in zip(sums, rows, strict=True)
             for j, place in enumerate(row)
         ]
-        with builder.if_then(builder.icmp_signed("!=", add, add.type(0))):
-            for place, address in places:
-                builder.store(builder.fadd(self.load(address), builder.load(place)), place)
-        for place, address in places:
-            self.store(builder.load(place), address)
+
+    def put_totals(self, vectors, out, adds):
+        """out = the vectors' numbers, side by side, or += where `adds` is true."""
+        builder = self.builder
+        for vector in vectors:
+            place = self.at(out, vector.type)
+            before = builder.load(place)
+            before.align = self.bytes
+            vector = builder.fadd(vector, builder.select(adds, before, ir.Constant(vector.type, None)))
+            builder.store(vector, place).align = self.bytes
+            out = self.moved(out, vector.type.count, self.bytes)
 
     def variable(self):
         """A vector that changes; registers, in the end. Zero now."""
@@ -162,10 +204,11 @@ def packed_tile(least, most):
         rows: how many.
         tile: address of the rows, all of them at each term: (terms, rows), see `pack_tile`.
         panel: address of the panel (terms, `panel_width`).
-        ahead: address of what is fetched meanwhile: FETCHED lines of the caches for each UNROLLED terms. The machine
-            does not see which panel is next, and large weights are in the third cache.
-        terms: that are added up. out, out_row: address of the result, and bytes between its rows.
-        add: add to out. Each call adds up its terms before, which keeps rounding errors small.
+        ahead: address of what is fetched meanwhile: a line of the caches for each UNROLLED terms. The machine does not
+            see which panel is next, and large weights are in the third cache.
+        terms, chain: how many, and of how many a sum is made; these are added up, which keeps rounding errors small.
+        out, out_row: address of the result, and bytes between its rows. add: add to out, to which the sums are added
+            one after another.
     """
 
     def generate(context, builder, signature, arguments):
@@ -184,16 +227,47 @@ def packed_tile(least, most):
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, rows, tile, panel, ahead, terms, out, out_row, add):
-        return types.void(zero, *[types.intp] * 7, types.boolean), generate
+    def product(typing_context, zero, rows, tile, panel, ahead, terms, chain, out, out_row, add):
+        return types.void(zero, *[types.intp] * 8, types.boolean), generate
 
     return product
 
 
-def _write_tile(v, rows, tile, panel, ahead, terms, out, out_row, add):
-    """Write what `packed_tile` does with so many rows."""
+def _write_tile(v, rows, tile, panel, ahead, terms, chain, out, out_row, add):
+    """Write what `packed_tile` does with so many rows.
+
+    Between two chains their sum is in memory of the function's own: the first cache has it, where rows of out, some KB
+    apart, get into each other's way.
+    """
     builder = v.builder
     sums = [[v.variable() for _ in range(2)] for _ in range(rows)]
+    total = builder.ptrtoint(own_memory(builder, v.type, 2 * rows), INT), INT(2 * VECTOR_BYTES)
+    last = builder.sdiv(builder.sub(terms, INT(1)), chain)  # 0, too, where there are no terms
+    with cgutils.for_range(builder, builder.add(last, INT(1))) as loop:
+        begins, ends = (builder.icmp_signed("==", loop.index, number) for number in (INT(0), last))
+        start = builder.mul(loop.index, chain)
+        left = builder.sub(terms, start)
+        count = builder.select(builder.icmp_signed("<", left, chain), left, chain)
+        with builder.if_then(ends):  # a store would wait for a line far away, and so would all after it
+            for i in range(rows):
+                for j in range(2 * VECTOR_BYTES // LINE):
+                    v.fetch(v.moved(v.moved(out, i, out_row), j, LINE))
+        at = v.moved(tile, start, rows * v.bytes), v.moved(panel, start, 2 * VECTOR_BYTES)
+        _add_chain(v, sums, at, v.moved(ahead, builder.sdiv(start, INT(UNROLLED)), LINE), count)
+        before, after = (
+            [builder.select(of_out, one, other) for one, other in zip((out, out_row), total, strict=True)]
+            for of_out in (begins, ends)
+        )
+        v.put_sums(sums, after, builder.or_(add, builder.not_(begins)), before)
+
+
+def _add_chain(v, sums, at, ahead, terms):
+    """sums = the products of so many terms: rows of a tile times a panel, which begin at two addresses."""
+    builder, rows = v.builder, len(sums)
+    (tile, panel), zero = at, ir.Constant(v.type, None)
+    for row in sums:
+        for place in row:
+            builder.store(zero, place)
 
     def add_products(place, number):  # of the term so many after that at `place`
         first = v.moved(v.moved(panel, place, 2 * VECTOR_BYTES), number, 2 * VECTOR_BYTES)
@@ -202,20 +276,15 @@ def _write_tile(v, rows, tile, panel, ahead, terms, out, out_row, add):
         for i in range(rows):
             v.add_products(sums[i], v.same(v.moved(factors, i, v.bytes)), b)
 
-    for i in range(rows):  # while the products are made; a store would wait for the line, and so would all after it
-        for j in range(2 * VECTOR_BYTES // LINE):
-            v.fetch(v.moved(v.moved(out, i, out_row), j, LINE), to_write=True)
     groups = builder.sdiv(terms, INT(UNROLLED))
     with cgutils.for_range(builder, groups) as loop:
-        for line in range(FETCHED):
-            v.fetch(v.moved(v.moved(ahead, loop.index, FETCHED * LINE), line, LINE))
+        v.fetch(v.moved(ahead, loop.index, LINE))
         place = builder.mul(loop.index, INT(UNROLLED))
         for number in range(UNROLLED):
             add_products(place, number)
     done = builder.mul(groups, INT(UNROLLED))
     with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
         add_products(builder.add(done, loop.index), 0)
-    v.put_sums(sums, out, out_row, add)
 
 
 def tile_product(rows, panels):
@@ -240,7 +309,7 @@ def tile_product(rows, panels):
                 b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
             for i in range(rows):
                 v.add_products(sums[i], v.same(v.moved(v.moved(a, i, a_row), loop.index, v.bytes)), b)
-        v.put_sums(sums, out, out_row, add)
+        v.put_sums(sums, (out, out_row), add)
         return context.get_dummy_value()
 
     @intrinsic
@@ -250,45 +319,55 @@ def tile_product(rows, panels):
     return product
 
 
-def dot_tile(rows, columns):
-    """A function for compiled code: out (rows, columns) = a bᵀ, or +=, where both have their terms side by side.
+def dot_tiles(rows, columns, fetches=False):
+    """A function for compiled code: out (rows, count * columns) = a bᵀ, or +=, where both have their terms side by
+    side.
 
-    Each product of two rows adds up as many sums as a vector has numbers, which are added up in the end.
+    Each product of two rows adds up as many sums as a vector has numbers, which are added up in the end: those of a row
+    of a and so many columns together.
+
+    Args:
+        fetches: the next tile's rows of b, as these come from the third cache: a tenth faster there, elsewhere slower.
 
     Args of the function:
-        a, a_row; b, b_row; out, out_row: addresses, and bytes between rows. terms: of a row. add: add to out.
+        a, a_row; b, b_row; out, out_row: addresses, and bytes between rows. count: of tiles, so many `columns` each.
+        terms: of a row. add: add to out.
     """
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
-        _, a, a_row, b, b_row, terms, out, out_row, add = arguments
+        _, a, a_row, b, b_row, count, terms, out, out_row, add = arguments
         sums = [[v.variable() for _ in range(columns)] for _ in range(rows)]
+        adds, whole = builder.icmp_signed("!=", add, add.type(0)), builder.sdiv(terms, INT(v.length))
+        done, tile_bytes = builder.mul(whole, INT(v.length)), builder.mul(b_row, INT(columns))
 
-        def add_products(at, load):
+        def add_products(tile, at, load):
             of_a = [load(v.moved(v.moved(a, i, a_row), at, v.bytes)) for i in range(rows)]
             for j in range(columns):
-                of_b = load(v.moved(v.moved(b, j, b_row), at, v.bytes))
+                place = v.moved(v.moved(tile, j, b_row), at, v.bytes)
+                of_b = load(place)
+                if fetches:
+                    v.fetch(builder.add(place, tile_bytes), soon=True)
                 for i in range(rows):
                     builder.store(v.multiply_add(of_a[i], of_b, builder.load(sums[i][j])), sums[i][j])
 
-        whole = builder.sdiv(terms, INT(v.length))
-        with cgutils.for_range(builder, whole) as loop:
-            add_products(builder.mul(loop.index, INT(v.length)), v.load)
-        done = builder.mul(whole, INT(v.length))
-        with builder.if_then(builder.icmp_signed("<", done, terms)):
-            left = builder.sub(terms, done)
-            add_products(done, lambda address: v.load_first(address, left))
-        for i in range(rows):
-            for j in range(columns):
-                place = v.at(v.moved(v.moved(out, i, out_row), j, v.bytes), v.number)
-                total = v.sum(builder.load(sums[i][j]))
-                before = builder.select(builder.icmp_signed("!=", add, add.type(0)), builder.load(place), v.number(0))
-                builder.store(builder.fadd(total, before), place)
+        with cgutils.for_range(builder, count) as loop:
+            tile = v.moved(b, loop.index, tile_bytes)
+            for place in chain(*sums):
+                builder.store(ir.Constant(v.type, None), place)
+            with cgutils.for_range(builder, whole) as vectors:
+                add_products(tile, builder.mul(vectors.index, INT(v.length)), v.load)
+            with builder.if_then(builder.icmp_signed("<", done, terms)):
+                left = builder.sub(terms, done)
+                add_products(tile, done, lambda address: v.load_first(address, left))
+            for i in range(rows):
+                first = v.moved(v.moved(out, i, out_row), loop.index, columns * v.bytes)
+                v.put_totals(v.sums([builder.load(place) for place in sums[i]]), first, adds)
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, a, a_row, b, b_row, terms, out, out_row, add):
-        return types.void(zero, *[types.intp] * 7, types.boolean), generate
+    def product(typing_context, zero, a, a_row, b, b_row, count, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 8, types.boolean), generate
 
     return product
 

@@ -147,14 +147,9 @@ def make_backward(cell, tile, inputs, drops, masked=False):
             owned, split, working, own[BLOCK.stage_warps], reads_dy, mask, rows[3], options, noise_row,
             own[BLOCK.trouble],
         )  # fmt: skip
-        words, fragments = (
-            within_step.words[place] if has_sums else (),
-            Fragments(registers, weights, matrix_of(part)),
-        )
-        own_dah, of_warp = (
-            dah[place] if has_products else (),
-            OfWarp(fragments, loaded, share, exchanged) if shares_warps else (),
-        )
+        words, own_dah = within_step.words[place] if has_sums else (), dah[place] if has_products else ()
+        fragments = Fragments(registers, weights, matrix_of(part))
+        of_warp = OfWarp(fragments, loaded, share, exchanged) if shares_warps else ()
         of_stages = Exchanged(words, sums, own_dah, of_warp, Patience(1, limit, trouble)) if gathers else ()
         if projects:
             outputs = Outputs(outputs_owned, Rows(within_step.projected[place], width, unit0))

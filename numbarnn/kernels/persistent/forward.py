@@ -12,8 +12,8 @@ Every block owns some units of one layer and direction, keeps their weights on t
 
 Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`), so layer l + 1 follows one
 step behind layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
-cooperative. A cell (`numbarnn.cells`) has A gates of h Rᵀ and G of x Wᵀ; where A is 0 and there are no stages, blocks
-of a layer do not wait for each other.
+cooperative. A cell (`numbarnn.cells`) has A gates of ah, those of its stages among them, and G of ax; where A is 0 and
+there are no stages, blocks of a layer do not wait for each other.
 
 Which block does what stands in two tables (`columns`). A block that waits in vain reports where (`trouble`) and leaves,
 and so do all others as soon as they wait. What a cell or a call does not have is an empty tuple in place of its arrays.

@@ -35,7 +35,8 @@ def make_product(tile):
     octets, strips = tile.octets, tile.rows // STRIP
     gathered, row_stride, zero = tile.gathered, tile.row_stride, np.float32(0)
     store_pair, backward = ptx.store_shared_pair, tile.backward
-    put = _make_put(tile)
+    # By this instruction all places are one address and constants; an index in brackets may count from the end.
+    put = ptx.store_shared
 
     multiply = tuple(
         in_turn(
@@ -72,18 +73,6 @@ def make_product(tile):
         return done
 
     return SimpleNamespace(load=_make_load(tile), step=jit(step, BACKEND))
-
-
-def _make_put(tile):
-    """A device function put(shared, at, value). Where weights are streamed registers are short: by this instruction all
-    places are one address and constants, while an index in brackets may count from the end."""
-    if tile.streamed_chunks:
-        return ptx.store_shared
-
-    def put(shared, at, value):
-        shared[at] = value
-
-    return jit(put, BACKEND)
 
 
 @cache

@@ -52,13 +52,13 @@ def make_sums(tile, count, ranges):
         return jit(lambda shared, at, begin, end: (), BACKEND)
     rest, warps, units, between = make_sums(tile, count - 1, ranges), tile.warps, tile.units, tile.between_warps
     zero = np.dtype(compute_dtype(tile.dtype)).type(0)
-    index = make_index(bool(tile.streamed_chunks or tile.for_stages or tile.projects))
 
     def sums(shared, at, begin, end):
         total = zero
         for warp in range(warps):
             if not ranges or (begin <= warp and warp < end):
-                total += shared[index(at + warp * between)]
+                # Known not to count from the end, all places are one address and constants: fewer registers.
+                total += shared[np.uint64(at + warp * between)]
         return (total, *rest(shared, at + units, begin, end))
 
     return jit(sums, BACKEND)
@@ -66,7 +66,6 @@ def make_sums(tile, count, ranges):
 
 @cache
 def make_index(short):
-    """A device function index(number): a place in memory. Where registers are short, as where weights are streamed, the
-    cell has stages or h is a projection, it is known not to count from the end: all places are then one address and
-    constants."""
+    """A device function index(number): a place in memory. Where registers are short, as where the cell has stages or h
+    is a projection, it is known not to count from the end: all places are then one address and constants."""
     return jit((lambda number: np.uint64(number)) if short else (lambda number: number), BACKEND)

@@ -2,6 +2,13 @@
 
 An estimate is of one step: bytes over bandwidth, multiply-adds over rate, sums and the exchange. The numbers that it is
 made of, and the records that those are from, are in `numbarnn.schedules.calibration`.
+
+Clusters of C blocks that share their units and split the columns would each read a C-th of what is exchanged, and add C
+partial sums through each other's shared memory. They are not built. Estimated for the recorded problems from H = 768 on
+(barrier and trip 0.52 µs a turn, as measured, bench/results/probe.json; 11 to 20 bytes per nanosecond and block) they
+lose everywhere forward, where the partial sums of all gates are added. Backward pairs spare 6 to 11 % of training where
+LSTM has H = 1024: in halves larger blocks spare that without them (`tilings.MIXED_GAIN`), in float32 nothing else does.
+Of clusters of 4 an H200 holds 31 with one block on an SM, too few for 128 blocks.
 """
 
 from dataclasses import dataclass

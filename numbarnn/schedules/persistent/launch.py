@@ -9,7 +9,7 @@ from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.costs import Estimate, steps_in_all, tiling_us
 
 # What is said of a launch whose blocks multiply the input of its first layer, the number of which is left open.
-GIVEN = "with the input's product of layer {} within the steps"
+GIVEN = "with the input's product of layer {} in the steps"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from numbarnn.common.precision import compute_dtype, itemsize
 from numbarnn.kernels.persistent.tile import STRIP, Tile
 
 # Of a thread, in blocks of up to 8 warps and in larger ones: words that it loads at once (few, too, where the cell has
-# stages), and registers that are not weights, words or sums.
+# sums over units, or further products and weights in several places); registers that are not weights, words or sums.
 WORDS_ON_THE_WAY = (32, 16)
 OTHER_REGISTERS = (104, 60)
 # Besides these in mixed tiles: where fragments come from shared memory while others stay, and where they are streamed.
@@ -81,9 +81,10 @@ class Way:
         return min(1 + (free - one) // self.more_bytes, self.streamed.chunks)
 
 
-def ways(plain):
-    """Each `Way` of a tile, whose weights on their way may find no registers (`mixed_tile`)."""
-    most = WORDS_ON_THE_WAY[plain.warps > 8] // 4
+def ways(plain, few=False):
+    """Each `Way` of a tile, whose weights on their way may find no registers (`mixed_tile`); few: it loads fewer words
+    at once, as the cell has further products, whose code takes registers too."""
+    most = WORDS_ON_THE_WAY[plain.warps > 8 or few] // 4
     for octets in range(plain.octets, 0, -1):
         for gathered in (8, 4, 2, 1):
             if gathered <= most // octets:

@@ -77,13 +77,13 @@ def projection_kind(cell):
 
 
 def _parts(cell):
-    """(kind, gates) of each product with rows of R."""
+    """(kind, gates) of each product with rows of R: that with h, then those of stages."""
     stages = [len(cell.stages[stage].gates) for stage in cell.product_stages]
     return [(RECURRENT, cell.num_recurrent)] * (cell.num_recurrent > 0) + [*enumerate(stages, STAGE)]
 
 
 def _whole_source(sizes, backward, kind, gates):
-    """sizes: of the layer (H, width of h)."""
+    """The one source of one of them: all columns, backward of each gate; sizes: of the layer (H, width of h)."""
     hidden, width = sizes
     columns = gates * hidden if backward else width if kind == RECURRENT else hidden
     return [Source(kind, 0, columns, columns)]

@@ -222,21 +222,8 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
             ),
         )
     if source.kind >= STAGE:
-        cell, product = problem.cell, source.kind - STAGE
-        stage = cell.product_stages[product]
-        return Warp(
-            kind=source.kind,
-            operand=given + launch.tile.given + blocks.layer * D + blocks.direction,
-            width=cell.num_products * hidden,
-            column=product * hidden + first,
-            columns=count,
-            weights=place.R + (cell.first_of_stage(stage) * hidden + blocks.unit) * hidden + first,
-            units=blocks.units,
-            rows_per_unit=len(cell.stages[stage].gates),
-            gate_stride=hidden * hidden,
-            unit_stride=hidden,
-            column_stride=1,
-        )
+        operand = given + launch.tile.given + blocks.layer * D + blocks.direction
+        return _stage_warp(problem.cell, source.kind - STAGE, operand, place.R, blocks, (first, count))
     return Warp(
         kind=source.kind,
         operand=given if source.kind == GIVEN else blocks.layer - 1 + (layers if problem.dropping else 0),
@@ -250,6 +237,29 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
         rows_per_unit=problem.cell.num_gates,
         gate_stride=hidden * inputs,
         unit_stride=inputs,
+        column_stride=1,
+    )
+
+
+def _stage_warp(cell, product, operand, R, blocks, columns):
+    """The rows of `warps` of a product stage, forward: it reads what the step itself has published.
+
+    Args:
+        product: its number among the product stages. R: where the layer's begins.
+        columns: the first, and how many.
+    """
+    hidden, (first, count), stage = blocks.hidden, columns, cell.product_stages[product]
+    return Warp(
+        kind=STAGE + product,
+        operand=operand,
+        width=cell.num_products * hidden,
+        column=product * hidden + first,
+        columns=count,
+        weights=R + (cell.first_of_stage(stage) * hidden + blocks.unit) * hidden + first,
+        units=blocks.units,
+        rows_per_unit=len(cell.stages[stage].gates),
+        gate_stride=hidden * hidden,
+        unit_stride=hidden,
         column_stride=1,
     )
 

@@ -20,18 +20,19 @@ from numbarnn.schedules.persistent.shares import BlockSize
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
-# Whether weights are in several places, in this order: it is tried only where no place has room for all of them, as no
-# device has been asked how long it takes.
-MIXED = (False, True)
+# Of a step's time backward, what a layer's weights in registers and in shared memory together must spare where one of
+# these has room for all of them: blocks may be larger then, and read less in all of what is exchanged, which bounds
+# such steps. No device has been asked. Clusters of blocks would read less, too: see `costs`.
+MIXED_GAIN = 0.12
 MAX_PARAMETER_BYTES = 4096  # of a kernel launch
 STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
 # Where numbers are split in two, whose parts take registers too: most warps, most rows with 8 and with 16 sequences at
 # once. Found by compiling for sm_90, as nothing may be spilled.
 WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
-# Of a thread, for the exchanges of a cell's stages, and more where some are products, or h is a projection, of which
-# backward keeps more; most warps of a block then, likewise.
-REGISTERS_IF_STAGED, REGISTERS_IF_MULTIPLIED, WARPS_IF_STAGED = 64, 16, 8
-REGISTERS_IF_PROJECTED = (16, 40)  # forward, backward
+# Of a thread, for the exchanges of a cell's stages, and for those of a projection forward and backward; most warps of a
+# block then, likewise.
+REGISTERS_IF_STAGED, REGISTERS_IF_PROJECTED, WARPS_IF_STAGED = 64, (16, 40), 8
+CHUNKS_IF_STAGED = 20  # of the tensor cores' weights, most that may all be in shared memory, likewise
 
 
 class DoesNotFit(RuntimeError):
@@ -97,15 +98,28 @@ def best_tiling(sizes, profile, first, last, backward, given=False):
     """The `Launch` whose tiling is taken to be the fastest, for any T, and without an estimate."""
     part = _part(sizes._replace(batch=0), profile, first, last, backward, given)
     cuts = _slices(sizes.batch)
-    for mixed in MIXED:
-        found = min(_fitting(part, cuts, mixed), key=itemgetter(0), default=None)
-        if found is not None:
-            us, tile, blocks, (slices, sequences) = found
-            shared_bytes = tile.shared_bytes(sequences, sizes.cell.num_states)
-            return Launch(
-                first, last, tile, blocks, slices, sequences, shared_bytes, None, 0, sizes.directions, backward, us
-            )
-    raise DoesNotFit(_refusal(sizes, part, _closest(part, cuts[0])))
+    found = _fastest(part, cuts)
+    if found is None:
+        raise DoesNotFit(_refusal(sizes, part, _closest(part, cuts[0])))
+    us, tile, blocks, (slices, sequences) = found
+    shared_bytes = tile.shared_bytes(sequences, sizes.cell.num_states)
+    return Launch(first, last, tile, blocks, slices, sequences, shared_bytes, None, 0, sizes.directions, backward, us)
+
+
+def _fastest(part, cuts):
+    """That of `_fitting` which is taken to be the fastest; None if none fits."""
+    microseconds = itemgetter(0)
+    in_one_place = min(_fitting(part, cuts, False), key=microseconds, default=None)
+    mixed = _fitting(part, cuts, True)
+    if in_one_place is None:
+        return min(mixed, key=microseconds, default=None)
+    # More layers would share a launch than records say is worth it. Forward compiling for sm_90 has spilled registers,
+    # and for sm_80 where a warp has to leave chunks out.
+    if not part.backward or part.last > part.first + 1:
+        return in_one_place
+    mixed = (one for one in mixed if one[1].resident == "registers+shared" and one[1].whole)
+    best = min(mixed, key=microseconds, default=in_one_place)
+    return best if best[0] < (1 - MIXED_GAIN) * in_one_place[0] else in_one_place
 
 
 def _fitting(part, cuts, mixed):
@@ -169,7 +183,7 @@ def _closest(part, cut):
     blocks = part.blocks_of[units] * slices
     if blocks > most:
         return f"{units} units per block make {blocks} blocks, for {most} SMs"
-    found = _tiles(part, BlockSize(units, warps, part.given), sequences, MIXED[-1])
+    found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed=True)
     if isinstance(found, str):
         return found
     needed = min(shared_bytes for _, shared_bytes in found) + part.state_bytes(units, sequences)
@@ -217,14 +231,19 @@ def _tiles(part, size, sequences, mixed):
 def _whole(part, size, octets):
     """`_tiles` whose weights are all in one place, of blocks with 8 sequences at most (1) or more (2)."""
     plain = _plain_tile(part, size, octets)
-    return plain if isinstance(plain, str) else (_with_chain(part, whole_tile(plain, _room_beside(part))),)
+    if isinstance(plain, str):
+        return plain
+    tile = whole_tile(plain, _room_beside(part))
+    if tile.for_stages and tile.math != "fma" and tile.shared_chunks > CHUNKS_IF_STAGED:
+        return f"{tile.shared_chunks} chunks of weights in shared memory leave a cell with stages too few registers"
+    return (_with_chain(part, tile),)
 
 
 @lru_cache(maxsize=4096)
 def _ways(part, size, octets):
     """The `residence.Way`s of `_tiles` whose weights may be in several places, likewise."""
     plain = _plain_tile(part, size, octets)
-    return plain if isinstance(plain, str) else tuple(ways(plain))
+    return plain if isinstance(plain, str) else tuple(ways(plain, part.sizes.cell.num_products > 0))
 
 
 @lru_cache(maxsize=4096)
@@ -326,10 +345,9 @@ def parameter_bytes(problem, layers, backward):
 
 def room_of(profile, sequences, sizes, backward, num_per_unit):
     """The `Room` of a block on a device, of `Sizes` or a `Problem`."""
-    cell = sizes.cell
-    for_stages = REGISTERS_IF_STAGED * (len(cell.stages) > 0) + REGISTERS_IF_MULTIPLIED * (cell.num_products > 0)
-    for_stages += REGISTERS_IF_PROJECTED[backward] * (sizes.projection > 0)
-    shared_bytes = profile.shared_bytes - STATIC_SHARED_BYTES
+    cell, shared_bytes = sizes.cell, profile.shared_bytes - STATIC_SHARED_BYTES
+    for_stages = REGISTERS_IF_STAGED if cell.stages else 0
+    for_stages += REGISTERS_IF_PROJECTED[backward] if sizes.projection else 0
     return Room(profile.registers, shared_bytes, sequences, cell.num_states, num_per_unit, for_stages)
 
 
