@@ -17,6 +17,7 @@ from numbarnn.kernels.persistent import (
     forward,
     mma,
     products,
+    projection,
     warp_parts,
     weights,
     within,
@@ -26,7 +27,7 @@ from numbarnn.kernels.persistent import (
 
 MODULES = (
     exchange, warp_parts, weights, fma, mma, products, block, across, within, within_forward, within_backward,
-    forward, backward,
+    projection, forward, backward,
 )  # fmt: skip
 
 

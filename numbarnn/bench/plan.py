@@ -173,15 +173,19 @@ def print_launches(problem, launches):
         for launch in launches
     ]  # fmt: skip
     report.print_table("Launches", columns, rows, right={*columns} - {"launch", "by"})
-    columns = ["layer", "blocks per direction", "units", "slice of R", "slice of W", "KiB per block", "MiB", "in"]
+    homes = [one for launch in launches for one in residences(problem, launch)]
+    of_hr = ["slice of W_hr"] if problem.projection else []
+    columns = ["layer", "blocks per direction", "units", "slice of R", "slice of W", *of_hr]
+    columns += ["KiB per block", "MiB", "in"]
     rows = [
         [
-            one.layer, one.blocks, one.units, _shape(one.R), _shape(one.W), f"{one.block_bytes / 1024:.1f}",
+            one.layer, one.blocks, one.units, _shape(one.R), _shape(one.W),
+            *[_shape(one.W_hr)] * len(of_hr), f"{one.block_bytes / 1024:.1f}",
             f"{one.total_bytes / 2**20:.2f}", one.home,
         ]
-        for launch in launches for one in residences(problem, launch)
+        for one in homes
     ]  # fmt: skip
-    report.print_table("Weights and where they are", columns, rows, right=columns[:7])
+    report.print_table("Weights and where they are", columns, rows, right=columns[:-1])
     parts = ("exchange", "read", "multiply", "add")
     parts += ("within",) if any(launch.estimate.rounds for launch in launches) else ()
     parts += ("stream",) if any(launch.tile.streamed_chunks for launch in launches) else ()

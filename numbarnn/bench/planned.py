@@ -2,8 +2,8 @@
 
 There are as many persistent kernels as there are tiles. These are those of a few problems, which between them have
 every dtype, every way to multiply, every built-in cell, cells with fewer gates of ah than of ax or none, cells with
-sums over units or further products, one layer and several, one direction and two, aligned rows and others. And the one
-that is there to be read.
+sums over units or further products, projections, one layer and several, one direction and two, aligned rows and others.
+And the one that is there to be read.
 """
 
 from functools import cache
@@ -57,6 +57,8 @@ PROBLEMS = (
     problem(layer_norm_lstm, "float32", (512,), 64),
     problem(layer_norm_gru, "float16", (512, 512), 16),
     problem("gru_reset_before", "float16", (512,), 16),  # and what a further product multiplies
+    problem("lstm", "float16", (512,), 64, projection=256, padded=True),  # and what a projection does
+    problem("lstm", "float32", (64, 64), 8, dropout=0.2, projection=32),
 )
 SM_90_PROBLEMS = (problem("rnn_tanh", "float16", (4096,), 64),)  # of 32 MiB, which an A100 does not hold
 
@@ -94,7 +96,8 @@ def persistent_kernel(problem, launch):
     c = (sums,) * layers if cell.num_private else ()
     words = (np.zeros(1, np.int64),) * (places if cell.num_sums else 0)
     vectors = (numbers,) * (places if cell.num_products and not launch.backward else 0)
-    within = WithinStep(words, (sums,) * (places if cell.num_sums and problem.training else 0), vectors)
+    projected = (numbers,) * ((places if launch.backward else layers) if problem.projection else 0)
+    within = WithinStep(words, (sums,) * (places if cell.num_sums and problem.training else 0), vectors, projected)
     if launch.backward:
         kernel = backward.make_backward(cell, launch.tile, *options)
         dah = (numbers,) * (places if cell.num_ah else 0)
@@ -123,6 +126,7 @@ def _words(problem, launch):
     layers = launch.layer_range
     words = [] if len(layers) == problem.layers else [f"layer{'_'.join(map(str, layers))}_of"]
     words += [f"h{'_'.join(map(str, problem.hidden_sizes))}", f"b{problem.batch}"]
+    words += [f"proj{problem.projection}"] if problem.projection else []
     words += ["bidirectional"] if problem.directions == 2 else []
     words += ["dropout"] if problem.dropping else []
     words += ["masked"] if problem.masked else []

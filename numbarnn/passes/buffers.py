@@ -151,7 +151,7 @@ BACKWARD = (
     Row("dah", "place", "T, B, A * H", "storage", "steps launch", "tape", "of h Rᵀ", "not cell.same_gradient"),
     Row("d_per_unit", "place", "T, B, V * H", "storage", "steps launch", "tape", "of the parameters per unit",
         "cell.per_unit"),
-    Row("dht", "place", "T, B, P", "storage", "steps", "tape", "all of the gradient of h", "p.projection"),
+    Row("dht", "place", "T, B, P", "storage", "steps launch", "tape", "all of the gradient of h", "p.projection"),
     Row("dm", "place", "B, H", "state", "steps", "steps", "of m of one step", "p.projection"),
     Row("d_v", "place", "B, S * H", "state", "steps", "steps", "of v of one step", "cell.num_products"),
     WORDS,

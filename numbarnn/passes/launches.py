@@ -24,12 +24,13 @@ def bind_forward(work, launch):
     dropped = [work.input(layer) for layer in layers[1:]] if several and drops else []
     given = [work.input(layers[0])] if launch.tile.given else []
     ax = [work.ax[layers[0], direction] for direction in range(0 if given else problem.directions)]
+    m = [work.m[layer] for layer in layers if problem.projection]
     arrays = (
         [work.h[layer] for layer in layers],
         dropped + given,
         [work.c[layer] for layer in layers if cell.num_private],
         [work.gates[place] for place in launch.places] if keeps else ax,
-        _within(work, launch, work.sums if problem.training else {}, _vectors(work, launch)),
+        _within(work, launch, work.sums if problem.training else {}, _vectors(work, launch), m),
     )
 
     def make_kernel(tile):
@@ -38,6 +39,7 @@ def bind_forward(work, launch):
     aligned = all(work.engine.address(x) % PIECE_BYTES == 0 for x in given)
     launch = launch if aligned else replace(launch, tile=replace(launch.tile, aligned=False))
     exchanged = [*map(work.output, layers), *dropped, *_words(work, launch), *_vectors(work, launch)]
+    exchanged += [of_layer[1:-1] for of_layer in m]
     return _bound(work, work, launch, make_kernel, exchanged, arrays)
 
 
@@ -47,11 +49,13 @@ def bind_backward(work, launch):
     # Without those of a cell that has no ah; where both are the same, once.
     dah = [work.dah[place] for place in places if cell.num_ah]
     dax = [work.dax[place] for place in places if not cell.same_gradient]
+    dht = [work.dht[place] for place in places if work.problem.projection]
+    h = tape.m if dht else tape.h  # what the cells' equations gave
     dh, dc = (list(parts) for parts in zip(*(work.state_gradients(*place) for place in places), strict=True))
     arrays = (
         dah,
         dax,
-        ([tape.h[layer] for layer in layers], [tape.c[layer] for layer in layers if cell.num_private]),
+        ([h[layer] for layer in layers], [tape.c[layer] for layer in layers if cell.num_private]),
         [tape.gates[place] for place in places if cell.num_saved],
         (
             work.dy_of(launch.last - 1),
@@ -59,13 +63,13 @@ def bind_backward(work, launch):
             dc if cell.num_private else [],
             [work.d_per_unit[place] for place in places if cell.per_unit],
         ),
-        _within(work, launch, tape.sums),
+        _within(work, launch, tape.sums, projected=dht),
     )
 
     def make_kernel(tile):
         return backward.make_backward(cell, tile, *variant(work.problem, launch))
 
-    return _bound(work, tape, launch, make_kernel, [*dah, *dax, *_words(work, launch)], arrays)
+    return _bound(work, tape, launch, make_kernel, [*dah, *dax, *dht, *_words(work, launch)], arrays)
 
 
 def _words(work, launch):
@@ -78,9 +82,10 @@ def _vectors(work, launch):
     return [work.v[place] for place in launch.places if work.problem.cell.num_products]
 
 
-def _within(work, launch, sums, vectors=()):
+def _within(work, launch, sums, vectors=(), projected=()):
     """The `WithinStep` of a launch; sums: place -> those that are kept, or to be kept."""
-    return WithinStep(_words(work, launch), [sums[place] for place in launch.places if place in sums], vectors)
+    kept = [sums[place] for place in launch.places if place in sums]
+    return WithinStep(_words(work, launch), kept, vectors, projected)
 
 
 def _bound(work, tape, launch, make_kernel, exchanged, arrays):
@@ -144,4 +149,5 @@ def _are_aligned(engine, array, places):
     """Whether all matrices that kernels keep begin at multiples of 16 bytes: in an array that is a view, or has
     parameters of odd sizes before them, they need not."""
     first, size = engine.address(array), array.dtype.itemsize
-    return all((first + at * size) % 16 == 0 for place in places.values() for at in (place.W, place.R) if at >= 0)
+    starts = [at for place in places.values() for at in (place.W, place.R, place.W_hr) if at >= 0]
+    return all((first + at * size) % 16 == 0 for at in starts)

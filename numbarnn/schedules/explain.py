@@ -97,6 +97,7 @@ class Residence(NamedTuple):
     R, W       (rows, columns) of a block's slice of the recurrent weights; of the input's, forward its own, backward
                those of the layer above; None where it multiplies none: they do not exist, or a product over all steps
                takes their place
+    W_hr       likewise of a projection's, of a block that has outputs
     block_bytes, total_bytes     of one block, and of all blocks of the layer; with the rows of zeros of the smaller one
     home       where they are: "registers", "shared memory", or several places with how much is in each
     """
@@ -106,12 +107,14 @@ class Residence(NamedTuple):
     units: int
     R: tuple[int, int] | None
     W: tuple[int, int] | None
+    W_hr: tuple[int, int] | None
     block_bytes: int
     total_bytes: int
     home: str
 
     def __str__(self):
-        slices = [f"{shape[0]} x {shape[1]} of {name}" for name, shape in (("R", self.R), ("W", self.W)) if shape]
+        matrices = ("R", self.R), ("W", self.W), ("W_hr", self.W_hr)
+        slices = [f"{shape[0]} x {shape[1]} of {name}" for name, shape in matrices if shape]
         return (
             f"layer {self.layer}: {self.blocks} blocks per direction, {self.units} units each; "
             f"{' and '.join(slices) or 'no weights'}, "
@@ -121,20 +124,23 @@ class Residence(NamedTuple):
 
 def residences(problem, launch):
     """A `Residence` for each layer of a launch, in order."""
-    tile, found = launch.tile, []
+    tile, cell, found, projects = launch.tile, problem.cell, [], shares.projection_kind(problem.cell)
     stored = np.dtype(compute_dtype(tile.dtype)) if tile.math == "fma" else numpy_dtype(tile.dtype)
     for layer in range(launch.first, launch.last):
         sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
-        of_R = [source.columns for source in sources if source.kind not in (INPUT, GIVEN)]
+        of_hr = [source.columns for source in sources if problem.projection and source.kind == projects]
         of_W = [source.columns for source in sources if source.kind in (INPUT, GIVEN)]
-        rows, columns, hidden = tile.rows_per_unit * tile.units, sum(of_R + of_W), problem.hidden_sizes[layer]
-        R, W = _slice(launch, problem.cell.num_ah, of_R), _slice(launch, problem.cell.num_gates, of_W)
-        blocks = -(-hidden // tile.units) * launch.slices
+        of_R = [source.columns for source in sources if source.kind not in (INPUT, GIVEN)][: -1 if of_hr else None]
+        rows, hidden = tile.rows_per_unit * tile.units, problem.hidden_sizes[layer]
+        R, W, W_hr = (
+            _slice(launch, gates, columns)
+            for gates, columns in ((cell.num_ah, of_R), (cell.num_gates, of_W), (1, of_hr))
+        )
+        blocks, row_bytes = -(-hidden // tile.units) * launch.slices, sum(of_R + of_W + of_hr) * stored.itemsize
         found.append(
             Residence(
-                layer, blocks, tile.units, R, W,
-                rows * columns * stored.itemsize,
-                problem.directions * launch.slices * rows // tile.units * hidden * columns * stored.itemsize,
+                layer, blocks, tile.units, R, W, W_hr,
+                rows * row_bytes, problem.directions * launch.slices * rows // tile.units * hidden * row_bytes,
                 launch.home,
             )
         )  # fmt: skip
@@ -142,8 +148,8 @@ def residences(problem, launch):
 
 
 def _slice(launch, gates, columns):
-    """`Residence.R` or `.W`, of the columns of each product with it: forward each has rows of its own of all gates, of
-    the same columns; backward columns of its own."""
+    """`Residence.R`, `.W` or `.W_hr`, of the columns of each product with it: forward each has rows of its own of all
+    gates, of the same columns; backward columns of its own."""
     if not columns:
         return None
     units = launch.tile.units

@@ -109,7 +109,6 @@ def test_the_command_records_what_the_plan_says(traced):
     ([], ["--html FILE"]),
     (["--json", "X", "--stall", "1,2", "--schedule", "wavefront"], ["--stall", "'persistent'"]),
     (["--json", "X", "--stall", "4,2"], ["--stall 4,2", "4 layers"]),
-    (["--json", "X", "--cell", "projected_lstm"], ["schedule 'persistent'", "has no projections"]),
 ])  # fmt: skip
 def test_what_cannot_be_recorded_is_refused(arguments, words, tmp_path, cannot):
     path = tmp_path / "record.json"

@@ -161,7 +161,7 @@ def test_bad_arguments_name_what_came_and_what_was_expected(words, expected, ref
 
 
 def test_cells_of_the_library_and_of_files(answer, refused, tmp_path, capsys):
-    """By the names that `numbarnn cells` takes; what projects is not for one persistent launch."""
+    """By the names that `numbarnn cells` takes."""
     file = tmp_path / "mine.py"
     file.write_text(
         "import numbarnn as nr\n\n@nr.cell\ndef shares(x, h, p):\n"
@@ -176,7 +176,13 @@ def test_cells_of_the_library_and_of_files(answer, refused, tmp_path, capsys):
     found = answer(f"plan --cell {file}:twice --schedule persistent {rest}")
     assert (found["problem"]["cell"], found["passes"][0]["schedule"]) == ("twice", "persistent")
     found = answer(f"plan --cell projected_lstm --proj-size 32 {rest}")
-    assert found["passes"][0]["schedule"] != "persistent" and "P=32" in capsys.readouterr().out
+    (launch,) = found["passes"][0]["launches"]
+    assert (found["passes"][0]["schedule"], launch["estimate"]["rounds"]) == ("persistent", 1)
+    assert launch["weights"][0]["W_hr"] == [launch["cut"]["units"], 64]
+    said = capsys.readouterr().out
+    assert all(
+        words in said for words in ("P=32", " slice of W_hr ", "no device has timed its exchanges within a step")
+    )
     said = refused("plan", "--cell", f"{file}:plain", *rest.split())
     assert "put @numbarnn.cell above its equations; Cells there: shares, twice" in said
     capsys.readouterr()

@@ -16,7 +16,7 @@ from general_cells import GENERAL, UNEVEN
 from grouped_tiles import CHEAP, MIXED_TILES, TWO_LAYERS
 from numbarnn import cells, engines
 from numbarnn.bench import planned
-from numbarnn.cells.library import recurrent_highway
+from numbarnn.cells.library import projected_lstm, recurrent_highway
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import trouble
 from numbarnn.passes import launches
@@ -68,12 +68,17 @@ def test_refusals_name_numbers(hidden, profile, words, backward):
 @pytest.mark.parametrize(
     "cell, options, has",
     [
-        ("lstm", {"projection": 64}, "no projections, and 'lstm' has one here: use schedule='wavefront' or 'stepwise'"),
+        (
+            projected_lstm,
+            {"projection": 129},
+            "no projections to more numbers than a layer has units, and 'projected_lstm' has one of 128 units to 129 "
+            "here: use schedule='wavefront' or 'stepwise'",
+        ),
         (recurrent_highway(9), {}, "closest: 9 products for 8 warps. Use schedule='wavefront' or 'stepwise'"),
     ],
-    ids=("projection", "many products"),
+    ids=("wider than H", "many products"),
 )
-def test_refuses_projections_and_many_products(cell, options, has):
+def test_refuses_wide_projections_and_many_products(cell, options, has):
     problem = Problem(
         "cuda", cells.get(cell), "float32", 128, (128,), 1, 10, 16, True, profile=profiles.get("h200"), **options
     )
@@ -131,6 +136,7 @@ LARGE = [
     Case("lstm", T=25, B=64, I=512, hidden=(512,) * 4, dropout=0.3, dtype="float16"),
     Case("gru", T=25, B=64, I=512, hidden=(512,) * 4, dtype="bfloat16"),
     Case("lstm", T=8, B=128, I=1024, hidden=(1024,) * 3, dtype="float16"),
+    Case("lstm", T=25, B=64, I=512, hidden=(512,) * 2, proj_size=256, dropout=0.3, dtype="float16"),
 ]
 ODD = [
     Case("lstm", T=9, B=5, hidden=(33, 70, 20), directions=2, dropout=0.4),
@@ -143,6 +149,7 @@ ODD = [
     Case("rnn_tanh", T=5, B=9, hidden=(64, 72), directions=2, dtype="bfloat16"),
     Case("lstm", T=5, B=9, hidden=(64, 32), heads=4, directions=2, dropout=0.4, dtype="float16"),
     Case("rnn_tanh", T=5, B=3, hidden=(96,), heads=3),
+    Case("lstm", T=5, B=9, hidden=(64, 72), proj_size=40, directions=2, dropout=0.4, dtype="float16"),
 ]
 LARGE_AND_ODD = [*[pytest.param(case, marks=pytest.mark.real_gpu) for case in LARGE], *ODD]
 

@@ -11,14 +11,12 @@ SCHEDULES = ("stepwise", "wavefront", "persistent")
 
 
 def runs():
-    """Every recording and dtype, by schedules in turn, by each with `full`; projection is nothing for the persistent
-    one."""
+    """Every recording and dtype, by schedules in turn, by each with `full`."""
     turns = cycle(range(len(SCHEDULES)))
     for recording in vectors.read_all():
-        schedules = SCHEDULES[:2] if recording.options.get("proj_size") else SCHEDULES
         for dtype in recording.results:
-            usual = schedules[next(turns) % len(schedules)]
-            for schedule in schedules:
+            usual = SCHEDULES[next(turns)]
+            for schedule in SCHEDULES:
                 marks = [] if schedule == usual else pytest.mark.full
                 yield pytest.param(recording, dtype, schedule, marks=marks, id=f"{recording.name}-{dtype}-{schedule}")
 

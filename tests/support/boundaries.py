@@ -212,13 +212,11 @@ _CUDA = _KERNELS | {
 
 
 def _launches(case, backward):
-    """The persistent launches of a case in the simulator; none where the schedule refuses it."""
-    if case.proj_size:
-        return ()
+    """The persistent launches of a case in the simulator."""
     cell = own_cell(case.cell) if case.cell in TRACED_CELLS else cells.get(case.cell)
-    masks = {"padded": case.lengths is not None, "resets": case.resets}
+    options = {"padded": case.lengths is not None, "resets": case.resets, "projection": case.proj_size}
     sizes = case.input_size, case.hidden, case.D, case.T, case.B
-    problem = Problem("sim", cell, case.dtype, *sizes, True, case.dropout, profile=profiles.SIMULATOR, **masks)
+    problem = Problem("sim", cell, case.dtype, *sizes, True, case.dropout, profile=profiles.SIMULATOR, **options)
     return planner.plan_launches(problem, profiles.SIMULATOR, backward)
 
 

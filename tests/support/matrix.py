@@ -38,7 +38,6 @@ EXCLUDED = (  # values that do not go together: layers or schedules do not have 
     (NO_PARTS, {"cell": ("gru", "rnn_relu")}),  # the library's have other parameters or nothing of their own
     (NO_PARTS, {"clip": ("one", "two")}),
     (NO_PARTS, {"bias": ("double", "recurrent", "none")}),  # their equations say which they have
-    ({"schedule": ("persistent",)}, {"projection": (True,)}),
     ({"cell": ("rnn_relu",)}, {"dtype": ("float16", "bfloat16")}),  # many numbers of 16 bits are never all off its kink
 )
 
@@ -238,15 +237,15 @@ def library_points(engine, full):
                 options = options | {"heads": 2, "hidden": tuple(size + size % 2 for size in options["hidden"])}
             case = Case(name, **options, dtype=dtypes[number % len(dtypes)])
             schedule = SCHEDULES[engine][turn % len(SCHEDULES[engine])]
-            runs = not (too_many_products(engine, case) or case.definition.projected)
             if has_kinks(name):  # few and no halves: see above
                 case = replace(case, dtype=dtypes[(turn if "phased" in name else number) % 2])
-            yield Point(case, schedule if schedule != "persistent" or runs else "stepwise")
+            yield Point(case, "stepwise" if schedule == "persistent" and too_many_products(engine, case) else schedule)
 
 
 def too_many_products(engine, case):
     """Whether persistent blocks of the simulator have fewer warps than a step has products; on a GPU they have more."""
-    products = case.definition.num_products + (case.definition.num_recurrent > 0)
+    cell = case.definition
+    products = cell.num_products + (cell.num_recurrent > 0) + cell.projected
     return engine == "sim" and products > max(SIMULATOR.warps)
 
 

@@ -64,16 +64,19 @@ def accesses(program, parameters):
 def require_exchange(text, shipped):
     """Assert that a persistent kernel accesses the arrays that blocks exchange, and the call's word, as blocks must.
 
-    Forward, these arrays also hold the initial state, which plain loads read before the first step.
+    Forward, these arrays also hold the initial state, which plain loads read before the first step; and at a skipped
+    step of a projection h of the step before, which the block itself has published.
 
     Args:
         text: its PTX.
-        shipped: the ShippedKernel; its first two arguments are tuples of exchanged arrays, as is `block.WithinStep.v`;
-            the last one is the word: each of them is 7 parameters, the fifth of which is the address.
+        shipped: the ShippedKernel; its first two arguments are tuples of exchanged arrays, as are some fields of
+            `block.WithinStep`; the last one is the word: each of them is 7 parameters, the fifth of which is the
+            address.
     """
     program, constants = Program(text), inspect.getclosurevars(shipped.function).nonlocals
     exchanged = len(shipped.arguments[0]) + len(shipped.arguments[1])
-    parameters = {name for name, _ in program.parameters[4 : 7 * exchanged : 7]} | _within(program, shipped, "v")
+    parameters = {name for name, _ in program.parameters[4 : 7 * exchanged : 7]}
+    parameters |= _within(program, shipped, "v") | _within(program, shipped, "projected")
     aligned = re.search(r"\baligned=True", shipped.kernel.source_key) is not None  # not weights_aligned
     loads, stores = promised_accesses(shipped.dtype, aligned)
     found = accesses(program, parameters)
@@ -81,7 +84,10 @@ def require_exchange(text, shipped):
     assert promised <= set(found), f"{promised} expected, there are {set(found)}"
     steps = next(number for number, opcode in enumerate(found) if opcode in promised)
     before, later = ([], found) if "backward" in shipped.kernel.name else (found[:steps], found[steps:])
-    others = {opcode for opcode in before if not re.fullmatch(r"ld(\.global)?\.\w+", opcode)} | set(later) - promised
+    if "forward" in shipped.kernel.name and constants["projects"] and constants["masked"]:
+        before, later = found, []
+    others = {opcode for opcode in set(before) - promised if not re.fullmatch(r"ld(\.global)?\.\w+", opcode)}
+    others |= set(later) - promised
     assert not others, f"exchanged arrays are accessed by {others}, not only by {promised}"
     about_word = set(accesses(program, {program.parameters[4 - 7][0]}))
     assert about_word == (WORD if constants["multiplies"] else set()), f"the call's word is accessed by {about_word}"

@@ -206,11 +206,6 @@ SIMULATED_UNITS = 4  # of a block of persistent kernels in the simulator, at mos
 PERSISTENT_WORK = 10  # how much longer those take there than a step's kernels
 
 
-def refuses(schedule, case):
-    """Whether a schedule is known to refuse a case: those with a projection."""
-    return schedule == "persistent" and case.proj_size > 0
-
-
 def shown(case, schedule):
     """What a run of a case by a schedule shows, as a set.
 
@@ -236,10 +231,9 @@ def work(case, schedule):
 def covering(runs, given=()):
     """Of runs, pairs of a case and a schedule, a few that together with the given ones show all that they do (`shown`).
 
-    One after the other that is taken which shows most for its work. Refused ones cost nothing, and stay.
+    One after the other that is taken which shows most for its work.
     """
-    chosen = {(case, schedule) for case, schedule in runs if refuses(schedule, case)}
-    candidates = [run for run in runs if run not in chosen]
+    chosen, candidates = set(), list(runs)
     left = {what for run in candidates for what in shown(*run)} - {what for run in given for what in shown(*run)}
     while left:
         best = max(candidates, key=lambda run: len(shown(*run) & left) / work(*run))

@@ -61,7 +61,7 @@ class Exchanged:
     """An array that blocks exchange: slots of rows, one for each sequence.
 
     Attributes:
-        direction: None: numbers of both stand side by side in a row. hidden: H of the layer.
+        direction: None: numbers of both stand side by side in a row. hidden: H of the layer, of projections' h P.
         width: elements of a row. before: slots before the one of time 0.
     """
 
@@ -94,6 +94,7 @@ class Recorder(watching.Watcher):
         self._rows, self._warps = given["tables"]
         self._directions, self._steps, self._batch, _ = map(int, given["sizes"])
         self._owners, self._first_block, self._phases = {}, len(self.blocks), defaultdict(list)
+        self._widths = {self._planned.first + int(row[BLOCK.layer]): int(row[BLOCK.width]) for row in self._rows}
         for number, row in enumerate(self._rows):
             layer, direction = self._planned.first + int(row[BLOCK.layer]), int(row[BLOCK.direction])
             size = int(row[BLOCK.hidden]), self._batch
@@ -113,11 +114,17 @@ class Recorder(watching.Watcher):
         return f"block {self._first_block + number}: layer {layer}{arrow}, {units}{part}"
 
     def _exchanged_forward(self, given):
-        """(array, Exchanged) of h and of what is dropped out of it, all directions of a layer in one array."""
-        for arrays, before in ((given["h"], 1), (given["dropped"], 0)):
+        """(array, Exchanged) of h, of what is dropped out of it and of what a projection makes it of, all directions of
+        a layer in one array."""
+        units = {layer: len(self._owners[layer, 0]) for layer in self._planned.layer_range}
+        kinds = (
+            (given["h"], self._widths, 1),
+            (given["dropped"], self._widths, 0),
+            (given["within_step"].projected, units, 1),
+        )
+        for arrays, widths, before in kinds:
             for layer, array in zip(self._planned.layer_range, arrays, strict=False):  # the last drops nothing
-                hidden = len(self._owners[layer, 0])
-                yield array, Exchanged(layer, None, hidden, self._directions * hidden, before)
+                yield array, Exchanged(layer, None, widths[layer], self._directions * widths[layer], before)
 
     def _exchanged_backward(self, given):
         """(array, Exchanged) of the gradients of pre-activations, an array for each layer and direction."""

@@ -15,7 +15,7 @@ from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import backward_function, jit
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.persistent import block, exchange, products, within_backward
+from numbarnn.kernels.persistent import block, exchange, products, projection, within_backward
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
@@ -27,16 +27,17 @@ from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
 @cache
 def _make_fetch_step(tile, K, N, Q):
-    """A device function fetch_step(pairs, rows, t, direction, b0, owned, reads_dy).
+    """A device function fetch_step(pairs, rows, t, direction, b0, owned, outputs, reads_dy).
 
     Args of fetch_step:
         pairs: `PairsOfStep`, written.
         rows: `Rows` of what the cell saved, of h, c and dy; sums over units (T, B, Q), flat.
+        outputs: those of the block, of which dy is read: `owned`, or if h is a projection others.
     """
     fetch_saved, fetch_h, fetch_c = (block.make_fetch(tile, count) for count in (K, 1, N))
     fetch_sums, has_sums = block.make_fetch_sums(tile, Q), Q > 0
 
-    def fetch_step(pairs, rows, t, direction, b0, owned, reads_dy):
+    def fetch_step(pairs, rows, t, direction, b0, owned, outputs, reads_dy):
         saved, h, c, dy, sums = rows
         slot = t + 2 * direction  # of the states before the step; those after it are in slot t + 1
         fetch_saved(pairs.saved, saved, t, b0, owned)
@@ -45,7 +46,7 @@ def _make_fetch_step(tile, K, N, Q):
         fetch_c(pairs.c_before, c, slot, b0, owned)
         fetch_c(pairs.c_after, c, t + 1, b0, owned)
         if reads_dy:
-            fetch_h(pairs.dy, dy, t, b0, owned)
+            fetch_h(pairs.dy, dy, t, b0, outputs)
         if has_sums:
             fetch_sums(pairs.sums, sums, t, b0, owned)
 
@@ -68,6 +69,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
     PK, PN, PV, PQ, P_CAME = max(1, P * K), max(1, P * N), max(1, P * V), P * Q, P * (2 + N)
     PS, of_h = P * cell.num_products, cell.num_recurrent  # gates of ah that are not a stage's
+    projects, shares_warps, gathers = tile.projects, has_products or tile.projects, staged or tile.projects
 
     product, report = products.make_product(tile), make_report()
     load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
@@ -80,7 +82,8 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     within, arguments_of = (
         make(cell, tile, *kinds) for make in (within_backward.make_within, within_backward.make_arguments)
     )
-    narrow, of_state = storage.narrow(dtype), block.make_states(cell, dtype)
+    project, outputs_of = projection.make_backward(cell, tile, *kinds), projection.make_owned()
+    Outputs, narrow, of_state = projection.Outputs, storage.narrow(dtype), block.make_states(cell, dtype)
     store_state, whole, load_private, store_private = (
         of_state.store, of_state.whole, of_state.load_private, of_state.store_private
     )  # fmt: skip
@@ -104,6 +107,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                  within_step; weights; options, tables, sizes: as of the forward kernel
         Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; dah, dax and what stages
                  exchange full of UNWRITTEN
+        With a projection dy and dh are P wide in place of H, and h[l] are the cells' outputs m[l].
         """
         h, c = states
         dy, dh, dc, d_per_unit = gradients
@@ -118,7 +122,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         )  # fmt: skip
         code_of, code_after = cuda.local.array(P, np.uint8), cuda.local.array(P, np.uint8)  # of this step, of the next
         per_unit = cuda.local.array(PV, number)
-        came = cuda.local.array(P_CAME, number) if staged else ()
+        came = cuda.local.array(P_CAME, number) if gathers else ()
         d_v = cuda.local.array(PS, number) if has_products else ()
 
         thread = cuda.threadIdx.x
@@ -129,23 +133,26 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         reads_dy, mask = own[BLOCK.reads_gates] != 0, own[BLOCK.mask]
         noise_row = options.noise[own[BLOCK.noise]] if draws else ()
         # Rows of what the cell saved, of h, c and dy; the gradient of the state; what the block's warp multiplies
-        place, width = layer * directions + direction, directions * hidden
+        place, width = layer * directions + direction, own[BLOCK.width] if projects else hidden
+        outputs_owned = outputs_of(owned, own[BLOCK.outputs]) if projects else owned
         saved_rows = Rows(gates[place] if has_saved else (), own[BLOCK.gates_width], unit0)
-        h_rows = Rows(h[layer], width, direction * hidden + unit0)
-        c_rows = Rows(c[layer] if has_c else (), N * width, direction * N * hidden + unit0)
+        h_rows = Rows(h[layer], directions * hidden, direction * hidden + unit0)
+        c_rows = Rows(c[layer] if has_c else (), N * directions * hidden, direction * N * hidden + unit0)
         sums = within_step.sums[place] if has_sums else ()
-        rows = (saved_rows, h_rows, c_rows, Rows(dy, width, h_rows.column), sums)
+        rows = (saved_rows, h_rows, c_rows, Rows(dy, directions * width, direction * width + unit0), sums)
         own_dh, own_dc = dh[place], dc[place] if has_c else ()
-        exchanged = (dah + dax)[part[WARP.operand]]
+        exchanged = (dah + dax + within_step.projected)[part[WARP.operand]]
         of_thread = Own(shared, failed, pairs, code_of, code_after, per_unit, came, d_v)
         about = About(
             owned, split, working, own[BLOCK.stage_warps], reads_dy, mask, rows[3], options, noise_row,
             own[BLOCK.trouble],
         )  # fmt: skip
         words, own_dah = within_step.words[place] if has_sums else (), dah[place] if has_products else ()
-        fragments = Fragments(registers, weights, matrix_of(part, owned.units))
-        of_warp = OfWarp(fragments, loaded, share, exchanged) if has_products else ()
-        of_stages = Exchanged(words, sums, own_dah, of_warp, Patience(1, limit, trouble)) if staged else ()
+        fragments = Fragments(registers, weights, matrix_of(part))
+        of_warp = OfWarp(fragments, loaded, share, exchanged) if shares_warps else ()
+        of_stages = Exchanged(words, sums, own_dah, of_warp, Patience(1, limit, trouble)) if gathers else ()
+        if projects:
+            outputs = Outputs(outputs_owned, Rows(within_step.projected[place], width, unit0))
 
         if thread == 0:
             failed[0] = 0
@@ -157,11 +164,14 @@ def make_backward(cell, tile, inputs, drops, masked=False):
             unit, b = pair % U, begin + pair // U
             if unit < owned.units:
                 private = load_private(own_dc, b * N * hidden + unit0 + unit, hidden)
-                d_state = whole(own_dh[b * hidden + unit0 + unit], private)
+                d_h = number(0)
+                if not projects or unit < outputs_owned.units:
+                    d_h = own_dh[b * width + unit0 + unit]
+                d_state = whole(d_h, private)
                 store_state(shared, STATES + pair * (1 + N), 1, d_state)
         own_parameters(shared if in_shared else per_unit, weights, own[BLOCK.per_unit], owned)
         t = 0 if direction == 1 else steps - 1
-        fetch_step(pairs, rows, t, direction, begin, owned, reads_dy)
+        fetch_step(pairs, rows, t, direction, begin, owned, outputs_owned, reads_dy)
         cuda.syncthreads()
 
         move = 2 * direction - 1  # in time, from step to step
@@ -175,7 +185,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                     look_up(code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)
                 # 1. The products, each warp its part: none from later steps at first, none from above at last
                 recurrent = share.recurrent
-                works = multiplies and share.columns > 0 and not (has_products and share.stage >= 0)
+                works = multiplies and share.columns > 0 and not (shares_warps and share.stage >= 0)
                 if works and ((recurrent and step > 0) or (not recurrent and step < steps)):
                     slot = t + share.shift
                     what = Operand(exchanged, slot, b0, end, batch, share.width, share.column, share.columns)
@@ -187,8 +197,13 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                 if failed[0] != 0:
                     return
                 turn = Turn(step, t, b0)
+                if projects:
+                    project(of_thread, about, turn, of_stages, outputs, step == steps)
+                    if failed[0] != 0:
+                        return
                 if staged:
-                    gather(of_thread, about, turn)
+                    if not projects:
+                        gather(of_thread, about, turn)
                     if step < steps:
                         within(of_thread, about, turn, of_stages)
                         if failed[0] != 0:
@@ -207,7 +222,10 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                             if has_per_unit:
                                 at = (t * batch + b) * V * hidden + unit0 + unit
                                 store_per_unit(d_per_unit[place], at, hidden, d_own)
-                            store_state(shared, at_state, 1, d_before)
+                            if projects:  # which has carried the gradient of h
+                                store_private(shared, at_state + 1, 1, d_before[1:])
+                            else:
+                                store_state(shared, at_state, 1, d_before)
                     if step < steps:
                         row = t * batch + b
                         if has_ah:
@@ -219,7 +237,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                 next_step, next_b0 = (step + 1, begin) if last else (step, b0 + SEQUENCES)
                 if next_step < steps:
                     next_t = t + move if last else t
-                    fetch_step(pairs, rows, next_t, direction, next_b0, owned, reads_dy)
+                    fetch_step(pairs, rows, next_t, direction, next_b0, owned, outputs_owned, reads_dy)
                     ahead = next_t + PREFETCH_STEPS * move
                     if 0 <= ahead and ahead < steps:
                         prefetch(saved_rows, ahead, next_b0, owned)
@@ -229,7 +247,8 @@ def make_backward(cell, tile, inputs, drops, masked=False):
             unit, b = pair % U, begin + pair // U
             if unit < owned.units:
                 at = STATES + pair * (1 + N)
-                own_dh[b * hidden + unit0 + unit] = shared[at]
+                if not projects or unit < outputs_owned.units:
+                    own_dh[b * width + unit0 + unit] = shared[at]
                 store_private(own_dc, b * N * hidden + unit0 + unit, hidden, load_private(shared, at + 1, 1))
 
     name = f"{cell.name}_persistent_backward"

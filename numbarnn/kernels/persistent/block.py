@@ -67,11 +67,14 @@ class WithinStep(NamedTuple):
         words: of sums over units, `across.Words.array`.
         sums: (T, B, Q) in the dtype of sums, which forward writes in training and backward reads.
         v: (T, B, S*H), forward: what rows of R of the S product stages multiply.
+        projected: of projections, forward m, the cells' outputs, (T+2, B, D*H), one for each layer; backward the
+            gradient of h in each step, (T, B, P).
     """
 
     words: Any = ()
     sums: Any = ()
     v: Any = ()
+    projected: Any = ()
 
 
 class Rows(NamedTuple):

@@ -8,7 +8,8 @@ parts of it, in one place.
 from typing import Any, NamedTuple
 
 # Kinds of products: with the own layer's previous step, with another layer's same time, with what was there before, and
-# for the cell's p-th product stage (STAGE + p) with what blocks of the layer exchange within the step.
+# for the cell's p-th product stage (STAGE + p) with what blocks of the layer exchange within the step; a projection is
+# one more of these, the last.
 RECURRENT, INPUT, GIVEN, STAGE = 0, 1, 2, 3
 STAGE_BITS = 8  # of `Block.stage_warps` for each product stage
 
@@ -39,7 +40,8 @@ class Block(NamedTuple):
     Attributes:
         layer: among the layers of this launch. direction: 0 or 1.
         unit, units: the block's first unit of the layer, and how many it owns.
-        hidden: H of the layer.
+        hidden: H of the layer. width: of its h: P with a projection, else H.
+        outputs: how many of h's numbers it owns, from its first unit's on: as many as units but for projections.
         sequence, end: the block's sequences [sequence, end) of the batch.
         recurrent_warps: the first warps multiply the state before, the next ones the layer's input.
         working_warps: both together; those of product stages follow, then come some that idle.
@@ -51,8 +53,8 @@ class Block(NamedTuple):
         per_unit: where the cell's parameters per unit begin in `weights`, if it has any.
         mask: row of the masks for dropout between the layer and the next of this launch; -1: none.
         noise: row of `noise`, if there is any.
-        stage_warps: for each product stage, the first one's in the lowest `STAGE_BITS` bits, the end of its warps,
-            which begin where those of the stage before it end.
+        stage_warps: for each product stage, and then a projection, the first one's in the lowest `STAGE_BITS` bits, the
+            end of its warps, which begin where those of the stage before it end.
     """
 
     layer: int
@@ -60,6 +62,8 @@ class Block(NamedTuple):
     unit: int
     units: int
     hidden: int
+    width: int
+    outputs: int
     sequence: int
     end: int
     recurrent_warps: int
@@ -85,7 +89,8 @@ class Warp(NamedTuple):
         width: elements of a row of that array.
         column, columns: its first column, and how many.
         weights: where the weight of its first row and column stands.
-        rows_per_unit: rows that its matrix has for each unit: `Tile.rows_per_unit` or fewer, the others are zero.
+        units: of the block's units, or of its outputs, how many have rows in its matrix.
+        rows_per_unit: how many each of them has: `Tile.rows_per_unit` or fewer, the others are zero.
         gate_stride, unit_stride, column_stride: elements from gate to gate, unit to unit, column to column.
     """
 
@@ -96,6 +101,7 @@ class Warp(NamedTuple):
     column: int = 0
     columns: int = 0
     weights: int = 0
+    units: int = 0
     rows_per_unit: int = 0
     gate_stride: int = 0
     unit_stride: int = 0

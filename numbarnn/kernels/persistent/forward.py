@@ -8,6 +8,7 @@ Every block owns some units of one layer and direction, keeps their weights on t
     exchanges what the cell's stages need of all units, if it has any  `within_forward`
     runs the cell's equations for its units                            `specialise(cell.forward)`
     publishes its units' part of the new state                         `publish`
+    makes its part of h of that, if h is a projection                  `projection`
 
 Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`), so layer l + 1 follows one
 step behind layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
@@ -29,7 +30,7 @@ from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import forward_function
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.persistent import block, exchange, products, within_forward
+from numbarnn.kernels.persistent import block, exchange, products, projection, within_forward
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
@@ -44,7 +45,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     """The forward kernel.
 
     Args:
-        cell: any `Cell`, but for one whose h is a projection.
+        cell: any `Cell`.
         tile: the `Tile` of all blocks.
         save: training: keep all private states, and what the cell saves.
         inputs: whether some layers multiply their input themselves: all but the first of the launch, or with
@@ -64,6 +65,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
     PG, PV, staged, has_sums = P * G, max(1, P * V), len(cell.stages) > 0, cell.num_sums > 0
     PRE, keeps_sums, has_products = P * (G + A), save and has_sums, cell.num_products > 0
+    projects, shares_warps = tile.projects, has_products or tile.projects
     in_shared = tile.unit_parameters > 0
 
     product, report = products.make_product(tile), make_report()
@@ -76,6 +78,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         within_forward.make_within(cell, tile, save, inputs, masked),
     )
     arguments_of = within_forward.make_arguments(cell, tile, inputs, masked, draws)
+    project, outputs_of = projection.make_forward(cell, tile, drops, masked), projection.make_owned()
+    drops, Outputs = drops and not projects, projection.Outputs
     widen, narrow, of_state = storage.widen(dtype), storage.narrow(dtype), block.make_states(cell, dtype)
     store_state, whole = of_state.store, of_state.whole
     load_private, store_private = of_state.load_private, of_state.store_private
@@ -98,6 +102,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                  sizes: D, T, B, and how often to look for what is missing, int32
         Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; h, but for initial states,
                  dropped, and what stages exchange full of UNWRITTEN
+        With a projection h and dropped are P wide in place of H, and the cells' outputs m are in within_step.
         """
         directions, steps, batch, limit = sizes
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
@@ -116,20 +121,24 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         reads_gates, mask = own[BLOCK.reads_gates] != 0, own[BLOCK.mask]
         noise_row, place = options.noise[own[BLOCK.noise]] if draws else (), layer * directions + direction
         # Rows of h, of private states and of gates, and what the block's warp multiplies
-        h_rows = Rows(h[layer], directions * hidden, direction * hidden + unit0)
+        m = within_step.projected[layer] if projects else h[layer]  # what the cell's equations give
+        m_rows = Rows(m, directions * hidden, direction * hidden + unit0)
         c_rows = Rows(c[layer] if has_c else (), directions * N * hidden, direction * N * hidden + unit0)
         gates_of = gates[place if keeps else direction] if keeps or reads else ()
         gate_rows = Rows(gates_of, own[BLOCK.gates_width], unit0)
-        exchanged = (h + dropped + within_step.v)[part[WARP.operand]]
+        exchanged = (h + dropped + within_step.v + within_step.projected)[part[WARP.operand]]
         of_thread = Own(shared, failed, now, code_of, per_unit, pre_activations)
         about = About(
             owned, split, working, own[BLOCK.stage_warps], reads_gates, options, noise_row, own[BLOCK.trouble]
         )  # fmt: skip
         words, sums = within_step.words[place] if has_sums else (), within_step.sums[place] if keeps_sums else ()
-        fragments = Fragments(registers, weights, matrix_of(part, owned.units))
+        fragments = Fragments(registers, weights, matrix_of(part))
         v = within_step.v[place] if has_products else ()
-        of_warp = OfWarp(fragments, loaded, share, exchanged) if has_products else ()
-        of_stages = Exchanged(words, sums, v, of_warp, Patience(1, limit, trouble)) if staged else ()
+        of_warp = OfWarp(fragments, loaded, share, exchanged) if shares_warps else ()
+        of_stages = Exchanged(words, sums, v, of_warp, Patience(1, limit, trouble)) if staged or projects else ()
+        if projects:
+            h_rows = Rows(h[layer], directions * own[BLOCK.width], direction * own[BLOCK.width] + unit0)
+            outputs = Outputs(outputs_of(owned, own[BLOCK.outputs]), h_rows, 2 * direction, dropped, layer, mask)
 
         if thread == 0:
             failed[0] = 0
@@ -150,7 +159,9 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         for pair in range(thread, (end - begin) * U, THREADS):
             unit, b = pair % U, begin + pair // U
             if unit < owned.units:
-                first_h = widen(h_rows.array[(initial * batch + b) * h_rows.width + h_rows.column + unit])
+                first_h = number(0)
+                if not projects:
+                    first_h = widen(m_rows.array[(initial * batch + b) * m_rows.width + m_rows.column + unit])
                 at = (initial_c * batch + b) * c_rows.width + c_rows.column + unit
                 state = whole(first_h, load_private(c_rows.array, at, hidden))
                 store_state(shared, STATES + pair * (1 + N), 1, state)
@@ -168,7 +179,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 if masked:
                     look_up(code_of, options.step_mask, (direction * (steps + 2) + t + 1) * batch, b0, end)
                 # 1. The products, each warp its part
-                if multiplies and share.columns > 0 and not (has_products and share.stage >= 0):
+                if multiplies and share.columns > 0 and not (shares_warps and share.stage >= 0):
                     slot = t + share.shift
                     what = Operand(exchanged, slot, b0, end, batch, share.width, share.column, share.columns)
                     there = (not reads and share.given) or (share.recurrent and step == 0)
@@ -195,9 +206,9 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                         new_state, kept = forward(*arguments)
                         if masked and code_of[i] == SKIP:
                             new_state = arguments[2]
-                        new_h, position = new_state[0], (t * batch + b) * h_rows.width + h_rows.column + unit
+                        new_h, position = new_state[0], (t * batch + b) * m_rows.width + m_rows.column + unit
                     stored = narrow(new_h)
-                    publish(h_rows.array, position + batch * h_rows.width, stored, valid)
+                    publish(m_rows.array, position + batch * m_rows.width, stored, valid)
                     if drops and mask >= 0:
                         factor = dropout_factor(position, options.masks, mask, options.scale)
                         publish(dropped[layer], position, narrow(widen(stored) * factor), valid)
@@ -210,6 +221,10 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                             slot = t + 1 if save else (t + 1) % 2
                             at = (slot * batch + b) * c_rows.width + c_rows.column + unit
                             store_private(c_rows.array, at, hidden, new_state[1:])
+                if projects:
+                    project(of_thread, about, turn, of_stages, outputs)
+                    if failed[0] != 0:
+                        return
                 # 3. What the cell will need next besides products
                 if reads and reads_gates:
                     last = b0 + SEQUENCES >= end

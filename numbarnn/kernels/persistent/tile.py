@@ -48,6 +48,7 @@ class Tile:
         for_stages: numbers of shared memory for each sequence, in which what the cell's stages exchange is added up.
         unit_parameters: of cells with stages, parameters per unit, which stay in shared memory; others' in registers.
         groups_ahead: groups of chunks that a warp looks for before it waits for a group and multiplies it: 0 or 1.
+        projects: h is a projection, of which a block has one row for each unit: see `projection`.
         given: forward, whether blocks of the launch's first layer multiply its input themselves, which is given; else
             its product with W is.
     """
@@ -70,6 +71,7 @@ class Tile:
     for_stages: int = 0
     unit_parameters: int = 0
     given: bool = False
+    projects: bool = False
 
     @property
     def backward(self):

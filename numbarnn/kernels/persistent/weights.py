@@ -25,7 +25,7 @@ class Matrix(NamedTuple):
 
     Attributes:
         at: where the weight of its first row and column stands.
-        units: the block's units, each of which has `rows_per_unit` rows here.
+        units: of the block's units, or outputs, those that have `rows_per_unit` rows here.
         rows_per_unit: at most as many as `Tile.rows_per_unit`.
         gate_stride, unit_stride: forward, where columns are neighbours: elements from a unit's row to its next one, and
             from unit to unit.
@@ -77,12 +77,13 @@ def make_fresh():
 
 @cache
 def make_matrix():
-    """A device function matrix_of(part, units): the `Matrix` of a row of `warps` (`columns.Warp`)."""
+    """A device function matrix_of(part): the `Matrix` of a row of `warps` (`columns.Warp`)."""
 
-    def matrix_of(part, units):
+    def matrix_of(part):
         return Matrix(
-            part[WARP.weights], np.int32(units), np.int32(part[WARP.rows_per_unit]), np.int32(part[WARP.gate_stride]),
-            np.int32(part[WARP.unit_stride]), np.int32(part[WARP.column_stride]), np.int32(part[WARP.columns]),
+            part[WARP.weights], np.int32(part[WARP.units]), np.int32(part[WARP.rows_per_unit]),
+            np.int32(part[WARP.gate_stride]), np.int32(part[WARP.unit_stride]), np.int32(part[WARP.column_stride]),
+            np.int32(part[WARP.columns]),
         )  # fmt: skip
 
     return jit(matrix_of, BACKEND)

@@ -47,8 +47,8 @@ class Own(NamedTuple):
         failed: shared (1,), whether a thread of the block has waited in vain.
         pairs: `PairsOfStep`. code_of, code_after: their step mask, and that of the step after. per_unit: their
             parameters.
-        came: cells with stages: of each pair the gradient of the output, then those of h and of the private states that
-            come from later steps.
+        came: cells with stages, and projections: of each pair the gradient of the output, then those of h and of the
+            private states that come from later steps.
         d_v: product stages: of each pair the gradients of what they multiply.
     """
 
@@ -90,7 +90,7 @@ def _make_carried(cell, tile, inputs, masked):
         cell.num_recurrent, cell.num_private, tile.units, tile.states, tile.partials, tile.row_stride
     )  # fmt: skip
     number = np.dtype(compute_dtype(tile.dtype)).type
-    sums = products.make_sums(tile, 1, inputs or cell.num_products > 0)
+    sums = products.make_sums(tile, 1, inputs or cell.num_products > 0 or tile.projects)
     pair_of, of_state = block.make_pair(tile), block.make_states(cell, tile.dtype)
     load_private, whole, no_private = of_state.load_private, of_state.whole, units.zeros(N, BACKEND, number.__name__)
 
@@ -134,8 +134,8 @@ def _make_output(tile, inputs, drops):
 @cache
 def make_d_state(cell, tile, inputs, drops, masked):
     """A device function d_state_of(own, about, turn, i): the gradient of the state that comes from later steps, of the
-    thread's i-th pair, a valid one. Of a cell with stages it takes what `make_gather` has gathered."""
-    if not cell.stages:
+    thread's i-th pair, a valid one. Of a cell with stages or a projection it takes what `make_gather` has gathered."""
+    if not cell.stages and not tile.projects:
         return _make_carried(cell, tile, inputs, masked)
     return _make_gathered(cell)
 
@@ -188,7 +188,7 @@ def make_arguments(cell, tile, inputs, drops, masked):
     load_sums, pair_of, has_sums, U = units.loader(Q, BACKEND), block.make_pair(tile), Q > 0, tile.units
     load_d_v, S = units.loader(cell.num_products, BACKEND), cell.num_products
     output_of = _make_output(tile, inputs, drops)
-    if cell.stages:
+    if cell.stages or tile.projects:
         output_of = jit(lambda own, about, turn, i: own.came[i * M], BACKEND)
 
     def arguments_of(own, about, turn, i, d_state):

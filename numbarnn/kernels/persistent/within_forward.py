@@ -70,10 +70,11 @@ def make_gates(cell, tile, inputs, masked):
     block's `number`-th, with biases; of ah those that multiply h."""
     G, A, U = cell.num_gates, cell.num_recurrent, tile.units
     PARTIALS, ROW_STRIDE, BIASES = tile.partials, tile.row_stride, tile.biases
-    recurrent_sums = products.make_sums(tile, A, inputs or cell.num_products > 0)
+    recurrent_sums = products.make_sums(tile, A, inputs or cell.num_products > 0 or tile.projects)
     input_sums = products.make_sums(tile, G, inputs)
     (_, add_biases_w), (load_biases_r, add_biases_r) = block.make_biases(tile, G), block.make_biases(tile, A)
-    load_x, index = units.loader(G, BACKEND, storage.widen(tile.dtype)), products.make_index(bool(cell.stages))
+    load_x = units.loader(G, BACKEND, storage.widen(tile.dtype))
+    index = products.make_index(len(cell.stages) > 0 or tile.projects)
 
     def gates_of(own, about, number, i):
         shared, unit = own.shared, number % U
@@ -106,8 +107,9 @@ def make_arguments(cell, tile, inputs, masked, draws):
     load_state, no_state, whole = of_state.load, of_state.zero, of_state.whole
     draw, settings_of = make_draw(cell.noise, dtype, draws), make_settings_of(len(cell.settings) > 0)
     load_sums, pair_of = units.loader(Q, BACKEND), block.make_pair(tile)
-    load_per_unit, index = block.make_load_parameters(cell, tile), products.make_index(bool(cell.stages))
-    SEQUENCES, ONE = (np.uint64(n) if cell.stages else n for n in (tile.sequences, 1))
+    load_per_unit, short = block.make_load_parameters(cell, tile), len(cell.stages) > 0 or tile.projects
+    index = products.make_index(short)
+    SEQUENCES, ONE = (np.uint64(n) if short else n for n in (tile.sequences, 1))
     gates_of, has_sums = make_gates(cell, tile, inputs, masked), Q > 0
     if cell.stages:
         gates_of = _make_gathered(cell)

@@ -42,7 +42,7 @@ class Estimate:
         add: adding the warps' partial sums and the cell.
         stream_bytes: of weights that do not stay on the chip, by one block.
         stream: reading these, from the L2 cache, or from memory where all blocks' together are larger than the cache.
-        rounds: how often blocks exchange something within the step, for the cell's stages.
+        rounds: how often blocks exchange something within the step, for the cell's stages and a projection.
         within: doing that, all turns together.
     """
 
@@ -107,8 +107,8 @@ def estimate_of(problem, profile, launch, columns):
 
 def _rounds(cell, tile):
     """How often blocks exchange something within a step: once for each of the cell's stages, but that nothing flows
-    back through the largest of terms."""
-    return sum(1 for stage in cell.stages if not (tile.backward and stage.largest))
+    back through the largest of terms, and once for a projection."""
+    return sum(1 for stage in cell.stages if not (tile.backward and stage.largest)) + tile.projects
 
 
 def _words_us(cell, profile, places):
@@ -176,7 +176,7 @@ class Chain(NamedTuple):
         """That of a tile, and of `columns` which each of its blocks multiplies, those of so many `places` (layers and
         directions); `problem` or its `tilings.Sizes`."""
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
-        groups = tile.chunks // tile.gathered * (1 + problem.cell.num_products) if columns else 0
+        groups = tile.chunks // tile.gathered * (1 + problem.cell.num_products + tile.projects) if columns else 0
         if tile.math == "fma":
             rate = FMA_EFFICIENCY[_fma_place(tile)] * profile.fma_per_clock
         else:

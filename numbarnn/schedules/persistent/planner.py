@@ -105,8 +105,10 @@ def _with_input(problem, profile, launch):
 def _may_multiply_input(problem, layer):
     """Whether blocks of a launch's first layer may do so: on a GPU, as elsewhere no time is known; where all of the
     input's product is one with W; not in segments, whose bits are those of all steps at once; and not of cells with
-    stages, whose sums over units take registers from the weights already: nobody has compiled that for a device."""
-    whole = (layer > 0 or problem.input_mode == "linear") and not problem.cell.stages
+    stages nor projections, whose exchanges take registers from the weights already: nobody has compiled that for a
+    device."""
+    exchanges = len(problem.cell.stages) > 0 or problem.projection > 0
+    whole = (layer > 0 or problem.input_mode == "linear") and not exchanges
     segments = problem.is_segment or problem.has_checkpoints
     return problem.engine == "cuda" and whole and not problem.copied_gates[layer] and not segments
 
@@ -140,9 +142,11 @@ def _with_fewer_turns(problem, profile, launch):
     octets, tile, cell = min(MOST_OCTETS, ceil(launch.sequences / OCTET)), launch.tile, problem.cell
     if not launch.backward or tile.math != "mma" or tile.resident != "shared" or octets <= tile.octets:
         return launch
+    if tile.projects:  # compiled for sm_80, registers are spilled
+        return launch
     # A thread has more pairs, too.
     of_pair = cell.num_per_unit + cell.num_saved + 2 * cell.num_states + cell.num_products
-    room = room_of(profile, launch.sequences, cell, of_pair)
+    room = room_of(profile, launch.sequences, problem, True, of_pair)
     more = with_octets(tile, octets, room)
     if more is None:
         return launch

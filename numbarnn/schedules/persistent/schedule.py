@@ -21,16 +21,17 @@ def profile_of(problem):
     """The DeviceProfile to plan for.
 
     Raises:
-        planner.DoesNotFit: the engine has no kernels, nothing is known of its device, it has projections, or
-            all states are asked for.
+        planner.DoesNotFit: the engine has no kernels, nothing is known of its device, h is wider than some
+            layer's cell, or all states are asked for.
     """
     if problem.engine == "cpu":
         raise planner.DoesNotFit(
             "schedule 'persistent' runs kernels on a GPU (device='cuda'), not on the CPU: use schedule='auto'"
         )
-    if problem.projection:
+    if problem.projection > min(problem.hidden_sizes):
         raise planner.DoesNotFit(
-            f"schedule 'persistent' has no projections, and {problem.cell.name!r} has one here: use "
+            f"schedule 'persistent' has no projections to more numbers than a layer has units, and "
+            f"{problem.cell.name!r} has one of {min(problem.hidden_sizes)} units to {problem.projection} here: use "
             f"schedule='wavefront' or 'stepwise'"
         )
     if problem.keeps_states:

@@ -54,18 +54,26 @@ def sources(problem, first, layer, last, backward, tile):
 
 @lru_cache(maxsize=1024)  # each tiling of some layers asks for the same ones
 def sources_of(problem, first, layer, last, backward, size):
-    hidden, D, others = problem.hidden_sizes, problem.directions, []
+    hidden, D, others, P = problem.hidden_sizes, problem.directions, [], problem.projection
     if not backward and (layer > first or size.given):
-        columns = D * hidden[layer - 1] if layer else problem.input_size
+        columns = D * (P or hidden[layer - 1]) if layer else problem.input_size
         others = [Source(INPUT if layer > first else GIVEN, 0, columns, columns)]
     elif backward and layer + 1 < last:
         columns = problem.cell.num_gates * hidden[layer + 1]
         others = [Source(INPUT, direction, columns, columns) for direction in range(D)]
     own = [_sources_of_head(problem, hidden[layer], backward, size.units, *part) for part in _parts(problem.cell)]
     if not all(own) or sum(map(len, own)) + len(others) > size.warps:
-        own = [_whole_source(hidden[layer], backward, *part) for part in _parts(problem.cell)]
+        own = [_whole_source((hidden[layer], P or hidden[layer]), backward, *part) for part in _parts(problem.cell)]
     of_stages = [source for part in own for source in part if source.kind >= STAGE]
+    if P:
+        columns = P if backward else hidden[layer]
+        of_stages.append(Source(projection_kind(problem.cell), 0, columns, columns))
     return [source for part in own for source in part if source.kind == RECURRENT] + others + of_stages
+
+
+def projection_kind(cell):
+    """The kind of the product with W_hr: it comes after those of the cell's stages."""
+    return STAGE + cell.num_products
 
 
 def _parts(cell):
@@ -74,9 +82,10 @@ def _parts(cell):
     return [(RECURRENT, cell.num_recurrent)] * (cell.num_recurrent > 0) + [*enumerate(stages, STAGE)]
 
 
-def _whole_source(hidden, backward, kind, gates):
-    """The one source of one of them: all units' columns, backward of each gate."""
-    columns = gates * hidden if backward else hidden
+def _whole_source(sizes, backward, kind, gates):
+    """The one source of one of them: all columns, backward of each gate; sizes: of the layer (H, width of h)."""
+    hidden, width = sizes
+    columns = gates * hidden if backward else width if kind == RECURRENT else hidden
     return [Source(kind, 0, columns, columns)]
 
 
@@ -88,7 +97,7 @@ def _sources_of_head(problem, hidden, backward, units, kind, gates):
     number of another head here, as 0 * inf is NaN.
     """
     head = hidden // problem.cell.heads
-    if head == hidden or head % units or head * itemsize(problem.dtype) % PIECE_BYTES:
+    if head == hidden or problem.projection or head % units or head * itemsize(problem.dtype) % PIECE_BYTES:
         return []
     width = gates * hidden if backward else hidden
     return [Source(kind, 0, head, width, start, head) for start in range(0, width, hidden)]

@@ -28,6 +28,7 @@ class Place:
     b_w: int
     b_r: int
     per_unit: int = -1
+    W_hr: int = -1
 
 
 def make_options(problem, launch, step_mask, noise, masks, scale):
@@ -65,6 +66,7 @@ class Decisive(NamedTuple):
     input_size: int
     hidden_sizes: tuple[int, ...]
     directions: int
+    projection: int
     training: bool
     dropping: bool
 
@@ -144,13 +146,16 @@ def _blocks(problem, launch, place, layer, direction, of_warps):
     """The rows of `blocks` of a layer and direction, one for each tile of its units, as a `Block` of arrays."""
     cell, hidden, size = problem.cell, problem.hidden_sizes[layer], launch.tile.units
     gates = max(cell.num_saved, cell.num_gates) if problem.training else cell.num_gates
-    unit = np.arange(0, hidden, size)
+    unit, width = np.arange(0, hidden, size), problem.projection or hidden
+    units = np.minimum(size, hidden - unit)
     return Block(
         layer=layer - launch.first,
         direction=direction,
         unit=unit,
-        units=np.minimum(size, hidden - unit),
+        units=units,
         hidden=hidden,
+        width=width,
+        outputs=np.clip(width - unit, 0, units),
         sequence=0,
         end=0,
         recurrent_warps=sum(1 for share in of_warps if share and share[0].kind == RECURRENT),
@@ -175,29 +180,47 @@ def _stage_warps(of_warps):
 
 def _forward_warp(problem, launch, places, layer, blocks, share):
     """The rows of `warps` for a share of `shares.share`, forward, of all `blocks` (`_blocks`). Exchanged are the h of
-    all layers, then what is dropped out of them, then the first layer's input, then the v of all layers and directions.
+    all layers, then what is dropped out of them, then the first layer's input, then the v of all layers and directions,
+    or the m of all layers.
     """
     if share is None:
         return Warp()
     source, first, count = share
     first = first + source.first_column(blocks.unit)
-    hidden, place, D = blocks.hidden, places[layer, blocks.direction], problem.directions
+    hidden, width, D, place = blocks.hidden, blocks.width, problem.directions, places[layer, blocks.direction]
     if source.kind == RECURRENT:
         return Warp(
             kind=RECURRENT,
             operand=blocks.layer,
             shift=2 * blocks.direction,  # slot t is the state before time t, slot t + 2 the one after time t + 1
-            width=D * hidden,
-            column=blocks.direction * hidden + first,
+            width=D * width,
+            column=blocks.direction * width + first,
             columns=count,
-            weights=place.R + blocks.unit * hidden + first,
+            weights=place.R + blocks.unit * width + first,
+            units=blocks.units,
             rows_per_unit=problem.cell.num_recurrent,
-            gate_stride=hidden * hidden,
-            unit_stride=hidden,
+            gate_stride=hidden * width,
+            unit_stride=width,
             column_stride=1,
         )
     inputs, layers = source.width, len(launch.layer_range)
     given = layers + (layers - 1 if problem.dropping else 0)
+    if source.kind == shares.projection_kind(problem.cell):
+        return _of_outputs(
+            blocks,
+            Warp(
+                kind=source.kind,
+                operand=given + launch.tile.given + blocks.layer,
+                shift=1,
+                width=D * hidden,
+                column=blocks.direction * hidden + first,
+                columns=count,
+                weights=place.W_hr + blocks.unit * hidden + first,
+                rows_per_unit=1,
+                unit_stride=hidden,
+                column_stride=1,
+            ),
+        )
     if source.kind >= STAGE:
         operand = given + launch.tile.given + blocks.layer * D + blocks.direction
         return _stage_warp(problem.cell, source.kind - STAGE, operand, place.R, blocks, (first, count))
@@ -210,6 +233,7 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
         column=first,
         columns=count,
         weights=place.W + blocks.unit * inputs + first,
+        units=blocks.units,
         rows_per_unit=problem.cell.num_gates,
         gate_stride=hidden * inputs,
         unit_stride=inputs,
@@ -232,6 +256,7 @@ def _stage_warp(cell, product, operand, R, blocks, columns):
         column=product * hidden + first,
         columns=count,
         weights=R + (cell.first_of_stage(stage) * hidden + blocks.unit) * hidden + first,
+        units=blocks.units,
         rows_per_unit=len(cell.stages[stage].gates),
         gate_stride=hidden * hidden,
         unit_stride=hidden,
@@ -241,39 +266,62 @@ def _stage_warp(cell, product, operand, R, blocks, columns):
 
 def _backward_warp(problem, launch, places, layer, blocks, share):
     """The rows of `warps` for a share of `shares.share`, backward, likewise. Exchanged are the gradients of h Rᵀ of all
-    layers and directions, if there are any, then those of x Wᵀ, if they differ."""
+    layers and directions, if there are any, then those of x Wᵀ, if they differ, and then those of projections' h."""
     if share is None:
         return Warp()
     source, first, count = share
     first = first + source.first_column(blocks.unit)
-    cell, hidden, D = problem.cell, blocks.hidden, problem.directions
+    cell, hidden, width, D = problem.cell, blocks.hidden, blocks.width, problem.directions
+    places_of_launch = len(launch.layer_range) * D
+    if source.kind == shares.projection_kind(cell):
+        before = places_of_launch * ((cell.num_ah > 0) + (not cell.same_gradient))
+        return Warp(
+            kind=source.kind,
+            operand=before + blocks.layer * D + blocks.direction,
+            width=width,
+            column=first,
+            columns=count,
+            weights=places[layer, blocks.direction].W_hr + first * hidden + blocks.unit,
+            units=blocks.units,
+            rows_per_unit=1,
+            unit_stride=1,
+            column_stride=hidden,
+        )
     if source.kind != INPUT:
         if source.kind >= STAGE:  # of the same step
             first, shift = first + cell.first_of_stage(cell.product_stages[source.kind - STAGE]) * hidden, 0
         else:
             shift = 1 if blocks.direction == 0 else -1
-        return Warp(
+        warp = Warp(
             kind=source.kind,
             operand=blocks.layer * D + blocks.direction,
             shift=shift,
             width=cell.num_ah * hidden,
             column=first,
             columns=count,
-            weights=places[layer, blocks.direction].R + first * hidden + blocks.unit,
+            weights=places[layer, blocks.direction].R + first * width + blocks.unit,
             rows_per_unit=1,
             unit_stride=1,
-            column_stride=hidden,
+            column_stride=width,
         )
-    recurrent = len(launch.layer_range) * D if cell.num_ah and not cell.same_gradient else 0
-    inputs = D * hidden  # columns of the W above
-    return Warp(
+        return _of_outputs(blocks, warp)
+    recurrent = places_of_launch if cell.num_ah and not cell.same_gradient else 0
+    inputs = D * width  # columns of the W above
+    warp = Warp(
         kind=INPUT,
         operand=recurrent + (blocks.layer + 1) * D + source.direction,
         width=source.width,
         column=first,
         columns=count,
-        weights=places[layer + 1, source.direction].W + first * inputs + blocks.direction * hidden + blocks.unit,
+        weights=places[layer + 1, source.direction].W + first * inputs + blocks.direction * width + blocks.unit,
         rows_per_unit=1,
         unit_stride=1,
         column_stride=inputs,
     )
+    return _of_outputs(blocks, warp)
+
+
+def _of_outputs(blocks, warp):
+    """The rows of `warps` of a matrix with rows for the blocks' outputs; blocks without any multiply nothing."""
+    there = blocks.outputs > 0
+    return Warp(*(np.where(there, *values) for values in zip(warp._replace(units=blocks.outputs), Warp(), strict=True)))

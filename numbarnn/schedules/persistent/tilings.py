@@ -29,8 +29,9 @@ STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9
 # Where numbers are split in two, whose parts take registers too: most warps, most rows with 8 and with 16 sequences at
 # once. Found by compiling for sm_90, as nothing may be spilled.
 WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
-# Of a thread, for the exchanges of a cell's stages, and most warps of a block then, likewise.
-REGISTERS_IF_STAGED, WARPS_IF_STAGED = 64, 8
+# Of a thread, for the exchanges of a cell's stages, and for those of a projection forward and backward; most warps of a
+# block then, likewise.
+REGISTERS_IF_STAGED, REGISTERS_IF_PROJECTED, WARPS_IF_STAGED = 64, (16, 40), 8
 CHUNKS_IF_STAGED = 20  # of the tensor cores' weights, most that may all be in shared memory, likewise
 
 
@@ -47,6 +48,7 @@ class Sizes(NamedTuple):
     input_size: int
     hidden_sizes: tuple[int, ...]
     directions: int
+    projection: int
     batch: int
     allow_tf32: bool
     splits_tf32: bool
@@ -157,7 +159,9 @@ def _refusal(problem, part, closest):
     hidden, profile = problem.hidden_sizes[part.first : part.last], part.profile
     sizes = ", ".join(map(str, hidden))
     kept = compute_dtype(problem.dtype) if _math(problem, profile) == "fma" else problem.dtype  # "fma" keeps no halves
-    total = sum(problem.directions * problem.cell.num_ah * size * size * itemsize(kept) for size in hidden)
+    rows, P = problem.cell.num_ah, problem.projection
+    numbers = sum(rows * size * (P or size) + P * size for size in hidden)
+    total = problem.directions * numbers * itemsize(kept)
     room = profile.multiprocessors * profile.shared_bytes
     weights = (
         f"its recurrent weights take {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
@@ -266,7 +270,7 @@ def _room_beside(part):
     """The `Room` of a block beside states."""
     cell = part.sizes.cell
     staged = len(cell.stages) > 0
-    return room_of(part.profile, 0, cell, 0 if staged else cell.num_per_unit)
+    return room_of(part.profile, 0, part.sizes, part.backward, 0 if staged else cell.num_per_unit)
 
 
 def _rows(part):
@@ -286,13 +290,14 @@ def _plain_tile(part, size, octets):
             f"the arrays of {last - first} layers are {parameters} bytes of parameters, at most {MAX_PARAMETER_BYTES}"
         )
     math, bytes_each, staged = _math(sizes, part.profile), itemsize(sizes.dtype), len(sizes.cell.stages) > 0
-    if staged and warps > WARPS_IF_STAGED:
-        return f"a cell with stages leaves {warps} warps too few registers: at most {WARPS_IF_STAGED}"
+    if (staged or sizes.projection) and warps > WARPS_IF_STAGED:
+        what = "a cell with stages" if staged else "a projection"
+        return f"{what} leaves {warps} warps too few registers: at most {WARPS_IF_STAGED}"
     all_sources = [shares.sources(sizes, first, layer, last, backward, size) for layer in range(first, last)]
     chunks = shares.chunks_per_warp(all_sources, warps, CHUNK_BYTES // bytes_each)
     if chunks is None:
         return f"{max(map(len, all_sources))} products for {warps} warps"
-    widths = (*sizes.hidden_sizes, sizes.input_size) if given and first == 0 else sizes.hidden_sizes
+    widths = (*sizes.hidden_sizes, sizes.projection, *[sizes.input_size] * (given and first == 0))
     aligned = all(width * bytes_each % 16 == 0 for width in widths) and units * bytes_each % 4 == 0
     rows, biases = _rows(part), 0 if backward else sizes.cell.num_gates + sizes.cell.num_ah
     octets = _octets(math, rows * units, warps, octets)
@@ -306,6 +311,7 @@ def _plain_tile(part, size, octets):
         sizes.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases, given=given,
         for_stages=_numbers_for_stages(sizes.cell, units),
         unit_parameters=sizes.cell.num_per_unit if staged else 0,
+        projects=sizes.projection > 0,
     )  # fmt: skip
 
 
@@ -327,19 +333,21 @@ def parameter_bytes(problem, layers, backward):
     if backward:
         exchanged = places if cell.same_gradient else 2 * places
         per_unit = places if cell.per_unit else 1
-        arrays = exchanged + 2 * layers + 3 * places + per_unit + 2
+        arrays = exchanged + 2 * layers + 3 * places + per_unit + 2 + places * (problem.projection > 0)
     else:
         arrays = 3 * layers + places + 1  # the input of the first layer among them
-        arrays += places * (cell.num_products > 0)
+        arrays += places * (cell.num_products > 0) + layers * (problem.projection > 0)
     arrays += 2 * places * (cell.num_sums > 0)
     # One-dimensional; then noise and masks, both tables, scale and sizes; settings, and two numbers of each random one.
     numbers = max(1, len(cell.settings)) + max(1, 2 * len(cell.noise))
     return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 2 + numbers)
 
 
-def room_of(profile, sequences, cell, num_per_unit):
-    """The `Room` of a block on a device."""
-    shared_bytes, for_stages = profile.shared_bytes - STATIC_SHARED_BYTES, REGISTERS_IF_STAGED if cell.stages else 0
+def room_of(profile, sequences, sizes, backward, num_per_unit):
+    """The `Room` of a block on a device, of `Sizes` or a `Problem`."""
+    cell, shared_bytes = sizes.cell, profile.shared_bytes - STATIC_SHARED_BYTES
+    for_stages = REGISTERS_IF_STAGED if cell.stages else 0
+    for_stages += REGISTERS_IF_PROJECTED[backward] if sizes.projection else 0
     return Room(profile.registers, shared_bytes, sequences, cell.num_states, num_per_unit, for_stages)
 
 

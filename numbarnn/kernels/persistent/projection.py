@@ -1,0 +1,126 @@
+"""Layers whose h is a projection (h = W_hr m, m the cell's output): what a step does besides, forward and backward.
+
+A block owns, besides its units, the outputs with the same numbers, as far as h is that wide. Forward it publishes m of
+its units, and warps of its own multiply all of m with its outputs' rows of W_hr: h, which it publishes. Backward it
+publishes its outputs' gradients, and these warps multiply all of them with its units' columns of W_hr. To
+`within.make_multiply` that is one more product of a step.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbarnn.common.order import SKIP
+from numbarnn.common.precision import compute_dtype
+from numbarnn.compile import storage
+from numbarnn.compile.backend import BACKEND
+from numbarnn.compile.specialise import jit
+from numbarnn.kernels.persistent import block, exchange, within_backward
+from numbarnn.kernels.persistent.within import make_multiply, make_stage_sums
+
+
+class Outputs(NamedTuple):
+    """What a block has of its layer's h, or of h's gradient.
+
+    Attributes:
+        owned: `block.Owned`, of outputs in place of units.
+        rows: `block.Rows`, forward of h, backward of its gradient in each step.
+        before: forward, the state before the step at time t is in slot t + before.
+        dropped, layer: forward, what is dropped out of each layer's h, in rows like h's; the block's layer.
+        mask: forward, row of the masks for that; -1: none.
+    """
+
+    owned: Any
+    rows: Any
+    before: Any = 0
+    dropped: Any = ()
+    layer: Any = 0
+    mask: Any = -1
+
+
+@cache
+def make_owned():
+    """A device function owned_of(owned, outputs): the block's outputs, so many, as `block.Owned`."""
+    Owned = block.Owned
+
+    def owned_of(owned, outputs):
+        return Owned(owned.unit, outputs, owned.hidden, owned.begin, owned.end, owned.batch)
+
+    return jit(owned_of, BACKEND)
+
+
+@cache
+def make_forward(cell, tile, drops, masked):
+    """A device function project(own, about, turn, exchanged, outputs): a step's h, after m has been published. All
+    threads of the block call it together; afterwards `own.failed` says whether one of them has waited in vain.
+
+    Args:
+        drops, masked: as of `forward.make_forward`.
+
+    Args of project:
+        own, about: of `within_forward`. turn, exchanged: of `within`. outputs: `Outputs`.
+    """
+    dtype, product, P = tile.dtype, cell.num_products, tile.pairs
+    multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
+    publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
+    pair_of, number = block.make_pair(tile), np.dtype(compute_dtype(dtype)).type
+    widen, narrow = storage.widen(dtype), storage.narrow(dtype)
+
+    def project(own, about, turn, exchanged, outputs):
+        multiply(own, about, turn, exchanged)
+        owned, (array, width, column) = outputs.owned, outputs.rows
+        for i in range(P):
+            pair, unit, b, valid = pair_of(i, turn.b0, owned)
+            stored, position = narrow(number(0)), np.int64(0)
+            if valid:
+                position = (turn.t * owned.batch + b) * width + column + unit
+                stored = narrow(sums(own, about, pair)[0])
+                if masked and own.code_of[i] == SKIP:
+                    stored = array[position + outputs.before * owned.batch * width]
+            publish(array, position + owned.batch * width, stored, valid)
+            if drops and outputs.mask >= 0:
+                factor = dropout_factor(position, about.options.masks, outputs.mask, about.options.scale)
+                publish(outputs.dropped[outputs.layer], position, narrow(widen(stored) * factor), valid)
+
+    return jit(project, BACKEND)
+
+
+@cache
+def make_backward(cell, tile, inputs, drops, masked):
+    """A device function project(own, about, turn, exchanged, outputs, last): the gradient of a step's m, as that of the
+    state that comes from later steps, to where `within_backward.make_gather`'s function leaves this; what comes from
+    above is in it. When it may be called: as forward's.
+
+    Args:
+        inputs, drops, masked: as of `forward.make_forward`.
+
+    Args of project:
+        own, about: of `within_backward`. turn, exchanged, outputs: as forward. last: after the last step nothing but
+            the gradients of the initial state is left.
+    """
+    dtype, product, P, U, STATES = tile.dtype, cell.num_products, tile.pairs, tile.units, tile.states
+    N, M, number = cell.num_private, 1 + cell.num_states, np.dtype(compute_dtype(tile.dtype)).type
+    multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
+    gather = within_backward.make_gather(cell, tile, inputs, drops, masked)
+    publish, pair_of, narrow = exchange.make_publish(dtype, tile.aligned), block.make_pair(tile), storage.narrow(dtype)
+
+    def project(own, about, turn, exchanged, outputs, last):
+        gather(own, about, turn)
+        if last:
+            return
+        owned, (array, width, column) = outputs.owned, outputs.rows
+        for i in range(P):
+            pair, unit, b, valid = pair_of(i, turn.b0, owned)
+            d_h = number(0)
+            if valid and not (masked and own.code_of[i] == SKIP):  # else all of it is that of the step before
+                d_h = own.came[i * M] + own.came[i * M + 1]
+                own.shared[STATES + ((turn.b0 - owned.begin) * U + pair) * (1 + N)] = number(0)
+            publish(array, (turn.t * owned.batch + b) * width + column + unit, narrow(d_h), valid)
+        multiply(own, about, turn, exchanged)
+        for i in range(P):
+            pair, _, _, valid = pair_of(i, turn.b0, about.owned)
+            if valid:
+                own.came[i * M], own.came[i * M + 1] = number(0), sums(own, about, pair)[0]
+
+    return jit(project, BACKEND)

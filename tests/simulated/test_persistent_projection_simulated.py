@@ -1,0 +1,201 @@
+"""Layers with a projection in the persistent schedule: what blocks exchange for it within a step, in the simulator. All
+options: test_conformance.py. What a wrong exchange looks like is tested here, too.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from numba import cuda
+from persistent_setup import few_threads
+from test_blocks_simulated import normed_lstm
+from test_persistent_mutants import LIVELOCK, RIGHT, WRONG, replaced, symptom_of, written_anew
+from test_persistent_simulated import check
+
+import numbarnn
+from cases import Case
+from comparing import assert_close
+from grouped_tiles import launches_of
+from kernel_mutants import mutant
+from numbarnn import engines
+from numbarnn.cuda import ptx, simulator
+from numbarnn.kernels.persistent import projection, within
+from numbarnn.kernels.persistent.columns import STAGE, WARP
+from numbarnn.passes import launches
+from problems import make_problem
+from running import infer
+
+full = pytest.mark.full
+
+
+@pytest.fixture(autouse=True)
+def change(monkeypatch):
+    return few_threads(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def order(monkeypatch):
+    import test_persistent_mutants
+
+    monkeypatch.setitem(test_persistent_mutants.ORDER, "seed", 0)
+
+
+PROJECTED = partial(Case, "lstm", proj_size=5)
+CASES = [  # and how many warps a block has: at least one for each product
+    (PROJECTED(T=3, B=2, hidden=(9,)), 2),  # of three blocks one has no output, one a single one
+    (PROJECTED(T=3, B=2, hidden=(6, 7), directions=2, dropout=0.4), 2),
+    (PROJECTED(T=2, B=17, hidden=(6,), dtype="float64"), 2),  # more sequences than are multiplied at once: turns
+    (PROJECTED(T=3, B=3, hidden=(16,), proj_size=8, lengths=(2, 0, 3), resets=True, dtype="float16"), 2),
+    (PROJECTED(T=2, B=2, hidden=(8, 8), dropout=0.4, resets=True), 4),  # two layers in a launch
+    (Case("projected_lstm", T=2, B=2, hidden=(9,)), 2),  # to as many outputs as units
+    pytest.param(PROJECTED(T=3, B=3, hidden=(8, 8), directions=2, lengths=(3, 1, 2)), 8, marks=full),
+    pytest.param(PROJECTED(T=3, B=2, hidden=(24,), proj_size=16, dtype="bfloat16"), 4, marks=full),  # warps share
+]
+
+
+@pytest.mark.parametrize("case, warps", CASES, ids=str)
+def test_projections_agree_with_float64(change, case, warps):
+    """With the same bits whoever comes first."""
+    change(warps=(warps,))
+    if warps >= 4:
+        assert {len(launch.layer_range) for launch in launches_of(case)} == {len(case.hidden)}
+    check(case, orders=2)
+
+
+def test_projections_of_slices_of_the_batch_agree_with_float64(change):
+    """Blocks wait for those that have the same sequences."""
+    change(multiprocessors=6, SLICES=(2,))
+    case = PROJECTED(T=3, B=10, hidden=(9,))
+    assert {launch.slices for launch in launches_of(case)} == {2}
+    check(case)
+
+
+@full
+def test_gradients_of_a_traced_cell_with_sums_and_a_projection():
+    check = numbarnn.gradcheck(normed_lstm, 2, 4, steps=2, device="sim", proj_size=2, schedule="persistent")
+    assert "weight_hr_l0" in check.errors
+
+
+def test_plans_count_the_exchange_and_say_it():
+    (launch, _) = launches_of(PROJECTED(T=3, B=2, hidden=(9,)))
+    plain = launches_of(Case("lstm", T=3, B=2, hidden=(9,)))[0]
+    assert (launch.estimate.rounds, plain.estimate.rounds) == (1, 0)
+    assert launch.estimate.step > plain.estimate.step and "exchange once within it" in launch.details
+    assert launch.estimate.read_bytes == 2 * 4 * (5 + 9)  # h, and m
+
+
+# ------------------------------------------------------------------------------------------------------ wrong kernels
+ONE, SKIPS = PROJECTED(T=4, B=2, hidden=(9,)), PROJECTED(T=4, B=2, hidden=(9,), lengths=(2, 4))
+DROPS = PROJECTED(T=2, B=2, hidden=(8, 8), dropout=0.4)
+BARRIER = "        cuda.syncthreads()\n        return True"
+MULTIPLIES = "        if share.stage == product:\n"
+LATE = "        for _ in range(60 * (share.stage == product)):\n            ptx.sleep(0)\n"
+MUTANTS = {
+    "warps that are late": (ONE, within, "make_multiply", RIGHT, replaced(MULTIPLIES, LATE + MULTIPLIES)),
+    "what they give added before it is there": (ONE, within, "make_multiply", WRONG, lambda source: replaced(
+        BARRIER, "        return True"
+    )(replaced(MULTIPLIES, LATE + MULTIPLIES)(source))),
+    "h not published": (ONE, projection, "make_forward", LIVELOCK, replaced("width, stored, valid)",
+                                                                             "width, stored, False)")),
+    "h of other sums": (ONE, projection, "make_forward", WRONG, replaced("sums(own, about, pair)[0]",
+                                                                          "sums(own, about, pair ^ 1)[0]")),
+    "h of skipped steps": (
+        replace(SKIPS, lengths=(0, 4)), projection, "make_forward", WRONG, replaced("masked and", "False and")
+    ),  # where m has been, too, h is W_hr m
+    "h after a skipped step from the wrong slot": (
+        SKIPS, projection, "make_forward", WRONG, replaced("outputs.before * owned", "(1 - outputs.before) * owned")
+    ),
+    "what is dropped out not published": (
+        DROPS, projection, "make_forward", LIVELOCK, replaced("narrow(widen(stored) * factor), valid)",
+                                                               "narrow(widen(stored) * factor), False)")
+    ),
+    "dropped out by another layer's rows": (
+        DROPS, projection, "make_forward", WRONG, replaced("dropout_factor(position,", "dropout_factor(position + 1,")
+    ),
+    "gradient of h not published": (
+        ONE, projection, "make_backward", LIVELOCK, replaced("narrow(d_h), valid)", "narrow(d_h), False)")
+    ),
+    "only what comes from above": (
+        ONE, projection, "make_backward", WRONG, replaced("own.came[i * M] + own.came[i * M + 1]\n",
+                                                          "own.came[i * M]\n")
+    ),
+    "gradients of skipped steps": (
+        SKIPS, projection, "make_backward", WRONG, replaced("not (masked and", "not (False and")
+    ),
+    "the gradient of h carried on": (
+        ONE, projection, "make_backward", WRONG, replaced("* (1 + N)] = number(0)", "* (1 + N)] = d_h")
+    ),
+    "what comes from above twice": (
+        ONE, projection, "make_backward", WRONG, replaced("= number(0), sums(", "= own.came[i * M], sums(")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case, module, factory, shows, edit", MUTANTS.values(), ids=MUTANTS)
+def test_a_wrong_projection_is_found(change, case, module, factory, shows, edit):
+    change(warps=(4,))
+    with mutant(module, factory, written_anew(module, factory, edit)):
+        assert str(symptom_of(case)) == str(shows)
+
+
+@pytest.mark.parametrize(
+    "column, by, shows",
+    [
+        ("operand", -1, LIVELOCK),
+        ("shift", 1, LIVELOCK),
+        ("column", 1, LIVELOCK),
+        ("columns", -1, WRONG),
+        ("weights", 1, WRONG),
+        ("units", -1, WRONG),
+        ("kind", -STAGE, LIVELOCK),
+    ],
+    ids=str,
+)
+def test_a_wrong_table_is_found(monkeypatch, column, by, shows):
+    make_tables = launches.make_tables
+
+    def wrong(*arguments):
+        blocks, warps = (table.copy() for table in make_tables(*arguments))
+        warps[..., getattr(WARP, column)][(warps[..., WARP.kind] >= STAGE)] += by
+        return blocks, warps
+
+    monkeypatch.setattr(launches, "make_tables", wrong)
+    assert str(symptom_of(ONE)) == str(shows)
+
+
+def test_what_an_earlier_call_projected_is_found(monkeypatch):
+    """Where it is not marked."""
+    engine, layer, problem = engines.get("sim"), ONE.layer("sim", schedule="persistent"), make_problem(ONE)
+    mark, first = engine.mark_unwritten, infer(layer, problem)
+
+    def left(array):
+        mark(array) if array.shape != (ONE.T, ONE.B, 9) else array.fill(0.5)
+
+    monkeypatch.setattr(engine, "mark_unwritten", left, raising=False)
+    with simulator.schedule(0), pytest.raises(AssertionError):
+        assert_close(ONE, infer(layer, problem), first, "inference")
+
+
+@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
+def test_a_block_that_never_publishes_what_is_projected_is_reported(monkeypatch, backward):
+    problem, layer, silent_step = make_problem(ONE), ONE.layer("sim", schedule="persistent"), 2
+    ptx_store, width, slots = ptx.store, 5 if backward else 9, ONE.T + 2 * (not backward)
+    slot = ONE.T - 1 - silent_step if backward else silent_step + 1
+
+    def store(array, index, value):
+        silent = cuda.blockIdx.x == 1 and index // width // ONE.B == slot
+        if not silent or len(array) != slots * ONE.B * width:
+            ptx_store(array, index, value)
+
+    monkeypatch.setattr(launches, "POLLS", 400)
+    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
+    message = rf"layer 0, direction 0, .* in this very step .* at step {silent_step} of the "
+    tape = layer.forward(problem.x)[2] if backward else None
+    with simulator.schedule(0, 1000), mutant(ptx, "store", store):
+        if backward:
+            with pytest.raises(RuntimeError, match=message + "backward pass"):
+                layer.backward(tape, problem.dy)
+        else:
+            with pytest.raises(RuntimeError, match=message + "forward pass"):
+                layer.forward(problem.x)
+    assert_close(ONE, infer(layer, problem), infer(ONE.layer("sim", schedule="stepwise"), problem))
