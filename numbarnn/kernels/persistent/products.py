@@ -53,7 +53,7 @@ def make_sums(tile, count, ranges):
     rest, warps, units, between = make_sums(tile, count - 1, ranges), tile.warps, tile.units, tile.between_warps
     zero, in_two_places = np.dtype(compute_dtype(tile.dtype)).type(0), tile.register_chunks and tile.shared_chunks
     # One address and constants are fewer registers, but not where weights stand in two places (found by compiling).
-    index = make_index(bool(tile.streamed_chunks or tile.for_stages or not in_two_places))
+    index = make_index(bool(tile.streamed_chunks or tile.for_stages or tile.projects or not in_two_places))
 
     def sums(shared, at, begin, end):
         total = zero

@@ -152,11 +152,12 @@ def with_octets(tile, octets, room):
 
 def looking_ahead(tile, room):
     """The Tile whose warps look for the next group of chunks ahead of time, if there is one and registers allow: never
-    where weights are streamed, nor with more than 8 warps, where compiling for sm_100 has spilled some."""
+    where weights are streamed, nor where compiling has spilled some: with more than 8 warps (sm_100), and backward with
+    a projection (sm_80)."""
     ahead = replace(tile, groups_ahead=1)
     free = _free_registers(ahead, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
     free -= REGISTERS_IF_AHEAD if room.for_stages else 0
-    few = tile.groups > 1 and tile.warps <= 8 and not tile.streamed_chunks
+    few = tile.groups > 1 and tile.warps <= 8 and not tile.streamed_chunks and not (tile.projects and tile.backward)
     return ahead if few and ahead.fragment_words <= free else tile
 
 
