@@ -22,6 +22,7 @@ from numbarnn.bench.check.accuracy import engine_failure
 from numbarnn.bench.check.child import simulator_checks
 from numbarnn.bench.check.expected import Expected, dropout_masks, flat_weights
 from numbarnn.bench.peers import cudnn, peers
+from numbarnn.cuda.compiler import simulated
 from numbarnn.engines.cpu.thread_pool import default_threads
 from numbarnn.schedules import SCHEDULES
 
@@ -76,6 +77,8 @@ def run(args):
     summary.print_comparisons(comparisons, args.verbose)
     if lacks:
         report.say(lacks)
+    if args.device == "all" and engines.simulator_lacks():
+        report.say(f"sim is left out: {engines.simulator_lacks()}")
     summary.print_summary(comparisons, seconds)
     if args.json:
         report.write_json(args.json, [comparison.as_row() for comparison in comparisons])
@@ -89,12 +92,13 @@ def run(args):
 
 
 def plan_devices(wanted):
-    """Which devices to check in this process, and whether the simulator gets processes of its own."""
+    """Which devices to check in this process, and whether the simulator gets processes of its own: never from such a
+    process, which would go on for ever where the simulator lacks something; without "sim" it is left out then."""
     available = engines.available()
+    others = "sim" not in available and not simulated()
     if wanted == "all":
-        here = [device for device in DEVICES if device in available]
-        return here, "sim" not in available
-    return ([], True) if wanted == "sim" and "sim" not in available else ([wanted], False)
+        return [device for device in DEVICES if device in available], others and engines.simulator_lacks() is None
+    return ([], True) if wanted == "sim" and others else ([wanted], False)
 
 
 def shares_of_cells(cells, schedules, count):
