@@ -44,13 +44,8 @@ def why_not(name: str) -> str | None:
     if name == "sim":
         if not simulated():
             return "set NUMBA_ENABLE_CUDASIM=1 before Python starts"
-        return simulator_lacks()
+        return None if find_spec("greenlet") else f"greenlet is not installed: {install.command('sim')}"
     return _gpu_problem()
-
-
-def simulator_lacks() -> str | None:
-    """What is not installed of that which the simulator needs, in whichever process, with the cure; None: nothing."""
-    return None if find_spec("greenlet") else f"greenlet is not installed: {install.command('sim')}"
 
 
 def available() -> list[str]:

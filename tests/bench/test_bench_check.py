@@ -314,7 +314,7 @@ def test_plan_devices(monkeypatch):
 def test_the_simulator_starts_no_processes_where_greenlet_is_missing(monkeypatch):
     """Such a process would start one in turn, and so on."""
     monkeypatch.setattr(engines, "available", lambda: ["cpu"], raising=False)
-    monkeypatch.setattr(engines, "simulator_lacks", lambda: "greenlet is not installed")
+    monkeypatch.setattr(check, "simulator_lacks", lambda: "greenlet is not installed")
     assert check.plan_devices("all") == (["cpu"], False)
     monkeypatch.setattr(check, "simulated", lambda: True)
     assert check.plan_devices("sim") == (["sim"], False)
