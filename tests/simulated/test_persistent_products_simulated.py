@@ -8,8 +8,9 @@ from functools import partial
 import pytest
 from numba import cuda
 from persistent_setup import few_threads
-from test_persistent_mutants import LIVELOCK, RIGHT, WRONG, replaced, symptom_of, written_anew
+from test_persistent_mutants import LIVELOCK, WRONG, replaced, symptom_of, written_anew
 from test_persistent_simulated import check
+from within_step import check_silence, check_wrong_table, mutants_of_late_warps
 
 from cases import Case
 from comparing import assert_close
@@ -18,8 +19,7 @@ from kernel_mutants import mutant
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels.persistent import within, within_backward, within_forward
-from numbarnn.kernels.persistent.columns import STAGE, WARP
-from numbarnn.passes import launches
+from numbarnn.kernels.persistent.columns import STAGE
 from problems import make_problem
 from running import infer
 
@@ -80,15 +80,7 @@ def test_blocks_multiply_their_own_head_in_each_product(change):
 # ------------------------------------------------------------------------------------------------------ wrong kernels
 ONE, TWO = RESET(T=4, B=2, hidden=(9,)), Case("chain", T=4, B=2, hidden=(9,))
 SKIPS = RESET(T=4, B=2, hidden=(9,), lengths=(2, 4))
-BARRIER = "        cuda.syncthreads()\n        return True"
-LATE = "        for _ in range(60 * (share.stage == product)):\n            ptx.sleep(0)\n"
-MULTIPLIES = "        if share.stage == product:\n"
-PUBLISHED = "exchanged.published, row * owned.hidden + owned.unit + unit"
-MUTANTS = {
-    "warps of a stage that are late": (ONE, within, "make_multiply", RIGHT, replaced(MULTIPLIES, LATE + MULTIPLIES)),
-    "what they give added before it is there": (ONE, within, "make_multiply", WRONG, lambda source: replaced(
-        BARRIER, "        return True"
-    )(replaced(MULTIPLIES, LATE + MULTIPLIES)(source))),
+MUTANTS = mutants_of_late_warps(ONE) | {
     "what they multiply not waited for": (
         ONE, within, "make_multiply", WRONG,
         replaced("what, exchanged.patience)", "what, exchanged.patience._replace(wait=0))")
@@ -147,15 +139,7 @@ def test_a_wrong_product_within_a_step_is_found(change, case, module, factory, s
     ids=str,
 )
 def test_a_wrong_table_is_found(monkeypatch, column, by, shows):
-    make_tables = launches.make_tables
-
-    def wrong(*arguments):
-        blocks, warps = (table.copy() for table in make_tables(*arguments))
-        warps[..., getattr(WARP, column)][(warps[..., WARP.kind] >= STAGE)] += by
-        return blocks, warps
-
-    monkeypatch.setattr(launches, "make_tables", wrong)
-    assert str(symptom_of(ONE)) == str(shows)
+    check_wrong_table(monkeypatch, ONE, column, by, shows)
 
 
 def test_what_an_earlier_call_multiplied_is_found(monkeypatch):
@@ -174,8 +158,12 @@ def test_what_an_earlier_call_multiplied_is_found(monkeypatch):
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
 def test_a_block_that_never_publishes_what_is_multiplied_is_reported(monkeypatch, backward):
-    problem, layer, silent_step = make_problem(ONE), ONE.layer("sim", schedule="persistent"), 2
-    ptx_store, H, gates = ptx.store, 9, 3 if backward else 1  # of a row, of which the last is the stage's
+    silent_step, ptx_store, H, gates = (
+        2,
+        ptx.store,
+        9,
+        3 if backward else 1,
+    )  # of a row, of which the last is the stage's
     time = ONE.T - 1 - silent_step if backward else silent_step
 
     def store(array, index, value):
@@ -184,15 +172,4 @@ def test_a_block_that_never_publishes_what_is_multiplied_is_reported(monkeypatch
         if not silent or len(array) != ONE.T * ONE.B * gates * H:
             ptx_store(array, index, value)
 
-    monkeypatch.setattr(launches, "POLLS", 400)
-    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
-    message = rf"layer 0, direction 0, .* in this very step .* at step {silent_step} of the "
-    tape = layer.forward(problem.x)[2] if backward else None
-    with simulator.schedule(0, 1000), mutant(ptx, "store", store):
-        if backward:
-            with pytest.raises(RuntimeError, match=message + "backward pass"):
-                layer.backward(tape, problem.dy)
-        else:
-            with pytest.raises(RuntimeError, match=message + "forward pass"):
-                layer.forward(problem.x)
-    assert_close(ONE, infer(layer, problem), infer(ONE.layer("sim", schedule="stepwise"), problem))
+    check_silence(monkeypatch, ONE, silent_step, backward, store)

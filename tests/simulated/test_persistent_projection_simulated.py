@@ -9,8 +9,9 @@ import pytest
 from numba import cuda
 from persistent_setup import few_threads
 from test_blocks_simulated import normed_lstm
-from test_persistent_mutants import LIVELOCK, RIGHT, WRONG, replaced, symptom_of, written_anew
+from test_persistent_mutants import LIVELOCK, WRONG, replaced, symptom_of, written_anew
 from test_persistent_simulated import check
+from within_step import check_silence, check_wrong_table, mutants_of_late_warps
 
 import numbarnn
 from cases import Case
@@ -19,9 +20,8 @@ from grouped_tiles import launches_of
 from kernel_mutants import mutant
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
-from numbarnn.kernels.persistent import projection, within
-from numbarnn.kernels.persistent.columns import STAGE, WARP
-from numbarnn.passes import launches
+from numbarnn.kernels.persistent import projection
+from numbarnn.kernels.persistent.columns import STAGE
 from problems import make_problem
 from running import infer
 
@@ -87,14 +87,7 @@ def test_plans_count_the_exchange_and_say_it():
 # ------------------------------------------------------------------------------------------------------ wrong kernels
 ONE, SKIPS = PROJECTED(T=4, B=2, hidden=(9,)), PROJECTED(T=4, B=2, hidden=(9,), lengths=(2, 4))
 DROPS = PROJECTED(T=2, B=2, hidden=(8, 8), dropout=0.4)
-BARRIER = "        cuda.syncthreads()\n        return True"
-MULTIPLIES = "        if share.stage == product:\n"
-LATE = "        for _ in range(60 * (share.stage == product)):\n            ptx.sleep(0)\n"
-MUTANTS = {
-    "warps that are late": (ONE, within, "make_multiply", RIGHT, replaced(MULTIPLIES, LATE + MULTIPLIES)),
-    "what they give added before it is there": (ONE, within, "make_multiply", WRONG, lambda source: replaced(
-        BARRIER, "        return True"
-    )(replaced(MULTIPLIES, LATE + MULTIPLIES)(source))),
+MUTANTS = mutants_of_late_warps(ONE) | {
     "h not published": (ONE, projection, "make_forward", LIVELOCK, replaced("width, stored, valid)",
                                                                              "width, stored, False)")),
     "h of other sums": (ONE, projection, "make_forward", WRONG, replaced("sums(own, about, pair)[0]",
@@ -152,15 +145,7 @@ def test_a_wrong_projection_is_found(change, case, module, factory, shows, edit)
     ids=str,
 )
 def test_a_wrong_table_is_found(monkeypatch, column, by, shows):
-    make_tables = launches.make_tables
-
-    def wrong(*arguments):
-        blocks, warps = (table.copy() for table in make_tables(*arguments))
-        warps[..., getattr(WARP, column)][(warps[..., WARP.kind] >= STAGE)] += by
-        return blocks, warps
-
-    monkeypatch.setattr(launches, "make_tables", wrong)
-    assert str(symptom_of(ONE)) == str(shows)
+    check_wrong_table(monkeypatch, ONE, column, by, shows)
 
 
 def test_what_an_earlier_call_projected_is_found(monkeypatch):
@@ -178,8 +163,7 @@ def test_what_an_earlier_call_projected_is_found(monkeypatch):
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
 def test_a_block_that_never_publishes_what_is_projected_is_reported(monkeypatch, backward):
-    problem, layer, silent_step = make_problem(ONE), ONE.layer("sim", schedule="persistent"), 2
-    ptx_store, width, slots = ptx.store, 5 if backward else 9, ONE.T + 2 * (not backward)
+    silent_step, ptx_store, width, slots = 2, ptx.store, 5 if backward else 9, ONE.T + 2 * (not backward)
     slot = ONE.T - 1 - silent_step if backward else silent_step + 1
 
     def store(array, index, value):
@@ -187,15 +171,4 @@ def test_a_block_that_never_publishes_what_is_projected_is_reported(monkeypatch,
         if not silent or len(array) != slots * ONE.B * width:
             ptx_store(array, index, value)
 
-    monkeypatch.setattr(launches, "POLLS", 400)
-    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
-    message = rf"layer 0, direction 0, .* in this very step .* at step {silent_step} of the "
-    tape = layer.forward(problem.x)[2] if backward else None
-    with simulator.schedule(0, 1000), mutant(ptx, "store", store):
-        if backward:
-            with pytest.raises(RuntimeError, match=message + "backward pass"):
-                layer.backward(tape, problem.dy)
-        else:
-            with pytest.raises(RuntimeError, match=message + "forward pass"):
-                layer.forward(problem.x)
-    assert_close(ONE, infer(layer, problem), infer(ONE.layer("sim", schedule="stepwise"), problem))
+    check_silence(monkeypatch, ONE, silent_step, backward, store)

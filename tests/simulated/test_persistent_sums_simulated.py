@@ -10,6 +10,7 @@ from numba import cuda
 from persistent_setup import few_threads
 from test_persistent_mutants import LIVELOCK, OUTSIDE, RIGHT, WRONG, replaced, symptom_of, written_anew
 from test_persistent_simulated import check
+from within_step import check_silence
 
 import numbarnn
 from cases import Case
@@ -20,7 +21,6 @@ from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels.persistent import across, within, within_backward, within_forward
 from numbarnn.kernels.trouble import WITHIN, explain, waited
-from numbarnn.passes import launches
 from problems import make_problem
 from running import infer
 
@@ -160,8 +160,7 @@ def test_words_of_an_earlier_call_are_found(monkeypatch):
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
 def test_a_block_that_never_publishes_its_sums_is_reported(monkeypatch, backward):
-    problem, layer, silent_step = make_problem(NORMED), NORMED.layer("sim", schedule="persistent"), 2
-    ptx_store, steps = ptx.store, set()
+    silent_step, ptx_store, steps = 2, ptx.store, set()
 
     def store(array, index, value):
         if array.dtype == np.int64 and len(array) > 1:
@@ -169,19 +168,8 @@ def test_a_block_that_never_publishes_its_sums_is_reported(monkeypatch, backward
         if array.dtype != np.int64 or len(array) == 1 or cuda.blockIdx.x != 1 or int(value) >> 32 != silent_step:
             ptx_store(array, index, value)
 
-    monkeypatch.setattr(launches, "POLLS", 400)
-    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
-    message = rf"layer 0, direction 0, .* in this very step .* at step {silent_step} of the "
-    tape = layer.forward(problem.x)[2] if backward else None
-    with simulator.schedule(0, 1000), mutant(ptx, "store", store):
-        if backward:
-            with pytest.raises(RuntimeError, match=message + "backward pass"):
-                layer.backward(tape, problem.dy)
-        else:
-            with pytest.raises(RuntimeError, match=message + "forward pass"):
-                layer.forward(problem.x)
+    check_silence(monkeypatch, NORMED, silent_step, backward, store)
     assert max(steps) == silent_step, "the others go on"
-    assert_close(NORMED, infer(layer, problem), infer(NORMED.layer("sim", schedule="stepwise"), problem))
 
 
 def test_trouble_tells_what_it_waited_for():
