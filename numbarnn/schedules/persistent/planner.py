@@ -19,8 +19,7 @@ from numbarnn.schedules.persistent.tilings import DoesNotFit, best_tiling, colum
 from numbarnn.schedules.plan import Task
 from numbarnn.schedules.products import product_us
 
-# Most sets of 8 sequences at once backward, where the tensor cores' weights stand in shared memory: each turn loads all
-# of them. Forward, where a unit has several rows, their sums leave no room: compiled for sm_90, registers are spilled.
+# Most sets of 8 sequences at once, where the tensor cores' weights stand in shared memory: each turn loads all of them.
 MOST_OCTETS = 4
 # Of the time of a launch and the product of its first layer's input, what must be spared if blocks are to multiply the
 # input themselves: no device has been asked.
@@ -117,8 +116,10 @@ def _may_multiply_input(problem, layer):
 def _estimated(sizes, profile, backward, first, last, given):
     """`_best_launch` of any T."""
     found = _tiling(sizes, profile, backward, first, last, given)
-    columns, launch = columns_of(sizes, first, last, backward, found.tile), _with_fewer_turns(sizes, profile, found)
-    return replace(launch, estimate=estimate_of(sizes, profile, launch, columns))
+    columns = columns_of(sizes, first, last, backward, found.tile)
+    launches = (found, *_with_fewer_turns(sizes, profile, found))
+    estimated = [replace(one, estimate=estimate_of(sizes, profile, one, columns)) for one in launches]
+    return min(estimated, key=lambda launch: launch.estimate.step)
 
 
 def _tiling(sizes, profile, backward, first, last, given=False):
@@ -139,18 +140,19 @@ def _with_fewer_turns(problem, profile, launch):
     """The Launch with more sequences at once, where its turns would load weights from shared memory, and registers and
     shared memory allow. Its tiling is chosen before, with two sets of sequences at most: by a model that no record has
     tested with more."""
-    octets, tile, cell = min(MOST_OCTETS, ceil(launch.sequences / OCTET)), launch.tile, problem.cell
-    if not launch.backward or tile.math != "mma" or tile.resident != "shared" or octets <= tile.octets:
-        return launch
-    if tile.projects:  # compiled for sm_80, registers are spilled
-        return launch
+    most, tile, cell = min(MOST_OCTETS, ceil(launch.sequences / OCTET)), launch.tile, problem.cell
+    # Found by compiling: registers are spilled by projections (sm_80), and forward by warps that do not load all of
+    # their chunks at once (sm_90); several layers forward leave a stack frame (sm_100).
+    several = launch.last > launch.first + 1 and not launch.backward
+    if tile.math != "mma" or tile.resident != "shared" or tile.projects or several:
+        return
     # A thread has more pairs, too.
     of_pair = cell.num_per_unit + cell.num_saved + 2 * cell.num_states + cell.num_products
-    room = room_of(profile, launch.sequences, problem, True, of_pair)
-    more = with_octets(tile, octets, room)
-    if more is None:
-        return launch
-    return replace(launch, tile=more, shared_bytes=more.shared_bytes(launch.sequences, cell.num_states))
+    room = room_of(profile, launch.sequences, problem, launch.backward, of_pair)
+    for octets in range(tile.octets + 1, most + 1):
+        more = with_octets(tile, octets, room)
+        if more is not None and (launch.backward or more.groups == 1):
+            yield replace(launch, tile=more, shared_bytes=more.shared_bytes(launch.sequences, cell.num_states))
 
 
 @lru_cache(maxsize=1024)

@@ -144,8 +144,11 @@ def _with_groups(tile):
 
 
 def with_octets(tile, octets, room):
-    """The Tile, whose weights are in shared memory, with so many sets of 8 sequences at once; None if room lacks."""
-    more = _with_groups(replace(tile, octets=octets, groups_ahead=0))
+    """The Tile, whose weights are in shared memory, with so many sets of 8 sequences at once; None if room lacks. A
+    warp that loads all of its chunks at once still does, where registers allow."""
+    more = replace(tile, octets=octets, groups_ahead=0)
+    if more.groups > 1 or _free_registers(more, room) < 0:
+        more = _with_groups(more)
     fits = more.shared_bytes(room.sequences, room.num_states) <= room.shared_bytes and _free_registers(more, room) >= 0
     return looking_ahead(more, room) if more.chunks <= tile.chunks and fits else None
 
