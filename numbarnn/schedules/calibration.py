@@ -101,6 +101,17 @@ STEP_SHARE = {
         0.905, "of the rate of multiply-adds that a step's products add to their columns' time", FITTED, divides=True
     ),
 }
+STEP_SUMS_CLOCKS = Number(
+    1100.0,
+    "clocks of a step's kernel for each stage of sums over units, besides what grows",
+    "not timed: three barriers, and some 32 loads from shared memory that wait for each other (kernels.step.unit_sums)",
+)
+STEP_SUMS_UNIT_CLOCKS = Number(
+    2.3,
+    "clocks for each unit of such a stage",
+    "not timed: the one block of a sequence goes through 256 units at a time, each time a trip to the L2 cache of 600 "
+    "clocks",
+)
 LAYER_SHARE = Number(0.35, "of a step's time, what each further layer adds where layers overlap", FITTED)
 
 

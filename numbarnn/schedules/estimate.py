@@ -8,7 +8,7 @@ a product by cuBLAS and a kernel. The numbers behind it are those of `calibratio
 
 from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.schedule import SCHEDULE as PERSISTENT
-from numbarnn.schedules.products import product_us, rate_of
+from numbarnn.schedules.products import matrices_of_step, product_us, rate_of
 from numbarnn.schedules.stepwise import SCHEDULE as STEPWISE
 
 
@@ -39,21 +39,32 @@ def _products_us(problem, plan):
 
 
 def steps_us(problem, backward, overlapping):
-    """Microseconds of all steps by a product of cuBLAS and a kernel each, and as much for each further product.
+    """Microseconds of all steps by a product of cuBLAS and a kernel each, and as much for each further product; and
+    what these kernels take to add up over units.
 
     Args:
         overlapping: whether layers of one direction run side by side, in part; their products do not.
     """
-    cell, D = problem.cell, problem.directions
+    D = problem.directions
     kind, per_us = rate_of(problem)
     start, of_column = (table[kind, backward].value for table in (calibration.STEP_US, calibration.STEP_COLUMN_US))
-    of_stages = [len(cell.stages[stage].gates) for stage in cell.product_stages]
-    products = [cell.num_recurrent] * (cell.num_recurrent > 0) + of_stages  # gates of each
     in_turn, work = [], 0.0
     for hidden in problem.hidden_sizes:
+        matrices = matrices_of_step(problem, hidden)
+        columns = [rows if backward else width for rows, width in matrices]
         # Without a product it is one kernel.
-        columns = [hidden * (gates if backward else 1) for gates in products]
-        in_turn.append(sum(start + of_column * width for width in columns) if products else start / 2)
-        work += D * problem.batch * cell.num_ah * hidden**2 / per_us / calibration.STEP_SHARE[kind].value
+        in_turn.append(sum(start + of_column * width for width in columns) if matrices else start / 2)
+        in_turn[-1] += _sums_us(problem, hidden, backward)
+        numbers = sum(rows * width for rows, width in matrices)
+        work += D * problem.batch * numbers / per_us / calibration.STEP_SHARE[kind].value
     share = calibration.LAYER_SHARE.value if overlapping and D == 1 else 1
     return problem.steps * (in_turn[0] + share * sum(in_turn[1:]) + work)
+
+
+def _sums_us(problem, hidden, backward):
+    """Microseconds in which a step's kernels add up over a layer's units: in one block for each sequence, and one stage
+    after another."""
+    # Nothing flows back through the largest of terms.
+    stages = sum(1 for stage in problem.cell.stages if stage.sums and not (backward and stage.largest))
+    clocks = calibration.STEP_SUMS_CLOCKS.value + calibration.STEP_SUMS_UNIT_CLOCKS.value * hidden
+    return stages * clocks / (problem.profile.clock_ghz * 1e3)

@@ -9,14 +9,24 @@ def product_us(task, problem):
     """Microseconds of a plan's task that is a product over its steps; 0 for dropout, which is small beside it."""
     if task.kind not in ("input", "weights"):
         return 0.0
-    hidden, D, gates = problem.hidden_sizes[task.layer], problem.directions, problem.cell.num_gates
-    inputs = D * problem.hidden_sizes[task.layer - 1] if task.layer else problem.input_size
-    columns = inputs + hidden if task.kind == "weights" else inputs
+    hidden, D = problem.hidden_sizes[task.layer], problem.directions
+    inputs = D * problem.output_sizes[task.layer - 1] if task.layer else problem.input_size
+    matrices = [(problem.cell.num_gates * hidden, inputs)]
+    matrices += matrices_of_step(problem, hidden) if task.kind == "weights" else []
     directions = D if task.direction == BOTH else 1
-    count = (task.last - task.first) * problem.batch * gates * hidden * columns * directions
-    products = directions * (2 if task.kind == "weights" else 1)
+    numbers, products = directions * sum(rows * width for rows, width in matrices), directions * len(matrices)
+    count = (task.last - task.first) * problem.batch * numbers
     kind, per_us = rate_of(problem)
     return products * calibration.PRODUCT_US.value + count / per_us / calibration.PRODUCT_SHARE[kind].value
+
+
+def matrices_of_step(problem, hidden):
+    """[(rows, columns), ...] of what a step of a layer of H units multiplies with, one after another: R's rows of h,
+    those of each product stage, and a projection."""
+    cell, P = problem.cell, problem.projection
+    of_h = [(cell.num_recurrent * hidden, P or hidden)] * (cell.num_recurrent > 0)
+    of_stages = [(len(cell.stages[stage].gates) * hidden, hidden) for stage in cell.product_stages]
+    return [*of_h, *of_stages, *[(P, hidden)] * (P > 0)]
 
 
 def rate_of(problem):

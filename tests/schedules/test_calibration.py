@@ -160,7 +160,7 @@ def test_every_number_counts():
     summing = replace(planned.problem(layer_norm_gru, "float16", (512,), 16), profile=H200)
 
     def estimates():
-        return [*map(estimated_us, [*rows(), large]), pass_us(summing, "persistent", False)]
+        return [*map(estimated_us, [*rows(), large]), *(pass_us(summing, name, False) for name in SCHEDULES)]
 
     before, numbers = estimates(), calibration.numbers()
     for name in numbers:

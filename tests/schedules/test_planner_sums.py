@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from numbarnn.cells.library import layer_norm_gru, layer_norm_lstm
-from numbarnn.schedules import calibration
+from numbarnn.schedules import calibration, estimate
 from numbarnn.schedules.persistent import planner, tilings
 from numbarnn.schedules.persistent.costs import Chain
 from plan_orders import problem_of
@@ -33,13 +33,31 @@ def test_estimates_have_the_exchanges_within_a_step(cell, backward):
         assert launch.tile.warps <= tilings.WARPS_IF_STAGED and not launch.tile.given
 
 
-def test_nothing_flows_back_through_the_largest():
-    """So that blocks exchange nothing for it backward."""
+def largest_first():
+    """A cell with two stages of sums, of which the first is the largest of its terms."""
     cell = SUM_CELLS["normed"]
     first, *others = cell.stages
-    largest = replace(cell, name="largest", stages=(replace(first, largest=True, backward=None), *others))
-    rounds = [check_launches(problem_of(largest), backward)[0].estimate.rounds for backward in BOTH_PASSES]
+    return replace(cell, name="largest", stages=(replace(first, largest=True, backward=None), *others))
+
+
+def test_nothing_flows_back_through_the_largest():
+    """So that blocks exchange nothing for it backward."""
+    rounds = [check_launches(problem_of(largest_first()), backward)[0].estimate.rounds for backward in BOTH_PASSES]
     assert rounds == [2, 1]
+
+
+@pytest.mark.parametrize("backward", BOTH_PASSES)
+@pytest.mark.parametrize("cell", (*EXCHANGES, largest_first()), ids=lambda cell: cell.name)
+def test_each_stage_of_sums_of_a_stepwise_step_counts(cell, backward):
+    """In microseconds, with H; of cells without them nothing does."""
+    stages = EXCHANGES.get(cell, 1 if backward else 2)
+    for hidden in (256, 1024):
+        problem = problem_of(cell, "float16", (hidden,), 16, steps=7)
+        without = replace(problem, cell=replace(cell, stages=tuple(s for s in cell.stages if not s.sums)))
+        clocks = calibration.STEP_SUMS_CLOCKS.value + calibration.STEP_SUMS_UNIT_CLOCKS.value * hidden
+        sums = 7 * stages * clocks / (problem.profile.clock_ghz * 1e3)
+        found, less = (estimate.steps_us(each, backward, False) for each in (problem, without))
+        assert found - less == pytest.approx(sums)
 
 
 def test_of_two_layers_each_has_its_own_words():
