@@ -13,7 +13,7 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.layers import checks
 from numbarnn.passes.costs import costs_of, segments_of
 from numbarnn.schedules import SCHEDULES, Problem, choose, estimate
-from numbarnn.schedules.explain import explain, residences, task_lines, wider
+from numbarnn.schedules.explain import explain, residences, step_lines, task_lines, wider
 from numbarnn.weights.space import sizes_of_layers
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -147,6 +147,8 @@ def print_pass(explanation):
     report.say()
     why = "asked for by name" if explanation.why is None else f"auto: {explanation.why}"
     report.say(f"{'Backward' if explanation.backward else 'Forward'}: {taken.schedule} ({why})\n")
+    for line in step_lines(problem, explanation.backward):
+        report.say(f"{line[0].upper()}{line[1:]}.\n")
     rows = []
     for option in (taken, *explanation.others):
         us = "-" if option.microseconds is None else f"{option.microseconds:.0f}"

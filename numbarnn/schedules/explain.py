@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.common.precision import compute_dtype, numpy_dtype
+from numbarnn.common.words import counted
 from numbarnn.kernels.persistent.columns import GIVEN, INPUT
 from numbarnn.schedules import SCHEDULES
 from numbarnn.schedules.persistent import shares
@@ -19,6 +20,39 @@ def wider(problem):
     for layer, (units, width) in enumerate(zip(problem.units, problem.hidden_sizes, strict=False)):
         if width > units:
             yield f"layer {layer}: kernels have {width} units, as many as its largest state; h has {units}"
+
+
+class StepPart(NamedTuple):
+    """A part of a step that follows on others; kind: "recurrent", "product" (of what the step itself makes), "sums" or
+    "cell"; what it is, in words."""
+
+    kind: str
+    what: str
+
+
+def parts_of_step(problem, backward):
+    """The `StepPart`s of a step, in their order: those that wait for all units of the layer, and the cell's equations.
+    Forward; backward the same parts in reverse, but that nothing flows back through the largest of terms."""
+    cell, parts = problem.cell, []
+    if cell.num_recurrent:
+        parts.append(StepPart("recurrent", f"the product of h with R ({counted(cell.num_recurrent, 'gate')})"))
+    for stage in cell.stages:
+        if stage.gates:
+            parts.append(StepPart("product", f"a further product with R ({counted(len(stage.gates), 'gate')})"))
+        elif not (backward and stage.largest):
+            about = counted(len(stage.sums), "sum") if not stage.largest else f"{len(stage.sums)} of the largest"
+            parts.append(StepPart("sums", f"{about} over units"))
+    parts.append(StepPart("cell", "the cell's equations"))
+    if problem.projection:
+        parts.append(StepPart("product", "the product with W_hr"))
+    return tuple(reversed(parts)) if backward else tuple(parts)
+
+
+def step_lines(problem, backward):
+    """A line that says what a step is made of, where that is more than a product and the cell; else none."""
+    parts = parts_of_step(problem, backward)
+    if len(parts) > 2:
+        yield f"a step {'backward' if backward else 'forward'}: {', '.join(part.what for part in parts)}"
 
 
 @dataclass(frozen=True)
@@ -76,7 +110,7 @@ class Explanation:
         return f"{self.taken.schedule} {direction}: {self.taken.plan.reason}{why}"
 
     def __str__(self):
-        lines = [self.head]
+        lines = [self.head, *(f"  {line}" for line in step_lines(self.problem, self.backward))]
         for launch in self.taken.launches:
             lines.append(f"  {launch.layers}: {launch.details}")
             lines += [f"    {residence}" for residence in residences(self.problem, launch)]
@@ -116,7 +150,7 @@ class Residence(NamedTuple):
         matrices = ("R", self.R), ("W", self.W), ("W_hr", self.W_hr)
         slices = [f"{shape[0]} x {shape[1]} of {name}" for name, shape in matrices if shape]
         return (
-            f"layer {self.layer}: {self.blocks} blocks per direction, {self.units} units each; "
+            f"layer {self.layer}: {counted(self.blocks, 'block')} per direction, {self.units} units each; "
             f"{' and '.join(slices) or 'no weights'}, "
             f"{self.block_bytes / 1024:.3g} KiB per block, in {self.home}; {self.total_bytes / 2**20:.3g} MiB in all"
         )

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from numbarnn.common.order import step_time
+from numbarnn.common.words import counted
 
 # Forward: "dropout" of a layer's input, "input" product of its steps (where steps do not compute it themselves),
 # "steps": the recurrence.
@@ -68,7 +69,8 @@ class Task:
 
     def __str__(self):
         if self.kind == "launch":
-            return f"launch   {self.launch.layers} ↔ steps {self.first}..{self.last} in {self.launch.blocks} blocks"
+            blocks = counted(self.launch.blocks, "block")
+            return f"launch   {self.launch.layers} ↔ steps {self.first}..{self.last} in {blocks}"
         arrow = {0: "→", 1: "←", BOTH: "↔"}[self.direction]
         return f"{self.kind:<8} layer {self.layer} {arrow} steps {self.first}..{self.last}"
 

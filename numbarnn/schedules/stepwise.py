@@ -1,4 +1,5 @@
-"""The plain schedule: layer after layer; one input product over all steps, then one product and one kernel per step."""
+"""The plain schedule: layer after layer; one input product over all steps, then for each step its products (one, if it
+has no stages and no projection), each with a kernel."""
 
 from functools import lru_cache
 
@@ -6,7 +7,7 @@ from numbarnn.schedules.base import SizedSchedule
 from numbarnn.schedules.plan import BOTH, Plan, Task, weight_tasks
 
 NAME = "stepwise"
-REASON = "one input product per layer, then one recurrent product and one pointwise kernel per step; runs any size"
+REASON = "one input product per layer, then for each step its products, each with a pointwise kernel; runs any size"
 
 
 @lru_cache(maxsize=256)

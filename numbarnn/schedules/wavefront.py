@@ -10,6 +10,7 @@ that layers hardly overlap; the two directions do, and input products with the r
 from dataclasses import replace
 from functools import lru_cache
 
+from numbarnn.common.words import counted
 from numbarnn.schedules import stepwise
 from numbarnn.schedules.base import SizedSchedule
 from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks, with_times
@@ -36,7 +37,8 @@ def _blocks(layers, steps):
 
 def _reason(layers, steps):
     size = block_steps(layers, steps)
-    return f"{-(-steps // size)} blocks of {size} steps per layer and direction, side by side where their data allow"
+    blocks = f"{counted(-(-steps // size), 'block')} of {counted(size, 'step')}"
+    return f"{blocks} per layer and direction, side by side where their data allow"
 
 
 def _by_diagonals(plan):

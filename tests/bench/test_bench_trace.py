@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 
@@ -11,6 +12,8 @@ from numbarnn import cli
 from numbarnn.bench.cases.shapes import Shape
 from numbarnn.bench.trace import launches, page, record
 from numbarnn.cells import CELLS
+from numbarnn.cells.library import layer_norm_gru, sru
+from sum_cells import SUM_CELLS
 
 T, L = 6, 3
 
@@ -91,6 +94,23 @@ def test_a_plan_is_a_record_too(schedule, backward, directions):
     length = max(event.end for event in made.events)
     if directions == 1:
         assert length > T * L if schedule == "stepwise" else length < T * L
+
+
+@pytest.mark.parametrize("cell, forward, backward", [
+    (CELLS["gru"], "MP", "MP"),
+    (sru, "P", "P"),
+    (CELLS["gru_reset_before"], "MEMP", "MEMP"),
+    (layer_norm_gru, "MEEP", "MEEP"),
+    (SUM_CELLS["ladder"], "MEEMEEEMP", "MEMEEEMEP"),
+], ids=["one product", "none", "two", "sums", "both"])  # fmt: skip
+def test_a_step_is_drawn_as_what_it_is_made_of(cell, forward, backward):
+    """M: multiplies, E: exchanges, P: publishes."""
+    for pass_, letters in enumerate((forward, backward)):
+        made = launches.record("a plan", cell, Shape(2, 2, 4, 8, 1), bool(pass_), 1, "stepwise")
+        steps = [event for event in made.events if event.kind in ("multiply", "exchange", "publish")]
+        assert "".join(event.kind[0].upper() for event in steps) == 2 * letters
+        assert all(one.end == other.start for one, other in pairwise(steps))
+        traces.require_order(made)
 
 
 def test_the_command_records_what_the_plan_says(traced):

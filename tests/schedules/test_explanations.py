@@ -1,10 +1,12 @@
 """What `explain` says of plans, and which tiles three products of TF32 take."""
 
+import re
 from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from numbarnn.cells.library import layer_norm_gru
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import choose
 from numbarnn.schedules.explain import explain
@@ -53,6 +55,36 @@ def test_explanation_of_auto_says_why():
         assert {explanation.taken.schedule, *(option.schedule for option in explanation.others)} == {
             "stepwise", "wavefront", "persistent",
         }  # fmt: skip
+
+
+def test_one_of_a_kind_is_no_plural():
+    text = str(explain(choose("persistent"), problem_of(hidden=(4,), batch=1, steps=1), False))
+    assert "layer 0 in 1 block of 4 units and 1 sequence" in text and "layer 0: 1 block of 256 threads" in text
+    assert "1 block per direction" in text and "↔ steps 0..1 in 1 block" in text
+    assert "instead, wavefront: 1 block of 1 step per layer" in text
+    assert not re.search(r"\b1 (block|sequence|step|launche)s", text)
+
+
+@pytest.mark.parametrize("backward", BOTH_PASSES)
+def test_what_a_step_is_made_of_where_it_is_more_than_a_product(backward):
+    """By every schedule the same."""
+    h, cell = "the product of h with R ({})", "the cell's equations"
+    parts = {
+        ("gru", 0): None,
+        ("lstm", 256): [h.format("4 gates"), cell, "the product with W_hr"],
+        ("gru_reset_before", 0): [h.format("2 gates"), "a further product with R (1 gate)", cell],
+        (layer_norm_gru, 0): [h.format("3 gates"), "2 sums over units", "2 sums over units", cell],
+    }
+    for (name, projection), expected in parts.items():
+        problem = problem_of(name, hidden=(512,), projection=projection)
+        for schedule in ("persistent", "stepwise"):
+            lines = str(explain(choose(schedule), problem, backward)).splitlines()
+            found = [line for line in lines if line.startswith("  a step ")]
+            if expected is None:
+                assert not found
+                continue
+            way, order = ("backward", expected[::-1]) if backward else ("forward", expected)
+            assert found == [f"  a step {way}: {', '.join(order)}"]
 
 
 def test_long_plans_are_shortened():

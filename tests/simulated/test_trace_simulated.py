@@ -1,6 +1,7 @@
 """`numbarnn trace` in the simulator: the record of a persistent kernel is what its plan says, and shows who stalls."""
 
 import json
+from collections import defaultdict
 from itertools import pairwise
 
 import numpy as np
@@ -9,12 +10,14 @@ from numba import cuda, float32
 from persistent_setup import few_threads
 
 import traces
+from general_cells import GENERAL
 from numbarnn.bench.cases.shapes import Shape
 from numbarnn.bench.trace import record, simulated
 from numbarnn.cells import CELLS
 from numbarnn.cells.library import sru
 from numbarnn.cuda import ptx, simulator, watching
 from numbarnn.cuda.launch import Kernel, LaunchConfig
+from numbarnn.schedules.persistent.schedule import SCHEDULE
 from sum_cells import SUM_CELLS
 
 
@@ -84,6 +87,78 @@ def test_sums_over_units_are_exchanged_between_products_and_the_cell(backward):
         assert max(one.start, other.start) < min(one.end, other.end)
 
 
+def events_of_steps(made):
+    """(block, place) -> the events of the block's step, in their order, but those of the first load."""
+    found = defaultdict(list)
+    for event in sorted(made.events, key=lambda event: event.start):
+        if event.kind != "load":
+            found[event.block, event.place].append(event)
+    for events in found.values():
+        assert all(one.end <= other.start for one, other in pairwise(events))
+    return found
+
+
+def require_exchange(made, exchange, multiply):
+    """What a block exchanges within a step it then multiplies; it has waited for blocks that had begun to store."""
+    begins = {}
+    for event in made.events:
+        if event.kind in ("exchange", "publish"):
+            begins.setdefault((event.block, event.place), []).append(event.start)
+    assert exchange.end == multiply.start and not multiply.reads
+    for source in exchange.waits_for:
+        assert source.place == exchange.place and source.block != exchange.block
+        assert min(begins[source.block, source.place]) <= exchange.end
+
+
+@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
+@pytest.mark.parametrize("cell, within", [("gru_reset_before", "EM"), ("chain", "EMEM"), ("ladder", "EEMEEM")])
+def test_products_within_a_step_are_exchanged_and_multiplied_in_it(small, cell, within, backward):
+    """E: exchange (of sums that follow each other one), M: multiply; backward in reverse, and nothing comes to the
+    first step. Of 17 sequences, a step goes through them in two turns."""
+    T, L = 3, 2 if cell == "gru_reset_before" else 1
+    B = 17 if cell == "chain" else 2
+    small(warps=(2 if L == 2 else 4,))
+    made = recorded((CELLS | GENERAL | SUM_CELLS)[cell], (T, B, 3, 7, L), backward)
+    traces.require_order(made)
+    within = {"EEMEEM": "EMEEME"}.get(within, within) if backward else within
+    waits, letters = 0, {"wait": "", "multiply": "M", "exchange": "E", "publish": "P"}
+    for (_, (_, _, step)), events in events_of_steps(made).items():
+        said = "".join(letters[event.kind] for event in events)
+        first = "" if backward and step == 0 else "M"
+        assert said == (first if step == T else f"{first}{within}P" * (1 + B // 17))
+        for one, other in pairwise(events):
+            if one.kind == "exchange" and other.kind == "multiply":
+                require_exchange(made, one, other)
+                waits += len(one.waits_for)
+    assert waits
+
+
+@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
+def test_a_projection_is_exchanged_and_multiplied_in_its_step(backward):
+    """Of 3 blocks of 4 units the last has none of 6 outputs: forward it multiplies but R, backward but W_hr."""
+    import numbarnn
+
+    T, layer = 3, numbarnn.LSTM(3, 11, proj_size=6, device="sim", schedule="persistent", seed=0)
+    x = np.random.default_rng(0).standard_normal((T, 2, 3)).astype(np.float32)
+    y, _, tape = layer.forward(x)
+    launches = SCHEDULE.launches(layer.stack.problem(T, 2, True), backward)
+    recorder = simulated.Recorder(launches)
+    with watching.watched(recorder):
+        layer.backward(tape, np.ones_like(y)) if backward else layer.forward(x)
+    made = record.Record("a test", "turns", "blocks", backward, 1, 1, T, tuple(recorder.blocks), tuple(recorder.events))
+    assert len(made.blocks) == 3 and record.from_json(record.as_json(made)) == made
+    traces.require_order(made)
+    assert all(len(events) == 3 for events in traces.computed(made).values())
+    for (block, (_, _, step)), events in events_of_steps(made).items():
+        kinds = [event.kind for event in events if event.kind != "wait"]
+        first = ["multiply"] * (not backward or (step > 0 and block < 2))
+        within = ["exchange", "multiply"] * (step < T and (backward or block < 2))
+        assert kinds == [*first, *within, *["publish"] * (step < T)]
+        for one, other in pairwise(events):
+            if one.kind == "exchange":
+                require_exchange(made, one, other)
+
+
 def test_several_launches_follow_each_other(small):
     small(multiprocessors=4)
     made = recorded(CELLS["rnn_tanh"], (3, 1, 3, 5, 3))
@@ -124,8 +199,6 @@ def test_watching_changes_no_bit_and_is_over_afterwards():
 
 
 def _launches(layer, x):
-    from numbarnn.schedules.persistent.schedule import SCHEDULE
-
     return SCHEDULE.launches(layer.stack.problem(len(x), x.shape[1], False), False)
 
 

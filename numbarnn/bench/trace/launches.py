@@ -1,18 +1,20 @@
 """The record of a schedule that waits between kernels: the launches of its plan, with streams as lanes.
 
 Nothing runs: a plan says what waits for what, and `bench.gantt` what each task would take if every step took the same
-time. A task of steps becomes, for each step, a recurrent product and a kernel with the cell's equations.
+time. A task of steps becomes, for each step, its products, the kernels between them, and one that ends it; sums over
+units are drawn beside the kernels in which they are made.
 """
 
 from numbarnn.bench import gantt
 from numbarnn.bench.trace.record import Block, Event, Record, Step
 from numbarnn.common.order import step_time
 from numbarnn.engines.gpu import profiles
+from numbarnn.layers import checks
 from numbarnn.schedules import Problem, choose
-from numbarnn.schedules.explain import explain
+from numbarnn.schedules.explain import explain, parts_of_step
 from numbarnn.schedules.plan import BOTH
 
-PRODUCT_SHARE = 0.6  # of a step, that its product is drawn to take: the cell's kernel has less to do
+PRODUCT_SHARE = 0.6  # of a step, that its product is drawn to take: the cell's kernel has less to do. So of several.
 DIGITS = 6
 PRODUCTS = ("input", "weights")  # kinds of tasks that are products over many steps
 
@@ -21,6 +23,7 @@ def record(title, cell, shape, backward, directions, schedule):
     """The Record of a plan; arguments as of `simulated.record`, and the schedule's name."""
     hidden = (shape.H,) * shape.L
     options = {"profile": profiles.SIMULATOR, "bias": cell.bias or "double"}
+    options["projection"] = checks.proj_size(0, cell, hidden)
     problem = Problem("cuda", cell, "float32", shape.I, hidden, directions, shape.T, shape.B, backward, **options)
     taken = explain(choose(schedule), problem, backward).taken
     spans, unit = gantt.timeline(taken, problem)
@@ -52,14 +55,26 @@ def _work(span, lane, first, about, problem, backward):
     if task.kind != "steps":
         kind = "product" if task.kind in PRODUCTS else "other"
         return [_event(lane, kind, span.start, span.end, about, first, steps=count)]
-    events, each = [], (span.end - span.start) / count
+    events, each, kinds = [], (span.end - span.start) / count, _kinds_of_step(problem, backward)
+    shares = [PRODUCT_SHARE if kind == "multiply" else 1 - PRODUCT_SHARE for kind in kinds]
     for number in range(count):
         start, step = span.start + number * each, first + number
-        middle = start + PRODUCT_SHARE * each
-        reads = _reads(task.layer, task.direction, step, problem, backward)
-        events.append(_event(lane, "multiply", start, middle, about, step, reads=reads))
-        events.append(_event(lane, "publish", middle, start + each, about, step))
+        reads = {"reads": _reads(task.layer, task.direction, step, problem, backward)}
+        for kind, share in zip(kinds, shares, strict=True):
+            end = start + each * share / sum(shares)
+            events.append(_event(lane, kind, start, end, about, step, **reads))
+            start, reads = end, {}
     return events
+
+
+def _kinds_of_step(problem, backward):
+    """Kinds of events that a step is drawn as: first the product with what comes from other steps, at last what
+    publishes its state; sums over units, and what it makes and multiplies itself, stand between."""
+    parts = [part.kind for part in parts_of_step(problem, backward)]
+    kinds = ["multiply"] * ("recurrent" in parts)
+    for part in parts:
+        kinds += {"sums": ["exchange"], "product": ["exchange", "multiply"]}.get(part, [])
+    return [*kinds, "publish"]
 
 
 def _reads(layer, direction, step, problem, backward):

@@ -87,7 +87,7 @@ function sentence(event, time) {
   const several = event.steps > 1 ? ` to ${event.step + event.steps - 1}` : "";
   const what = event.step === undefined ? "" : event.step === steps ? "the initial state" : place(event) + several;
   const words = { load: "loads its weights", multiply: `multiplies for ${what}`, publish: `publishes its part of ${what}`,
-    exchange: `adds up sums over all units for ${what}`, product: `computes a product for ${what}`, other: `works on ${what}` };
+    exchange: `exchanges what all blocks need within ${what}`, product: `computes a product for ${what}`, other: `works on ${what}` };
   if (event.kind !== "wait") return words[event.kind];
   const whom = listed(lacks(event, time)), long = event.open ? "which never comes" : `${span(event.end - event.start)} long`;
   return `waits: for ${what} it ${whom ? `needs ${whom}` : "has now been given all, and not looked yet"}; ${long}`;

@@ -21,7 +21,8 @@ whose kernel stamped its clock (in nanoseconds). As JSON, with optional fields i
 Steps are counted as they run: step 0 of a backward pass is the last time. Kinds of events are in `KINDS`. Events of one
 block do not overlap. One that names a layer and no direction is of direction 0.
 
-    waits_for    the steps that were missing, and the blocks that compute them; the one that came last stands last
+    waits_for    the steps that were missing, and the blocks that compute them; the one that came last stands last.
+                 Of an exchange that is the step itself
     reads        the steps whose numbers a product multiplies
     open         the run ended before what the block waited for had come
 """
@@ -41,7 +42,8 @@ KINDS = {
     "load": "loads its weights and the first state; happens once",
     "wait": "looks again and again for numbers that another block has not published yet",
     "multiply": "multiplies what it waited for with its part of the weights",
-    "exchange": "adds up sums over all units, its part with the other blocks' of its layer, and waits for these",
+    "exchange": "stores its part of what all blocks of its layer need within the step (sums over units, or what a "
+    "further product or a projection multiplies), and waits for the other parts",
     "publish": "the cell's equations for its units, and stores the new state where all others see it",
     "product": "a product over many steps at once, such as W x of a whole layer",
     "other": "anything else",

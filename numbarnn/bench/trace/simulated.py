@@ -9,18 +9,19 @@ step that gives
     last look ... first store         it multiplies
     first store ... last store        it runs the cell's equations and publishes
 
-Where the cell has sums over units, it multiplies until it stores the first word of its part of them, and adds them up
-with the other blocks from there to its first store of the state; for whom it waits then is not told. Nor is it where
-the cell has further products: waiting for what they multiply, and multiplying it, is part of what comes before
-publishing.
+Where blocks exchange something within the step, it multiplies until it stores the first number of its part of that:
 
-These do not overlap: by barriers a block's threads look only when all have stored, and store only when all have looked.
-What blocks exchange within a step, for the cell's stages, is not looked at: it is part of running the equations.
+    first store ... last look         it exchanges sums over units, or what a further product or a projection multiplies
+    last look ... next first store    it multiplies that; sums over units it has added up by then
+
+For whom it waits in adding up is not told. These do not overlap: by barriers a block's threads look only when all have
+stored, and store only when all have looked.
 """
 
 import inspect
 from collections import defaultdict
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 
@@ -31,8 +32,25 @@ from numbarnn.cuda import simulator, watching
 from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, STAGE, WARP
 from numbarnn.schedules.persistent.schedule import SCHEDULE
 
+SUMS = -1
 KERNELS = ("persistent_forward_kernel", "persistent_backward_kernel")
 STALLED_PATIENCE = 30  # turns of each thread in vain, after which a run that is meant to stall is over
+
+
+@dataclass
+class Inner:
+    """What a block exchanges within a step: `of` sums over units (`SUMS`), or the kind of the product that it is for.
+
+    Attributes:
+        begin, end: turns of the first and the last access to it. multiplies: whether it has looked at it. missed: as of
+            a Phase.
+    """
+
+    of: object
+    begin: int
+    end: int
+    multiplies: bool = False
+    missed: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -44,7 +62,7 @@ class Phase:
         missed: Step -> (array, index) of a number of it that was missing; the step that was missed last stands
             last.
         reads: the steps that the block looked at. stored: turns of the first and the last store so far.
-        within: turns of the first and the last access to words of sums over units (`kernels.persistent.across`).
+        inner: what it exchanges within the step, one `Inner` after another.
     """
 
     step: int
@@ -53,7 +71,7 @@ class Phase:
     missed: dict = field(default_factory=dict)
     reads: set = field(default_factory=set)
     stored: tuple[int, int] | None = None
-    within: tuple[int, int] | None = None
+    inner: list = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -83,7 +101,7 @@ class Recorder(watching.Watcher):
     def __init__(self, launches, stalled=None):
         self.blocks, self.events = [], []
         self._launches, self._stalled = iter(launches), stalled
-        self._arrays, self._words, self._turns_before = {}, set(), 0
+        self._arrays, self._words, self._within, self._turns_before = {}, set(), {}, 0
 
     # -- of a launch
     def launched(self, launch, function, arguments):
@@ -105,6 +123,19 @@ class Recorder(watching.Watcher):
         exchanged = self._exchanged_backward if self._planned.backward else self._exchanged_forward
         self._arrays = {id(array): place for array, place in exchanged(given)}
         self._words = {id(array) for array in given["within_step"].words}
+        self._within = self._columns_within(given)
+
+    def _columns_within(self, given):
+        """id of an array -> kind of a product within the step that makes its operand -> the first column of that."""
+        names, within, found = ("dah", "dax") if self._planned.backward else ("h", "dropped"), given["within_step"], {}
+        arrays = [array for name in names for array in given[name]]
+        arrays += [*(() if self._planned.backward else within.v), *within.projected]  # as kernels number operands
+        for warp in self._warps.reshape(-1, self._warps.shape[-1]):
+            kind, column = int(warp[WARP.kind]), int(warp[WARP.column])
+            if kind >= STAGE and warp[WARP.columns]:
+                of_array = found.setdefault(id(arrays[warp[WARP.operand]]), {})
+                of_array[kind] = min(of_array.get(kind, column), column)
+        return found
 
     def _name(self, number, row, layer, direction):
         """What a lane is called."""
@@ -115,7 +146,7 @@ class Recorder(watching.Watcher):
 
     def _exchanged_forward(self, given):
         """(array, Exchanged) of h, of what is dropped out of it and of what a projection makes it of, all directions of
-        a layer in one array."""
+        a layer in one array; and of what further products multiply, one for each direction."""
         units = {layer: len(self._owners[layer, 0]) for layer in self._planned.layer_range}
         kinds = (
             (given["h"], self._widths, 1),
@@ -125,33 +156,45 @@ class Recorder(watching.Watcher):
         for arrays, widths, before in kinds:
             for layer, array in zip(self._planned.layer_range, arrays, strict=False):  # the last drops nothing
                 yield array, Exchanged(layer, None, widths[layer], self._directions * widths[layer], before)
+        for (layer, direction), array in zip(self._planned.places, given["within_step"].v, strict=False):
+            width = len(array) // (self._steps * self._batch)
+            yield array, Exchanged(layer, direction, units[layer], width, 0)
 
     def _exchanged_backward(self, given):
-        """(array, Exchanged) of the gradients of pre-activations, an array for each layer and direction."""
-        for arrays in (given["dah"], given["dax"]):
+        """(array, Exchanged) of the gradients of pre-activations and of projections' h, an array for each layer and
+        direction."""
+        for arrays in (given["dah"], given["dax"], given["within_step"].projected):
             for (layer, direction), array in zip(self._planned.places, arrays, strict=bool(arrays)):
                 hidden, width = len(self._owners[layer, direction]), len(array) // (self._steps * self._batch)
                 yield array, Exchanged(layer, direction, hidden, width, 0)
 
     # -- of a load or store
     def loaded(self, array, index, count):
-        if id(array) in self._words and (phases := self._phases[self._who()[0]]) and phases[-1].within:
-            phases[-1].within = phases[-1].within[0], self._launch.turns
+        if id(array) in self._words and (phases := self._phases[self._who()[0]]) and phases[-1].inner:
+            phases[-1].inner[-1].end = self._launch.turns
         place = self._arrays.get(id(array))
         if place is None:
             return
         block, warp = self._who()
         kind = self._warps[block, warp, WARP.kind]
-        if kind >= STAGE:
-            return
         source, t = self._source(place, index)
+        if kind >= STAGE:
+            inner = self._inner(block, source.step, int(kind))
+            inner.multiplies = True
+            self._note_missed(inner, array, place, index, count)
+            inner.missed = {step: at for step, at in inner.missed.items() if step.block != self._first_block + block}
+            return
         direction = int(self._rows[block, BLOCK.direction])
         recurrent = kind == RECURRENT
         step = source.step + 1 if recurrent else self._step_of(t, direction)
-        phase = self._phase(block, step, begins=lambda phase: phase.stored)
+        phase = self._phase(block, step, begins=lambda phase: phase.stored or phase.inner)
         phase.looked = self._launch.turns
         if source.step >= 0:  # not the initial state
             phase.reads.add(Step(*source.place))
+        self._note_missed(phase, array, place, index, count)
+
+    def _note_missed(self, phase, array, place, index, count):
+        """Of `count` numbers that a block looks at those that are missing, to `missed` of a Phase or an Inner."""
         for at in range(index, index + count):
             if _unwritten(array, at):
                 missing, _ = self._source(place, at)
@@ -160,8 +203,7 @@ class Recorder(watching.Watcher):
 
     def stored(self, array, index, count):
         if id(array) in self._words:
-            phase = self._phase(self._who()[0], int(array[index]) >> 32, begins=lambda phase: phase.stored)
-            phase.within = phase.within[0] if phase.within else self._launch.turns, self._launch.turns
+            self._inner(self._who()[0], int(array[index]) >> 32, SUMS)
         place = self._arrays.get(id(array))
         if place is None:
             return
@@ -169,6 +211,10 @@ class Recorder(watching.Watcher):
         source, _ = self._source(place, index)
         if self._stalled == (source.layer, source.step) and block == self._owners[source.layer, 0][0, 0]:
             _bits(array)[index : index + count] = np.iinfo(_bits(array).dtype).max  # nobody will see it
+            return
+        within = [one for one in self._within.get(id(array), {}).items() if one[1] <= index % place.width]
+        if within:
+            self._inner(block, source.step, max(within, key=itemgetter(1))[0])
             return
         phase, turn = self._phase(block, source.step, begins=lambda phase: False), self._launch.turns
         phase.stored = phase.stored[0] if phase.stored else turn, turn
@@ -184,6 +230,15 @@ class Recorder(watching.Watcher):
         if not phases or phases[-1].step != step or begins(phases[-1]):
             phases.append(Phase(step, self._launch.turns))
         return phases[-1]
+
+    def _inner(self, block, step, of):
+        """What the block exchanges within a step now: its last `Inner` there, or a new one if that is of something
+        else; noted as accessed."""
+        turn, found = self._launch.turns, self._phase(block, step, begins=lambda phase: phase.stored).inner
+        if not found or found[-1].of != of:
+            found.append(Inner(of, turn, turn))
+        found[-1].end = turn
+        return found[-1]
 
     def _source(self, place, index):
         """(Step, time) of the number at an index of an exchanged array."""
@@ -214,28 +269,39 @@ class Recorder(watching.Watcher):
     def _add_phase(self, block, phase, about):
         """The events of a phase."""
         begin, end = phase.begin, self._launch.turns + 1
-        still = tuple(step for step, (array, at) in phase.missed.items() if _unwritten(array, at))
-        if still:  # the launch has failed before it came
+        if still := _still_missing(phase):
             self._add(block, "wait", begin, end, about, waits_for=still, open=True)
             return
         if phase.missed:
             self._add(block, "wait", begin, phase.looked, about, waits_for=tuple(phase.missed))
             begin = phase.looked
+        # When what comes next begins. Backward's last product, for the initial state, is followed by no store.
+        starts = [inner.begin for inner in phase.inner] + ([phase.stored[0]] if phase.stored else [])
         if phase.looked is not None:
-            # Backward's last product, for the initial state, is followed by no store.
-            done = phase.stored[0] if phase.stored else phase.looked + 1
-            done = phase.within[0] if phase.within else done
             reads = tuple(sorted(phase.reads, key=lambda step: step.place))
-            self._add(block, "multiply", begin, done, about, reads=reads)
-        if phase.within:
-            done = phase.stored[0] if phase.stored else phase.within[1] + 1
-            self._add(block, "exchange", phase.within[0], done, about)
+            self._add(block, "multiply", begin, starts[0] if starts else phase.looked + 1, about, reads=reads)
+        for number, inner in enumerate(phase.inner):
+            if still := _still_missing(inner):
+                self._add(block, "exchange", inner.begin, end, about, waits_for=still, open=True)
+                return
+            done = starts[number + 1] if number + 1 < len(starts) else inner.end + 1
+            if inner.multiplies:
+                self._add(block, "exchange", inner.begin, inner.end, about, waits_for=tuple(inner.missed))
+                self._add(block, "multiply", inner.end, done, about)
+            else:  # of what a projection multiplies a block without outputs needs nothing: its step is done
+                last = inner is phase.inner[-1] and not phase.stored and inner.of != SUMS
+                self._add(block, "publish" if last else "exchange", inner.begin, done, about)
         if phase.stored:
             self._add(block, "publish", phase.stored[0], phase.stored[1] + 1, about)
 
     def _add(self, block, kind, start, end, about, **more):
         before = self._turns_before
         self.events.append(Event(self._first_block + block, kind, before + start, before + end, **about, **more))
+
+
+def _still_missing(phase):
+    """What a Phase or an Inner still lacks: the launch has failed before it came."""
+    return tuple(step for step, (array, at) in phase.missed.items() if _unwritten(array, at))
 
 
 def _bits(array):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from numbarnn.common.precision import compute_dtype, itemsize
+from numbarnn.common.words import counted
 from numbarnn.kernels.persistent.tile import Tile
 from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.costs import Estimate, steps_in_all, tiling_us
@@ -125,7 +126,8 @@ class Launch:
             times = "once" if estimate.rounds == 1 else f"{estimate.rounds} times"
             within = f"exchange {times} within it {estimate.within:.2f} (not timed on any device), "
         return (
-            f"{self.blocks} blocks of {tile.threads} threads, each {tile.units} units of {self.sequences} sequences, "
+            f"{counted(self.blocks, 'block')} of {tile.threads} threads, each {tile.units} units of "
+            f"{counted(self.sequences, 'sequence')}, "
             f"by {tile.math}{self._given}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory "
             f"per block; a step: exchange {estimate.exchange:.2f} µs, {within}read {estimate.read:.2f} for "
             f"{estimate.read_bytes / 1024:.3g} KiB, {stream}multiply {estimate.multiply:.2f}{untimed}, "
@@ -136,6 +138,7 @@ class Launch:
     def __str__(self):
         bound = "exchanges within it" if self.estimate.bound == "within" else self.estimate.bound
         return (
-            f"{self.layers} in {self.blocks} blocks of {self.tile.units} units and {self.sequences} sequences"
+            f"{self.layers} in {counted(self.blocks, 'block')} of {self.tile.units} units and "
+            f"{counted(self.sequences, 'sequence')}"
             f"{self._given}, {self.estimate.step:.2f} µs per step, most of it {bound}"
         )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype, is_half, itemsize
+from numbarnn.common.words import counted
 from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, Tile
 from numbarnn.schedules.persistent import shares
 from numbarnn.schedules.persistent.costs import Chain
@@ -182,13 +183,14 @@ def _closest(part, cut):
     slices, sequences = cut
     blocks = part.blocks_of[units] * slices
     if blocks > most:
-        return f"{units} units per block make {blocks} blocks, for {most} SMs"
+        return f"{units} units per block make {blocks} blocks, for {counted(most, 'SM')}"
     found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed=True)
     if isinstance(found, str):
         return found
     needed = min(shared_bytes for _, shared_bytes in found) + part.state_bytes(units, sequences)
     return (
-        f"{blocks} blocks of {units} units with {warps} warps need {needed / 1024:.0f} KiB of shared memory each, of "
+        f"{counted(blocks, 'block')} of {units} units with {warps} warps "
+        f"{'needs' if blocks == 1 else 'need each'} {needed / 1024:.0f} KiB of shared memory, of "
         f"{part.profile.shared_bytes / 1024:.0f} KiB"
     )
 
