@@ -58,10 +58,10 @@ _ARGUMENTS = """
 
 
 _PROJECTION = """
-        proj_size: P: h is W_hr m, P wide, of the cell's output m; 0 for none. P < H. Not for schedule "persistent"."""
+        proj_size: P: h is W_hr m, P wide, of the cell's output m; 0 for none. P < H."""
 _OF_CELL = """
-        proj_size: P, of a cell that projects its output: h is W_hr m, P wide, of the cell's output m; any size, by
-            default H."""
+        proj_size: P, of a cell that projects its output: h is W_hr m, P wide, of the cell's output m; any size
+            (of schedule "persistent" at most H), by default H."""
 _CLIP = """
         cell_clip: limits of c, a pair (lclip, rclip) or a number for both (cudnnRNNSetClip): c is limited at each step,
             before h is computed from it; None for none.

@@ -22,7 +22,8 @@ def profile_of(problem):
 
     Raises:
         planner.DoesNotFit: the engine has no kernels, nothing is known of its device, h is wider than some
-            layer's cell, or all states are asked for.
+            layer's cell (blocks own outputs of the same numbers as units; PyTorch and cuDNN have no such h), or all
+            states are asked for.
     """
     if problem.engine == "cpu":
         raise planner.DoesNotFit(
