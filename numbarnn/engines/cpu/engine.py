@@ -44,10 +44,10 @@ CHANCES = 256  # of problems that are remembered
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 # The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
 LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
-# Sequences of a thread from which each step multiplies its own x, and bytes of its ax up to which it does: these stay
-# in the second cache until the cell reads them. Fewer sequences read W too often; with AVX2 tiles of 6 rows, of which
-# 16 make 3 low ones, lose more than memory gives.
-ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 1 << 19
+# Sequences of a step's share from which it multiplies its own x, and bytes of its ax up to which it does: these stay in
+# the second cache until the cell reads them. Fewer sequences read W too often; with AVX2 tiles of 6 rows, of which 16
+# make 3 low ones, lose more than memory gives.
+ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 3 << 18
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):
@@ -71,6 +71,13 @@ def _sums(out, x, add, also=None):
 def _by_rows(batch, threads, R):
     """Whether threads share the sequences, see `sharing.Share`."""
     return batch >= threads * (ROWS_OF_THREAD if threads == 1 or R.size < LARGE_R else ROWS_OF_LARGE)
+
+
+def _x_by_steps(call, threads):
+    """Whether each step multiplies its own x. Where threads share the units, each step reads all of W once more, for
+    few sequences: then only if all steps' ax have the same memory, which in training they have not."""
+    rows, ax = call.batch // threads if call.by_rows else call.batch, call.batch * call.ax_row // threads
+    return (call.by_rows or not call.save) and rows >= ROWS_BY_STEPS and ax <= AX_BY_STEPS
 
 
 class CpuEngine(HostEngine):
@@ -311,8 +318,7 @@ class CpuEngine(HostEngine):
         else:
             by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
             call.product = self._function(by_lines, dtype)
-        rows = call.batch // threads
-        if call.x and call.by_rows and rows >= ROWS_BY_STEPS and rows * call.ax_row <= AX_BY_STEPS:
+        if call.x and _x_by_steps(call, threads):
             call.x_by_steps = True
             if not call.save:  # else what the cell saves takes the place of ax
                 call.ax_slot = 0
