@@ -17,7 +17,7 @@ from numbarnn.passes.executor import state_arrays, with_each
 from numbarnn.passes.forward import ForwardPass
 
 SMALL = 1 << 20  # bytes of a call's largest arrays, of all steps and layers, up to which it is bound
-LARGE = 1 << 24  # the same for inference, where x and y, the largest arrays of callers, need not be copied
+LARGE = 1 << 26  # the same of inference, where x and y, the largest arrays of callers, are not copied
 LARGE_KINDS = 4  # of such calls that are kept bound, as their buffers are large too
 NEVER = ()  # in place of passes: such calls cannot be bound
 SMALL_WEIGHTS = 1 << 17  # numbers of weights whose gradients are copied out, too

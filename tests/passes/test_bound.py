@@ -197,7 +197,7 @@ def test_gradients_of_large_weights_stay_as_they_are():
 
 @pytest.mark.parametrize("steps", (3, 300), ids=("small", "moderate"))
 def test_bound_passes_go_with_their_layer(steps):
-    """At once: they may have 16 MB each, and who tries one layer after another does not wait for Python's collector."""
+    """At once: they may have 64 MB each, and who tries one layer after another does not wait for Python's collector."""
     layer, x = nr.LSTM(16, 64, device="cpu"), np.ones((steps, 16, 16), "float32")
     for _ in range(3):
         layer(x)
