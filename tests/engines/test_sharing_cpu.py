@@ -75,7 +75,7 @@ def loops_run(engine, monkeypatch):
         run(item, function, threads, what, waits)
 
     monkeypatch.setattr(engine.thread_pool, "run", spy)
-    monkeypatch.setattr(joined, "join", lambda functions, function_of_copies: functions)  # each loop by itself
+    monkeypatch.setattr(joined, "join", lambda functions, *given: functions)  # each loop by itself
     return taken
 
 

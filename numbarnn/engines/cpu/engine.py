@@ -296,7 +296,7 @@ class CpuEngine(HostEngine):
 
     def _steps(self, loop, buffers, call, pack_panel, x=None):
         """A `joined.Steps`: the function f(first, last) that calls a compiled loop."""
-        p, dtype, kept = buffers.parameters, buffers.states.h.dtype, [buffers]  # what must live as long
+        p, dtype, kept, own = buffers.parameters, buffers.states.h.dtype, [buffers], {}  # what must live as long
         threads = self._share_steps(call, p, x)
 
         def scratch(shape):
@@ -314,7 +314,7 @@ class CpuEngine(HostEngine):
                 call.panel_row = panels.WIDE_ROW
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)
-            self._lend_panels(call, p, kept)
+            own = self._lend_panels(call, p, kept)
         else:
             by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
             call.product = self._function(by_lines, dtype)
@@ -330,10 +330,12 @@ class CpuEngine(HostEngine):
             call.zeros = scratch((max(1, call.private) * call.hidden,))
             kept[-1][...] = 0
         function = self._function(loop, dtype)
-        return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept)
+        return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept, own)
 
     def _lend_panels(self, call, parameters, kept):
-        """Places for packed weights into a `Call`; those of inference know what an earlier call left there."""
+        """Places for packed weights into a `Call`; those of inference know what an earlier call left there. Returns
+        those of training, as `joined.Steps` has them."""
+        own = {}
         every = ("R", call.hidden), ("W", call.hidden), ("W_hr", call.outputs)
         for name, units in every:
             weights = getattr(parameters, name)
@@ -342,13 +344,14 @@ class CpuEngine(HostEngine):
             panel_row = panels.PANEL_ROW if name == "W" else call.panel_row
             shape = panels.panels_shape(weights.shape, units, call.backward, weights.dtype, panel_row)
             if call.save or call.backward:  # training changes all weights
-                kept.append(self._memory.empty(shape, weights.dtype))
-                setattr(call, f"{name}_panels", address(kept[-1]))
+                own[f"{name}_panels"] = memory = self._memory.empty(shape, weights.dtype)
+                setattr(call, f"{name}_panels", address(memory))
                 continue
             key = address(weights), weights.shape, units, weights.dtype.char, panel_row
             kept.append(self._packed.lend(key, shape, weights.dtype))
             setattr(call, f"{name}_panels", address(kept[-1].panels))
             setattr(call, f"{name}_prints", address(kept[-1].prints))
+        return own
 
     def _addresses_of(self, chances, kept):
         """Where the numbers of a problem's `Chances` stand as rows of compiled code, which are kept in the list."""
@@ -362,7 +365,7 @@ class CpuEngine(HostEngine):
         return known[0]
 
     def joined(self, functions):
-        return joined.join(functions, partial(self._function, joined.copy_rows))
+        return joined.join(functions, partial(self._function, joined.copy_rows), self.empty)
 
     def mover(self, functions, array):
         return joined.mover(functions, array)
