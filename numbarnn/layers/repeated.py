@@ -29,7 +29,7 @@ class Repetition:
     """Calls of one kind.
 
     Args:
-        stack: of the layer. free: the `passes.bound.Free` of the kind. batch_first: of the layer.
+        stack: of the layer. free: the `passes.bound_kinds.Free` of the kind. batch_first: of the layer.
     """
 
     def __init__(self, stack, free, batch_first):

@@ -23,7 +23,8 @@ from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.tape import Tape, Watched
 from numbarnn.layers.widened import Widened
 from numbarnn.passes.backward import ALL, BackwardPass, Given
-from numbarnn.passes.bound import LARGE_WEIGHTS, BoundForward, BoundPasses
+from numbarnn.passes.bound import LARGE_WEIGHTS, BoundForward
+from numbarnn.passes.bound_kinds import BoundPasses
 from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
@@ -363,7 +364,7 @@ class Stack:
         with self.engine.activate():
             self.engine.require_no_capture()
             tape.used = not need.again
-            problem, makes = tape.forward.problem, dw is None and not accumulate
+            problem, bound, makes = tape.forward.problem, tape.bound, dw is None and not accumulate
             given = Given(dy, dhy, dcy, d_states)
             if problem.has_checkpoints:
                 work = tape.backward = CheckpointedBackward(tape.forward, given, self.space, dw, need)
@@ -371,8 +372,8 @@ class Stack:
                 return results
             plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes, need.x)
             bindable = dw is None and (not need.weights or (makes and self.space.size <= LARGE_WEIGHTS))
-            if bindable and tape.bound is not None:
-                *results, tape.dw = tape.bound.run_backward((plan, need, accumulate), self.space, given)
+            if bindable and bound and (done := bound.run_backward((plan, need, accumulate), self.space, given)):
+                *results, tape.dw = done
                 return results
             work = tape.backward = BackwardPass(tape.forward, given, self.space, dw, accumulate, need)
             work.run(plan)

@@ -98,6 +98,11 @@ class BackwardPass(Pass):
         self._made.pop("dw")
         return dw
 
+    def take_dx(self):
+        """The gradient of x, likewise."""
+        self._made.pop(("dx", 0))
+        return self.dx.pop(0)
+
     def dx_of(self, layer):
         """(T, B, I), the gradient of the layer's input."""
         return self.dx[layer]

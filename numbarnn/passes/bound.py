@@ -2,7 +2,8 @@
 
 A pass binds its tasks to the arrays of its call: views, addresses, records. That takes Python a tenth of a millisecond,
 more than a small call computes. A bound pass has arrays of its own; a call copies its arguments into them, calls the
-functions that the tasks became, and copies the results out.
+functions that the tasks became, and copies the results out. Of larger calls the largest arrays are not copied: the
+functions are told where the caller's are.
 """
 
 from collections.abc import Callable
@@ -16,41 +17,8 @@ from numbarnn.passes.backward import BackwardPass, Given
 from numbarnn.passes.executor import state_arrays, with_each
 from numbarnn.passes.forward import ForwardPass
 
-SMALL = 1 << 20  # bytes of a call's largest arrays, of all steps and layers, up to which it is bound
-LARGE = 1 << 24  # the same for inference, where x and y, the largest arrays of callers, need not be copied
-LARGE_KINDS = 4  # of such calls that are kept bound, as their buffers are large too
-NEVER = ()  # in place of passes: such calls cannot be bound
 SMALL_WEIGHTS = 1 << 17  # numbers of weights whose gradients are copied out, too
 LARGE_WEIGHTS = 1 << 22  # the same, up to which backward is bound at all: their gradients get a new array in each call
-KINDS = 32  # of calls that are kept bound
-KEPT = 4  # bound passes of one kind that are kept: as many calls run at the same time, or wait for their backward
-
-
-def is_small(problem):
-    """Whether calls of a problem may be bound: they are short, and nothing in them changes from call to call but the
-    callers' arrays."""
-    return _largest_arrays(problem) <= SMALL and not _differs(problem)
-
-
-def is_moderate(problem):
-    """The same of larger calls, whose x and y stay where they are (`BoundForward`)."""
-    size = _largest_arrays(problem)
-    return SMALL < size <= LARGE and not (problem.training or problem.batch_major or _differs(problem))
-
-
-def _largest_arrays(problem):
-    """Bytes of a call's largest arrays, of all steps and layers."""
-    cell, rows = problem.cell, problem.steps * problem.batch
-    values = max(cell.num_gates, cell.num_saved) + cell.num_private + 2  # per unit; h, and what it is made of
-    widths = problem.input_size + problem.directions * values * sum(problem.hidden_sizes)
-    return rows * widths * np.dtype(problem.dtype).itemsize
-
-
-def _differs(problem):
-    """Whether something else than callers' arrays changes from call to call."""
-    cell = problem.cell
-    draws = problem.training and (problem.dropping or bool(cell.noise) or any(cell.drop_connect))
-    return problem.masked or problem.keeps_states or draws
 
 
 class CallersArrays(NamedTuple):
@@ -85,7 +53,7 @@ class _Bound:
         self._into = [_into(own, arrays.into) for own in self._own]
         self._has_formed = formed is not None
 
-    def _bind(self, plan, without=None):
+    def _bind(self, plan, without=()):
         """Let `self.work` become functions; `without` as `Pass.bound` has it."""
         self._functions = self.work.bound(plan, without)
         self._return(*self.work.results())
@@ -94,9 +62,9 @@ class _Bound:
         """Let copies of these be what callers get."""
         self._results, self._copiers = results, list(map(_copier, results))
 
-    def _fill(self, given):
-        """Copy what the caller gave into its own arrays."""
-        for copy, other in zip(self._into, given, strict=True):
+    def _fill(self, given, first=0):
+        """Copy what the caller gave, from number `first` on, into its own arrays."""
+        for copy, other in zip(self._into[first:], given[first:], strict=True):
             if copy is not None:
                 copy(other)
 
@@ -118,7 +86,7 @@ def _copier(result):
     return result.copy if type(result) is np.ndarray else partial(with_each, result, np.ndarray.copy)
 
 
-def _none():
+def _none(*_):
     return None
 
 
@@ -141,8 +109,8 @@ class BoundForward(_Bound):
     Args:
         call: the `forward.Call`. plan: of the pass. x, hx, cx: arrays like those that it will get.
         free: the `Free` to give it back to; None if nobody will. arrays: the `CallersArrays` that x, hx and cx are.
-        in_place: for inference: read the caller's x itself, and write y to an array that is the caller's, with no copy
-            of either; where the engine can.
+        in_place: read the caller's x itself, and write y to an array that is the caller's, with no copy of either;
+            likewise dy and dx in backward; where the engine can.
 
     Attributes:
         work: the `ForwardPass`.
@@ -159,8 +127,8 @@ class BoundForward(_Bound):
         if arrays is NUMPY and not call.problem.training and not any(isinstance(one, list) for one in self._own):
             self._take = call.engine.taker(self._functions, self._own, self._into)
         if in_place:
-            self._last = self.work.h[self.work.problem.layers - 1]
-            self._movers = [call.engine.mover(self._functions, array) for array in (self._own[0], self._last)]
+            self._last_h = self.work.last_h
+            self._movers = [call.engine.mover(self._functions, array) for array in (self._own[0], self._last_h)]
             in_place = None not in self._movers
         self.in_place = in_place
         if call.reserves:
@@ -182,16 +150,18 @@ class BoundForward(_Bound):
 
     def _run_in_place(self, x, *state):
         """The same, y in an array that is the caller's from now on."""
-        for copy, other in zip(self._into[1:], state, strict=True):
-            if copy is not None:
-                copy(other)
+        self._fill((x, *state), 1)
         self._movers[0](x)
+        if self.work.problem.training:  # backward reads it again
+            self.work.x = x
         return self._run_into_new()
 
     def _run_into_new(self):
         """(y, hy, cy) of what the functions read now, y in such an array."""
-        h = self.work.engine.empty(self._last.shape, self._last.dtype)
+        h = self.work.engine.empty(self._last_h.shape, self._last_h.dtype)
         self._movers[1](h)
+        if self.work.problem.training:
+            self.work.last_h = h
         self._run()
         return h[1:-1], *[copy() for copy in self._copiers[1:]]
 
@@ -217,9 +187,7 @@ class BoundForward(_Bound):
         y, *new_state = self._results
         np.copyto(self._own[0][0], x)
         self._run()
-        for copy, after in zip(self._into[1:], new_state, strict=True):
-            if copy is not None:
-                copy(after)
+        self._fill((x, *new_state), 1)
         return y[0].copy()
 
     @property
@@ -237,7 +205,9 @@ class BoundForward(_Bound):
                     part[...] = 0
 
     def give_back(self):
-        """Let others use it, if there is still a stack of layers that can."""
+        """Let others use it, if there is still a stack of layers that can; callers' arrays are theirs alone again."""
+        if self.in_place:
+            self.work.x, self.work.last_h = self._own[0], self._last_h
         free = self._free()
         if free is not None:
             free.put(self)
@@ -249,12 +219,23 @@ class BoundForward(_Bound):
         self._into_reserve(reserve)
 
     def run_backward(self, how, space, given):
-        """(dx, dhx, dcx, dw) of what is `Given`; `how` as `BoundBackward` has it."""
+        """(dx, dhx, dcx, dw) of what is `Given`, or None if its arrays would have to be copied; `how` as
+        `BoundBackward` has it."""
         form = how, *map(type, given)
-        bound = self._backward.get(form)
-        if bound is None:
-            bound = self._backward[form] = BoundBackward(self.work, how, space, given, self._arrays)
-        return bound.run(given)
+        try:
+            bound = self._backward[form]  # once: a plan's hash takes as long as a short step
+        except KeyError:
+            bound = self._backward[form] = self._bind_backward(how, space, given)
+        return None if bound is None else bound.run(given)
+
+    def _bind_backward(self, how, space, given):
+        """A `BoundBackward` like that, which keeps no array of this call's caller; or None."""
+        h = self.work.last_h
+        if self.in_place:
+            self.work.last_h = self._last_h
+        bound = BoundBackward(self.work, how, space, given, self._arrays, self.in_place)
+        self.work.last_h = h
+        return bound if bound.in_place == self.in_place else None
 
 
 class BoundBackward(_Bound):
@@ -264,29 +245,39 @@ class BoundBackward(_Bound):
     Args:
         tape: the `ForwardPass`. how: (plan, `Need`, whether gradients would accumulate if they were asked for).
         space, given: as `BackwardPass` takes them. arrays: the `CallersArrays` that are given.
+        in_place: as of the `BoundForward`.
     """
 
-    _late = ()
-
-    def __init__(self, tape, how, space, given, arrays):
+    def __init__(self, tape, how, space, given, arrays, in_place):
         plan, need, accumulate = how
         super().__init__(given, arrays, tape.formed)
-        self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
-        if self.work.dw is not None and space.size > SMALL_WEIGHTS:
-            self._late = [task for task in plan.tasks if task.kind == "weights"]
-        self._bind(plan, "weights" if self._late else None)
-        if not self._late:
-            self._return(*self._results, self.work.dw)
+        work = self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
+        self._new_dw = work.dw is not None and (in_place or space.size > SMALL_WEIGHTS)
+        late = [task for task in plan.tasks if task.kind == "input" and task.layer == 0] if in_place else []
+        self._late = late + [task for task in plan.tasks if task.kind == "weights" and self._new_dw]
+        self._bind(plan, self._late)
+        self._copiers.append(work.take_dw if self._new_dw else _copier(work.dw))
+        if in_place:
+            self._copiers[0] = work.take_dx if need.x else _none
+            self._move_dy, self._move_h = (
+                _none if array is None else tape.engine.mover(self._functions, array)
+                for array in (self._own[0], tape.last_h)
+            )
+            in_place = None not in (self._move_dy, self._move_h)
+        self.in_place = in_place
 
     def run(self, given):
         """(dx, dhx, dcx, dw)."""
-        self._fill(given)
-        if not self._late:
-            self._run()
-            return self._copies()
-        self.work.allocate("dw")
+        if self.in_place:
+            self._move_dy(given.y)
+            self._move_h(self.work.tape.last_h)
+        self._fill(given, self.in_place)
+        for task in self._late:
+            self.work.allocate_for(task)
+        if self._new_dw:
+            self.work.allocate("dw")
         self._run()
-        return *self._copies(), self.work.take_dw()
+        return self._copies()
 
     def _run(self):
         super()._run()
@@ -294,93 +285,3 @@ class BoundBackward(_Bound):
             self.work.bind(task)()
         if self._has_formed:
             self.work.pull_back()
-
-
-class Free(list):
-    """The bound passes of a kind that nobody uses now. They refer to it weakly: there is no circle, so that a layer's
-    bound passes are freed with it, and not only when Python's collector comes."""
-
-    __slots__ = ("__weakref__",)
-
-    def take(self, weights):
-        """One with these weights, or None; at once, so that two threads do not get the same."""
-        try:
-            bound = self.pop()
-        except IndexError:
-            return None
-        return bound if bound.work.flat is weights else None
-
-    def put(self, bound):
-        """Give one back."""
-        if len(self) < KEPT:
-            self.append(bound)
-
-
-class BoundPasses:
-    """The bound passes of a stack of layers that nobody uses now.
-
-    Whoever makes calls names their `kind`, anything hashable that says what tells them from the stack's other calls but
-    the arrays' contents: `find` first, which needs no more, then `make`.
-
-    Args:
-        engine: of the stack.
-    """
-
-    def __init__(self, engine):
-        self._engine, self._free = engine, {}  # (kind, threads) -> passes, or None where such calls are not bound
-        self._large = {}  # likewise of moderate calls, None before the second of a kind, or NEVER
-
-    def find(self, kind, weights):
-        """A `BoundForward` with these weights that was given back after a call of this kind, or None."""
-        free = self.free(kind)
-        return free.take(weights) if free else None
-
-    def free(self, kind):
-        """The `Free` of calls of this kind with as many threads as the engine has now; None if such are not bound, or
-        NEVER."""
-        if not self._engine.binds_calls:
-            return None
-        key = kind, self._engine.num_threads
-        return self._free.get(key) or self._large.get(key)
-
-    def make(self, kind, call, plan, given, arrays=NUMPY):
-        """A new `BoundForward` for a call of a kind, to be given back; None if such calls are not bound.
-
-        Args:
-            given: (x, hx, cx), like those that it will get; x may be None if it is for backward alone.
-            arrays: the `CallersArrays` that they are.
-        """
-        if not self._engine.binds_calls:
-            return None
-        kind, problem = (kind, self._engine.num_threads), call.problem
-        if arrays is NUMPY and is_moderate(problem) and not plan.concurrent:
-            return self._make_large(kind, call, plan, given)
-        if kind not in self._free:
-            if len(self._free) >= KINDS:
-                self._free = {}
-            self._free[kind] = None if plan.concurrent or not is_small(problem) else Free()
-        free = self._free.get(kind)  # None too if another thread has just cleared them
-        if free is None:
-            return None
-        x, hx, cx = given
-        if x is None:
-            outer = (problem.batch, problem.steps) if problem.batch_major else (problem.steps, problem.batch)
-            x = np.empty((*outer, problem.input_size), problem.dtype)
-        return BoundForward(call, plan, x, hx, cx, free, arrays)
-
-    def _make_large(self, kind, call, plan, given):
-        """A new `BoundForward` for moderate calls; None for the first of a kind, as many come but once."""
-        if kind not in self._large:
-            if len(self._large) >= LARGE_KINDS:
-                self._large = {}
-            self._large[kind] = None
-            return None
-        free = self._large.get(kind)
-        if free is None:
-            free = self._large[kind] = Free()
-        if free is NEVER:
-            return None
-        bound = BoundForward(call, plan, *given, free, in_place=True)
-        if not bound.in_place:
-            self._large[kind] = NEVER
-        return bound if bound.in_place else None

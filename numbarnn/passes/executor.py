@@ -60,17 +60,17 @@ class Pass(Buffers, ABC):
         self.pull_back()
         self.finish()
 
-    def bound(self, plan, without=None):
+    def bound(self, plan, without=()):
         """The plan as functions without arguments, for `numbarnn.passes.bound`: called one after another, between
         `form_weights` and `pull_back`, they do the plan on this pass's arrays, as often as one likes.
 
         Args:
-            without: a kind of tasks that are left out; the caller binds and does them after all others.
+            without: tasks that are left out; the caller binds and does them after all others.
         """
         self._steps, tasks = {}, []
         for task in plan.tasks:
             self.allocate_for(task)
-            if task.kind != without:
+            if task not in without:
                 tasks.append(self.bind(task))
         return self.engine.joined([*self._begin(), *tasks, *self.last_copies()] if plan.has_steps else tasks)
 

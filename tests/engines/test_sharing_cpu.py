@@ -75,7 +75,7 @@ def loops_run(engine, monkeypatch):
         run(item, function, threads, what, waits)
 
     monkeypatch.setattr(engine.thread_pool, "run", spy)
-    monkeypatch.setattr(joined, "join", lambda functions, function_of_copies: functions)  # each loop by itself
+    monkeypatch.setattr(joined, "join", lambda functions, *given: functions)  # each loop by itself
     return taken
 
 
@@ -279,16 +279,17 @@ def padded_calls(layer, x, lengths):
     return [layer(x, lengths=lengths)[0], layer(x)[0], y, grads.x, grads.weights]
 
 
+@by_way
 @pytest.mark.parametrize("cell", [*CELLS.values(), library.sru], ids=lambda cell: cell.name)
-def test_steps_that_multiply_their_own_x(share, loops_run, monkeypatch, cell):
+def test_steps_that_multiply_their_own_x(share, loops_run, monkeypatch, cell, way):
     """The same bits as all steps' x at once: in both directions, of two layers, on threads with several sequences
-    each, in memory that all steps share. One gate of sru is x itself."""
+    or some units each, in memory that all steps share. One gate of sru is x itself."""
     x, lengths = normal("float32", 9, 13, 70), np.arange(13, dtype=np.int32) % 9 + 1
     for threads in (1, 2, 4):
         found = []
         for least in (10**9, 3):
             monkeypatch.setattr(cpu, "ROWS_BY_STEPS", least)
-            share("sequences", threads)
+            share(way, threads)
             layer = nr.RNN(cell, 70, 70, num_layers=2, bidirectional=True, device="cpu", seed=0)
             found.append(padded_calls(layer, x, lengths))
             assert {loop[3] for loop in loops_run} == {False, least == 3}  # of backward's loops none does
@@ -297,17 +298,21 @@ def test_steps_that_multiply_their_own_x(share, loops_run, monkeypatch, cell):
 
 
 def test_steps_of_large_products_leave_x_to_all_at_once(share, loops_run, monkeypatch):
-    """Where threads share units, and where a step's ax is larger than the cache."""
-    x, of_step = normal("float32", 9, 40, 40), 20 * 4 * 70 * 4
-    for way, room, expected in (
-        ("sequences", of_step, True),
-        ("sequences", of_step - 1, False),
-        ("units", 1 << 30, False),
+    """Where a step's ax is larger than the cache, and in training where threads share units."""
+    x, of_sequences, of_units = normal("float32", 9, 40, 40), 20 * 4 * 70 * 4, 40 * 4 * 70 * 4 // 2
+    monkeypatch.setitem(WAYS, "units", 41)
+    for training, way, room, expected in (
+        (False, "sequences", of_sequences, True),
+        (False, "sequences", of_sequences - 1, False),
+        (False, "units", of_units, True),
+        (False, "units", of_units - 1, False),
+        (True, "sequences", of_sequences, True),
+        (True, "units", of_units, False),
     ):
         monkeypatch.setattr(cpu, "AX_BY_STEPS", room)
-        monkeypatch.setitem(WAYS, "units", 41)
         share(way, 2)
-        nr.LSTM(40, 70, device="cpu", seed=0)(x)
+        layer = nr.LSTM(40, 70, device="cpu", seed=0)
+        (layer.forward if training else layer)(x)
         assert loops_run.pop()[1::2] == (way == "sequences", expected)
 
 

@@ -4,6 +4,7 @@ That both give the same bits for every cell and option `comparing.check` compare
 
 import gc
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ import numbarnn as nr
 from cases import Case
 from comparing import assert_same_bits
 from numbarnn import functional
-from numbarnn.passes import bound
+from numbarnn.engines.cpu import joined
+from numbarnn.passes import bound, bound_kinds
 from problems import make_problem
 from running import bound_each_time, named_gradients, named_outputs, train
 
@@ -68,7 +70,7 @@ def test_a_tape_that_is_gone_gives_its_pass_to_the_next_call():
     tapes = [layer.forward(x)[2] for _ in range(9)]
     assert len({id(tape.bound) for tape in tapes}) == 9
     del tapes
-    assert len(free_passes(layer)) == bound.KEPT
+    assert len(free_passes(layer)) == bound_kinds.KEPT
 
 
 def test_each_form_of_arguments_has_its_own():
@@ -123,16 +125,59 @@ def test_larger_inference_reads_x_where_it_is_and_writes_y_to_a_new_array(option
     assert not any(np.shares_memory(found[k][0], y) for k in range(len(found)) for y, _ in found[:k])
 
 
+def train_on_each(layer, state, xs, dys):
+    """All results of some calls, by name; backward comes after all of them."""
+    calls = [layer.forward(x, state) for x in xs]
+    gradients = [layer.backward(tape, dy) for (_, _, tape), dy in zip(calls, dys, strict=True)]
+    return [
+        named_outputs(layer, y, new_state) | named_gradients(layer, own)
+        for (y, new_state, _), own in zip(calls, gradients, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("threads", (1, 2))
+@pytest.mark.parametrize(
+    "make", (nr.GRU, partial(nr.LSTM, num_layers=2, bidirectional=True), partial(nr.LSTM, proj_size=5))
+)
+def test_larger_training_reads_x_and_dy_where_they_are(cpu_on_threads, monkeypatch, make, threads):
+    """y and dx are new arrays: results of earlier calls stay. Two tapes are there at a time, each with a pass of its
+    own, which keeps nothing of the caller's. Panels are lent for each run."""
+    monkeypatch.setattr(joined, "LARGE_PANELS", 1)
+    cpu_on_threads.set_num_threads(threads)
+    layer, other = (make(8, 32, device="cpu", seed=0) for _ in range(2))
+    width, rng, found, copies, expected = (
+        layer(np.ones((1, 1, 8), "float32"))[0].shape[-1],
+        np.random.default_rng(0),
+        [],
+        [],
+        [],
+    )
+    for number in range(4):
+        xs, dys = (rng.standard_normal((2, 60, 40, size)).astype("float32") for size in (8, width))
+        state = layer(xs[0])[1] if number % 2 else None
+        given = state, xs, (dys[0], None) if number == 3 else dys
+        found += train_on_each(layer, *given)
+        copies += [{name: array.copy() for name, array in found[k].items()} for k in (-2, -1)]
+        with bound_each_time():
+            expected += train_on_each(other, *given)
+    for one, copy, two in zip(found, copies, expected, strict=True):
+        assert_same_bits(one, copy)
+        assert_same_bits(one, two)
+    kept = [one for free in layer.stack.bound._large.values() for one in free if one.work.problem.training]
+    assert len(kept) == 4 and all(one.in_place and all(one._backward.values()) for one in kept)
+    assert not any(np.may_share_memory(one.work.x, xs) for one in kept)
+
+
 def test_larger_inference_is_bound_from_the_second_call_on_and_of_few_kinds():
     layer, kinds = nr.GRU(8, 32, device="cpu"), layer_kinds
-    for batch in range(40, 40 + bound.LARGE_KINDS + 1):
+    for batch in range(40, 40 + bound_kinds.LARGE_KINDS + 1):
         x = np.ones((60, batch, 8), "float32")
         layer(x)
         assert kinds(layer)[batch] is None
         layer(x)
         assert len(kinds(layer)[batch]) == 1
         layer(x[:, :, ::-1].copy())
-        assert len(kinds(layer)[batch]) == 1 and len(kinds(layer)) <= bound.LARGE_KINDS
+        assert len(kinds(layer)[batch]) == 1 and len(kinds(layer)) <= bound_kinds.LARGE_KINDS
 
 
 def layer_kinds(layer):
@@ -197,14 +242,14 @@ def test_gradients_of_large_weights_stay_as_they_are():
 
 @pytest.mark.parametrize("steps", (3, 300), ids=("small", "moderate"))
 def test_bound_passes_go_with_their_layer(steps):
-    """At once: they may have 16 MB each, and who tries one layer after another does not wait for Python's collector."""
+    """At once: they may have 64 MB each, and who tries one layer after another does not wait for Python's collector."""
     layer, x = nr.LSTM(16, 64, device="cpu"), np.ones((steps, 16, 16), "float32")
     for _ in range(3):
         layer(x)
         layer.backward(layer.forward(x)[2])
     kinds = [*layer.stack.bound._free.values(), *layer.stack.bound._large.values()]
     passes = [weakref.ref(one) for free in kinds for one in free or ()]
-    assert len(passes) == (2 if steps == 3 else 1)
+    assert len(passes) == 2
     gc.collect()
     gc.disable()
     try:

@@ -324,6 +324,12 @@ MUTATIONS = {
         "            pass\n",
         "tests/layers/test_repeated_calls.py",
     ),
+    "cpu_bound_backward_reads_an_earlier_h": Mutation(
+        "numbarnn/passes/bound.py",
+        "            self._move_h(self.work.tape.last_h)\n",
+        "            pass\n",
+        "tests/passes/test_bound.py -k larger_training",
+    ),
     "cpu_joined_copies_lose_a_row": Mutation(
         "numbarnn/engines/cpu/joined.py",
         "for i in range(copy.rows):",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 import numbarnn
-from numbarnn.passes import bound
+from numbarnn.passes import bound_kinds
 from problems import Drawn, plain
 
 
@@ -32,12 +32,12 @@ def nan_filled(engine):
 @contextmanager
 def bound_each_time():
     """No call of layers that are made meanwhile is bound once for many (`numbarnn.passes.bound`)."""
-    before = bound.SMALL, bound.LARGE
-    bound.SMALL = bound.LARGE = -1
+    before = bound_kinds.SMALL, bound_kinds.LARGE
+    bound_kinds.SMALL = bound_kinds.LARGE = -1
     try:
         yield
     finally:
-        bound.SMALL, bound.LARGE = before
+        bound_kinds.SMALL, bound_kinds.LARGE = before
 
 
 def on_engine(engine, value):

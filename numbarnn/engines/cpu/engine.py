@@ -44,10 +44,10 @@ CHANCES = 256  # of problems that are remembered
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 # The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
 LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
-# Sequences of a thread from which each step multiplies its own x, and bytes of its ax up to which it does: these stay
-# in the second cache until the cell reads them. Fewer sequences read W too often; with AVX2 tiles of 6 rows, of which
-# 16 make 3 low ones, lose more than memory gives.
-ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 1 << 19
+# Sequences of a step's share from which it multiplies its own x, and bytes of its ax up to which it does: these stay in
+# the second cache until the cell reads them. Fewer sequences read W too often; with AVX2 tiles of 6 rows, of which 16
+# make 3 low ones, lose more than memory gives.
+ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 3 << 18
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):
@@ -71,6 +71,13 @@ def _sums(out, x, add, also=None):
 def _by_rows(batch, threads, R):
     """Whether threads share the sequences, see `sharing.Share`."""
     return batch >= threads * (ROWS_OF_THREAD if threads == 1 or R.size < LARGE_R else ROWS_OF_LARGE)
+
+
+def _x_by_steps(call, threads):
+    """Whether each step multiplies its own x. Where threads share the units, each step reads all of W once more, for
+    few sequences: then only if all steps' ax have the same memory, which in training they have not."""
+    rows, ax = call.batch // threads if call.by_rows else call.batch, call.batch * call.ax_row // threads
+    return (call.by_rows or not call.save) and rows >= ROWS_BY_STEPS and ax <= AX_BY_STEPS
 
 
 class CpuEngine(HostEngine):
@@ -289,7 +296,7 @@ class CpuEngine(HostEngine):
 
     def _steps(self, loop, buffers, call, pack_panel, x=None):
         """A `joined.Steps`: the function f(first, last) that calls a compiled loop."""
-        p, dtype, kept = buffers.parameters, buffers.states.h.dtype, [buffers]  # what must live as long
+        p, dtype, kept, own = buffers.parameters, buffers.states.h.dtype, [buffers], {}  # what must live as long
         threads = self._share_steps(call, p, x)
 
         def scratch(shape):
@@ -307,12 +314,11 @@ class CpuEngine(HostEngine):
                 call.panel_row = panels.WIDE_ROW
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)
-            self._lend_panels(call, p, kept)
+            own = self._lend_panels(call, p, kept)
         else:
             by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
             call.product = self._function(by_lines, dtype)
-        rows = call.batch // threads
-        if call.x and call.by_rows and rows >= ROWS_BY_STEPS and rows * call.ax_row <= AX_BY_STEPS:
+        if call.x and _x_by_steps(call, threads):
             call.x_by_steps = True
             if not call.save:  # else what the cell saves takes the place of ax
                 call.ax_slot = 0
@@ -324,10 +330,12 @@ class CpuEngine(HostEngine):
             call.zeros = scratch((max(1, call.private) * call.hidden,))
             kept[-1][...] = 0
         function = self._function(loop, dtype)
-        return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept)
+        return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept, own)
 
     def _lend_panels(self, call, parameters, kept):
-        """Places for packed weights into a `Call`; those of inference know what an earlier call left there."""
+        """Places for packed weights into a `Call`; those of inference know what an earlier call left there. Returns
+        those of training, as `joined.Steps` has them."""
+        own = {}
         every = ("R", call.hidden), ("W", call.hidden), ("W_hr", call.outputs)
         for name, units in every:
             weights = getattr(parameters, name)
@@ -336,13 +344,14 @@ class CpuEngine(HostEngine):
             panel_row = panels.PANEL_ROW if name == "W" else call.panel_row
             shape = panels.panels_shape(weights.shape, units, call.backward, weights.dtype, panel_row)
             if call.save or call.backward:  # training changes all weights
-                kept.append(self._memory.empty(shape, weights.dtype))
-                setattr(call, f"{name}_panels", address(kept[-1]))
+                own[f"{name}_panels"] = memory = self._memory.empty(shape, weights.dtype)
+                setattr(call, f"{name}_panels", address(memory))
                 continue
             key = address(weights), weights.shape, units, weights.dtype.char, panel_row
             kept.append(self._packed.lend(key, shape, weights.dtype))
             setattr(call, f"{name}_panels", address(kept[-1].panels))
             setattr(call, f"{name}_prints", address(kept[-1].prints))
+        return own
 
     def _addresses_of(self, chances, kept):
         """Where the numbers of a problem's `Chances` stand as rows of compiled code, which are kept in the list."""
@@ -356,7 +365,7 @@ class CpuEngine(HostEngine):
         return known[0]
 
     def joined(self, functions):
-        return joined.join(functions, partial(self._function, joined.copy_rows))
+        return joined.join(functions, partial(self._function, joined.copy_rows), self.empty)
 
     def mover(self, functions, array):
         return joined.mover(functions, array)

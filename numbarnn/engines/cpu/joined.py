@@ -19,6 +19,7 @@ from numbarnn.engines.cpu.records import Call, Copy, Step, by_address, copy_at, 
 from numbarnn.engines.cpu.vectors import numbers_at
 
 LATE = 0.001  # seconds by which a call is late that had to wait for a thread with a piece, but without a processor
+LARGE_PANELS = 1 << 21  # bytes of panels that are lent for each run
 LONGER = 1.02  # times as long at most becomes with a call what is the best time, as machines become slower too
 
 
@@ -44,12 +45,12 @@ class Steps:
 
     Args:
         thread_pool: runs it. item: bytes of a number. function: the loop's address. threads: for it. call: its `Call`.
-        kept: what must live as long.
+        kept: what must live as long. panels: arrays for what steps pack themselves, by their fields of the `Call`.
     """
 
-    def __init__(self, thread_pool, item, function, threads, call, kept):
+    def __init__(self, thread_pool, item, function, threads, call, kept, panels):
         self.thread_pool, self.item, self.function, self.threads = thread_pool, item, function, threads
-        self.call, self.kept = call, kept
+        self.call, self.kept, self.panels = call, kept, panels
         self._pace = _Pace(thread_pool.pause)
 
     @property
@@ -108,24 +109,52 @@ class _Alone(partial):
 class _Together:
     """The same on several threads."""
 
-    def __init__(self, parts):
+    def __init__(self, parts, empty):
         self._steps, self._kept, self.records = _steps_of(parts), parts, [one.what for one in parts]
         loops = [one.kept.func for one in parts if isinstance(one.kept.func, Steps)]
         pool, self._threads = loops[0].thread_pool, max(one.threads for one in parts)
         self._run = partial(pool.run_all, parts[0].item, addressof(self._steps), len(parts))
         self._count = sum(max(1, one.what.last - one.what.first) for one in parts if isinstance(one.what, Call))
         self._pace = _Pace(pool.pause) if any(loop.is_paced for loop in loops) else None
+        self._empty, self._panels = empty, _taken_panels(parts)
 
     def __call__(self):
+        lent = self._lend_panels()
         if self._pace is None:
             self._run(self._threads)
         else:
             self._pace.run(self._run, self._threads, self._count)
+        del lent
+
+    def _lend_panels(self):
+        """Memory for panels, for one run: forward's is backward's then. If both had their own, the third cache would
+        have room for fewer of the other arrays."""
+        lent = []
+        for shape, dtype, field, records in self._panels:
+            lent.append(self._empty(shape, dtype))
+            for record in records:
+                setattr(record, field, address(lent[-1]))
+        return lent
 
 
-def _joined(parts):
+def _taken_panels(parts):
+    """The large panels of some `_Part`s' loops, which these give away: [(shape, dtype, field, the loop's records)]."""
+    records = {}
+    for one in parts:
+        if isinstance(one.kept.func, Steps):
+            records.setdefault(one.kept.func, []).append(one.what)
+    found = []
+    for loop, own in records.items():
+        large = [field for field, array in loop.panels.items() if array.nbytes >= LARGE_PANELS]
+        for field in large:
+            array = loop.panels.pop(field)
+            found.append((array.shape, array.dtype, field, own))
+    return found
+
+
+def _joined(parts, empty):
     """The function without arguments that does what these do."""
-    return _Together(parts) if any(one.threads > 1 for one in parts) else _Alone.of(parts)
+    return _Together(parts, empty) if any(one.threads > 1 for one in parts) else _Alone.of(parts)
 
 
 def zero(out):
@@ -143,7 +172,7 @@ def copy_rows(zero, address):
             out[j] = x[j]
 
 
-def join(functions, function_of_copies):
+def join(functions, function_of_copies, empty):
     """The same functions in their order, but neighbours that compiled code can do in one call have become one.
 
     Args:
@@ -153,13 +182,13 @@ def join(functions, function_of_copies):
     for function in functions:
         part = _part(function, function_of_copies)
         if parts and (part is None or part.item != parts[0].item):
-            joined.append(_joined(parts))
+            joined.append(_joined(parts, empty))
             parts = []
         if part is None:
             joined.append(function)
         else:
             parts.append(part)
-    return [*joined, _joined(parts)] if parts else joined
+    return [*joined, _joined(parts, empty)] if parts else joined
 
 
 def _part(function, function_of_copies):
@@ -193,7 +222,7 @@ def places_of(functions, array):
             records += function.records
         elif isinstance(function, partial) and isinstance(function.func, Steps):
             records.append(function.func.call)
-        elif not isinstance(function, partial) or any(_overlaps(one, array) for one in function.args):
+        elif not isinstance(function, partial) or _overlaps(function, array):
             return None
     for record in records:
         fields = [(getattr(type(record), name).offset, getattr(record, name)) for name, _ in record._fields_]
@@ -202,7 +231,11 @@ def places_of(functions, array):
 
 
 def _overlaps(one, array):
-    """Whether an argument of a function may be a part of an array, or have one."""
+    """Whether an argument of a function may be a part of an array, or have one; functions of a list, what they take."""
+    if isinstance(one, list):
+        return any(_overlaps(part, array) for part in one)
+    if isinstance(one, partial):
+        return any(_overlaps(part, array) for part in (*one.args, *one.keywords.values()))
     return not isinstance(one, (int, float)) and (not isinstance(one, np.ndarray) or np.may_share_memory(one, array))
 
 
