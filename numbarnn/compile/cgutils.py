@@ -27,12 +27,15 @@ def memset(builder, place, count):
     builder.call(fill, [start, ir.IntType(8)(0), count, ir.IntType(1)(0)])
 
 
-def interleaved_loop(module, count):
-    """What tells LLVM of one loop that it should work on so many vectors at a time. LLVM knows a loop by a node that
-    names itself first."""
-    wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.interleave.count"), ir.IntType(32)(count)])
-    loop = ir.MDValue(module, [wish], name=str(len(module.metadata)))
-    loop.operands = (loop, wish)
+def interleaved_loop(module, count, masked=False):
+    """What tells LLVM of one loop that it should work on so many vectors at a time; and, if it is `masked`, on what is
+    left with masks, not one by one. LLVM knows a loop by a node that names itself first."""
+    values = {"interleave.count": ir.IntType(32)(count), "vectorize.predicate.enable": ir.IntType(1)(masked)}
+    wishes = [
+        module.add_metadata([ir.MetaDataString(module, f"llvm.loop.{name}"), value]) for name, value in values.items()
+    ]
+    loop = ir.MDValue(module, wishes, name=str(len(module.metadata)))
+    loop.operands = (loop, *wishes)
     return loop
 
 
