@@ -88,6 +88,8 @@ class _Bound:
     def _bind(self, plan, without=None):
         """Let `self.work` become functions; `without` as `Pass.bound` has it."""
         self._functions = self.work.bound(plan, without)
+        alone = len(self._functions) == 1 and not self._has_formed
+        self._only = self._functions[0] if alone else None  # which does what `_run` does
         self._return(*self.work.results())
 
     def _return(self, *results):
@@ -192,7 +194,7 @@ class BoundForward(_Bound):
         """(y, hy, cy) of what the functions read now, y in such an array."""
         h = self.work.engine.empty(self._last.shape, self._last.dtype)
         self._movers[1](h)
-        self._run()
+        (self._only or self._run)()
         return h[1:-1], *[copy() for copy in self._copiers[1:]]
 
     @property
@@ -208,7 +210,7 @@ class BoundForward(_Bound):
         self._taken = True
         if self.in_place:
             return self._run_into_new()
-        self._run()
+        (self._only or self._run)()
         copy_y, copy_h, copy_c = self._copiers
         return copy_y(), copy_h(), copy_c()
 
@@ -309,6 +311,20 @@ class Free(list):
         except IndexError:
             return None
         return bound if bound.work.flat is weights else None
+
+    def repeat(self, weights, x, h, c):
+        """`BoundForward.repeat` of one with these weights; None if there is none, too. As `take` and `put` do it: two
+        calls of Python's less."""
+        try:
+            bound = self.pop()
+        except IndexError:
+            return None
+        if bound.work.flat is not weights:
+            return None
+        results = bound.repeat(x, h, c)
+        if len(self) < KEPT:
+            self.append(bound)
+        return results
 
     def put(self, bound):
         """Give one back."""
