@@ -27,18 +27,35 @@ def memset(builder, place, count):
     builder.call(fill, [start, ir.IntType(8)(0), count, ir.IntType(1)(0)])
 
 
-def interleaved_loop(module, count):
-    """What tells LLVM of one loop that it should work on so many vectors at a time. LLVM knows a loop by a node that
-    names itself first."""
-    wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.interleave.count"), ir.IntType(32)(count)])
-    loop = ir.MDValue(module, [wish], name=str(len(module.metadata)))
-    loop.operands = (loop, wish)
+def loop_wishes(module, wishes):
+    """What tells LLVM of one loop what to do with it. LLVM knows a loop by a node that names itself first.
+
+    Args:
+        wishes: name -> value, or None where the name says all.
+    """
+    nodes = [
+        module.add_metadata([ir.MetaDataString(module, f"llvm.loop.{name}"), *([] if value is None else [value])])
+        for name, value in wishes.items()
+    ]
+    loop = ir.MDValue(module, nodes, name=str(len(module.metadata)))
+    loop.operands = (loop, *nodes)
     return loop
 
 
+def interleaved_loop(module, count, masked=False):
+    """Likewise that it should work on so many vectors at a time; and, if it is `masked`, on what is left with masks,
+    not one by one."""
+    wishes = {"interleave.count": ir.IntType(32)(count), "vectorize.predicate.enable": ir.IntType(1)(masked)}
+    return loop_wishes(module, wishes)
+
+
 @contextmanager
-def for_range(builder, count):
-    """The block runs `count` times; gives an object whose `index` counts from 0."""
+def for_range(builder, count, unrolled=True):
+    """The block runs `count` times; gives an object whose `index` counts from 0.
+
+    Args:
+        unrolled: whether LLVM may write several turns one after another.
+    """
     counter = alloca_once(builder, count.type)
     builder.store(count.type(0), counter)
     head, body, after = map(builder.append_basic_block, ("for", "for.body", "for.end"))
@@ -49,5 +66,7 @@ def for_range(builder, count):
     builder.position_at_end(body)
     yield SimpleNamespace(index=index)
     builder.store(builder.add(index, count.type(1), flags=["nsw"]), counter)
-    builder.branch(head)
+    again = builder.branch(head)
+    if not unrolled:
+        again.set_metadata("llvm.loop", loop_wishes(builder.module, {"unroll.disable": None}))
     builder.position_at_end(after)

@@ -26,6 +26,7 @@ import inspect
 import linecache
 from collections import ChainMap
 from functools import cache
+from typing import NamedTuple
 
 from llvmlite import ir
 
@@ -54,16 +55,29 @@ def scalar(function):
     return Plain(function, inlined=True, scalar=True)
 
 
+class Interleaved(NamedTuple):
+    """How loops are made vectors of, where LLVM is not to decide it.
+
+    Attributes:
+        known: how many vectors a loop works on at a time whose number of turns is known when compiling.
+        others: the same of other loops. masked: what is left of these is done with masks, not one by one.
+    """
+
+    known: int
+    others: int
+    masked: bool
+
+
 class Entry:
     """A plain function that others call by its address: of integers and of numbers whose type the caller says.
 
     Args:
         function: the Python function.
         what: what a person is told that is being compiled, or a function of the constant given to `address`.
-        interleaved: how many vectors a loop that becomes vectors works on at a time; 0: as LLVM decides.
+        interleaved: an `Interleaved`; None: as LLVM decides.
     """
 
-    def __init__(self, function, what, interleaved=0):
+    def __init__(self, function, what, interleaved=None):
         self.py_func, self.what, self.interleaved = function, what, interleaved
         self.__name__, self.__qualname__, self.__doc__ = function.__name__, function.__qualname__, function.__doc__
 
@@ -94,7 +108,7 @@ class Entry:
         return module_of(symbol, kinds, write, self.interleaved)
 
 
-def module_of(symbol, kinds, write, interleaved=0):
+def module_of(symbol, kinds, write, interleaved=None):
     """LLVM's module with a function of that symbol, and modules to link with it.
 
     Args:
@@ -330,21 +344,23 @@ class _Function(Expressions):
         bounds = [self.value(one) for one in call.args]
         start, stop, step = {1: lambda b: (0, *b, 1), 2: lambda b: (*b, 1), 3: tuple}[len(bounds)](bounds)
         down = isinstance(step, int) and step < 0
-        at, stop, step = (self.cast(one, types.intp, node.iter) for one in (start, stop, step))
+        at, end, step = (self.cast(one, types.intp, node.iter) for one in (start, stop, step))
         counter = cgutils.alloca_once(self.builder, at.llvm.type)
         self.builder.store(at.llvm, counter)
 
         def more():
             number = self.builder.load(counter)
-            going = self.builder.icmp_signed(">" if down else "<", number, stop.llvm)
+            going = self.builder.icmp_signed(">" if down else "<", number, end.llvm)
             return Value(types.boolean, going)
 
         def move_on():
             number = self.builder.add(self.builder.load(counter), step.llvm, flags=["nsw"])
             self.builder.store(number, counter)
 
-        target = node.target
-        self.loop(more, node.body, move_on, lambda: self.assign(target, Value(types.intp, self.builder.load(counter))))
+        def begin():
+            self.assign(node.target, Value(types.intp, self.builder.load(counter)))
+
+        self.loop(more, node.body, move_on, begin, known=isinstance(start, int) and isinstance(stop, int))
 
     def unrolled(self, node):
         """A loop through what is known when compiling: its body once for each item."""
@@ -361,7 +377,8 @@ class _Function(Expressions):
         self.builder.branch(after)
         self.builder.position_at_end(after)
 
-    def loop(self, more, body, move_on, begin=lambda: None):
+    def loop(self, more, body, move_on, begin=lambda: None, known=False):
+        """A loop; `known`: whether its number of turns is known when compiling."""
         head, inside, following, after = map(self.builder.append_basic_block, ("head", "body", "next", "after"))
         self.builder.branch(head)
         self.builder.position_at_end(head)
@@ -382,8 +399,9 @@ class _Function(Expressions):
         self.builder.position_at_end(following)
         move_on()
         again = self.builder.branch(head)
-        if interleaved := getattr(self.builder.module, "interleaved", 0):
-            again.set_metadata("llvm.loop", cgutils.interleaved_loop(self.builder.module, interleaved))
+        if interleaved := getattr(self.builder.module, "interleaved", None):
+            how = (interleaved.known,) if known else (interleaved.others, interleaved.masked)
+            again.set_metadata("llvm.loop", cgutils.interleaved_loop(self.builder.module, *how))
         self.builder.position_at_end(after)
 
     def run_Continue(self, node):

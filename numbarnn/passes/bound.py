@@ -56,6 +56,8 @@ class _Bound:
     def _bind(self, plan, without=()):
         """Let `self.work` become functions; `without` as `Pass.bound` has it."""
         self._functions = self.work.bound(plan, without)
+        alone = len(self._functions) == 1 and not self._has_formed
+        self._only = self._functions[0] if alone else None  # which does what `_run` does
         self._return(*self.work.results())
 
     def _return(self, *results):
@@ -162,7 +164,7 @@ class BoundForward(_Bound):
         self._movers[1](h)
         if self.work.problem.training:
             self.work.last_h = h
-        self._run()
+        (self._only or self._run)()
         return h[1:-1], *[copy() for copy in self._copiers[1:]]
 
     @property
@@ -178,7 +180,7 @@ class BoundForward(_Bound):
         self._taken = True
         if self.in_place:
             return self._run_into_new()
-        self._run()
+        (self._only or self._run)()
         copy_y, copy_h, copy_c = self._copiers
         return copy_y(), copy_h(), copy_c()
 

@@ -66,7 +66,7 @@ def test_stages_have_names_of_their_own():
 def test_loops_work_on_several_vectors_at_a_time():
     """LLVM is told of each loop, and heeds it: there are several divisions of vectors for each of the cell's."""
     parts, divisions = CellParts(cells.LSTM, "float32"), []
-    for interleaved in (0, INTERLEAVED):
+    for interleaved in (None, INTERLEAVED):
         entry = Entry(cell_steps.infer_units.py_func, "a test", interleaved)
         module, others = entry.module("test", (parts,))
         loops = [line for line in str(module).splitlines() if "!llvm.loop" in line]

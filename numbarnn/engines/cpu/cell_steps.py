@@ -10,10 +10,11 @@ import numpy as np
 
 from numbarnn.cells.definition import Given
 from numbarnn.compile.plain import inlined
-from numbarnn.engines.cpu.records import of_cell, rows_at
-from numbarnn.engines.cpu.vectors import numbers_at, own_numbers
+from numbarnn.engines.cpu.records import INTERLEAVED, of_cell, rows_at
+from numbarnn.engines.cpu.vectors import VECTOR_BYTES, numbers_at, own_numbers
 
 TILE = 128  # units
+BLOCK = INTERLEAVED.known * VECTOR_BYTES // 4  # units, of float32, that loops work on at a time
 
 
 @inlined
@@ -23,6 +24,17 @@ def _put(zero, address, first, H, tile, place, values, n):
     for k in range(values):
         for i in range(n):
             row[k * H + first + i] = tile[(place + k) * TILE + i]
+
+
+@inlined
+def _each(unit, about, n):
+    """unit(about, i) for n units i: those of whole blocks in loops whose length LLVM knows, then the others."""
+    whole = n // BLOCK * BLOCK
+    for block in range(0, whole, BLOCK):
+        for i in range(BLOCK):
+            unit(about, block + i)
+    for i in range(n - whole):
+        unit(about, whole + i)
 
 
 @inlined
@@ -63,17 +75,22 @@ def _forward_arguments(cell, zero, rows, b, j, save):
 
 
 @inlined
+def _forward_unit(about, i):
+    (cell, zero, rows, tile, save), (b, first) = about
+    new_state, kept = cell.forward(*_forward_arguments(cell, zero, rows, b, first + i, save))
+    cell.store_states(tile, i, TILE, new_state)
+    if save:
+        cell.store_saved(tile, i + cell.num_states * TILE, TILE, kept)
+
+
+@inlined
 def _forward(cell, address, save):
     zero, rows = cell.zero, rows_at(address)
     tile = own_numbers(zero, cell.values * TILE)
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
             n = min(TILE, rows.last - first)
-            for i in range(n):
-                new_state, kept = cell.forward(*_forward_arguments(cell, zero, rows, b, first + i, save))
-                cell.store_states(tile, i, TILE, new_state)
-                if save:
-                    cell.store_saved(tile, i + cell.num_states * TILE, TILE, kept)
+            _each(_forward_unit, ((cell, zero, rows, tile, save), (b, first)), n)
             _put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n)
             _put(zero, rows.new_c + b * rows.new_c_row, first, rows.H, tile, 1, cell.num_private, n)
             if save:
@@ -92,6 +109,12 @@ def train_units(cell, address):
     _forward(cell, address, True)
 
 
+@inlined
+def _stage_unit(about, i):
+    (stage, zero, rows, tile, draws), (b, first) = about
+    tile[i] = stage.forward(*_forward_arguments(stage.whole, zero, rows, b, first + i, draws))
+
+
 @of_cell
 def stage_units(stage, address):
     """Forward of a stage of gates: what its rows of R multiply, of the units, into `out`."""
@@ -100,9 +123,15 @@ def stage_units(stage, address):
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
             n = min(TILE, rows.last - first)
-            for i in range(n):
-                tile[i] = stage.forward(*_forward_arguments(stage.whole, zero, rows, b, first + i, rows.noise != 0))
+            _each(_stage_unit, ((stage, zero, rows, tile, rows.noise != 0), (b, first)), n)
             _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, 0, 1, n)
+
+
+@inlined
+def _stage_term(about, i):
+    stage, zero, rows, tile = about
+    terms = stage.forward(*_forward_arguments(stage.whole, zero, rows, 0, rows.first + i, rows.noise != 0))
+    stage.store_sums(tile, i, TILE, terms)
 
 
 @of_cell
@@ -111,9 +140,7 @@ def stage_terms(stage, address):
     TILE)."""
     zero, rows = stage.zero, rows_at(address)
     tile, n = own_numbers(zero, stage.values * TILE), rows.last - rows.first
-    for i in range(n):
-        terms = stage.forward(*_forward_arguments(stage.whole, zero, rows, 0, rows.first + i, rows.noise != 0))
-        stage.store_sums(tile, i, TILE, terms)
+    _each(_stage_term, (stage, zero, rows, tile), n)
     _put(zero, rows.out, 0, TILE, tile, 0, stage.count, n)
 
 
@@ -136,6 +163,18 @@ def _backward_arguments(cell, zero, rows, b, j):
     return (*known, cell.load_d_sums(numbers_at(zero, rows.d_sums + b * rows.d_sums_row), 0, 1), given)
 
 
+@inlined
+def _backward_unit(about, i):
+    (cell, zero, rows, tile, places), (b, first) = about
+    of_gates, of_recurrent, of_parameters = places
+    d_ax, d_ah, d_before, d_per_unit = cell.backward(*_backward_arguments(cell, zero, rows, b, first + i))
+    cell.store_states(tile, i, TILE, d_before)
+    cell.store_gates(tile, i + of_gates * TILE, TILE, d_ax)
+    if not cell.same_gradient:
+        cell.store_recurrent(tile, i + of_recurrent * TILE, TILE, d_ah)
+    cell.store_per_unit(tile, i + of_parameters * TILE, TILE, d_per_unit)
+
+
 @of_cell
 def backward_units(cell, address):
     """One step backward of the units."""
@@ -144,16 +183,11 @@ def backward_units(cell, address):
     of_gates = cell.num_states
     of_recurrent = of_gates + cell.num_gates
     of_parameters = of_recurrent + (0 if cell.same_gradient else cell.num_recurrent)
+    about = cell, zero, rows, tile, (of_gates, of_recurrent, of_parameters)
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
             n = min(TILE, rows.last - first)
-            for i in range(n):
-                d_ax, d_ah, d_before, d_per_unit = cell.backward(*_backward_arguments(cell, zero, rows, b, first + i))
-                cell.store_states(tile, i, TILE, d_before)
-                cell.store_gates(tile, i + of_gates * TILE, TILE, d_ax)
-                if not cell.same_gradient:
-                    cell.store_recurrent(tile, i + of_recurrent * TILE, TILE, d_ah)
-                cell.store_per_unit(tile, i + of_parameters * TILE, TILE, d_per_unit)
+            _each(_backward_unit, (about, (b, first)), n)
             H = rows.H
             _put(zero, rows.dh + b * rows.dh_row, first, H, tile, 0, 1, n)
             _put(zero, rows.dc + b * rows.dc_row, first, H, tile, 1, cell.num_private, n)
@@ -161,6 +195,12 @@ def backward_units(cell, address):
             if not cell.same_gradient:
                 _put(zero, rows.dah + b * rows.dah_row, first, H, tile, of_recurrent, cell.num_recurrent, n)
             _put(zero, rows.d_per_unit + b * rows.d_per_unit_row, first, H, tile, of_parameters, cell.num_per_unit, n)
+
+
+@inlined
+def _stage_unit_back(about, i):
+    (stage, zero, rows, tile), (b, first) = about
+    stage.store_gates(tile, i, TILE, stage.backward(*_backward_arguments(stage.whole, zero, rows, b, first + i)))
 
 
 @of_cell
@@ -171,10 +211,15 @@ def stage_units_back(stage, address):
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
             n = min(TILE, rows.last - first)
-            for i in range(n):
-                d_gates = stage.backward(*_backward_arguments(stage.whole, zero, rows, b, first + i))
-                stage.store_gates(tile, i, TILE, d_gates)
+            _each(_stage_unit_back, ((stage, zero, rows, tile), (b, first)), n)
             _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, 0, stage.count, n)
+
+
+@inlined
+def _stage_term_back(about, i):
+    stage, zero, rows, tile = about
+    terms = stage.backward(*_backward_arguments(stage.whole, zero, rows, 0, rows.first + i))
+    stage.store_sums(tile, i, TILE, terms)
 
 
 @of_cell
@@ -182,7 +227,5 @@ def stage_terms_back(stage, address):
     """Backward of a stage of sums: the terms of their gradients; as `stage_terms`."""
     zero, rows = stage.zero, rows_at(address)
     tile, n = own_numbers(zero, stage.values * TILE), rows.last - rows.first
-    for i in range(n):
-        terms = stage.backward(*_backward_arguments(stage.whole, zero, rows, 0, rows.first + i))
-        stage.store_sums(tile, i, TILE, terms)
+    _each(_stage_term_back, (stage, zero, rows, tile), n)
     _put(zero, rows.out, 0, TILE, tile, 0, stage.count, n)

@@ -13,8 +13,8 @@ from llvmlite import ir
 from numbarnn.compile import cgutils, types
 from numbarnn.compile.calls import intrinsic
 from numbarnn.compile.from_python import FromPython
-from numbarnn.compile.plain import Entry, plain
-from numbarnn.engines.cpu.vectors import own_memory
+from numbarnn.compile.plain import Entry, Interleaved, plain
+from numbarnn.engines.cpu.vectors import VECTOR_BYTES, own_memory
 
 _CALL = (
     # the cell, the problem, and what of it is to do; `pack`: weights in panels; `by_rows`: threads share the sequences,
@@ -110,7 +110,9 @@ Region = _table("Region", "gomp_parallel thread_number team_size take_part item 
 
 STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, STEP_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Step, Job))
 
-INTERLEAVED = 4  # vectors of units that a cell's loops work on at a time
+# Vectors of units that a cell's loops work on at a time, and of units that are too few for that. AVX-512 has masks for
+# the last of these; without them two vectors would leave more of them to be done one by one.
+INTERLEAVED = Interleaved(4, 2, True) if VECTOR_BYTES == 64 else Interleaved(4, 1, False)
 
 _WHAT = "the CPU engine's loops and products"  # as `notice` calls them
 

@@ -355,7 +355,8 @@ def dot_tiles(rows, columns, fetches=False):
             tile = v.moved(b, loop.index, tile_bytes)
             for place in chain(*sums):
                 builder.store(ir.Constant(v.type, None), place)
-            with cgutils.for_range(builder, whole) as vectors:
+            # Turns one after another need more addresses than there are registers: a short row's take longer than it.
+            with cgutils.for_range(builder, whole, unrolled=False) as vectors:
                 add_products(tile, builder.mul(vectors.index, INT(v.length)), v.load)
             with builder.if_then(builder.icmp_signed("<", done, terms)):
                 left = builder.sub(terms, done)
