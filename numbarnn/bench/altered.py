@@ -12,6 +12,7 @@ from numbarnn.kernels.persistent import (
     across,
     backward,
     block,
+    cluster,
     exchange,
     fma,
     forward,
@@ -26,7 +27,7 @@ from numbarnn.kernels.persistent import (
 )
 
 MODULES = (
-    exchange, warp_parts, weights, fma, mma, products, block, across, within, within_forward, within_backward,
+    exchange, warp_parts, weights, fma, mma, products, block, cluster, across, within, within_forward, within_backward,
     projection, forward, backward,
 )  # fmt: skip
 

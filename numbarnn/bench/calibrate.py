@@ -109,14 +109,14 @@ def scaled(factors):
 def as_recorded():
     """The numbers that the records were fitted with, and as many turns: estimates of the kernels of that time."""
     factors = {name: one.fitted / one.value for name, one in calibration.numbers().items() if one.fitted is not None}
-    before = planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN
-    # Nor did blocks multiply the input themselves, or have weights in two places.
-    planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN = 2, 1.0, 1.0
+    before = planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN, tilings.CLUSTERS
+    # Nor did blocks multiply the input themselves, share products in clusters, or have weights in two places.
+    planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN, tilings.CLUSTERS = 2, 1.0, 1.0, ()
     try:
         with scaled(factors):
             yield
     finally:
-        planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN = before
+        planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN, tilings.CLUSTERS = before
         _forget()
 
 

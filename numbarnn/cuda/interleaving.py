@@ -18,13 +18,13 @@ except ImportError as error:
 
 WARP_SIZE = 32
 EVERYBODY = -1  # the mask with all bits set
-OF_BLOCK, OF_WARP, OF_GRID = range(3)  # a thread's seats
+OF_BLOCK, OF_WARP, OF_CLUSTER, OF_GRID = range(4)  # a thread's seats
 _OWN_MODULES = (__name__, f"{__package__}.simulator", f"{__package__}.ptx_simulated")  # whose frames are not a kernel's
 _REPORTED_GROUPS = 12  # lines of a report, of more groups of threads only the number is told
 
 
 class Team:
-    """Threads that can meet: of a warp, of a block, of the grid.
+    """Threads that can meet: of a warp, of a block, of a cluster of blocks, of the grid.
 
     Attributes:
         live: bit mask of the members that have not ended; bit k is the member at position k.
@@ -63,10 +63,12 @@ class Block:
         team: all of its threads.
         warps: one Team each.
         shared: key -> array in shared memory; belongs to the caller.
+        cluster: the Blocks of its cluster, itself among them.
     """
 
-    def __init__(self, index, size):
-        self.index, self.number_of_threads, self.shared = index, size, {}
+    def __init__(self, index, size, cluster):
+        self.index, self.number_of_threads, self.shared, self.cluster = index, size, {}, cluster
+        cluster.append(self)
         self.team = Team(size)
         self.warps = [Team(min(WARP_SIZE, size - first)) for first in range(0, size, WARP_SIZE)]
 
@@ -77,16 +79,16 @@ class Thread:
     Attributes:
         block: its Block; index: (x, y, z) in it; lane: its number in the warp.
         names: what it calls itself, a dict.
-        seats: (team, position) in the block, the warp and the grid.
+        seats: (team, position) in the block, the warp, the cluster and the grid.
         carrier: the greenlet that runs it; None before it starts and after it ended.
         ended: whether it returned.
     """
 
     __slots__ = ("block", "carrier", "ended", "index", "lane", "names", "seats")
 
-    def __init__(self, block, index, number, grid_seat):
+    def __init__(self, block, index, number, further_seats):
         self.block, self.index, self.lane = block, index, number % WARP_SIZE
-        self.seats = ((block.team, number), (block.warps[number // WARP_SIZE], self.lane), grid_seat)
+        self.seats = ((block.team, number), (block.warps[number // WARP_SIZE], self.lane), *further_seats)
         self.carrier, self.ended = None, False
 
 
@@ -95,7 +97,7 @@ class Interleaving:
 
     Args:
         function: the kernel, a Python function; every thread calls function(*arguments).
-        grid, block: (x, y, z) each.
+        sizes: of the grid and of a block, (x, y, z) each, and how many blocks that follow each other are a cluster.
         namespace: a dict; whenever a thread takes its turn it is updated with `names_of(thread)`.
         random: a random.Random that picks who is next; None: in turn, block by block.
         patience: turns that every thread may wait in vain, see `pause`.
@@ -107,19 +109,25 @@ class Interleaving:
         blocks: list of Block.
     """
 
-    def __init__(self, function, arguments, grid, block, *, namespace, random, patience, order):
+    def __init__(self, function, arguments, sizes, *, namespace, random, patience, order):
         self._function, self._arguments = function, arguments
         self._namespace, self._random, self._patience, self._order = namespace, random, patience, order
         self._vain_turns = 0  # since a thread ended or was released, or memory changed
         self._last_memory = self.current = None
         self.turns = 0
+        grid, block, cluster = sizes
         indices = [index[::-1] for index in product(*map(range, block[::-1]))]  # x runs fastest
-        self.blocks = [Block(index[::-1], len(indices)) for index in product(*map(range, grid[::-1]))]
-        everybody = Team(len(indices) * len(self.blocks))
+        places = [index[::-1] for index in product(*map(range, grid[::-1]))]
+        clusters = [[] for _ in range(0, len(places), cluster)]
+        self.blocks = [Block(index, len(indices), clusters[number // cluster]) for number, index in enumerate(places)]
+        everybody, of_cluster = Team(len(indices) * len(places)), len(indices) * cluster
+        teams = [Team(of_cluster) for _ in clusters]
         self._threads = []
         for one in self.blocks:
             for number, index in enumerate(indices):
-                thread = Thread(one, index, number, (everybody, len(self._threads)))
+                position = len(self._threads)
+                team = teams[position // of_cluster], position % of_cluster
+                thread = Thread(one, index, number, (team, (everybody, position)))
                 thread.names = self.names_of(thread)
                 self._threads.append(thread)
         self._ready = deque(self._threads)
@@ -209,7 +217,7 @@ class Interleaving:
         """Wait until all members of a team that the mask names, and that have not ended, are at this place.
 
         Args:
-            kind: OF_BLOCK, OF_WARP or OF_GRID: the team.
+            kind: OF_BLOCK, OF_WARP, OF_CLUSTER or OF_GRID: the team.
             mask: bit mask of the members that are to come.
             value: for the others.
 

@@ -35,9 +35,9 @@ else:
         )
         constraints = [f"={_LETTERS[result]}" for result in results] + [letter for _, letter in operands]
         function = ir.FunctionType(returned, [value.type for value, _ in operands])
-        # A whole warp makes mma together: it must not move to where fewer lanes come. Memory operations must keep
-        # their place, and what `stays` is not moved out of a loop.
-        of_a_warp = ".sync" in text
+        # A whole warp makes mma, and comes to barriers, together: these must not move to where fewer lanes come. Memory
+        # operations must keep their place, and what `stays` is not moved out of a loop.
+        of_a_warp = ".sync" in text or "barrier" in text
         assembly = ir.InlineAsm(
             function, text, ",".join(constraints + ["~{memory}"] * memory), side_effect=memory or of_a_warp or stays
         )
@@ -62,7 +62,7 @@ else:
     def _typed(results):
         if not results:
             return types.void
-        return results[0] if len(results) == 1 else types.UniTuple(results[0], len(results))
+        return results[0] if len(results) == 1 else types.Tuple(results)
 
     def _memory_instruction(name, forms, *, values=0, shared=False, kept=0):
         """An intrinsic name(array, index[, value]).
@@ -220,6 +220,34 @@ else:
         values=2,
         shared=True,
     )
+
+    # ---- clusters of blocks (compute capability 9.0): store_to_block(array, index, (block, value)), in the same array
+    # of shared memory of another block of the cluster, by its number there; and a barrier of all threads of the
+    # cluster, after which they see each other's stores. One that has ended is not waited for, nor may be stored to.
+    store_to_block = _memory_instruction(
+        "store_to_block",
+        {
+            kind: (
+                f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
+                f"st.shared::cluster.{name} [there], $2; }}",
+                [],
+                [WORD, kind],
+            )
+            for kind, name in ((types.float32, "f32"), (types.float64, "f64"))
+        },
+        values=2,
+        shared=True,
+    )
+
+    @intrinsic
+    def cluster_barrier(typing_context):
+        text = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
+
+        def generate(context, builder, signature, arguments):
+            _call(context, builder, text, [], [], memory=True)
+            return context.get_dummy_value()
+
+        return types.void(), generate
 
     # ---- the tensor cores: 16 x K by K x 8, float32 sums; lane layouts as in the PTX ISA, "Matrix Fragments"
     def _mma(name, shape_and_types):

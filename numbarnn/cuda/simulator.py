@@ -33,7 +33,7 @@ from numba.cuda.simulator import kernelapi
 
 from numbarnn.cuda import watching
 from numbarnn.cuda.compiler import simulated
-from numbarnn.cuda.interleaving import OF_BLOCK, OF_GRID, OF_WARP, WARP_SIZE, Interleaving
+from numbarnn.cuda.interleaving import OF_BLOCK, OF_CLUSTER, OF_GRID, OF_WARP, WARP_SIZE, Interleaving
 
 PATIENCE = 200  # turns of each thread; with n threads a random order forgets one so long once in e^200 runs
 
@@ -91,15 +91,13 @@ def schedule(seed=None, patience=PATIENCE):
         _order = before
 
 
-def launch(function, grid, block, arguments, shared_bytes=0, cooperative=True):
+def launch(function, config, arguments):
     """Run a kernel on NumPy arrays.
 
     Args:
         function: the kernel's Python function; names of `numba.cuda` in it and in what it calls mean the simulator.
-        grid, block: (x, y, z), as in a LaunchConfig.
+        config: the `launch.LaunchConfig`.
         arguments: NumPy arrays, used in place; NumPy scalars; tuples of these; NamedTuples of these and None.
-        shared_bytes: dynamic shared memory per block.
-        cooperative: the kernel may synchronise the whole grid.
 
     Raises:
         RuntimeError: a thread raised (the message names it), or waits for ever; says by which seed threads took turns.
@@ -113,10 +111,10 @@ def launch(function, grid, block, arguments, shared_bytes=0, cooperative=True):
         if _order is None:
             _order = _Order()
         _order.launches += 1
-        dims = {"gridDim": kernelapi.Dim3(*grid), "blockDim": kernelapi.Dim3(*block)}
+        dims = {"gridDim": kernelapi.Dim3(*config.grid), "blockDim": kernelapi.Dim3(*config.block)}
         with _names_in_numba_cuda({**_NAMES, **dims}) as namespace:
             try:
-                _running = _Launch(function, grid, block, arguments, shared_bytes, cooperative, namespace, _order)
+                _running = _Launch(function, config, arguments, namespace, _order)
                 with watching.of_launch(_running, function, arguments):
                     _running.run()
             finally:
@@ -126,11 +124,11 @@ def launch(function, grid, block, arguments, shared_bytes=0, cooperative=True):
 class _Launch(Interleaving):
     """A launch under way: arguments as of `launch`."""
 
-    def __init__(self, function, grid, block, arguments, shared_bytes, cooperative, namespace, order):
-        self.arguments, self.shared_bytes, self.cooperative = arguments, shared_bytes, cooperative
+    def __init__(self, function, config, arguments, namespace, order):
+        self.arguments, self.shared_bytes, self.cooperative = arguments, config.shared_bytes, config.cooperative
         super().__init__(
-            function, arguments, grid, block, namespace=namespace, random=order.random, patience=order.patience,
-            order=str(order),
+            function, arguments, (config.grid, config.block, config.cluster), namespace=namespace, random=order.random,
+            patience=order.patience, order=str(order),
         )  # fmt: skip
 
     def names_of(self, thread):
@@ -206,6 +204,11 @@ def collective(mask, value, function):
 def syncthreads():
     """Wait for all threads of the block."""
     _running.meet(OF_BLOCK)
+
+
+def cluster_barrier():
+    """Wait for all threads of the cluster that have not ended."""
+    _running.meet(OF_CLUSTER)
 
 
 def syncwarp(mask=_ALL_LANES):
@@ -345,6 +348,18 @@ class _Shared:
         if key not in shared:
             shared[key] = _unwritten(shape, dtype)
         return shared[key]
+
+
+def of_other_block(array, number):
+    """The dynamic shared memory of a block of the cluster, by its number there, as an array like this block's."""
+    own = _running.current.block
+    other = own.cluster[number]
+    if array.base is not own.shared.get(None):
+        raise NotImplementedError("of other blocks only the dynamic shared memory is to be had")
+    if None not in other.shared or not other.team.live:
+        state = "has ended" if None in other.shared else "may not have begun"
+        raise RuntimeError(f"stores to shared memory of block {other.index}, which {state}")
+    return other.shared[None][: array.nbytes].view(array.dtype)
 
 
 # ---- all names -----------------------------------------------------------------------------------------------------

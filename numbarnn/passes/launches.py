@@ -105,7 +105,8 @@ def _bound(work, tape, launch, make_kernel, exchanged, arrays):
     tables = tuple(map(engine.constant, make_tables(problem, launch, places)))
     polls = min(POLLS + POLLS_PER_STEP * problem.steps * problem.layers, 2**31 - 1)
     sizes = tuple(map(np.int32, (problem.directions, problem.steps, problem.batch, polls)))
-    config = LaunchConfig(launch.blocks, launch.tile.threads, launch.shared_bytes, cooperative=True)
+    tile = launch.tile
+    config = LaunchConfig(launch.blocks, tile.threads, launch.shared_bytes, cooperative=True, cluster=tile.cluster)
     bound = kernel.bind(config, *_flat(arrays), _flat(weights), options, tables, sizes, work.trouble)
 
     def run():

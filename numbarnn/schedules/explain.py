@@ -170,7 +170,8 @@ def residences(problem, launch):
             _slice(launch, gates, columns)
             for gates, columns in ((cell.num_ah, of_R), (cell.num_gates, of_W), (1, of_hr))
         )
-        blocks, row_bytes = -(-hidden // tile.units) * launch.slices, sum(of_R + of_W + of_hr) * stored.itemsize
+        blocks = -(-hidden // tile.cluster_units) * tile.cluster * launch.slices
+        row_bytes = sum(of_R + of_W + of_hr) * stored.itemsize
         found.append(
             Residence(
                 layer, blocks, tile.units, R, W, W_hr,
@@ -183,11 +184,13 @@ def residences(problem, launch):
 
 def _slice(launch, gates, columns):
     """`Residence.R`, `.W` or `.W_hr`, of the columns of each product with it: forward each has rows of its own of all
-    gates, of the same columns; backward columns of its own."""
+    gates, of the same columns; backward columns of its own, of which the blocks of a cluster have a part each."""
     if not columns:
         return None
-    units = launch.tile.units
-    return (units, sum(columns)) if launch.backward else (gates * units, columns[0])
+    tile = launch.tile
+    if launch.backward:
+        return tile.cluster_units, -(-sum(columns) // tile.cluster)
+    return gates * tile.units, columns[0]
 
 
 def task_lines(plan):

@@ -30,6 +30,10 @@ def test_launch_config_completes_sizes():
         {"block": 0},
         {"block": (32, 33)},
         {"shared_bytes": -1},
+        {"cluster": 0},
+        {"cluster": 3, "grid": 4, "cooperative": True},
+        {"cluster": 16, "grid": 16, "cooperative": True},
+        {"cluster": 2, "grid": 2},  # not cooperative
     ],
     ids=str,
 )
@@ -58,7 +62,8 @@ class RecordingDriver:
 
     def __init__(self, real):
         self.CUresult, self.CUdevice_attribute = real.CUresult, real.CUdevice_attribute
-        self.CUfunction_attribute = real.CUfunction_attribute
+        self.CUfunction_attribute, self.CUlaunchConfig = real.CUfunction_attribute, real.CUlaunchConfig
+        self.CUlaunchAttribute, self.CUlaunchAttributeID = real.CUlaunchAttribute, real.CUlaunchAttributeID
         self.calls, self.parameters = [], []
         self.status = {}  # name of a function -> the statuses it returns, in turn
 
@@ -139,6 +144,31 @@ def test_cooperative_launch(recorder):
     call, _ = recorder.launches(AXPY_SIZES)
     assert (call[0], len(call)) == ("cuLaunchCooperativeKernel", 11)
     assert call[2:10] == (8, 1, 1, 128, 1, 1, 0, 7)
+
+
+def test_launch_in_clusters(recorder):
+    """By the driver's own structures, which tell it that the launch is cooperative too."""
+    bound = bind_axpy(LaunchConfig(8, 128, shared_bytes=100, cooperative=True, cluster=4))
+    for step in (3, 5):
+        recorder.stream += 1
+        bound(step, -1)
+        name, config, _, pointers, extra = recorder.calls[-1]
+        assert (name, extra, int(config.hStream)) == ("cuLaunchKernelEx", 0, recorder.stream)
+        grid, block = ([getattr(config, f"{what}Dim{axis}") for axis in "XYZ"] for what in ("grid", "block"))
+        assert (grid, block, config.sharedMemBytes) == ([8, 1, 1], [128, 1, 1], 100)
+        cooperative, cluster = config.attrs
+        assert (cooperative.id.name, cooperative.value.cooperative) == ("CU_LAUNCH_ATTRIBUTE_COOPERATIVE", 1)
+        assert cluster.id.name == "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"
+        assert [getattr(cluster.value.clusterDim, axis) for axis in "xyz"] == [4, 1, 1]
+        first_int = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))[len(AXPY_SIZES) - 2]
+        assert ctypes.string_at(first_int, 4) == np.int32(step).tobytes()
+
+
+def test_a_launch_in_clusters_that_fails_says_how_to_do_without(recorder):
+    bound = bind_axpy(LaunchConfig(8, 128, cooperative=True, cluster=2))
+    recorder.status["cuLaunchKernelEx"] = [recorder.CUresult.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE]
+    with pytest.raises(RuntimeError, match=r"in clusters of 2 blocks, which NUMBARNN_CLUSTERS=0 .* avoids\): CUDA_ERR"):
+        bound(0, 1)
 
 
 def test_dynamic_shared_memory_is_allowed_and_never_lowered(recorder):

@@ -184,6 +184,30 @@ def test_a_number_in_shared_memory():
             ptx.store_shared(array, index, np.float32(1))
 
 
+def pass_on(size=2, index=0, own=None):
+    """What four blocks find in their shared memory, each what the one before it in its cluster has stored."""
+
+    @cuda.jit
+    def pass_on_kernel(out):
+        shared, block = cuda.shared.array(0, np.float32), cuda.blockIdx.x
+        ptx.cluster_barrier()
+        ptx.store_to_block(shared if own is None else own, index, (np.uint32((block + 1) % size), np.float32(block)))
+        ptx.cluster_barrier()
+        out[block] = shared[0]
+
+    out = np.zeros(4, np.float32)
+    Kernel(pass_on_kernel).bind(LaunchConfig(4, 1, 8, cooperative=True, cluster=size), out)()
+    return out.tolist()
+
+
+def test_blocks_of_a_cluster_store_to_each_other():
+    assert pass_on() == [1, 0, 3, 2] and pass_on(size=4) == [3, 0, 1, 2]
+    with pytest.raises(RuntimeError, match="IndexError: element 2 of 2"):
+        pass_on(index=2)
+    with pytest.raises(RuntimeError, match="NotImplementedError: of other blocks only the dynamic shared memory"):
+        pass_on(own=np.zeros(2, np.float32))
+
+
 def test_what_keeps_compilers_from_moving_things_does_nothing():
     for number in (0, 1, 2**31 - 1):
         assert ptx.hidden_zero(np.int32(number)) == 0

@@ -23,6 +23,8 @@ class DeviceProfile:
         warps: per block of a persistent kernel, what the planner may choose.
         l2_bytes: size of the L2 cache.
         memory_gb_s: bandwidth of the device's memory.
+        cluster_us: from storing numbers in another block's shared memory to having read them there after a barrier of
+            the cluster, microseconds.
     """
 
     name: str
@@ -40,11 +42,24 @@ class DeviceProfile:
     warps: tuple[int, ...] = (8, 16)
     l2_bytes: int = 50 * 2**20
     memory_gb_s: float = 3350.0
+    cluster_us: float = 0.52
 
     @property
     def tensor_cores(self):
         """Whether it has the `mma` instructions that the kernels use (compute capability 8.0 and later)."""
         return self.compute_capability >= (8, 0)
+
+    def clusters(self, size):
+        """How many clusters of so many blocks, 1, 2 or 4, it holds at once, with one block on an SM.
+
+        SMs come in pairs. Of 4 of them some are left over, as clusters do not reach over groups of SMs: of 132 SMs an
+        H200 has 31 such clusters, not 33 (bench/results/probe.json), and that share is taken for other devices.
+        """
+        if size == 1:
+            return self.multiprocessors
+        if self.compute_capability < (9, 0):
+            return 0
+        return self.multiprocessors // 2 if size == 2 else self.multiprocessors * 31 // 132
 
 
 # Sizes from NVIDIA's data sheets and "CUDA C++ Programming Guide", table of compute capabilities. Bandwidth and

@@ -16,7 +16,7 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit, specialise
-from numbarnn.kernels.persistent import block, exchange, products
+from numbarnn.kernels.persistent import block, cluster, exchange, products
 from numbarnn.kernels.persistent.within import make_in_turn, make_multiply, make_stage_sums, make_sums
 from numbarnn.kernels.step.given import make_draw, make_settings_of
 
@@ -86,20 +86,18 @@ class About(NamedTuple):
 def _make_carried(cell, tile, inputs, masked):
     """A device function carried(own, about, turn, i): the gradient of the state that comes from later steps, of the
     thread's i-th pair, a valid one; that of h is kept in shared memory."""
-    A, N, U, STATES, PARTIALS, ROW_STRIDE = (
-        cell.num_recurrent, cell.num_private, tile.units, tile.states, tile.partials, tile.row_stride
-    )  # fmt: skip
+    A, N, U, STATES = cell.num_recurrent, cell.num_private, tile.units, tile.states
     number = np.dtype(compute_dtype(tile.dtype)).type
-    sums = products.make_sums(tile, 1, inputs or cell.num_products > 0 or tile.projects)
+    sum_of = cluster.make_sum(tile, inputs or cell.num_products > 0 or tile.projects)
     pair_of, of_state = block.make_pair(tile), block.make_states(cell, tile.dtype)
     load_private, whole, no_private = of_state.load_private, of_state.whole, units.zeros(N, BACKEND, number.__name__)
 
     def carried(own, about, turn, i):
-        shared, (pair, unit, _, _) = own.shared, pair_of(i, turn.b0, about.owned)
+        shared, pair = own.shared, pair_of(i, turn.b0, about.owned)[0]
         at_state = STATES + ((turn.b0 - about.owned.begin) * U + pair) * (1 + N)
         d_h = shared[at_state]
         if A > 0 and turn.step > 0:
-            d_h += sums(shared, PARTIALS + pair // U * ROW_STRIDE + unit, 0, about.split)[0]
+            d_h += sum_of(shared, about, turn, pair)
         private = load_private(shared, at_state + 1, 1)
         if masked and own.code_after[i] == RESET:  # nothing comes from the step after
             d_h, private = number(0), no_private()

@@ -3,12 +3,11 @@
 An estimate is of one step: bytes over bandwidth, multiply-adds over rate, sums and the exchange. The numbers that it is
 made of, and the records that those are from, are in `numbarnn.schedules.calibration`.
 
-Clusters of C blocks that share their units and split the columns would each read a C-th of what is exchanged, and add C
-partial sums through each other's shared memory. They are not built. Estimated for the recorded problems from H = 768 on
-(barrier and trip 0.52 µs a turn, as measured, bench/results/probe.json; 11 to 20 bytes per nanosecond and block) they
-lose everywhere forward, where the partial sums of all gates are added. Backward pairs spare 6 to 11 % of training where
-LSTM has H = 1024: in halves larger blocks spare that without them (`tilings.MIXED_GAIN`), in float32 nothing else does.
-Of clusters of 4 an H200 holds 31 with one block on an SM, too few for 128 blocks.
+Clusters of C blocks that share their units and split the columns (`kernels.persistent.cluster`) each read a C-th of
+what is exchanged, and add C partial sums through each other's shared memory, which is a barrier of the cluster a turn.
+Forward, where the partial sums of all gates would be added, they were estimated to lose everywhere, and are not built.
+Backward pairs spare 6 to 11 % of training where LSTM has H = 1024: in halves larger blocks spare that without them
+(`tilings.MIXED_GAIN`), in float32 nothing else does. Of clusters of 4 an H200 holds 31, too few for 128 blocks.
 """
 
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ class Estimate:
         read_bytes: of what is exchanged, by one block.
         read: reading them from the L2 cache.
         multiply: the products of one block.
-        add: adding the warps' partial sums and the cell.
+        add: adding the warps' partial sums, and those of the blocks of a cluster, and the cell.
         stream_bytes: of weights that do not stay on the chip, by one block.
         stream: reading these, from the L2 cache, or from memory where all blocks' together are larger than the cache.
         rounds: how often blocks exchange something within the step, for the cell's stages and a projection.
@@ -91,8 +90,7 @@ def estimate_of(problem, profile, launch, columns):
     if tile.shared_chunks and tile.math != "fma":
         loads = turns * tile.rows * columns * itemsize(problem.dtype) / 128 / clock
         multiply += loads * tile.shared_chunks / tile.chunks / calibration.SHARED_SHARE.value
-    sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps
-    add = turns * sums * calibration.SUM_CLOCKS.value / clock
+    add = turns * (_sums(tile) * calibration.SUM_CLOCKS.value / clock + _in_cluster_us(profile, tile))
     add += turns * tile.pairs * calibration.CELL_BACKWARD_US.value * launch.backward
     # What comes from another layer is there before it is needed.
     exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
@@ -103,6 +101,20 @@ def estimate_of(problem, profile, launch, columns):
     words = sequences * blocks * blocks / launch.slices * _words_us(problem.cell, profile, places)
     within += calibration.L2_SHARE.value * words
     return Estimate(exchange, read_bytes, read, multiply, add, stream_bytes, stream, rounds, within)
+
+
+def _sums(tile):
+    """Loads from shared memory, of all warps of a block, in which a turn adds its partial sums: of a block alone those
+    of its own units, in a cluster those of all units of the cluster and then what its blocks have sent."""
+    if tile.cluster == 1:
+        return tile.warps * tile.rows_per_unit * tile.pairs * tile.warps
+    pairs = ceil(tile.cluster_units * tile.sequences / tile.threads)
+    return tile.warps * (pairs * tile.warps + tile.pairs * tile.cluster)
+
+
+def _in_cluster_us(profile, tile):
+    """Microseconds of a turn in which the blocks of a cluster wait for each other's sums."""
+    return profile.cluster_us if tile.cluster > 1 else 0.0
 
 
 def _rounds(cell, tile):
@@ -177,6 +189,7 @@ class Chain(NamedTuple):
         directions); `problem` or its `tilings.Sizes`."""
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
         groups = tile.chunks // tile.gathered * (1 + problem.cell.num_products + tile.projects) if columns else 0
+        groups *= tile.cluster  # as of a block alone: what a cluster spares is taken to be reading alone
         if tile.math == "fma":
             rate = FMA_EFFICIENCY[_fma_place(tile)] * profile.fma_per_clock
         else:
@@ -185,8 +198,8 @@ class Chain(NamedTuple):
         turn = groups * L2_CLOCKS / clock + tile.rows * columns * tile.sequences / rate / clock
         if tile.shared_chunks and tile.math != "fma":
             turn += tile.rows * columns * size / 128 / clock * tile.shared_chunks / tile.chunks
-        sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps  # loads from shared memory, a clock each
-        turn += (TURN_CLOCKS + sums) / clock + _rounds(problem.cell, tile) * profile.exchange_us
+        turn += (TURN_CLOCKS + _sums(tile)) / clock  # a clock each
+        turn += _rounds(problem.cell, tile) * profile.exchange_us + _in_cluster_us(profile, tile)
         read, words = columns * size, _words_us(problem.cell, profile, places)
         exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
         return cls(tile, columns, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange, words)

@@ -102,6 +102,7 @@ class Launch:
             "exchanges within a step": self.estimate.rounds,
             "weights that are read at each step": self.tile.streamed_chunks,
             "products of split float32 numbers": self.tile.math == "tf32x3",
+            "sums that blocks of a cluster exchange": self.tile.cluster > 1,
         }
         return " and ".join(part for part, there in parts.items() if there)
 
@@ -109,6 +110,11 @@ class Launch:
     def _given(self):
         """Whether its blocks multiply the input of its first layer, as text."""
         return f", {GIVEN.format(self.first)}" if self.tile.given else ""
+
+    @property
+    def _in_clusters(self):
+        """How many blocks share products, as text."""
+        return f", in clusters of {self.tile.cluster}" if self.tile.cluster > 1 else ""
 
     @property
     def details(self):
@@ -121,17 +127,17 @@ class Launch:
                 f"stream {estimate.stream:.2f} for {estimate.stream_bytes / 1024:.3g} KiB of weights (not timed on any "
                 f"device), "
             )
+        exchanged = " with a cluster's exchange (not timed on any device)" if tile.cluster > 1 else ""
         within = ""
         if estimate.rounds:
             times = "once" if estimate.rounds == 1 else f"{estimate.rounds} times"
             within = f"exchange {times} within it {estimate.within:.2f} (not timed on any device), "
         return (
             f"{counted(self.blocks, 'block')} of {tile.threads} threads, each {tile.units} units of "
-            f"{counted(self.sequences, 'sequence')}, "
-            f"by {tile.math}{self._given}; weights in {self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory "
-            f"per block; a step: exchange {estimate.exchange:.2f} µs, {within}read {estimate.read:.2f} for "
-            f"{estimate.read_bytes / 1024:.3g} KiB, {stream}multiply {estimate.multiply:.2f}{untimed}, "
-            f"add {estimate.add:.2f}; "
+            f"{counted(self.sequences, 'sequence')}, by {tile.math}{self._given}{self._in_clusters}; weights in "
+            f"{self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; a step: exchange "
+            f"{estimate.exchange:.2f} µs, {within}read {estimate.read:.2f} for {estimate.read_bytes / 1024:.3g} KiB, "
+            f"{stream}multiply {estimate.multiply:.2f}{untimed}, add {estimate.add:.2f}{exchanged}; "
             f"{self.microseconds:.0f} µs in all"
         )
 
@@ -140,5 +146,5 @@ class Launch:
         return (
             f"{self.layers} in {counted(self.blocks, 'block')} of {self.tile.units} units and "
             f"{counted(self.sequences, 'sequence')}"
-            f"{self._given}, {self.estimate.step:.2f} µs per step, most of it {bound}"
+            f"{self._given}{self._in_clusters}, {self.estimate.step:.2f} µs per step, most of it {bound}"
         )
