@@ -5,6 +5,7 @@ import pytest
 
 from cases import Case
 from comparing import assert_close
+from problems import make_problem
 
 
 @pytest.mark.parametrize("dtype, eps", [("float32", 2.0**-23), ("float64", 2.0**-52)])
@@ -24,3 +25,11 @@ def test_errors_beyond_one_steps_roundings_fail(dtype, eps, larger):
         compare(17)
     with pytest.raises(AssertionError, match=r"above 15\.00 eps"):
         compare(np.nan)
+
+
+def test_sequences_without_a_step_keep_away_from_kinks():
+    """No unit is computed: all that comes out is the initial state, whose gradient is the final one's."""
+    problem = make_problem(Case("rnn_relu", lengths=(0, 0, 0)))
+    expected = problem.expected()
+    assert not expected["y"].any() and np.array_equal(expected["hy"], problem.h)
+    assert np.array_equal(expected["dhx"], problem.dhy)

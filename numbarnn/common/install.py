@@ -1,7 +1,8 @@
-"""The command that installs an optional part of this package, from where the package itself came."""
+"""What is not installed, and the command that installs an optional part, from where the package itself came."""
 
 import json
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +23,11 @@ def command(extra):
 def for_gpus():
     """`command` of what a GPU needs."""
     return f"{command('cuda12')} (or [cuda13], whichever your driver supports)"
+
+
+def simulator_lacks():
+    """What is not installed of that which the simulator needs, with the cure; None: nothing."""
+    return None if find_spec("greenlet") else f"greenlet is not installed: {command('sim')}"
 
 
 def _is_clone(root):

@@ -44,7 +44,7 @@ def why_not(name: str) -> str | None:
     if name == "sim":
         if not simulated():
             return "set NUMBA_ENABLE_CUDASIM=1 before Python starts"
-        return None if find_spec("greenlet") else f"greenlet is not installed: {install.command('sim')}"
+        return install.simulator_lacks()
     return _gpu_problem()
 
 

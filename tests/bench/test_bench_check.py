@@ -13,7 +13,7 @@ from numbarnn.bench.cases import cases, spreads
 from numbarnn.bench.check import accuracy, expected
 from numbarnn.bench.check import command as check
 from numbarnn.bench.peers import peers
-from numbarnn.common import precision
+from numbarnn.common import install, precision
 from numbarnn.schedules import SCHEDULES
 from stub_layer import StubLayer, use_stub
 
@@ -314,7 +314,7 @@ def test_plan_devices(monkeypatch):
 def test_the_simulator_starts_no_processes_where_greenlet_is_missing(monkeypatch):
     """Such a process would start one in turn, and so on."""
     monkeypatch.setattr(engines, "available", lambda: ["cpu"], raising=False)
-    monkeypatch.setattr(check, "simulator_lacks", lambda: "greenlet is not installed")
+    monkeypatch.setattr(install, "simulator_lacks", lambda: "greenlet is not installed")
     assert check.plan_devices("all") == (["cpu"], False)
     monkeypatch.setattr(check, "simulated", lambda: True)
     assert check.plan_devices("sim") == (["sim"], False)

@@ -72,7 +72,7 @@ def test_resume_refuses_other_text_and_other_files(small, tmp_path, capsys):
     for options, message in cases:
         assert run(*options, "--plot", "none") == 1
         error = capsys.readouterr().err
-        assert error.startswith("numbarnn demo: resume: ")
+        assert error.startswith("numbarnn demo: --resume: ")
         assert re.search(message, error), error
 
 
@@ -128,16 +128,16 @@ def test_checkpoints_that_lack_something(tmp_path, change, message):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["--hidden", 10**12], r"hidden: expected a model that fits into the \d+ GiB .* 2 layers of 1000000000000 units"),
+    (["--hidden", 10**12], r"demo: --hidden: expected a model that fits into the \d+ GiB .* 2 layers of 10{12} units"),
     (["--layers", 10**9], "hidden: expected a model that fits .* a smaller --hidden or --layers"),
     (["--dropout", 1], "dropout: expected a probability of at least 0 and below 1, got 1.0"),
     (["--dropout", 0.5, "--layers", 1], "dropout: expected 0 with layers=1"),
-    (["--lr", "nan"], "lr: expected a positive number, got nan"),
+    (["--lr", "nan"], "numbarnn demo: --lr: expected a positive number, got nan"),
     (["--seed", -1], "seed: expected an integer of at least 0, got -1"),
     (["--minutes", 0], "minutes: expected a positive number, got 0.0"),
-    (["--sample", -1], "sample: expected a number of characters of at least 0, got -1"),
+    (["--sample", -1], "numbarnn demo: --sample: expected a number of characters of at least 0, got -1"),
     (["--temperature", "nan"], "temperature: expected a number of at least 0, got nan"),
-    (["--batch", 900], "text: expected at least .* for batch=900 and seq=8"),
+    (["--batch", 900], "numbarnn demo: --text: expected at least .* for batch=900 and seq=8"),
 ])  # fmt: skip
 def test_bad_options(small, capsys, options, message):
     assert run(*small, "--plot", "none", *options) == 1

@@ -7,20 +7,13 @@ import tempfile
 import threading
 from collections import deque
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 from numbarnn.bench.check.accuracy import Comparison, engine_failure
 from numbarnn.bench.report import environment
-from numbarnn.common import install
 
 TIMEOUT_S = 1200  # about ten times what the full check takes on two slow cores
 LINES_KEPT = 30  # of what the child wrote to its error stream, for the message when it fails
-
-
-def simulator_lacks():
-    """What is not installed of that which such a process needs, with the cure; None: nothing."""
-    return None if find_spec("greenlet") else f"greenlet is not installed: {install.command('sim')}"
 
 
 @contextmanager

@@ -19,9 +19,10 @@ from numbarnn.bench import report
 from numbarnn.bench.cases import cases, spreads
 from numbarnn.bench.check import accuracy, page, summary
 from numbarnn.bench.check.accuracy import engine_failure
-from numbarnn.bench.check.child import simulator_checks, simulator_lacks
+from numbarnn.bench.check.child import simulator_checks
 from numbarnn.bench.check.expected import Expected, dropout_masks, flat_weights
 from numbarnn.bench.peers import cudnn, peers
+from numbarnn.common import install
 from numbarnn.cuda.compiler import simulated
 from numbarnn.engines.cpu.thread_pool import default_threads
 from numbarnn.schedules import SCHEDULES
@@ -77,8 +78,8 @@ def run(args):
     summary.print_comparisons(comparisons, args.verbose)
     if lacks:
         report.say(lacks)
-    if args.device == "all" and simulator_lacks():
-        report.say(f"sim is left out: {simulator_lacks()}")
+    if args.device == "all" and (problem := install.simulator_lacks()):
+        report.say(f"sim is left out: {problem}")
     summary.print_summary(comparisons, seconds)
     if args.json:
         report.write_json(args.json, [comparison.as_row() for comparison in comparisons])
@@ -97,7 +98,7 @@ def plan_devices(wanted):
     available = engines.available()
     others = "sim" not in available and not simulated()
     if wanted == "all":
-        return [device for device in DEVICES if device in available], others and simulator_lacks() is None
+        return [device for device in DEVICES if device in available], others and install.simulator_lacks() is None
     return ([], True) if wanted == "sim" and others else ([wanted], False)
 
 

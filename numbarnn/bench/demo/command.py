@@ -78,7 +78,9 @@ def run(args):
         engine = engines.get(args.device)
         with engine.activate():
             trainer = prepare(args, engine)
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
+        raise CannotRun(f"--{error}") from error  # all begin with what they are about, which an option says
+    except RuntimeError as error:
         raise CannotRun(str(error)) from error
     with engine.activate():
         _describe(trainer)

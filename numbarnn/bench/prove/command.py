@@ -11,7 +11,6 @@ again. Parts run in processes of their own: what hangs is killed, what crashes i
 
 import argparse
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 from numbarnn import engines
@@ -85,8 +84,8 @@ def run(args):
 def require(device):
     """Raises report.CannotRun where the device cannot be asked."""
     if device == "sim":
-        if find_spec("greenlet") is None:
-            raise report.CannotRun(f"the simulator needs greenlet: {install.command('sim')}")
+        if (problem := install.simulator_lacks()) is not None:
+            raise report.CannotRun(f"the simulator cannot be asked: {problem}")
     elif (problem := engines.why_not("cuda")) is not None:
         raise report.CannotRun(f"there is no GPU to ask: {problem}. --device sim asks the simulator, small")
 
