@@ -326,7 +326,7 @@ def test_only_takes_the_rows_with_a_text_in_their_name(command, stub):
 
 
 def test_only_that_leaves_nothing_is_refused(cannot):
-    assert "--only lstm 9,9 leaves nothing" in cannot(*SMALL, "--only", "lstm 9,9")
+    assert "--only lstm 9,9 leaves nothing" in cannot(*SMALL, "--only", "lstm 9,9", code=2)
 
 
 @pytest.mark.parametrize(("more", "rounds"), [([], 5), (["--rounds", "2"], 2), (["--rounds", "9"], 5)])

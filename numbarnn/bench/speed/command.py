@@ -136,7 +136,7 @@ def run(args):
     if args.only:
         todo = [case for case in todo if any(text in " ".join(map(str, case[:3])) for text in args.only)]
         if not todo:
-            raise report.CannotRun(
+            raise report.WrongArguments(
                 f"--only {' '.join(args.only)} leaves nothing: rows are called 'lstm 25,16,512,512,1 float32'"
             )
     if args.stream:
@@ -149,7 +149,7 @@ def run(args):
 
 
 def problems_of(args):
-    """(cell, shape) of each problem that is asked for; CannotRun where there is none, or --stream refuses one."""
+    """(cell, shape) of each problem that is asked for; WrongArguments where there is none, or --stream refuses one."""
     if args.stream:
         shapes = stream.shapes_of(args)
     elif args.shape or args.set in SETS:
@@ -158,7 +158,9 @@ def problems_of(args):
         own = DEEPBENCH[args.set]
         cells = [cell for cell in args.cell or own if cell in own]
         if not cells:
-            raise report.CannotRun(f"{args.set} has problems of {', '.join(own)}: got --cell {','.join(args.cell)}")
+            raise report.WrongArguments(
+                f"--set {args.set} has problems of {', '.join(own)}: got --cell {','.join(args.cell)}"
+            )
         return [(cell, shape) for cell in cells for shape in own[cell]]
     return [(cell, shape) for cell in args.cell or USUAL_CELLS for shape in shapes]
 
