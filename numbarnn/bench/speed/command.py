@@ -26,6 +26,7 @@ from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn
 from numbarnn.bench.speed.speed_table import milliseconds
 from numbarnn.bench.speed.trust import Load, machine_doubt
 from numbarnn.common import precision
+from numbarnn.engines.cpu import openblas
 from numbarnn.schedules import SCHEDULES
 
 ROUNDS = {"cpu": 7, "cuda": 5}
@@ -178,7 +179,15 @@ def set_up(args):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # float32 that is float32
     if device == "cpu":
         engines.get("cpu").set_num_threads(where.threads)
+        say_other_core(args.openblas_core)
     return where
+
+
+def say_other_core(asked):
+    """OpenBLAS takes other kernels in silence: for a name that it does not know, and where the processor lacks what
+    those of that family need."""
+    if asked not in (None, "auto") and (found := openblas.core_name()).lower() != asked.lower():
+        report.say(f"--openblas-core {asked}: OpenBLAS has taken its kernels for {found} instead", error=True)
 
 
 def take_times(args, where, todo, time_one, show, torch_method=TORCH_METHOD):
