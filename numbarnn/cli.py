@@ -62,7 +62,7 @@ def main(argv=None):
 
 def _run(command, run, args):
     """The exit code of a command; what keeps it from being done is said in one line."""
-    from numbarnn.bench.report import CannotRun
+    from numbarnn.bench.report import CannotRun, WrongArguments
 
     try:
         return run(args)
@@ -71,7 +71,7 @@ def _run(command, run, args):
         return 1
     except (CannotRun, OSError, MemoryError) as reason:
         print(f"numbarnn {command}: {in_one_line(reason)}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(reason, WrongArguments) else 1
 
 
 def _take_any_text():

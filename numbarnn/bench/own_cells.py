@@ -132,11 +132,13 @@ class OwnInstance:
         try:
             layer = self.layer(device, "stepwise", precision.compute_dtype(dtype))
         except ValueError as error:
-            raise report.CannotRun(f"{self.name} cannot have the sizes {shape}: {error}") from error
+            raise report.WrongArguments(f"--cell {self.name} cannot have --shape {shape}: {error}") from error
         dtype = precision.numpy_dtype(dtype)
         self.parameters = {name: array.astype(dtype) for name, array in layer.state_dict().items()}
         if any(len(set(sizes)) > 1 for sizes in layer.stack.state_sizes):
-            raise report.CannotRun(f"{self.name} has states of other sizes in each layer with the sizes {shape}")
+            raise report.WrongArguments(
+                f"--cell {self.name} has states of other sizes in each layer with --shape {shape}: take one layer"
+            )
         widths = [sizes[0] for sizes in layer.stack.state_sizes]
         self.x = random.standard_normal((shape.T, shape.B, shape.I)).astype(dtype)
         self.dy = random.standard_normal((shape.T, shape.B, widths[0])).astype(dtype)

@@ -53,7 +53,9 @@ def run(args):
         if problem.has_checkpoints:
             costs, problem = costs_of(schedule, problem), next(iter(segments_of(problem)))
         explanations = [explain(schedule, problem, back) for back in (False, True)[: 1 + args.backward]]
-    except (RuntimeError, ValueError) as reason:
+    except ValueError as reason:
+        raise report.WrongArguments(_with_dashes(str(reason))) from reason
+    except RuntimeError as reason:
         raise report.CannotRun(str(reason)) from reason
     picture = gantt.figure(explanations) if args.plot else None
     report.say("\n".join([describe(problem), *wider(problem)]))
@@ -93,14 +95,21 @@ def picture_path(text):
     return path
 
 
+def _with_dashes(message):
+    """What layers say of their arguments, as that of the options that they are here."""
+    for name, option in (("proj_size", "--proj-size"), ("hidden_size", "--hidden"), ("input_size", "--input-size")):
+        message = message.replace(name, option)
+    return message
+
+
 def profile_of(name):
     """The profile of that name; RuntimeError, with the cure, where it is to be that of a GPU and none can be used."""
     if name != DEVICE:
         return profiles.get(name)
     if problem := engines.why_not("cuda"):
         raise RuntimeError(
-            f"profile '{DEVICE}' is that of this machine's GPU, but there is none to ask: {problem}. "
-            f"Name one of {', '.join(profiles.PROFILES)} instead"
+            f"--profile {DEVICE} is that of this machine's GPU, but there is none to ask: {problem}. "
+            f"Take another, --profile {', '.join(profiles.PROFILES)}"
         )
     return engines.get("cuda").profile
 

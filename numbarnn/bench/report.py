@@ -19,6 +19,11 @@ class CannotRun(RuntimeError):
     """A subcommand cannot do what it was asked for; the message says why and what helps."""
 
 
+class WrongArguments(CannotRun):
+    """Options that do not go together, or the file of one is not what it must be; the message names them as they are
+    written, what came, and the cure. Exit status 2."""
+
+
 class MissingPackage(CannotRun):
     """A subcommand needs a package that is not installed; the message has the command that installs it."""
 

@@ -3,6 +3,7 @@
 import warnings
 
 import torch
+from torch.autograd import forward_ad
 
 from numbarnn.layers.private import split_steps
 from numbarnn.passes.executor import with_each
@@ -63,6 +64,8 @@ def call(network, about, x, hx, cx, weights):
 
 def _called(network, about, x, hx, cx, weights):
     """What `run` returns; states are one tensor each here."""
+    if torch.compiler.is_compiling() and _is_differentiated_inside():
+        torch._dynamo.graph_break("numbarnn leaves derivatives by torch.func within a compiled function to eager calls")
     if about.training and network.draws:
         about = about._replace(seed=torch.randint(_MAX_SEED, (1,)))
     keep = backward_may_follow(x, hx, cx, weights)
@@ -85,11 +88,27 @@ def _called(network, about, x, hx, cx, weights):
 def backward_may_follow(x, hx, cx, weights):
     """Whether what backward reads has to be kept; of a program that `torch.jit.trace` writes, whose mode is not known
     yet, whether parameters have gradients."""
+    if is_in_forward_mode():
+        return True
     if not torch.is_grad_enabled() and not torch.jit.is_tracing():
         return False
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         x, hx, cx, *weights = (inmost(tensor) for tensor in (x, hx, cx, *weights))
     return requires_grad(x, hx, cx, weights)
+
+
+def is_in_forward_mode():
+    """Whether tensors may have derivatives in forward mode, with or without a gradient. Autograd functions refuse
+    these; below them they would be lost, and count as zero."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
+@torch.compiler.assume_constant_result
+def _is_differentiated_inside():
+    """Whether a compiler reads the call within `torch.func`'s derivatives, of which an operator knows nothing."""
+    kinds = torch._C._functorch.TransformType
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() in (kinds.Grad, kinds.Jvp) for level in stack)
 
 
 def requires_grad(x, hx, cx, weights):
@@ -124,7 +143,8 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
             "numbarnn.torch.restore(model) before, which it can with those of LSTM, GRU and RNN"
         )
     options = network.key, float(about.padding_value), about.batch_first, about.output_states
-    if keep and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+    transformed = torch._C._are_functorch_transforms_active() or is_in_forward_mode()
+    if keep and not torch.compiler.is_compiling() and transformed:
         return Forward.apply(lengths, resets, about.seed, *options, x, hx, cx, *weights)[:4]
     options = *options, keep
     return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), lengths, resets, about.seed, *options)[:4]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from numbarnn.torch import core
-from numbarnn.torch.calls import PLAIN, goes_by_operators, requires_grad
+from numbarnn.torch.calls import PLAIN, goes_by_operators, is_in_forward_mode, requires_grad
 from numbarnn.torch.eager import recurrence
 
 
@@ -30,13 +30,15 @@ class Last(NamedTuple):
 def form_of(network, batch_first, x, hx, weights):
     """What a call must have in common with the last one; None if such calls are not remembered.
 
-    Those are calls on the CPU, of the engine itself (`goes_by_operators`), of x with three dimensions, without autocast
-    and random numbers. Lengths, resets and states of every step are the caller's to leave out.
+    Those are calls on the CPU, of the engine itself (`goes_by_operators`), of x with three dimensions, without
+    autocast, forward mode and random numbers. Lengths, resets and states of every step are the caller's to leave out.
 
     Args:
         x, hx: as a module's caller gave them, not checked. batch_first: of x. weights: the parameters.
     """
     if goes_by_operators(x, weights) or not network.remembers or not x.is_cpu or torch.is_autocast_enabled("cpu"):
+        return None
+    if is_in_forward_mode():
         return None
     first, shape = weights[0], x.shape
     if len(shape) != 3:

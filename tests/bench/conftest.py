@@ -74,11 +74,14 @@ def page(tmp_path):
 
 @pytest.fixture
 def cannot(capsys):
-    """A function that runs a command which cannot do what it is asked: what it says."""
+    """A function that runs a command which cannot do what it is asked: what it says, in one line; code: 2 where that is
+    due to its arguments."""
 
-    def run(*arguments):
-        assert cli.main([*map(str, arguments)]) == 1
-        return capsys.readouterr().err
+    def run(*arguments, code=1):
+        assert cli.main([*map(str, arguments)]) == code
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and said.startswith(f"numbarnn {arguments[0]}: ")
+        return said
 
     return run
 

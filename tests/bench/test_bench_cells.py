@@ -209,8 +209,8 @@ def test_a_cell_that_is_not_there(text, words, tmp_path, refused):
 def test_sizes_that_a_cell_cannot_have(tmp_path, cannot):
     file = tmp_path / "headed.py"
     file.write_text("import numbarnn as nr\n\nfour = nr.cell(nr.cells.library.slstm, heads=4)\n")
-    said = cannot("cells", "--cell", f"{file}:four", "--shape", "2,1,3,6,1", "--device", "cpu")
-    assert "four cannot have the sizes 2,1,3,6,1" in said
+    said = cannot("cells", "--cell", f"{file}:four", "--shape", "2,1,3,6,1", "--device", "cpu", code=2)
+    assert "four cannot have --shape 2,1,3,6,1" in said
 
 
 SMALL = "cells --device cpu --shape 3,2,4,5,2 --rounds 1 --threads 1".split()

@@ -45,8 +45,8 @@ def test_other_words_are_refused(text, refused):
 
 def test_who_has_no_such_forms_refuses_them(refused, cannot):
     assert "T,B,I,H,L, five whole numbers" in refused("cells", "--shape", "1,2,3,4,5,chain")
-    said = cannot("bench", "--stream", "--device", "cpu", "--shape", "1,2,3,4,5,bidirectional")
-    assert "in one direction: got 1,2,3,4,5,bidirectional" in said
+    said = cannot("bench", "--stream", "--device", "cpu", "--shape", "1,2,3,4,5,bidirectional", code=2)
+    assert "in one direction: got --shape 1,2,3,4,5,bidirectional" in said
 
 
 def test_published_shapes():

@@ -147,7 +147,8 @@ def test_a_tail_that_scatters_is_in_doubt():
 
 
 def test_more_than_one_step_is_refused(cannot):
-    assert "T must be 1 in T,B,I,H,L: got 2,1,3,4,1" in cannot(*SMALL, "--shape", "2,1,3,4,1")
+    said = cannot(*SMALL, "--shape", "2,1,3,4,1", code=2)
+    assert "T must be 1 in --shape T,B,I,H,L: got 2,1,3,4,1" in said
 
 
 def test_its_own_set_is_the_default(monkeypatch):

@@ -66,15 +66,16 @@ def test_a_wrong_record_is_refused_by_name(edit, words, tmp_path, cannot):
     data, path = traces.device_record(), tmp_path / "wrong.json"
     edit(data)
     path.write_text(json.dumps(data))
-    said = cannot("trace", "--from", str(path), "--html", str(tmp_path / "page.html"))
-    assert all(word in said for word in ["wrong.json", *words]), said
+    said = cannot("trace", "--from", str(path), "--html", str(tmp_path / "page.html"), code=2)
+    assert all(word in said for word in ["--from", "wrong.json", *words]), said
     assert not (tmp_path / "page.html").exists()
 
 
 def test_what_is_not_json_is_refused(tmp_path, cannot):
     path = tmp_path / "wrong.json"
     path.write_bytes(b"\xff no")
-    assert "wrong.json is not JSON" in cannot("trace", "--from", str(path), "--json", str(tmp_path / "x.json"))
+    said = cannot("trace", "--from", str(path), "--json", str(tmp_path / "x.json"), code=2)
+    assert "wrong.json is not JSON" in said
 
 
 # ----------------------------------------------------------------------------------------------------- the command
@@ -128,11 +129,12 @@ def test_the_command_records_what_the_plan_says(traced):
 @pytest.mark.parametrize("arguments, words", [
     ([], ["--html FILE"]),
     (["--json", "X", "--stall", "1,2", "--schedule", "wavefront"], ["--stall", "'persistent'"]),
-    (["--json", "X", "--stall", "4,2"], ["--stall 4,2", "4 layers"]),
+    (["--json", "X", "--stall", "4,2"], ["--stall 4,2", "--shape 12,2,4,8,4 has layers 0 to 3"]),
+    (["--json", "X", "--from", __file__, "--shape", "3,2,4,8,4"], ["--shape says what to record", "--from"]),
 ])  # fmt: skip
 def test_what_cannot_be_recorded_is_refused(arguments, words, tmp_path, cannot):
     path = tmp_path / "record.json"
-    said = cannot("trace", *(str(path) if one == "X" else one for one in arguments))
+    said = cannot("trace", *(str(path) if one == "X" else one for one in arguments), code=2)
     assert all(word in said for word in words) and "Traceback" not in said, said
     assert not path.exists()
 

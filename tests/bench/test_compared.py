@@ -101,14 +101,17 @@ def test_what_is_in_doubt_is_no_loss(tmp_path):
 
 
 def test_results_without_a_common_problem_are_refused(tmp_path, cannot):
-    assert "no device, problem and peer in common" in cannot("report", str(CPU), "--against", str(GPU))
+    said = cannot("report", str(CPU), "--against", str(GPU), code=2)
+    assert "no device, problem and peer in common" in said
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"results": [{"saved_bytes": 1}]}', '{"results": []}'])
 def test_another_file_is_refused(content, tmp_path, cannot):
     path = tmp_path / "other.json"
     path.write_text(content)
-    assert "other.json is no result of numbarnn bench" in cannot("report", path, "--html", tmp_path / "page.html")
+    html = "--html", tmp_path / "page.html"
+    assert f"FILE {path} is no result of numbarnn bench" in cannot("report", path, *html, code=2)
+    assert f"--against {path} is no result" in cannot("report", CPU, "--against", path, *html, code=2)
     assert not (tmp_path / "page.html").exists()
 
 

@@ -79,8 +79,8 @@ def test_a_wrong_pass_is_refused(quantity, wrong, tiny, command, monkeypatch):
 
 
 def test_a_cell_that_a_set_lacks_is_refused(capsys):
-    assert cli.main(["bench", "--device", "cpu", "--set", "deepbench-device", "--cell", "gru"]) == 1
-    assert "deepbench-device has problems of rnn_relu, lstm: got --cell gru" in capsys.readouterr().err
+    assert cli.main(["bench", "--device", "cpu", "--set", "deepbench-device", "--cell", "gru"]) == 2
+    assert "--set deepbench-device has problems of rnn_relu, lstm: got --cell gru" in capsys.readouterr().err
 
 
 def test_its_operations_are_of_r_alone():

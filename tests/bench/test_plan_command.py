@@ -132,7 +132,7 @@ def test_exchanges_within_a_step_have_a_column_of_their_own(answer, capsys):
 def test_profile_of_a_machine_without_gpu_says_what_helps(monkeypatch, cannot):
     monkeypatch.setattr("numbarnn.engines.why_not", lambda name: f"no {name} today")
     said = cannot(*"plan --hidden 8 --batch 1 --steps 1".split())
-    assert "no cuda today" in said and "h200" in said
+    assert "--profile device" in said and "no cuda today" in said and "h200" in said
 
 
 @pytest.mark.parametrize("words, expected", [
@@ -191,8 +191,14 @@ def test_cells_of_the_library_and_of_files(answer, refused, tmp_path, capsys):
     assert "layer 0: kernels have 65 units, as many as its largest state; h has 64" in capsys.readouterr().out
     said = refused("plan", "--cell", f"{file}:other", *rest.split())
     assert "is not there; Cells there: shares, twice" in said
-    assert cli.main(f"plan --cell gru --proj-size 32 {rest}".split()) == 1
-    assert "proj_size is for the LSTM, a gru has no projection" in capsys.readouterr().err
+
+
+def test_options_that_do_not_go_together_are_named(cannot):
+    rest = "--hidden 8,9 --batch 1 --steps 4 --profile t4".split()
+    said = cannot("plan", "--cell", "gru", "--proj-size", 4, *rest, code=2)
+    assert "--proj-size is for the LSTM, a gru has no projection" in said
+    said = cannot("plan", "--proj-size", 8, *rest, code=2)
+    assert "--proj-size must be smaller than every hidden size, but is 8, and --hidden 8" in said
 
 
 # ------------------------------------------------------------------------------------------------------- the picture

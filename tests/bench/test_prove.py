@@ -231,8 +231,9 @@ def test_without_a_device_it_says_so(tmp_path, cannot, monkeypatch):
 def test_wrong_arguments_are_named(refused, cannot):
     assert "above 0, got '-1'" in refused("prove", "--minutes", "-1")
     assert "'nothing'" in refused("prove", "--part", "nothing")
-    assert "--out DIR" in cannot("prove")
-    assert "'nowhere'" in cannot("prove", "--summary", "nowhere")
+    assert "--out DIR" in cannot("prove", code=2)
+    assert "--out: expected a folder, got the file" in refused("prove", "--out", __file__)
+    assert "--summary: expected the folder" in cannot("prove", "--summary", "nowhere", code=2)
 
 
 def test_limits_fit_the_minutes():

@@ -133,3 +133,44 @@ def test_what_there_is_not_says_so():
     (dx,) = torch.autograd.grad(module(x)[0], x, dy, is_grads_batched=True, create_graph=True)
     with pytest.raises(NotImplementedError, match="first derivatives only"):
         dx.sum().backward()
+
+
+@pytest.mark.parametrize("dual", ["x", "h", "weight_hh"])
+@pytest.mark.parametrize("make, ending, steps", [(nrt.GRU, "_l0", (4,)), (nrt.GRUCell, "", ())], ids=["layers", "cell"])
+def test_forward_mode_is_refused_where_nothing_has_a_gradient(make, ending, steps, dual):
+    """A tangent that is lost would count as zero."""
+    frozen, name = make(3, 2).requires_grad_(False), "weight_hh" + ending
+    h = torch.randn(*(1 for _ in steps), 2, 2)
+    tensors = {"x": torch.randn(*steps, 2, 3), "h": h, "weight_hh": frozen.get_parameter(name)}
+
+    def call(given):
+        own = tensors | {dual: given}
+        return torch.func.functional_call(frozen, {name: own["weight_hh"]}, (own["x"], own["h"]))[0]
+
+    given = tensors[dual]
+    expected = [call(given) for _ in range(2)]  # calls that are remembered
+    with torch.autograd.forward_ad.dual_level():
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            call(torch.autograd.forward_ad.make_dual(given, given))
+        torch.testing.assert_close(call(given), expected[0])  # without a tangent
+    with torch.no_grad(), pytest.raises(NotImplementedError, match="forward mode"):
+        torch.func.jvp(call, (given,), (given,))
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        torch.func.linearize(call, given)
+
+
+def test_derivatives_by_torch_func_within_a_compiled_function():
+    """An operator knows nothing of them; the compiler leaves such calls out, as it does torch.nn's modules."""
+    frozen, x = nrt.GRU(3, 2).requires_grad_(False), torch.randn(4, 2, 3)
+
+    def loss(x):
+        return frozen(x)[0].square().sum()
+
+    def of_each(x):
+        return torch.func.vmap(torch.func.grad(lambda x: loss(x[:, None])), in_dims=1)(x)
+
+    for function in (torch.func.grad(loss), of_each):
+        compiled = torch.compile(lambda x, function=function: function(x), backend="aot_eager")
+        torch.testing.assert_close(compiled(x), function(x))
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        torch.compile(lambda x: torch.func.jvp(loss, (x,), (x,)), backend="aot_eager")(x)

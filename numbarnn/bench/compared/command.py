@@ -39,9 +39,9 @@ def existing(text):
 def run(args):
     """Writes the page; returns 1 where something became slower than in the former result."""
     files = args.files or sorted(map(str, RECORDED.glob("*.json")))
-    results = [result for file in files if (result := read(file, asked=bool(args.files)))]
+    results = [result for file in files if (result := read(file, option="FILE" if args.files else ""))]
     if args.against:
-        return say_changes(read(args.against, asked=True), results[0])
+        return say_changes(read(args.against, option="--against"), results[0])
     text = page.html(results)
     report.say(f"numbarnn report: {', '.join(result.name for result in results)}")
     report.write_bytes(args.html, text.encode())
@@ -51,14 +51,16 @@ def run(args):
     return 0
 
 
-def read(file, asked):
-    """The `rows.Result` of a file; where it holds something else, None, or if the user `asked` for it an error."""
+def read(file, option):
+    """The `rows.Result` of a file; where it holds something else None, or an error if the user named it by an
+    `option`."""
+    no_result = f"{option} {file} is no result of numbarnn bench"
     try:
         found = record.read(file)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise report.CannotRun(f"{file} is no result of numbarnn bench: {type(error).__name__}: {error}") from error
-    if found is None and asked:
-        raise report.CannotRun(f"{file} is no result of numbarnn bench")
+        raise report.WrongArguments(f"{no_result}: {type(error).__name__}: {error}") from error
+    if found is None and option:
+        raise report.WrongArguments(no_result)
     return found and result_of(Path(file).stem, found)
 
 
@@ -66,7 +68,10 @@ def say_changes(former, now):
     """The table of ratios before and now; returns 1 where a trusted one was lost."""
     found = changes(former, now) if former.record["device"] == now.record["device"] else []
     if not found:
-        raise report.CannotRun(f"{former.name} and {now.name} have no device, problem and peer in common")
+        raise report.WrongArguments(
+            f"--against {former.name} and {now.name} have no device, problem and peer in common: compare results "
+            "of one machine"
+        )
     rows = [
         [str(one.key), one.peer, f"{one.before:.2f}", f"{one.now:.2f}", f"{one.factor:.2f}",
          "SLOWER" if one.lost else "ok" if one.trusted else "in doubt"]

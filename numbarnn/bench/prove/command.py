@@ -28,7 +28,7 @@ BUNDLE_EVERY_S = 5
 def add_arguments(parser):
     add = parser.add_argument
     add("--minutes", type=positive, default=MINUTES, metavar="M", help="for all of it, at most; default %(default)s")
-    add("--out", type=Path, metavar="DIR", help="folder of the results; the same again goes on where it was cut off")
+    add("--out", type=folder, metavar="DIR", help="folder of the results; the same again goes on where it was cut off")
     add("--bundle", type=report.json_path, metavar="FILE", help="all files in DIR as one zip too, every few seconds")
     names = ", ".join(BY_NAME)
     about = f"from {names}; default all"
@@ -38,6 +38,14 @@ def add_arguments(parser):
     add("--device", choices=["cuda", "sim"], default="cuda", help="sim: the simulator, small; default %(default)s")
     add("--small", action="store_true", help="tiny problems, to see whether the command itself works")
     add("--summary", metavar="DIR", help="only tell what a folder of results, or its bundle, says")
+
+
+def folder(text):
+    """An argparse type: a folder, there or not."""
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a folder, got the file {text!r}")
+    return path
 
 
 def positive(text):
@@ -57,7 +65,7 @@ def run(args):
         return tell(args.summary, args.part)
     begin = time.monotonic()
     if args.out is None:
-        raise report.CannotRun("say where the results are to go: numbarnn prove --minutes 9 --out DIR")
+        raise report.WrongArguments("say where the results are to go: numbarnn prove --minutes 9 --out DIR")
     require(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
     asked = Asked(args.device, args.small or args.device == "sim", str(args.out.resolve()))

@@ -123,7 +123,9 @@ def read_all(place, names):
     """Part's name -> its data, of those parts that a folder, or a bundle of one, has."""
     place = Path(place)
     if not place.is_dir() and not (place.is_file() and zipfile.is_zipfile(place)):
-        raise report.CannotRun(f"expected the folder that --out named, or the bundle of it: got {str(place)!r}")
+        raise report.WrongArguments(
+            f"--summary: expected the folder that --out named, or the bundle of it: got {str(place)!r}"
+        )
     root = place if place.is_dir() else zipfile.Path(place)
     found = {name: root / f"{name}.json" for name in names}
     return {name: read(path) for name, path in found.items() if path.exists()}

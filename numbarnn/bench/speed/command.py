@@ -26,6 +26,7 @@ from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn
 from numbarnn.bench.speed.speed_table import milliseconds
 from numbarnn.bench.speed.trust import Load, machine_doubt
 from numbarnn.common import precision
+from numbarnn.engines.cpu import openblas
 from numbarnn.schedules import SCHEDULES
 
 ROUNDS = {"cpu": 7, "cuda": 5}
@@ -136,7 +137,7 @@ def run(args):
     if args.only:
         todo = [case for case in todo if any(text in " ".join(map(str, case[:3])) for text in args.only)]
         if not todo:
-            raise report.CannotRun(
+            raise report.WrongArguments(
                 f"--only {' '.join(args.only)} leaves nothing: rows are called 'lstm 25,16,512,512,1 float32'"
             )
     if args.stream:
@@ -149,7 +150,7 @@ def run(args):
 
 
 def problems_of(args):
-    """(cell, shape) of each problem that is asked for; CannotRun where there is none, or --stream refuses one."""
+    """(cell, shape) of each problem that is asked for; WrongArguments where there is none, or --stream refuses one."""
     if args.stream:
         shapes = stream.shapes_of(args)
     elif args.shape or args.set in SETS:
@@ -158,7 +159,9 @@ def problems_of(args):
         own = DEEPBENCH[args.set]
         cells = [cell for cell in args.cell or own if cell in own]
         if not cells:
-            raise report.CannotRun(f"{args.set} has problems of {', '.join(own)}: got --cell {','.join(args.cell)}")
+            raise report.WrongArguments(
+                f"--set {args.set} has problems of {', '.join(own)}: got --cell {','.join(args.cell)}"
+            )
         return [(cell, shape) for cell in cells for shape in own[cell]]
     return [(cell, shape) for cell in args.cell or USUAL_CELLS for shape in shapes]
 
@@ -176,7 +179,15 @@ def set_up(args):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # float32 that is float32
     if device == "cpu":
         engines.get("cpu").set_num_threads(where.threads)
+        say_other_core(args.openblas_core)
     return where
+
+
+def say_other_core(asked):
+    """OpenBLAS takes other kernels in silence: for a name that it does not know, and where the processor lacks what
+    those of that family need."""
+    if asked not in (None, "auto") and (found := openblas.core_name()).lower() != asked.lower():
+        report.say(f"--openblas-core {asked}: OpenBLAS has taken its kernels for {found} instead", error=True)
 
 
 def take_times(args, where, todo, time_one, show, torch_method=TORCH_METHOD):

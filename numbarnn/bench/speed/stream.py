@@ -57,15 +57,21 @@ class StreamTiming(Row):
 
 
 def shapes_of(args):
-    """The shapes that arguments of the command ask for; CannotRun where one has more than one step, or words."""
+    """The shapes that arguments of the command ask for; WrongArguments where one has more than one step, or words."""
     named = "stream" if args.set in ("default", "quick") or args.shape else args.set
     if named not in SETS:
-        raise report.CannotRun(f"--stream takes one step at a time, {named} has problems of another kind: give shapes")
+        raise report.WrongArguments(
+            f"--stream takes one step at a time, --set {named} has problems of another kind: give --shape"
+        )
     found = args.shape or SETS[named]
     if formed := [shape for shape in found if shape.form]:
-        raise report.CannotRun(f"--stream takes one step of a stack at a time, in one direction: got {formed[0]}")
+        raise report.WrongArguments(
+            f"--stream takes one step of a stack at a time, in one direction: got --shape {formed[0]}"
+        )
     if long := [shape for shape in found if shape.T != 1]:
-        raise report.CannotRun(f"--stream takes one step at a time, so T must be 1 in T,B,I,H,L: got {long[0]}")
+        raise report.WrongArguments(
+            f"--stream takes one step at a time, so T must be 1 in --shape T,B,I,H,L: got {long[0]}"
+        )
     return found
 
 

@@ -46,8 +46,8 @@ def add_arguments(parser):
 def run(args):
     """Makes the record, prints what it shows, writes record and page; returns 1 where the run that it shows failed."""
     if not args.html and not args.json:
-        raise report.CannotRun("say where the page is to go: numbarnn trace --html FILE")
-    made = record.read(args.read) if args.read else make(args)
+        raise report.WrongArguments("say where the page is to go: numbarnn trace --html FILE")
+    made = given(args) if args.read else make(args)
     rows = zip(made.blocks, made.waiting(), strict=True)
     columns = [made.of[:-1], "of the time"]
     report.say(f"{made.title}\n")
@@ -85,14 +85,32 @@ def place(text):
 
 
 # ---------------------------------------------------------------------------------------------------- records
+def given(args):
+    """The Record of --from, which says itself what it is of."""
+    others = {"shape": SHAPE, "cell": "lstm", "schedule": "persistent", "backward": False, "bidirectional": False}
+    for name, usual in (others | {"stall": None}).items():
+        if getattr(args, name) != usual:
+            raise report.WrongArguments(f"--{name} says what to record, and --from {args.read} is there: leave it out")
+    try:
+        return record.read(args.read)
+    except record.BadRecord as reason:
+        raise record.BadRecord(f"--from {reason}") from reason
+
+
 def make(args):
     """The Record that was asked for; report.CannotRun where the schedule cannot run it, or the simulator here."""
     if args.stall and not (args.stall[0] < args.shape.L and args.stall[1] < args.shape.T):
         layer, step = args.stall
-        raise report.CannotRun(f"--stall {layer},{step}: there are {args.shape.L} layers and {args.shape.T} steps")
+        raise report.WrongArguments(
+            f"--stall {layer},{step}: --shape {args.shape} has layers 0 to {args.shape.L - 1} and steps 0 to "
+            f"{args.shape.T - 1}"
+        )
     if args.schedule != "persistent":
         if args.stall:
-            raise report.CannotRun("--stall keeps a block from publishing, and only 'persistent' has blocks that wait")
+            raise report.WrongArguments(
+                f"--stall keeps a block from publishing, and only --schedule 'persistent' has blocks that wait, not "
+                f"{args.schedule!r}"
+            )
         return _recorded("launches", args, schedule=args.schedule)
     return _recorded("simulated", args, stalled=args.stall) if simulated() else in_the_simulator(args)
 
@@ -107,7 +125,9 @@ def _recorded(module, args, **more):
     try:
         record_of = import_module(f"numbarnn.bench.trace.{module}").record
         return record_of(title, cell, args.shape, args.backward, directions, **more).telling(facts)
-    except (RuntimeError, ValueError) as reason:
+    except ValueError as reason:
+        raise report.WrongArguments(f"--cell {args.cell} with --shape {args.shape}: {reason}") from reason
+    except RuntimeError as reason:
         raise report.CannotRun(str(reason)) from reason
 
 
@@ -126,5 +146,6 @@ def in_the_simulator(args):
             raise report.CannotRun(f"the simulator took more than {TIMEOUT_S} s: take a smaller --shape") from None
         if not answer.exists():
             said = " ".join(ran.stderr.split()).removeprefix("numbarnn trace: ")[-LETTERS_SHOWN:]
-            raise report.CannotRun(said or f"the simulator's process ended with exit code {ran.returncode}")
+            kind = report.WrongArguments if ran.returncode == 2 else report.CannotRun
+            raise kind(said or f"the simulator's process ended with exit code {ran.returncode}")
         return record.read(answer)

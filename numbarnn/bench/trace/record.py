@@ -50,7 +50,7 @@ KINDS = {
 }
 
 
-class BadRecord(report.CannotRun):
+class BadRecord(report.WrongArguments):
     """A file is not the record of a trace; the message says where it differs."""
 
 
