@@ -31,13 +31,17 @@ class _Pace:
 
     def run(self, run, threads, steps):
         """Call run(threads), or run(1), which does so many steps."""
-        if (begin := monotonic()) < self._pause.end:
+        pause = self._pause
+        if (begin := monotonic()) < pause.end:
             run(1)
             return
         run(threads)
-        end = monotonic()
-        self._best = min(self._best * LONGER, (end - begin) / steps)
-        self._pause.after(begin, end, end - begin > 1.5 * self._best * steps + LATE)
+        seconds, best = (end := monotonic()) - begin, self._best * LONGER * steps
+        if seconds < best:
+            best = seconds
+        self._best = best / steps
+        if (late := seconds > 1.5 * best + LATE) or pause.seconds:
+            pause.after(begin, end, late)
 
 
 class Steps:

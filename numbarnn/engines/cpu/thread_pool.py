@@ -132,19 +132,29 @@ class _JobQueue:
 
 
 # ------------------------------------------------------------------------------------------ the pool
+class _OfThread(threading.local):
+    """What each Python thread has of its own.
+
+    Attributes:
+        in_job: whether it does one of `ThreadPool.run_jobs`' jobs.
+    """
+
+    in_job = False  # of the class: to look in vain for one of a thread's takes Python half a microsecond
+
+
 class Pause:
     """When no other thread is asked to take pieces: after a call that had to wait for one, as the next would too.
 
     The more often that happens, the longer: beside other programs threads lose their processors all the time.
 
     Attributes:
-        end: until this time; seconds of a clock.
+        end: until this time; seconds of a clock. seconds: how long the last one was; less with each call in time.
     """
 
     SHORTEST, LONGEST = 0.002, 0.032
 
     def __init__(self):
-        self.end, self._seconds = 0.0, 0.0
+        self.end, self.seconds = 0.0, 0.0
 
     def lasts(self):
         """Whether it has not ended yet."""
@@ -153,10 +163,10 @@ class Pause:
     def after(self, begin, end, late):
         """Tell of a call on several threads, which was late or not."""
         if late:
-            self._seconds = min(self.LONGEST, 2 * self._seconds + self.SHORTEST)
-            self.end = end + self._seconds
+            self.seconds = min(self.LONGEST, 2 * self.seconds + self.SHORTEST)
+            self.end = end + self.seconds
         else:
-            self._seconds = max(0.0, self._seconds - (end - begin) / 2)
+            self.seconds = max(0.0, self.seconds - (end - begin) / 2)
 
 
 class ThreadPool:
@@ -171,7 +181,7 @@ class ThreadPool:
         self._workers, self._helpers = [], None
         self._busy, self.pause = threading.Lock(), Pause()
         self.openmp = None
-        self._local = threading.local()  # .in_job: this Python thread does one of `run_jobs`' jobs
+        self._own = _OfThread()
         if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
             this = weakref.ref(self)
             os.register_at_fork(
@@ -207,7 +217,7 @@ class ThreadPool:
 
     def in_job(self):
         """Whether this Python thread does one of `run_jobs`' jobs."""
-        return getattr(self._local, "in_job", False)
+        return self._own.in_job
 
     def run(self, item, function, threads, what, waits=True):
         """Let `threads` threads (at most this thread pool's) do something together, and return when it is done; inside
@@ -247,17 +257,17 @@ class ThreadPool:
         """The same of several things one after another, which wait for no thread that has not begun.
 
         Args:
-            steps: address of so many `records.Step`s. threads: at most, for each.
+            steps: address of so many `records.Step`s. threads: 1, or as many as each says.
         """
-        threads = 1 if threads == 1 or self.in_job() else min(threads, self.available())
+        threads = 1 if threads == 1 or self._own.in_job else self.available()
         if threads > 1 and self.openmp is not None:
             for step in (Step * count).from_address(steps):
                 self.run(item, step.function, min(step.threads, threads), step.what, False)
-        elif threads > 1 and self._busy.acquire(blocking=False):
+        elif threads > 1 and self._busy.acquire(False):
             try:
                 at = self._helpers = self._helpers or Helpers(self.threads - 1)
-                # there may be fewer threads since it was asked
-                run_all(item, steps, count, min(threads, self.threads), at.slots, at.jobs, at.counters)
+                # no more than there are: there may be fewer since it was asked
+                run_all(item, steps, count, self.threads, at.slots, at.jobs, at.counters)
             finally:
                 self._busy.release()
         else:
@@ -292,11 +302,11 @@ class ThreadPool:
 
     def _work_off(self, queue):
         """A thread's part in `run_jobs`."""
-        before, self._local.in_job = self.in_job(), True
+        before, self._own.in_job = self.in_job(), True
         try:
             queue.work()
         finally:
-            self._local.in_job = before
+            self._own.in_job = before
 
     def _end_openmp(self):
         """In a process that is going to fork."""
