@@ -122,6 +122,14 @@ def _words_us(cell, profile, places):
     return cell.num_sums * 8 / (profile.l2_gb_s * 1e3) / places
 
 
+def _fma_share(tile, rounds):
+    """Of the rate of multiply-adds, by which tilings are compared; rounds: of exchanges within a step. By the fitted
+    numbers shared memory is no slower than registers: where a layer's weights fit in registers in few blocks alone,
+    which read the whole batch, the others are faster."""
+    place = _fma_place(tile)
+    return calibration.FMA_SHARE[place].value if rounds else FMA_EFFICIENCY[place]
+
+
 def _fma_place(tile):
     """By which number products by FMA are estimated."""
     return "registers" if tile.register_chunks else "shared"
@@ -152,7 +160,8 @@ class Chain(NamedTuple):
 
     The records have one tiling for each problem: what they were fitted to (`calibration`) says nothing about others. So
     the choice stays what it was when they were taken, by a model of a step's chain: a trip to the L2 cache for each
-    group of chunks, the products, a turn's instructions, and an exchange that further turns hide.
+    group of chunks, the products, a turn's instructions, and an exchange that further turns hide. Of steps with
+    exchanges within them there is no record, so that products by FMA are reckoned by the fitted rates.
 
     Attributes:
         tile: the tile of every block. columns: most that a block multiplies.
@@ -177,8 +186,9 @@ class Chain(NamedTuple):
         directions); `problem` or its `tilings.Sizes`."""
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
         groups = tile.chunks // tile.gathered * (1 + problem.cell.num_products + tile.projects) if columns else 0
+        rounds = _rounds(problem.cell, tile)
         if tile.math == "fma":
-            rate = FMA_EFFICIENCY[_fma_place(tile)] * profile.fma_per_clock
+            rate = _fma_share(tile, rounds) * profile.fma_per_clock
         else:
             rate = profile.mma_per_clock / MMA_TIMES[tile.math]
         rate *= profile.double_per_clock / profile.fma_per_clock if problem.dtype == "float64" else 1
@@ -186,7 +196,7 @@ class Chain(NamedTuple):
         if tile.shared_chunks and tile.math != "fma":
             turn += tile.rows * columns * size / 128 / clock * tile.shared_chunks / tile.chunks
         sums = tile.warps * tile.rows_per_unit * tile.pairs * tile.warps  # loads from shared memory, a clock each
-        turn += (TURN_CLOCKS + sums) / clock + _rounds(problem.cell, tile) * profile.exchange_us
+        turn += (TURN_CLOCKS + sums) / clock + rounds * profile.exchange_us
         read, words = columns * size, _words_us(problem.cell, profile, places)
         exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
         return cls(tile, columns, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange, words)
