@@ -134,6 +134,14 @@ def _words_us(cell, profile, places):
     return cell.num_sums * 8 / (profile.l2_gb_s * 1e3) / places
 
 
+def _fma_share(tile, rounds):
+    """Of the rate of multiply-adds, by which tilings are compared; rounds: of exchanges within a step. By the fitted
+    numbers shared memory is no slower than registers: where a layer's weights fit in registers in few blocks alone,
+    which read the whole batch, the others are faster."""
+    place = _fma_place(tile)
+    return calibration.FMA_SHARE[place].value if rounds else FMA_EFFICIENCY[place]
+
+
 def _fma_place(tile):
     """By which number products by FMA are estimated."""
     return "registers" if tile.register_chunks else "shared"
@@ -164,7 +172,8 @@ class Chain(NamedTuple):
 
     The records have one tiling for each problem: what they were fitted to (`calibration`) says nothing about others. So
     the choice stays what it was when they were taken, by a model of a step's chain: a trip to the L2 cache for each
-    group of chunks, the products, a turn's instructions, and an exchange that further turns hide.
+    group of chunks, the products, a turn's instructions, and an exchange that further turns hide. Of steps with
+    exchanges within them there is no record, so that products by FMA are reckoned by the fitted rates.
 
     Attributes:
         tile: the tile of every block. columns: most that a block multiplies.
@@ -190,8 +199,9 @@ class Chain(NamedTuple):
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
         groups = tile.chunks // tile.gathered * (1 + problem.cell.num_products + tile.projects) if columns else 0
         groups *= tile.cluster  # as of a block alone: what a cluster spares is taken to be reading alone
+        rounds = _rounds(problem.cell, tile)
         if tile.math == "fma":
-            rate = FMA_EFFICIENCY[_fma_place(tile)] * profile.fma_per_clock
+            rate = _fma_share(tile, rounds) * profile.fma_per_clock
         else:
             rate = profile.mma_per_clock / MMA_TIMES[tile.math]
         rate *= profile.double_per_clock / profile.fma_per_clock if problem.dtype == "float64" else 1
@@ -199,7 +209,7 @@ class Chain(NamedTuple):
         if tile.shared_chunks and tile.math != "fma":
             turn += tile.rows * columns * size / 128 / clock * tile.shared_chunks / tile.chunks
         turn += (TURN_CLOCKS + _sums(tile)) / clock  # a clock each
-        turn += _rounds(problem.cell, tile) * profile.exchange_us + _in_cluster_us(profile, tile)
+        turn += rounds * profile.exchange_us + _in_cluster_us(profile, tile)
         read, words = columns * size, _words_us(problem.cell, profile, places)
         exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
         return cls(tile, columns, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange, words)
