@@ -103,12 +103,15 @@ def is_in_forward_mode():
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
-@torch.compiler.assume_constant_result
 def _is_differentiated_inside():
     """Whether a compiler reads the call within `torch.func`'s derivatives, of which an operator knows nothing."""
     kinds = torch._C._functorch.TransformType
     stack = torch._C._functorch.get_interpreter_stack() or ()
     return any(level.key() in (kinds.Grad, kinds.Jvp) for level in stack)
+
+
+# As `torch.compiler.assume_constant_result` does, which would load TorchDynamo.
+_is_differentiated_inside._dynamo_marked_constant = True
 
 
 def requires_grad(x, hx, cx, weights):
