@@ -72,16 +72,12 @@ class _Bound:
     """A pass with arrays of its own.
 
     Args:
-        given: arrays, states, or None, of the shapes and dtypes that every call will give.
-        arrays: the `CallersArrays` that they are. formed: the call's `forward.Call.formed`.
+        own: these, states of them, or None: what every call will give is copied into them.
+        arrays: the `CallersArrays` that callers give. formed: the call's `forward.Call.formed`.
     """
 
-    def __init__(self, given, arrays, formed):
-        def like(one):
-            array = one if type(one) is np.ndarray else arrays.array(one)
-            return np.empty(array.shape, array.dtype)
-
-        self._arrays, self._own = arrays, tuple(with_each(one, like) for one in given)
+    def __init__(self, own, arrays, formed):
+        self._arrays, self._own = arrays, own
         self._into = [_into(own, arrays.into) for own in self._own]
         self._has_formed = formed is not None
 
@@ -109,6 +105,16 @@ class _Bound:
     def _copies(self):
         """Copies of the results."""
         return tuple([copy() for copy in self._copiers])
+
+
+def _like(given, arrays):
+    """Arrays of our own of the shapes and dtypes of what a caller gives: arrays, states of them, or None."""
+
+    def own(one):
+        array = one if type(one) is np.ndarray else arrays.array(one)
+        return np.empty(array.shape, array.dtype)
+
+    return tuple(with_each(one, own) for one in given)
 
 
 def _copier(result):
@@ -139,7 +145,7 @@ class BoundForward(_Bound):
     """A forward pass with arrays of its own.
 
     Args:
-        call: the `forward.Call`. plan: of the pass. x, hx, cx: arrays like those that it will get.
+        call: the `forward.Call`. plan: of the pass. hx, cx: states like those that it will get.
         free: the `Free` to give it back to; None if nobody will. arrays: the `CallersArrays` that x, hx and cx are.
         in_place: for inference: read the caller's x itself, and write y to an array that is the caller's, with no copy
             of either; where the engine can.
@@ -149,8 +155,9 @@ class BoundForward(_Bound):
         in_place: whether x and y are not copied.
     """
 
-    def __init__(self, call, plan, x, hx, cx, free=None, arrays=NUMPY, in_place=False):
-        super().__init__((x, hx, cx), arrays, call.formed)
+    def __init__(self, call, plan, hx, cx, free=None, arrays=NUMPY, in_place=False):
+        x = np.empty(call.problem.x_shape, call.problem.dtype)
+        super().__init__((x, *_like((hx, cx), arrays)), arrays, call.formed)
         self.work, self._backward = ForwardPass(call, *self._own), {}
         self._free = None if free is None else ref(free)
         self._bind(plan)
@@ -270,7 +277,7 @@ class BoundBackward(_Bound):
 
     def __init__(self, tape, how, space, given, arrays):
         plan, need, accumulate = how
-        super().__init__(given, arrays, tape.formed)
+        super().__init__(_like(given, arrays), arrays, tape.formed)
         self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
         if self.work.dw is not None and space.size > SMALL_WEIGHTS:
             self._late = [task for task in plan.tasks if task.kind == "weights"]
@@ -343,18 +350,18 @@ class BoundPasses:
         key = kind, self._engine.num_threads
         return self._free.get(key) or self._large.get(key)
 
-    def make(self, kind, call, plan, given, arrays=NUMPY):
+    def make(self, kind, call, plan, states, arrays=NUMPY):
         """A new `BoundForward` for a call of a kind, to be given back; None if such calls are not bound.
 
         Args:
-            given: (x, hx, cx), like those that it will get; x may be None if it is for backward alone.
-            arrays: the `CallersArrays` that they are.
+            states: (hx, cx), like those that it will get.
+            arrays: the `CallersArrays` that they are, and x.
         """
         if not self._engine.binds_calls:
             return None
         kind, problem = (kind, self._engine.num_threads), call.problem
         if arrays is NUMPY and is_moderate(problem) and not plan.concurrent:
-            return self._make_large(kind, call, plan, given)
+            return self._make_large(kind, call, plan, states)
         if kind not in self._free:
             if len(self._free) >= KINDS:
                 self._free = {}
@@ -362,13 +369,9 @@ class BoundPasses:
         free = self._free.get(kind)  # None too if another thread has just cleared them
         if free is None:
             return None
-        x, hx, cx = given
-        if x is None:
-            outer = (problem.batch, problem.steps) if problem.batch_major else (problem.steps, problem.batch)
-            x = np.empty((*outer, problem.input_size), problem.dtype)
-        return BoundForward(call, plan, x, hx, cx, free, arrays)
+        return BoundForward(call, plan, *states, free, arrays)
 
-    def _make_large(self, kind, call, plan, given):
+    def _make_large(self, kind, call, plan, states):
         """A new `BoundForward` for moderate calls; None for the first of a kind, as many come but once."""
         if kind not in self._large:
             if len(self._large) >= LARGE_KINDS:
@@ -380,7 +383,7 @@ class BoundPasses:
             free = self._large[kind] = Free()
         if free is NEVER:
             return None
-        bound = BoundForward(call, plan, *given, free, in_place=True)
+        bound = BoundForward(call, plan, *states, free, in_place=True)
         if not bound.in_place:
             self._large[kind] = NEVER
         return bound if bound.in_place else None
