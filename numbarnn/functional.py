@@ -162,7 +162,7 @@ def backward_data(
     if w is None or rnn.engine.address(rnn._weights(w, "w")) != rnn.engine.address(reserve.weights):
         raise ValueError("w must be the weight space that forward_training was given")
     work, packing = reserve.forward, reserve.packing
-    axes = (len(packing.places),) if packing else work.x_shape[:2]
+    axes = (len(packing.places),) if packing else work.problem.x_shape[:2]
     if dy is not None:
         dy = checks.array(rnn.engine, dy, "dy", (*axes, rnn.directions * rnn.output_sizes[-1]), rnn.dtype)
         dy = packing.pad(rnn.engine, dy) if packing else dy

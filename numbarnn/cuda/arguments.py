@@ -39,12 +39,13 @@ class Arguments:
             these, NamedTuples of these and None; NumPy arrays too, to compile for, not to launch with.
 
     Attributes:
+        arguments: as they were given.
         signature: hashable description of the arguments' types; see `numba_types`.
         values: one per slot.
     """
 
     def __init__(self, kernel_name, arguments):
-        self._name, self._position = kernel_name, 0
+        self._name, self._position, self.arguments = kernel_name, 0, arguments
         self._formats, self.values = [], []
         self._places = []  # (position, device or _HOST) of arrays whose place is known
         signature = []

@@ -107,11 +107,11 @@ class Kernel:
             CuPy's current one when called. Not to be called by two threads at once. Binding compiles and
             loads, so bind before the capture of a CUDA graph.
         """
-        num_ints = self._num_ints(arguments)
+        num_ints = self._num_ints(len(arguments))
         if simulated():
             return _bind_simulated(self, config, arguments, num_ints)
         packed = Arguments(self.name, arguments)
-        return BoundKernel(self.name, config, self._load(packed, num_ints), packed, num_ints, arguments)
+        return BoundKernel(self.name, config, self._load(packed, num_ints), packed, num_ints)
 
     def compile(self, cc, *arguments):
         """The CompiledKernel for arguments like these (NumPy arrays will do) and the remaining ints.
@@ -120,13 +120,13 @@ class Kernel:
             cc: compute capability, such as (9, 0); needs no GPU.
             arguments: as for `bind`.
         """
-        return self._compile(Arguments(self.name, arguments), self._num_ints(arguments), cc)
+        return self._compile(Arguments(self.name, arguments), self._num_ints(len(arguments)), cc)
 
-    def _num_ints(self, arguments):
+    def _num_ints(self, num_arguments):
         """How many of the kernel's parameters are left for the launches."""
-        if len(arguments) > self._num_parameters:
-            raise TypeError(f"kernel {self.name} has {self._num_parameters} parameters, got {len(arguments)} arguments")
-        return self._num_parameters - len(arguments)
+        if num_arguments > self._num_parameters:
+            raise TypeError(f"kernel {self.name} has {self._num_parameters} parameters, got {num_arguments} arguments")
+        return self._num_parameters - num_arguments
 
     def _compile(self, packed, num_ints, cc):
         types = numba_types((*packed.signature, *["int32"] * num_ints))
@@ -156,10 +156,10 @@ class BoundKernel:
             memory.
     """
 
-    def __init__(self, name, config, function, packed, num_ints, arguments):
+    def __init__(self, name, config, function, packed, num_ints):
         self.name, self.config, self.function = name, config, function
         function.allow_shared_memory(config.shared_bytes)
-        self._kept_alive = arguments
+        self._kept_alive = packed.arguments
         self._num_ints = num_ints
         self._pack_ints = struct.Struct("=" + INT * num_ints).pack_into
         self._first_int = 8 * len(packed.values)  # where the ints begin, in bytes

@@ -284,15 +284,16 @@ def array(engine, value, name, shape, dtype):
     """
     if type(value) is engine.array_module.ndarray and value.shape == shape and value.dtype == known_dtype(dtype):
         result = value  # right already, as most are: small calls notice the time of the rest
-    elif not _fits(result := as_array(engine, value, name), shape, dtype):
-        _check_array(engine, result, name, shape, dtype)
+    else:
+        result = as_array(engine, value, name)
+        if result.dtype != known_dtype(dtype) or not _fits(result.shape, shape):
+            _check_array(engine, result, name, shape, dtype)
     return result if result.flags.c_contiguous else engine.array_module.ascontiguousarray(result)
 
 
-def _fits(array, shape, dtype):
-    """Whether `_check_array` would find nothing: the same for what is right already, in little time."""
-    found = array.shape
-    if len(found) != len(shape) or array.dtype != known_dtype(dtype):
+def _fits(found, shape):
+    """Whether `_check_array` would find nothing in a shape: the same for what is right already, in little time."""
+    if len(found) != len(shape):
         return False
     for came, size in zip(found, shape, strict=True):
         if came != size and not (came > 0 and type(size) is str):

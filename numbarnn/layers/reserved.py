@@ -93,7 +93,7 @@ class PlannedCalls:
         engine.require_no_trouble()
         with engine.activate():
             engine.require_no_capture()
-            bound = None if self.has_checkpoints else self._bound(call, x, *state)
+            bound = None if self.has_checkpoints else self._bound(call, *state)
             if bound is not None:
                 results = bound.run(0, x, *state)
                 bound.give_back()
@@ -122,7 +122,7 @@ class PlannedCalls:
             engine.require_no_capture()
             how = None if self.has_checkpoints else self._how(need.x, need.weights, need.frozen)
             if how is not None and (not need.weights or space.size <= SMALL_WEIGHTS):
-                bound = self._bound(call, None, None, None)
+                bound = self._bound(call, None, None)
                 if bound is not None:
                     bound.remake(x, reserve)
                     results = bound.run_backward(how, space, gradients)
@@ -139,10 +139,10 @@ class PlannedCalls:
             work.run(how[0])
             return *work.results(), work.dw
 
-    def _bound(self, call, x, hx, cx):
+    def _bound(self, call, hx, cx):
         """A `BoundForward` for a call, to be given back; None if such calls are not bound."""
         found, kind = self.stack.bound, (*self._kind, type(hx), type(cx))
-        return found.find(kind, call.flat) or found.make(kind, call, self._forward_plan, (x, hx, cx), self.arrays)
+        return found.find(kind, call.flat) or found.make(kind, call, self._forward_plan, (hx, cx), self.arrays)
 
     def _how(self, x, weights, frozen):
         """(plan, `Need`, whether gradients would accumulate) of a backward pass with or without the gradients of x, and

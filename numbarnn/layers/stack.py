@@ -290,7 +290,7 @@ class Stack:
                 results = work.run(x, (hx, cx), sequences)
                 return *results, self._tape(work, x, weights, version)
             plan = self.schedule.pick(problem)[0].plan_forward(problem)
-            bound = self.bound.make(kind, call, plan, (x, hx, cx)) if kind else None
+            bound = self.bound.make(kind, call, plan, (hx, cx)) if kind else None
             if bound is not None:
                 return self._run_bound(bound, x, hx, cx, weights, training, version, number)
             work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)
@@ -315,7 +315,7 @@ class Stack:
         parameters, flat, formed = self.kernel_weights.of(weights)
         call = Call(self.engine, problem, parameters, flat, caller=self.caller, formed=formed)
         plan = self.schedule.pick(problem)[0].plan_forward(problem)
-        return BoundForward(call, plan, self._zeros((1, batch, self.input_size)), *self.zero_state(batch))
+        return BoundForward(call, plan, *self.zero_state(batch))
 
     def _zeros(self, shape):
         """An array of that shape, or a list of them of that of a state."""

@@ -40,16 +40,12 @@ class _Bound:
     """A pass with arrays of its own.
 
     Args:
-        given: arrays, states, or None, of the shapes and dtypes that every call will give.
-        arrays: the `CallersArrays` that they are. formed: the call's `forward.Call.formed`.
+        own: these, states of them, or None: what every call will give is copied into them.
+        arrays: the `CallersArrays` that callers give. formed: the call's `forward.Call.formed`.
     """
 
-    def __init__(self, given, arrays, formed):
-        def like(one):
-            array = one if type(one) is np.ndarray else arrays.array(one)
-            return np.empty(array.shape, array.dtype)
-
-        self._arrays, self._own = arrays, tuple(with_each(one, like) for one in given)
+    def __init__(self, own, arrays, formed):
+        self._arrays, self._own = arrays, own
         self._into = [_into(own, arrays.into) for own in self._own]
         self._has_formed = formed is not None
 
@@ -81,6 +77,16 @@ class _Bound:
         return tuple([copy() for copy in self._copiers])
 
 
+def _like(given, arrays):
+    """Arrays of our own of the shapes and dtypes of what a caller gives: arrays, states of them, or None."""
+
+    def own(one):
+        array = one if type(one) is np.ndarray else arrays.array(one)
+        return np.empty(array.shape, array.dtype)
+
+    return tuple(with_each(one, own) for one in given)
+
+
 def _copier(result):
     """A function without arguments: a copy of an array or a state; None of None."""
     if result is None:
@@ -109,7 +115,7 @@ class BoundForward(_Bound):
     """A forward pass with arrays of its own.
 
     Args:
-        call: the `forward.Call`. plan: of the pass. x, hx, cx: arrays like those that it will get.
+        call: the `forward.Call`. plan: of the pass. hx, cx: states like those that it will get.
         free: the `Free` to give it back to; None if nobody will. arrays: the `CallersArrays` that x, hx and cx are.
         in_place: read the caller's x itself, and write y to an array that is the caller's, with no copy of either;
             likewise dy and dx in backward; where the engine can.
@@ -119,8 +125,9 @@ class BoundForward(_Bound):
         in_place: whether x and y are not copied.
     """
 
-    def __init__(self, call, plan, x, hx, cx, free=None, arrays=NUMPY, in_place=False):
-        super().__init__((x, hx, cx), arrays, call.formed)
+    def __init__(self, call, plan, hx, cx, free=None, arrays=NUMPY, in_place=False):
+        x = np.empty(call.problem.x_shape, call.problem.dtype)
+        super().__init__((x, *_like((hx, cx), arrays)), arrays, call.formed)
         self.work, self._backward = ForwardPass(call, *self._own), {}
         self._free = None if free is None else ref(free)
         self._bind(plan)
@@ -252,7 +259,7 @@ class BoundBackward(_Bound):
 
     def __init__(self, tape, how, space, given, arrays, in_place):
         plan, need, accumulate = how
-        super().__init__(given, arrays, tape.formed)
+        super().__init__(_like(given, arrays), arrays, tape.formed)
         work = self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
         self._new_dw = work.dw is not None and (in_place or space.size > SMALL_WEIGHTS)
         late = [task for task in plan.tasks if task.kind == "input" and task.layer == 0] if in_place else []

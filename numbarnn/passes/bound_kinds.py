@@ -99,18 +99,18 @@ class BoundPasses:
         key = kind, self._engine.num_threads
         return self._free.get(key) or self._large.get(key)
 
-    def make(self, kind, call, plan, given, arrays=NUMPY):
+    def make(self, kind, call, plan, states, arrays=NUMPY):
         """A new `BoundForward` for a call of a kind, to be given back; None if such calls are not bound.
 
         Args:
-            given: (x, hx, cx), like those that it will get; x may be None if it is for backward alone.
-            arrays: the `CallersArrays` that they are.
+            states: (hx, cx), like those that it will get.
+            arrays: the `CallersArrays` that they are, and x.
         """
         if not self._engine.binds_calls:
             return None
         kind, problem = (kind, self._engine.num_threads), call.problem
         if arrays is NUMPY and is_moderate(problem) and not (plan.concurrent or call.reserves):
-            return self._make_large(kind, call, plan, given)
+            return self._make_large(kind, call, plan, states)
         if kind not in self._free:
             if len(self._free) >= KINDS:
                 self._free = {}
@@ -118,13 +118,9 @@ class BoundPasses:
         free = self._free.get(kind)  # None too if another thread has just cleared them
         if free is None:
             return None
-        x, hx, cx = given
-        if x is None:
-            outer = (problem.batch, problem.steps) if problem.batch_major else (problem.steps, problem.batch)
-            x = np.empty((*outer, problem.input_size), problem.dtype)
-        return BoundForward(call, plan, x, hx, cx, free, arrays)
+        return BoundForward(call, plan, *states, free, arrays)
 
-    def _make_large(self, kind, call, plan, given):
+    def _make_large(self, kind, call, plan, states):
         """A new `BoundForward` for moderate calls; None for the first of a kind, as many come but once."""
         if kind not in self._large:
             if len(self._large) >= LARGE_KINDS:
@@ -136,7 +132,7 @@ class BoundPasses:
             free = self._large[kind] = Free()
         if free is NEVER:
             return None
-        bound = BoundForward(call, plan, *given, free, in_place=True)
+        bound = BoundForward(call, plan, *states, free, in_place=True)
         if not bound.in_place:
             self._large[kind] = NEVER
         return bound if bound.in_place else None

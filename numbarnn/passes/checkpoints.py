@@ -127,7 +127,6 @@ class CheckpointedForward(Reserving):
         return self
 
     x_copy = None  # segments copy what they need
-    x_shape = property(lambda self: self.x.shape, doc="x's shape as it was given.")
 
     @property
     def recurrent(self):
@@ -299,7 +298,7 @@ class CheckpointedBackward:
         if self._d_formed is not None:
             tape.formed.pull_back(self.dw, self._d_formed, True)
         if dx is not None and problem.batch_major:
-            time_major, dx = dx, self._empty(tape.x_shape)
+            time_major, dx = dx, self._empty(problem.x_shape)
             engine.copy(tape.time_major(dx), time_major)
         if trouble is not None:
             found = [array for one in (dx, *d_states, self.dw) for array in state_arrays(one)]

@@ -61,7 +61,6 @@ class ForwardPass(Pass, Reserving):
 
     Attributes:
         the buffers of `buffers.FORWARD`; what the call knows.
-        x_shape: x's shape as it was given.
         scale: of dropout, what is not dropped is multiplied by; None without.
         recurrent: a `RecurrentWeights` where steps multiply with another R than the parameter; else None.
         remade: it was made of a reserve.
@@ -78,7 +77,7 @@ class ForwardPass(Pass, Reserving):
             self.keep_in(None)
         self.allocate("call")
         self.hx, self.cx = self.take("hx", hx), self.take("cx", cx)
-        self.x_shape, self.fill = x.shape, fill
+        self.fill = fill
         if not call.reserves:
             self.from_zero = hx is None
         self.rewrites = self.y_copy is not None

@@ -137,6 +137,12 @@ class Problem:
         """Whether tasks read a copy of x, with time first and zero beyond sequences, that a tape keeps."""
         return self.batch_major or (self.padded and self.training)
 
+    @property
+    def x_shape(self):
+        """The shape of x as it is given: (T, B, I), or (B, T, I)."""
+        outer = (self.batch, self.steps) if self.batch_major else (self.steps, self.batch)
+        return (*outer, self.input_size)
+
     @cached_property
     def state_dtype(self):
         """The dtype in which states accumulate."""

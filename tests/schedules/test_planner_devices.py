@@ -253,7 +253,7 @@ def test_profiles_by_name():
 
 def test_profile_of_a_machine_without_gpu(monkeypatch):
     monkeypatch.setattr("numbarnn.engines.why_not", lambda name: f"no {name} today")
-    with pytest.raises(RuntimeError, match=r"'device'.*no cuda today.*Name one of a100, h100"):
+    with pytest.raises(RuntimeError, match=r"--profile device .*no cuda today.*, --profile a100, h100"):
         profile_of("device")
 
 

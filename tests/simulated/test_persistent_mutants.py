@@ -453,12 +453,31 @@ def test_swapped_operands_of_mma_are_found(swap):
 
 
 # ------------------------------------------------------------------------------------------------------ never a hang
+def check_silence(monkeypatch, case, message, backward, store):
+    """The kernel ends where a block does not publish what others wait for, and the error says who waited in vain; then
+    the layer works again.
+
+    Args:
+        message: the error's, up to the name of the pass.
+        store: in place of `ptx.store`.
+    """
+    problem, layer = make_problem(case), case.layer("sim", schedule="persistent")
+    monkeypatch.setattr(launches, "POLLS", 400)
+    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
+    tape = layer.forward(problem.x)[2] if backward else None
+    silent = pytest.raises(RuntimeError, match=f"{message}{'backward' if backward else 'forward'} pass")
+    with simulator.schedule(ORDER["seed"], PATIENCE), mutant(ptx, "store", store), silent:
+        if backward:
+            layer.backward(tape, problem.dy)
+        else:
+            layer.forward(problem.x)
+    assert_close(case, infer(layer, problem), infer(case.layer("sim", schedule="stepwise"), problem))
+
+
 @pytest.mark.parametrize("direction", (0, 1))
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
 def test_a_block_that_never_publishes_is_reported(monkeypatch, backward, direction):
-    """The kernel ends, the error says which layer, direction and step waited in vain; then the layer works again."""
     case, silent_step = Case("rnn_tanh", T=4, B=1, hidden=(5, 5), directions=2), 2
-    problem, layer = make_problem(case), case.layer("sim", schedule="persistent")
     last = 1  # forward the layer for which nobody waits but itself, backward that of the first of two launches
     block, width = ((0 if backward else last) * 2 + direction) * 2 + 1, 5 if backward else 2 * 5
     backwards = direction == (0 if backward else 1)
@@ -471,17 +490,7 @@ def test_a_block_that_never_publishes_is_reported(monkeypatch, backward, directi
             ptx_store(array, index, value)
 
     message = f"gave up: layer {last}, direction {direction}, .* at step {silent_step + 1} of the "
-    monkeypatch.setattr(launches, "POLLS", 400)
-    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
-    with simulator.schedule(ORDER["seed"], PATIENCE), mutant(ptx, "store", store):
-        if backward:
-            tape = layer.forward(problem.x)[2]
-            with pytest.raises(RuntimeError, match=message + "backward pass"):
-                layer.backward(tape, problem.dy)
-        else:
-            with pytest.raises(RuntimeError, match=message + "forward pass"):
-                layer.forward(problem.x)
-    assert_close(case, infer(layer, problem), infer(case.layer("sim", schedule="stepwise"), problem))
+    check_silence(monkeypatch, case, message, backward, store)
 
 
 def test_a_group_of_chunks_that_never_comes_is_reported(monkeypatch):
@@ -495,8 +504,4 @@ def test_a_group_of_chunks_that_never_comes_is_reported(monkeypatch):
         if cuda.blockIdx.x != 0 or len(array) != h_size or index // row != 2:
             ptx_store(array, index, value)
 
-    monkeypatch.setattr(launches, "POLLS", 400)
-    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
-    with simulator.schedule(0, PATIENCE), mutant(ptx, "store", store):
-        with pytest.raises(RuntimeError, match=r"gave up: layer 0, direction 0, .* at step 2 of the forward pass"):
-            infer(case.layer("sim", schedule="persistent"), make_problem(case))
+    check_silence(monkeypatch, case, r"gave up: layer 0, direction 0, .* at step 2 of the ", False, store)

@@ -1,16 +1,11 @@
 """What tests of exchanges within a step share: wrong tables, warps that are late, a block that keeps silent."""
 
-import pytest
+import test_persistent_mutants
 from test_persistent_mutants import RIGHT, WRONG, replaced, symptom_of
 
-from comparing import assert_close
-from kernel_mutants import mutant
-from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels.persistent import within
 from numbarnn.kernels.persistent.columns import STAGE, WARP
 from numbarnn.passes import launches
-from problems import make_problem
-from running import infer
 
 BARRIER = "        cuda.syncthreads()\n        return True"
 MULTIPLIES = "        if share.stage == product:\n"
@@ -43,21 +38,7 @@ def check_wrong_table(monkeypatch, case, column, by, shows):
 
 
 def check_silence(monkeypatch, case, step, backward, store):
-    """A block that does not publish at a step what others wait for within it is reported; later calls are right.
-
-    Args:
-        store: in place of `ptx.store`.
-    """
-    problem, layer = make_problem(case), case.layer("sim", schedule="persistent")
-    monkeypatch.setattr(launches, "POLLS", 400)
-    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
+    """A block that does not publish at a step what others wait for within it is reported; see
+    `test_persistent_mutants.check_silence`."""
     message = rf"layer 0, direction 0, .* in this very step .* at step {step} of the "
-    tape = layer.forward(problem.x)[2] if backward else None
-    with simulator.schedule(0, 1000), mutant(ptx, "store", store):
-        if backward:
-            with pytest.raises(RuntimeError, match=message + "backward pass"):
-                layer.backward(tape, problem.dy)
-        else:
-            with pytest.raises(RuntimeError, match=message + "forward pass"):
-                layer.forward(problem.x)
-    assert_close(case, infer(layer, problem), infer(case.layer("sim", schedule="stepwise"), problem))
+    test_persistent_mutants.check_silence(monkeypatch, case, message, backward, store)
