@@ -81,7 +81,7 @@ def test_engine_takes_them_for_large_products(cpu_on_threads, monkeypatch, wins,
         np.testing.assert_array_equal(*taken)
 
 
-@pytest.mark.parametrize("M, K", [(2, products.LARGE), (products.LARGE - 1, products.LARGE), (products.LARGE, 40)])
+@pytest.mark.parametrize("M, K", [(2, products.LARGE), (products.PIECED_ROWS, products.LARGE), (products.LARGE, 40)])
 def test_products_that_are_not_large_have_no_memory_for_them(cpu_on_threads, monkeypatch, M, K):
     """Such as those of few rows: small calls would allocate it, and compile what they never call."""
     monkeypatch.setattr(blocks, "WINS", True)

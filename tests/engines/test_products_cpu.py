@@ -1,13 +1,19 @@
 """The CPU engine's products, sums, dropout, copies and arrays."""
 
 import math
-from itertools import pairwise
+import os
+import subprocess
+import sys
+import textwrap
+from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from numbarnn import engines
-from numbarnn.engines.cpu import products, sharing, thread_pool
+from numbarnn.compile.native import host_features
+from numbarnn.engines.cpu import openblas, products, sharing, thread_pool
 from numbarnn.reference.philox import dropout_mask
 from step_buffers import mask_words, nans, normal
 
@@ -62,6 +68,64 @@ def test_multiply(engine, M, N, K, transpose_a, transpose_b, accumulate, threads
     assert np.isnan(wide[:, :3]).all() and np.isnan(wide[:, 3 + N :]).all()
 
 
+# Op(a) op(b) that threads share: few rows and few columns; parts that OpenBLAS calls small, of what it does not, in all
+# chains of terms or in the shortest; a last row; one column; what `blocks` may multiply.
+SHARED = (
+    (2, 300, 700), (38, 300, 512), (48, 300, 300), (64, 40, 1600), (300, 200, 132), (361, 101, 90), (130, 243, 150),
+    (600, 1, 300), (515, 130, 257), (200, 300, 70),
+)  # fmt: skip
+TRANSPOSED = ((False, False), (False, True), (True, False))
+
+
+def check_bits_of_threads(engine, dtype):
+    for (M, N, K), (transpose_a, transpose_b) in product(SHARED, TRANSPOSED):
+        a, b, start = normal(dtype, M, K), normal(dtype, K, N, seed=1), normal(dtype, M, N, seed=2)
+        a, b = (np.ascontiguousarray(x.T if turned else x) for x, turned in ((a, transpose_a), (b, transpose_b)))
+        found = []
+        for threads in (1, 2, 3, 4, 7):
+            engine.set_num_threads(threads)
+            found.append(start.copy())
+            engine.multiply(found[-1], a, b, transpose_a=transpose_a, transpose_b=transpose_b, accumulate=True)
+        for other in found[1:]:
+            np.testing.assert_array_equal(found[0], other, f"{M, N, K}, transposed: {transpose_a}, {transpose_b}")
+
+
+@by_dtype
+def test_bits_do_not_depend_on_the_number_of_threads(engine, dtype):
+    check_bits_of_threads(engine, dtype)
+
+
+@pytest.mark.parametrize("core, feature", [("Haswell", "avx2"), ("SkylakeX", "avx512f")])
+def test_bits_of_threads_with_kernels_for_other_processors(core, feature):
+    """Those of OpenBLAS for AVX2, and for AVX-512, which has others for small matrices."""
+    if core == openblas.core_name() or not host_features().get(feature):
+        pytest.skip("these kernels are this machine's, as above, or do not run here")
+    program = """
+        import test_products_cpu
+        from numbarnn import engines
+        from numbarnn.engines.cpu import engine as cpu
+        cpu.SERIAL_WORK = cpu.SERIAL_READ = 0
+        for dtype in ("float32", "float64"):
+            test_products_cpu.check_bits_of_threads(engines.get("cpu"), dtype)
+    """
+    folders = [str(Path(__file__).parents[1] / name) for name in ("engines", "support")]
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *folders])
+    env = os.environ | {"PYTHONPATH": paths, "OPENBLAS_CORETYPE": core}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_parts_cover_a_product_once():
+    share = products.share_of_product.py_func
+    for size, alike, least, pieces in product((0, 1, 11, 12, 25, 100, 515), (12, 16), (1, 12, 40), (1, 2, 3, 7)):
+        parts = [share(size, alike, least, piece, pieces) for piece in range(pieces)]
+        assert parts[0][0] == 0 and max(last for _, last in parts) == size
+        assert all(one[1] == other[0] for one, other in pairwise(parts))
+        assert all(first % alike == 0 or first == size for first, _ in parts)
+        assert all(last - first >= min(least, size) for first, last in parts if first < last)
+
+
 @by_threads
 def test_shares_cover_all_units_once(threads):
     share, cut = products.share.py_func, sharing.cut.py_func  # they are for compiled code alone
@@ -100,7 +164,7 @@ def test_what_compiled_code_reads_stays_until_it_has_done(engine, monkeypatch):
 @by_dtype
 @pytest.mark.parametrize("threads", (2, 3))
 def test_who_comes_does_not_count(engine, threads, dtype, monkeypatch):
-    """The bits depend on how many threads there are to be: the calling one does alone what others are late for."""
+    """The calling thread does alone what others are late for."""
     engine.set_num_threads(threads)
     h, dax = normal(dtype, 70, 33), normal(dtype, 70, 90, seed=1)
     mask, scale = mask_words(0.4, 1, 0, 0)

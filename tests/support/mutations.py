@@ -116,9 +116,21 @@ MUTATIONS = {
     ),
     "cpu_second_chunk_overwrites": Mutation(
         "numbarnn/engines/cpu/products.py",
-        "at.add != 0 or j > 0, at.out",
-        "at.add != 0 or (j > 0 and not transpose_b), at.out",
+        "at.add != 0 or k > 0\n",
+        "at.add != 0 or (k > 0 and not transpose_b)\n",
         "tests/engines/test_products_cpu.py -k multiply",
+    ),
+    "cpu_products_are_cut_anywhere": Mutation(
+        "numbarnn/engines/cpu/products.py",
+        "ROWS_ALIKE * item // 4, _least_rows",
+        "1, _least_rows",
+        "tests/engines/test_products_cpu.py -k bits",
+    ),
+    "cpu_small_parts_of_products": Mutation(
+        "numbarnn/engines/cpu/products.py",
+        "return SMALL_PRODUCT // max(1, whole.columns * terms) + 1",
+        "return 1",
+        "tests/engines/test_products_cpu.py -k bits",
     ),
     "cpu_recurrent_bias_from_input": Mutation(
         "numbarnn/engines/cpu/engine.py",

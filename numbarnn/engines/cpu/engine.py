@@ -254,7 +254,8 @@ class CpuEngine(HostEngine):
         given, sums = (Product * len(given))(*given), (Sums * len(sums))(*sums)
         what = Work(
             products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
-            function=self._function(function, dtype), pieces=min(threads, sharing.MOST_PIECES),
+            function=self._function(function, dtype), has_small=openblas.has_small_kernels(),
+            pieces=min(threads, sharing.MOST_PIECES),
         )  # fmt: skip
         if blocks.WINS and any(map(products.is_large.py_func, given)):
             what.blocks = self._function(blocks.block_product, dtype)

@@ -41,6 +41,12 @@ def core_name():
 
 
 @cache
+def has_small_kernels():
+    """Whether it multiplies small matrices as they lie, where it would copy larger ones first."""
+    return core_name() in ("SkylakeX", "Cooperlake", "SapphireRapids")
+
+
+@cache
 def blas_function(dtype, name="gemm"):
     """CBLAS's gemm or gemv for a dtype as a function that compiled code can call.
 

@@ -31,9 +31,11 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
+SMALL_OUT = 1200  # m n up to which it does so of rows by rows
 CHAIN = 128  # terms that a product adds up one after another; of 384 dR errs up to 6 times as PyTorch's on AVX-512
 FEW_TERMS = 3  # up to which columns are multiplied by rows, as by `_few_terms`
-LARGE, WIDE = 64, 128  # rows and terms, and columns, from which `blocks` multiplies, where it is faster
+LARGE, WIDE = 64, 128  # terms and columns from which `blocks` multiplies, where it is faster
+ROWS_ALIKE = 12  # of float32, and twice as many of float64: rows before one that is a multiple change none of its bits
 PIECED_ROWS = 40  # m up to which OpenBLAS gets a product in small pieces
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
 SUM_COLUMNS = 256  # columns added up together
@@ -91,65 +93,136 @@ def _few_terms(zero, at):
 
 @by_address
 def blas_product(zero, address):
-    """A `records.Product` of matrices as they are.
-
-    In pieces, for two reasons. OpenBLAS adds up as many as 500 terms one after another; sums of CHAIN terms, added up,
-    have half the rounding error and cost nothing. And unless a product is small, OpenBLAS first copies both matrices
-    into a layout of its own; with few rows that takes longer than the product: small pieces are up to 3 times faster.
-    """
+    """A `records.Product` of matrices as they are, in so many calls of OpenBLAS as it says (`_set_calls`)."""
     at, item = product_at(address), bytes_of(zero)
-    m, n, k = at.rows, at.columns, at.terms
-    if at.transpose_a != 0 and at.transpose_b == 0 and k <= FEW_TERMS:
+    if at.transpose_a != 0 and at.transpose_b == 0 and at.terms <= FEW_TERMS:
         _few_terms(zero, at)
         return
     lda, ldb, ldc = max(1, at.a_row // item), max(1, at.b_row // item), max(1, at.out_row // item)
     transpose_a, transpose_b = at.transpose_a != 0, at.transpose_b != 0
-    width, depth = max(1, n), max(1, k) if m == 1 else CHAIN
-    if 1 < m <= PIECED_ROWS and not transpose_a:
-        width = 2 * UNITS if transpose_b else 4 * UNITS
-        lanes = 8 if transpose_b else 1  # rows by rows: OpenBLAS adds the terms up in several lanes anyway
-        depth = min(lanes * CHAIN, SMALL_PRODUCT // (max(1, m) * width))
-    for i in range(0, n, width):
-        for j in range(0, k, depth):
-            a_start = at.a + (j * lda if transpose_a else j) * item
-            b_start = at.b + ((i * ldb + j) if transpose_b else (j * ldb + i)) * item
-            _blas(
-                zero, transpose_a, transpose_b, m, min(width, n - i), min(depth, k - j), a_start, lda,
-                b_start, ldb, at.add != 0 or j > 0, at.out + i * item, ldc,
-            )  # fmt: skip
+    m = rows = 0
+    while m < at.rows:
+        rows = min(at.call_rows, at.rows - m)
+        if at.rows - m - rows == 1:  # OpenBLAS multiplies one row in another way
+            rows -= ROWS_ALIKE
+        for n in range(0, at.columns, max(1, at.call_columns)):
+            for number in range(at.chains):
+                (k, end), columns = share(at.terms, number, at.chains), min(at.call_columns, at.columns - n)
+                a = at.a + (k * lda + m if transpose_a else m * lda + k) * item
+                b = at.b + (n * ldb + k if transpose_b else k * ldb + n) * item
+                out, adds = at.out + m * at.out_row + n * item, at.add != 0 or k > 0
+                _blas(zero, transpose_a, transpose_b, rows, columns, end - k, a, lda, b, ldb, adds, out, ldc)
+        m += rows
 
 
 @plain
 def is_large(product):
     """Whether `blocks` multiplies a `records.Product`, where it is faster than OpenBLAS."""
-    return product.rows >= LARGE and product.terms >= LARGE and product.columns >= WIDE
+    least = UNITS if product.transpose_a else PIECED_ROWS + 1
+    return product.rows >= least and product.terms >= LARGE and product.columns >= WIDE
+
+
+# ------------------------------------------------------------------------------------------ parts of a product
+# There are as many parts as threads, and what a part is must not change its bits. `panels` adds up in one way whatever
+# is beside it. OpenBLAS does not: columns by where the last ones are, rows by which they are of ROWS_ALIKE, small
+# products in another order than others. So it gets parts cut at multiples of ROWS_ALIKE, and what is small, the whole
+# product says.
+@plain
+def _is_pieced(whole):
+    """Whether OpenBLAS gets a `records.Product` in small pieces, of so few rows."""
+    return whole.rows <= PIECED_ROWS and whole.transpose_a == 0
+
+
+@plain
+def _columns_of_piece(whole):
+    """How many columns each of these pieces has."""
+    return 2 * UNITS if whole.transpose_b else 4 * UNITS
+
+
+@plain
+def _chains(terms, most):
+    """Into how many sums of at most so many terms a sum is cut; of at least one."""
+    return max(1, (terms + most - 1) // most)
+
+
+@plain
+def _is_small(whole, has_small):
+    """Whether OpenBLAS gets the rows of a `records.Product` in small pieces.
+
+    Unless a product is small, it first copies both matrices into a layout of its own. With few columns that takes
+    longer than it saves, if the processor has kernels for small products: up to half of the time.
+    """
+    return has_small != 0 and not whole.transpose_b and whole.columns < WIDE
+
+
+@plain
+def _set_calls(at, whole, has_small):
+    """How many rows and columns of a part of a `records.Product` OpenBLAS gets at a time, and how it cuts the terms.
+
+    It adds up as many as 500 terms one after another; sums of CHAIN terms, added up, have half the rounding error and
+    cost nothing. Of few rows small pieces, for which it copies nothing, are up to 3 times faster.
+    """
+    at.call_rows, at.call_columns, at.chains = at.rows, at.columns, _chains(at.terms, CHAIN)
+    if whole.rows == 1:
+        at.chains = 1
+    elif _is_pieced(whole):
+        lanes = 8 if whole.transpose_b else 1  # rows by rows: OpenBLAS adds the terms up in several lanes anyway
+        at.call_columns = _columns_of_piece(whole)
+        most = min(lanes * CHAIN, SMALL_PRODUCT // (max(1, whole.rows) * at.call_columns))
+        at.chains = _chains(at.terms, most)
+    elif _is_small(whole, has_small):
+        at.call_rows = SMALL_PRODUCT // (max(1, whole.columns) * CHAIN * ROWS_ALIKE) * ROWS_ALIKE
+
+
+@plain
+def _least_rows(whole, has_small):
+    """Rows of which a part that OpenBLAS multiplies has at least so many, not to be small where the whole is not."""
+    if has_small == 0 or _is_small(whole, has_small):
+        return 1
+    if whole.transpose_b:
+        return SMALL_OUT // max(1, whole.columns) + 1
+    chains = _chains(whole.terms, CHAIN)  # of which the first or the last is the shortest
+    terms = min(share(whole.terms, 0, chains)[1], whole.terms - share(whole.terms, chains - 1, chains)[0])
+    return SMALL_PRODUCT // max(1, whole.columns * terms) + 1
+
+
+@plain
+def share_of_product(size, alike, least, piece, pieces):
+    """[first, last) of a piece: cut at multiples of `alike`, and at least `least` of them or nothing."""
+    count = size // alike
+    pieces = max(1, min(pieces, count // ((least + alike - 1) // alike)))
+    first, end = (count * piece + pieces - 1) // pieces * alike, (count * (piece + 1) + pieces - 1) // pieces * alike
+    return first if piece < pieces else size, size if piece + 1 >= pieces else end
 
 
 @plain
 def _multiply_piece(zero, address, piece, pieces, work):
-    """A piece of a product of a `records.Work`; the longer side of out is cut."""
+    """A piece of a product of a `records.Work`."""
     whole, place, item = product_at(address), new_product(), bytes_of(zero)
-    at, first, last = product_at(place), 0, whole.rows
+    at, by_blocks = product_at(place), work.blocks != 0 and is_large(whole)
     at.terms, at.a, at.a_row, at.b, at.b_row = whole.terms, whole.a, whole.a_row, whole.b, whole.b_row
     at.out, at.out_row, at.rows, at.columns = whole.out, whole.out_row, whole.rows, whole.columns
     at.transpose_a, at.transpose_b, at.add = whole.transpose_a, whole.transpose_b, whole.add
-    if whole.rows >= whole.columns:
-        first, last = share(whole.rows, piece, pieces)
-        at.rows = last - first
-        at.a += first * (item if whole.transpose_a else whole.a_row)
-        at.out += first * whole.out_row
-    else:
-        first, last = share(whole.columns, piece, pieces)
+    if _is_pieced(whole) or (by_blocks and whole.columns > whole.rows):
+        alike = 2 * UNITS if by_blocks else _columns_of_piece(whole)
+        first, last = share_of_product(whole.columns, alike, 1, piece, pieces)
         at.columns = last - first
         at.b += first * (whole.b_row if whole.transpose_b else item)
         at.out += first * item
-    # By the whole product, not the piece, so that the number of pieces changes no bit; but `blocks` takes no few rows,
-    # which a last piece may have where threads are as many as UNITS.
-    if work.blocks and is_large(whole) and at.rows >= UNITS:
+    else:
+        alike, least = UNITS, 1
+        if not by_blocks:
+            alike, least = ROWS_ALIKE * item // 4, _least_rows(whole, work.has_small)
+        first, last = share_of_product(whole.rows, alike, least, piece, pieces)
+        at.rows = last - first
+        at.a += first * (item if whole.transpose_a else whole.a_row)
+        at.out += first * whole.out_row
+    if first < last and by_blocks:
         at.panel_product, at.pack_rows = work.panel_product, work.pack_rows
         at.scratch = work.scratch + piece * work.scratch_bytes
         run(zero, work.blocks, place)
     elif first < last:
+        _set_calls(at, whole, work.has_small)
         run(zero, work.function, place)
 
 

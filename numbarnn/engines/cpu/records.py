@@ -70,7 +70,7 @@ Rows = _table(
 Product = _table(
     "Product",
     "rows columns terms chain a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
-    "panel_product pack_rows scratch",
+    "call_rows call_columns chains panel_product pack_rows scratch",
 )
 
 # out (columns,) = the sums of the columns of x (rows, columns), or +=; and the same at `also`, unless it is 0.
@@ -81,7 +81,8 @@ Sums = _table("Sums", "rows columns x x_row out also add")
 # Threads take `pieces`.
 Work = _table(
     "Work",
-    "products products_count sums sums_count function blocks panel_product pack_rows scratch scratch_bytes pieces",
+    "products products_count sums sums_count function has_small blocks panel_product pack_rows scratch scratch_bytes",
+    "pieces",
 )
 
 # out = dropout of x, `size` numbers, in `pieces`; see `Engine.dropout`. `scale` is the address of a number.
