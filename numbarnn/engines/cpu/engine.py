@@ -47,7 +47,7 @@ LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
 # Sequences of a step's share from which it multiplies its own x, and bytes of its ax up to which it does: these stay in
 # the second cache until the cell reads them. Fewer sequences read W too often; with AVX2 tiles of 6 rows, of which 16
 # make 3 low ones, lose more than memory gives.
-ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 3 << 18
+ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 1 << 19
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):
