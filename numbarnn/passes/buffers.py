@@ -335,12 +335,13 @@ class Buffers:
         return self.engine.handed_over(self._allocate, name, array)
 
     def release(self, layer, direction):
-        """Let go of the scratch of a layer's and direction's steps, which are done."""
-        key = layer, direction
+        """Let go of the scratch of a layer's and direction's steps, which are done; returns its arrays."""
+        key, arrays = (layer, direction), []
         for name in self.table.scratch:
             if getattr(self, name):
                 getattr(self, name).pop(key, None)
-                self._made.pop((name, key), None)
+                arrays.append(self._made.pop((name, key), None))
+        return [array for array in arrays if array is not None]
 
     def release_all(self):
         """Let go of what the tape does not keep; results stay until callers have them."""

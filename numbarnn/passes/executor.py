@@ -67,12 +67,23 @@ class Pass(Buffers, ABC):
         Args:
             without: tasks that are left out; the caller binds and does them after all others.
         """
-        self._steps, tasks = {}, []
+        self._steps, tasks, spare, new = {}, [], [], self._new
+        self._new = partial(self._spare_or_new, spare, new)
         for task in plan.tasks:
             self.allocate_for(task)
             if task not in without:
                 tasks.append(self.bind(task))
+            spare += self.release_after(task)
+        self._new = new
         return self.engine.joined([*self._begin(), *tasks, *self.last_copies()] if plan.has_steps else tasks)
+
+    def _spare_or_new(self, spare, new, name, shape, dtype):
+        """An array for a buffer; scratch is in the memory of earlier tasks' scratch, with which these are done."""
+        if type(name) is tuple and name[0] in self.table.scratch:
+            for number, array in enumerate(spare):
+                if array.shape == shape and array.dtype == dtype:
+                    return spare.pop(number)
+        return new(name, shape, dtype)
 
     def _jobs(self, plan):
         """The plan's tasks as jobs, between two jobs of copies. If the call can fail, a last job follows, which then
@@ -118,11 +129,13 @@ class Pass(Buffers, ABC):
             self.allocate(task.kind, *place)
 
     def release_after(self, task):
-        """After the last steps of a layer and direction, let go of what only its steps needed."""
+        """After the last steps of a layer and direction, let go of what only its steps needed; returns its arrays."""
+        arrays = []
         if task.has_steps and task.last == self.problem.steps:
             for place in task.places:
                 self._steps.pop(place, None)
-                self.release(*place)
+                arrays += self.release(*place)
+        return arrays
 
     def bind(self, task):
         """A function without arguments that does the task; makes no arrays."""

@@ -63,15 +63,15 @@ def share(engine, monkeypatch):
 
 @pytest.fixture
 def loops_run(engine, monkeypatch):
-    """(threads, whether they share sequences, whether R is in panels, whether each step multiplies its x) of each loop
-    that was run, by itself."""
+    """(threads, whether they share sequences, whether R is in panels, whether each step multiplies its x, pieces) of
+    each loop that was run, by itself."""
     taken, run = [], engine.thread_pool.run
 
     def spy(item, function, threads, what, waits=True):
         names = {address: known.__name__ for (known, _), address in engine._functions.items()}
         if names[function].endswith("_steps"):
             call = Call.from_address(what)
-            taken.append((threads, bool(call.by_rows), bool(call.pack), bool(call.x_by_steps)))
+            taken.append((threads, bool(call.by_rows), bool(call.pack), bool(call.x_by_steps), call.pieces))
         run(item, function, threads, what, waits)
 
     monkeypatch.setattr(engine.thread_pool, "run", spy)
@@ -314,6 +314,18 @@ def test_steps_of_large_products_leave_x_to_all_at_once(share, loops_run, monkey
         layer = nr.LSTM(40, 70, device="cpu", seed=0)
         (layer.forward if training else layer)(x)
         assert loops_run.pop()[1::2] == (way == "sequences", expected)
+
+
+def test_pieces_have_as_many_sequences_as_their_ax_has_room_for(share, loops_run, monkeypatch):
+    """If these are enough for tiles; else each thread has one piece, and all steps' x are multiplied at once."""
+    x, of_row, found = normal("float32", 9, 40, 40), 4 * 70 * 4, []
+    monkeypatch.setattr(cpu, "ROWS_BY_STEPS", 5)
+    share("sequences", 2)
+    for rows, by_steps, pieces in ((20, True, 2), (10, True, 4), (7, True, 6), (5, True, 8), (4, False, 2)):
+        monkeypatch.setattr(cpu, "AX_BY_STEPS", rows * of_row)
+        found.append([nr.LSTM(40, 70, device="cpu", seed=0)(x)[0]])
+        assert loops_run.pop()[3:] == (by_steps, pieces)
+    assert_same_bits(found)
 
 
 def test_threads_share_the_units_of_large_weights(share, loops_run, monkeypatch):

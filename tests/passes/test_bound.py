@@ -14,6 +14,7 @@ from cases import Case
 from comparing import assert_same_bits
 from numbarnn import functional
 from numbarnn.engines.cpu import joined
+from numbarnn.engines.cpu.records import Call
 from numbarnn.passes import bound, bound_kinds
 from problems import make_problem
 from running import bound_each_time, named_gradients, named_outputs, train
@@ -178,6 +179,15 @@ def test_larger_inference_is_bound_from_the_second_call_on_and_of_few_kinds():
         assert len(kinds(layer)[batch]) == 1
         layer(x[:, :, ::-1].copy())
         assert len(kinds(layer)[batch]) == 1 and len(kinds(layer)) <= bound_kinds.LARGE_KINDS
+
+
+def test_layers_have_one_scratch():
+    """What only a layer's steps need is, one layer after another, the same memory: x Wᵀ and h Rᵀ of inference."""
+    layer, x = nr.LSTM(8, 32, num_layers=3, device="cpu"), np.ones((60, 40, 8), "float32")
+    layer(x), layer(x)
+    ((kept,),) = layer.stack.bound._large.values()
+    calls = [one for function in kept._functions for one in function.records if isinstance(one, Call)]
+    assert len(calls) == 3 and len({(call.ax, call.ah) for call in calls}) == 1
 
 
 def layer_kinds(layer):

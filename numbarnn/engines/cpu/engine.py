@@ -47,7 +47,7 @@ LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
 # Sequences of a step's share from which it multiplies its own x, and bytes of its ax up to which it does: these stay in
 # the second cache until the cell reads them. Fewer sequences read W too often; with AVX2 tiles of 6 rows, of which 16
 # make 3 low ones, lose more than memory gives.
-ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 3 << 18
+ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 1 << 19
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):
@@ -73,11 +73,20 @@ def _by_rows(batch, threads, R):
     return batch >= threads * (ROWS_OF_THREAD if threads == 1 or R.size < LARGE_R else ROWS_OF_LARGE)
 
 
-def _x_by_steps(call, threads):
-    """Whether each step multiplies its own x. Where threads share the units, each step reads all of W once more, for
-    few sequences: then only if all steps' ax have the same memory, which in training they have not."""
-    rows, ax = call.batch // threads if call.by_rows else call.batch, call.batch * call.ax_row // threads
+def _x_by_steps(call, parts):
+    """Whether each step multiplies its own x, if so many parts share it. Where these are units, a step reads all of W
+    once more, for few sequences: then only if all steps' ax have the same memory, which in training they have not."""
+    rows, ax = call.batch // parts if call.by_rows else call.batch, call.batch * call.ax_row // parts
     return (call.by_rows or not call.save) and rows >= ROWS_BY_STEPS and ax <= AX_BY_STEPS
+
+
+def _pieces(call, threads):
+    """Pieces of a phase: one for each thread, or of fewer sequences, if only then each step multiplies its own x."""
+    if call.by_rows and call.x and threads > 1:
+        for pieces in range(threads, sharing.MOST_PIECES + 1, threads):
+            if _x_by_steps(call, pieces):
+                return pieces
+    return threads
 
 
 class CpuEngine(HostEngine):
@@ -159,7 +168,7 @@ class CpuEngine(HostEngine):
         if not call.by_rows and not meets:
             threads = min(threads, sharing.MOST_PIECES)
         if threads <= sharing.MOST_PIECES and (call.by_rows or not meets):
-            call.pieces = threads
+            call.pieces = _pieces(call, threads)
         return threads
 
     def empty(self, shape, dtype):
@@ -319,7 +328,7 @@ class CpuEngine(HostEngine):
         else:
             by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
             call.product = self._function(by_lines, dtype)
-        if call.x and _x_by_steps(call, threads):
+        if call.x and _x_by_steps(call, max(threads, call.pieces)):
             call.x_by_steps = True
             if not call.save:  # else what the cell saves takes the place of ax
                 call.ax_slot = 0
