@@ -197,6 +197,27 @@ def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, d
 
 
 @by_dtype
+@pytest.mark.parametrize("lie", ("panels", "wide"))
+def test_gates_whose_panels_take_turns_are_a_product_each(lie, dtype):
+    """The bits of products of one gate: of some of the gates, with panels of the others between theirs."""
+    width, terms, gates, count = width_of(dtype, lie), 2 * panels.CHAIN + 3, 4, 2
+    for columns in columns_of(width):
+        every = np.stack([packed(normal(dtype, terms, columns, seed=gate), width) for gate in range(gates)], axis=1)
+        for rows in few_of((1, 2, 3, 4, vectors.MOST_ROWS + 1), lie):
+            a, out = normal(dtype, rows, terms), nans(dtype, rows, count * columns)
+            run(
+                panels.panel_product, dtype, rows=rows, columns=columns, terms=terms, a=a.ctypes.data,
+                a_row=a.strides[0], b=every[:, 1].ctypes.data, b_row=every.strides[0], b_next=every.strides[1],
+                more=count - 1, panel_row=width * a.itemsize, chain=panels.CHAIN, out=out.ctypes.data,
+                out_row=out.strides[0], out_next=columns * a.itemsize,
+            )  # fmt: skip
+            for gate in range(count):
+                alone = nans(dtype, rows, columns)
+                product(a, np.ascontiguousarray(every[:, 1 + gate]), alone, columns, terms, False)
+                np.testing.assert_array_equal(out[:, gate * columns :][:, :columns], alone, strict=True)
+
+
+@by_dtype
 @pytest.mark.parametrize("transpose_a", (False, True))
 def test_several_blocks_of_terms_change_no_bit(transpose_a, dtype):
     """As many rows as a block has: more terms than there is memory for are multiplied block by block."""

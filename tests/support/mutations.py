@@ -254,8 +254,8 @@ MUTATIONS = {
     ),
     "cpu_second_chain_of_a_wide_panel": Mutation(
         "numbarnn/engines/cpu/panels.py",
-        "panel, out = at.b + start * row + number",
-        "panel, out = at.b + start * PANEL_ROW + number",
+        "terms = panel + start * row\n",
+        "terms = panel + start * PANEL_ROW\n",
         "tests/engines/test_panels.py -k 'numpys and wide'",
     ),
     "cpu_skipped_step_loses_a_unit": Mutation(

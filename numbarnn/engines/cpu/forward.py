@@ -67,6 +67,8 @@ def _pack(zero, call, own):
 def _pack_gates(zero, call, weights, shape, units):
     """Some rows of H of each gate of weights (gates * H, terms), in panels of `width` of them.
 
+    Panels of the same units follow each other, gate after gate: so those of a thread's units are in one piece.
+
     Args:
         weights: addresses: the weights', the panels', and of the fingerprints of what is packed there, or 0; bytes of
             a panel's columns.
@@ -78,7 +80,7 @@ def _pack_gates(zero, call, weights, shape, units):
     for g in range(gates):
         for j in range(first, last, width):
             at.columns, at.b = min(width, H - j), source + (g * H + j) * terms * item
-            number = g * ((H + width - 1) // width) + j // width
+            number = j // width * gates + g
             at.out = panels + number * size
             if prints == 0:
                 run(zero, call.pack_panel, address)
@@ -95,18 +97,18 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
     """out = a weightsᵀ: of the rows, gates [first, end) and the units.
 
     Args:
-        weights: (address, that of its panels, bytes of a panel's columns) of (gates * H, terms).
+        weights: (address, that of its panels, bytes of a panel's columns, gates) of (gates * H, terms).
         shape: (first gate, end, H, terms).
         a, out: (address, bytes between rows). units: (first, last).
     """
-    (source, panels, panel_row), (first_gate, end_gate, H, terms), item = weights, shape, bytes_of(zero)
+    (source, panels, panel_row, gates), (first_gate, end_gate, H, terms), item = weights, shape, bytes_of(zero)
     (first, last), width, address = units, panel_row // item, new_product()
     at = product_at(address)
     at.rows, at.columns, at.terms, at.a, at.a_row, at.out_row = rows, last - first, terms, a[0], a[1], out[1]
     at.more, at.out_next, at.out = end_gate - first_gate - 1, H * item, out[0] + (first_gate * H + first) * item
     if call.pack:
-        at.b_row, at.panel_row, at.chain = terms * panel_row, panel_row, CHAIN
-        at.b_next = (H + width - 1) // width * at.b_row
+        at.b_next, at.panel_row, at.chain = terms * panel_row, panel_row, CHAIN
+        at.b_row = gates * at.b_next
         at.b = panels + first_gate * at.b_next + first // width * at.b_row
     else:
         at.b_row = terms * item
@@ -137,7 +139,8 @@ def _multiply_x(zero, call, rows, ax, units):
     """
     (row, count), width = rows, call.hidden * bytes_of(zero)
     x, shape = call.x + row * call.x_row, (ZERO, call.input_gates, call.hidden, call.inputs)
-    _multiply_gates(zero, call, (call.W, call.W_panels, _ROW), shape, count, (x, call.x_row), (ax, call.ax_row), units)
+    weights = call.W, call.W_panels, _ROW, call.input_gates
+    _multiply_gates(zero, call, weights, shape, count, (x, call.x_row), (ax, call.ax_row), units)
     for g in range(call.input_gates, call.gates):
         for i in range(count):
             out = ax + i * call.ax_row + g * width
@@ -161,7 +164,7 @@ def _recurrent_products(zero, call, own, at, step):
     h = call.h + before * call.h_slot + b * call.h_row, call.h_row
     ah = call.ah + b * call.ah_row, call.ah_row
     shape = ZERO, call.recurrent, call.hidden, call.outputs
-    weights = call.R, call.R_panels, call.panel_row
+    weights = call.R, call.R_panels, call.panel_row, call.ah_gates
     _multiply_gates(zero, call, weights, shape, count, h, ah, (own.first, own.last))
     if call.step_mask:
         for b in range(own.first_row, own.last_row):
@@ -191,7 +194,8 @@ def _stages(zero, call, own, address, at):
         run_rows(zero, call, own, address, at, stage.step, NO)
         meet(call, own)
         vectors, ah = (v + b * call.v_row, call.v_row), (call.ah + b * call.ah_row, call.ah_row)
-        shape, weights = (stage.first_gate, stage.end_gate, H, H), (call.R, call.R_panels, call.panel_row)
+        shape = stage.first_gate, stage.end_gate, H, H
+        weights = call.R, call.R_panels, call.panel_row, call.ah_gates
         _multiply_gates(zero, call, weights, shape, own.last_row - b, vectors, ah, (own.first, own.last))
 
 
@@ -219,7 +223,7 @@ def _project(zero, call, own, at):
         h, columns = call.h + (t + 1) * call.h_slot, (own.first_out, own.last_out)
         m = call.own_h + (t + 1) * call.own_h_slot + b * call.own_h_row, call.own_h_row
         out = h + b * call.h_row, call.h_row
-        shape, weights = (ZERO, ONE, P, call.hidden), (call.W_hr, call.W_hr_panels, call.panel_row)
+        shape, weights = (ZERO, ONE, P, call.hidden), (call.W_hr, call.W_hr_panels, call.panel_row, ONE)
         _multiply_gates(zero, call, weights, shape, own.last_row - b, m, out, columns)
         for b in range(own.first_row, own.last_row):
             if mask_at(call, t + 1, b) == SKIP:

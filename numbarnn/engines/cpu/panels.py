@@ -103,8 +103,7 @@ def panel_product(zero, address):
     """
     at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * WIDE_ROW)
     if 0 < at.rows <= FEW_ROWS:
-        for start in range(0, max(1, at.terms), at.chain):
-            _multiply_chain(zero, at, (start, min(at.chain, at.terms - start)), own_out)
+        _multiply_few(zero, at, own_out)
         return
     tiles, of_block = (at.rows + MOST_ROWS - 1) // MOST_ROWS, BLOCK_ROWS // MOST_ROWS
     blocks = (tiles + of_block - 1) // of_block  # of whole tiles, all but the last
@@ -116,26 +115,31 @@ def panel_product(zero, address):
 
 
 @plain
-def _multiply_chain(zero, at, terms, own_out):
-    """Some terms of at most FEW_ROWS rows.
+def _multiply_few(zero, at, own_out):
+    """At most FEW_ROWS rows.
+
+    All of a panel is read before the next one, those of all matrices in turn, as they follow each other in memory: of
+    pieces that lie apart the second cache sends half as much.
 
     Args:
-        at: the `records.Product`. terms: (the first, how many). own_out: memory for the product with one panel.
+        at: the `records.Product`. own_out: memory for the product with one panel.
     """
-    (start, chain), rows, row, item = terms, at.rows, at.panel_row, bytes_of(zero)
-    whole, left, beside = at.columns // (row // item), at.columns % (row // item), row // PANEL_ROW
-    a, adds = at.a + start * item, at.add != 0 or start > 0
-    for number in range(at.more + 1):
-        panel, out = at.b + start * row + number * at.b_next, at.out + number * at.out_next
-        for p in range(whole):
-            at_panel, into = panel + p * at.b_row, out + p * row
-            multiply_few_rows(zero, rows, a, at.a_row, at_panel, _ROW, row, beside, chain, into, at.out_row, adds)
-        if left:
-            last, own, rest = panel + whole * at.b_row, (own_out, _WIDE), (out + whole * row, at.out_row)
-            if adds:
-                _copy_columns(zero, (rows, left), rest, own)
-            multiply_few_rows(zero, rows, a, at.a_row, last, _ROW, row, beside, chain, own_out, _WIDE, adds)
-            _copy_columns(zero, (rows, left), own, rest)
+    rows, row, item, beside = at.rows, at.panel_row, bytes_of(zero), at.panel_row // PANEL_ROW
+    width = row // item
+    for p in range((at.columns + width - 1) // width):
+        for number in range(at.more + 1):
+            panel, out = at.b + p * at.b_row + number * at.b_next, at.out + p * row + number * at.out_next
+            left, own, rest = min(width, at.columns - p * width), (own_out, _WIDE), (out, at.out_row)
+            for start in range(0, max(1, at.terms), at.chain):
+                chain, a, adds = min(at.chain, at.terms - start), at.a + start * item, at.add != 0 or start > 0
+                terms = panel + start * row
+                if left == width:
+                    multiply_few_rows(zero, rows, a, at.a_row, terms, _ROW, row, beside, chain, out, at.out_row, adds)
+                    continue
+                if adds:
+                    _copy_columns(zero, (rows, left), rest, own)
+                multiply_few_rows(zero, rows, a, at.a_row, terms, _ROW, row, beside, chain, own_out, _WIDE, adds)
+                _copy_columns(zero, (rows, left), own, rest)
 
 
 @plain
@@ -148,8 +152,7 @@ def _multiply_block(zero, at, rows, terms, own):
     """
     (first, rows), (start, terms), (tiles, own_out), item = rows, terms, own, bytes_of(zero)
     width, adds = PANEL_ROW // item, at.add != 0 or start > 0
-    whole, left = at.columns // width, at.columns % width
-    a = _of_a(at, item, first, start)
+    whole, a = at.columns // width, _of_a(at, item, first, start)
     if at.transpose_a:
         _copy_tiles(zero, rows, a, at.a_row, terms, tiles)
     else:
@@ -157,18 +160,21 @@ def _multiply_block(zero, at, rows, terms, own):
     next_rows, next_start = first, start + terms
     if next_start >= at.terms:
         next_rows, next_start = first + rows, 0
-    for number in range(at.more + 1):
-        panel = at.b + start * PANEL_ROW + number * at.b_next
-        out = at.out + first * at.out_row + number * at.out_next
-        for p in range(whole):
-            if number == 0 and rows < at.rows:  # else a is small, and in the cache already
-                _fetch_block(zero, at, (next_rows, rows), (next_start, terms), (p, whole))
-            _multiply_panel(zero, at, rows, tiles, panel + p * at.b_row, terms, (out + p * PANEL_ROW, at.out_row), adds)
-        if left:  # the last panel by way of memory of its own, as out has fewer columns
-            own, rest = (own_out, _WIDE), (out + whole * PANEL_ROW, at.out_row)
+    for p in range((at.columns + width - 1) // width):
+        left, block, part = min(width, at.columns - p * width), at.b + start * PANEL_ROW + p * at.b_row, (p, whole)
+        if p < whole and rows < at.rows:  # else a is small, and in the cache already
+            _fetch_block(zero, at, (next_rows, rows), (next_start, terms), part)
+        for number in range(at.more + 1):
+            panel, out = block + number * at.b_next, at.out + first * at.out_row + p * PANEL_ROW + number * at.out_next
+            ahead = panel + at.b_next if number < at.more else block + at.b_row
+            rest = out, at.out_row
+            if left == width:
+                _multiply_panel(zero, at, rows, tiles, (panel, ahead), terms, rest, adds)
+                continue
+            own = own_out, _WIDE  # the last panel by way of memory of its own, as out has fewer columns
             if adds:
                 _copy_columns(zero, (rows, left), rest, own)
-            _multiply_panel(zero, at, rows, tiles, panel + whole * at.b_row, terms, own, adds)
+            _multiply_panel(zero, at, rows, tiles, (panel, ahead), terms, own, adds)
             _copy_columns(zero, (rows, left), own, rest)
 
 
@@ -291,9 +297,10 @@ def _multiply_panel(zero, at, rows, packed, panel, terms, out, add):
     """More than FEW_ROWS rows, which are packed in tiles, and one panel, whose columns out has.
 
     Args:
-        at: the `records.Product`. packed: address of the tiles. out: (address, bytes between rows).
+        at: the `records.Product`. packed: address of the tiles. panel: (address, that of the next).
+        out: (address, bytes between rows).
     """
-    (out, out_row), fetched = out, panel + at.b_row
+    (out, out_row), (panel, fetched) = out, panel
     for tile in range((rows + MOST_ROWS - 1) // MOST_ROWS):
         first, last = tile_of(rows, tile)
         own, own_out = packed + first * terms * bytes_of(zero), out + first * out_row
