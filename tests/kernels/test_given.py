@@ -13,7 +13,14 @@ from problems import make_problem
 from running import infer, train
 
 pytestmark = pytest.mark.gpu
-FEW_STEPS = Case("lstm", T=1, B=1, I=16, hidden=(24,)), Case("gru", T=2, B=3, I=12, hidden=(17, 9), dropout=0.3)
+FEW_STEPS = (
+    Case("lstm", T=1, B=1, I=16, hidden=(24,)),
+    Case("gru", T=2, B=3, I=12, hidden=(17, 9), dropout=0.3),
+    # Within a step blocks exchange a further product's operand, sums, a projection's.
+    Case("gru_reset_before", T=2, B=2, I=8, hidden=(9,)),
+    Case("normed", T=1, B=3, I=5, hidden=(8,), dtype="float16"),
+    Case("lstm", T=2, B=2, I=8, hidden=(12,), proj_size=5),
+)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from plan_orders import problem_of
 from planned_launches import check_launches
 
 BOTH_PASSES = (False, True)
+MANY = 1000  # steps, so many that the first layer's input is multiplied before them
 RESET_BEFORE = cells.get("gru_reset_before")
 GATES = {  # gates of ah of each product: of that with h, then of the further ones
     RESET_BEFORE: (2, 1), multiplicative_lstm: (1, 4), recurrent_highway(3): (2, 2, 2), GENERAL["chain"]: (1, 1, 2)
@@ -28,7 +29,7 @@ of_cells = pytest.mark.parametrize("cell", GATES, ids=lambda cell: cell.name)
 @of_cells
 def test_estimates_have_all_products_and_the_exchanges_before_them(cell, backward):
     for dtype, hidden, batch in product(("float16", "float32"), (256, 512), (1, 64)):
-        problem = problem_of(cell, dtype, (hidden,), batch)
+        problem = problem_of(cell, dtype, (hidden,), batch, MANY)
         (launch,) = check_launches(problem, backward)
         turns, step = -(-launch.sequences // launch.tile.sequences), launch.estimate
         columns = hidden * (sum(GATES[cell]) if backward else len(GATES[cell]))
@@ -60,7 +61,7 @@ def test_each_product_of_a_stepwise_step_counts(cell, backward):
 @of_cells
 def test_warps_of_each_product_stand_side_by_side(cell, backward):
     """First those of h, then of the layer's input, then of each stage; each product has all of its columns once."""
-    problem = problem_of(cell, "float16", (256, 256), 8)
+    problem = problem_of(cell, "float16", (256, 256), 8, MANY)
     places = {(layer, 0): Place(10**7 * layer, 10**7 * layer + 10**6, -1, -1) for layer in range(2)}
     for launch in check_launches(problem, backward):
         for row, warps in zip(*make_tables(problem, launch, places), strict=True):

@@ -9,11 +9,13 @@ from numbarnn.cells.library import layer_norm_gru, layer_norm_lstm
 from numbarnn.schedules import calibration, estimate
 from numbarnn.schedules.persistent import planner, tilings
 from numbarnn.schedules.persistent.costs import Chain
+from numbarnn.schedules.plan import Task
 from plan_orders import problem_of
 from planned_launches import check_launches
 from sum_cells import SUM_CELLS
 
 BOTH_PASSES = (False, True)
+MANY = 1000  # steps, so many that the first layer's input is multiplied before them
 EXCHANGES = {layer_norm_lstm: 4, layer_norm_gru: 2, SUM_CELLS["normed"]: 2}  # one for each of its stages
 
 
@@ -22,7 +24,7 @@ EXCHANGES = {layer_norm_lstm: 4, layer_norm_gru: 2, SUM_CELLS["normed"]: 2}  # o
 def test_estimates_have_the_exchanges_within_a_step(cell, backward):
     """For each turn through a block's sequences one for each stage; and all blocks read the words of all others."""
     for dtype, hidden, batch in product(("float16", "float32"), (256, 512, 768), (1, 16, 64)):
-        problem = problem_of(cell, dtype, (hidden,), batch)
+        problem = problem_of(cell, dtype, (hidden,), batch, MANY)
         (launch,) = check_launches(problem, backward)
         turns, blocks = -(-launch.sequences // launch.tile.sequences), launch.blocks // launch.slices
         exchanges = calibration.WITHIN_SHARE.value * turns * EXCHANGES[cell] * problem.profile.exchange_us
@@ -85,14 +87,20 @@ def test_tilings_are_compared_by_the_exchanges_too():
     assert step - without == pytest.approx(128 * 8 * (128 / 8) * 6 * 8 / (problem.profile.l2_gb_s * 1e3))
 
 
-def test_the_first_input_is_multiplied_before_the_steps():
-    """However few they are, where an LSTM's blocks multiply it themselves."""
-    tiles = {}
-    for cell in ("lstm", layer_norm_lstm):
-        problem = problem_of(cell, "float16", (256,), 1, steps=2, training=False)
+@pytest.mark.parametrize("cell", ("lstm", layer_norm_lstm, "gru_reset_before", "projection"), ids=str)
+def test_of_few_steps_blocks_multiply_the_input_themselves(cell):
+    """Whatever they exchange within a step; before many steps it is one product."""
+    options = {"training": False, "projection": 128 * (cell == "projection")}
+    name, given = "lstm" if cell == "projection" else cell, []
+    for steps in (2, 1000):
+        problem = problem_of(name, "float16", (256,), 16, steps=steps, **options)
         (launch,) = check_launches(problem, False)
-        tiles[problem.cell.name] = launch.tile
-    assert tiles["lstm"].given and not tiles["layer_norm_lstm"].given
+        given.append(launch.tile.given)
+        alone = planner._best_launch(problem, problem.profile, 0, 1, False)
+        spared = estimate.product_us(Task("input", 0, 0, 0, steps), problem)
+        limit = (1 - planner.LEAST_GAIN) * (alone.microseconds + spared)
+        assert launch.tile.given == (launch.microseconds < limit)
+    assert given == [True, False]
 
 
 def test_warps_look_ahead_where_registers_are_left():

@@ -103,11 +103,8 @@ def _with_input(problem, profile, launch):
 
 def _may_multiply_input(problem, layer):
     """Whether blocks of a launch's first layer may do so: on a GPU, as elsewhere no time is known; where all of the
-    input's product is one with W; not in segments, whose bits are those of all steps at once; and not of cells with
-    stages nor projections, whose exchanges take registers from the weights already: nobody has compiled that for a
-    device."""
-    exchanges = len(problem.cell.stages) > 0 or problem.projection > 0
-    whole = (layer > 0 or problem.input_mode == "linear") and not exchanges
+    input's product is one with W; not in segments, whose bits are those of all steps at once."""
+    whole = layer > 0 or problem.input_mode == "linear"
     segments = problem.is_segment or problem.has_checkpoints
     return problem.engine == "cuda" and whole and not problem.copied_gates[layer] and not segments
 

@@ -23,7 +23,8 @@ OTHER_REGISTERS = (104, 60)
 # Besides these in mixed tiles: where fragments come from shared memory while others stay, and where they are streamed.
 # Found by compiling for sm_90, as nothing may be spilled.
 REGISTERS_IF_MIXED, REGISTERS_IF_STREAMED = 24, 64
-MOST_SUMS = 32  # of a lane by FMA where weights are streamed, likewise
+# Of a lane by FMA where weights are streamed, and backward with a projection besides (sm_80), likewise.
+MOST_SUMS, MOST_SUMS_IF_PROJECTED = 32, 8
 MOST_PAIRS = 8  # (strip, chunk) pairs of a streamed group, likewise: the addresses of all are taken at once
 # For each 8 sequences beside weights where float32 numbers are split in two.
 REGISTERS_IF_SPLIT = 32
@@ -113,7 +114,8 @@ def mixed_tile(streamed, room, shared):
         in_registers, free = 0, _free_registers(streamed, room)
         shared = min(shared // gathered * gathered, chunks)
         words = streamed.fragment_words * itemsize(compute_dtype(tile.dtype)) // 4
-        fits = shared == chunks or (words <= free and tile.rows * tile.sequences // 32 <= MOST_SUMS)
+        most = MOST_SUMS_IF_PROJECTED if tile.projects and tile.backward else MOST_SUMS
+        fits = shared == chunks or (words <= free and tile.rows * tile.sequences // 32 <= most)
     else:
         words, free = tile.rows // STRIP * 8, _free_registers(tile, room) - REGISTERS_IF_MIXED  # words of a chunk
         in_registers = min(max(free, 0) // words, chunks)
