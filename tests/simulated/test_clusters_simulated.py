@@ -14,6 +14,7 @@ from kernel_mutants import mutant
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels.persistent import backward, cluster
 from numbarnn.passes import launches
+from numbarnn.schedules.persistent import tilings
 from problems import make_problem
 from running import train
 
@@ -60,6 +61,25 @@ def test_agrees_with_float64_and_with_blocks_alone(in_clusters, size, case, plac
     assert_close(case, found, make_problem(case).expected(), "in clusters")
     assert_close(case, found, alone, "in clusters and alone")
     assert_same_bits(trained(case, seed=1), found, "in another order of the threads")
+
+
+def test_halves_could_share_products_too(in_clusters, monkeypatch):
+    """By the tensor cores, for which the planner has larger blocks instead."""
+    monkeypatch.setattr(tilings._Part, "clusters", property(lambda part: tilings.CLUSTERS if part.backward else ()))
+    in_clusters(2)
+    case = Case("lstm", T=3, B=2, hidden=(24,), dtype="float16")
+    assert [(launch.tile.math, launch.tile.cluster) for launch in launches_of(case)] == [("mma", 1), ("mma", 2)]
+    assert_close(case, trained(case), make_problem(case).expected())
+
+
+@pytest.mark.parametrize(
+    "case",
+    (Case("lstm", T=2, B=2, hidden=(5, 6), proj_size=3), Case("gru_reset_before", T=2, B=2, hidden=(9,))),
+    ids=str,
+)
+def test_what_exchanges_something_within_a_step_is_not_in_clusters(in_clusters, case):
+    in_clusters(2)
+    assert {launch.tile.cluster for launch in launches_of(case)} == {1}
 
 
 # ------------------------------------------------------------------------------------------------- wrong ones are found

@@ -140,7 +140,7 @@ class Recorder(watching.Watcher):
     def _name(self, number, row, layer, direction):
         """What a lane is called."""
         arrow = ("", f" {'→←'[direction]}")[self._directions > 1]
-        units = f"units {row[BLOCK.unit]}–{row[BLOCK.unit] + row[BLOCK.units] - 1}"
+        units = f"units {row[BLOCK.unit]}–{row[BLOCK.unit] + row[BLOCK.units] - 1}" if row[BLOCK.units] else "no units"
         part = f", sequences {row[BLOCK.sequence]}–{row[BLOCK.end] - 1}" if self._planned.slices > 1 else ""
         return f"block {self._first_block + number}: layer {layer}{arrow}, {units}{part}"
 

@@ -3,11 +3,11 @@
 An estimate is of one step: bytes over bandwidth, multiply-adds over rate, sums and the exchange. The numbers that it is
 made of, and the records that those are from, are in `numbarnn.schedules.calibration`.
 
-Clusters of C blocks that share their units and split the columns (`kernels.persistent.cluster`) each read a C-th of
-what is exchanged, and add C partial sums through each other's shared memory, which is a barrier of the cluster a turn.
-Forward, where the partial sums of all gates would be added, they were estimated to lose everywhere, and are not built.
-Backward pairs spare 6 to 11 % of training where LSTM has H = 1024: in halves larger blocks spare that without them
-(`tilings.MIXED_GAIN`), in float32 nothing else does. Of clusters of 4 an H200 holds 31, too few for 128 blocks.
+The C blocks of a cluster (`kernels.persistent.cluster`) each read a C-th of what is exchanged, and spend a barrier of
+the cluster in each turn, 0.5 µs as measured alone. Estimated for training LSTM in float32 on an H200, pairs spare 4 %
+where H = 512 and 6 to 7 % where H = 1024; nobody has timed any. Clusters of 4 would spare more, but an H200 holds 31 of
+them with a block on each SM, too few for 128 blocks. In halves larger blocks spare as much (`tilings.MIXED_GAIN`).
+Forward, where the partial sums of all gates would be exchanged, clusters were estimated to lose everywhere.
 """
 
 from dataclasses import dataclass

@@ -265,9 +265,10 @@ class Grid:
     def _of_cluster(self, address, mask):
         """(the block of the launch, the address in its shared memory) of what `in_block` gave."""
         number = (address >> np.uint64(24)).astype(np.int64) - 1
-        block = np.where(mask, self.block_of // self.cluster * self.cluster + number, self.block_of)
-        ended = ~self.alive.reshape(self.num_blocks, -1).any(axis=1)[block]
-        if (mask & (ended | (number >= self.cluster))).any():
+        inside = (number >= 0) & (number < self.cluster)
+        block = self.block_of // self.cluster * self.cluster + np.where(inside, number, 0)
+        runs = self.alive.reshape(self.num_blocks, -1).any(axis=1)[block]
+        if (mask & ~(inside & runs)).any():
             raise DeviceError(f"{self.kernel.entry[:80]}: stores to a block that has ended, or is not of the cluster")
         return block, address & np.uint64(0xFFFFFF)
 
