@@ -121,7 +121,7 @@ def check_weights(network, weights):
     if others := [f"{part.name} {one.dtype}" for one, part in pairs if one.dtype != first]:
         raise ValueError(
             f"weights must be of one dtype, that of {network.parts[0].name}, {first}, but have {', '.join(others)}: "
-            f"convert the module, .to({first})"
+            f"convert all of them, or the module, .to({first})"
         )
 
 
