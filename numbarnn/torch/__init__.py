@@ -16,6 +16,7 @@ What differs from torch.nn's modules:
 - Parametrized weights are read once per call, by torch.nn's modules more often. Where every reading changes them, as
   with `spectral_norm` in training, results differ a little (in the sixth digit).
 - Second derivatives (`create_graph=True`) are refused when they are asked for, as are derivatives in forward mode.
+  `torch.func`'s derivatives within a function that `torch.compile` reads end its graph.
 - A packed input ends the graph of `torch.compile`, as with torch.nn's modules: `lengths` in its place does not.
 - `torch.jit.script` cannot read the modules, and `torch.onnx.export` has no operator for them: `restore` goes back to
   torch.nn's. `torch.jit.trace`, `torch.compile` and `torch.export` see a call as one operator; who loads such a

@@ -111,11 +111,18 @@ def gathered(network, weights):
 
 
 def check_weights(network, weights):
-    """Raise ValueError unless these are all parameters, or all in one flat tensor."""
+    """Raise ValueError unless these are all parameters, or all in one flat tensor, and of one dtype: joined they would
+    have another one, which the engine would read as the first's."""
     shapes, expected = [tuple(one.shape) for one in weights], [part.shape for part in network.parts]
     if shapes not in (expected, [(network.size,)]):
         names = ", ".join(f"{part.name} {part.shape}" for part in network.parts)
         raise ValueError(f"weights must be {names}, or one flat tensor ({network.size},), but have shapes {shapes}")
+    first, pairs = weights[0].dtype, zip(weights, network.parts, strict=False)
+    if others := [f"{part.name} {one.dtype}" for one, part in pairs if one.dtype != first]:
+        raise ValueError(
+            f"weights must be of one dtype, that of {network.parts[0].name}, {first}, but have {', '.join(others)}: "
+            f"convert all of them, or the module, .to({first})"
+        )
 
 
 def gradients_of(network, weights, dw, needed):

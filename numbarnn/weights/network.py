@@ -87,6 +87,8 @@ def host(value, name):
     """`value` as a NumPy array: a tensor of a framework is detached and copied to the host."""
     if isinstance(value, np.ndarray):
         return value
+    if getattr(value, "is_meta", False):
+        raise ValueError(f"{name} is a tensor on device 'meta', which has no numbers: load them before")
     if hasattr(value, "detach"):  # PyTorch's; NumPy cannot take its bfloat16, which float32 holds exactly
         value = value.detach().cpu()
         half = "bfloat16" in str(value.dtype)

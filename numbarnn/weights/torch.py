@@ -5,7 +5,7 @@ with `detach`.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from numbarnn.weights.network import agreed, infer, named, refuse, type_name, with_both_biases, with_input_matrix
 
@@ -76,8 +76,11 @@ def read_cells(sources, cell=None):
 
     Arguments and errors are those of `numbarnn.convert.from_torch_cells`.
     """
-    if isinstance(sources, Mapping) or hasattr(sources, "state_dict") or not sources:
-        raise TypeError("cells must be a list with one state dict or module per layer (or a pair, for two directions)")
+    if not isinstance(sources, Sequence) or isinstance(sources, str) or not sources:
+        raise TypeError(
+            "source must be a list with one state dict or module per layer (or a pair, for two directions), not "
+            + ("an empty one" if isinstance(sources, list | tuple) else f"a {type(sources).__name__}")
+        )
     stack = [entry if isinstance(entry, tuple | list) else (entry,) for entry in sources]
     if len({len(pair) for pair in stack}) > 1 or len(stack[0]) not in (1, 2):
         raise ValueError(f"every layer must have the same 1 or 2 directions, but they have {[len(p) for p in stack]}")

@@ -13,6 +13,7 @@ from numbarnn.passes.backward import BackwardPass
 from numbarnn.passes.checkpoints import CheckpointedForward
 from numbarnn.passes.forward import ForwardPass
 from numbarnn.schedules import Problem
+from numbarnn.schedules.persistent import tilings
 
 TABLES = {"forward": ForwardPass.table, "backward": BackwardPass.table, "checkpoints": CheckpointedForward.table}
 
@@ -41,6 +42,16 @@ def test_shapes_of_a_problem():
     backward = shapes(TABLES["backward"], problem(hidden_sizes=(6, 6)))
     assert backward["dh", None] == (4, 3, 6) and backward["dx", 1] == (5, 3, 12) and backward["dx", 0] == (5, 3, 4)
     assert backward["dw", None] == (numbarnn.LSTM(4, 6, 2, bidirectional=True, device="cpu").weights.size,)
+
+
+@pytest.mark.parametrize("table", ("forward", "backward"))
+@pytest.mark.parametrize("dtype, words", [("float32", 1), ("float64", 2), ("float16", 1)])
+def test_every_block_of_a_persistent_kernel_has_its_words_of_sums(table, dtype, words):
+    """However few units the planner gives to blocks: a block beyond the buffer would write into another one."""
+    case = problem(library.layer_norm_lstm, dtype=dtype, hidden_sizes=(33, 33), checkpoint_every=0)
+    blocks = -(-33 // min(tilings.UNITS))
+    slots, sums, batch, *rest = shapes(TABLES[table], case)["words", (1, 1)]
+    assert (slots, sums, batch) == (2, case.cell.num_sums, 3) and np.prod(rest) >= blocks * words
 
 
 def problems():

@@ -250,3 +250,28 @@ def test_parameters_by_the_equations_names():
     with pytest.raises(TypeError, match="sets no gradient"):
         module.named.grad["l0.R.f"] = 1
     assert nrt.GRUCell(3, 4).named["R.n"].shape == (4, 4)
+
+
+@pytest.mark.parametrize("first", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("make", [nrt.LSTM, nrt.LSTMCell], ids=["layers", "cell"])
+def test_parameters_of_several_dtypes_are_refused(make, first):
+    """One of float64 among others made all of them float64, which the engine read as the numbers of another dtype."""
+    module, x = make(3, 4, dtype=first), torch.randn(2, 3, dtype=first)
+    x = x if make is nrt.LSTMCell else x[None]
+    name = next(name for name, _ in module.named_parameters() if name.startswith("weight_hh"))
+    message = rf"one dtype, that of weight_ih_l0, {first}, but have weight_hh_l0 torch.float64: .* \.to\({first}\)"
+    for change in (
+        lambda given: setattr(module.get_parameter(name), "data", given),
+        lambda given: setattr(module, name, torch.nn.Parameter(given)),
+    ):
+        module(x)
+        change(module.get_parameter(name).detach().double())
+        for _ in range(2):
+            with pytest.raises(ValueError, match=message):
+                module(x)
+        with torch.no_grad(), pytest.raises(ValueError, match=message):
+            module(x)
+        module.to(first)
+    expected = make(3, 4, dtype=first)
+    expected.load_state_dict(module.state_dict())
+    torch.testing.assert_close(module(x)[0], expected(x)[0])

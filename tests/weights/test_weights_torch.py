@@ -258,14 +258,25 @@ def test_cells_there_and_back(cell, hidden, D):
     assert_same_layer(convert.from_torch_cells(states, cell, device="cpu"), layer)
 
 
+def test_modules_without_numbers_are_refused():
+    with pytest.raises(ValueError, match=r"\['weight_ih_l0'\] is a tensor on device 'meta', which has no numbers"):
+        convert.from_torch(torch.nn.GRU(4, 5, device="meta"))
+
+
 def test_cells_that_are_no_stack():
     lstm, gru = cell_module("lstm", 4), cell_module("gru", 5)
     with pytest.raises(ValueError, match=r"cells must be of one kind, but are \['gru', 'lstm'\]"):
         convert.from_torch_cells([lstm, gru])
     with pytest.raises(ValueError, match=r"weight_ih_l1 has shape \(20, 4\), expected \(20, 5\)"):
         convert.from_torch_cells([lstm, lstm])
-    with pytest.raises(TypeError, match="cells must be a list with one state dict or module per layer"):
-        convert.from_torch_cells(lstm)
+    for source, kind in (
+        (lstm, "a LSTMCell"),
+        (torch.nn.ModuleList([lstm]), "a ModuleList"),
+        (3, "a int"),
+        ([], "an empty"),
+    ):
+        with pytest.raises(TypeError, match=f"source must be a list with one state dict or module per .*, not {kind}"):
+            convert.from_torch_cells(source)
     with pytest.raises(TypeError, match=r"cells\[1\] must be a torch.nn.LSTMCell, GRUCell, RNNCell, not torch.*Linear"):
         convert.from_torch_cells([lstm, torch.nn.Linear(2, 2)])
     with pytest.raises(ValueError, match=r"the same 1 or 2 directions, but they have \[1, 2\]"):
