@@ -28,11 +28,8 @@ def engine():
     return engines.get("cuda")
 
 
-@pytest.mark.parametrize("case", [
-    Case("lstm", T=2, B=2, hidden=(32,), proj_size=8),
-    Case("gru_reset_before", T=2, B=2, hidden=(32,)),
-], ids=str)  # fmt: skip
-def test_auto_takes_what_persistent_refuses(case):
+def test_auto_takes_what_persistent_refuses():
+    case = Case("projected_lstm", T=2, B=2, hidden=(4,), proj_size=8)
     problem = make_problem(case)
     with pytest.raises(RuntimeError, match="schedule 'persistent'"):
         infer(problem.layer("cuda", schedule="persistent"), problem)

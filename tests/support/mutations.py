@@ -211,7 +211,7 @@ MUTATIONS = {
         "tests/engines/test_panels.py -k numpys",
     ),
     "cpu_second_chain_overwrites": Mutation(
-        "numbarnn/engines/cpu/vectors.py",
+        "numbarnn/engines/cpu/packed_tile.py",
         "builder.or_(add, builder.not_(begins))",
         "add",
         "tests/engines/test_panels.py -k numpys",

@@ -11,9 +11,10 @@ from numbarnn.bench.cases.sequences import half_lengths
 from numbarnn.common import precision
 from numbarnn.compile.types import from_dtype
 from numbarnn.engines.cpu.calls import address
+from numbarnn.engines.cpu.packed_tile import packed_tile
 from numbarnn.engines.cpu.records import Product, by_address, job_at, product_at
 from numbarnn.engines.cpu.thread_pool import ThreadPool
-from numbarnn.engines.cpu.vectors import MOST_ROWS, numbers_at, packed_tile, panel_width
+from numbarnn.engines.cpu.vectors import MOST_ROWS, numbers_at, panel_width
 
 TERMS = 128  # of each sum: rows and panel stay in the first cache
 TILES = 4000  # in one call, which takes a millisecond or less

@@ -9,18 +9,9 @@ import numpy as np
 
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.moves import copy_panel_term, copy_tile_term, fetch, transpose_half, transpose_square
+from numbarnn.engines.cpu.packed_tile import UNROLLED, packed_tile
 from numbarnn.engines.cpu.records import by_address, product_at
-from numbarnn.engines.cpu.vectors import (
-    LINE,
-    MOST_ROWS,
-    UNROLLED,
-    VECTOR_BYTES,
-    bytes_of,
-    numbers_at,
-    own_bytes,
-    packed_tile,
-    tile_product,
-)
+from numbarnn.engines.cpu.vectors import LINE, MOST_ROWS, VECTOR_BYTES, bytes_of, numbers_at, own_bytes, tile_product
 
 PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
 # The same of a wide one. A product of few rows takes as long as reading the panels does: one panel has too few sums to
