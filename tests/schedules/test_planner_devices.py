@@ -129,11 +129,11 @@ def test_blocks_share_products_where_both_models_say_that_it_is_worth_it(monkeyp
     for cell, hidden, batch in product(found, (512, 1024, 2048), (16, 64)):
         for dtype, backward in (("float32", False), ("float32", True), ("float16", True)):
             problem = problem_of(cell, dtype, (hidden,), batch, 100)
-            monkeypatch.setattr(tilings, "CLUSTERS", ())
-            other = replace(problem, profile=replace(problem.profile, name="a device without clusters"))
-            (alone,) = planner.plan_launches(other, other.profile, backward)
-            monkeypatch.undo()
-            (launch,) = check_launches(problem, backward)
+            (alone,) = check_launches(problem, backward)
+            with monkeypatch.context() as asked:
+                asked.setattr(tilings, "CLUSTERS", (2, 4))
+                problem = replace(problem, profile=replace(problem.profile, name="a device that takes clusters"))
+                (launch,) = check_launches(problem, backward)
             tile, size = launch.tile, launch.tile.cluster
             if size == 1:
                 assert launch == alone and "clusters" not in launch.details
@@ -154,9 +154,11 @@ def test_blocks_share_products_where_both_models_say_that_it_is_worth_it(monkeyp
 
 
 @pytest.mark.parametrize("cell", ("lstm", "gru"))
-def test_older_devices_have_no_clusters(cell):
+def test_older_devices_have_no_clusters(cell, monkeypatch):
+    monkeypatch.setattr(tilings, "CLUSTERS", (2, 4))
     for hidden, batch in product((512, 768, 1024), (16, 64)):
         problem = problem_of(cell, "float32", (hidden,), batch, 100, "a100")
+        problem = replace(problem, profile=replace(problem.profile, name="an older device"))
         assert {launch.tile.cluster for launch in check_launches(problem, True)} == {1}
 
 
@@ -166,9 +168,9 @@ def test_how_many_clusters_devices_hold():
     assert [a100.clusters(size) for size in (1, 2, 4)] == [108, 0, 0]
 
 
-def test_the_environment_may_forbid_clusters():
+def test_the_environment_asks_for_clusters():
     code = "from numbarnn.schedules.persistent import tilings; print(tilings.CLUSTERS)"
-    assert tilings.CLUSTERS == (2, 4) and in_child(code, NUMBARNN_CLUSTERS="0").strip() == "()"
+    assert in_child(code, NUMBARNN_CLUSTERS="1").strip() == "(2, 4)" and in_child(code).strip() == "()"
 
 
 @pytest.mark.parametrize("backward", BOTH_PASSES)

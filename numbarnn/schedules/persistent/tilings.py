@@ -27,8 +27,8 @@ SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same unit
 # such steps. No device has been asked.
 MIXED_GAIN = 0.12
 # Blocks of a cluster that share products backward, on compute capability 9.0 and later, and what that must spare of a
-# step's time likewise. With NUMBARNN_CLUSTERS=0 in the environment no blocks do.
-CLUSTERS, CLUSTER_GAIN = () if os.environ.get("NUMBARNN_CLUSTERS") == "0" else (2, 4), 0.03
+# step's time likewise. Only with NUMBARNN_CLUSTERS=1 in the environment, until a device has run them.
+CLUSTERS, CLUSTER_GAIN = (2, 4) if os.environ.get("NUMBARNN_CLUSTERS") == "1" else (), 0.03
 MAX_PARAMETER_BYTES = 4096  # of a kernel launch
 STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
 # Where numbers are split in two, whose parts take registers too: most warps, most rows with 8 and with 16 sequences at
