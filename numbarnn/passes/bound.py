@@ -240,10 +240,12 @@ class BoundForward(_Bound):
     def _bind_backward(self, how, space, given):
         """A `BoundBackward` like that, which keeps no array of this call's caller; or None."""
         h = self.work.last_h
-        if self.in_place:
-            self.work.last_h = self._last_h
-        bound = BoundBackward(self.work, how, space, given, self._arrays, self.in_place)
-        self.work.last_h = h
+        try:
+            if self.in_place:
+                self.work.last_h = self._last_h
+            bound = BoundBackward(self.work, how, space, given, self._arrays, self.in_place)
+        finally:
+            self.work.last_h = h
         return bound if bound.in_place == self.in_place else None
 
 

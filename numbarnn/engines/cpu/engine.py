@@ -306,7 +306,7 @@ class CpuEngine(HostEngine):
 
     def _steps(self, loop, buffers, call, pack_panel, x=None):
         """A `joined.Steps`: the function f(first, last) that calls a compiled loop."""
-        p, dtype, kept, own = buffers.parameters, buffers.states.h.dtype, [buffers], {}  # what must live as long
+        p, dtype, kept = buffers.parameters, buffers.states.h.dtype, [buffers]  # what must live as long
         threads = self._share_steps(call, p, x)
 
         def scratch(shape):
@@ -318,13 +318,13 @@ class CpuEngine(HostEngine):
             call.settings = address(kept[-1])
         if buffers.options.chances is not None:
             call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
-        call.panel_row = panels.PANEL_ROW
+        call.panel_row, own_panels = panels.PANEL_ROW, {}
         if buffers.of_segment or call.steps * call.batch >= PACKED_FROM:
             if call.batch <= panels.FEW_ROWS:
                 call.panel_row = panels.WIDE_ROW
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)
-            own = self._lend_panels(call, p, kept)
+            own_panels = self._lend_panels(call, p, kept)
         else:
             by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
             call.product = self._function(by_lines, dtype)
@@ -340,7 +340,7 @@ class CpuEngine(HostEngine):
             call.zeros = scratch((max(1, call.private) * call.hidden,))
             kept[-1][...] = 0
         function = self._function(loop, dtype)
-        return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept, own)
+        return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept, own_panels)
 
     def _lend_panels(self, call, parameters, kept):
         """Places for packed weights into a `Call`; those of inference know what an earlier call left there. Returns

@@ -149,10 +149,10 @@ def _taken_panels(parts):
             records.setdefault(one.kept.func, []).append(one.what)
     found = []
     for loop, own in records.items():
-        large = [field for field, array in loop.panels.items() if array.nbytes >= LARGE_PANELS]
-        for field in large:
-            array = loop.panels.pop(field)
-            found.append((array.shape, array.dtype, field, own))
+        for field, array in [*loop.panels.items()]:
+            if array.nbytes >= LARGE_PANELS:
+                del loop.panels[field]
+                found.append((array.shape, array.dtype, field, own))
     return found
 
 
@@ -181,6 +181,7 @@ def join(functions, function_of_copies, empty):
 
     Args:
         functions: without arguments. function_of_copies: f(dtype), the address of `copy_rows`.
+        empty: f(shape, dtype) allocates memory.
     """
     joined, parts = [], []  # parts: of the last functions, which are not in `joined` yet
     for function in functions:
