@@ -14,8 +14,8 @@ Where blocks exchange something within the step, it multiplies until it stores t
     first store ... last look         it exchanges sums over units, or what a further product or a projection multiplies
     last look ... next first store    it multiplies that; sums over units it has added up by then
 
-For whom it waits in adding up is not told. These do not overlap: by barriers a block's threads look only when all have
-stored, and store only when all have looked.
+For whom it waits in adding up is not told. These do not overlap: barriers stand between them. Within an exchange some
+warps of a block may look while others still store.
 """
 
 import inspect
@@ -32,7 +32,7 @@ from numbarnn.cuda import simulator, watching
 from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, STAGE, WARP
 from numbarnn.schedules.persistent.schedule import SCHEDULE
 
-SUMS = -1
+SUMS = -1  # beside the kinds of products
 KERNELS = ("persistent_forward_kernel", "persistent_backward_kernel")
 STALLED_PATIENCE = 30  # turns of each thread in vain, after which a run that is meant to stall is over
 
