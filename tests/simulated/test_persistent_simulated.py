@@ -74,6 +74,7 @@ def cases():
     yield Case("rnn_tanh", T=3, B=17, hidden=(9,))  # more sequences than are multiplied at once
     yield pytest.param(Case("lstm", T=2, B=17, hidden=(5, 5)), marks=full)
     yield Case("rnn_tanh", T=3, B=1, hidden=(24,))  # two warps share a product
+    yield Case("rnn_tanh", T=2, B=1, hidden=(17,))  # one of them a single column
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=str)
