@@ -9,8 +9,7 @@ from numbarnn.compile import cgutils, types
 from numbarnn.compile.calls import intrinsic
 from numbarnn.engines.cpu.vectors import INT, LINE, VECTOR_BYTES, Vectors, own_memory
 
-# Terms that are multiplied one after another, without a branch between, while one line of the next
-# panel is fetched.
+# Terms that are multiplied one after another, without a branch between, while one line of the next panel is fetched.
 UNROLLED = 2 if VECTOR_BYTES == 64 else 4
 
 
