@@ -233,7 +233,7 @@ def test_after_a_late_call_threads_are_not_asked_for_a_while(monkeypatch):
     monkeypatch.setattr(joined, "monotonic", lambda: now)
     pause = thread_pool.Pause()
     pool = SimpleNamespace(run=run, pause=pause)
-    steps = joined.Steps(pool, 4, 0, 2, Call(pieces=4), ())
+    steps = joined.Steps(pool, 4, 0, 2, Call(pieces=4), (), {})
     late = joined.LATE
     for count, seconds in ((2, 2 * late), (1, late), (20, 20 * late), (1, 3 * late)):  # the last one is late
         call(count, seconds)
