@@ -10,6 +10,7 @@ LARGE_KINDS = 4  # of such calls that are kept bound, as their buffers are large
 NEVER = ()  # in place of passes: such calls cannot be bound
 KINDS = 32  # of calls that are kept bound
 KEPT = 4  # bound passes of one kind that are kept: as many calls run at the same time, or wait for their backward
+LARGE_KEPT = 1  # the same of larger calls
 
 
 def is_small(problem):
@@ -40,9 +41,16 @@ def _differs(problem):
 
 class Free(list):
     """The bound passes of a kind that nobody uses now. They refer to it weakly: there is no circle, so that a layer's
-    bound passes are freed with it, and not only when Python's collector comes."""
+    bound passes are freed with it, and not only when Python's collector comes.
 
-    __slots__ = ("__weakref__",)
+    Args:
+        most: how many are kept.
+    """
+
+    __slots__ = ("__weakref__", "_most")
+
+    def __init__(self, most):
+        self._most = most
 
     def take(self, weights):
         """One with these weights, or None; at once, so that two threads do not get the same."""
@@ -62,13 +70,13 @@ class Free(list):
         if bound.work.flat is not weights:
             return None
         results = bound.repeat(x, h, c)
-        if len(self) < KEPT:
+        if len(self) < self._most:
             self.append(bound)
         return results
 
     def put(self, bound):
         """Give one back."""
-        if len(self) < KEPT:
+        if len(self) < self._most:
             self.append(bound)
 
 
@@ -114,7 +122,7 @@ class BoundPasses:
         if kind not in self._free:
             if len(self._free) >= KINDS:
                 self._free = {}
-            self._free[kind] = None if plan.concurrent or not is_small(problem) else Free()
+            self._free[kind] = None if plan.concurrent or not is_small(problem) else Free(KEPT)
         free = self._free.get(kind)  # None too if another thread has just cleared them
         if free is None:
             return None
@@ -129,7 +137,7 @@ class BoundPasses:
             return None
         free = self._large.get(kind)
         if free is None:
-            free = self._large[kind] = Free()
+            free = self._large[kind] = Free(LARGE_KEPT)
         if free is NEVER:
             return None
         bound = BoundForward(call, plan, *states, free, in_place=True)

@@ -285,7 +285,7 @@ def test_schedules_nest():
 
 
 def test_without_greenlet_the_engine_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    monkeypatch.setattr(install, "find_spec", lambda name: None)
     assert install.command("sim") in engines.why_not("sim")
     with pytest.raises(RuntimeError, match=r'device \'sim\' cannot be used: greenlet .*\[sim\]"'):
         engines.get("sim")
