@@ -210,6 +210,19 @@ def test_plans_are_right(cell, dtype, part):
     schedule.plan_weights(problem).check()
 
 
+@pytest.mark.parametrize("directions", (1, 2))
+@pytest.mark.parametrize("schedule", ("persistent", "wavefront"))
+def test_gradients_of_weights_delay_no_steps(schedule, directions):
+    """However long their products take, launches, steps and gradients of layers' inputs begin as early as without."""
+    problem = replace(problem_of("lstm", "float32", (512,) * 3, 64, 40), directions=directions)
+    plan, others = choose(schedule).plan_backward(problem, True, True), []
+    assert plan.concurrent and sum(task.has_steps for task in plan.tasks) >= 3
+    for cost in (0, 1000):
+        spans = plan.timeline(lambda task, cost=cost: cost if task.kind == "weights" else 1)
+        others.append({task: start for task, start, _ in spans if task.kind != "weights"})
+    assert others[0] == others[1]
+
+
 @pytest.mark.parametrize("cell", (GENERAL["light"], UNEVEN["fewer"], UNEVEN["more"]), ids=lambda cell: cell.name)
 def test_a_block_has_the_rows_of_its_largest_matrix(cell):
     """Forward, per unit; alone a layer has none of W. Its biases are those that there are."""
