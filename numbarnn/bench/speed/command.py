@@ -20,7 +20,7 @@ from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, Shape,
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import made_again, torch
 from numbarnn.bench.peers.torch_peer import torch_tf32
-from numbarnn.bench.speed import speed_table, stream, timing, usage
+from numbarnn.bench.speed import beside, speed_table, stream, timing, usage
 from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up, said
 from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn, ratios, times
 from numbarnn.bench.speed.speed_table import milliseconds
@@ -30,6 +30,7 @@ from numbarnn.engines.cpu import openblas
 from numbarnn.schedules import SCHEDULES
 
 ROUNDS = {"cpu": 7, "cuda": 5}
+THREADS_PER_CORE = 4  # at most: of many more, each waits for others that have no core
 QUICK, QUICK_ROUNDS = "quick", 5
 USUAL_CELLS = ["lstm", "gru"]
 
@@ -77,6 +78,9 @@ def add_arguments(parser):
     about = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
     about += "shapes with T=1, by default those of the set stream"
     parser.add_argument("--stream", action="store_true", help=about)
+    about = "times of numbarnn alone while so many processes keep the processors busy, on one thread and on all: "
+    about += "nobody's thread may be waited for; such as 0,1,2,4"
+    parser.add_argument("--beside", type=beside.counts, metavar="K[,...]", help=about)
     about = (
         "also torch.compile: PyTorch's cells for one step, in a loop over time; it compiles for ten seconds or more "
     )
@@ -126,6 +130,8 @@ def run(args):
         args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
     problems = problems_of(args)
     where = set_up(args)
+    if args.beside:
+        return beside.run(args, problems, where)
     if where.device == "cpu" and not peers.installed("onnx", "onnxruntime"):
         report.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
     todo = [
@@ -172,8 +178,13 @@ def set_up(args):
         os.environ.pop("OPENBLAS_CORETYPE", None)
     elif args.openblas_core is not None:  # OpenBLAS reads it when the CPU engine loads it
         os.environ["OPENBLAS_CORETYPE"] = args.openblas_core
-    device = choose_device(args.device) if peers.installed("torch") else "cpu"
-    where = timing.Machine(device, args.threads or info.core_count(), args.rounds or ROUNDS[device])
+    cores, device = info.core_count(), choose_device(args.device) if peers.installed("torch") else "cpu"
+    if args.threads and args.threads > (most := THREADS_PER_CORE * cores):
+        raise report.CannotRun(
+            f"--threads {args.threads}: this process may use {cores} cores, where so many would wait for each other "
+            f"without end: take at most {most}"
+        )
+    where = timing.Machine(device, args.threads or cores, args.rounds or ROUNDS[device])
     if peers.installed("torch"):
         torch.set_num_threads(where.threads)  # onnxruntime takes it per session
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # float32 that is float32
