@@ -19,15 +19,20 @@ from numbarnn.engines.cpu.records import Call, Copy, Step, by_address, copy_at, 
 from numbarnn.engines.cpu.vectors import numbers_at
 
 LATE = 0.001  # seconds by which a call is late that had to wait for a thread with a piece, but without a processor
+SLICE = 0.02  # seconds: a thread that has lost its processor has it again long before
 LARGE_PANELS = 1 << 21  # bytes of panels that are lent for each run
 LONGER = 1.02  # times as long at most becomes with a call what is the best time, as machines become slower too
 
 
 class _Pace:
-    """Calls whose threads take pieces, on fewer threads while one of these would come late (`thread_pool.Pause`)."""
+    """Calls whose threads take pieces, on fewer threads while one of these would come late (`thread_pool.Pause`).
 
-    def __init__(self, pause):
-        self._pause, self._best = pause, inf  # seconds for a step
+    Args:
+        pause: the thread pool's. longest: seconds that calls take at most which may be late.
+    """
+
+    def __init__(self, pause, longest):
+        self._pause, self._longest, self._best = pause, longest, inf  # best: seconds for a step
 
     def run(self, run, threads, steps):
         """Call run(threads), or run(1), which does so many steps."""
@@ -40,7 +45,7 @@ class _Pace:
         if seconds < best:
             best = seconds
         self._best = best / steps
-        if (late := seconds > 1.5 * best + LATE) or pause.seconds:
+        if (late := seconds > 1.5 * best + LATE and best < self._longest) or pause.seconds:
             pause.after(begin, end, late)
 
 
@@ -55,19 +60,22 @@ class Steps:
     def __init__(self, thread_pool, item, function, threads, call, kept, panels):
         self.thread_pool, self.item, self.function, self.threads = thread_pool, item, function, threads
         self.call, self.kept, self.panels = call, kept, panels
-        self._pace = _Pace(thread_pool.pause)
+        self._pace = _Pace(thread_pool.pause, self.longest_late)
 
     @property
-    def is_paced(self):
-        """Whether threads wait for those that come late."""
-        return self.threads > 1 and not self.call.by_rows and self.call.pieces > 0
+    def longest_late(self):
+        """Seconds that it takes at most where it matters that a thread comes late: 0 if none waits for it. Threads that
+        share units wait in each step, those that share sequences once."""
+        if self.threads == 1 or self.call.pieces == 0:
+            return 0
+        return SLICE if self.call.by_rows else inf
 
     def __call__(self, first, last):
         call = self.call
         call.first, call.last = first, last
         waits = call.pieces == 0
         run = partial(self.thread_pool.run, self.item, self.function, what=addressof(call), waits=waits)
-        if self.is_paced:
+        if self.longest_late:
             self._pace.run(run, self.threads, max(1, last - first))
         else:
             run(self.threads)
@@ -119,7 +127,8 @@ class _Together:
         pool, self._threads = loops[0].thread_pool, max(one.threads for one in parts)
         self._run = partial(pool.run_all, parts[0].item, addressof(self._steps), len(parts))
         self._count = sum(max(1, one.what.last - one.what.first) for one in parts if isinstance(one.what, Call))
-        self._pace = _Pace(pool.pause) if any(loop.is_paced for loop in loops) else None
+        longest = max(loop.longest_late for loop in loops)
+        self._pace = _Pace(pool.pause, longest) if longest else None
         self._empty, self._panels = empty, _taken_panels(parts)
 
     def __call__(self):

@@ -151,7 +151,7 @@ class Pause:
         end: until this time; seconds of a clock. seconds: how long the last one was; less with each call in time.
     """
 
-    SHORTEST, LONGEST = 0.002, 0.032
+    SHORTEST, LONGEST = 0.002, 0.128
 
     def __init__(self):
         self.end, self.seconds = 0.0, 0.0
