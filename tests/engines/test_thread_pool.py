@@ -216,8 +216,10 @@ def test_fewer_threads_from_now_on_count_for_calls_that_wait_for_their_turn(left
     assert what[8:].tolist() == [*[5, *[0] * 7] * left, *[0] * (64 - 8 * left)]
 
 
-def test_after_a_late_call_threads_are_not_asked_for_a_while(monkeypatch):
-    """A thread that has a piece and no processor is waited for; so would the next calls."""
+@pytest.mark.parametrize("by_rows", (0, 1))
+def test_after_a_late_call_threads_are_not_asked_for_a_while(monkeypatch, by_rows):
+    """A thread that has a piece and no processor is waited for; so would the next calls. Of long calls that are little
+    if threads share sequences."""
     now, used, takes = 100.0, [], 0.0
 
     def run(item, function, threads, what, waits):
@@ -233,7 +235,7 @@ def test_after_a_late_call_threads_are_not_asked_for_a_while(monkeypatch):
     monkeypatch.setattr(joined, "monotonic", lambda: now)
     pause = thread_pool.Pause()
     pool = SimpleNamespace(run=run, pause=pause)
-    steps = joined.Steps(pool, 4, 0, 2, Call(pieces=4), (), {})
+    steps = joined.Steps(pool, 4, 0, 2, Call(pieces=4, by_rows=by_rows), (), {})
     late = joined.LATE
     for count, seconds in ((2, 2 * late), (1, late), (20, 20 * late), (1, 3 * late)):  # the last one is late
         call(count, seconds)
@@ -250,6 +252,11 @@ def test_after_a_late_call_threads_are_not_asked_for_a_while(monkeypatch):
         call(1, late)
     call(1, 3 * late)
     assert pause.end == now + pause.SHORTEST
+
+    now, steps = pause.end, joined.Steps(pool, 4, 0, 2, Call(pieces=4, by_rows=by_rows), (), {})
+    call(1, 2 * joined.SLICE)
+    call(1, 9 * joined.SLICE)
+    assert (pause.end > now) != by_rows
 
 
 @pytest.mark.skipif(not atomics.SLEEPS, reason="threads sleep at barriers on Linux only")
