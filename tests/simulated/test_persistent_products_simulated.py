@@ -8,20 +8,22 @@ from functools import partial
 import pytest
 from numba import cuda
 from persistent_setup import few_threads
-from test_persistent_mutants import LIVELOCK, WRONG, replaced, symptom_of, written_anew
+from test_persistent_mutants import LIVELOCK, WRONG, replaced
 from test_persistent_simulated import check
-from within_step import check_silence, check_wrong_table, mutants_of_late_warps
+from within_step import (
+    check_leftovers,
+    check_mutant,
+    check_silence,
+    check_slices,
+    check_wrong_table,
+    mutants_of_late_warps,
+)
 
 from cases import Case
-from comparing import assert_close
 from grouped_tiles import launches_of
-from kernel_mutants import mutant
-from numbarnn import engines
-from numbarnn.cuda import ptx, simulator
+from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent import within, within_backward, within_forward
 from numbarnn.kernels.persistent.columns import STAGE
-from problems import make_problem
-from running import infer
 
 full = pytest.mark.full
 
@@ -62,11 +64,7 @@ def test_products_within_a_step_agree_with_float64(change, case, warps):
 
 
 def test_products_of_slices_of_the_batch_agree_with_float64(change):
-    """Blocks wait for those that have the same sequences."""
-    change(multiprocessors=6, SLICES=(2,))
-    case = RESET(T=3, B=10, hidden=(9,))
-    assert {launch.slices for launch in launches_of(case)} == {2}
-    check(case)
+    check_slices(change, RESET(T=3, B=10, hidden=(9,)))
 
 
 def test_blocks_multiply_their_own_head_in_each_product(change):
@@ -122,9 +120,7 @@ MUTANTS = mutants_of_late_warps(ONE) | {
 
 @pytest.mark.parametrize("case, module, factory, shows, edit", MUTANTS.values(), ids=MUTANTS)
 def test_a_wrong_product_within_a_step_is_found(change, case, module, factory, shows, edit):
-    change(warps=(4,))
-    with mutant(module, factory, written_anew(module, factory, edit)):
-        assert str(symptom_of(case)) == str(shows)
+    check_mutant(change, case, module, factory, shows, edit)
 
 
 @pytest.mark.parametrize(
@@ -143,27 +139,15 @@ def test_a_wrong_table_is_found(monkeypatch, column, by, shows):
 
 
 def test_what_an_earlier_call_multiplied_is_found(monkeypatch):
-    """Where it is not marked."""
-    engine, layer, problem = engines.get("sim"), ONE.layer("sim", schedule="persistent"), make_problem(ONE)
-    mark, first = engine.mark_unwritten, infer(layer, problem)
-
-    def left(array):
-        of_h = array.base is not None  # a part of a larger one
-        mark(array) if of_h or array.shape != (ONE.T, ONE.B, 9) else array.fill(0.5)
-
-    monkeypatch.setattr(engine, "mark_unwritten", left, raising=False)
-    with simulator.schedule(0), pytest.raises(AssertionError):
-        assert_close(ONE, infer(layer, problem), first, "inference")
+    """Where it is not marked; h is a part of a larger array."""
+    shape = ONE.T, ONE.B, 9
+    check_leftovers(monkeypatch, ONE, lambda array: array.base is None and array.shape == shape)
 
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
 def test_a_block_that_never_publishes_what_is_multiplied_is_reported(monkeypatch, backward):
-    silent_step, ptx_store, H, gates = (
-        2,
-        ptx.store,
-        9,
-        3 if backward else 1,
-    )  # of a row, of which the last is the stage's
+    silent_step, ptx_store, H = 2, ptx.store, 9
+    gates = 3 if backward else 1  # of a row, of which the last is the stage's
     time = ONE.T - 1 - silent_step if backward else silent_step
 
     def store(array, index, value):

@@ -9,21 +9,23 @@ import pytest
 from numba import cuda
 from persistent_setup import few_threads
 from test_blocks_simulated import normed_lstm
-from test_persistent_mutants import LIVELOCK, WRONG, replaced, symptom_of, written_anew
+from test_persistent_mutants import LIVELOCK, WRONG, replaced
 from test_persistent_simulated import check
-from within_step import check_silence, check_wrong_table, mutants_of_late_warps
+from within_step import (
+    check_leftovers,
+    check_mutant,
+    check_silence,
+    check_slices,
+    check_wrong_table,
+    mutants_of_late_warps,
+)
 
 import numbarnn
 from cases import Case
-from comparing import assert_close
 from grouped_tiles import launches_of
-from kernel_mutants import mutant
-from numbarnn import engines
-from numbarnn.cuda import ptx, simulator
+from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent import projection
 from numbarnn.kernels.persistent.columns import STAGE
-from problems import make_problem
-from running import infer
 
 full = pytest.mark.full
 
@@ -63,11 +65,7 @@ def test_projections_agree_with_float64(change, case, warps):
 
 
 def test_projections_of_slices_of_the_batch_agree_with_float64(change):
-    """Blocks wait for those that have the same sequences."""
-    change(multiprocessors=6, SLICES=(2,))
-    case = PROJECTED(T=3, B=10, hidden=(9,))
-    assert {launch.slices for launch in launches_of(case)} == {2}
-    check(case)
+    check_slices(change, PROJECTED(T=3, B=10, hidden=(9,)))
 
 
 @full
@@ -126,9 +124,7 @@ MUTANTS = mutants_of_late_warps(ONE) | {
 
 @pytest.mark.parametrize("case, module, factory, shows, edit", MUTANTS.values(), ids=MUTANTS)
 def test_a_wrong_projection_is_found(change, case, module, factory, shows, edit):
-    change(warps=(4,))
-    with mutant(module, factory, written_anew(module, factory, edit)):
-        assert str(symptom_of(case)) == str(shows)
+    check_mutant(change, case, module, factory, shows, edit)
 
 
 @pytest.mark.parametrize(
@@ -150,15 +146,7 @@ def test_a_wrong_table_is_found(monkeypatch, column, by, shows):
 
 def test_what_an_earlier_call_projected_is_found(monkeypatch):
     """Where it is not marked."""
-    engine, layer, problem = engines.get("sim"), ONE.layer("sim", schedule="persistent"), make_problem(ONE)
-    mark, first = engine.mark_unwritten, infer(layer, problem)
-
-    def left(array):
-        mark(array) if array.shape != (ONE.T, ONE.B, 9) else array.fill(0.5)
-
-    monkeypatch.setattr(engine, "mark_unwritten", left, raising=False)
-    with simulator.schedule(0), pytest.raises(AssertionError):
-        assert_close(ONE, infer(layer, problem), first, "inference")
+    check_leftovers(monkeypatch, ONE, lambda array: array.shape == (ONE.T, ONE.B, 9))
 
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))

@@ -10,19 +10,14 @@ from numba import cuda
 from persistent_setup import few_threads
 from test_persistent_mutants import LIVELOCK, OUTSIDE, RIGHT, WRONG, replaced, symptom_of, written_anew
 from test_persistent_simulated import check
-from within_step import check_silence
+from within_step import check_leftovers, check_silence, check_slices
 
 import numbarnn
 from cases import Case
-from comparing import assert_close
-from grouped_tiles import launches_of
 from kernel_mutants import mutant
-from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels.persistent import across, within, within_backward, within_forward
 from numbarnn.kernels.trouble import WITHIN, explain, waited
-from problems import make_problem
-from running import infer
 
 full = pytest.mark.full
 
@@ -56,10 +51,7 @@ def test_sums_over_units_agree_with_float64(case):
 
 def test_sums_of_slices_of_the_batch_agree_with_float64(small):
     """Blocks add up with those that have the same sequences."""
-    small(multiprocessors=6, SLICES=(2,))
-    case = Case("normed", T=3, B=10, hidden=(9,))
-    assert {launch.slices for launch in launches_of(case)} == {2}
-    check(case)
+    check_slices(small, Case("normed", T=3, B=10, hidden=(9,)))
 
 
 def test_more_blocks_than_lanes_add_up():
@@ -149,13 +141,7 @@ def test_even_and_odd_steps_have_places_of_their_own(places):
 
 def test_words_of_an_earlier_call_are_found(monkeypatch):
     """Where they are not marked: the steps have the same numbers."""
-    engine, layer, problem = engines.get("sim"), NORMED.layer("sim", schedule="persistent"), make_problem(NORMED)
-    mark = engine.mark_unwritten
-    first = infer(layer, problem)
-    left = lambda array: mark(array) if array.dtype != np.int64 else array.__setitem__(..., 0)  # noqa: E731
-    monkeypatch.setattr(engine, "mark_unwritten", left, raising=False)
-    with simulator.schedule(0), pytest.raises(AssertionError):
-        assert_close(NORMED, infer(layer, problem), first, "inference")
+    check_leftovers(monkeypatch, NORMED, lambda array: array.dtype == np.int64, left=0)
 
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))

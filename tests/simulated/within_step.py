@@ -1,11 +1,20 @@
 """What tests of exchanges within a step share: wrong tables, warps that are late, a block that keeps silent."""
 
+import pytest
 import test_persistent_mutants
-from test_persistent_mutants import RIGHT, WRONG, replaced, symptom_of
+from test_persistent_mutants import RIGHT, WRONG, replaced, symptom_of, written_anew
+from test_persistent_simulated import check
 
+from comparing import assert_close
+from grouped_tiles import launches_of
+from kernel_mutants import mutant
+from numbarnn import engines
+from numbarnn.cuda import simulator
 from numbarnn.kernels.persistent import within
 from numbarnn.kernels.persistent.columns import STAGE, WARP
 from numbarnn.passes import launches
+from problems import make_problem
+from running import infer
 
 BARRIER = "        cuda.syncthreads()\n        return True"
 MULTIPLIES = "        if share.stage == product:\n"
@@ -22,6 +31,30 @@ def mutants_of_late_warps(case):
             case, within, "make_multiply", WRONG, lambda source: no_barrier(late(source))
         ),
     }  # fmt: skip
+
+
+def check_slices(change, case):
+    """Blocks wait for those that have the same sequences, and agree with float64; change: see `persistent_setup`."""
+    change(multiprocessors=6, SLICES=(2,))
+    assert {launch.slices for launch in launches_of(case)} == {2}
+    check(case)
+
+
+def check_mutant(change, case, module, factory, shows, edit):
+    """How it shows that a kernel's factory has been edited so."""
+    change(warps=(4,))
+    with mutant(module, factory, written_anew(module, factory, edit)):
+        assert str(symptom_of(case)) == str(shows)
+
+
+def check_leftovers(monkeypatch, case, is_exchanged, left=0.5):
+    """What an earlier call left in arrays that is_exchanged(array) names is found, where it is not marked."""
+    engine, layer, problem = engines.get("sim"), case.layer("sim", schedule="persistent"), make_problem(case)
+    mark, first = engine.mark_unwritten, infer(layer, problem)
+    leave = lambda array: array.fill(left) if is_exchanged(array) else mark(array)  # noqa: E731
+    monkeypatch.setattr(engine, "mark_unwritten", leave, raising=False)
+    with simulator.schedule(0), pytest.raises(AssertionError):
+        assert_close(case, infer(layer, problem), first, "inference")
 
 
 def check_wrong_table(monkeypatch, case, column, by, shows):
