@@ -116,18 +116,29 @@ def profile_of(name):
 
 def problem_of(args):
     """The `numbarnn.schedules.Problem` that was asked about; ValueError where the cell cannot have these sizes."""
-    projection = checks.proj_size(args.proj_size, args.cell, args.hidden)
-    checks.recurrent_matrix(args.cell, args.hidden, projection)
     inputs, directions = args.input_size or args.hidden[0], 1 + args.bidirectional
-    layers = sizes_of_layers(args.cell.parameters, inputs, args.hidden, directions, projection)
-    widths = tuple(wide["H"] for _, wide in layers)
-    checks.larger_states(args.cell, args.hidden, widths, "linear")
-    sizes = inputs, widths, directions, args.steps, args.batch
     options = {"training": not args.inference, "dropout": args.dropout, "profile": profile_of(args.profile)}
-    options |= {"projection": projection, "bias": args.cell.bias or "double"}
-    options |= {"units": args.hidden} if widths != args.hidden else {}
-    options["checkpoint_every"] = args.checkpoint_every
-    problem = Problem("cuda", args.cell, args.dtype, *sizes, **options)
+    options |= {"checkpoint_every": args.checkpoint_every, "dtype": args.dtype}
+    sizes = args.hidden, args.steps, args.batch
+    return network_problem(args.cell, inputs, *sizes, directions, args.proj_size, **options)
+
+
+def network_problem(cell, inputs, hidden, steps, batch, directions, proj_size=0, **options):
+    """A `numbarnn.schedules.Problem` on a GPU; ValueError where the cell cannot have these sizes.
+
+    Args:
+        inputs, hidden, steps, batch, directions, proj_size: I, H of each layer, T, B, D, and P or 0. options: more of
+            the problem's.
+    """
+    projection = checks.proj_size(proj_size, cell, hidden)
+    checks.recurrent_matrix(cell, hidden, projection)
+    layers = sizes_of_layers(cell.parameters, inputs, hidden, directions, projection)
+    widths = tuple(wide["H"] for _, wide in layers)
+    checks.larger_states(cell, hidden, widths, "linear")
+    options |= {"projection": projection, "bias": cell.bias or "double"}
+    options |= {"units": hidden} if widths != hidden else {}
+    sizes = {"input_size": inputs, "hidden_sizes": widths, "directions": directions, "steps": steps, "batch": batch}
+    problem = Problem("cuda", cell, **sizes, **options)
     _ = problem.space  # says if the equations cannot have these sizes
     return problem
 

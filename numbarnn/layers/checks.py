@@ -283,11 +283,11 @@ def array(engine, value, name, shape, dtype):
         shape: one entry per axis: a size, or a str (the axis' letter) where any size of at least 1 will do.
     """
     if type(value) is engine.array_module.ndarray and value.shape == shape and value.dtype == known_dtype(dtype):
-        result = value  # right already, as most are: small calls notice the time of the rest
+        result = engine.asarray(value, name)  # right, as most are, if it is not on another GPU: the rest takes longer
     else:
         result = as_array(engine, value, name)
         if result.dtype != known_dtype(dtype) or not _fits(result.shape, shape):
-            _check_array(engine, result, name, shape, dtype)
+            _check_array(result, name, shape, dtype)
     return result if result.flags.c_contiguous else engine.array_module.ascontiguousarray(result)
 
 
@@ -301,7 +301,12 @@ def _fits(found, shape):
     return True
 
 
-def _check_array(engine, array, name, shape, dtype):
+def _check_array(array, name, shape, dtype, written=False):
+    """Raise ValueError or TypeError unless an array has the shape and dtype.
+
+    Args:
+        written: results are to be written into it, so that no copy of it will do.
+    """
     expected = "(" + ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
     if array.ndim != len(shape):
         raise ValueError(
@@ -314,11 +319,13 @@ def _check_array(engine, array, name, shape, dtype):
         elif array.shape[axis] != size:
             raise ValueError(f"{name} must have shape {expected}, but has {array.shape}")
     if array.dtype != dtype:
-        raise TypeError(f"{name} has dtype {array.dtype}, {_why_not(engine, array.dtype, as_code(name), dtype)}")
+        raise TypeError(f"{name} has dtype {array.dtype}, {_why_not(array.dtype, as_code(name), dtype, written)}")
 
 
-def _why_not(engine, found, code, dtype):
+def _why_not(found, code, dtype, written):
     """What is wrong with a dtype that is not the layer's, and the cure."""
+    if written:
+        return f"but this layer computes in {dtype}: pass an array of that dtype, as results are written into it"
     if found.newbyteorder("=") == dtype:
         return f"{dtype} with its bytes in the other order: pass {code}.astype({dtype!r})"
     if found.kind == "c":
@@ -331,7 +338,7 @@ def _why_not(engine, found, code, dtype):
 def buffer(engine, value, name, shape, dtype, strided=False):
     """`value` as an array of the engine that results can be written into: never a copy; contiguous unless `strided`."""
     result = as_array(engine, value, name)
-    _check_array(engine, result, name, shape, dtype)
+    _check_array(result, name, shape, dtype, written=True)
     if not (strided or result.flags.c_contiguous):
         raise ValueError(f"{name} must be contiguous, as results are written into it, but has strides {result.strides}")
     if not getattr(result.flags, "writeable", True):

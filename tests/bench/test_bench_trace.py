@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+import numbarnn as nr
 import traces
 from numbarnn import cli
 from numbarnn.bench.cases.shapes import Shape
@@ -112,6 +113,21 @@ def test_a_step_is_drawn_as_what_it_is_made_of(cell, forward, backward):
         assert "".join(event.kind[0].upper() for event in steps) == 2 * letters
         assert all(one.end == other.start for one, other in pairwise(steps))
         traces.require_order(made)
+
+
+@pytest.mark.parametrize("hidden, words", [
+    (8, "hidden_size must be a multiple of the 3 heads"), (6, "a state of 8 units, .*, beside matrices of 3 heads"),
+])  # fmt: skip
+@pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))
+def test_what_a_layer_cannot_be_is_no_record(schedule, hidden, words):
+    def with_heads(x, h, m, p):
+        return nr.tanh(p.W.h @ x + nr.heads(p.R.h, 3) @ h), 0.5 * nr.sized(m, 8)
+
+    for record_of in (lambda: nr.RNN(nr.cell(with_heads), 4, hidden), lambda: launches.record(
+        "a plan", nr.cell(with_heads), Shape(2, 2, 4, hidden, 1), False, 1, schedule
+    )):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            record_of()
 
 
 def test_the_command_records_what_the_plan_says(traced):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import numbarnn
-from gpu_stand_in import B, H, T, make_engine
+from gpu_stand_in import B, H, Pointer, T, make_engine
 
 LEGACY_DEFAULT_STREAM = 1  # as DLPack names it
 
@@ -131,3 +131,22 @@ def test_what_is_not_on_a_gpu_is_refused(gpu, kind):
     values = {"numpy": np.zeros(3), "list": [1.0], "dlpack": ByDLPack(np.zeros(3), gpu.log, kind=1)}
     with pytest.raises(TypeError, match=r"^x must live on the GPU.* copy it with cupy\.asarray\(x\)"):
         gpu.engine.asarray(values[kind], "x")
+
+
+class OnAnother(Pointer):
+    device_id = 1
+
+
+def test_arrays_on_another_gpu_are_refused(gpu):
+    """Those of the right shape and dtype, too."""
+    layer, arrays = numbarnn.GRU(H, H, device="cuda", seed=0), []
+    for sizes in ((T, B, H), (1, B, H), (B, H)):
+        arrays += [gpu.cupy.empty(sizes, "float32"), gpu.cupy.empty(sizes, "float32")]
+        arrays[-1].pointer = OnAnother(arrays[-1].pointer.mem, 0)
+    x, far_x, h, far_h, frame, far_frame = arrays
+    layer(x, h)
+    step = layer.stepper(B)
+    step(frame)
+    for call, name in ((lambda: layer(far_x), "x"), (lambda: layer(x, far_h), "state"), (lambda: step(far_frame), "x")):
+        with pytest.raises(ValueError, match=f"^{name}.* is on GPU 1, this layer on GPU 0$"):
+            call()

@@ -54,7 +54,7 @@ class Array(np.ndarray):
 
     @property
     def data(self):
-        return Pointer(self.pointer.mem, self.__array_interface__["data"][0] - self.start)
+        return type(self.pointer)(self.pointer.mem, self.__array_interface__["data"][0] - self.start)
 
     def set(self, array, stream):
         self.counts["copy from host"] += 1

@@ -180,7 +180,8 @@ def read_only(array):
 BAD_DW = {
     "too short": (ValueError, lambda w: w[1:].copy(), ("dw", "shape")),
     "two dimensions": (ValueError, lambda w: w[None].copy(), ("dw", "shape")),
-    "float64": ((TypeError, ValueError), lambda w: w.astype(np.float64), ("dw", "float32", "float64")),
+    "float64": (TypeError, lambda w: w.astype(np.float64), ("dw", "float64", "pass an array of that dtype")),
+    "other byte order": (TypeError, lambda w: w.astype(">f4"), ("dw", ">f4", "pass an array of that dtype")),
     "a list": (TypeError, lambda w: w.tolist(), ("dw", "NumPy array", "list")),
     "a dict of gradients": (TypeError, lambda w: {"weight_ih_l0": w}, ("dw", "NumPy array", "dict")),
     "strided": (ValueError, lambda w: np.repeat(w, 2)[::2], ("dw", "contiguous")),

@@ -6,11 +6,11 @@ units are drawn beside the kernels in which they are made.
 """
 
 from numbarnn.bench import gantt
+from numbarnn.bench.plan import network_problem
 from numbarnn.bench.trace.record import Block, Event, Record, Step
 from numbarnn.common.order import step_time
 from numbarnn.engines.gpu import profiles
-from numbarnn.layers import checks
-from numbarnn.schedules import Problem, choose
+from numbarnn.schedules import choose
 from numbarnn.schedules.explain import explain, parts_of_step
 from numbarnn.schedules.plan import BOTH
 
@@ -21,10 +21,9 @@ PRODUCTS = ("input", "weights")  # kinds of tasks that are products over many st
 
 def record(title, cell, shape, backward, directions, schedule):
     """The Record of a plan; arguments as of `simulated.record`, and the schedule's name."""
-    hidden = (shape.H,) * shape.L
-    options = {"profile": profiles.SIMULATOR, "bias": cell.bias or "double"}
-    options["projection"] = checks.proj_size(0, cell, hidden)
-    problem = Problem("cuda", cell, "float32", shape.I, hidden, directions, shape.T, shape.B, backward, **options)
+    sizes = shape.I, (shape.H,) * shape.L, shape.T, shape.B, directions
+    options = {"dtype": "float32", "training": backward, "profile": profiles.SIMULATOR}
+    problem = network_problem(cell, *sizes, **options)
     taken = explain(choose(schedule), problem, backward).taken
     spans, unit = gantt.timeline(taken, problem)
     plan, lanes, free, events = taken.plan, {}, {}, []

@@ -85,7 +85,7 @@ class CompiledCell:
         return call, stages  # which must stay where they are
 
 
-def _fill(call, buffers, cell):
+def _fill(call, buffers):
     """What both loops are told: sizes, parameters, states, options."""
     p, states, direction = buffers.parameters, buffers.states, buffers.direction
     h, c, own_h, item = states.h, states.c, states.h if states.m is None else states.m, states.h.itemsize
@@ -108,7 +108,7 @@ def _fill(call, buffers, cell):
 
 def forward_call(call, buffers):
     """The numbers of a `ForwardBuffers`, into a `Call`."""
-    _fill(call, buffers, buffers.cell)
+    _fill(call, buffers)
     saved, scratch, x = buffers.saved, buffers.scratch, buffers.x
     call.from_zero = buffers.from_zero
     if x is not None:
@@ -125,7 +125,7 @@ def forward_call(call, buffers):
 
 def backward_call(call, buffers):
     """The numbers of a `BackwardBuffers`, into a `Call`."""
-    _fill(call, buffers, buffers.cell)
+    _fill(call, buffers)
     g, scratch, item = buffers.gradients, buffers.scratch, buffers.states.h.itemsize
     own_dh = g.dh if scratch.dm is None else scratch.dm
     call.saved, call.saved_row = address(buffers.saved.gates), row_bytes(buffers.saved.gates)

@@ -76,9 +76,8 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     publish_ax, publish_ah = (exchange.make_publish_all(dtype, tile.aligned, count) for count in (G, of_h))
 
     backward, kinds = backward_function(cell, dtype, BACKEND), (inputs, drops, masked)
-    d_state_of, gather = (
-        make(cell, tile, *kinds) for make in (within_backward.make_d_state, within_backward.make_gather)
-    )
+    d_state_of = within_backward.make_d_state(cell, tile, inputs, masked)
+    gather = within_backward.make_gather(cell, tile, *kinds)
     within, arguments_of = (
         make(cell, tile, *kinds) for make in (within_backward.make_within, within_backward.make_arguments)
     )

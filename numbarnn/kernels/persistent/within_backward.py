@@ -130,7 +130,7 @@ def _make_output(tile, inputs, drops):
 
 
 @cache
-def make_d_state(cell, tile, inputs, drops, masked):
+def make_d_state(cell, tile, inputs, masked):
     """A device function d_state_of(own, about, turn, i): the gradient of the state that comes from later steps, of the
     thread's i-th pair, a valid one. Of a cell with stages or a projection it takes what `make_gather` has gathered."""
     if not cell.stages and not tile.projects:
