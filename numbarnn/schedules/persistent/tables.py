@@ -197,81 +197,40 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
         return Warp()
     source, first, count = share
     first = first + source.first_column(blocks.unit)
-    hidden, width, D, place = blocks.hidden, blocks.width, problem.directions, places[layer, blocks.direction]
-    if source.kind == RECURRENT:
+    cell, D, layers, dropping = problem.cell, problem.directions, len(launch.layer_range), problem.dropping
+    hidden, width, direction, place = blocks.hidden, blocks.width, blocks.direction, places[layer, blocks.direction]
+
+    def warp(start, gates, row, column=0, **operand):
+        """Of a matrix that begins at `start`: for each unit so many gates' rows of `row` numbers."""
         return Warp(
-            kind=RECURRENT,
-            operand=blocks.layer,
-            shift=2 * blocks.direction,  # slot t is the state before time t, slot t + 2 the one after time t + 1
-            width=D * width,
-            column=blocks.direction * width + first,
+            kind=source.kind,
+            column=column + first,
             columns=count,
-            weights=place.R + blocks.unit * width + first,
+            weights=start + blocks.unit * row + first,
             units=blocks.units,
-            rows_per_unit=problem.cell.num_recurrent,
-            gate_stride=hidden * width,
-            unit_stride=width,
+            rows_per_unit=gates,
+            gate_stride=hidden * row,
+            unit_stride=row,
             column_stride=1,
+            **operand,
         )
-    inputs, layers = source.width, len(launch.layer_range)
-    given = layers + (layers - 1 if problem.dropping else 0)
-    if source.kind == shares.projection_kind(problem.cell):
-        return _of_outputs(
-            blocks,
-            Warp(
-                kind=source.kind,
-                operand=given + launch.tile.given + blocks.layer,
-                shift=1,
-                width=D * hidden,
-                column=blocks.direction * hidden + first,
-                columns=count,
-                weights=place.W_hr + blocks.unit * hidden + first,
-                rows_per_unit=1,
-                unit_stride=hidden,
-                column_stride=1,
-            ),
-        )
-    if source.kind >= STAGE:
-        operand = given + launch.tile.given + blocks.layer * D + blocks.direction
-        return _stage_warp(problem.cell, source.kind - STAGE, operand, place.R, blocks, (first, count))
-    return Warp(
-        kind=source.kind,
-        operand=given if source.kind == GIVEN else blocks.layer - 1 + (layers if problem.dropping else 0),
-        # What is dropped out or given has no slot for the initial state.
-        shift=0 if problem.dropping or source.kind == GIVEN else 1,
-        width=inputs,
-        column=first,
-        columns=count,
-        weights=place.W + blocks.unit * inputs + first,
-        units=blocks.units,
-        rows_per_unit=problem.cell.num_gates,
-        gate_stride=hidden * inputs,
-        unit_stride=inputs,
-        column_stride=1,
-    )
 
-
-def _stage_warp(cell, product, operand, R, blocks, columns):
-    """The rows of `warps` of a product stage, forward: it reads what the step itself has published.
-
-    Args:
-        product: its number among the product stages. R: where the layer's begins.
-        columns: the first, and how many.
-    """
-    hidden, (first, count), stage = blocks.hidden, columns, cell.product_stages[product]
-    return Warp(
-        kind=STAGE + product,
-        operand=operand,
-        width=cell.num_products * hidden,
-        column=product * hidden + first,
-        columns=count,
-        weights=R + (cell.first_of_stage(stage) * hidden + blocks.unit) * hidden + first,
-        units=blocks.units,
-        rows_per_unit=len(cell.stages[stage].gates),
-        gate_stride=hidden * hidden,
-        unit_stride=hidden,
-        column_stride=1,
-    )
+    if source.kind == RECURRENT:  # slot t is the state before time t, slot t + 2 the one after time t + 1
+        slots = {"operand": blocks.layer, "shift": 2 * direction, "width": D * width}
+        return warp(place.R, cell.num_recurrent, width, direction * width, **slots)
+    given = layers + (layers - 1 if dropping else 0)  # the number of the first layer's input
+    of_v, product = given + launch.tile.given, source.kind - STAGE
+    if source.kind == shares.projection_kind(cell):
+        slots = {"operand": of_v + blocks.layer, "shift": 1, "width": D * hidden}
+        return _of_outputs(blocks, warp(place.W_hr, 1, hidden, direction * hidden, **slots))
+    if product >= 0:  # of the same step
+        stage = cell.product_stages[product]
+        times = {"operand": of_v + blocks.layer * D + direction, "width": cell.num_products * hidden}
+        R = place.R + cell.first_of_stage(stage) * hidden * hidden
+        return warp(R, len(cell.stages[stage].gates), hidden, product * hidden, **times)
+    operand = given if source.kind == GIVEN else blocks.layer - 1 + (layers if dropping else 0)
+    shift = 0 if dropping or source.kind == GIVEN else 1  # dropped out or given it has no slot for the initial state
+    return warp(place.W, cell.num_gates, source.width, operand=operand, shift=shift, width=source.width)
 
 
 def _backward_warp(problem, launch, places, layer, blocks, share):
@@ -282,53 +241,35 @@ def _backward_warp(problem, launch, places, layer, blocks, share):
     source, first, count = share
     first = first + source.first_column(blocks.unit)
     cell, hidden, width, D = problem.cell, blocks.hidden, blocks.width, problem.directions
-    places_of_launch = len(launch.layer_range) * D
-    if source.kind == shares.projection_kind(cell):
-        before = places_of_launch * ((cell.num_ah > 0) + (not cell.same_gradient))
+    own, places_of_launch = blocks.layer * D + blocks.direction, len(launch.layer_range) * D
+
+    def warp(start, row, first=first, **operand):
+        """Of a matrix that begins at `start`, whose columns are the units': rows of `row` numbers."""
         return Warp(
             kind=source.kind,
-            operand=before + blocks.layer * D + blocks.direction,
-            width=width,
             column=first,
             columns=count,
-            weights=places[layer, blocks.direction].W_hr + first * hidden + blocks.unit,
+            weights=start + first * row + blocks.unit,
             units=blocks.units,
             rows_per_unit=1,
             unit_stride=1,
-            column_stride=hidden,
+            column_stride=row,
+            **operand,
         )
-    if source.kind != INPUT:
-        if source.kind >= STAGE:  # of the same step
-            first, shift = first + cell.first_of_stage(cell.product_stages[source.kind - STAGE]) * hidden, 0
-        else:
-            shift = 1 if blocks.direction == 0 else -1
-        warp = Warp(
-            kind=source.kind,
-            operand=blocks.layer * D + blocks.direction,
-            shift=shift,
-            width=cell.num_ah * hidden,
-            column=first,
-            columns=count,
-            weights=places[layer, blocks.direction].R + first * width + blocks.unit,
-            rows_per_unit=1,
-            unit_stride=1,
-            column_stride=width,
-        )
-        return _of_outputs(blocks, warp)
-    recurrent = places_of_launch if cell.num_ah and not cell.same_gradient else 0
-    inputs = D * width  # columns of the W above
-    warp = Warp(
-        kind=INPUT,
-        operand=recurrent + (blocks.layer + 1) * D + source.direction,
-        width=source.width,
-        column=first,
-        columns=count,
-        weights=places[layer + 1, source.direction].W + first * inputs + blocks.direction * width + blocks.unit,
-        rows_per_unit=1,
-        unit_stride=1,
-        column_stride=inputs,
-    )
-    return _of_outputs(blocks, warp)
+
+    if source.kind == shares.projection_kind(cell):
+        before = places_of_launch * ((cell.num_ah > 0) + (not cell.same_gradient))
+        return warp(places[layer, blocks.direction].W_hr, hidden, operand=before + own, width=width)
+    if source.kind == INPUT:
+        before = places_of_launch if cell.num_ah and not cell.same_gradient else 0
+        W = places[layer + 1, source.direction].W + blocks.direction * width
+        of_above = before + (blocks.layer + 1) * D + source.direction
+        return _of_outputs(blocks, warp(W, D * width, operand=of_above, width=source.width))
+    shift = 1 if blocks.direction == 0 else -1
+    if source.kind >= STAGE:  # of the same step
+        first, shift = first + cell.first_of_stage(cell.product_stages[source.kind - STAGE]) * hidden, 0
+    R = places[layer, blocks.direction].R
+    return _of_outputs(blocks, warp(R, width, first, operand=own, shift=shift, width=cell.num_ah * hidden))
 
 
 def _of_outputs(blocks, warp):
