@@ -19,6 +19,7 @@ import numbarnn
 from numbarnn.bench import report
 from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.cases.passes import FORWARD, SHORT, TRAINING, WHOLE
+from numbarnn.bench.cases.shapes import Shape
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.named_cells import CELL_PLACES, find
 from numbarnn.bench.peers import peers
@@ -27,10 +28,9 @@ from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import timing
-from numbarnn.bench.speed.command import Shape, milliseconds
 from numbarnn.bench.speed.lineup import attempt, compare, said
 from numbarnn.bench.speed.record import Row, times
-from numbarnn.bench.speed.speed_table import about, quotient
+from numbarnn.bench.speed.speed_table import about, milliseconds, quotient
 from numbarnn.cells import Cell, tracing
 from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES

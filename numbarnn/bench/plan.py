@@ -5,8 +5,7 @@ from dataclasses import asdict
 
 from numbarnn import engines
 from numbarnn.bench import gantt, report
-from numbarnn.bench.named_cells import CELL_PLACES, built_in_or_own
-from numbarnn.cells import CELLS
+from numbarnn.bench.named_cells import ABOUT_CELL, built_in_or_own
 from numbarnn.common import files
 from numbarnn.common.precision import DTYPES
 from numbarnn.engines.gpu import profiles
@@ -23,8 +22,7 @@ DEVICE = "device"  # the profile that is the one of the GPU in this machine
 
 def add_arguments(parser):
     add = parser.add_argument
-    about = f"{', '.join(CELLS)}, a cell of numbarnn.cells.library by its name, or {CELL_PLACES}; default %(default)s"
-    add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=about)
+    add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=ABOUT_CELL)
     add("--hidden", type=sizes, required=True, metavar="H[,H]", help="hidden size of each layer, such as 1024,1024,512")
     add("--batch", type=report.positive_int, required=True, metavar="B", help="sequences")
     add("--steps", type=report.positive_int, required=True, metavar="T", help="time steps")

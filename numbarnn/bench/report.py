@@ -154,6 +154,17 @@ def json_path(text):
     return path
 
 
+def existing_file(what):
+    """An argparse type: a file that is there, as text; what: words for it, in the error."""
+
+    def parse(text):
+        if not Path(text).is_file():
+            raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}: not a file")
+        return text
+
+    return parse
+
+
 def add_json_argument(parser, what):
     parser.add_argument("--json", type=json_path, metavar="FILE", help=f"also write {what} to FILE, as JSON")
 

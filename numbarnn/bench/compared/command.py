@@ -5,7 +5,6 @@ the same problems. It compares ratios to peers, which ran beside numbarnn both t
 is not taken for slower code.
 """
 
-import argparse
 import json
 import webbrowser
 from pathlib import Path
@@ -20,6 +19,7 @@ RECORDED = Path(record.__file__).parents[1] / "results"
 
 def add_arguments(parser):
     about = "what `numbarnn bench --json FILE` wrote, one or several; default: the results that come with numbarnn"
+    existing = report.existing_file("a file that numbarnn bench --json wrote")
     parser.add_argument("files", nargs="*", type=existing, metavar="FILE", help=about)
     where = parser.add_argument
     where("--html", type=report.json_path, default=Path("numbarnn_report.html"), metavar="FILE",
@@ -27,13 +27,6 @@ def add_arguments(parser):
     where("--open", action="store_true", help="show the page in a browser")
     about = f"a former result: say what became slower, by more than {SLOWER - 1:.0%}%; exit status 1 if something did"
     where("--against", type=existing, metavar="FILE", help=about)
-
-
-def existing(text):
-    """An argparse type: a file that is there, as text, so that it is not taken for one to write."""
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"expected a file that numbarnn bench --json wrote, got {text!r}: not a file")
-    return text
 
 
 def run(args):

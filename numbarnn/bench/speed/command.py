@@ -15,15 +15,14 @@ from functools import partial
 from numbarnn import engines
 from numbarnn.bench import info, report
 from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
-from numbarnn.bench.cases.passes import FORWARD, TRAINING, USUAL, WHOLE
-from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, Shape, parse_shape, parse_sizes
+from numbarnn.bench.cases.passes import FORWARD, USUAL
+from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, parse_shape, parse_sizes
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import made_again, torch
 from numbarnn.bench.peers.torch_peer import torch_tf32
 from numbarnn.bench.speed import beside, speed_table, stream, timing, usage
 from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up, said
 from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn, ratios, times
-from numbarnn.bench.speed.speed_table import milliseconds
 from numbarnn.bench.speed.trust import Load, machine_doubt
 from numbarnn.common import precision
 from numbarnn.engines.cpu import openblas
@@ -33,8 +32,6 @@ ROUNDS = {"cpu": 7, "cuda": 5}
 THREADS_PER_CORE = 4  # at most: of many more, each waits for others that have no core
 QUICK, QUICK_ROUNDS = "quick", 5
 USUAL_CELLS = ["lstm", "gru"]
-
-__all__ = ["FORWARD", "SETS", "TRAINING", "WHOLE", "Shape", "as_record", "compare", "disagreement", "milliseconds"]
 
 
 @dataclass(frozen=True, kw_only=True)

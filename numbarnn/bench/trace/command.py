@@ -16,9 +16,8 @@ from pathlib import Path
 import numbarnn
 from numbarnn.bench import report
 from numbarnn.bench.cases.shapes import Shape, parse_sizes
-from numbarnn.bench.named_cells import CELL_PLACES, built_in_or_own
+from numbarnn.bench.named_cells import ABOUT_CELL, built_in_or_own
 from numbarnn.bench.trace import page, record
-from numbarnn.cells import CELLS
 from numbarnn.cuda.compiler import simulated
 from numbarnn.schedules import SCHEDULES
 
@@ -30,10 +29,10 @@ LETTERS_SHOWN = 300  # of what a failed process said
 def add_arguments(parser):
     add = parser.add_argument
     add("--html", type=report.json_path, metavar="FILE", help="write the page, one file without references to others")
-    add("--from", dest="read", type=existing, metavar="FILE", help="show this record, as --json or a device wrote it")
+    existing, about = report.existing_file("the file of a record"), "show this record, as --json or a device wrote it"
+    add("--from", dest="read", type=lambda text: Path(existing(text)), metavar="FILE", help=about)
     add("--shape", type=parse_sizes, default=SHAPE, metavar="T,B,I,H,L", help="sizes; default %(default)s")
-    about = f"{', '.join(CELLS)}, a cell of numbarnn.cells.library by its name, or {CELL_PLACES}; default %(default)s"
-    add("--cell", type=named, default="lstm", metavar="CELL", help=about)
+    add("--cell", type=named, default="lstm", metavar="CELL", help=ABOUT_CELL)
     about = "persistent (the default): its blocks in the simulator; else the launches of the plan"
     add("--schedule", choices=list(SCHEDULES), default="persistent", help=about)
     add("--backward", action="store_true", help="the backward pass instead of the forward pass")
@@ -63,13 +62,6 @@ def run(args):
 
 
 # ---------------------------------------------------------------------------------------------------- arguments
-def existing(text):
-    """An argparse type: a file that is there."""
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"expected the file of a record, got {text!r}")
-    return Path(text)
-
-
 def named(text):
     """An argparse type: the name of a cell, once it was found."""
     built_in_or_own(text)
