@@ -6,7 +6,7 @@ from html import escape
 
 import numpy as np
 
-from numbarnn.bench import info, pages, report
+from numbarnn.bench import console, info, pages
 from numbarnn.bench.check import summary
 
 PURPOSE = "a picture of the errors"
@@ -64,7 +64,7 @@ def refusals(comparisons):
 # ---- the picture
 def figure(comparisons):
     """A matplotlib figure: errors as shares of their limits, and as multiples of a peer's, one line per dtype."""
-    picture = report.figure(PURPOSE, figsize=SIZE_INCHES)
+    picture = console.figure(PURPOSE, figsize=SIZE_INCHES)
     left, right = picture.subplots(1, 2)
     compared = [c for c in comparisons if c.compared and c.error is not None and not c.quantity.startswith("dropout")]
     peers = {True: "cuDNN", False: "PyTorch"}

@@ -1,6 +1,6 @@
 """What this package assumes of cuDNN, asked of cuDNN itself: `numbarnn.bench.peers.cudnn.assumptions`."""
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn.assumptions import ASSUMED
 
@@ -13,7 +13,7 @@ def questions(asked):
 def answer(name, asked):
     """What cuDNN did, and what is assumed."""
     if (reason := cudnn.why_not()) is not None:
-        raise report.CannotRun(f"cuDNN cannot be called: {reason}")
+        raise console.CannotRun(f"cuDNN cannot be called: {reason}")
     found, (assumed, _) = ASSUMED[name].ask(), ASSUMED[name]
     source = str(cudnn.default_session())
     return {"ok": found == assumed, "found": found, "assumed": assumed, "source": source}

@@ -1,4 +1,4 @@
-"""What subcommands print and write: tables and progress bars (rich if installed, else plain text), JSON."""
+"""What commands have in common: tables and progress bars (rich if installed, else plain text), files, arguments."""
 
 import argparse
 import importlib.util

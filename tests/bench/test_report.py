@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from numbarnn import cli
-from numbarnn.bench.compared import rows
-from numbarnn.bench.compared.command import RECORDED
+from numbarnn.bench.report import rows
+from numbarnn.bench.report.command import RECORDED
 from numbarnn.bench.speed import peak, record
 
 CPU = sorted(RECORDED.glob("cpu-*.json"))[-1]

@@ -3,8 +3,8 @@
 from html import escape
 
 from numbarnn.bench import pages
-from numbarnn.bench.compared import plots
-from numbarnn.bench.compared.rows import keys_of
+from numbarnn.bench.report import plots
+from numbarnn.bench.report.rows import keys_of
 from numbarnn.bench.speed.speed_table import milliseconds, three_digits
 
 LEGEND = (
